@@ -1,4 +1,4 @@
-/// The first difference between what is there and what is expected; an empty string: none.
+/// Returns the first difference between seen and expected values; an empty string if there is none.
 #pragma once
 
 #include <fmt/format.h>

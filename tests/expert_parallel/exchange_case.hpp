@@ -1,4 +1,4 @@
-/// What ranks exchange in a test, and a rank's tokens on its device.
+/// The exchange of a test, and a rank's tokens on its device.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace tokenyard::test {
 
-/// What all ranks of a test exchange.
+/// The exchange that all ranks of a test make.
 struct ExchangeCase {
   Shape shape;
   std::vector<uint32_t> tokens;  ///< [ranks]

@@ -1,4 +1,4 @@
-/// Which rank holds which expert, against a count from rank to rank.
+/// The rank of every expert, against a count from rank to rank.
 #include "expert_parallel/common/expert_partition.hpp"
 
 #include <gtest/gtest.h>

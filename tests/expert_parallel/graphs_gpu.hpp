@@ -1,4 +1,4 @@
-/// CUDA graphs in tests: calls captured on a GPU a rank, to be launched again and again.
+/// CUDA graphs in tests: calls captured on one GPU per rank, to be replayed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,11 +17,11 @@ inline cudaStream_t native(Stream stream) {
   return reinterpret_cast<cudaStream_t>(stream.native);
 }
 
-/// Launches on the stream what `body` enqueued there; owned by all copies.
+/// Captures the work that `body` enqueues on the stream; returns a function that launches it.
 inline std::function<void()> captured(Stream stream, const std::function<void()>& body) {
   using cuda::check;
   cudaGraph_t graph = nullptr;
-  // What other ranks' threads do meanwhile is none of this capture's business.
+  // Work of other ranks' threads must not invalidate this capture.
   check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
         "begin of a capture");
   body();
@@ -35,7 +35,8 @@ inline std::function<void()> captured(Stream stream, const std::function<void()>
       [owner, stream] { check(cudaGraphLaunch(owner.get(), native(stream)), "cudaGraphLaunch"); };
 }
 
-/// A GPU each, or skipped: ranks that share one are launched together, by the host, each time anew.
+/// Runs `body` on one GPU per rank, or skips: the host launches ranks that share a GPU together, so
+/// their launches cannot be captured.
 inline void run_on_gpus(uint32_t ranks, const Body& body) {
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || static_cast<uint32_t>(gpus) < ranks)

@@ -1,6 +1,6 @@
-// Suite `leaving`: a rank leaves in good order, in the midst of the others' calls. The calls that
-// it took part in end well on every rank, since what it sent before its goodbye counts; the first
-// call without it ends at once, though nobody's time is up.
+// Suite `leaving`: a rank leaves properly while the others make calls. Calls that it took part in
+// complete on every rank, since what it sent before it left counts. The first call without it ends
+// at once, long before its deadline.
 #include <fmt/format.h>
 
 #include "expert_parallel/low_latency/survivors.hpp"
@@ -13,13 +13,13 @@ namespace {
 
 using simulation::SeedRun;
 
-/// Of each call, in virtual time: a wait that only a deadline would end takes as long.
+/// Per call, in virtual time: a wait that only a deadline could end takes that long.
 constexpr std::chrono::seconds kTimeout{1000};
 
 struct Drawn {
   uint32_t ranks = 0, leaver = 0;
-  uint32_t calls = 0;       ///< pairs of a dispatch and a combine that all take part in
-  bool dispatches = false;  ///< the leaver, once more: then it is the combine that lacks it
+  uint32_t calls = 0;       ///< pairs of dispatch and combine in which all ranks take part
+  bool dispatches = false;  ///< the leaver dispatches once more, so that the combine lacks it
   uint32_t seed = 0;
 };
 
@@ -37,7 +37,7 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw simulation::SuiteFailure(what);
 }
 
-/// That a wait for the leaver ended by its goodbye.
+/// Requires that a wait for the leaver ended because it left.
 void require_left(uint32_t leaver, const WaitFacts& facts) {
   require(facts.rank == leaver, fmt::format("rank {} is accused, not {}", facts.rank, leaver));
   require(facts.phase.ends_with("(it left the world)"), "it is not said to have left");

@@ -1,5 +1,5 @@
-/// An exchange that cannot be made, for its device is full, gives back what it has taken until
-/// then.
+/// An exchange whose construction fails because its device is out of memory frees what it has
+/// allocated.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,8 @@
 namespace tokenyard::test {
 namespace {
 
-/// `make(world)` makes an exchange and drops it. How often memory was refused before it could.
+/// Makes and destroys an exchange by `make(world)`; returns how many allocations failed before it
+/// succeeded.
 template <class Make>
 uint32_t refusals(Make make) {
   const auto all = recording_worlds(1, {.arena_bytes = size_t{4} << 20});
@@ -55,7 +56,7 @@ TEST(MadeInPart, AWindowThatOthersMayKnowOfStaysOutOfUse) {
   const size_t taken = world.arena().used();
   const auto dropped = [&] {
     window = ArenaBlock();
-    await_all(world.accelerator());  // Memory is given back in the order of its stream.
+    await_all(world.accelerator());  // Memory is freed in stream order.
     return world.arena().used();
   };
   exchange_window_addresses(world, window, "windows", [&](const std::vector<std::byte*>& windows) {

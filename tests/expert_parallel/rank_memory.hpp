@@ -1,4 +1,4 @@
-/// Memory of a rank's device, filled from and read back to vectors.
+/// Device memory of a rank, filled from and read back to vectors.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ std::vector<T> read_back(Accelerator& accelerator, const T* from, size_t count) 
   return values;
 }
 
-/// An array of its own on the device.
+/// An array in device memory.
 template <class T>
 class DeviceArray {
  public:
@@ -56,7 +56,7 @@ class DeviceArray {
     return view(DataType::bfloat16, {count_ / hidden, hidden});
   }
   std::vector<T> read() const { return read_back(accelerator_, data_, count_); }
-  /// So that what nobody writes is seen.
+  /// Fills the array with a pattern that reveals unwritten elements.
   void poison() {
     accelerator_.fill(data_, 0xee, count_ * sizeof(T), Stream{});
     await_all(accelerator_);

@@ -1,5 +1,4 @@
-/// Runs a test's body on every rank of a world, a thread a rank, on the device that the test is
-/// for.
+/// Runs a test's body on every rank of a world, one thread per rank, on the device under test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +13,7 @@
 
 namespace tokenyard::test {
 
-/// What became of each rank: null, or what it threw.
+/// The exception of each rank, or null.
 using Outcomes = std::vector<std::exception_ptr>;
 using Body = std::function<void(World&)>;
 
@@ -47,7 +46,7 @@ inline void expect_none_failed(const Outcomes& outcomes) {
     EXPECT_FALSE(outcomes[rank]) << "rank " << rank << ": " << message_of(outcomes[rank]);
 }
 
-/// The error of a rank, which must be of type E.
+/// Returns the error of a rank, which must be of type E.
 template <class E>
 E error_of(const std::exception_ptr& outcome) {
   if (!outcome) throw std::logic_error("nothing was thrown");
@@ -60,7 +59,7 @@ E error_of(const std::exception_ptr& outcome) {
   }
 }
 
-/// Tests on every kind of device; those that are not here skip.
+/// Tests on every kind of device; absent devices are skipped.
 class OnDevice : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

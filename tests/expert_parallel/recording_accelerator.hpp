@@ -1,6 +1,6 @@
-/// The host executor with what only a GPU does otherwise: launches and memory that are refused,
-/// events that are not done when they are first asked for, streams that are not done for long, and
-/// work that is recorded, with the parameters it has then, and run later, as a CUDA graph is.
+/// The host executor with behaviour otherwise seen only on GPUs: refused launches and allocations,
+/// events that are not done when first queried, streams that stay busy, and work that is recorded
+/// with its current parameters and run later, like a CUDA graph.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ class RecordingAccelerator final : public Accelerator {
  public:
   using Work = std::function<void()>;
 
-  /// Keeps what `body` enqueues, on whatever stream, instead of running it; what comes back runs
-  /// it.
+  /// Records the work that `body` enqueues on any stream instead of running it; returns a function
+  /// that runs it.
   Work record(const Work& body) {
     recorded_.emplace();
     body();
@@ -34,13 +34,13 @@ class RecordingAccelerator final : public Accelerator {
     };
   }
   void refuse_next_launch() { refuses_ = true; }
-  /// Memory is given so many times, and the next time refused, once.
+  /// Lets `times` allocations succeed and refuses the next one, once.
   void refuse_memory_after(uint32_t times) { given_before_refusal_ = times; }
-  /// The shape of each kernel's last launch, by name.
+  /// Returns the shape of each kernel's last launch, by name.
   const std::map<std::string, LaunchShape>& shapes() const { return shapes_; }
-  /// Pieces of memory that somebody has.
+  /// Returns the number of live allocations.
   size_t pieces() const { return pieces_.size(); }
-  /// Events of this stream are not done, until it is let go.
+  /// Keeps this stream's events from being done until let_go().
   void keep_busy(Stream stream) { busy_.insert(stream.native); }
   void let_go(Stream stream) { busy_.erase(stream.native); }
 
@@ -69,7 +69,7 @@ class RecordingAccelerator final : public Accelerator {
     allocated_bytes_ += bytes;
     return given([&] { return host_.allocate(bytes); });
   }
-  /// In all so far, whatever has been freed since.
+  /// Returns the bytes of all allocations so far, including freed ones.
   uint64_t allocated_bytes() const { return allocated_bytes_; }
   void free(void* memory) override {
     pieces_.erase(memory);
@@ -129,10 +129,10 @@ class RecordingAccelerator final : public Accelerator {
   std::optional<uint32_t> given_before_refusal_;
   std::set<void*> pieces_;
   std::set<uintptr_t> asked_, busy_;
-  std::map<uintptr_t, uintptr_t> streams_;  ///< of events
+  std::map<uintptr_t, uintptr_t> streams_;  ///< stream of each event
 };
 
-/// Worlds of ranks in this process, on such accelerators.
+/// Creates worlds of ranks in this process, on recording accelerators.
 inline std::vector<std::unique_ptr<World>> recording_worlds(uint32_t ranks,
                                                             const WorldOptions& options) {
   std::vector<std::shared_ptr<Accelerator>> accelerators;

@@ -1,4 +1,4 @@
-/// What dispatch and combine must do, written plainly: no device, no ranks at work, only loops.
+/// A plain reference of dispatch and combine: only loops, no devices and no concurrent ranks.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ namespace tokenyard::test {
 struct Shape {
   uint32_t ranks = 4, experts = 16, hidden = 64, topk = 4;
 
-  /// Where the ranks divide the experts.
+  /// Requires that the ranks divide the experts.
   uint32_t local_experts() const { return experts / ranks; }
   /// The first experts % ranks ranks hold one more than the others.
   uint32_t local_experts(uint32_t rank) const {
@@ -27,7 +27,7 @@ struct Shape {
   }
 };
 
-/// What a rank puts in.
+/// Input of one rank.
 struct Tokens {
   uint32_t count = 0;
   std::vector<uint16_t> x;     ///< [count, hidden] bf16
@@ -35,12 +35,12 @@ struct Tokens {
   std::vector<float> weights;  ///< [count, topk]
 };
 
-/// A received row: whose token it is.
+/// The token that a received row belongs to.
 struct Row {
   uint32_t source, token;
 };
 
-/// What a rank must receive.
+/// Rows and metadata that a rank must receive.
 struct Expected {
   std::vector<Row> rows;
   std::vector<uint16_t> x;
@@ -54,7 +54,7 @@ inline float from_bf16(uint16_t bits) {
   return std::bit_cast<float>(uint32_t{bits} << 16);
 }
 
-/// Round to nearest even; for finite values.
+/// Rounds to nearest even; finite values only.
 inline uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -68,10 +68,10 @@ inline uint32_t scramble(uint32_t value) {
   return value ^ value >> 16;
 }
 
-/// How tokens pick experts.
+/// How tokens choose experts.
 struct Picking {
-  double none = 0;          ///< share of picks that are -1
-  bool one_expert = false;  ///< every token goes to expert 0 and nowhere else
+  double none = 0;          ///< share of choices that are -1
+  bool one_expert = false;  ///< every token chooses expert 0 and no other
 };
 
 inline Tokens random_tokens(const Shape& shape, uint32_t count, const Picking& picking,
@@ -95,7 +95,7 @@ inline Tokens random_tokens(const Shape& shape, uint32_t count, const Picking& p
   return tokens;
 }
 
-/// Whether a token has a pick on a rank.
+/// Returns whether a token has a choice on a rank.
 inline bool goes_to(const Shape& shape, const Tokens& tokens, uint32_t token, uint32_t rank) {
   for (uint32_t choice = 0; choice < shape.topk; ++choice) {
     const int64_t id = tokens.ids[size_t{token} * shape.topk + choice];
@@ -131,7 +131,7 @@ inline Expected expected_on(const Shape& shape, const std::vector<Tokens>& all, 
   return expected;
 }
 
-/// What a rank's experts make of a row: a value that depends on rank, row and column.
+/// Returns an experts' result for a row, which depends on rank, row and column.
 inline uint16_t expert_value(uint32_t rank, Row row, uint32_t column) {
   const uint32_t hash = scramble(((rank * 64 + row.source) * 65536 + row.token) * 8192 + column);
   return to_bf16(static_cast<float>(static_cast<int32_t>(hash)) * (hash & 7 ? 1e-9f : 1e-6f));
@@ -146,8 +146,8 @@ inline std::vector<uint16_t> expert_rows(const Shape& shape, const Expected& rec
   return y;
 }
 
-/// What combine must bring home to a rank, given everybody's expert_rows: fp32 sums in the order of
-/// the ranks, rounded once.
+/// Returns the result of combine on a rank, given expert_rows of all ranks: fp32 sums in rank
+/// order, rounded once.
 inline std::vector<uint16_t> expected_sums(const Shape& shape, const Tokens& tokens,
                                            uint32_t rank) {
   std::vector<uint16_t> out;
@@ -162,7 +162,7 @@ inline std::vector<uint16_t> expected_sums(const Shape& shape, const Tokens& tok
   return out;
 }
 
-/// The weights that come home: a pick's own where it has an expert, else 0.
+/// Returns the weights that combine returns: a choice's own weight if it has an expert, else 0.
 inline std::vector<float> expected_weights(const Tokens& tokens) {
   std::vector<float> out;
   for (size_t i = 0; i < tokens.ids.size(); ++i)

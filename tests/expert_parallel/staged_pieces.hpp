@@ -1,4 +1,4 @@
-/// What lies in a rank's staging, for tests on the host that lose some of it.
+/// Inspects a rank's staging, for tests on the host that lose parts of it.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace tokenyard::test {
 
-/// The pieces of a rank's staging that hold `word` eight times, in order. Other words of its arena
-/// may be stored meanwhile.
+/// Returns the pieces of a rank's staging that hold `word` eight times, in order. Other words of
+/// its arena may be stored concurrently.
 inline std::vector<std::byte*> staged_pieces(World& world, uint32_t rank, uint16_t word) {
   const uint64_t four_words = word * 0x0001000100010001u;
   std::vector<std::byte*> found;
@@ -27,7 +27,7 @@ inline std::vector<std::byte*> staged_pieces(World& world, uint32_t rank, uint16
   return found;
 }
 
-/// Those, once there are so many; of fewer that come within twenty seconds, what there is then.
+/// Waits until there are `count` such pieces, at most twenty seconds; returns those found.
 inline std::vector<std::byte*> await_staged_pieces(World& world, uint32_t rank, uint16_t word,
                                                    size_t count) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);

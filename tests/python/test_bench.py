@@ -34,7 +34,7 @@ def complaint_of(name: str, *arguments: str) -> str:
         ("--topk 2 --experts 8 --ranks 3", "experts: expected a multiple of 3 ranks, got 8\n"),
         (
             "--topk 99 --experts 8 --ranks 2",
-            "topk: expected at most the 8 experts there are, got 99\n",
+            "topk: expected at most experts = 8, got 99\n",
         ),
         ("--topk 257 --experts 512 --ranks 2", "topk: expected 1 to 256, got 257\n"),
     ],
@@ -48,7 +48,7 @@ def test_a_throughput_that_cannot_be(wrong: str, complaint: str) -> None:
     ("wrong", "complaint"),
     [
         ("--ranks 3", "experts: expected a multiple of 3 ranks, got 8\n"),
-        ("--topk 2,9", "topk: expected at most the 8 experts there are, got 9\n"),
+        ("--topk 2,9", "topk: expected at most experts = 8, got 9\n"),
         ("--hidden 48,64", "hidden: expected a multiple of 32 from 32 to 1048576, got 48\n"),
     ],
 )

@@ -1,5 +1,5 @@
-/// Which received rows a mover spreads: what it claims of this rank's own, which lie ready, then of
-/// the others', source by source in turn, in the order in which they are sent.
+/// The received rows that a mover spreads: claims of this rank's own rows, which are ready, then of
+/// other ranks' rows, rotating over the sources, in the order in which they are sent.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace tokenyard::expert_major {
 /// Used by one warp, whose lanes agree. One claim is always drawn ahead.
 class ArrivedRows {
  public:
-  /// Once all rows have their places.
+  /// Must be constructed after all rows have their places.
   DEVICE ArrivedRows(const throughput::Dispatch& call, const Group& group)
       : call_(call),
         group_(group),
@@ -49,7 +49,7 @@ class ArrivedRows {
 
   DEVICE bool claim() {
     const uint32_t rank = call_.params.call.rank, own = pieces_of(rank), others = ranks() - 1;
-    // Tickets differ and grow, so this ends.
+    // Terminates: tickets are distinct and grow.
     while (true) {
       uint32_t drawn = warp::shuffle(ticket_, 0);
       if (drawn >= own + most_ * others) return false;
@@ -75,8 +75,8 @@ class ArrivedRows {
           &call_.params.call.workspace->spreads[call_.epoch & 1], 1);
   }
 
-  /// Acquire: the row, which its sender's fence published; then across to the bulk copy that reads
-  /// it, which the same lane starts.
+  /// Waits until a row has arrived. Acquire: orders the row, which its sender's fence released,
+  /// before this lane; fence_async then orders it before the bulk copy that the same lane starts.
   DEVICE bool await_arrival(uint32_t row) const {
     bool arrived = true;
     if (warp::lane() == 0) {
@@ -97,10 +97,10 @@ class ArrivedRows {
   const throughput::Dispatch& call_;
   const Group& group_;
   const std::byte* const received_;  // [rows, row_bytes]
-  const int32_t* const tokens_;      // [rows] of their sources
-  uint32_t most_ = 0;                // Pieces of another rank.
+  const int32_t* const tokens_;      // [rows] source token
+  uint32_t most_ = 0;                // Most pieces of any other rank.
   uint32_t source_ = 0, next_ = 0, end_ = 0;
-  uint32_t ticket_ = 0;  // Lane 0's.
+  uint32_t ticket_ = 0;  // Lane 0 only.
 };
 
 }  // namespace tokenyard::expert_major

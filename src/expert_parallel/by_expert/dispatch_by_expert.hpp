@@ -1,22 +1,27 @@
-/// A dispatch whose rows are grouped by expert as they come: what it brings is what a dispatch and
-/// expand_rows would, without a second pass.
+/// A dispatch that groups rows by expert as they arrive: same result as a dispatch followed by
+/// expand_rows, without a second pass.
 ///
 ///     source rank                                        destination rank, meanwhile
-///     counts, as in a dispatch  ---- counts ------->     knows each expert's first row: clears the
-///                                                        padding
-///     ---- ids, weights, source tokens, told ------>     gives every received row its places
+///     counts, as in a dispatch  ---- counts -------->    knows each expert's first row; clears
+///                                                        the padding
+///     ---- ids, weights, source tokens, published -->    assigns every received row its places
 ///     some blocks load rows and send them, in the        the other blocks spread rows to their
-///     order of their tokens                              places: first this rank's own, straight
-///     ---- rows, arrived (a word a row) ----------->     from where they lie, then those of other
-///     go on as the others                                ranks as they arrive
-///     ---- finished ------------------------------->     block 0 waits for all of them
+///     order of their tokens                              places: first this rank's own, directly
+///     ---- rows, arrived (one word per row) -------->    from where they are, then the rows of
+///     these blocks then spread rows, too                 other ranks as they arrive
+///     ---- finished -------------------------------->    block 0 waits for all blocks of all
+///                                                        ranks
 ///
-/// Remote bytes are a dispatch's. A rank that receives a row stores it once for each of its experts
-/// there, which takes longer than the links do: a multiprocessor of an H200 stores some 57 GB/s. So
-/// the links, which eight multiprocessors fill, are busy while the others spread.
+/// `published` proves that the metadata of a source block has arrived, `arrived` that one row has;
+/// Workspace::placed, that all blocks of this rank have assigned their places.
 ///
-/// Rows of other ranks pass through the place that a dispatch would give them; rows of the own rank
-/// never lie there. Nobody waits in a circle: who sends waits for nobody's rows.
+/// Remote bytes equal those of a dispatch. A rank stores a received row once per local expert of
+/// the row, which takes longer than the transfer: a multiprocessor of an H200 stores some 57 GB/s.
+/// So sending, for which eight multiprocessors fill the links, overlaps with spreading by the
+/// others.
+///
+/// Rows of other ranks pass through the places that a dispatch would give them; this rank's own
+/// rows do not. The waits have no cycle: a block that sends waits for no rows.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +33,15 @@
 namespace tokenyard::expert_major {
 
 struct ByExpertParams {
-  throughput::DispatchParams dispatch;  ///< with shares in order; scales are received by rows
-  uint32_t senders;                     ///< blocks that send first
+  throughput::DispatchParams dispatch;  ///< shares in order; scales are received in row order
+  uint32_t senders;                     ///< blocks that send before they spread
   uint32_t alignment;
   bool clear_padding;
   std::byte* to;  ///< ExpertRowsLayout
   ExpertRowsLayout layout;
 };
 
-/// Received rows are spread in claims of so many.
+/// Received rows per claim.
 inline constexpr uint32_t kRowsAClaim = 2;
 
 /// The block's shared memory after the kernel's Shared struct.

@@ -1,5 +1,5 @@
-/// The kernel of a dispatch that groups rows by expert as they come; dispatch_by_expert.hpp tells
-/// how.
+/// The kernel of a dispatch that groups rows by expert as they arrive. See dispatch_by_expert.hpp
+/// for the protocol.
 #pragma once
 
 #include "device/apart.hpp"
@@ -13,21 +13,21 @@ namespace tokenyard::expert_major {
 using throughput::DispatchShared;
 using throughput::Moment;
 
-/// Barriers of this kernel beside those of every dispatch.
+/// Barriers of this kernel besides those of every dispatch.
 enum class ByExpertBarrier : uint32_t {
-  experts_known = 4,  ///< among all: movers await where experts' rows begin, the others arrive
+  experts_known = 4,  ///< all warps: movers wait for the first rows of experts, the others arrive
 };
 
 using Sender = throughput::RowMover<throughput::Arrivals::by_row>;
 
-/// By the whole block, which then has to meet.
+/// Zeroes the tail. Called by the whole block, which must synchronize afterwards.
 DEVICE void ready_group(const GroupTail& tail) {
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
     tail.words()[i] = 0;
-  fence_async();  // Bulk copies read the zeros.
+  fence_async();  // Orders the zeros before bulk copies that read them.
 }
 
-/// Received rows as the counts have laid them out.
+/// Returns the received rows in the layout that the counts imply.
 DEVICE Grouping grouping_of(const ByExpertParams& params, const Dispatch& call) {
   const throughput::CallParams& common = call.params.call;
   const auto place = [&](throughput::Place what) {
@@ -44,13 +44,14 @@ DEVICE Grouping grouping_of(const ByExpertParams& params, const Dispatch& call) 
           .layout = params.layout};
 }
 
-/// By each mover: sends, if its block does, then spreads. False if the call has failed.
+/// Sends rows if the block is a sender, then spreads rows. Called by each mover. Returns false if
+/// the call has failed.
 DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const Group& group,
                        Sender& sender) {
   const bool sends = block::index() < params.senders;
   const bool sent = !sends || sender.move_all(call);
   if (sends && thread::index() == 0) note(call.params.call, call.shared.call, Moment::moved);
-  // Met after a failure, too: a warp that left early would hang the others.
+  // Reached after a failure too: a warp that left early would hang the others.
   NamedBarrier(ByExpertBarrier::experts_known).sync(block::threads());
   if (!sent) return end_unmoved(call, sender);
   if (group.tail.counts_lost() != 0) return false;
@@ -68,13 +69,13 @@ DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const
     ArrivedRows supply(call, group);
     going = RowSpreader<ArrivedRows>(group.rows, ring, call.deadline, supply).spread_all();
   }
-  bulk::wait<0>();  // The padding's, if nothing else has been stored.
+  bulk::wait<0>();  // Completes the padding's stores even if no row was stored.
   warp::sync();
   if (thread::index() == 0) note(call.params.call, call.shared.call, Moment::spread);
   return going;
 }
 
-/// Places of slots that no row has, where their number is fixed.
+/// Marks the slots of places that receive no row, if the number of places is fixed.
 DEVICE void mark_absent_rows(const Dispatch& call, const Group& group) {
   const uint32_t rank = call.params.call.rank, rows = call.tail.rows_on()[rank];
   const uint32_t places = call.ready_words().places(rank, rows);
@@ -86,8 +87,8 @@ DEVICE void mark_absent_rows(const Dispatch& call, const Group& group) {
     slots[i] = -1;
 }
 
-/// By all warps that move no rows: what travels beside rows, and where rows go by expert. False if
-/// the call has failed.
+/// Sends metadata and assigns rows their places by expert. Called by all warps that move no rows.
+/// Returns false if the call has failed.
 DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   const ThreadGroup thread_group = call.others();
   const uint32_t first = call.first_other();
@@ -96,7 +97,7 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
     find_offsets(group);
     find_rows(call, group);
   }
-  // The others meet the first warp's findings at the meetings below.
+  // The barriers below pass the first warp's results to the other warps.
   NamedBarrier(ByExpertBarrier::experts_known).arrive(block::threads());
   if (group.tail.counts_lost() != 0) return false;
   if (call.params.awaited && block::index() == 0 && warp::index() == call.last_other())
@@ -118,7 +119,8 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   return true;
 }
 
-/// By the whole block. Whether this warp, as far as it knows, has done its part.
+/// Does this warp's part; returns false if this warp knows that the call has failed. Called by the
+/// whole block.
 DEVICE bool bring_rows(const ByExpertParams& params, const Dispatch& call, const GroupTail& tail,
                        Sender& sender, bool routed) {
   if (!routed) return call.moves_rows() ? end_unmoved(call, sender) : !call.deadline.failed();
@@ -127,11 +129,11 @@ DEVICE bool bring_rows(const ByExpertParams& params, const Dispatch& call, const
   return call.moves_rows() ? carry_rows(params, call, group, sender) : guide_rows(call, group);
 }
 
-/// By one thread, after the call has done all that other ranks wait for.
+/// Called by one thread, after the call has done all that other ranks wait for.
 DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& call,
                                const GroupTail& tail) {
   const uint32_t used = tail.offsets()[tail.local_experts];
-  // A host that awaits the counts sees it there, and the object goes on.
+  // A host that waits for the counts sees this there, and the object remains usable.
   if (used <= params.layout.rows || call.params.awaited) return;
   call.deadline.fail(Failure::refused, Awaited{.phase = kTooFewPlaces,
                                                .rank = call.params.call.rank,
@@ -157,13 +159,13 @@ DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   const bool sound = call.moves_rows() ? open_dispatch(call, sender) : count(call, choices);
   const bool known = !block::any(!sound);
   if (thread::index() == 0) note(dispatch.call, shared.call, Moment::known);
-  // Not by a thread that others wait for.
+  // By a thread that no other waits for.
   if (thread::index() + 1 == block::threads()) pass_epoch(dispatch.call, epoch);
 
   const bool routed = known && find_routes(call, choices.tokens());
   if (routed && warp::index() == 0) find_places(call);
   block::sync();
-  // Nobody may believe that a block has finished which has not.
+  // A block that has not done its part must not signal that it has finished.
   if (block::any(!bring_rows(params, call, tail.group, sender, routed))) return;
   say_finished(dispatch.call, shared.call, ThreadGroup::of_block());
   if (block::index() == 0 && routed) keep_counts(call, {});

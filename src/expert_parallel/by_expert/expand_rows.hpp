@@ -1,11 +1,10 @@
-/// Received rows, copied to each of their experts on this rank. No other rank takes part.
+/// Copies received rows to each of their experts on this rank. Involves no other rank.
 ///
-/// Every block finds the places of its own rows without asking another one (grouping_kernel.hpp):
-/// it counts anew the picks of the rows before its own, or of all others, if those are fewer. That
-/// is a few microseconds of reading ids from cache, against a barrier of the whole grid; and while
-/// most warps do so, the movers clear the padding, so memory is at work from the start. Then the
-/// movers copy rows, each loaded once and stored to all its places, and the others what lies beside
-/// them.
+/// Every block finds the places of its own rows without asking another block (grouping_kernel.hpp):
+/// it recounts the choices of all earlier rows, or of all later ones if those are fewer. That costs
+/// a few microseconds of reading ids from cache, where the alternative is a barrier over the grid.
+/// Meanwhile the movers clear the padding, so memory is busy from the start. Then the movers copy
+/// rows, each loaded once and stored to all its places, and the other warps copy scales.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +22,12 @@ struct ExpandParams {
   uint32_t rows;                      ///< received
   const std::byte* x;                 ///< [rows, row_bytes]
   const uint32_t* tokens_per_expert;  ///< [local experts]
-  uint32_t movers;             ///< warps of a block that copy rows, each through a ring of its own
-  throughput::StagePlan plan;  ///< of each mover
-  WaitContext wait_context;    ///< of the dispatch that the rows came with
+  uint32_t movers;                    ///< warps per block that copy rows, each through its own ring
+  throughput::StagePlan plan;         ///< per mover
+  WaitContext wait_context;           ///< that of the dispatch that received the rows
 };
 
-inline constexpr uint32_t kExpandStagesMax = 64;  ///< of all movers
+inline constexpr uint32_t kExpandStagesMax = 64;  ///< over all movers
 
 struct ExpandShared {
   Completion full[kExpandStagesMax];  ///< [movers][stages]
@@ -51,7 +50,7 @@ inline constexpr uint32_t kExpandThreadsMax = 512;
 
 /// Barriers of this kernel; 0 is block::sync()'s.
 enum class ExpandBarrier : uint32_t {
-  placers = 1,  ///< among the warps that give rows their places
+  placers = 1,  ///< warps that assign rows their places
 };
 
 DECLARE_KERNEL(expand_rows_kernel, ExpandParams);

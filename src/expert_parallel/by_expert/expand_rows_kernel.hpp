@@ -1,4 +1,4 @@
-/// The kernel that groups received rows by expert; expand_rows.hpp tells how.
+/// The kernel that groups received rows by expert. See expand_rows.hpp.
 #pragma once
 
 #include "device/apart.hpp"
@@ -10,7 +10,7 @@ namespace tokenyard::expert_major {
 
 using throughput::ThreadGroup;
 
-/// Every movers-th row of a range: all lie ready.
+/// Every movers-th row of a range; all are ready.
 class ReadyRows {
  public:
   DEVICE ReadyRows(const ExpandParams& params, RowRange range)
@@ -29,13 +29,13 @@ class ReadyRows {
   const uint32_t end_;
 };
 
-/// By all placers, between meetings: gives the block's rows their places.
+/// Assigns the block's rows their places. Called by all placers.
 DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, RowRange range) {
   const ThreadGroup thread_group{thread::index() - params.movers * kWarpLanes,
                                  group.tail.placers * kWarpLanes};
   const auto meet = [&] { NamedBarrier(ExpandBarrier::placers).sync(thread_group.size); };
   const RowRange mine = range.part(group.placer(), group.tail.placers);
-  // How many rows an expert has in all is known, so either side of the block's first row tells.
+  // Each expert's total is known, so counting on either side of the block's first row suffices.
   const size_t first = size_t{range.begin} * group.rows.topk;
   const size_t all = size_t{params.rows} * group.rows.topk;
   const bool from_behind = first > all - first;
@@ -44,7 +44,7 @@ DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, Row
                         thread_group);
   count_choices(group, mine);
   meet();
-  // Whose experts these are finds their next places, too.
+  // find_next_places gives an expert to the same thread, so no barrier is needed in between.
   for (uint32_t expert = thread_group.index; from_behind && expert < group.tail.local_experts;
        expert += thread_group.size)
     before[expert] = group.tail.tokens()[expert] - before[expert];
@@ -53,17 +53,18 @@ DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, Row
   assign_places(group, mine);
 }
 
-/// By the whole block, which then has to meet.
+/// Initializes shared memory. Called by the whole block, which must synchronize afterwards.
 DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const GroupTail& tail) {
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
     tail.words()[i] = 0;
   if (thread::index() == 0)
     for (uint32_t stage = 0; stage < params.movers * params.plan.stages; ++stage)
       shared.full[stage].init(1);
-  fence_async();  // For the completions, and for the zeros that bulk copies read.
+  fence_async();  // Orders the initialized completions, and the zeros, before the bulk copies that
+                  // use them.
 }
 
-/// By each mover.
+/// Called by each mover.
 DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared, const Group& group,
                               RowRange range, const CallDeadline& deadline) {
   const uint32_t first = warp::index() * params.plan.stages;
@@ -85,7 +86,7 @@ DEVICE void expand_rows(const ExpandParams& params) {
   const CallDeadline deadline(params.wait_context);
   ready_expand(params, shared, tail.group);
   grid::wait_for_previous();
-  // After a dispatch that failed there are no ids that could be trusted.
+  // A failed dispatch leaves ids that cannot be trusted.
   if (block::any(deadline.failed())) return;
   const Group group{params.grouping, tail.group, params.movers};
   if (warp::index() == 0) {

@@ -1,4 +1,4 @@
-/// How rows lie when they are grouped by expert, in the arena of the rank whose experts they are.
+/// Layout of rows grouped by expert, in the arena of the rank that holds the experts.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 namespace tokenyard::expert_major {
 
 /// Expert e's rows begin at row offsets[e], a multiple of the alignment, in the order in which they
-/// were received; what is left up to offsets[e + 1] is padding, of zeros unless the caller wants
-/// none.
+/// were received. The rest up to offsets[e + 1] is padding: zeros, unless the caller does not want
+/// them.
 struct ExpertRowsLayout {
   uint32_t rows;      ///< places, padding included
   uint32_t received;  ///< places of received rows
@@ -29,17 +29,17 @@ struct ExpertRowsLayout {
   HOST_DEVICE size_t offsets_at() const {  ///< [experts + 1]
     return slots_at() + aligned(size_t{received} * topk * sizeof(int32_t));
   }
-  /// Here begin the rows themselves, which may go while what lies before them is still read.
+  /// Start of scales and rows, which may be freed while the parts before it are still in use.
   HOST_DEVICE size_t scales_at() const {
     return offsets_at() + aligned((size_t{local_experts} + 1) * sizeof(int32_t));
   }
-  /// [rows, row_bytes]; last, so that of a bound what turns out not to be needed can be given back.
+  /// [rows, row_bytes]; last, so that the unused part of a bound can be given back.
   HOST_DEVICE size_t x_at() const {
     const size_t lines = scale_order == ScaleOrder::rows ? rows : scale_words;
     return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
   }
   HOST_DEVICE size_t bytes() const { return bytes_with(rows); }
-  /// If only so many of the rows are kept.
+  /// Returns the size if only `kept` rows are kept.
   HOST_DEVICE size_t bytes_with(uint32_t kept) const { return x_at() + size_t{kept} * row_bytes; }
   HOST_DEVICE uint32_t scale_stride() const {
     return scale_order == ScaleOrder::rows ? scale_words : (rows + 3) / 4 * 4;

@@ -1,6 +1,6 @@
-/// How a block gives its rows their places by expert: an expert's rows come in the order in which
-/// they were received, so a row's place is the expert's first row and the number of rows before it
-/// that have this expert too. Those of earlier blocks are in the tail already; the rest is counted.
+/// Assigns rows their places by expert. An expert's rows keep the order in which they were
+/// received, so a row's place is the expert's first row plus the number of earlier rows of this
+/// expert. The tail already holds the counts of earlier blocks; the rest is counted here.
 #pragma once
 
 #include <algorithm>
@@ -22,21 +22,21 @@ struct RowRange {
   }
 };
 
-/// Grouping as a block sees it.
+/// Grouping as one block sees it.
 struct Group {
   const Grouping& rows;
   const GroupTail& tail;
-  uint32_t first_placer;  ///< warp of the block
+  uint32_t first_placer;  ///< index of a warp in the block
 
   DEVICE uint32_t placer() const { return warp::index() - first_placer; }
   DEVICE uint32_t places_used() const { return tail.offsets()[tail.local_experts]; }
-  /// More rows, padding included, than there is room for: then nothing is stored.
+  /// Returns whether there are more rows, padding included, than places; then nothing is stored.
   DEVICE bool too_many() const { return places_used() > rows.layout.rows; }
 };
 
-/// By a warp: `body(row)`, by all its lanes, for every crews-th row of padding, which lies between
-/// an expert's last row and the next expert's first. Each lane looks at an expert, for most have
-/// little padding or none for this warp.
+/// Calls `body(row)` on all lanes for every thread_groups-th padding row, that is, from an expert's
+/// last row to the next expert's first. Called by a warp. Each lane inspects one expert, since most
+/// have little or no padding for this warp.
 template <class Body>
 DEVICE void for_each_padding(const Group& group, uint32_t thread_group, uint32_t thread_groups,
                              Body body) {
@@ -57,7 +57,8 @@ DEVICE void for_each_padding(const Group& group, uint32_t thread_group, uint32_t
   }
 }
 
-/// By one warp, once the tail knows how many rows each expert has: where they begin.
+/// Computes where each expert's rows begin. Called by one warp, once the tail has the rows per
+/// expert.
 DEVICE void find_offsets(const Group& group) {
   const uint32_t experts = group.tail.local_experts, alignment = group.rows.alignment;
   uint32_t begin = 0;
@@ -72,16 +73,17 @@ DEVICE void find_offsets(const Group& group) {
   if (warp::lane() == 0) group.tail.offsets()[experts] = begin;
 }
 
-inline constexpr uint32_t kNoId = 0xffffffff;  ///< -1: a row that picked fewer experts
+inline constexpr uint32_t kNoId = 0xffffffff;  ///< -1: a row with fewer choices
 
-/// `count` an expert that a row has picked.
+/// Adds a choice to the count of its expert.
 DEVICE void count_choice(const Group& group, uint32_t* counts, size_t choice) {
   const int32_t id = group.rows.ids[choice];
   if (id >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
 }
 
-/// By threads of a crew: picks an expert from `begin` to `end`. Ids are loaded four at a time, and
-/// several fours at once: each load comes from a cache that writes of whole rows keep busy.
+/// Counts the choices from `begin` to `end` per expert. Called by a thread group. Ids are loaded
+/// four at a time, and several fours at once: each load comes from a cache that whole-row writes
+/// keep busy.
 DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t begin, size_t end,
                                   throughput::ThreadGroup thread_group) {
   constexpr uint32_t kFour = 4, kAtOnce = 4;
@@ -105,7 +107,7 @@ DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t b
         if (static_cast<int32_t>(id) >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
     }
   }
-  // What lies before the first four and after the last.
+  // Choices before the first whole four and after the last.
   for (size_t choice = begin + thread_group.index; choice < std::min(first * kFour, end);
        choice += thread_group.size)
     count_choice(group, counts, choice);
@@ -114,7 +116,7 @@ DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t b
     count_choice(group, counts, choice);
 }
 
-/// By each placer: picks an expert of its rows.
+/// Counts the choices of this warp's rows per expert. Called by each placer.
 DEVICE void count_choices(const Group& group, RowRange mine) {
   const uint32_t topk = group.rows.topk;
   for (size_t choice = size_t{mine.begin} * topk + warp::lane(); choice < size_t{mine.end} * topk;
@@ -122,7 +124,7 @@ DEVICE void count_choices(const Group& group, RowRange mine) {
     count_choice(group, group.tail.of_warp(group.placer()), choice);
 }
 
-/// By all placers, between meetings: a warp's counts become its next places.
+/// Turns each warp's counts into its next places. Called by all placers, between two barriers.
 DEVICE void find_next_places(const Group& group, throughput::ThreadGroup thread_group) {
   for (uint32_t expert = thread_group.index; expert < group.tail.local_experts;
        expert += thread_group.size) {
@@ -136,8 +138,8 @@ DEVICE void find_next_places(const Group& group, throughput::ThreadGroup thread_
   }
 }
 
-/// By each placer: its rows' places. A step looks at as many rows as fit, a lane a pick; lower
-/// lanes hold the earlier rows.
+/// Assigns this warp's rows their places. Called by each placer. A step takes as many rows as fit,
+/// one lane per choice; lower lanes hold earlier rows.
 DEVICE void assign_places(const Group& group, RowRange mine) {
   const Grouping& rows = group.rows;
   auto* const slots = rows.at<int32_t>(rows.layout.slots_at());
@@ -148,7 +150,7 @@ DEVICE void assign_places(const Group& group, RowRange mine) {
   for (size_t first = size_t{mine.begin} * rows.topk; first < end; first += kWarpLanes) {
     const size_t choice = first + warp::lane();
     const int32_t id = choice < end ? rows.ids[choice] : -1;
-    // A row has an expert at most once, so picks that match are of different rows.
+    // A row has an expert at most once, so equal ids belong to different rows.
     const uint32_t same =
         warp::match(id >= 0 ? static_cast<uint32_t>(id) : 0xffffffffu - warp::lane());
     const uint32_t earlier = population(same & lanes_below());
@@ -163,7 +165,8 @@ DEVICE void assign_places(const Group& group, RowRange mine) {
   }
 }
 
-/// By each warp of some: the scales of rows to their places, which are known.
+/// Copies the scales of rows to their places, which are known. Called by each warp of a set of
+/// warps.
 DEVICE void copy_scales(const Group& group, RowRange mine, uint32_t thread_group,
                         uint32_t thread_groups) {
   const Grouping& rows = group.rows;
@@ -182,7 +185,7 @@ DEVICE void copy_scales(const Group& group, RowRange mine, uint32_t thread_group
   }
 }
 
-/// By each warp of some in every block: what lies beside padding.
+/// Clears the scales, weight and row index of padding. Called by each warp of a set in every block.
 DEVICE void mark_padding(const Group& group, uint32_t thread_group, uint32_t thread_groups) {
   const Grouping& rows = group.rows;
   const ExpertRowsLayout& layout = rows.layout;
@@ -199,7 +202,8 @@ DEVICE void mark_padding(const Group& group, uint32_t thread_group, uint32_t thr
                    });
 }
 
-/// By some threads of block 0: where experts begin, and the marks of places after the last one.
+/// Writes the first row of each expert, and marks the places after the last expert. Called by some
+/// threads of block 0.
 DEVICE void write_offsets(const Group& group, throughput::ThreadGroup thread_group) {
   const Grouping& rows = group.rows;
   const ExpertRowsLayout& layout = rows.layout;
@@ -214,8 +218,8 @@ DEVICE void write_offsets(const Group& group, throughput::ThreadGroup thread_gro
   }
 }
 
-/// By each warp of some in every block: zeros to every row of padding, if they are wanted, a lane a
-/// piece. Not awaited.
+/// Starts zeroing every padding row, if wanted, one lane per piece; does not wait. Called by each
+/// warp of a set in every block.
 DEVICE void clear_padding(const Group& group, uint32_t thread_group, uint32_t thread_groups) {
   if (!group.rows.clear_padding) return;
   const uint32_t row_bytes = group.rows.layout.row_bytes;

@@ -1,5 +1,5 @@
-/// How received rows get their places while rows are under way: each block of this rank takes some
-/// blocks of the sources, in their order, and awaits only what travels beside their rows.
+/// Assigns received rows their places while rows are in flight: each block of this rank handles
+/// some blocks of the sources, in order, and waits only for the metadata of their rows.
 #pragma once
 
 #include "expert_parallel/by_expert/dispatch_by_expert.hpp"
@@ -12,11 +12,11 @@ namespace tokenyard::expert_major {
 using throughput::Dispatch;
 using throughput::ThreadGroup;
 
-/// A source and one of its blocks.
+/// A range of slots; a slot is one block of a source.
 struct Slots {
   uint32_t begin, end;
 
-  /// Those whose rows a block places.
+  /// Returns the slots whose rows this block places.
   DEVICE static Slots of_block(const Dispatch& call) {
     const throughput::CallParams& params = call.params.call;
     const uint32_t slots = params.ranks * params.control.layout.blocks_max;
@@ -26,14 +26,15 @@ struct Slots {
   }
 };
 
-/// Relaxed: whoever asks has met since. (Deadline::failed may change its mind between two warps of
-/// a block, and they would part before a barrier.)
+/// Records a failed wait. Relaxed: readers have synchronized since. (They cannot use
+/// Deadline::failed, which may change between two warps of a block and make them diverge before a
+/// barrier.)
 DEVICE void note_lost(uint32_t& lost) {
   store<Order::relaxed, Scope::block>(&lost, 1);
 }
 
-/// By all warps that move no rows: rows of each expert, in all and from slots before this block's.
-/// Ends with a meeting of theirs.
+/// Counts the rows of each expert, in all and in slots before this block's. Called by all warps
+/// that move no rows. Ends with a barrier among them.
 DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
   const Slots slots = Slots::of_block(call);
   const ThreadGroup thread_group = call.others();
@@ -52,8 +53,8 @@ DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
   NamedBarrier(throughput::DispatchBarrier::experts_summed).sync(thread_group.size);
 }
 
-/// By one warp, which has heard of all counts: where the rows of each source begin, and which rows
-/// this block places.
+/// Finds where the rows of each source begin and which rows this block places. Called by one warp
+/// that has synchronized with all who awaited the counts.
 DEVICE void find_rows(const Dispatch& call, const Group& group) {
   const throughput::CallParams& params = call.params.call;
   const uint32_t blocks_max = params.control.layout.blocks_max;
@@ -64,7 +65,7 @@ DEVICE void find_rows(const Dispatch& call, const Group& group) {
     const uint32_t slot = first + warp::lane();
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
     uint32_t rows = 0;
-    // Relaxed: gather_counts has seen the word already.
+    // Relaxed: gather_counts has already seen the word.
     if (slot < slots && source_block < call.ready_words().blocks(source))
       rows = load<Order::relaxed, Scope::sys>(
                  params.control.count(params.rank, source, source_block, params.rank))
@@ -77,8 +78,8 @@ DEVICE void find_rows(const Dispatch& call, const Group& group) {
   }
 }
 
-/// By all warps that move no rows, once they have sent what travels beside the block's rows, and
-/// met. Release: it is there.
+/// Signals that the block's metadata has been sent. Called by all warps that move no rows, after
+/// they have sent it and synchronized. Release: orders the metadata before the word.
 DEVICE void publish_of_metadata(const Dispatch& call) {
   const throughput::CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
@@ -87,8 +88,8 @@ DEVICE void publish_of_metadata(const Dispatch& call) {
                                       call.epoch);
 }
 
-/// By all warps that move no rows, who then meet: awaits what travels beside the rows that this
-/// block places. Acquire: it is read from here on.
+/// Waits for the metadata of the rows that this block places. Called by all warps that move no
+/// rows, which then synchronize. Acquire: orders the metadata before our loads of it.
 DEVICE void await_metadata(const Dispatch& call, const Group& group) {
   const throughput::CallParams& params = call.params.call;
   const uint32_t blocks_max = params.control.layout.blocks_max;
@@ -110,8 +111,8 @@ DEVICE void await_metadata(const Dispatch& call, const Group& group) {
   }
 }
 
-/// By all warps that move no rows: gives the block's rows their places, and says so to the other
-/// blocks. False if the call has failed.
+/// Assigns the block's rows their places and signals this rank's other blocks. Called by all warps
+/// that move no rows. Returns false if the call has failed.
 DEVICE bool place_rows(const Dispatch& call, const Group& group) {
   const ThreadGroup thread_group = call.others();
   const auto meet = [&] {
@@ -128,13 +129,14 @@ DEVICE bool place_rows(const Dispatch& call, const Group& group) {
   meet();
   assign_places(group, mine);
   meet();
-  // Release: movers of all blocks read the places, and source tokens that came with them.
+  // Release: orders the places, and the source tokens acquired before, for movers of all blocks.
   if (thread_group.index == 0)
     add<Order::release, Scope::gpu>(&call.params.call.workspace->placed[call.epoch & 1], 1);
   return true;
 }
 
-/// By each mover: all blocks have given their rows places. False if the call has failed.
+/// Waits until all blocks have assigned places. Called by each mover. Acquire: pairs with
+/// place_rows. Returns false if the call has failed.
 DEVICE bool await_places(const Dispatch& call) {
   bool placed = true;
   if (warp::lane() == 0) {

@@ -1,5 +1,5 @@
-/// Results that lie by expert, summed to one for each received row by a kernel of its own: the part
-/// of a combine that needs no other rank, on as many multiprocessors as there are to spare.
+/// Sums results grouped by expert to one per received row, in a kernel of its own: the part of a
+/// combine that involves no other rank, on as many multiprocessors as can be spared.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct ReduceParams {
   WaitContext wait_context;
 };
 
-inline constexpr uint32_t kReduceStagesMax = 64;  ///< of all groups
+inline constexpr uint32_t kReduceStagesMax = 64;  ///< over all groups
 
 struct ReduceShared {
   Completion full[kReduceStagesMax];   ///< [groups][stages]
-  Completion empty[kReduceStagesMax];  ///< arrived at by every summing warp of the group
+  Completion empty[kReduceStagesMax];  ///< every summing lane of the group arrives
 };
 
 inline constexpr uint32_t kReduceThreadsMax = 512;

@@ -1,4 +1,4 @@
-/// The kernel that sums a row's results; reduce_rows.hpp tells what for.
+/// The kernel that sums a row's results. See reduce_rows.hpp.
 #pragma once
 
 #include "device/apart.hpp"
@@ -8,7 +8,7 @@
 
 namespace tokenyard::expert_major {
 
-/// Every so many rows, all of them in the end.
+/// Every stride-th row; over all groups, every row.
 class EveryRow {
  public:
   struct Row {
@@ -41,9 +41,10 @@ DEVICE void reduce_rows(const ReduceParams& params) {
     shared.full[i].init(1);
     shared.empty[i].init((warps - 1) * kWarpLanes);
   }
-  // For the completions; and the results, which kernels before this one wrote, are read by copies.
+  // Orders the initialized completions, and ordinary stores of results by earlier kernels, before
+  // the async copies.
   fence_async();
-  // After a call that failed there are no places that could be trusted.
+  // A failed call leaves places that cannot be trusted.
   if (block::any(deadline.failed())) return;
   const uint32_t group = warp::index() / warps, place = warp::index() % warps;
   const uint32_t first = group * results.plan.stages;

@@ -1,6 +1,6 @@
-/// Copying rows to their experts: a mover loads each of its rows once into a stage of its ring and
-/// stores it from there to all its places, a lane a pick; of more picks than a warp has lanes, 32
-/// after 32.
+/// Copies rows to their experts: a mover loads each row once into a stage of its ring and stores it
+/// from there to all its places, one lane per choice, in batches of 32. A stage is reloaded only
+/// after wait_read proves that its stores have read it.
 #pragma once
 
 #include "device/apart.hpp"
@@ -11,7 +11,7 @@
 
 namespace tokenyard::expert_major {
 
-/// A mover's ring, and where in it the next row goes.
+/// A mover's ring, and the position of its next row.
 struct SpreadRing {
   Completion* full;   ///< [stages]
   std::byte* stages;  ///< [stages][stage_bytes]
@@ -19,14 +19,14 @@ struct SpreadRing {
   throughput::RingPosition next;
 };
 
-/// A row to be spread; all lanes know the same.
+/// A row to spread; all lanes hold the same.
 struct RowToSpread {
-  uint32_t row;           ///< as received
-  const std::byte* from;  ///< where it can be read
+  uint32_t row;           ///< index among the received rows
+  const std::byte* from;  ///< address to read it from
 };
 
-/// One mover's work. A unit is one segment of one row. `Supply::next(RowToSpread&)`, by all lanes:
-/// a row that nobody else is given; false if there are no more, or the call has failed.
+/// The work of one mover. A unit is one segment of one row. `Supply::next(RowToSpread&)`, called by
+/// all lanes, finds a row that no other mover gets; false if there is none or the call has failed.
 template <class Supply>
 class RowSpreader {
  public:
@@ -39,8 +39,8 @@ class RowSpreader {
         loading_(ring.next),
         storing_(ring.next) {}
 
-  /// Returns once all stores are complete; false if the call has failed instead, and then all loads
-  /// have landed.
+  /// Spreads all rows; returns once all stores are complete. Returns false if the call has failed;
+  /// all loads have landed then.
   DEVICE bool spread_all() {
     const throughput::StagePlan& plan = ring_.plan;
     bool more = true;
@@ -56,7 +56,7 @@ class RowSpreader {
         warp::sync();
         more = load_next();
       }
-      if (stored + 1 < loaded_) place = place_of_lane();  // On its way while a load is awaited.
+      if (stored + 1 < loaded_) place = place_of_lane();  // Loaded while a row is awaited.
     }
     if (!going && warp::lane() == 0) throughput::let_loads_land(ring_.full, loading_, plan.stages);
     const bool failed = deadline_.failed();
@@ -91,12 +91,12 @@ class RowSpreader {
                  .rank = 0,
                  .expected = storing_.lap + 1,
                  .seen = storing_.lap,
-                 .from_rank = false};  // From this rank's own memory.
+                 .from_rank = false};  // This rank's own memory.
     return warp::all(wait_until(
         deadline_, what, [&] { return ring_.full[storing_.stage].done(storing_.parity()); }));
   }
 
-  /// Where this lane's pick of the next row to be stored, of the first 32, is wanted, or -1.
+  /// Returns the place of this lane's choice, among the first 32, of the next row to store, or -1.
   DEVICE int32_t place_of_lane() const {
     const uint32_t row = warp::shuffle(held_row_, storing_.stage);
     return loaded_ == 0 ? -1 : place_of(row, warp::lane());
@@ -132,11 +132,12 @@ class RowSpreader {
   const SpreadRing ring_;
   const CallDeadline& deadline_;
   Supply& supply_;
-  throughput::RingPosition loading_, storing_;  // The next ones.
+  throughput::RingPosition loading_, storing_;  // Next to load, next to store.
   uint32_t loaded_ = 0;                         // Units so far.
-  RowToSpread row_{};                           // Being loaded,
-  uint32_t segment_ = 0;                        // with its next segment.
-  uint32_t held_row_ = 0, held_segment_ = 0;    // Of the unit in stage warp::lane().
+  RowToSpread row_{};                           // Row being loaded,
+  uint32_t segment_ = 0;                        // and its next segment.
+  uint32_t held_row_ = 0, held_segment_ = 0;    // Row and segment of the unit in stage
+                                                // warp::lane().
 };
 
 }  // namespace tokenyard::expert_major

@@ -1,4 +1,4 @@
-/// Whether an object's calls still work, and the arena memory that peers write or read during them.
+/// An object's health, and arena memory that peers access during its calls.
 #pragma once
 
 #include <atomic>
@@ -10,18 +10,18 @@
 
 namespace tokenyard {
 
-/// One an object, shared with all that its calls have left behind. Once failed, for ever failed.
+/// Health of one object, shared with everything that its calls leave behind. Failure is permanent.
 struct Health {
   Health(Accelerator& accelerator, AbortFlag& abort_flag) : cell(accelerator, abort_flag) {}
   bool failed() const { return interrupted || cell.failed(); }
 
-  ErrorRecord cell;  ///< what a kernel found
-  /// An exception left a call: nobody knows what its kernel still does.
+  ErrorRecord cell;  ///< error record written by kernels
+  /// Set when an exception left a call: its kernel may still be running.
   std::atomic<bool> interrupted = false;
 };
 
-/// Frees its block, in stream order, unless the object has failed: then late data of peers may
-/// still land there, and the block stays out of use for as long as the arena lives.
+/// Frees its block in stream order. If the object has failed, peers may still store there late, so
+/// the block is quarantined: it is not reused while the arena exists.
 class CallMemory {
  public:
   CallMemory(ArenaBlock block, std::shared_ptr<const Health> health)
@@ -33,7 +33,7 @@ class CallMemory {
   }
 
   ArenaBlock& block() { return block_; }
-  /// As the block's: the rest, which lives on its own.
+  /// Splits the block (ArenaBlock::split). Returns the rest, which has its own lifetime.
   std::shared_ptr<CallMemory> split(size_t bytes) {
     return std::make_shared<CallMemory>(block_.split(bytes), health_);
   }

@@ -40,9 +40,9 @@ void require_no_overlap(const char* argument, const void* written, uint64_t writ
   if (written_bytes == 0 || read_bytes == 0) return;
   const auto to = reinterpret_cast<uintptr_t>(written), from = reinterpret_cast<uintptr_t>(read);
   if (to >= from + read_bytes || from >= to + written_bytes) return;
-  throw InvalidArgument(argument, fmt::format("memory apart from that of {}", other),
-                        fmt::format("{} bytes at {:#x}, which overlap {} at {:#x}", written_bytes,
-                                    to, read_bytes, from));
+  throw InvalidArgument(argument, fmt::format("memory that does not overlap {}", other),
+                        fmt::format("{} bytes at {:#x}, which overlap its {} bytes at {:#x}",
+                                    written_bytes, to, read_bytes, from));
 }
 
 }  // namespace tokenyard

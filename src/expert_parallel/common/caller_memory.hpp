@@ -1,4 +1,4 @@
-/// What memory that callers give to an exchange must be.
+/// Checks on memory that callers pass to an exchange.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace tokenyard {
 
-/// Throws InvalidArgument for a null pointer, if there are any elements, and for an address that
-/// has not this alignment.
+/// Throws InvalidArgument if `elements` > 0 and the pointer is null or not aligned to `alignment`
+/// bytes.
 void require_pointer(const void* pointer, const char* argument, uint64_t elements,
                      uint64_t alignment);
 
@@ -19,7 +19,7 @@ void require_view(const char* argument, const ConstTensorView& view,
                   std::initializer_list<DataType> types, std::initializer_list<uint64_t> shape,
                   uint64_t alignment);
 
-/// Throws InvalidArgument if what is written overlaps what other blocks, or other ranks, still
+/// Throws InvalidArgument if written memory overlaps memory that other blocks or ranks may still
 /// read.
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,
                         const char* other, const void* read, uint64_t read_bytes);

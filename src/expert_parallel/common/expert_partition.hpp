@@ -1,5 +1,5 @@
-/// How experts, or the places that hold them, are divided among ranks: rank after rank, each rank
-/// as many as the others, and the first `experts % ranks` ranks one more.
+/// Division of experts, or of the places of an expert map, among ranks in rank order: each rank
+/// holds `experts / ranks`, and the first `experts % ranks` ranks hold one more.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 namespace tokenyard {
 
 struct ExpertPartition {
-  uint32_t each = 0;      ///< experts that every rank holds; 0 where there are fewer than ranks
-  uint32_t wide = 0;      ///< ranks that hold one more: the first ones
-  uint32_t wide_end = 0;  ///< first expert beyond theirs
+  uint32_t each = 0;      ///< experts that every rank holds; 0 if there are fewer experts than
+                          ///< ranks
+  uint32_t wide = 0;      ///< ranks that hold one more; they come first
+  uint32_t wide_end = 0;  ///< first expert after those of the wide ranks
   uint64_t of_wide = 0;   ///< 2^32 / (each + 1), rounded up
-  uint64_t of_other = 0;  ///< 2^32 / each, rounded up, unless `each` is 0
+  uint64_t of_other = 0;  ///< 2^32 / each, rounded up; 0 if `each` is 0
 
   static constexpr ExpertPartition of(uint32_t experts, uint32_t ranks) {
     const uint32_t each = experts / ranks;
@@ -28,12 +29,12 @@ struct ExpertPartition {
   HOST_DEVICE bool even() const { return wide == 0; }
   HOST_DEVICE uint32_t held_by(uint32_t rank) const { return each + (rank < wide ? 1 : 0); }
   HOST_DEVICE uint32_t held_at_most() const { return each + (even() ? 0 : 1); }
-  /// First expert of a rank.
+  /// Returns the first expert of a rank.
   HOST_DEVICE uint32_t first_of(uint32_t rank) const { return rank * each + std::min(rank, wide); }
-  /// Rank of an expert, without a division: exact below 2^16 experts, and no block's shared memory
-  /// could count that many.
+  /// Returns the rank of an expert without dividing. Exact below 2^16 experts; no block's shared
+  /// memory could count more.
   HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
-    // Chosen, not branched on: one multiplication whatever the partition, and the code stands once.
+    // Selects instead of branching: one multiplication for either case, and the code exists once.
     const bool is_wide = expert < wide_end;
     const uint32_t begin = is_wide ? 0 : wide_end, first_rank = is_wide ? 0 : wide;
     return first_rank + quotient(expert - begin, is_wide ? of_wide : of_other);

@@ -3,7 +3,7 @@
 namespace tokenyard {
 
 void LastStream::begin_call(Stream stream) {
-  // A graph that is being captured is ordered by whoever launches it.
+  // A captured graph is ordered by the code that launches it.
   if (accelerator_.captures(stream)) return;
   if (in_use_ && stream_.native != stream.native) {
     const Event before = accelerator_.mark(stream_);

@@ -1,5 +1,5 @@
-/// The stream of an object's last call: its calls take place in the order in which they are made,
-/// whatever their streams.
+/// Tracks the stream of an object's last call, so that its calls run in the order in which they
+/// were made, even on different streams.
 #pragma once
 
 #include "device/accelerator.hpp"
@@ -10,13 +10,14 @@ class LastStream {
  public:
   explicit LastStream(Accelerator& accelerator) : accelerator_(accelerator) {}
 
-  /// Before anything of a call is enqueued: it comes after the call before, on another stream too.
+  /// Must precede any other work of a call on `stream`; orders the call after the previous one.
   void begin_call(Stream stream);
-  /// Nothing of this object is under way in a stream that was awaited, so its owner may free it.
+  /// Call after synchronising `stream`: no work of this object is pending there, so its owner may
+  /// destroy it.
   void forget(Stream stream);
-  /// Whether a call may be under way.
+  /// Returns whether a call may still be running.
   bool in_use() const { return in_use_; }
-  /// Of the last call, or the default one.
+  /// Returns the stream of the last call, or the default stream.
   Stream get() const { return stream_; }
 
  private:

@@ -1,4 +1,4 @@
-/// Where all ranks keep something in their memory, as a rank's kernels address it.
+/// Addresses of one object in the memory of every rank, as this rank's kernels see them.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 
 namespace tokenyard {
 
-/// By value as far as most worlds go: parameters are at hand where a table in memory would have to
-/// be read before the first word is sent. But every launch carries them to the device anew, so
-/// there is a table for larger worlds.
+/// Passed by value for the first kAtHand ranks: a kernel finds these addresses among its parameters
+/// and need not read a table before it sends its first word. Each launch copies its parameters to
+/// the device, so larger worlds use a table.
 struct Peers {
   static constexpr uint32_t kAtHand = 8;
   std::byte* at_hand[kAtHand];
-  std::byte* here;          ///< this rank's
-  std::byte* const* table;  ///< [ranks] in memory that this rank's kernels read; may be null if
-                            ///< all are at hand
+  std::byte* here;          ///< address on this rank
+  std::byte* const* table;  ///< [ranks], readable by this rank's kernels; may be null if ranks <=
+                            ///< kAtHand
 
   static Peers of(std::span<std::byte* const> addresses, uint32_t self, std::byte* const* table) {
     Peers peers{.at_hand = {}, .here = addresses[self], .table = table};
@@ -30,7 +30,7 @@ struct Peers {
   DEVICE Peer<std::byte> of(uint32_t rank) const {
     return Peer<std::byte>(rank < kAtHand ? at_hand[rank] : load_cached(table + rank));
   }
-  /// Of one of the first kAtHand, without a branch that loads.
+  /// Returns the address on one of the first kAtHand ranks, without the branch that loads.
   DEVICE Peer<std::byte> of_at_hand(uint32_t rank) const { return Peer<std::byte>(at_hand[rank]); }
   DEVICE std::byte* mine() const { return here; }
 };

@@ -1,6 +1,7 @@
-// Suite `low_latency`: batches under adversarial delivery, schedules and memory, every result
-// compared bit for bit; hooks, two batches under way, payloads that look like empty staging, and
-// ranks that stop in the middle: then the others must be exact without, and mask nobody else.
+// Suite `low_latency`: batches under adversarial delivery, schedules and memory; every result is
+// compared bit for bit. Covers hooks, two batches in progress, payloads that look like empty
+// staging, and ranks that stop midway: the others must then be exact without them, and mask no
+// other rank.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,16 +24,16 @@ struct Drawn {
   LowLatencyCase first;
   std::vector<uint32_t> sms;                ///< [ranks]
   std::vector<std::vector<Pattern>> pairs;  ///< [ranks]
-  std::vector<uint32_t> early_weights;      ///< [batches], each as a LowLatencyCase has it
-  bool all_ones = false;                    ///< in the payload
+  std::vector<uint32_t> early_weights;      ///< [batches], each as in LowLatencyCase
+  bool all_ones = false;                    ///< the payload looks like empty staging
   bool measured = false;
-  /// Shorter than a healthy exchange may take, if there is one: two ranks, each of which may find
-  /// the other missing at any step.
+  /// Deadline shorter than a healthy exchange may take, if set: with two ranks, each may find the
+  /// other missing at any step.
   std::optional<std::chrono::nanoseconds> deadline;
-  std::optional<uint32_t> absent;  ///< a rank that the others mask at once, and that calls nothing
+  std::optional<uint32_t> absent;  ///< rank that makes no calls and that the others mask at once
 };
 
-/// Far beyond the slowest delivery that a seed draws: only who is silent may be masked.
+/// Far above the slowest delivery that a seed draws: only silent ranks may be masked.
 constexpr std::chrono::milliseconds kTimeout{100};
 
 Drawn draw(SeedRun& run) {
@@ -43,18 +44,19 @@ Drawn draw(SeedRun& run) {
   const bool impatient = random.chance(256);
   const uint32_t ranks = random.chance(64) ? random.between(5, 8) : random.between(1, 4);
   shape.ranks = run.option("ranks", impatient ? 2 : ranks);
-  // Mostly as many on each rank.
+  // Usually equally many on each rank.
   const uint32_t experts = random.chance(256) ? random.between(shape.ranks, 3 * shape.ranks)
                                               : shape.ranks * random.between(1, 3);
   shape.experts = run.option("experts", experts);
   const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
-  // Of eight picks, ids are read in pieces.
+  // With eight choices, ids are read in pieces.
   const uint32_t topk = shape.experts >= 8 && random.chance(200) ? 8 : random.between(1, most);
   shape.topk = run.option("topk", topk);
   shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 40) : 1));
-  // Enough for warps to have more than one turn of ids and weights, and blocks of tokens.
+  // Enough for warps to have several turns of ids and weights, and for blocks to have several
+  // tokens.
   const uint32_t tokens_end = shape.ranks <= 3 && random.chance(impatient ? 768 : 96) ? 14 : 4;
-  // So many that blocks share what is sent of a token.
+  // So many that blocks share the sends of one token.
   const bool many_blocks =
       shape.ranks == 2 && tokens_end == 4 && random.chance(impatient ? 512 : 128);
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
@@ -76,26 +78,26 @@ Drawn draw(SeedRun& run) {
     first.mistaken = run.option("mistaken", random.below(shape.ranks));
     first.picking.none = std::max(first.picking.none, 0.25);
   }
-  // Mostly such that it passes while ids come: then some blocks have them and others do not.
+  // Usually such that it passes while ids arrive: then some blocks have them and others do not.
   if (impatient)
     drawn.deadline = std::chrono::nanoseconds(
         run.option("deadline_ns",
                    random.chance(256) ? 1u << random.between(8, 16) : random.between(2, 10) << 10));
   else if (shape.ranks > 2 && random.chance(128))
     drawn.absent = run.option("absent", random.below(shape.ranks));
-  // Ranks need not make their batches alike: one that receives later reads what it was sent later.
+  // Ranks need not pair their batches alike: one that receives later reads later what it was sent.
   const bool alike = run.option("alike", random.chance(768));
   const auto pattern = [&] { return static_cast<Pattern>(random.below(kPatterns)); };
   drawn.pairs.resize(shape.ranks);
-  // Whoever has a dispatch's rows knows that their sender has emptied what it got two combines
-  // before: a look for room adds the order of memory alone, and few batches show where that lacks.
+  // A rank that has a dispatch's rows knows that their sender has emptied what it received two
+  // combines earlier. Reading `drained` adds only memory order, and few batches reveal its absence.
   const uint32_t pairs = random.between(1, 4);
   for (uint32_t i = 0; i < pairs; ++i) {
     const Pattern first_rank = pattern();
     for (uint32_t rank = 0; rank < shape.ranks; ++rank)
       drawn.pairs[rank].push_back(alike || rank == 0 ? first_rank : pattern());
   }
-  // Each rank as it likes, for each batch.
+  // Each rank chooses for itself, batch by batch.
   const bool some_early = random.chance(640);
   for (uint32_t batch = 0; batch < 2 * pairs; ++batch)
     drawn.early_weights.push_back(!some_early          ? 0
@@ -105,7 +107,7 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
-/// What a rank's calls measure where they are asked to.
+/// Measurements of a rank's calls, if they are requested.
 class Measures {
  public:
   Measures(World& world, const Shape& shape)
@@ -115,7 +117,7 @@ class Measures {
         spans_(world.accelerator(), {kNever, 0, kNever, 0}),
         expected_rows_(shape.local_experts(world.rank())) {}
 
-  /// A batch whose calls have not been made.
+  /// Requests measurements from a batch whose calls have not been made.
   void ask(SurvivorBatch& batch, const LowLatencyCase& of) {
     batch.call.rows_total = rows_.view({expected_rows_.size()});
     batch.call.waited_cycles = waited_.view({of.shape.ranks});
@@ -124,7 +126,7 @@ class Measures {
     for (size_t expert = 0; expert < counts.size(); ++expert)
       expected_rows_[expert] += counts[expert];
   }
-  /// After the last of them.
+  /// Checks the measurements after the last batch.
   void require_true(bool all_live) const {
     const std::vector<uint64_t> spans = spans_.read();
     const std::vector<uint64_t> waited = waited_.read();
@@ -145,7 +147,7 @@ class Measures {
   std::vector<int32_t> expected_rows_;
 };
 
-/// One rank's program.
+/// The program of one rank.
 void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopped) {
   LowLatency exchange(world, drawn.first.options());
   LowLatencyCase of = drawn.first;
@@ -189,7 +191,7 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
 }
 
 constexpr size_t kArenaBytes = size_t{2} << 20;
-/// That a rank of a pair of batches takes, more or less.
+/// Approximate steps of one rank per pair of batches.
 constexpr uint32_t kStepsARank = 12000;
 
 void run_suite(SeedRun& run) {
@@ -198,8 +200,8 @@ void run_suite(SeedRun& run) {
       .ranks = drawn.first.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
   std::optional<uint32_t> stopped;
   if (options.ranks > 1 && !drawn.deadline && !drawn.absent && run.random.chance(320)) {
-    // Nobody knows how many steps the run will take. Of its batches one is as good as another; at
-    // any size, the stop comes near its beginning.
+    // The number of steps of the run is unknown. One of its batches is as good as another; a stop
+    // drawn at any scale comes near the beginning.
     const auto pairs = static_cast<uint32_t>(drawn.pairs.front().size());
     const uint32_t most = run.random.chance(768) ? options.ranks * pairs * kStepsARank
                                                  : 1u << run.random.between(8, 15);
@@ -213,23 +215,23 @@ void run_suite(SeedRun& run) {
   }
   const simulated::Result result =
       simulated::run(run, options, [&](World& world) { exchange_on(world, drawn, stopped); });
-  // Objects are made together: without that rank there is none.
+  // Objects are created collectively: without that rank there is none.
   result.require_clean_after(options.stop);
 }
 
-/// Deadline::fail publishes its report so, and dispatch what it says of ids.
+/// Deadline::fail publishes its report this way, and dispatch its errors about ids.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
 constexpr const char* kLongerTimeout =
-    "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
+    "an old heartbeat taken for a new one lengthens a wait, to at most kTimesLate timeouts";
 constexpr const char* kOnlyReported =
-    "a combine adds what its blocks' first threads have waited, which may be nothing";
+    "a combine adds the waits of its blocks' first threads, which may be nothing";
 constexpr const char* kEmptiedLater =
-    "places of a token that nobody knows to be finished are emptied after the vote, as others are";
+    "places of a token not known to be finished are emptied after the vote, as others are";
 constexpr const char* kEarlyEnd =
-    "a block's end is told by its first thread, whose own may be early";
+    "a block's end is recorded by its first thread, which may finish early";
 constexpr const char* kMoreHeartbeats =
-    "pulses at every look are more than anybody needs, and no less";
+    "heartbeats at every check are more than needed, and never fewer";
 
 const bool registered = simulation::add_suite(
     {.name = "low_latency",
@@ -239,11 +241,11 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "ids_kernel.hpp:60", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "ids_kernel.hpp:68", kOwnHost},
-                   {simulation::Fault::barrier_removed, "call_kernel.hpp:181", kEarlyEnd},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:140", kEmptiedLater},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:267", kOnlyReported},
-                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:42", kLongerTimeout},
-                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:55", kMoreHeartbeats}},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:188", kEarlyEnd},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:144", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:272", kOnlyReported},
+                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:46", kLongerTimeout},
+                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:59", kMoreHeartbeats}},
      .seeds = 2000});
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 class LowLatencyBatch : public OnDevice {
  protected:
-  /// A few batches, so that both buffers are used again.
+  /// A few batches, so that both buffers are reused.
   void check(const LowLatencyCase& of, uint32_t batches = 3) {
     const auto all_worlds = worlds(of.shape.ranks);
     expect_none_failed(run_ranks(all_worlds, [&](World& world) {
@@ -76,7 +76,7 @@ TEST_P(LowLatencyBatch, SendsAndReceivesApart) {
         5);
 }
 
-/// All of them, some of them; of eight picks or fewer a token has one word of ids, else two.
+/// All ranks, then some. With at most eight choices a token has one ids word, else two.
 TEST_P(LowLatencyBatch, RanksMayGiveTheirWeightsToDispatch) {
   for (const uint32_t early : {0b111, 0b010})
     for (const uint32_t topk : {3, 9})
@@ -89,8 +89,8 @@ TEST_P(LowLatencyBatch, RanksMayGiveTheirWeightsToDispatch) {
               4);
 }
 
-/// Batches need not be combined in the order in which they were dispatched, nor at all, and the
-/// ranks' own numbers for one may differ: its weights are found all the same.
+/// Batches need not be combined in the order of their dispatches, nor at all, and the ranks' own
+/// numbers for a batch may differ: its weights are found nevertheless.
 TEST_P(LowLatencyBatch, WeightsAreFoundWhateverTheOrderOfCombines) {
   LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 3},
                     .tokens = {7, 3, 5},
@@ -120,7 +120,7 @@ TEST_P(LowLatencyBatch, WeightsAreFoundWhateverTheOrderOfCombines) {
   }));
 }
 
-/// On both buffers and again.
+/// On both buffers, repeatedly.
 TEST_P(LowLatencyBatch, TwoBatchesOverlap) {
   LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 288, .topk = 3},
                     .tokens = {7, 3, 5}};
@@ -150,8 +150,9 @@ TEST_P(LowLatencyBatch, CombinesLogFmtCodesWithinTheirError) {
              .logfmt = true});
 }
 
-/// A row of small values whose last chunk of 256 channels is not full: in the others, the channels
-/// of the lanes that have none of the last are `apart`, up to where its first scale would end.
+/// Returns a row of small values whose last chunk of 256 channels is not full. In the other chunks,
+/// the channels of lanes that have none in the last are `apart`, up to where its first scale would
+/// end.
 std::vector<uint16_t> row_with(uint32_t hidden, float apart) {
   constexpr uint32_t kChunk = 256;
   const uint32_t last = (hidden - 1) / kChunk * kChunk;
@@ -166,7 +167,7 @@ std::vector<uint16_t> row_with(uint32_t hidden, float apart) {
   return row;
 }
 
-/// What a rank gets home of a token whose only expert is on the next one, and makes `row` of it.
+/// Returns a rank's result for a token whose only expert is on the next rank and produces `row`.
 std::vector<uint16_t> sum_from_afar(LowLatency& exchange, const LowLatencyCase& of,
                                     const std::vector<uint16_t>& row) {
   World& world = exchange.world();
@@ -190,9 +191,9 @@ std::vector<uint16_t> sum_from_afar(LowLatency& exchange, const LowLatencyCase& 
   return combined.out.read();
 }
 
-/// A chunk of few channels is coded on a scale of its own: lanes that have none there hold nothing
-/// of the chunks before. (They once did: one NaN made another chunk NaNs, one large number made it
-/// zeros, and which it was hung on the number of blocks.)
+/// A chunk with few channels is encoded on its own scale: lanes without channels there hold no
+/// values of earlier chunks. (They once did: one NaN turned another chunk into NaNs, one large
+/// number turned it into zeros, and the number of blocks decided which.)
 TEST_P(LowLatencyBatch, ALogFmtScaleIsThatOfItsOwnChannels) {
   for (const uint32_t hidden : {1088, 7232})
     for (const float apart : {NAN, 3e38f, 1.0f}) {
@@ -224,7 +225,7 @@ TEST_P(LowLatencyBatch, GivesTheSameBitsForEveryGrid) {
            .tokens = {20, 9},
            .sms = sms},
           2);
-  // Of many tokens several blocks tell ids, where there are as many.
+  // With many tokens several blocks publish ids, if there are that many.
   for (const uint32_t sms : {8, 12, 16, 20})
     check({.shape = {.ranks = 2, .experts = 8, .hidden = 64, .topk = 4},
            .tokens = {127, 9},
@@ -252,7 +253,7 @@ TEST_P(LowLatencyBatch, AllTokensMayGoToOneExpert) {
   check({.shape = {}, .tokens = {40, 31, 32, 33}, .picking = {.one_expert = true}});
 }
 
-/// Few tokens of several spans, so that blocks share what is sent of each.
+/// Few tokens of several spans, so that blocks share the work of each.
 TEST_P(LowLatencyBatch, BlocksShareARowOfSums) {
   for (const bool logfmt : {false, true})
     check({.shape = {.ranks = 2, .experts = 8, .hidden = 1312, .topk = 4},
@@ -265,8 +266,8 @@ TEST_P(LowLatencyBatch, BlocksShareARowOfSums) {
 
 INSTANTIATE_ON_DEVICES(LowLatencyBatch);
 
-/// Of more than eight a kernel looks its peers up in a table; of more than 32 a warp has fewer
-/// lanes than there are ranks. 128 is the most.
+/// With more than eight ranks a kernel looks its peers up in a table; with more than 32 a warp has
+/// fewer lanes than there are ranks. 128 is the maximum.
 TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {
   for (const uint32_t ranks : {9, 34, 128}) {
     SCOPED_TRACE(ranks);
@@ -290,7 +291,7 @@ TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {
   }
 }
 
-/// What graphs replay, recorded on the host; low_latency_graph_gpu_test.cpp has graphs.
+/// The calls that graphs replay, recorded on the host; low_latency/graph_gpu_test.cpp uses graphs.
 TEST(LowLatencyReplay, TheSameMemoryServesBatchAfterBatch) {
   constexpr uint32_t kRanks = 3;
   const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20};

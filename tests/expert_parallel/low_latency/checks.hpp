@@ -1,5 +1,5 @@
-/// A batch through dispatch, the experts and combine, compared bit for bit. The first difference is
-/// named; an empty string says that there is none.
+/// Runs a batch through dispatch, the experts and combine, and compares bit for bit. Each function
+/// names the first difference; an empty string means none.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,18 +13,18 @@
 
 namespace tokenyard::test {
 
-/// What all ranks of a test exchange.
+/// The exchange that all ranks of a test make.
 struct LowLatencyCase {
   Shape shape;
   std::vector<uint32_t> tokens;  ///< [ranks]
   Picking picking = {};
   LowLatencyRows rows = LowLatencyRows::fp8;
-  bool given_fp8 = false;  ///< the caller casts
+  bool given_fp8 = false;  ///< the caller casts to FP8
   bool hooks = false;
   bool logfmt = false;
   uint32_t early_weights = 0;  ///< bit r: rank r gives its weights to dispatch, not to combine
   std::optional<uint32_t> mistaken =
-      {};  ///< a rank that gives ids that are no experts where it has none
+      {};  ///< rank that gives ids that are no experts where it should give -1
   uint32_t sms = 0;
   uint32_t seed = 1;
 
@@ -41,7 +41,7 @@ struct LowLatencyCase {
     for (const uint32_t count : tokens) all.push_back(random_tokens(shape, count, picking, random));
     return all;
   }
-  /// A rank's tokens as it gives them, beside what they count as.
+  /// Returns a rank's tokens as it passes them to dispatch; `tokens` is what they count as.
   Tokens given(const Tokens& tokens, uint32_t rank) const {
     Tokens given = tokens;
     if (rank != mistaken) return given;
@@ -56,7 +56,7 @@ struct LowLatencyCase {
   }
 
  private:
-  /// Too large, too small, or an expert's if it were cut to 32 bits.
+  /// Returns an invalid id: too large, too small, or an expert's if it were cut to 32 bits.
   int64_t no_expert(int64_t choice) const {
     if (choice % 3 == 0) return shape.experts + choice;
     return choice % 3 == 1 ? -2 - choice : (int64_t{1} << 32) + choice % shape.experts;
@@ -90,7 +90,7 @@ class LowLatencyTokens {
                                 {count_, (hidden_ + channels - 1) / channels});
     return input;
   }
-  /// For combine.
+  /// Returns the weights for combine.
   ConstTensorView weights() const {
     return weights_early_ ? ConstTensorView{} : weights_.view({count_, topk_});
   }
@@ -116,7 +116,7 @@ class LowLatencyTokens {
   LowLatencyRows rows_;
 };
 
-/// Waits for the stream, and hears what is said of ids that the case has wrong on this rank.
+/// Waits for the stream and accepts errors about ids that the case has wrong on this rank.
 inline void await_calls(LowLatency& exchange, const LowLatencyCase& of) {
   while (true) {
     try {
@@ -127,8 +127,8 @@ inline void await_calls(LowLatency& exchange, const LowLatencyCase& of) {
   }
 }
 
-/// What a dispatch left, once it is there. Of the `absent` ranks nothing must have come; what the
-/// rows of the `unchecked` ones hold does not matter.
+/// Compares the results of a dispatch, once they have arrived. Nothing may have come from `absent`
+/// ranks; the contents of rows from `unchecked` ranks do not matter.
 inline std::string difference_after_dispatch(LowLatency& exchange, const LowLatencyCase& of,
                                              const std::vector<Tokens>& all,
                                              const LowLatencyReceived& received,
@@ -173,7 +173,7 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
   return text;
 }
 
-/// The experts' results for what a dispatch left, where combine reads them; all else is poison.
+/// Stores the experts' results for a dispatch where combine reads them; all else is poison.
 inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
                         const std::vector<Tokens>& all, const TensorView& y,
                         const std::set<uint32_t>& absent = {}) {
@@ -192,7 +192,7 @@ inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
   await_all(world.accelerator());
 }
 
-/// A combine under way, and where its results go.
+/// A combine in progress and its results.
 class CombineOnDevice {
  public:
   CombineOnDevice(LowLatency& exchange, const LowLatencyCase& of, const Tokens& mine)
@@ -250,7 +250,7 @@ inline std::string difference_after_combine(LowLatency& exchange, const LowLaten
   return text;
 }
 
-/// Dispatch, the experts, combine.
+/// Dispatches, runs the experts, and combines.
 inline std::string difference_after_batch(LowLatency& exchange, const LowLatencyCase& of,
                                           const std::vector<Tokens>& all,
                                           const std::set<uint32_t>& absent = {}) {

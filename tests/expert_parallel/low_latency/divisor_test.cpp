@@ -1,4 +1,4 @@
-// Divisor against division itself, at the edges of quotients.
+// Divisor against the division operator, at the edges of quotients.
 #include <gtest/gtest.h>
 
 #include "expert_parallel/low_latency/kernels/divisor.hpp"

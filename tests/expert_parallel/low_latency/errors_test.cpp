@@ -1,4 +1,4 @@
-/// What cannot be done is said before anything is launched, by name.
+/// Invalid calls are refused by name before anything is launched.
 #include <gmock/gmock.h>
 
 #include "base/refused.hpp"
@@ -38,14 +38,14 @@ TEST_P(LowLatencyErrors, OptionsThatCannotBe) {
   EXPECT_EQ(why(&LowLatencyOptions::hidden, 48), "hidden");
   EXPECT_EQ(why(&LowLatencyOptions::hidden, 0), "hidden");
   EXPECT_EQ(why(&LowLatencyOptions::topk, 17), "topk");
-  EXPECT_EQ(why(&LowLatencyOptions::topk, 5), "topk");  // Of four experts.
+  EXPECT_EQ(why(&LowLatencyOptions::topk, 5), "topk");  // There are four experts.
   EXPECT_EQ(why(&LowLatencyOptions::tokens_max, 0), "tokens_max");
   EXPECT_EQ(why(&LowLatencyOptions::sms, 1), "sms");
   EXPECT_EQ(why(&LowLatencyOptions::sms, 1000), "sms");
   EXPECT_EQ(why(&LowLatencyOptions::topk, 2), "nothing");
 }
 
-/// What does not fit a gigabyte's arena may be more than the machine has, and is not touched first.
+/// Memory that does not fit the arena may exceed the machine's, so it must not be touched first.
 TEST(LowLatencyMemory, AnArenaThatIsTooSmallIsRefusedBeforeBatchesAreMade) {
   const LowLatencyOptions options{.experts = 16, .hidden = 7168, .topk = 2, .tokens_max = 128};
   const LowLatency::Memory needed = LowLatency::memory(options, 1);
@@ -69,7 +69,8 @@ TEST_P(LowLatencyErrors, RanksThatDoNotAgree) {
   }
 }
 
-/// Each rank chooses its blocks for itself, but what one may not choose all refuse, and can go on.
+/// Each rank chooses its own number of blocks; all ranks refuse an invalid choice, and can
+/// continue.
 TEST_P(LowLatencyErrors, ARankWhoseBlocksCannotBe) {
   const auto all = worlds(3);
   for (const auto& [wrong, sms] : {std::pair{0u, 1u}, {2u, 1000u}}) {
@@ -93,8 +94,8 @@ TEST_P(LowLatencyErrors, ARankWhoseBlocksCannotBe) {
   }));
 }
 
-/// More than a block has shared memory for: of experts and tokens however many blocks there are, of
-/// tokens a block if there are few.
+/// Exceeds a block's shared memory: by experts and tokens for any number of blocks, or by tokens
+/// per block if there are few.
 TEST_P(LowLatencyErrors, ShapesThatNoBlockCanHold) {
   const auto all = worlds(1);
   const auto why = [&](const LowLatencyOptions& options) {
@@ -178,7 +179,7 @@ TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
               }),
               "span_ns");
     EXPECT_EQ(why([](auto&, auto& call) { call.timeout = std::chrono::seconds(0); }), "timeout");
-    // Both ranks took part as often, without tokens: the next batch is as good as the first.
+    // Both ranks made equally many calls, without tokens: the next batch is exact.
     EXPECT_EQ(difference_after_batch(exchange, kCase, all), "");
   });
 }
@@ -268,7 +269,7 @@ TEST_P(LowLatencyErrors, ABatchTooMany) {
     LowLatencyReceived second = exchange.dispatch(tokens.input());
     EXPECT_EQ(refused([&] { exchange.dispatch(tokens.input()); }), "handle");
     EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, first), "");
-    // A batch that is dropped makes room.
+    // Dropping a batch makes room for another.
     second.handle.reset();
     const LowLatencyReceived third = exchange.dispatch(tokens.input());
     EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, third), "");
@@ -317,7 +318,7 @@ TEST_P(LowLatencyErrors, AnIdThatIsNoExpertIsNamedAndCountsAsNone) {
         EXPECT_EQ(error.seen, "expert 77 in token 1, choice 1, of dispatch 1");
       }
     }
-    // Said once; the batch is as if the id had been -1.
+    // Raised once; the batch is as if the id had been -1.
     EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, received), "");
   });
 }
@@ -367,14 +368,14 @@ TEST_P(LowLatencyErrors, MemoryIsWhatItSays) {
     EXPECT_LT(taken, said + 4096);
     EXPECT_EQ(LowLatency::memory(options, world.size()).combine_buffer_bytes, 8u * 16 * 128 * 2);
     other.close();
-    await_all(world.accelerator());  // Memory is given back in the order of its stream.
+    await_all(world.accelerator());  // Memory is freed in stream order.
     EXPECT_EQ(world.arena().used(), before);
     EXPECT_EQ(refused([&] { other.check(); }), "exchange");
   });
 }
 
-/// Nothing has begun with a launch that is refused: the same call can be made again, and nothing
-/// that comes after it. Each rank's launches are refused, one of each kind.
+/// A refused launch has no effect: the same call can be made again, but no later call before it.
+/// Each rank's launches are refused, one of each kind.
 TEST(LowLatencyLaunches, ThatAreRefusedHaveBegunNothing) {
   const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{1} << 20};
   expect_none_failed(run_ranks(recording_worlds(kCase.shape.ranks, options), [](World& world) {
@@ -416,7 +417,7 @@ TEST(LowLatencyLaunches, ThatAreRefusedHaveBegunNothing) {
   }));
 }
 
-/// A deadline beyond all clocks is one that the host does not reach either.
+/// The host, too, cannot reach a deadline beyond the range of its clocks.
 TEST(LowLatencyLaunches, AreWaitedForHoweverLongTheirTimeout) {
   expect_none_failed(run_ranks(recording_worlds(1, {}), [](World& world) {
     LowLatencyCase of = kCase;

@@ -1,4 +1,4 @@
-/// Which rank holds an expert, and batches of experts that ranks do not divide.
+/// The rank of every expert, and batches of experts that ranks do not divide.
 #include "expert_parallel/low_latency/kernels/expert_homes.hpp"
 
 #include <gmock/gmock.h>

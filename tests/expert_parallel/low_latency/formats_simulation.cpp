@@ -1,7 +1,7 @@
 // Suite `low_latency_formats`: one rank differs from the others in `rows` or in `logfmt`, in one
-// batch of several. Nobody may take what is in another format: the others are exact without that
-// rank, it is exact with its own experts alone, each names whom it differs from, nobody waits for
-// a deadline, and all are exact together once they have cleared their masks.
+// batch of several. No rank may accept data in another format: the others are exact without that
+// rank, it is exact with its own experts alone, each names the ranks that it differs from, none
+// waits for a deadline, and all are exact together once they have cleared their masks.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,9 +19,9 @@ struct Drawn {
   LowLatencyCase of;
   std::vector<uint32_t> sms;  ///< [ranks]
   uint32_t odd = 0;           ///< the rank that differs
-  bool in_combine = false;    ///< else in the rows of a dispatch
+  bool in_combine = false;    ///< differs in the combine; else in the rows of the dispatch
   LowLatencyRows odd_rows = LowLatencyRows::fp8;
-  uint32_t before = 1, after = 1;  ///< whole batches
+  uint32_t before = 1, after = 1;  ///< whole batches before and after
 };
 
 Drawn draw(SeedRun& run) {
@@ -31,7 +31,7 @@ Drawn draw(SeedRun& run) {
   of.shape.ranks = run.option("ranks", random.between(2, 4));
   of.shape.experts = run.option("experts", random.between(of.shape.ranks, 3 * of.shape.ranks));
   of.shape.topk = run.option("topk", random.between(1, std::min(of.shape.experts, 4u)));
-  // Wide rows of BF16 have more pieces than those of logarithms, narrow ones fewer.
+  // Wide BF16 rows have more pieces than LogFMT rows, narrow ones fewer.
   of.shape.hidden = run.option("hidden", 32 * (random.chance(384) ? random.between(8, 40) : 1));
   for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
     of.tokens.push_back(random.below(4));
@@ -54,7 +54,7 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
-/// One rank's program.
+/// The program of one rank.
 class Program {
  public:
   Program(World& world, const Drawn& drawn)
@@ -88,7 +88,7 @@ class Program {
     ++of_.seed;
   }
 
-  /// Whom this rank differs from.
+  /// Returns the ranks that this rank differs from.
   std::set<uint32_t> others() const {
     std::set<uint32_t> ranks;
     for (uint32_t other = 0; other < of_.shape.ranks; ++other)
@@ -108,16 +108,16 @@ class Program {
     const std::set<uint32_t> absent = drawn_.in_combine ? std::set<uint32_t>{} : without;
     const LowLatencyReceived received = exchange_.dispatch(tokens.input(), call);
     if (here.hooks) exchange_.receive(received.handle);
-    listen_all();
+    collect_all();
     require_none(difference_after_dispatch(exchange_, here, all, received, absent));
     const TensorView y = exchange_.combine_buffer(received.handle);
     run_experts(exchange_, here, all, y, absent);
     const CombineOnDevice combined(exchange_, here, mine);
     exchange_.combine(combined.what(y, tokens), received.handle, call);
-    if (here.hooks) listen([&] { exchange_.receive(received.handle); });
-    listen_all();
+    if (here.hooks) collect([&] { exchange_.receive(received.handle); });
+    collect_all();
     require_none(difference_after_combine(exchange_, here, mine, combined, without));
-    // Of who sends this rank nothing, and gets nothing, a combine learns nothing.
+    // A combine learns nothing of ranks with which this rank exchanges no sums.
     std::set<uint32_t> noticed = without;
     if (drawn_.in_combine)
       std::erase_if(noticed, [&](uint32_t other) { return !has_choices_on(mine, other); });
@@ -134,8 +134,8 @@ class Program {
                        [&](int64_t id) { return of_.shape.holds(other, id); });
   }
 
-  /// Whether the call has named a rank.
-  bool listen(const std::function<void()>& call) {
+  /// Makes a call; returns whether it has named a rank.
+  bool collect(const std::function<void()>& call) {
     try {
       call();
     } catch (const InvalidArgument& error) {
@@ -146,8 +146,8 @@ class Program {
     }
     return false;
   }
-  void listen_all() {
-    while (listen([&] { exchange_.wait(); })) continue;
+  void collect_all() {
+    while (collect([&] { exchange_.wait(); })) continue;
   }
 
   World& world_;
@@ -158,7 +158,7 @@ class Program {
 };
 
 constexpr size_t kArenaBytes = size_t{2} << 20;
-/// Far beyond the slowest delivery that a seed draws.
+/// Far above the slowest delivery that a seed draws.
 constexpr std::chrono::milliseconds kTimeout{100};
 
 void run_suite(SeedRun& run) {

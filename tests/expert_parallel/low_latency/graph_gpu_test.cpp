@@ -1,4 +1,4 @@
-/// CUDA graphs: a batch captured once, replayed over other data, hooks and deadlines on.
+/// CUDA graphs: a batch captured once and replayed over other data, with hooks and deadlines.
 #include "expert_parallel/graphs_gpu.hpp"
 #include "expert_parallel/low_latency/replay.hpp"
 

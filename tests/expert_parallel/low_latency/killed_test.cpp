@@ -1,5 +1,5 @@
-/// Real processes that are killed or stopped in the middle of low-latency batches: the others'
-/// results are exact without them, and they mask nobody else.
+/// Real processes killed or stopped during low-latency batches: the others' results are exact
+/// without them, and no other rank is masked.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ enum class When { before_it_sends, in_a_dispatch, after_a_dispatch, in_a_combine
 struct Fault {
   When when;
   int signal;
-  milliseconds timeout;  ///< of a call: long where the loss is noticed, short where it is not
+  milliseconds timeout;  ///< per call: long if the loss is noticed, short if it is not
 };
 
 void strike(int signal) {
@@ -33,13 +33,13 @@ void strike(int signal) {
 void strike_soon(int signal, uint32_t seed) {
   const pid_t self = getpid();
   std::thread([=] {
-    // Long enough to be somewhere in the batches, and anywhere.
+    // Long enough to be somewhere within the batches, at an arbitrary point.
     std::this_thread::sleep_for(std::chrono::microseconds(seed * 7919 % 20000));
     ::kill(self, signal);
   }).detach();
 }
 
-/// A kernel that reads so far dies of it.
+/// Makes memory from `after` bytes on unreadable: a kernel that reads that far dies.
 void make_unreadable(const void* from, size_t bytes, size_t after) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(from) + after + page - 1) / page * page;
@@ -67,7 +67,7 @@ void run_batches(World& world, const std::set<uint32_t>& victims, const Fault& f
         make_unreadable(x, bytes, bytes / 2);
       };
     if (struck && fault.when == When::in_a_combine)
-      // Of its second expert's rows the first few can be read.
+      // Only the first few rows of its second expert can be read.
       step.before_combine = [](const void* y, size_t bytes) {
         make_unreadable(y, bytes, bytes / 2 + bytes / 32);
       };
@@ -80,9 +80,9 @@ void run_batches(World& world, const std::set<uint32_t>& victims, const Fault& f
     step.combine(hooks);
     if (hooks) step.receive_combine();
   }
-  if (victim) return;  // It woke up, or was never struck: nobody speaks with it.
+  if (victim) return;  // It woke up, or was never struck: no rank communicates with it.
   survivor.require_only_the_stopped_masked();
-  // Everybody has noticed by now, and a barrier does not wait for who is gone.
+  // Every rank has noticed by now, and a barrier does not wait for a dead rank.
   if (fault.signal != SIGSTOP && survivor.masks_the_stopped()) exchange.close();
 }
 
@@ -112,7 +112,7 @@ TEST(LowLatencyFaults, ARankDiesBeforeItSends) {
 TEST(LowLatencyFaults, ARankDiesAfterItHasSent) {
   fault({When::after_a_dispatch, SIGKILL, kLong}, 0);
 }
-/// Of its rows and sums the first have left, the others never will.
+/// Its first rows and sums have left; the others never will.
 TEST(LowLatencyFaults, ARankDiesInTheMiddleOfItsSends) {
   for (const uint32_t victim : {0, 2}) fault({When::in_a_dispatch, SIGSEGV, kLong}, victim);
   for (const uint32_t victim : {2, 3}) fault({When::in_a_combine, SIGSEGV, kLong}, victim);
@@ -128,7 +128,7 @@ TEST(LowLatencyFaults, ARankStopsAtAnyTime) {
   for (const uint32_t victim : {0, 2}) fault({When::any_time, SIGSTOP, kShort}, victim);
 }
 
-/// Whoever is left goes on alone.
+/// The survivor continues alone.
 TEST(LowLatencyFaults, AllButOneDie) {
   const uint16_t port = free_port();
   constexpr uint32_t kLast = 1;

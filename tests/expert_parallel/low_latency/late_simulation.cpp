@@ -1,6 +1,7 @@
-// Suite `low_latency_late`: a rank that is later than the deadline, in a dispatch or in a combine.
-// The others must be exact without it while it still sends, whatever it sends, and with it once all
-// have restarted at an epoch that they agreed on, whoever had sent meanwhile what nobody received.
+// Suite `low_latency_late`: a rank misses the deadline, in a dispatch or in a combine. The others
+// must be exact without it while it still sends, whatever it sends. They must be exact with it once
+// all have restarted at an agreed epoch, even if ranks have sent batches meanwhile that no rank
+// received.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,14 +20,15 @@ struct Drawn {
   LowLatencyCase of;
   std::vector<uint32_t> sms;  ///< [ranks]
   uint32_t late = 0;
-  bool in_combine = false;                      ///< else in the dispatch before
+  bool in_combine = false;                      ///< late in the combine; else in the dispatch
+                                                ///< before it
   uint32_t before = 1, without = 1, after = 1;  ///< whole batches
-  uint32_t abandons = 0;  ///< bit r: rank r has sent a batch before the restart, and drops it
+  uint32_t abandons = 0;  ///< bit r: rank r sends a batch before the restart and drops it
 };
 
-/// Far beyond the slowest delivery that a seed draws, so that nobody else is late.
+/// Far above the slowest delivery that a seed draws, so that no other rank is late.
 constexpr std::chrono::milliseconds kTimeout{100};
-/// Of the world: a rank that gives up on another takes some timeouts of the calls for it.
+/// Of the world: giving up on a rank takes several timeouts of calls.
 constexpr std::chrono::seconds kWorldTimeout{100};
 
 Drawn draw(SeedRun& run) {
@@ -60,7 +62,7 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
-/// One rank's program.
+/// The program of one rank.
 class Program {
  public:
   Program(World& world, const Drawn& drawn)
@@ -93,7 +95,7 @@ class Program {
       throw WrongBatch(fmt::format("rank {} batch {}: {}", world_.rank(), of_.seed - drawn_.of.seed,
                                    difference));
   }
-  /// The others are past their deadlines when this returns on the late rank.
+  /// On the late rank, returns once the others have passed their deadlines.
   void await_their_timeout() { world_.barrier("the others have given up"); }
 
   void whole_batch(const std::set<uint32_t>& without) {
@@ -122,7 +124,7 @@ class Program {
     const LowLatencyReceived received = exchange_.dispatch(tokens.input(), call);
     if (of_.hooks) exchange_.receive(received.handle);
     await_calls(exchange_, of_);
-    // What the late rank gets, the others sent before they gave up, or not.
+    // The late rank may or may not receive data that the others sent before they gave up.
     if (!is_late())
       require_none(difference_after_dispatch(exchange_, of_, all, received, absent));
     else if (drawn_.in_combine)
@@ -141,7 +143,7 @@ class Program {
         if (masked.rank != drawn_.late)
           throw WrongBatch(fmt::format("rank {} masks rank {}, which is not late: {}",
                                        world_.rank(), masked.rank, masked.phase));
-      // Who needed none of its sums has not noticed.
+      // A rank that needed none of the late rank's sums has not noticed.
       exchange_.update_mask(drawn_.late, true);
       give_up(true);
     }

@@ -1,4 +1,4 @@
-/// When a wait for a rank ends that shows signs of life, or none.
+/// When a wait times out for a rank that shows signs of life, or none.
 #include <gtest/gtest.h>
 
 #include "expert_parallel/low_latency/kernels/liveness_timeout.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kTimeout = 1000, kNow = 1200;
 
-/// Wherever the 32 bits of the clock stand.
+/// At any value of the 32-bit clock.
 class LowLatencyTimeouts : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(LowLatencyTimeouts, WhoWasNotHeardHasTheTimeout) {
@@ -24,8 +24,8 @@ TEST_P(LowLatencyTimeouts, WhoWasHeardHasItAnewWithinLimits) {
   EXPECT_EQ(end_of_wait(clock - 100, 9 * kTimeout, clock, kTimeout), kTimesLate * kTimeout);
 }
 
-/// A thread whose deadline was up masked a rank that another thread had heard a moment later than
-/// it had looked at the clock: the difference, without a sign, was the longest there is.
+/// A thread whose deadline had passed masked a rank whose heartbeat another thread had read a
+/// moment after this one read the clock: the unsigned difference was the largest possible.
 TEST_P(LowLatencyTimeouts, WhoIsHeardMeanwhileIsAlive) {
   const uint32_t clock = GetParam();
   EXPECT_EQ(end_of_wait(clock, kNow, clock, kTimeout), kNow + kTimeout);

@@ -37,7 +37,7 @@ TEST(LogFmt, KeepsZeroAndDropsWhatIsFarSmaller) {
   const LogScale scale = scale_of(values);
   EXPECT_EQ(scale.decode(scale.encode(0.0f)), 0);
   EXPECT_EQ(scale.decode(scale.encode(1e-20f)), 0);
-  // Of a power in float, then rounded to BF16.
+  // Error of a power in float; then of rounding to BF16.
   EXPECT_NEAR(scale.decode(scale.encode(1.0f)), 1, 2e-6f);
   EXPECT_NEAR(scale.decode(scale.encode(-0.5f)), -0.5f, 0.011f);
   EXPECT_EQ(scale_of({0, 0}).decode(scale_of({0, 0}).encode(0)), 0);
@@ -51,7 +51,7 @@ TEST(LogFmt, OneThatIsNoNumberMakesItsGroupNone) {
   }
 }
 
-/// Empty staging is all ones: no words of codes may be.
+/// Empty staging is all ones, so no word of codes may be.
 TEST(LogFmt, NoCodeIsAllOnes) {
   for (uint32_t sign : {0u, kLogFmtSign}) EXPECT_NE(sign | kLogFmtPlaces, kLogFmtMask);
   const LogScale scale = scale_of({1e-3f, 1e3f});

@@ -28,8 +28,8 @@ LowLatencyCase with_seed(uint32_t seed, uint32_t ranks = kCase.shape.ranks) {
 
 class LowLatencyMasks : public OnDevice {
  protected:
-  /// Ranks that may launch when they like: on GPUs one each, for those that share one are launched
-  /// together. None if there are too few.
+  /// Creates ranks that may launch at any time: on GPUs one each, since ranks that share one are
+  /// launched together. None if there are too few.
   std::vector<std::unique_ptr<World>> worlds_apart() const {
     if (GetParam() == "host") return worlds(3);
     auto all = worlds(2);
@@ -45,7 +45,7 @@ LowLatencyCall without_ranks(const LowLatencyCase& of, const std::set<uint32_t>&
   return call;
 }
 
-/// A batch that `without` take no part in.
+/// Returns the first difference of a batch in which `without` take no part.
 std::string difference_without(LowLatency& exchange, const LowLatencyCase& of,
                                const std::set<uint32_t>& without, const LowLatencyCall& call) {
   const std::vector<Tokens> all = of.draw();
@@ -60,7 +60,7 @@ std::string difference_without(LowLatency& exchange, const LowLatencyCase& of,
   return text + difference_after_combine(exchange, of, mine, combined, without);
 }
 
-/// The ranks that the device says are masked.
+/// Returns the ranks that are masked according to the device.
 std::set<uint32_t> written_mask(LowLatency& exchange) {
   const uint32_t ranks = exchange.world().size();
   DeviceArray<int32_t> mask(exchange.world().accelerator(), ranks);
@@ -80,7 +80,7 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
     LowLatency exchange(world, kCase.options());
     EXPECT_EQ(difference_after_batch(exchange, with_seed(1), with_seed(1).draw()), "");
     world.barrier("all are here");
-    // Rank 1 makes its calls alone, so that all count the same.
+    // Rank 1 makes its calls alone, so that all ranks have the same epochs.
     const std::set<uint32_t> without =
         world.rank() == 1 ? std::set<uint32_t>{0, 2} : std::set<uint32_t>{1};
     EXPECT_EQ(difference_without(exchange, with_seed(2), without, without_ranks(kCase, without)),
@@ -90,7 +90,7 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
     EXPECT_EQ(masked[0].rank, *without.begin());
     EXPECT_EQ(masked[0].why, FailedRank::Why::left_out);
     EXPECT_EQ(written_mask(exchange), without);
-    // Asking for everybody is not enough.
+    // Listing every rank as active does not clear the mask.
     EXPECT_EQ(difference_after_batch(exchange, with_seed(3), with_seed(3).draw(), without), "");
     world.barrier("nobody calls");
     exchange.clear_mask();
@@ -101,7 +101,7 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
   }));
 }
 
-/// Rank 1 speaks with nobody, and the others do not know.
+/// Rank 1 communicates with no rank, and the others do not know.
 TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
   const auto all = worlds(kCase.shape.ranks);
   expect_none_failed(run_ranks(all, [&](World& world) {
@@ -132,7 +132,7 @@ TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
   }));
 }
 
-/// Rank 0 masks the others before a combine, and sends while they would take what it sends.
+/// Rank 0 masks the others before a combine, and makes its sends while they would accept them.
 void combine_with_masked_owners(const std::vector<std::unique_ptr<World>>& all, uint32_t topk) {
   LowLatencyCase of = with_seed(1, static_cast<uint32_t>(all.size()));
   of.shape.topk = topk;
@@ -159,7 +159,7 @@ void combine_with_masked_owners(const std::vector<std::unique_ptr<World>>& all, 
   }));
 }
 
-/// Of one pick a token all rows go as they are, and wait for nobody's weights. Of three some do,
+/// With one choice per token all rows leave unchanged and wait for no weights. With three some do,
 /// and leave before those that wait.
 TEST_P(LowLatencyMasks, AnOwnerThatIsMaskedBeforeACombineIsSentNothing) {
   for (const uint32_t topk : {1, 3}) {
@@ -191,8 +191,7 @@ TEST_P(LowLatencyMasks, AMaskCanBeSetAndClearedByHand) {
   }));
 }
 
-/// The last rank is late by more than the deadline, finds that nobody speaks with it, and comes
-/// back.
+/// The last rank misses the deadline, finds that no rank communicates with it, and comes back.
 TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
   const auto all = worlds_apart();
   if (all.empty()) GTEST_SKIP() << "a GPU a rank is needed";
@@ -214,7 +213,7 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
     LowLatencyReceived received =
         exchange.dispatch(mine.input(), {.timeout = kTimeout, .hook = false});
     if (late) {
-      // What the others sent before they gave up is there; their sums will not be.
+      // Data that the others sent before they gave up is there; their sums will not be.
       exchange.wait();
     } else {
       EXPECT_EQ(difference_after_dispatch(exchange, second, tokens, received, {last}), "");
@@ -223,7 +222,7 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
       EXPECT_EQ(exchange.failed_ranks()[0].why, FailedRank::Why::timeout);
       EXPECT_EQ(exchange.failed_ranks()[0].phase, "low latency dispatch: ids");
       world.barrier("the others have given up");
-      // Later batches go on without it, whatever it still sends.
+      // Later batches continue without it, whatever it still sends.
       for (uint32_t seed = 3; seed < 6; ++seed) EXPECT_EQ(difference(exchange, seed, {last}), "");
     }
     received.handle.reset();
@@ -240,7 +239,7 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
   }));
 }
 
-/// Whatever comes before the deadline is exact, and what is missing is named.
+/// Data that arrives before the deadline is exact, and missing data is named.
 TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
   const auto all = worlds(2);
   LowLatencyCase of = kCase;
@@ -261,8 +260,8 @@ TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
   }));
 }
 
-/// Who does not come to close may store to the memory yet, so nobody gets it any more; that is an
-/// error if the rank was not known to be silent.
+/// A rank that does not close may still store to the memory, so it is not reused; that is an error
+/// if the rank was not known to be silent.
 TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
   for (const bool known : {true, false}) {
     const auto all =
@@ -279,7 +278,7 @@ TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
           EXPECT_THROW(exchange.close(), PeerTimeout);
         }
         EXPECT_THROW(exchange.check(), InvalidArgument) << "it is closed";
-        exchange.close();  // Again is nothing.
+        exchange.close();  // Closing again does nothing.
       }
       EXPECT_GT(world.arena().used(), before);
     }));
@@ -288,17 +287,17 @@ TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
 
 constexpr uint16_t kHalf = 0x3f00, kOne = 0x3f80, kOneAndAHalf = 0x3fc0, kThree = 0x4040;
 
-/// A token's picks of two ranks with two experts each, what the second rank sends of it, and how
-/// many picks that are.
-struct Share {
+/// A token's choices on two ranks with two experts each, the partial sum that the second rank
+/// sends, and the number of choices in it.
+struct SecondRanksSum {
   std::vector<int32_t> ids;
-  std::vector<float> weights;  ///< a half for either rank
+  std::vector<float> weights;  ///< half of the weight on either rank
   uint16_t staged;
   int32_t choices;
 };
 
-/// A share that lacks a chunk when it is received: the token's owner counts none of it.
-void receive_without(uint32_t chunk, const Share& share) {
+/// Receives a partial sum that lacks a chunk: the token's owner counts none of it.
+void receive_without(uint32_t chunk, const SecondRanksSum& sent) {
   constexpr uint32_t kHidden = 1024, kPiecesAChunk = 32;
   const auto all = World::in_process(2, "host", {.arena_bytes = size_t{1} << 20});
   expect_none_failed(run_ranks(all, [&](World& world) {
@@ -308,12 +307,12 @@ void receive_without(uint32_t chunk, const Share& share) {
     const uint32_t tokens = owner ? 1 : 0;
     const LowLatencyReceived received =
         exchange.dispatch({.x = {x.data(), DataType::bfloat16, {tokens, kHidden}},
-                           .topk_idx = {share.ids.data(), {tokens, 3}},
+                           .topk_idx = {sent.ids.data(), {tokens, 3}},
                            .rows = LowLatencyRows::bf16},
                           {});
     const TensorView y = exchange.combine_buffer(received.handle);
     std::fill_n(y.as<uint16_t>(), 2 * 2 * kHidden,
-                owner ? kOne : kThree);  // Two experts, of two rows.
+                owner ? kOne : kThree);  // Two experts, two rows each.
     std::vector<uint16_t> out(kHidden);
     int32_t lost = -1;
     LowLatencyCall call{.hook = true};
@@ -326,7 +325,7 @@ void receive_without(uint32_t chunk, const Share& share) {
     world.barrier("sums are on their way");
     if (owner) {
       const std::vector<std::byte*> pieces =
-          await_staged_pieces(world, 0, share.staged, kHidden / 8);
+          await_staged_pieces(world, 0, sent.staged, kHidden / 8);
       ASSERT_EQ(pieces.size(), kHidden / 8);
       for (uint32_t i = 0; i < kPiecesAChunk; ++i)
         std::memset(pieces[chunk * kPiecesAChunk + i], 0xff, 16);
@@ -334,19 +333,19 @@ void receive_without(uint32_t chunk, const Share& share) {
     exchange.receive(received.handle);
     exchange.wait();
     if (!owner) return;
-    EXPECT_EQ(lost, share.choices);
+    EXPECT_EQ(lost, sent.choices);
     for (uint32_t channel = 0; channel < kHidden; ++channel)
       ASSERT_EQ(out[channel], kHalf) << "channel " << channel << " without chunk " << chunk;
   }));
 }
 
 TEST(LowLatencyVotes, ARowOfSumsOfWhichAPartIsMissingCountsInNoChannel) {
-  const Share of_two{{0, 2, 3}, {0.5f, 0.25f, 0.25f}, kOneAndAHalf, 2};
+  const SecondRanksSum of_two{{0, 2, 3}, {0.5f, 0.25f, 0.25f}, kOneAndAHalf, 2};
   for (const uint32_t chunk : {0, 1, 2, 3}) receive_without(chunk, of_two);
 }
 
 TEST(LowLatencyVotes, NorDoesARowThatIsAloneOfWhichAPartIsMissing) {
-  const Share of_one{{0, 1, 2}, {0.25f, 0.25f, 0.5f}, kThree, 1};
+  const SecondRanksSum of_one{{0, 1, 2}, {0.25f, 0.25f, 0.5f}, kThree, 1};
   for (const uint32_t chunk : {0, 1, 2, 3}) receive_without(chunk, of_one);
 }
 

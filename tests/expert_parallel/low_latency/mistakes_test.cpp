@@ -1,5 +1,5 @@
-/// Mistakes of one rank cost the others nothing but what the mistake is about, and the next good
-/// batch is exact on all ranks.
+/// Mistakes of one rank affect other ranks only where they concern them, and the next correct batch
+/// is exact on all ranks.
 #include <gmock/gmock.h>
 
 #include "expert_parallel/low_latency/checks.hpp"
@@ -24,20 +24,20 @@ class LowLatencyMistakes : public OnDevice {
   }
 };
 
-/// What calls say of an argument, until they have nothing more to say.
-class Said {
+/// The errors that calls raise, until they raise no more.
+class RaisedErrors {
  public:
-  void by(const std::function<void()>& call) {
+  void collect(const std::function<void()>& call) {
     try {
       call();
     } catch (const InvalidArgument& error) {
       errors.push_back(error);
     }
   }
-  void until_silent(LowLatency& exchange) {
+  void collect_all(LowLatency& exchange) {
     for (size_t before = SIZE_MAX; before != errors.size();) {
       before = errors.size();
-      by([&] { exchange.wait(); });
+      collect([&] { exchange.wait(); });
     }
   }
   std::set<uint32_t> ranks() const {
@@ -48,7 +48,7 @@ class Said {
   std::vector<InvalidArgument> errors;
 };
 
-/// Of many ids that are no experts the first is named, when all of the batch has been exchanged.
+/// Of many ids that are no experts the first is named, once the whole batch has been exchanged.
 TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
   on_ranks([](LowLatency& exchange) {
     World& world = exchange.world();
@@ -73,12 +73,12 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
         const TensorView y = exchange.combine_buffer(received.handle);
         await_all(world.accelerator());
         run_experts(exchange, of, all, y);
-        Said said;
+        RaisedErrors raised;
         exchange.combine(combined.what(y, tokens), received.handle, call);
-        if (hooks) said.by([&] { exchange.receive(received.handle); });
-        said.until_silent(exchange);
-        ASSERT_EQ(said.errors.size(), world.rank() == kWrong ? 1u : 0u);
-        for (const InvalidArgument& error : said.errors) {
+        if (hooks) raised.collect([&] { exchange.receive(received.handle); });
+        raised.collect_all(exchange);
+        ASSERT_EQ(raised.errors.size(), world.rank() == kWrong ? 1u : 0u);
+        for (const InvalidArgument& error : raised.errors) {
           EXPECT_EQ(error.argument, "topk_idx");
           EXPECT_EQ(error.expected, "experts 0 to 6, or -1");
           EXPECT_THAT(error.seen,
@@ -92,7 +92,8 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
   });
 }
 
-/// The others are exact, whose tokens a rank gets whose own are refused, if it combines them.
+/// A rank whose own tokens are refused still receives the others' tokens; the others are exact if
+/// it combines them.
 TEST_P(LowLatencyMistakes, ARefusedRankTakesPartWithoutTokens) {
   on_ranks([](LowLatency& exchange) {
     World& world = exchange.world();
@@ -132,7 +133,8 @@ TEST_P(LowLatencyMistakes, ARefusedRankTakesPartWithoutTokens) {
   });
 }
 
-/// A batch in which the wrong rank has `odd` formats; what the others name, and what they miss.
+/// Makes a batch in which the wrong rank has `odd` formats; checks which rank the others name, and
+/// what they miss.
 void expect_named(LowLatency& exchange, const LowLatencyCase& odd, const char* argument) {
   World& world = exchange.world();
   const bool is_odd = world.rank() == kWrong;
@@ -143,18 +145,18 @@ void expect_named(LowLatency& exchange, const LowLatencyCase& odd, const char* a
   const std::set<uint32_t> without = is_odd ? std::set<uint32_t>{0, 2} : std::set<uint32_t>{kWrong};
   const std::set<uint32_t> absent =
       odd.rows == kCase.rows ? std::set<uint32_t>{} : without;  // Else in the combine.
-  Said said;
+  RaisedErrors raised;
   const LowLatencyReceived received = exchange.dispatch(tokens.input());
-  said.until_silent(exchange);
+  raised.collect_all(exchange);
   EXPECT_EQ(difference_after_dispatch(exchange, of, all, received, absent), "");
   const TensorView y = exchange.combine_buffer(received.handle);
   run_experts(exchange, of, all, y, absent);
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle);
-  said.until_silent(exchange);
+  raised.collect_all(exchange);
   EXPECT_EQ(difference_after_combine(exchange, of, mine, combined, without), "");
-  EXPECT_EQ(said.ranks(), without);
-  for (const InvalidArgument& error : said.errors) EXPECT_EQ(error.argument, argument);
+  EXPECT_EQ(raised.ranks(), without);
+  for (const InvalidArgument& error : raised.errors) EXPECT_EQ(error.argument, argument);
   for (const FailedRank& masked : exchange.failed_ranks()) {
     EXPECT_EQ(masked.why, FailedRank::Why::differs);
     EXPECT_THAT(masked.text, testing::HasSubstr(std::string("differs in ") + argument));

@@ -1,4 +1,4 @@
-/// How many blocks and warps a low-latency call on a GPU has, and how many of them send.
+/// The number of blocks and warps of a low-latency call on a GPU, and of its sending blocks.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -26,15 +26,15 @@ void expect_split(const Split& split, uint32_t blocks, uint32_t send_blocks) {
 
 TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
   const Plan plan = plan_of(128);
-  expect_split(plan.dispatch(Part::both, kAll, 128), 132, 16 + 1);  // One tells ids.
+  expect_split(plan.dispatch(Part::both, kAll, 128), 132, 16 + 1);  // One publishes ids.
   expect_split(plan.dispatch(Part::receive, kAll, 128), 132, 0);
   expect_split(plan.combine(Part::both, kAll, 128, false), 132, 66);
   expect_split(plan.combine(Part::send, 48, 128, false), 48, 48);
   expect_split(plan.combine(Part::both, 2, 128, false), 2, 1);
 }
 
-/// Between two ranks blocks that finish several tokens each are the more; not as logarithms, which
-/// take long to code.
+/// Between two ranks most blocks finish tokens if each has several; not with LogFMT, which takes
+/// long to encode.
 TEST(LowLatencyPlan, OfManyTokensABlockMoreFinishThemThanSend) {
   const Plan two = plan_of(128, 2);
   expect_split(two.combine(Part::both, 48, 128, false), 48, 20);
@@ -44,7 +44,7 @@ TEST(LowLatencyPlan, OfManyTokensABlockMoreFinishThemThanSend) {
   expect_split(two.combine(Part::both, 48, 96, false), 48, 24);
 }
 
-/// Among more ranks no more send than fill the links, unless nearly twice as many can.
+/// Among more ranks no more blocks send than fill the links, unless nearly twice as many can.
 TEST(LowLatencyPlan, AsManySendSumsAsFillTheLinks) {
   const Plan plan = plan_of(256);
   expect_split(plan_of(128).combine(Part::both, 48, 128, false), 48, 20);
@@ -59,19 +59,19 @@ TEST(LowLatencyPlan, AsManySendSumsAsFillTheLinks) {
 
 TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   const Plan plan = plan_of(128);
-  // Beside those that move data some tell ids, or weights, and the last speaks for the rank.
+  // Besides the data blocks some publish ids, or weights, and the last speaks for the rank.
   expect_split(plan.dispatch(Part::send, kAll, 128), 32 + 2, 32 + 2);
   expect_split(plan.combine(Part::send, kAll, 128, false), 64 + 3 + 1, 64 + 3 + 1);
   expect_split(plan.combine(Part::receive, kAll, 128, false), 128 + 1, 0);
-  // Of a call with fewer tokens than there may be.
+  // A call with fewer tokens than the maximum.
   expect_split(plan.dispatch(Part::send, kAll, 5), 5 + 1 + 1, 5 + 1 + 1);
   expect_split(plan.combine(Part::receive, kAll, 5, false), 5 + 1, 0);
   expect_split(plan.dispatch(Part::send, kAll, 0), 1 + 1, 1 + 1);
   expect_split(plan.combine(Part::receive, kAll, 0, false), 1, 0);
 }
 
-/// Of many rows each block spreads two, if it has warps for both: 14 units and a note a row of 7168
-/// in FP8, twice as many units in BF16.
+/// With many rows each block spreads two, if it has the warps: a row of 7168 has 14 units and a
+/// note in FP8, twice as many units in BF16.
 TEST(LowLatencyPlan, WhatReceivesAloneSpreadsTwoRowsABlock) {
   constexpr uint32_t kFp8 = 14, kBf16 = 28;
   const auto receivers = [](uint32_t tokens, uint32_t units) {
@@ -82,7 +82,7 @@ TEST(LowLatencyPlan, WhatReceivesAloneSpreadsTwoRowsABlock) {
   EXPECT_EQ(receivers(64, kFp8), 72u);
   EXPECT_EQ(receivers(64, 1), 72u);
   EXPECT_EQ(receivers(64, kBf16), kAll);
-  // Of few, one each, and the last block speaks for the rank.
+  // With few rows, one each, and the last block speaks for the rank.
   const Plan few = plan_of(16, 2);
   expect_split(few.dispatch(Part::receive, few.receivers_alone(kAll, kFp8), 16), 32 + 1, 0);
   // Never more than the caller allows, nor fewer than have the memory.
@@ -97,7 +97,7 @@ TEST(LowLatencyPlan, WhatReceivesAloneSpreadsTwoRowsABlock) {
   }
 }
 
-/// `blocks`: of a rank.
+/// `blocks`: per rank.
 void expect_one_shape(uint32_t ranks, uint32_t blocks) {
   Capacity shared = kH200;
   shared.one_grid = true;
@@ -125,24 +125,25 @@ void expect_one_shape(uint32_t ranks, uint32_t blocks) {
       EXPECT_EQ(shape_of(part, tokens), shape_of(part, 64)) << tokens << " tokens";
 }
 
-/// Ranks that share a GPU launch one grid, however many tokens each of them has.
+/// Ranks that share a GPU launch one grid, however many tokens each has.
 TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
   expect_one_shape(kRanks, 33);
-  expect_one_shape(2, 31);  // Of 64 tokens three of seven blocks send a combine, of fewer half.
+  expect_one_shape(2, 31);  // With 64 tokens three of seven blocks send in a combine, with fewer
+                            // half.
 }
 
 TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
   const Plan one = plan_of(1);
   // The last block speaks for the rank.
   expect_split(one.dispatch(Part::both, kAll, 1), 4 + 4 + 1,
-               4);  // Ids for four ranks, rows of four.
-  // Parts of sums and weights for three.
+               4);  // Ids for four ranks, rows from four.
+  // Parts of sums, and weights, for three ranks.
   expect_split(one.combine(Part::both, kAll, 1, false), 3 * (4 + 1) + 1 + 1 + 1, 3 * (4 + 1) + 1);
   expect_split(one.combine(Part::receive, kAll, 1, false), 1 + 1, 0);
   expect_split(plan_of(16).dispatch(Part::both, kAll, 16), 17 + 64 + 1, 16 + 1);
 }
 
-/// A block without a span would read weights that nobody waits for it to read.
+/// A block without a span would read weights, although nobody waits until it has read them.
 TEST(LowLatencyPlan, ASumHasNoMorePartsThanARowHasSpans) {
   const auto parts = [](uint32_t hidden, uint32_t span_chunks) {
     CombineParams params{};
@@ -161,7 +162,7 @@ TEST(LowLatencyPlan, ASumHasNoMorePartsThanARowHasSpans) {
   EXPECT_EQ(parts(7168, kBf16SpanChunks), kSumPartsMax);
 }
 
-/// The others do not ask for room.
+/// The other blocks need no drained buffer.
 TEST(LowLatencyPlan, BlocksThatWriteStagingAreThoseThatHaveAPartOfASum) {
   for (const uint32_t tokens : {1u, 7u, 64u})
     for (uint32_t blocks = 1; blocks <= 70; ++blocks) {
@@ -188,9 +189,9 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
     EXPECT_EQ(roles.publish_blocks, expected.publish_blocks);
   };
   expect_roles(128, Part::both, kAll, {16, 16, 1});
-  expect_roles(128, Part::both, 48, {12, 0, 12});  // All that send.
-  // Alone as many as the links serve, or as have four tokens each; the last one speaks for the
-  // rank.
+  expect_roles(128, Part::both, 48, {12, 0, 12});  // All sending blocks.
+  // Sending alone: as many as the links serve, or one per four tokens; the last block speaks for
+  // the rank.
   expect_roles(128, Part::send, kAll, {32, 32, 1});
   expect_roles(64, Part::send, kAll, {32, 32, 1});
   expect_roles(16, Part::send, kAll, {16, 16, 1});
@@ -206,8 +207,8 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   expect_roles(16, Part::both, kAll, {16, 16, 2}, 2);
 }
 
-/// Who has tokens to send waits for its own, so some block moves them, and others tell the ids:
-/// whatever a caller asks for, on hosts, which have one block for data, as on GPUs.
+/// A rank with tokens to send waits for its own, so some block must move them and some must publish
+/// ids, for any number of blocks: on hosts, which have one data block, as on GPUs.
 TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
   for (const AcceleratorKind kind : {AcceleratorKind::host, AcceleratorKind::gpu})
     for (const uint32_t ranks : {1u, 2u, 3u, 4u})
@@ -225,7 +226,7 @@ TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
             ASSERT_LE(roles.data_blocks, split.send_blocks);
             ASSERT_EQ(roles.publish_first, roles.apart() ? roles.data_blocks : 0);
             ASSERT_GE(roles.publish_blocks, 1u);
-            // All have a role, but for the last of those that only send, which speaks for the rank.
+            // All have a role, except the last of those that only send, which speaks for the rank.
             const bool last_speaks =
                 part == Part::send && split.send_blocks > roles.data_blocks + 1;
             ASSERT_EQ(roles.publish_first + roles.publish_blocks, split.send_blocks - last_speaks);
@@ -233,7 +234,7 @@ TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
       }
 }
 
-/// A receiving block holds a bit for every expert and token, and ids of the tokens that it spreads.
+/// A receiving block holds a bit per expert and token, and the ids of the tokens that it spreads.
 TEST(LowLatencyPlan, BlocksHaveTheSharedMemoryThatADispatchTakes) {
   const auto plan_of = [](uint32_t experts, uint32_t tokens_max) {
     return make_plan({.experts = experts, .hidden = 7168, .topk = 8, .tokens_max = tokens_max}, 8,
@@ -247,11 +248,11 @@ TEST(LowLatencyPlan, BlocksHaveTheSharedMemoryThatADispatchTakes) {
   EXPECT_GT(plan.dispatch_shared_bytes(Part::both, 25), kH200.shared_bytes);
   EXPECT_EQ(plan_of(288, 128).dispatch_blocks_min(Part::both), kBlocksMin);
   EXPECT_EQ(plan_of(1024, 4096).dispatch_blocks_min(Part::both), 0u);
-  // As many tokens as options may say.
+  // The most tokens that options allow.
   EXPECT_EQ(plan_of(8, INT32_MAX / 8).dispatch_blocks_min(Part::both), 0u);
 }
 
-/// Hosts take few blocks, but as many as it takes.
+/// Hosts use few blocks by default, but enough for the shared memory.
 TEST(LowLatencyPlan, ADefaultOfBlocksSuffices) {
   const auto blocks_of = [](uint32_t tokens_max) {
     return make_plan({.experts = 8, .hidden = 32, .topk = 16, .tokens_max = tokens_max}, 1,
@@ -262,7 +263,7 @@ TEST(LowLatencyPlan, ADefaultOfBlocksSuffices) {
   EXPECT_EQ(blocks_of(8192), 5u);
 }
 
-/// Kernels count in 32 bits, and what a rank is waited for at most must fit as well.
+/// Kernels count in 32 bits, and the longest wait for a rank must fit as well.
 TEST(LowLatencyPlan, TimeoutsFitTheClock) {
   using namespace std::chrono_literals;
   EXPECT_EQ(timeout_units(1ns), 1u);
@@ -273,7 +274,7 @@ TEST(LowLatencyPlan, TimeoutsFitTheClock) {
   EXPECT_LE(uint64_t{kTimesLate + 1} * most, UINT32_MAX);
 }
 
-/// A block of at least two: the caller's budget is never exceeded, and both roles are there.
+/// With at least two blocks, the caller's budget is never exceeded and both roles exist.
 TEST(LowLatencyPlan, NoBudgetIsExceeded) {
   for (const uint32_t tokens : {1u, 2u, 7u, 64u, 512u})
     for (uint32_t blocks = 2; blocks <= kAll; ++blocks)

@@ -1,4 +1,4 @@
-/// Who waits for a dead rank is late itself, and alive.
+/// A rank that waits for a dead one is late itself, but alive.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,13 +15,13 @@ namespace {
 using std::chrono::milliseconds, std::chrono::steady_clock;
 
 constexpr milliseconds kTimeout{3200};
-/// Of rank 0's dispatch, between the last time that it listens for everybody, which it does eight
-/// times, and its timeout: so that a busy machine is in time.
+/// Interval of rank 0's dispatch between its last reading of all heartbeats, of which it makes
+/// eight, and its timeout: wide enough for a busy machine.
 constexpr milliseconds kFirstHeartbeat{2900}, kLastFirstHeartbeat{3000};
 
-/// Rank 2 has left. Rank 0 knows, has gone on, and waits for rank 1's ids; rank 1 finds out late,
-/// and has begun to wait for rank 2 only shortly before rank 0's patience ends. Whether it did so
-/// when it should.
+/// Rank 2 has left. Rank 0 knows, has continued, and waits for rank 1's ids. Rank 1 finds out late,
+/// and begins to wait for rank 2 only shortly before rank 0 times out. Returns whether it began in
+/// that interval.
 bool hear_a_first_heartbeat_late() {
   const LowLatencyCase of{.shape = {.ranks = 3, .experts = 6, .hidden = 64, .topk = 4},
                           .tokens = {4, 4, 4},
@@ -38,7 +38,7 @@ bool hear_a_first_heartbeat_late() {
     world.barrier("a batch is dispatched");
     if (world.rank() == 0) exchange.update_mask(2, true);
     if (world.rank() == 1) {
-      first.call.timeout = kTimeout / 8;  // Less than rank 0 has more when it has heard of it.
+      first.call.timeout = kTimeout / 8;  // Less than the time that its heartbeat gives rank 0.
       first.combine(true);
       exchange.wait();
     }

@@ -1,4 +1,4 @@
-/// What low-latency dispatch and combine must do, written plainly.
+/// A plain reference of low-latency dispatch and combine.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace tokenyard::test {
 
-/// A row as it is delivered: its bytes, and its words of scales.
+/// A row as delivered: its bytes, and its scale words.
 struct DeliveredRow {
   std::vector<uint8_t> data;
   std::vector<uint32_t> scales;
 };
 
-/// Four bytes at the head of sixteen must not be all ones: NaNs, which become other NaNs.
+/// Replaces four bytes of ones, which are NaNs, at the head of each piece by other NaNs.
 inline void make_canonical(std::vector<uint8_t>& data, uint8_t low, uint8_t high) {
   for (size_t piece = 0; piece < data.size(); piece += 16) {
     const auto head = data.begin() + static_cast<std::ptrdiff_t>(piece);
@@ -35,7 +35,7 @@ inline DeliveredRow deliver_bf16(const uint16_t* x, uint32_t hidden) {
   return row;
 }
 
-/// Cast to FP8, a scale for every 128 channels.
+/// Casts to FP8 with one scale per 128 channels.
 inline DeliveredRow deliver_fp8(const uint16_t* x, uint32_t hidden, LowLatencyRows rows) {
   DeliveredRow row;
   for (uint32_t begin = 0; begin < hidden; begin += 128) {
@@ -43,7 +43,7 @@ inline DeliveredRow deliver_fp8(const uint16_t* x, uint32_t hidden, LowLatencyRo
     float largest = 1e-4f;
     for (uint32_t i = begin; i < end; ++i) {
       const float size = std::fabs(from_bf16(x[i]));
-      if (size > largest) largest = size;  // Not so for a NaN.
+      if (size > largest) largest = size;  // False for NaNs.
     }
     float scale = largest / 448.0f, up = 448.0f / largest;
     if (rows != LowLatencyRows::fp8) {
@@ -63,7 +63,7 @@ inline DeliveredRow deliver_fp8(const uint16_t* x, uint32_t hidden, LowLatencyRo
       row.scales.back() |= static_cast<uint32_t>(std::ilogb(scale) + 127) << group % 4 * 8;
     }
   }
-  // Where there is no group, its exponent is that of a group of zeros.
+  // The exponent of an absent group is that of a group of zeros.
   if (rows == LowLatencyRows::fp8_ue8m0)
     for (uint32_t group = (hidden + 127) / 128; group % 4 != 0; ++group)
       row.scales.back() |= static_cast<uint32_t>(std::ilogb(1e-4f / 448.0f) + 1 + 127)
@@ -71,9 +71,9 @@ inline DeliveredRow deliver_fp8(const uint16_t* x, uint32_t hidden, LowLatencyRo
   return row;
 }
 
-/// What a rank must receive.
+/// Rows and counts that a rank must receive.
 struct ExpectedBatch {
-  std::vector<std::vector<Row>> rows;  ///< of each local expert
+  std::vector<std::vector<Row>> rows;  ///< per local expert
   std::vector<int32_t> ranges, counts;
 };
 
@@ -98,16 +98,16 @@ inline ExpectedBatch expected_batch(const Shape& shape, const std::vector<Tokens
   return expected;
 }
 
-/// What a token becomes, and how many of its picks are lost with the ranks in `without`.
+/// The result of a token, and how many of its choices are lost with the ranks in `without`.
 struct ExpectedSum {
   std::vector<uint16_t> row;
-  std::vector<float> bounds;  ///< of the error where the ranks' parts travel as LogFMT codes
+  std::vector<float> bounds;  ///< error bounds if partial sums travel as LogFMT codes
   int32_t lost = 0;
 };
 
-/// The order is that of the picks: first this rank's own in fp32, then rank after rank, each summed
-/// in fp32 and rounded on its way; but of a rank with one pick the row comes as it is, and is
-/// weighed here.
+/// Sums in the order of the choices: first this rank's own rows in fp32, then rank by rank, each
+/// summed in fp32 and rounded before it is sent. The row of a rank with one choice comes unchanged
+/// and is weighted here.
 inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32_t rank,
                                 uint32_t token, const std::set<uint32_t>& without = {}) {
   ExpectedSum expected;
@@ -137,7 +137,7 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
         ++choices;
       }
       sum = there == rank ? part : choices == 1 ? weighed_here : sum + from_bf16(to_bf16(part));
-      // 2.2 % of codes, half a percent of the BF16 that this reference rounds to.
+      // 2.2 % of the codes, plus half a percent of the BF16 to which this reference rounds.
       if (there != rank) bound += 0.027f * std::fabs(part);
     }
     expected.row.push_back(to_bf16(sum));

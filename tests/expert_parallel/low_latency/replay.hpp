@@ -1,5 +1,5 @@
-/// Batches that are recorded once and run again over other data in the same memory: as CUDA graphs,
-/// or on the host by recording_accelerator.hpp.
+/// Batches recorded once and repeated over other data in the same memory: as CUDA graphs, or on the
+/// host by recording_accelerator.hpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 
 namespace tokenyard::test {
 
-/// Makes of what a rank enqueues something to run again, and to wait for.
+/// Records the work that a rank enqueues; returns a function that repeats it and waits for it.
 using Recorder = std::function<std::function<void()>(Stream, const std::function<void()>&)>;
 
-/// One rank's batches in memory that stays where it is.
+/// One rank's batches, in memory with fixed addresses.
 class Replayed {
  public:
   Replayed(LowLatency& exchange, const LowLatencyCase& of, Stream stream)
@@ -30,7 +30,7 @@ class Replayed {
                              exchange.options().tokens_max * of.shape.hidden),
         combined_(exchange, of, mine()) {}
 
-  /// What is recorded: dispatch and combine, each in one part or in two.
+  /// Enqueues the recorded calls: dispatch and combine, each in one part or in two.
   void enqueue(std::chrono::nanoseconds timeout) {
     const LowLatencyCall call{.timeout = timeout, .hook = of_.hooks, .stream = stream_};
     const bool early = of_.gives_weights_early(exchange_.world().rank());
@@ -51,7 +51,8 @@ class Replayed {
     if (of_.hooks) exchange_.receive(received_.handle, stream_);
   }
 
-  /// New tokens, and what the experts will make of them; nothing old is left to be taken for new.
+  /// Uploads new tokens and the experts' results for them; no old data remains that could pass as
+  /// new.
   void fill(uint32_t seed, const std::set<uint32_t>& without = {}) {
     of_.seed = seed;
     all_ = of_.draw();
@@ -94,12 +95,12 @@ class Replayed {
   LowLatencyReceived received_;
 };
 
-/// The largest epoch of any rank, whose streams are drained.
+/// Returns the largest epoch of any rank. All streams must have been drained.
 inline uint32_t agreed_epoch(LowLatency& exchange) {
   return std::ranges::max(gather(exchange.world(), exchange.epoch(), "epochs of the ranks"));
 }
 
-/// Replays with other data; of each what they bring is checked.
+/// Replays with other data; checks the results of each replay.
 class CheckedReplays {
  public:
   CheckedReplays(LowLatency& exchange, const LowLatencyCase& of, const Recorder& record,
@@ -144,8 +145,8 @@ class CheckedReplays {
   }
 
  private:
-  // One recorded deadline for replays that all ranks make, however slow the machine, and for the
-  // one that a rank misses.
+  // One recorded deadline serves replays that all ranks make, however slow the machine, and the
+  // replay that a rank misses.
   static constexpr std::chrono::seconds kTimeout{3};
 
   uint32_t last() const { return world_.size() - 1; }
@@ -159,8 +160,8 @@ class CheckedReplays {
   std::function<void()> replay_;
 };
 
-/// Replays beside calls that are not recorded, one that a rank misses, and masks by hand: those are
-/// no part of what is recorded, whichever came first.
+/// Combines replays with calls that are not recorded, a replay that a rank misses, and masks set by
+/// the caller: none of these may affect what was recorded, in whatever order.
 inline void check_replays(World& world, const LowLatencyCase& of, const Recorder& record) {
   LowLatency exchange(world, of.options());
   Accelerator& accelerator = world.accelerator();
@@ -188,7 +189,7 @@ inline void check_replays(World& world, const LowLatencyCase& of, const Recorder
   accelerator.free_stream(stream);
 }
 
-/// The odd ranks tell their weights in the dispatch.
+/// The odd ranks publish their weights in the dispatch.
 inline LowLatencyCase replayed_case(uint32_t ranks, bool hooks) {
   LowLatencyCase of{.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 544, .topk = 4},
                     .tokens = {9, 14, 3, 7},

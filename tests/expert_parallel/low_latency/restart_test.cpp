@@ -1,4 +1,4 @@
-/// Ranks that come back, and what was under way meanwhile: it ends.
+/// Ranks that come back: calls in progress meanwhile end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::string difference(LowLatency& exchange, uint32_t seed) {
   return difference_after_batch(exchange, of, of.draw());
 }
 
-/// How masks are cleared. All ranks' calls have been as many.
+/// A way to clear masks. All ranks have made equally many calls.
 using Way = std::function<void(LowLatency&)>;
 const std::vector<Way> kWays{
     [](LowLatency& exchange) { exchange.restart(agreed_epoch(exchange) + 3); },
@@ -45,7 +45,7 @@ void clear_masks(LowLatency& exchange, const Way& way) {
 
 class LowLatencyRestart : public OnDevice {};
 
-/// Also where nothing is wrong with it: a rank cannot know what others lack.
+/// Batches end even if nothing is wrong with them: a rank cannot know what others lack.
 TEST_P(LowLatencyRestart, EndsTheBatchesUnderWay) {
   expect_none_failed(run_ranks(worlds(kCase.shape.ranks), [&](World& world) {
     LowLatency exchange(world, kCase.options());
@@ -68,7 +68,7 @@ TEST_P(LowLatencyRestart, EndsTheBatchesUnderWay) {
       }
       EXPECT_EQ(refused([&] { exchange.combine(what, other.handle); }), "handle");
       EXPECT_EQ(refused([&] { exchange.combine_buffer(other.handle); }), "handle");
-      // Their memory serves others, and the old handles' ends are none of those.
+      // Their memory serves other batches, which the end of the old handles does not affect.
       const LowLatencyReceived third = exchange.dispatch(tokens.input());
       EXPECT_EQ(difference(exchange, 2), "");
       EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, third), "");
@@ -79,7 +79,7 @@ TEST_P(LowLatencyRestart, EndsTheBatchesUnderWay) {
   }));
 }
 
-/// Calls of which only the first half was made: nobody will call their hooks any more.
+/// Calls of which only the sending part was made: their hooks will never be called.
 TEST_P(LowLatencyRestart, EndsCallsWhoseHooksWereNotCalled) {
   expect_none_failed(run_ranks(worlds(kCase.shape.ranks), [&](World& world) {
     LowLatency exchange(world, kCase.options());
@@ -110,15 +110,15 @@ TEST_P(LowLatencyRestart, IsNotNeededToCloseWithAHookThatWasNotCalled) {
       exchange.dispatch(tokens.input(), {.hook = true});
       exchange.close();
     }
-    await_all(world.accelerator());  // Memory is given back in the order of its stream.
+    await_all(world.accelerator());  // Memory is freed in stream order.
     EXPECT_EQ(world.arena().used(), before);
   }));
 }
 
 INSTANTIATE_ON_DEVICES(LowLatencyRestart);
 
-/// Two ranks, of which the first has a token for the other's expert; a piece of the token's row
-/// does not come in time, so that the other delivers zeros in its place and masks the first.
+/// Two ranks: the first has a token for the other's expert. A piece of the token's row arrives too
+/// late, so the other delivers zeros in its place and masks the first.
 class TaintedBatch {
  public:
   static constexpr uint32_t kHidden = 64;
@@ -160,7 +160,7 @@ class TaintedBatch {
                       .lost = {&lost, {tokens_}}},
                      received.handle, call());
   }
-  /// That no wrong number counts.
+  /// Requires that no wrong number counts.
   void require_exact_or_lost() const {
     if (owner_ && lost == 0) {
       EXPECT_EQ(out, x_);
@@ -201,8 +201,8 @@ void combine_after(const Way& way, World& world) {
   world.barrier("the end");
 }
 
-/// A rank that was stopped in the middle of a dispatch, and resumed: its rows were counted, some of
-/// them were zeros, and once nobody was masked any more a combine took their sums for exact.
+/// A rank was stopped in the middle of a dispatch and resumed: its rows were counted although some
+/// were zeros, and once no rank was masked any more a combine took their sums for exact.
 TEST(LowLatencyTaint, OfABatchIsNotForgottenWithTheMask) {
   for (const Way& way : kWays) {
     const auto all = World::in_process(2, "host", {.arena_bytes = size_t{1} << 20});
@@ -231,8 +231,7 @@ void replay_combine_after(const Way& way, World& world) {
   world.barrier("the end");
 }
 
-/// The same of a combine that was captured, and is replayed without its dispatch: the host sees no
-/// handle there.
+/// The same with a captured combine, replayed without its dispatch: the host sees no handle there.
 TEST(LowLatencyTaint, IsNotForgottenByReplays) {
   for (const Way& way : kWays) {
     const auto all = recording_worlds(2, {.arena_bytes = size_t{1} << 20});

@@ -1,7 +1,7 @@
 // Suite `low_latency_reuse`: a rank whose tokens are complete begins the next batch, whose weights
-// it tells where the last one's lie, while others still send sums of the last one. Who has sent a
-// token's sums must not ask for its weights again. Among those who look twice are the senders of a
-// rank that speaks with some only; so mostly one is masked by all, and calls nothing.
+// replace the last batch's, while others still send sums of the last one. A rank that has sent a
+// token's sums must not wait for its weights again. Senders of a rank that communicates with only
+// some ranks read weights twice, so usually one rank is masked by all and makes no calls.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,7 +19,7 @@ struct Drawn {
   LowLatencyCase of;
   std::vector<uint32_t> sms;  ///< [ranks]
   std::optional<uint32_t> absent;
-  std::vector<uint32_t> early_weights;  ///< [batches], each as a LowLatencyCase has it
+  std::vector<uint32_t> early_weights;  ///< [batches], each as in LowLatencyCase
 };
 
 Drawn draw(SeedRun& run) {
@@ -51,7 +51,7 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
-/// One rank's program.
+/// The program of one rank.
 void exchange_on(World& world, const Drawn& drawn) {
   LowLatency exchange(world, drawn.of.options());
   if (drawn.absent == world.rank()) return;
@@ -70,7 +70,7 @@ void exchange_on(World& world, const Drawn& drawn) {
 }
 
 constexpr size_t kArenaBytes = size_t{2} << 20;
-/// Far beyond the slowest delivery that a seed draws: nobody is late.
+/// Far above the slowest delivery that a seed draws: no rank is late.
 constexpr std::chrono::milliseconds kTimeout{100};
 
 void run_suite(SeedRun& run) {

@@ -1,13 +1,13 @@
 """Breaks the rules of the low-latency protocol one at a time and asks the simulator to notice.
 
-`./run simulate --mutants` weakens accesses to memory. What it cannot break is what the protocol
-says of values: that no payload looks like empty staging, that places are emptied, that parities
-alternate, that words of another epoch are not taken, that blocks agree. Here each such line is
-changed in a copy of the kernels, which is compiled into a simulator of its own.
+`./run simulate --mutants` weakens memory accesses. It cannot break what the protocol says about
+values: that no payload looks like empty staging, that places are emptied, that parities alternate,
+that words of another epoch are not accepted, that blocks agree. Here each line that ensures one of
+these is changed in a copy of the kernels, which is compiled into its own simulator.
 
     python3 tests/expert_parallel/low_latency/rules.py BUILD [--seeds 2000] [--budget 240]
         [--jobs 2] [--only TEXT]
-    python3 tests/expert_parallel/low_latency/rules.py --lines    # only: is each line there?
+    python3 tests/expert_parallel/low_latency/rules.py --lines    # only checks that lines exist
 
 BUILD is a build tree made with Ninja and TOKENYARD_UNITY=OFF in which `simulate` is up to date.
 """
@@ -29,16 +29,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 FOLDER = Path("src/expert_parallel/low_latency/kernels")
 KERNELS = ("dispatch_host.cpp", "combine_host.cpp")
-"""In the build tree's folder of the same name (tokenyard_kernels of cmake/Parts.cmake)."""
+"""Sources in the build tree's folder of the same name (tokenyard_kernels of cmake/Parts.cmake)."""
 SHARE = 20
-"""Of the seeds, at a time."""
+"""Seeds per run of the simulator."""
 HANG_S = 180
-"""After which the simulator takes a seed for one that hangs, which is as good as one that fails."""
+"""Seconds after which the simulator takes a seed for one that hangs, which counts as a failure."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A line of the kernels that keeps a promise, and what it is without it."""
+    """A line of the kernels that ensures something, and its broken replacement."""
 
     broken: str
     file: str
@@ -85,93 +85,93 @@ RULES = (
         "return call.epoch() - 3;",
     ),
     Rule(
-        "a rank says that it has drained what it only begins to read",
+        "a rank publishes as drained what it only begins to read",
         "call_kernel.hpp",
         "Drained{received(Kind::dispatch), received(Kind::combine)}",
         "Drained{received(Kind::dispatch) + 1, received(Kind::combine) + 1}",
     ),
     Rule(
-        "sums are sent whether there is room or not",
+        "sums are sent before the destination's buffer is drained",
         "send_sums_kernel.hpp",
         "const bool some_closed = open_call(begun, look, sums);",
         "const bool some_closed = open_call(begun, look, false);",
     ),
     Rule(
-        "ids of another epoch are taken",
+        "ids of another epoch are accepted",
         "row_bitmap_kernel.hpp",
         "return packed.stamp() == awaited;",
         "return packed.stamp().word != 0;",
     ),
     Rule(
-        "ids in another format are taken",
+        "ids in another format are accepted",
         "row_bitmap_kernel.hpp",
         "return packed.stamp() == awaited;",
         "return packed.stamp().epoch() == awaited.epoch();",
         suite="low_latency_formats",
     ),
     Rule(
-        "nobody looks for what came in another format",
+        "data in another format is not looked for",
         "liveness_kernel.hpp",
         "const Difference found = difference();",
         "const Difference found{};",
         suite="low_latency_formats",
     ),
     Rule(
-        "the host is told of any pick that is no expert, and not of the first",
+        "the host is told any choice that is no expert, instead of the first",
         "ids_kernel.hpp",
         "fetch_max<Order::relaxed, Scope::gpu>(first, ~choice);",
         "exchange<Order::relaxed, Scope::gpu>(first, ~choice);",
     ),
     Rule(
-        "what is noted while another tells the host is told by nobody",
+        "a mistake noted while another thread reports is never reported",
         "ids_kernel.hpp",
         "noted = compare_exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, counted, 0);",
         "exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 0);",
     ),
     Rule(
-        "weights of another epoch are taken",
+        "weights of another epoch are accepted",
         "send_sums_kernel.hpp",
         "return published.epoch == call.dispatched;",
         "return published.epoch != 0;",
     ),
     Rule(
-        "weights that lay there early are taken, whatever their epoch",
+        "weights that arrived early are accepted whatever their epoch",
         "send_sums_kernel.hpp",
         "waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;",
         "waits = has_row() && !is_alone(all) && early_.epoch == 0;",
     ),
     Rule(
-        "weights are looked for where another batch's lie",
+        "weights are read where another batch's are",
         "send_sums_kernel.hpp",
         "const Stamped published = one.epoch == call.dispatched ? one : other;",
         "const Stamped published = one;",
     ),
     Rule(
-        "weights of both batches lie in one place",
+        "weights of both batches share one place",
         "window.hpp",
         "return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;",
         "return weights_ + size_t{slot(batch & 0, source, token)} * weights_bytes_;",
     ),
     Rule(
-        "a batch's weights are told under the epoch before",
+        "a batch's weights are published under the previous epoch",
         "send_rows_kernel.hpp",
         "call_.call.epoch(), weight);",
         "call_.call.epoch() - 1, weight);",
     ),
     Rule(
-        "a row that is alone is weighed twice",
+        "a token's only row is weighted twice",
         "send_sums_kernel.hpp",
         "row.weight = is_alone(all) ? 1 : std::bit_cast<float>(early_.value);",
         "row.weight = std::bit_cast<float>(early_.value);",
     ),
     Rule(
-        "a row that is alone is weighed by nobody",
+        "a token's only row is never weighted",
         "add_sums_kernel.hpp",
         ".weight = chosen == 1 ? choice.row.weight : 1.0f};",
         ".weight = 1.0f};",
     ),
     Rule(
-        "an owner keeps no weights of rows that come as they are",
+        "an owner keeps no weights of rows that come unchanged",
         "send_rows_kernel.hpp",
         "params.out.weights[at] = weight;",
         "if (rank == common.rank) params.out.weights[at] = weight;",
@@ -183,27 +183,27 @@ RULES = (
         "const bool alone = !some_closed && group.hoists();",
     ),
     Rule(
-        "weights are awaited of tokens whose sums have left",
+        "weights are awaited for tokens whose sums have left",
         "send_sums_kernel.hpp",
         "const bool weighed = group.is_weighed() && (stays || !some_closed);",
         "const bool weighed = group.is_weighed() && !some_closed;",
         suite="low_latency_reuse",
     ),
     Rule(
-        "a span counts as finished before it is said what it lacks",
+        "a span counts as finished before its losses are recorded",
         "add_sums_kernel.hpp",
         "warp::once([&] { return fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost); });",
         "if (warp::lane() == kWarpLanes - 1)\n"
         "      fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost);",
     ),
     Rule(
-        "a row planned first is weighed where it would have been",
+        "a hoisted row is weighted at its original place",
         "send_sums_kernel.hpp",
         "hoisted_ == 1u << warp::lane() ? 0 : (all & lanes_below()) | hoisted_;",
         "hoisted_ == 1u << warp::lane() ? 0 : all & lanes_below();",
     ),
     Rule(
-        "a block goes by what it holds, whatever the verdict",
+        "a block follows its own view instead of the verdict",
         "receive_rows_kernel.hpp",
         "differs |= proposal.verdict() != proposal.mine;",
         "differs |= proposal.verdict() == Verdict::open;",
@@ -216,13 +216,13 @@ RULES = (
         "  empty_places(call, tokens, partial_sums, tokens_emptied);",
     ),
     Rule(
-        "what was emptied before the vote stays so when it fails",
+        "places emptied before the vote stay empty when it fails",
         "add_sums_kernel.hpp",
         "partial_sums.fill_again();",
         "",
     ),
     Rule(
-        "a token's places are emptied when one of its spans is finished",
+        "a token's places are emptied once one of its spans is finished",
         "add_sums_kernel.hpp",
         "if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;",
         "if (load<Order::relaxed, Scope::block>(&plan.outcome) == 0) return;",
@@ -235,18 +235,18 @@ def break_rule(rule: Rule, sources: Path) -> None:
     text = path.read_text()
     times = text.count(rule.line)
     if times != 1:
-        raise SystemExit(f"{rule.file}: there {times} times, not once: {rule.line}")
+        raise SystemExit(f"{rule.file}: expected exactly once, found {times} times: {rule.line}")
     path.write_text(text.replace(rule.line, rule.instead))
 
 
 def copy_of_kernels(rule: Rule, scratch: Path) -> None:
-    """The kernels with the rule broken."""
+    """Copies the kernels, with the rule broken."""
     shutil.copytree(ROOT / FOLDER, scratch / FOLDER)
     break_rule(rule, scratch / FOLDER)
 
 
 def compile_commands(build: Path) -> dict[str, list[str]]:
-    """How the build compiles each instrumented kernel, without its output and its source."""
+    """Returns the build's command for each instrumented kernel, without its output and source."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = Path(entry["file"])
@@ -264,7 +264,7 @@ def compile_commands(build: Path) -> dict[str, list[str]]:
 
 
 def link_command(build: Path) -> str:
-    """How the build links its simulator."""
+    """Returns the build's command that links its simulator."""
     listing = subprocess.run(
         ["ninja", "-C", build, "-t", "commands", "tests/simulate"],
         check=True, capture_output=True, text=True,
@@ -274,12 +274,12 @@ def link_command(build: Path) -> str:
 
 
 def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
-    """A simulator whose kernels break the rule."""
+    """Builds a simulator whose kernels break the rule."""
     copy_of_kernels(rule, scratch)
     running = []
     for name, command in compile_commands(build).items():
         words = [*command, "-Wno-error", f"-I{scratch}/src", "-o", f"{scratch}/{name}.o"]
-        # The copy's folder comes before the tree's own.
+        # The copy's folder must precede the tree's own.
         first = next(i for i, word in enumerate(words) if word.startswith("-I"))
         words.insert(first, words.pop(words.index(f"-I{scratch}/src")))
         running.append(subprocess.Popen([*words, "-c", build / FOLDER / name], cwd=build))
@@ -287,8 +287,8 @@ def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
         raise SystemExit(f"does not compile: {rule.broken}")
     program = scratch / "simulate"
     objects = " ".join(str(scratch / f"{name}.o") for name in KERNELS)
-    # Before all else: of an inline function the first is taken, and the library's own kernels are
-    # not asked for.
+    # The copies come first: the linker takes the first definition of an inline function, and does
+    # not pull in the library's own kernels.
     compiler, rest = link_command(build).split(" ", 1)
     rest = re.sub(r"-o \S+", f"-o {program}", rest, count=1)
     command = f"{compiler} {objects} {rest}"
@@ -297,8 +297,8 @@ def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
 
 
 def verdict(program: Path, suite: str, args: argparse.Namespace) -> tuple[bool, str]:
-    """Whether a suite notices, and what it says at its end. A share of the seeds at a time: the
-    first that fails is enough."""
+    """Returns whether a suite notices, and its last output. Runs a share of the seeds at a time,
+    since the first failure is enough."""
     passed, until = 0, time.monotonic() + args.budget
     for first in range(1, args.seeds + 1, SHARE):
         left = until - time.monotonic()
@@ -319,18 +319,18 @@ def verdict(program: Path, suite: str, args: argparse.Namespace) -> tuple[bool, 
 
 
 def main() -> int:
-    """How many rules can be broken unnoticed."""
+    """Returns the number of rules that can be broken unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("build", type=Path, nargs="?")
-    which.add_argument("--lines", action="store_true", help="only: is each line there once?")
+    which.add_argument("--lines", action="store_true", help="only check that each line exists once")
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument(
         "--budget", type=int, default=240,
-        help=f"seconds a rule, or as long as a seed that hangs takes, {HANG_S}",
+        help=f"seconds per rule; a seed that hangs takes at least {HANG_S}",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", default="", metavar="TEXT", help="rules that contain this")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only rules that contain TEXT")
     args = parser.parse_args()
     rules = [rule for rule in RULES if args.only in rule.broken]
     if args.lines:

@@ -7,7 +7,7 @@ namespace {
 
 using low_latency::SumsLayout;
 
-/// What a rank finds of a row in the other format is never a whole row of its own.
+/// The content of a row in one format is never a complete row in the other.
 TEST(LowLatencySumsLayout, EitherFormatHasAPieceThatTheOtherHasNot) {
   for (uint32_t hidden = 32; hidden <= 1u << 15; hidden += 32) {
     const SumsLayout layout = SumsLayout::of(hidden);

@@ -1,5 +1,5 @@
-/// Batches of a rank of whose peers one may stop: what must be exact then, and what may be missing.
-/// Without such a peer everything must be exact.
+/// Batches of a rank one of whose peers may stop: checks what must be exact then, and what may be
+/// missing. Without such a peer everything must be exact.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 
 namespace tokenyard::test {
 
-/// Something that a batch left is wrong.
+/// Thrown if a result of a batch is wrong.
 class WrongBatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// What a rank is told of ids that are no experts.
-class Complaints {
+/// The errors that a rank is to raise about ids that are no experts.
+class ExpectedErrors {
  public:
-  /// Of the dispatch that was just called, as each is: what is to be said of it, its first pick
-  /// that is no expert. Returns whether there is one. (They are counted here, since an exchange
-  /// that is asked waits for its calls.)
+  /// Expects an error about the dispatch just made, naming its first choice that is no expert.
+  /// Returns whether there is one. Must be called for every dispatch. (Dispatches are counted here,
+  /// since asking the exchange would wait for its calls.)
   bool expect(uint32_t topk, const Tokens& given, const Tokens& meant) {
     ++dispatches_;
     const auto wrong = std::mismatch(given.ids.begin(), given.ids.end(), meant.ids.begin()).first;
@@ -33,22 +33,22 @@ class Complaints {
                                  choice / topk, choice % topk, dispatches_));
     return true;
   }
-  /// Makes a call that may have something to say of dispatches before. Returns whether it has.
-  bool listen(const std::function<void()>& call) {
+  /// Makes a call that may raise an error about an earlier dispatch. Returns whether it has.
+  bool collect(const std::function<void()>& call) {
     try {
       call();
     } catch (const InvalidArgument& error) {
       if (error.argument != "topk_idx" || !possible_.contains(error.seen)) throw;
-      ++heard_;
+      ++raised_;
       return true;
     }
     return false;
   }
-  uint32_t heard() const { return heard_; }
+  uint32_t raised() const { return raised_; }
 
  private:
   std::set<std::string> possible_;
-  uint32_t dispatches_ = 0, heard_ = 0;
+  uint32_t dispatches_ = 0, raised_ = 0;
 };
 
 struct Survivor {
@@ -74,10 +74,10 @@ struct Survivor {
 
   LowLatency& exchange;
   const std::optional<uint32_t> stopped;
-  Complaints complaints;
+  ExpectedErrors expected_errors;
 };
 
-/// One batch, step by step. Every step checks what it brought.
+/// One batch, step by step. Every step checks its results.
 class SurvivorBatch {
  public:
   SurvivorBatch(Survivor& survivor, const LowLatencyCase& of, bool all_ones)
@@ -96,11 +96,11 @@ class SurvivorBatch {
   void dispatch(bool hook) {
     call.hook = hook;
     const LowLatencyInput input = tokens_->input();
-    Complaints& complaints = survivor_.complaints;
+    ExpectedErrors& expected_errors = survivor_.expected_errors;
     if (before_dispatch) before_dispatch(input.x.data, mine_.x.size() * sizeof(uint16_t));
-    heard_before_ = complaints.heard();
+    raised_before_ = expected_errors.raised();
     received_ = exchange_.dispatch(input, call);
-    is_to_be_told_ = complaints.expect(of_.shape.topk, given_, mine_);
+    must_raise_ = expected_errors.expect(of_.shape.topk, given_, mine_);
     if (!hook) check_dispatch();
   }
   void receive_dispatch() {
@@ -121,7 +121,7 @@ class SurvivorBatch {
   }
 
   LowLatencyCall call;
-  /// Told what a call is about to read.
+  /// Called with the memory that a call is about to read.
   std::function<void(const void* from, size_t bytes)> before_dispatch, before_combine;
 
  private:
@@ -134,25 +134,26 @@ class SurvivorBatch {
   }
 
   void receive() {
-    survivor_.complaints.listen([&] { exchange_.receive(received_.handle); });
+    survivor_.expected_errors.collect([&] { exchange_.receive(received_.handle); });
   }
-  /// A dispatch says what is wrong with its ids unless another's complaint stands where it would.
+  /// Waits. A dispatch must raise an error about its ids unless another dispatch's error replaced
+  /// it.
   void wait() {
-    while (survivor_.complaints.listen([&] { exchange_.wait(); })) continue;
-    if (is_to_be_told_ && survivor_.complaints.heard() == heard_before_)
+    while (survivor_.expected_errors.collect([&] { exchange_.wait(); })) continue;
+    if (must_raise_ && survivor_.expected_errors.raised() == raised_before_)
       throw WrongBatch(fmt::format("rank {}: nothing was said of ids that are no experts", rank()));
-    is_to_be_told_ = false;
+    must_raise_ = false;
   }
 
-  /// Payload that looks like empty staging, in places.
+  /// Makes parts of the payload look like empty staging.
   void fill_with_ones() {
     for (Tokens& tokens : all_)
       for (size_t i = 0; i < tokens.x.size(); ++i)
         if (i / 8 % 3 == 0) tokens.x[i] = 0xffff;
   }
 
-  /// The stopped rank's tokens are all there, or it counts as absent; of its rows, which nobody
-  /// asks for any more, some may be missing. All others' must be exact.
+  /// Either all tokens of the stopped rank have arrived, or it counts as absent. Some of its rows,
+  /// which no rank waits for any more, may be missing. All other ranks' must be exact.
   void check_dispatch() {
     wait();
     const bool may_lack = survivor_.stopped && survivor_.masks_the_stopped();
@@ -169,7 +170,7 @@ class SurvivorBatch {
         "a dispatch");
   }
 
-  /// A token lacks all of the stopped rank's picks, or none.
+  /// Checks that a token lacks all of the stopped rank's choices, or none.
   void check_combine() {
     wait();
     const std::vector<int32_t> lost = combined_->lost.read();
@@ -188,15 +189,15 @@ class SurvivorBatch {
   std::vector<Tokens> all_;
   const Tokens& mine_;
   Tokens given_;  ///< mine_ with ids that are no experts
-  bool is_to_be_told_ = false;
-  uint32_t heard_before_ = 0;
+  bool must_raise_ = false;
+  uint32_t raised_before_ = 0;
   std::optional<LowLatencyTokens> tokens_;
   std::optional<CombineOnDevice> combined_;
   LowLatencyReceived received_;
   std::set<uint32_t> absent_;
 };
 
-/// One batch's sends fill the time of the other's way, in dispatches and in combines.
+/// Overlaps two batches: one's sends fill the other's latency, in dispatches and in combines.
 inline void overlap(SurvivorBatch& one, SurvivorBatch& other) {
   one.dispatch(true);
   other.dispatch(true);

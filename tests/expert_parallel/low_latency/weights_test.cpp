@@ -1,4 +1,4 @@
-/// Which sums of a combine wait for the weights of others, and which do not.
+/// Which sums of a combine wait for other ranks' weights.
 #include <algorithm>
 #include <chrono>
 
@@ -10,8 +10,8 @@
 namespace tokenyard::test {
 namespace {
 
-/// Ranks send their halves of a combine one after the other: a rank that waited for another's
-/// weights would wait in vain.
+/// Ranks make the sending parts of their combines one after another: a rank that waited for
+/// another's weights would wait in vain.
 void send_one_after_the_other(const LowLatencyCase& of) {
   const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20};
   expect_none_failed(run_ranks(World::in_process(3, "host", options), [&](World& world) {
@@ -32,14 +32,14 @@ void send_one_after_the_other(const LowLatencyCase& of) {
   }));
 }
 
-/// All weights were told by the dispatches.
+/// The dispatches have published all weights.
 TEST(LowLatencyEarlyWeights, ACombineSendsWithoutTheOthers) {
   send_one_after_the_other({.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 3},
                             .tokens = {7, 3, 5},
                             .early_weights = 0b111});
 }
 
-/// The owner weighs them.
+/// The owner weights them.
 TEST(LowLatencyRowsThatAreAlone, LeaveWithoutTheWeightsOfTheOthers) {
   send_one_after_the_other(
       {.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 1}, .tokens = {7, 3, 5}});
@@ -47,15 +47,16 @@ TEST(LowLatencyRowsThatAreAlone, LeaveWithoutTheWeightsOfTheOthers) {
 
 constexpr uint16_t kOne = 0x3f80, kOneAndAHalf = 0x3fc0, kTwo = 0x4000, kThree = 0x4040;
 
-/// Tokens of rank 0, whose rows are ones where its own experts make them, 0 and 1, and threes from
-/// rank 1, of experts 2 and 3. It gives its weights only when rank 1 has sent what needs none.
+/// Tokens of rank 0. Its own experts, 0 and 1, produce rows of ones; rank 1's, 2 and 3, rows of
+/// threes. Rank 0 publishes its weights only when rank 1 has sent all that needs none.
 struct LateWeights {
   uint32_t topk, hidden;
   std::vector<int32_t> ids;    ///< [tokens, topk]
   std::vector<float> weights;  ///< likewise
 
   uint32_t tokens() const { return static_cast<uint32_t>(ids.size()) / topk; }
-  /// `rows`: of rank 1 that need none and leave first, at least. The results, by channel.
+  /// Returns the results, by channel. `rows`: rows of rank 1 that need no weights and must leave
+  /// first, at least.
   std::vector<uint16_t> combine(uint32_t rows) const {
     std::vector<uint16_t> out(tokens() * hidden);
     const auto all = World::in_process(2, "host", {.arena_bytes = size_t{2} << 20});
@@ -77,11 +78,11 @@ struct LateWeights {
                           {});
     const TensorView y = exchange.combine_buffer(received.handle);
     std::fill_n(y.as<uint16_t>(), 2 * 2 * tokens() * hidden,
-                owner ? kOne : kThree);  // Of two experts.
+                owner ? kOne : kThree);  // Two experts.
     if (owner) {
       const size_t pieces = rows * hidden / 8;
       EXPECT_GE(await_staged_pieces(world, 0, kThree, pieces).size(), pieces)
-          << "no weight is told yet";
+          << "no weight is published yet";
       EXPECT_EQ(staged_pieces(world, 0, kOneAndAHalf).size(), 0u);
     }
     exchange.combine({.y = y,
@@ -94,8 +95,8 @@ struct LateWeights {
   }
 };
 
-/// Of the first two tokens the second rank has a sum to make, of the others a row to send: a block
-/// that sends has one of each.
+/// The second rank has a sum to make of each of the first two tokens and a row to send of each
+/// other: a sending block has one of each kind.
 TEST(LowLatencyRowsThatAreAlone, LeaveBeforeSumsThatAwaitWeights) {
   const LateWeights late{.topk = 3,
                          .hidden = 1024,
@@ -105,8 +106,8 @@ TEST(LowLatencyRowsThatAreAlone, LeaveBeforeSumsThatAwaitWeights) {
   EXPECT_EQ(late.combine(2), std::vector<uint16_t>(4 * late.hidden, kTwo));
 }
 
-/// Sixteen tokens fill a warp, which has two rows of each but one: of seventeen in a row, however
-/// far apart a warp's lie. The one that it hoists comes before thirty.
+/// Sixteen tokens fill a warp, which has two rows of each token but one: every seventeenth,
+/// whatever the stride of a warp's tokens. The hoisted row precedes thirty others.
 TEST(LowLatencyRowsThatAreAlone, FillAWarpWithOthers) {
   LateWeights late{.topk = 2, .hidden = 64, .ids = {}, .weights = {}};
   std::vector<uint16_t> expected;

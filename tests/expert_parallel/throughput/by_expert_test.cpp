@@ -1,4 +1,4 @@
-/// Rows grouped by expert, and results that come home from there.
+/// Rows grouped by expert, and combines of results by expert.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 
@@ -7,7 +7,7 @@ namespace {
 
 struct Choices {
   uint32_t topk = 4, experts_a_rank = 5;
-  uint32_t more = 0;  ///< experts that ranks do not divide, fewer than ranks
+  uint32_t more = 0;  ///< further experts, fewer than ranks, so that the ranks do not divide them
 };
 
 class ExpertMajor : public OnDevice {
@@ -27,7 +27,7 @@ class ExpertMajor : public OnDevice {
   void expect_results_home(const Choices& choices);
 };
 
-/// Where a rank's received rows must lie: for each expert its rows, then padding.
+/// Expected order of a rank's received rows: per expert its rows, then padding.
 struct Grouped {
   std::vector<int32_t> offsets{0}, row_of, slots;
   std::vector<float> weights;
@@ -52,8 +52,8 @@ Grouped grouped(const Shape& shape, const Expected& received, uint32_t alignment
   return expected;
 }
 
-/// Rows and scales of every place, zeros in the padding; if that was not cleared, whatever it
-/// holds.
+/// Compares rows and scales of every place. Padding must be zeros if `cleared`; otherwise it may
+/// hold anything.
 std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
                                const Grouped& expected, const Expected& received,
                                uint32_t row_words, bool cleared) {
@@ -78,7 +78,7 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
   return "";
 }
 
-/// What `group` makes of an input, on any number of ranks.
+/// Checks the result of `group` on several numbers of ranks.
 template <class Group>
 void ExpertMajor::expect_rows_by_expert(Group group, const Choices& choices, bool cleared) {
   for (const uint32_t ranks : {1, 2, 4}) {
@@ -143,8 +143,8 @@ TEST_P(ExpertMajor, PaddingThatIsNotClearedLeavesTheRestAsItIs) {
   expect_rows_by_expert(at_once, {}, false);
 }
 
-// A block counts the picks before its rows or those from there on, whichever are fewer, four at a
-// time: with three picks a row, its rows begin anywhere among the four.
+// A block counts the choices before its rows or those from there on, whichever are fewer, four at a
+// time. With three choices per row, its rows begin anywhere within a group of four.
 TEST_P(ExpertMajor, EveryBlockOfAnyNumberFindsItsPlaces) {
   for (const uint32_t sms : {1u, 3u, 8u})
     expect_rows_by_expert(
@@ -181,7 +181,7 @@ TEST_P(ExpertMajor, MorePicksThanAWarpHasLanesAndUnequalRanksAreGroupedAlike) {
   }
 }
 
-/// A rank that has no room says so; the others' rows come, and the next call works.
+/// A rank without enough places raises an error; the others' rows arrive, and the next call works.
 TEST_P(ExpertMajor, TooManyRowsForThePlacesGivenAreThisRanksTroubleOnly) {
   const ExchangeCase exchange_case = case_of(2);
   const std::vector<Tokens> all = exchange_case.draw();
@@ -210,12 +210,13 @@ TEST_P(ExpertMajor, TooManyRowsForThePlacesGivenAreThisRanksTroubleOnly) {
   }));
 }
 
-/// What an expert makes of a token, in BF16.
+/// Returns an expert's result for a token, in BF16 precision.
 float result_of(int64_t expert, Row row, uint32_t column) {
   return from_bf16(expert_value(static_cast<uint32_t>(expert), row, column));
 }
 
-/// By rank, then pick: fp32 sums, rounded on the experts' rank and once more at home.
+/// Returns sums by rank, then choice: in fp32, rounded on the experts' rank and again on the
+/// owner's.
 std::vector<uint16_t> expected_home(const Shape& shape, const Tokens& mine, uint32_t rank,
                                     bool weighted) {
   std::vector<uint16_t> out;
@@ -229,7 +230,7 @@ std::vector<uint16_t> expected_home(const Shape& shape, const Tokens& mine, uint
           const size_t at = size_t{token} * shape.topk + choice;
           const int64_t id = mine.ids[at];
           if (!shape.holds(there, id)) continue;
-          // Of products that are exact in fp32, so that fused and separate roundings agree.
+          // These products are exact in fp32, so fused and separate rounding agree.
           const float value = result_of(id, {rank, token}, column);
           sum += weighted ? value * mine.weights[at] : value;
         }
@@ -244,7 +245,7 @@ void ExpertMajor::expect_results_home(const Choices& choices) {
   const ExchangeCase exchange_case = case_of(4, choices);
   const Shape& shape = exchange_case.shape;
   std::vector<Tokens> all = exchange_case.draw();
-  // Powers of two: a product with one is exact.
+  // Powers of two: products with them are exact.
   for (Tokens& tokens : all)
     for (float& weight : tokens.weights) weight = weight > 0.7f ? 0.5f : 0.25f;
   const auto worlds_of = worlds(4);
@@ -271,7 +272,7 @@ void ExpertMajor::expect_results_home(const Choices& choices) {
                         .by_expert = &rows,
                         .weighted = weighted},
                        *received.route, {.x = out.bf16_rows(exchange.options().hidden)});
-      rows.forget_rows();  // Whose places a combine reads, and not them.
+      rows.forget_rows();  // A combine reads the places of the rows, not the rows.
       exchange.wait();
       EXPECT_EQ(difference("out", out.read(), expected_home(shape, mine, world.rank(), weighted)),
                 "");

@@ -1,4 +1,4 @@
-/// BF16 rows that are cast to FP8 on their way: bit for bit what the documentation says.
+/// BF16 rows cast to FP8 in a dispatch, compared bit for bit with the documented definition.
 #include <bit>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-/// What goes wrong is named, on every rank alike where the ranks together can know it.
+/// Errors are named, and alike on every rank if the ranks together can know them.
 #include <fmt/format.h>
 
 #include "expert_parallel/ranks.hpp"
@@ -13,7 +13,7 @@ class Errors : public OnDevice {
   const ExchangeCase case_{.shape = {.ranks = kRanks, .experts = 12, .hidden = 16, .topk = 3},
                            .tokens = {8, 9, 10}};
 
-  /// Each rank dispatches `all`; what they threw.
+  /// Dispatches `all` on every rank; returns what each rank threw.
   Outcomes dispatch(const std::vector<Tokens>& all) {
     const auto ranks = worlds(kRanks);
     return run_ranks(ranks, [&](World& world) {
@@ -50,7 +50,7 @@ TEST_P(Errors, AnExpertTwiceInATokenIsNamedOnAllRanks) {
   }
 }
 
-/// -1 may stand in a token as often as it likes.
+/// -1 may occur in a token any number of times.
 TEST_P(Errors, NoExpertTwiceIsFine) {
   std::vector<Tokens> all = case_.draw();
   for (uint32_t choice = 0; choice < 3; ++choice) all[0].ids[choice] = -1;
@@ -215,7 +215,7 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
                                  {.x = {both.data() + 16, DataType::bfloat16, {4, 16}}});
               }),
               "out");
-    // None of this has done any harm.
+    // None of these calls has had an effect.
     exchange.combine({.y = received.x}, *received.route,
                      {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
@@ -223,7 +223,7 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
   }));
 }
 
-/// One rank combines where the others dispatch.
+/// One rank combines while the others dispatch.
 TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
   const auto ranks = worlds(kRanks);
   if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one kernel";

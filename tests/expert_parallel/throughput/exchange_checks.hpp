@@ -1,5 +1,5 @@
-/// What calls must have brought, compared bit for bit. The first difference is named; an empty
-/// string says that there is none.
+/// Compares results of calls bit for bit. Each function names the first difference; an empty string
+/// means none.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace tokenyard::test {
 
-/// What was received, with its metadata, once it is there.
+/// Compares received rows and their metadata, once they have arrived.
 inline std::string difference(ExpertParallel& exchange, const Received& received,
                               const Expected& expected) {
   exchange.wait();
@@ -41,7 +41,7 @@ struct CombineOptions {
   bool with_weights = false;
 };
 
-/// Runs the experts' part for a route, brings the results home, and compares them.
+/// Computes the experts' results for a route, combines them, and compares the sums.
 inline std::string difference_after_combine(ExpertParallel& exchange, const Received& received,
                                             const Shape& shape, const Tokens& mine,
                                             const Expected& expected, const CombineOptions& how) {
@@ -74,7 +74,7 @@ inline std::string difference_after_combine(ExpertParallel& exchange, const Rece
   return text;
 }
 
-/// Dispatch, the experts, combine.
+/// Dispatches, computes the experts' results, and combines.
 inline std::string difference_after_exchange(World& world, const ExchangeCase& exchange_case) {
   const std::vector<Tokens> all = exchange_case.draw();
   const Expected expected = expected_on(exchange_case.shape, all, world.rank());

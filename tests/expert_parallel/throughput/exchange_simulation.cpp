@@ -1,6 +1,6 @@
-// Suite `throughput`: dispatch and combine under adversarial delivery, schedules and memory, every
-// result compared bit for bit; in some runs a token that must be refused, in some a rank that stops
-// in the middle. Suite `throughput_wide`: the same on 48 and 72 ranks, more than a warp has lanes.
+// Suite `throughput`: dispatch and combine under adversarial delivery, schedules and memory; every
+// result is compared bit for bit. Some runs contain a token that must be refused, some a rank that
+// stops midway. Suite `throughput_wide`: the same on 48 and 72 ranks, more than a warp has lanes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,14 +52,14 @@ struct Drawn {
   ExchangeCase exchange;
   std::vector<uint32_t> sms;  ///< [ranks]
   std::vector<Step> steps;
-  RowFormat format;        ///< of Step::format
-  uint32_t spare = 0;      ///< places of Step::places
-  uint32_t alignment = 1;  ///< of Step::by_expert
-  bool waits = false;      ///< the host, in Step::by_expert_at_once
+  RowFormat format;        ///< for Step::format
+  uint32_t spare = 0;      ///< places beyond the rows, for Step::places
+  uint32_t alignment = 1;  ///< for Step::by_expert
+  bool waits = false;      ///< whether the host waits, for Step::by_expert_at_once
   ExpertParallelOptions::Tuning tuning;
-  std::vector<bool> in_place;  ///< [ranks] whether results lie where peers read them
+  std::vector<bool> in_place;  ///< [ranks] whether results are where peers can read them
   bool ends_in_discord = false;
-  uint32_t other = 0;  ///< rank of Step::other_rows
+  uint32_t other = 0;  ///< rank that differs, for Step::other_rows
 };
 
 RowFormat draw_format(Random& random) {
@@ -72,7 +72,7 @@ RowFormat draw_format(Random& random) {
   return format;
 }
 
-/// Options that only some steps use, where there is such a step.
+/// Reports options that only some steps use, if there is such a step.
 void note_used(SeedRun& run, const Drawn& drawn) {
   const auto has = [&](Step step) {
     return std::find(drawn.steps.begin(), drawn.steps.end(), step) != drawn.steps.end();
@@ -90,8 +90,8 @@ void note_used(SeedRun& run, const Drawn& drawn) {
   if (has(Step::other_rows)) run.option("other", drawn.other);
 }
 
-/// Experts mostly few, sometimes more than a warp has lanes; in half of the runs such that the
-/// ranks do not divide them. Of many a token may pick more than a warp has lanes.
+/// Draws mostly few experts, sometimes more than a warp has lanes; in half of the runs the ranks do
+/// not divide them. With many experts a token may choose more than a warp has lanes.
 void draw_experts(SeedRun& run, Shape& shape) {
   Random& random = run.random;
   const bool many = shape.ranks <= 8 && random.chance(64);
@@ -104,7 +104,8 @@ void draw_experts(SeedRun& run, Shape& shape) {
   shape.topk = run.option("topk", topk);
 }
 
-/// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
+/// Draws mostly few tokens, sometimes none; rows of one to a few pieces, sometimes of several
+/// segments.
 Drawn draw(SeedRun& run, uint32_t ranks) {
   Random& random = run.random;
   Drawn drawn;
@@ -112,7 +113,7 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   shape.ranks = run.option("ranks", ranks);
   draw_experts(run, shape);
   drawn.format = draw_format(random);
-  // Rows of FP8 fill pieces of 16 bytes.
+  // FP8 rows must fill pieces of 16 bytes.
   const uint32_t unit = drawn.format.type == DataType::float8_e4m3fn ? 16 : 8;
   shape.hidden = run.option(
       "hidden", shape.topk <= 32 && random.chance(64) ? 1200 : unit * random.between(1, 64 / unit));
@@ -129,11 +130,11 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   drawn.exchange.picking.one_expert = run.option("one_expert", random.chance(64));
   drawn.exchange.idx_is_int64 = run.option("idx_is_int64", random.chance(512));
   drawn.exchange.seed = static_cast<uint32_t>(random.next());
-  // Often: a call that fails while some of its blocks have hardly begun happens in no other way.
+  // Often: in no other run does a call fail while some of its blocks have hardly begun.
   drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(512));
   const uint32_t steps = ranks > 8 ? 1 : random.between(1, 2);
   for (uint32_t i = 0; i < steps; ++i) {
-    // Formats are many, so their step comes three times as often as any other.
+    // There are many formats, so their step is drawn three times as often as any other.
     const uint32_t number = random.below(kSteps + 2);
     const auto step = number < kSteps ? static_cast<Step>(number) : Step::format;
     run.option("step", kStepNames[static_cast<uint32_t>(step)]);
@@ -155,13 +156,13 @@ void require_none(const std::string& difference, const char* after) {
     throw simulation::SuiteFailure(fmt::format("after {}: {}", after, difference));
 }
 
-/// A token with an expert that does not exist must be refused by all ranks, and change nothing.
+/// Dispatches a token with an expert that does not exist: all ranks must refuse it, with no effect.
 void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
                     std::vector<Tokens> all) {
   World& world = exchange.world();
   uint32_t culprit = 0;
   while (culprit < world.size() && all[culprit].count == 0) ++culprit;
-  if (culprit == world.size()) return;  // Nobody has a token to be refused.
+  if (culprit == world.size()) return;  // No rank has a token to refuse.
   all[culprit].ids.back() = exchange_case.shape.experts + 3;
   const TokensOnDevice tokens(world.accelerator(), all[world.rank()], exchange_case.idx_is_int64);
   try {
@@ -173,7 +174,7 @@ void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
   throw simulation::SuiteFailure("an impossible expert was accepted");
 }
 
-/// The last rank sends again while the others combine: all must hear of it, and nobody may hang.
+/// The last rank dispatches while the others combine: all must raise an error, and none may hang.
 void expect_discord(ExpertParallel& exchange, const Received& received, const Tokens& mine,
                     const TokensOnDevice& tokens) {
   World& world = exchange.world();
@@ -192,8 +193,8 @@ void expect_discord(ExpertParallel& exchange, const Received& received, const To
   throw simulation::SuiteFailure("ranks made different calls and did not hear of it");
 }
 
-/// What was counted on the device: `dispatches` of the same tokens, and time spent waiting, since
-/// nobody starts a call at the very moment at which another rank does.
+/// Checks the statistics counted on the device: `dispatches` of the same tokens, and some time
+/// spent waiting, since no two ranks start a call at the very same moment.
 void require_load(const ExpertParallel& exchange, const Expected& expected, uint32_t dispatches) {
   const ExpertParallel::Load load = exchange.load();
   for (size_t expert = 0; expert < load.tokens_per_expert.size(); ++expert)
@@ -206,7 +207,7 @@ void require_load(const ExpertParallel& exchange, const Expected& expected, uint
     throw simulation::SuiteFailure("no wait for another rank was counted");
 }
 
-/// One rank's program.
+/// The program of one rank.
 void exchange_on(World& world, const Drawn& drawn) {
   const ExchangeCase& exchange_case = drawn.exchange;
   const Shape& shape = exchange_case.shape;
@@ -309,7 +310,7 @@ void run_suite(SeedRun& run) {
     constexpr const char* kFates[] = {"land", "vanish", "tear"};
     const uint32_t fate = run.random.below(std::size(kFates));
     run.option("fate", kFates[fate]);
-    // Of any size, since nobody knows how many steps the run will take.
+    // Over orders of magnitude, since the number of steps of the run is unknown.
     const uint64_t after = run.random.below(1u << run.random.between(8, 16));
     options.stop =
         simulation::RankStop{.rank = run.option("stops", run.random.below(options.ranks)),
@@ -322,59 +323,59 @@ void run_suite(SeedRun& run) {
   result.require_clean_after(options.stop);
 }
 
-/// The epoch is read by every block and advanced by the last one that has: without acq_rel an early
-/// load could see the late store.
+/// Every block reads the epoch, and the last one to have done so advances it: without acq_rel an
+/// early load could see the late store.
 constexpr const char* kNoLoadBuffering =
-    "shows only where loads are delayed beyond later stores (load buffering), which no machine "
-    "that "
-    "runs threads in program order does";
-/// Deadline::fail publishes its report so. (Places inside the words of device/ are those of waits
-/// that fail; all others are named by the kernel's line.)
+    "shows only if loads are delayed beyond later stores (load buffering), which no machine does "
+    "that runs threads in program order";
+/// Deadline::fail publishes its report this way. (Places inside device/ are those of failing waits;
+/// all others are named by the kernel's line.)
 constexpr const char* kReadByHostCode =
     "orders plain memory that only host code reads, and host code is not instrumented";
-/// The counts' record, the alarm, the report, what people may look at.
+/// The counts record, the abort flag, the report, and statistics.
 constexpr const char* kOwnHost =
-    "is between a rank's kernel and its own host code, which the model counts to the rank's GPU";
-/// What hellos speak of was done by kernels before this one.
+    "is between a rank's kernel and its own host code, which the model places on the rank's GPU";
+/// Ready words announce work of earlier kernels.
 constexpr const char* kKernelEnded =
-    "orders accesses of kernels that have ended; the model takes that for a proxy fence, PTX does "
-    "not say so";
+    "orders accesses of kernels that have ended; the model treats the end of a kernel as a proxy "
+    "fence, which PTX does not promise";
 constexpr const char* kFencedLater =
-    "gives the fence after it something to order, which has ended with its kernel (see there); the "
-    "block meets again before its rows move";
+    "only precedes a fence, which orders accesses of kernels that have ended (see there); the "
+    "block "
+    "synchronizes again before its rows move";
 constexpr const char* kNobodyWatches =
-    "orders rows for kernels that watch a call under way: suite readiness has them, this one looks "
-    "when the call has ended";
+    "orders rows for kernels that watch a running call: suite readiness has them, this one reads "
+    "after the call has ended";
 constexpr const char* kFencedAgain = "fetch_rows has a fence of its own before the first copy";
 constexpr const char* kFencedByMovers =
-    "movers fence once more when they have greeted, after the block has met and before their first "
-    "copy";
+    "movers fence again after they have the ready words, after the block has synchronized and "
+    "before their first copy";
 constexpr const char* kSenderAwaitedCopies =
-    "is about rows that came by bulk copies; their sender awaited those before it told, which the "
-    "model takes for the way across the proxies and PTX does not say so";
+    "concerns rows stored by bulk copies; their sender waited for those before it signalled, which "
+    "the model treats as a proxy fence, and PTX does not promise that";
 
 const bool registered = simulation::add_suite(
     {.name = "throughput",
      .what = "dispatch and combine of every shape, exact under adversarial delivery",
      .run = run_suite,
-     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:86", kNoLoadBuffering},
-                   {Fault::acquire_made_relaxed, "call_kernel.hpp:86", kNoLoadBuffering},
+     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:91", kNoLoadBuffering},
+                   {Fault::acquire_made_relaxed, "call_kernel.hpp:91", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
                    {Fault::sys_made_gpu, "wait.hpp:99", kOwnHost},
-                   {Fault::sys_made_gpu, "call_kernel.hpp:100", kOwnHost},
-                   {Fault::sys_made_gpu, "report_kernel.hpp:32", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:105", kOwnHost},
+                   {Fault::sys_made_gpu, "report_kernel.hpp:34", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},
-                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:230", kKernelEnded},
-                   {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:118", kKernelEnded},
-                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:53", kKernelEnded},
+                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:235", kKernelEnded},
+                   {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:121", kKernelEnded},
+                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:56", kKernelEnded},
                    {Fault::proxy_fence_removed, "dispatch_by_expert_kernel.hpp:27",
                     kFencedByMovers},
                    {Fault::proxy_fence_removed, "arrived_rows_kernel.hpp:91", kSenderAwaitedCopies},
-                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:51", kFencedLater},
+                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:53", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
-                   {Fault::store_dropped, "readiness_kernel.hpp:72", kNobodyWatches}},
+                   {Fault::store_dropped, "readiness_kernel.hpp:73", kNobodyWatches}},
      .seeds = 2000});
 
 const bool registered_wide =

@@ -18,7 +18,7 @@ class Exchange : public OnDevice {
 TEST_P(Exchange, WorksForEveryNumberOfRanks) {
   for (const uint32_t ranks : {1, 2, 3, 4, 5, 8, 16}) {
     SCOPED_TRACE(ranks);
-    if (GetParam() == "cuda" && ranks > 8) continue;  // More blocks than a GPU has room for.
+    if (GetParam() == "cuda" && ranks > 8) continue;  // More blocks than fit on a GPU.
     std::vector<uint32_t> tokens;
     for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(7 + 5 * rank % 13);
     check({.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 64, .topk = 4},
@@ -49,7 +49,7 @@ TEST_P(Exchange, WorksForEveryNumberOfPicks) {
   }
 }
 
-/// Every remainder, and fewer experts than ranks, of which the last ones then hold none.
+/// Every remainder, and fewer experts than ranks, so that the last ranks hold none.
 TEST_P(Exchange, WorksForExpertsThatTheRanksDoNotDivide) {
   for (const auto& [ranks, experts] : {std::pair{3u, 8u},
                                        {2u, 5u},
@@ -69,7 +69,7 @@ TEST_P(Exchange, WorksForExpertsThatTheRanksDoNotDivide) {
   }
 }
 
-/// Every choice then weighs 1, on ranks that give none.
+/// On ranks that give no weights, every choice has weight 1.
 TEST_P(Exchange, WeightsMayBeLeftOut) {
   const ExchangeCase given{.shape = {}, .tokens = {9, 4, 0, 17}, .picking = {.none = 0.2}};
   const auto all = worlds(4);

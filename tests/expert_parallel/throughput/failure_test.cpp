@@ -1,4 +1,4 @@
-/// Ranks that do not answer: the others say who and in which phase, and nothing of theirs hangs.
+/// Ranks that do not answer: the others name the rank and the phase, and none of their calls hangs.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -14,10 +14,10 @@ namespace {
 const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 16, .topk = 2},
                          .tokens = {8, 9, 10}};
 
-/// Warps of one block await both at once.
+/// Warps of one block wait for both at once.
 const auto kFirstPhase = ::testing::AnyOf("dispatch: ready flag", "dispatch: counts");
 
-/// Long enough for whatever does not wait for an absent rank, on a busy machine too.
+/// Long enough for everything that does not wait for an absent rank, even on a busy machine.
 constexpr std::chrono::seconds kTimeout{2};
 
 std::vector<std::unique_ptr<World>> impatient_worlds() {
@@ -63,7 +63,7 @@ TEST(Failure, ARankThatNeverCombinesIsNamed) {
   }
 }
 
-/// After a failure the object says so again and again, and its memory stays out of use.
+/// After a failure the object keeps raising it, and its memory stays unused.
 TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
   const auto worlds = impatient_worlds();
   const std::vector<Tokens> all = kCase.draw();
@@ -94,7 +94,7 @@ TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
 
 TEST(Failure, CancelEndsAWaitingDispatch) {
   constexpr std::chrono::seconds kForEver{60};
-  // Whatever waits is interrupted now and then: that tells when rank 0's dispatch does.
+  // Every wait calls `interrupt` now and then, which shows that rank 0's dispatch is waiting.
   std::atomic<bool> dispatching = false, waiting = false;
   auto worlds = World::in_process(
       2, "host", {.timeout = kForEver, .arena_bytes = size_t{16} << 20, .interrupt = [&] {

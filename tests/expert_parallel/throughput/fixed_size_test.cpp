@@ -1,5 +1,5 @@
-/// Calls that no host waits for: outputs of a fixed size, equal bit for bit to those of the waiting
-/// form where rows came, and marked where none did.
+/// Calls that no host waits for: outputs of fixed size, equal bit for bit to those of waiting calls
+/// where rows arrived, and marked where none did.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "expert_parallel/throughput/replay.hpp"
@@ -15,7 +15,7 @@ constexpr uint32_t kPlaces = 90;
 
 class FixedSize : public OnDevice {};
 
-/// The valid part of a fixed output as the waiting form would have it.
+/// Returns the valid part of a fixed-size output, as a waiting call would return it.
 Received valid_part(const Received& fixed, const Expected& expected) {
   Received valid = fixed;
   valid.rows = static_cast<uint32_t>(expected.rows.size());
@@ -57,7 +57,7 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
               expected.rows_from);
     EXPECT_EQ(read_back(accelerator, received.tokens_per_expert_on_device.as<uint32_t>(), 4),
               expected.tokens_per_expert);
-    // On the same route, again and home.
+    // A second dispatch and a combine on the same route.
     const Received again = exchange.dispatch({.x = tokens.input().x}, *received.route);
     EXPECT_EQ(difference(exchange, valid_part(again, expected), expected), "");
     std::vector<uint16_t> y = expert_rows(kCase.shape, expected, world.rank());
@@ -72,8 +72,8 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
   }));
 }
 
-// On a GPU the calls before it have hardly begun when the host begins to wait for its counts: what
-// they find must not be taken for those.
+// On a GPU the earlier calls have hardly begun when the host starts to wait for its counts; it must
+// not take their counts for its own.
 TEST_P(FixedSize, ACallThatWaitsLearnsItsOwnCountsBehindCallsThatDoNot) {
   const auto all = worlds(4);
   ExchangeCase other = kCase;
@@ -101,7 +101,7 @@ TEST_P(FixedSize, EveryRankMayHaveItsOwnNumberOfPlaces) {
     ExpertParallel exchange(world, kCase.options());
     const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
     DispatchInput input = tokens.input();
-    // Rank 0 waits, the others have places to spare.
+    // Rank 0 waits; the others have spare places.
     input.received_tokens_max = world.rank() == 0 ? 0 : 70 + 10 * world.rank();
     const Received received = exchange.dispatch(input);
     EXPECT_EQ(difference(exchange, valid_part(received, expected), expected), "");
@@ -198,7 +198,7 @@ TEST_P(FixedSize, TooFewPlacesByExpertAreNamed) {
   }));
 }
 
-/// What throughput_graph_gpu_test.cpp has a graph replay, as calls made anew.
+/// The calls that throughput/graph_gpu_test.cpp replays from a graph, made anew each time.
 TEST_P(FixedSize, TheSameCallsRunOverOtherData) {
   for (const uint32_t ranks : {1, 3}) {
     const auto all = worlds(ranks);
@@ -206,13 +206,14 @@ TEST_P(FixedSize, TheSameCallsRunOverOtherData) {
       const size_t before = world.arena().used();
       check_throughput_replays(world, replayed_throughput(ranks),
                                [](Stream, const std::function<void()>& body) { return body; });
-      // All is given back: the object went in order, although its stream had gone before it.
+      // Everything is freed: the object was closed properly although its stream was destroyed
+      // before it.
       EXPECT_EQ(world.arena().used(), before);
     }));
   }
 }
 
-/// What was received, how long others were waited for, and when blocks did what.
+/// Counts of tokens, waits for other ranks, and times of blocks' moments.
 TEST_P(FixedSize, CallsLeaveNumbersBehind) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();
@@ -241,7 +242,7 @@ TEST_P(FixedSize, CallsLeaveNumbersBehind) {
   }));
 }
 
-/// A prediction that is off by no byte.
+/// The prediction is exact to the byte.
 TEST_P(FixedSize, MemoryIsPredicted) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();

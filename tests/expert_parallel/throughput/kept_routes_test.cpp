@@ -1,5 +1,5 @@
-/// A route keeps what calls on it read, and no rows: many may be kept where the rows of a few find
-/// room, as a trainer does that keeps one a layer until its backward pass.
+/// A route keeps what calls on it read, and no rows. So many routes fit where the rows of only a
+/// few do, as in a trainer that keeps one per layer until its backward pass.
 #include "expert_parallel/by_expert/expert_rows_layout.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
@@ -24,15 +24,15 @@ class KeptRoutes : public OnDevice {
   }
 };
 
-/// One layer's tokens, of both ranks.
+/// Returns one layer's tokens on both ranks.
 std::vector<Tokens> drawn(uint32_t layer) {
   ExchangeCase with_seed = kCase;
   with_seed.seed = layer + 1;
   return with_seed.draw();
 }
 
-/// Forward with a layer's rows still there when the next layer's come, then back to the first:
-/// every route's rows are dispatched again and combined.
+/// Goes forward with a layer's rows still present when the next layer's arrive, then back to the
+/// first: every route's rows are dispatched again and combined.
 TEST_P(KeptRoutes, AreManyWhereTheRowsOfFewLayersFindRoom) {
   constexpr uint32_t kLayers = 40;
   const auto all = narrow_worlds();
@@ -72,7 +72,7 @@ TEST_P(KeptRoutes, AreManyWhereTheRowsOfFewLayersFindRoom) {
   }));
 }
 
-/// A rank's exchange with a layer's tokens, and what its calls keep.
+/// A rank's exchange with a layer's tokens, and memory that its calls keep.
 struct Keeping {
   Keeping(World& of_rank, const std::vector<Tokens>& tokens_of)
       : world(of_rank),
@@ -82,7 +82,7 @@ struct Keeping {
         memory(memory_of(exchange, kCase.tokens[world.rank()], rows)),
         idle(world.arena().used()) {}
 
-  /// Of the arena, once all calls have ended.
+  /// Returns bytes used in the arena once all calls have ended.
   size_t used() {
     exchange.wait();
     return world.arena().used() - idle;
@@ -91,12 +91,12 @@ struct Keeping {
   World& world;
   ExpertParallel exchange;
   const TokensOnDevice tokens;
-  const uint32_t rows;  ///< that the rank receives
+  const uint32_t rows;  ///< rows that the rank receives
   const ExpertParallel::Memory memory;
   const size_t idle;
 };
 
-/// No byte more or less than predicted, whichever goes first.
+/// Exactly the predicted bytes, in whatever order objects are dropped.
 TEST_P(KeptRoutes, KeepWhatIsPredicted) {
   const auto all = worlds(2);
   const std::vector<Tokens> tokens_of = drawn(0);
@@ -127,7 +127,7 @@ TEST_P(KeptRoutes, KeepWhatIsPredicted) {
       const Received nothing = exchange.dispatch(DispatchInput{});
       EXPECT_EQ(used(), memory_of(exchange, 0, 0).kept_bytes);
     }
-    // Rows dispatched again are their own, by which the route keeps no more.
+    // Rows dispatched again have memory of their own, so the route keeps no more.
     const Route route = *exchange.dispatch(tokens.input()).route;
     {
       const Received again = exchange.dispatch({.x = tokens.input().x}, route);
@@ -137,7 +137,8 @@ TEST_P(KeptRoutes, KeepWhatIsPredicted) {
   }));
 }
 
-/// What a combine reads of rows by expert stays when they go, whoever made them.
+/// Everything that a combine reads stays when the caller drops the rows, whichever call grouped
+/// them.
 TEST_P(KeptRoutes, OfRowsByExpertThatAreForgottenWhereTheyLieIsKept) {
   const auto all = worlds(2);
   const std::vector<Tokens> tokens_of = drawn(0);
@@ -205,8 +206,8 @@ TEST_P(KeptRoutes, OfCallsThatNoHostWaitsForKeepPlacesAndNoRows) {
   }));
 }
 
-/// Rows that die while a combine on another stream reads them go to no later call of the stream
-/// that they came on; nor do those that were recorded.
+/// Rows dropped while a combine on another stream reads them are not reused by a later call on the
+/// stream that they were received on; nor are recorded ones.
 TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
   const auto all = worlds(2);
   const std::vector<Tokens> tokens_of = drawn(0), others_of = drawn(1);
@@ -216,7 +217,7 @@ TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
     const Stream first = accelerator.make_stream(), second = accelerator.make_stream();
     {
       ExpertParallelOptions options = kCase.options();
-      options.sms = 4;  // A GPU has multiprocessors for calls of both at once.
+      options.sms = 4;  // A GPU has multiprocessors for calls of both exchanges at once.
       ExpertParallel exchange(world, options);
       ExpertParallel another(world, options);
       const TokensOnDevice tokens(accelerator, tokens_of[rank], true);
@@ -243,7 +244,7 @@ TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
         received->record_stream(second);
         accelerator.copy(seen.data(), received->x.data, expected.x.size() * 2, second);
         received.reset();
-        // Takes the place of the rows as soon as anybody may.
+        // Reuses the memory of the rows as soon as that is allowed.
         const Received after = another.dispatch(others.input(), first);
         exchange.wait(second);
         another.wait(first);
@@ -258,7 +259,7 @@ TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
 
 INSTANTIATE_ON_DEVICES(KeptRoutes);
 
-/// Peers may still write to either.
+/// Peers may still write to both.
 TEST(KeptRoutesOnHost, AFailedCallsRowsAndRouteBothStayOutOfUse) {
   const auto all = World::in_process(
       2, "host", {.timeout = std::chrono::seconds(1), .arena_bytes = size_t{4} << 20});
@@ -283,8 +284,8 @@ TEST(KeptRoutesOnHost, AFailedCallsRowsAndRouteBothStayOutOfUse) {
   }));
 }
 
-/// Rows that a combine reads in place on another stream go to no later call of the stream that they
-/// came on before it has ended, whoever has dropped them.
+/// Rows that a combine reads in place on another stream are not reused on the stream that they were
+/// received on before it has ended, even if the caller has dropped them.
 TEST(KeptRoutesOnHost, LeaveRowsToACombineOnAnotherStream) {
   const auto worlds =
       recording_worlds(1, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20});
@@ -318,7 +319,7 @@ TEST(KeptRoutesOnHost, LeaveRowsToACombineOnAnotherStream) {
   gpu.let_go(other);
 }
 
-/// A graph's replays know addresses: of captured calls the route keeps all that they use.
+/// Replays of a graph use fixed addresses: the route keeps all memory that captured calls use.
 TEST(KeptRoutesOnHost, OfCapturedCallsKeepTheirRows) {
   const auto worlds =
       recording_worlds(1, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20});
@@ -347,12 +348,12 @@ TEST(KeptRoutesOnHost, OfCapturedCallsKeepTheirRows) {
                        {.x = out.bf16_rows(exchange.options().hidden)});
     });
     EXPECT_EQ(world.arena().used() - idle, memory.kept_bytes);
-    // What comes in between lies elsewhere.
+    // Memory of calls in between must be elsewhere.
     const Received other = exchange.dispatch(others.input());
     replay();
     EXPECT_EQ(difference(exchange, other, expected_on(alone.shape, others_of, 0)), "");
   }
-  for (int i = 0; i < 10; ++i) world.arena().used();  // Events are not done when first asked for.
+  for (int i = 0; i < 10; ++i) world.arena().used();  // Events are not done when first queried.
   EXPECT_EQ(world.arena().used(), idle);
 }
 

@@ -1,5 +1,5 @@
-/// Ranks that share a GPU launch one grid, so all of them launch a collective kernel in one shape,
-/// however many experts each of them holds.
+/// Ranks that share a GPU launch one grid, so all ranks launch a collective kernel in one shape,
+/// however many experts each rank holds.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-/// A mover whose call fails while it works: its lanes look one by one, and may see different
-/// answers, but go on as one warp.
+/// A mover whose call fails while it works: its lanes check one by one and may see different
+/// answers, but must continue as one warp.
 #include "expert_parallel/throughput/kernels/move_rows_kernel.hpp"
 
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@ namespace move_rows_test {
 
 struct MoverParams {
   DispatchParams dispatch;
-  uint32_t* moved;  ///< [32] what each lane of the mover was told
+  uint32_t* moved;  ///< [32] the mover's result in each lane
 };
 
-/// The first warp has no rows to move; the second one fails the call meanwhile.
+/// The first warp has no rows to move; the second fails the call meanwhile.
 void move_while_failing(const MoverParams& params) {
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params.dispatch, 2);
@@ -37,7 +37,7 @@ void move_while_failing(const MoverParams& params) {
 }
 DEFINE_HOST_KERNEL(move_while_failing_kernel, move_while_failing, MoverParams, DispatchShared, 64)
 
-/// How many of the mover's lanes were told that all rows have been moved.
+/// Returns how many of the mover's lanes returned that all rows have been moved.
 uint32_t lanes_that_moved(World& world) {
   Accelerator& accelerator = world.accelerator();
   ErrorRecord failure(accelerator, world.abort_flag());
@@ -73,11 +73,11 @@ TEST(RowMover, LanesAgreeWhetherTheCallHasFailed) {
       ++runs[lanes_that_moved(world)];
     }).require_clean();
   }
-  // Some runs fail early and some late, or the test would show nothing.
+  // Some runs must fail early and some late, or the test shows nothing.
   EXPECT_GT(runs[0], 0u);
   EXPECT_GT(runs[kWarpLanes], 0u);
   for (uint32_t lanes = 1; lanes < kWarpLanes; ++lanes)
-    EXPECT_EQ(runs[lanes], 0u) << lanes << " lanes of 32 were told that their rows had moved";
+    EXPECT_EQ(runs[lanes], 0u) << lanes << " lanes of 32 returned that their rows had moved";
 }
 
 }  // namespace move_rows_test

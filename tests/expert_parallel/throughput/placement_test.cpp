@@ -1,4 +1,4 @@
-/// Experts that do not live by their numbers: several places for a hot one, unequal ranks.
+/// Expert maps: several places for a hot expert, unequal ranks.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 
@@ -7,7 +7,7 @@ namespace {
 
 class Placement : public OnDevice {};
 
-// 3 ranks of 4 places for 7 experts: expert 2 has three places, expert 5 two, two places are empty.
+// 3 ranks of 4 places for 7 experts: expert 2 has three places, expert 5 two, and two are empty.
 const std::vector<int32_t> kExpertAt{2, 0, 5, -1, 1, 2, 3, 4, 6, 5, 2, -1};
 constexpr uint32_t kExperts = 7;
 const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 12, .hidden = 40, .topk = 3},
@@ -24,7 +24,7 @@ std::vector<int32_t> uneven_places() {
   return expert_at;
 }
 
-/// Tokens that name experts, and the same by places as place_choices.hpp says.
+/// Tokens that choose experts, and the same tokens by place, as place_choices.hpp defines.
 struct Placed {
   std::vector<Tokens> given, by_place;
 };
@@ -66,7 +66,7 @@ TEST_P(Placement, TokensGoToThePlacesOfTheirExperts) {
                                          {.in_place = false, .with_weights = true}),
                 "");
     }
-    // Back to numbers.
+    // Back to places by number.
     exchange.set_expert_map({});
     const TokensOnDevice tokens(world.accelerator(), tokens_of.by_place[world.rank()], true);
     EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()), expected), "");
@@ -126,10 +126,10 @@ TEST_P(Placement, PlacesThatCannotBeAreNamedOnAllRanks) {
     std::vector<int32_t> without_1 = kExpertAt;
     without_1[4] = -1;
     EXPECT_EQ(seen(without_1), "none for expert 1 of 7");
-    EXPECT_EQ(seen(std::vector<int32_t>(12, 0)), "1");  // Fewer experts than a token picks.
+    EXPECT_EQ(seen(std::vector<int32_t>(12, 0)), "1");  // Fewer experts than choices per token.
     std::vector<int32_t> mine = kExpertAt;
     if (world.rank() == 2) std::swap(mine[0], mine[1]);
-    EXPECT_EQ(seen(mine), "others");
+    EXPECT_EQ(seen(mine), "another map");
     EXPECT_EQ(seen(kExpertAt), "accepted");
   }));
 }

@@ -1,4 +1,4 @@
-/// Plans are arithmetic, so all of them can be tried.
+/// Plans are pure arithmetic, so many can be checked.
 #include "expert_parallel/throughput/host/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Plan, ShortRowsHaveMoreMovers) {
   EXPECT_EQ(movers(7168), 3u);
 }
 
-// What a group takes for a row hardly depends on its length.
+// A group's time per row hardly depends on the row's length.
 TEST(Plan, ShortRowsAreSummedByMoreGroups) {
   const std::map<uint32_t, uint32_t> groups = {{512, 4},    {4096, 4},   {8192, 3},
                                                {10'240, 2}, {14'336, 2}, {28'672, 2}};
@@ -65,7 +65,7 @@ TEST(Plan, ShortRowsAreSummedByMoreGroups) {
                                 AcceleratorKind::gpu, kH200);
     EXPECT_EQ(plan.combine_groups, expected) << row_bytes;
     EXPECT_LE(plan.combine_groups * plan.combine.stages, kCombineStagesMax) << row_bytes;
-    // All but the warp that brings weights home are shared out evenly, and hold a segment.
+    // All warps but the one that fetches weights are divided evenly, and can hold a segment.
     const uint32_t of_group = plan.combine_warps / plan.combine_groups;
     EXPECT_EQ(plan.combine_groups * of_group + 1, plan.combine_warps) << row_bytes;
     EXPECT_LE(plan.combine.segment_bytes, (of_group - 1) * kWarpLanes * kPiecesALane * 16)
@@ -177,7 +177,7 @@ TEST(Plan, SharesCoverEveryTokenOnce) {
   }
 }
 
-/// A claim takes as long as a few rows do, so small calls leave nothing to be claimed.
+/// A claim takes as long as a few rows, so small calls leave nothing to claim.
 TEST(Plan, GroupsOfACombineKeepAllOfAFewTokens) {
   Plan plan{};
   plan.pulls_kept_percent = 75;
@@ -188,7 +188,7 @@ TEST(Plan, GroupsOfACombineKeepAllOfAFewTokens) {
   EXPECT_EQ(share_of_pulls(4096, 32, plan), 96u);
 }
 
-/// No two words of a window overlap, and all lie within it.
+/// No two words of a window overlap, and all are within it.
 TEST(Control, WordsAreApart) {
   const ControlLayout layout{.ranks = 3, .blocks_max = 2, .local_experts_max = 5, .rows_max = 7};
   std::vector<bool> taken(layout.bytes());

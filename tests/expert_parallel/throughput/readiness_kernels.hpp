@@ -1,5 +1,5 @@
-/// A kernel that watches a dispatch: it takes the rows of a source, or of an expert, as soon as
-/// they are here, as a grouped GEMM would.
+/// A kernel that watches a dispatch: it reads the rows of a source, or of an expert, as soon as
+/// they have arrived, as a grouped GEMM would.
 #pragma once
 
 #include "device/device.hpp"
@@ -14,14 +14,15 @@ struct WatchParams {
   const uint32_t* experts_ready;  ///< [local experts]
   const uint32_t* x;              ///< [rows, row_words]
   const int32_t* topk_idx;        ///< [rows, topk]
-  const uint32_t* first_rows;     ///< [ranks + 1] of each source
+  const uint32_t* first_rows;     ///< [ranks + 1] first row of each source
   uint32_t ranks, local_experts, row_words, topk;
-  uint32_t* of_sources;  ///< [ranks] zeros; sums of the words of a source's rows, modulo 2^32
-  uint32_t* of_experts;  ///< [local experts] zeros; of those that name an expert
+  uint32_t* of_sources;  ///< [ranks] sums of the words of each source's rows, modulo 2^32; start as
+                         ///< zeros
+  uint32_t* of_experts;  ///< [local experts] the same over rows of each expert
   WaitContext wait_context;
 };
 
-/// By one block: the sum of the words of the rows [first, end) for which `counts(row)` holds.
+/// Adds up the words of the rows [first, end) for which `counts(row)` holds. Called by one block.
 template <class Counts>
 DEVICE void add_rows(const WatchParams& params, uint32_t first, uint32_t end, Counts counts,
                      uint32_t* to) {
@@ -34,8 +35,8 @@ DEVICE void add_rows(const WatchParams& params, uint32_t first, uint32_t end, Co
   add<Order::relaxed, Scope::gpu>(to, sum);
 }
 
-/// By the whole block, which then meets: false if it waits for nothing any more. Acquire: rows that
-/// the word speaks of may be read from here on.
+/// Waits for a ready word; returns false if the call has failed. Called by the whole block, which
+/// synchronizes. Acquire: orders the rows that the word announces before our loads.
 DEVICE bool await_ready(const Deadline& deadline, WatchPhase phase, uint32_t index,
                         const uint32_t* word) {
   Awaited what{.phase = static_cast<uint32_t>(phase), .rank = index, .expected = 1};
@@ -46,7 +47,7 @@ DEVICE bool await_ready(const Deadline& deadline, WatchPhase phase, uint32_t ind
   return !block::any(!ready);
 }
 
-/// A block a source, then a block an expert.
+/// One block per source, then one block per expert.
 DEVICE void watch(const WatchParams& params) {
   const Deadline deadline = params.wait_context.start();
   const uint32_t rows = params.first_rows[params.ranks];
@@ -60,14 +61,15 @@ DEVICE void watch(const WatchParams& params) {
   }
   const uint32_t expert = block::index() - params.ranks;
   if (!await_ready(deadline, WatchPhase::expert, expert, params.experts_ready + expert)) return;
-  // Ids of rows that have not come yet are whatever was there before; so the others are asked only
-  // of sources that are here.
+  // Ids of rows that have not arrived are stale, so only rows of sources that have arrived are
+  // examined.
   add_rows(
       params, 0, rows,
       [&](uint32_t row) {
         uint32_t source = 0;
         while (row >= params.first_rows[source + 1]) ++source;
-        // All lanes of a warp look, and may see different answers: one that sees a 1 may count.
+        // All lanes of a warp load the word and may see different values; a lane that sees 1 may
+        // count.
         if (load<Order::acquire, Scope::gpu>(params.sources_ready + source) == 0) return false;
         for (uint32_t choice = 0; choice < params.topk; ++choice)
           if (params.topk_idx[size_t{row} * params.topk + choice] == static_cast<int32_t>(expert))

@@ -1,6 +1,6 @@
-// Suite `readiness`: rows that other ranks store, the words that say they are here, and a kernel
-// part that takes them as soon as they say so. The end of a dispatch as it is, around the same
-// words, with nothing else that could order its rows.
+// Suite `readiness`: rows stored by other ranks, the words that announce them, and part of a kernel
+// that reads the rows as soon as they are announced. It uses the end of a dispatch unchanged,
+// around the same words, with nothing else that could order its rows.
 #include <fmt/format.h>
 
 #include <vector>
@@ -23,7 +23,7 @@ using throughput::Watched;
 constexpr uint32_t kSenders = 2;  ///< Blocks of a source, here its warps.
 constexpr uint32_t kRowWords = 40;
 
-/// What a rank keeps for its peers to write.
+/// Memory of a rank that its peers write.
 struct ArrivalWindow {
   static size_t rows(uint32_t source, uint32_t sender) {
     return (size_t{source} * kSenders + sender) * kRowWords * sizeof(uint32_t);
@@ -39,11 +39,11 @@ enum class ArrivalPhase : uint32_t { finished, source, expert };
 struct ArrivalParams {
   uint32_t rank, ranks;
   bool knows_experts;
-  uint64_t window;  ///< of every rank, from its arena's base
+  uint64_t window;  ///< offset in every rank's arena
   PeerArray<std::byte> arenas;
-  Readiness readiness;        ///< an expert a source, whose rows alone name it
-  uint32_t* taken;            ///< [ranks] sums of a source's words, by its word
-  uint32_t* taken_by_expert;  ///< [ranks] likewise
+  Readiness readiness;        ///< one expert per source; only that source's rows use it
+  uint32_t* taken;            ///< [ranks] sums of a source's words, read after its ready word
+  uint32_t* taken_by_expert;  ///< [ranks] the same, after its expert's ready word
   WaitContext wait_context;
 };
 
@@ -57,7 +57,7 @@ DEVICE Peer<T> arrival_at(const ArrivalParams& params, uint32_t rank, size_t off
       .template as<T>();
 }
 
-/// A warp of block 0: its rows to every rank, then the word that says so.
+/// Stores rows to every rank, then the word that announces them. Called by a warp of block 0.
 DEVICE void send_rows(const ArrivalParams& params) {
   const uint32_t sender = warp::index();
   for (uint32_t to = 0; to < params.ranks; ++to) {
@@ -73,7 +73,7 @@ DEVICE void send_rows(const ArrivalParams& params) {
   }
 }
 
-/// Block 0, as at the end of a dispatch.
+/// The role of block 0, as at the end of a dispatch.
 DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadline& deadline) {
   for (uint32_t source = thread::index(); source < params.ranks; source += block::threads())
     throughput::note_named(params.readiness, source, source);
@@ -94,7 +94,7 @@ DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadline& deadli
   watched.all_finished();
 }
 
-/// By one thread: the words of a source's rows, once `ready` says that they are here.
+/// Adds up the words of a source's rows, once `ready` announces them. Called by one thread.
 DEVICE void take_rows(const ArrivalParams& params, const CallDeadline& deadline, ArrivalPhase phase,
                       uint32_t source, const uint32_t& ready, uint32_t& taken) {
   Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = 1};
@@ -174,10 +174,10 @@ void run_suite(SeedRun& run) {
 
 const bool registered = simulation::add_suite(
     {.name = "readiness",
-     .what = "rows may be read once a dispatch's words say that they are here",
+     .what = "rows may be read once a dispatch's words announce them",
      .run = run_suite,
      .explained = {{simulation::Fault::sys_made_gpu, "wait.hpp:99",
-                    "shows only where a host rings the alarm, as for the ranks that stop in suite "
+                    "shows only if a host sets the abort flag, as for ranks that stop in suite "
                     "throughput"}},
      .seeds = 2000});
 

@@ -1,4 +1,4 @@
-/// Kernels that start on rows before all have come.
+/// Kernels that start on rows before all rows have arrived.
 #include <numeric>
 
 #include "device/accelerator.hpp"
@@ -21,14 +21,14 @@ ExchangeCase case_of(uint32_t ranks) {
 
 class Readiness : public OnDevice {};
 
-/// A stream beside the default one.
-class Beside {
+/// A stream besides the default one.
+class SideStream {
  public:
-  explicit Beside(Accelerator& accelerator)
+  explicit SideStream(Accelerator& accelerator)
       : accelerator_(accelerator), stream_(accelerator.make_stream()) {}
-  ~Beside() { accelerator_.free_stream(stream_); }
-  Beside(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
+  ~SideStream() { accelerator_.free_stream(stream_); }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
   Stream stream() const { return stream_; }
 
  private:
@@ -41,7 +41,7 @@ struct Sums {
   bool operator==(const Sums&) const = default;
 };
 
-/// What the kernel must find, from the rows as they have to be.
+/// Returns the sums that the kernel must find, computed from the expected rows.
 Sums expected_sums_of(const Shape& shape, const Expected& expected) {
   Sums sums{std::vector<uint32_t>(shape.ranks),
             std::vector<uint32_t>(expected.tokens_per_expert.size())};
@@ -59,13 +59,13 @@ Sums expected_sums_of(const Shape& shape, const Expected& expected) {
   return sums;
 }
 
-/// What a dispatch of `input` brings to a kernel that runs beside it.
+/// Returns the sums that a kernel finds which runs beside a dispatch of `input`.
 Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& input,
              const Route* route, Stream beside, std::optional<Received>& received_there) {
   World& world = exchange.world();
   Accelerator& accelerator = world.accelerator();
   const uint32_t local_experts = shape.local_experts(world.rank());
-  // Before the call: what is allocated or copied on its stream would wait for its end.
+  // Before the call: an allocation or copy on its stream would wait for its end.
   const DeviceArray<uint32_t> first(accelerator, size_t{shape.ranks} + 1);
   const DeviceArray<uint32_t> of_sources(accelerator, shape.ranks),
       of_experts(accelerator, local_experts);
@@ -104,7 +104,7 @@ void take_rows_as_they_come(World& world) {
   accelerator.prepare(watch_kernel.entry);
   ExpertParallel exchange(world, drawn.options());
   const TokensOnDevice tokens(accelerator, given[world.rank()], true);
-  const Beside beside(accelerator);
+  const SideStream beside(accelerator);
   DispatchInput input = tokens.input();
   input.watcher = beside.stream();
   const DispatchInput other_rows{.x = input.x, .watcher = input.watcher};
@@ -119,7 +119,7 @@ void take_rows_as_they_come(World& world) {
 }
 
 TEST_P(Readiness, AKernelTakesRowsAsTheyCome) {
-  for (const uint32_t ranks : {2u, 4u})  // On a machine with two GPUs, one each and one for all.
+  for (const uint32_t ranks : {2u, 4u})  // On a machine with two GPUs: one each, and one for all.
     expect_none_failed(run_ranks(worlds(ranks), take_rows_as_they_come));
 }
 

@@ -1,5 +1,5 @@
-/// Calls that no host waits for, made once and run again over other data: as a CUDA graph's
-/// replays, or, where there are no graphs, as the same calls anew.
+/// Calls that no host waits for, made once and repeated with other data: as replays of a CUDA graph
+/// or, without graphs, as new calls.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace tokenyard::test {
 
-/// Has the calls of `body` made on the stream, and returns what runs them.
+/// Makes the calls of `body` on the stream; returns a function that runs them.
 using Replays =
     std::function<std::function<void()>(Stream stream, const std::function<void()>& body)>;
 
@@ -20,8 +20,8 @@ inline ExchangeCase replayed_throughput(uint32_t ranks) {
           .picking = {.none = 0.2}};
 }
 
-/// Dispatch, rows by expert and combine of the rows themselves, over tokens that change from replay
-/// to replay, choices included: as many come home as a token has ranks, bit for bit.
+/// Checks dispatch, rows by expert, and combine of the rows themselves, over tokens and choices
+/// that change from replay to replay: the sums contain one row per rank of a token, bit for bit.
 inline void check_throughput_replays(World& world, const ExchangeCase& exchange_case,
                                      const Replays& replays) {
   Accelerator& accelerator = world.accelerator();

@@ -1,6 +1,5 @@
-/// A block that leaves while its loads are under way: others keep the machine busy, so they take
-/// longer to land than any patience (seed 3 of suite throughput_wide: a dispatch refused on 48
-/// ranks).
+/// A block that leaves while its loads are in flight: others keep the machine busy, so the loads
+/// take longer than any timeout (seed 3 of suite throughput_wide: a dispatch refused on 48 ranks).
 #include "expert_parallel/throughput/kernels/ring.hpp"
 
 #include <gtest/gtest.h>
@@ -17,8 +16,8 @@ constexpr uint64_t kBusyNs = 4'000'000;
 
 struct RingParams {
   const std::byte* from;  ///< [kLoads][kStageBytes]
-  uint32_t* ticks;        ///< [1] stored to by who is busy
-  uint64_t* landed_ns;    ///< [1] how long the loads took to land
+  uint32_t* ticks;        ///< [1] written by the busy warp
+  uint64_t* landed_ns;    ///< [1] time until the loads had landed
 };
 
 struct RingShared {
@@ -26,8 +25,8 @@ struct RingShared {
   alignas(128) std::byte stages[kStages][kStageBytes];
 };
 
-/// The first warp loads and leaves. The second one is busy with memory meanwhile, which so is never
-/// idle: where copies move only then, they are under way for as long.
+/// The first warp starts loads and leaves. The second keeps memory busy meanwhile, so copies that
+/// move only when it is idle stay in flight for as long.
 void leave_after_loads(const RingParams& params) {
   auto& shared = block::shared<RingShared>();
   const uint64_t begin_ns = now_ns();
@@ -77,7 +76,7 @@ TEST(Ring, ABlockStaysUntilItsLoadsHaveLandedHoweverLong) {
       if (ns_until_landed(world) >= kBusyNs) ++late;
     }).require_clean();
   }
-  // Some runs keep the loads back as long as they can, or the test would show nothing.
+  // Some runs must delay the loads as long as possible, or the test shows nothing.
   EXPECT_GT(late, 0u);
 }
 

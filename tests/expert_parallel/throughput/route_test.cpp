@@ -1,4 +1,4 @@
-/// Routes that are used again, objects side by side, memory, determinism.
+/// Reused routes, several objects in one world, memory, determinism.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/arena.hpp"
@@ -61,7 +61,7 @@ TEST_P(Routes, OlderOnesStayValidBesideNewerOnes) {
   }));
 }
 
-/// The reference does not know of blocks, so being right for each of them means being equal.
+/// The reference has no blocks, so equality with it for each number means mutual equality.
 TEST_P(Routes, DoNotDependOnTheNumberOfBlocks) {
   for (const uint32_t sms : {1, 2, 3, 5}) {
     const auto all = worlds(4);
@@ -121,7 +121,7 @@ TEST_P(Routes, MemoryComesBackWithTheLastOwner) {
         exchange.wait();
         const std::optional<Route> route = received->route;
         received.reset();
-        EXPECT_GT(world.arena().used(), idle);  // The route can still be combined on.
+        EXPECT_GT(world.arena().used(), idle);  // A combine on the route is still possible.
       }
       exchange.wait();
       EXPECT_EQ(world.arena().used(), idle);

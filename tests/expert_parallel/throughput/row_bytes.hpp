@@ -1,4 +1,4 @@
-/// Rows of any format as bytes, and what must come of them: dispatch moves bits and reads none.
+/// Rows of any format as bytes, and the expected result: dispatch moves bits and interprets none.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace tokenyard::test {
 
-/// A rank's rows and scales: every byte depends on rank, token, place and `call`.
+/// A rank's rows and scales: every byte depends on rank, token, position and `call`.
 struct RowBytes {
   std::vector<uint32_t> x;       ///< [tokens, row_words]
   std::vector<uint32_t> scales;  ///< [tokens, scale_words]
@@ -49,12 +49,12 @@ inline uint32_t row_bytes_of(const RowFormat& format, uint32_t hidden) {
   }
 }
 
-/// Words from one row's scales to the next one's, or from column to column; of none, none.
+/// Returns the words from one row's scales to the next, or from column to column; 0 without scales.
 inline uint64_t scale_stride(const ConstTensorView& scales, ScaleOrder order) {
   return scales.given() ? scales.strides[order == ScaleOrder::rows ? 0 : 1] : 0;
 }
 
-/// Rows and scales as they must have come, once the call's work has ended.
+/// Compares rows and scales with the expected ones, once the call's work has ended.
 inline std::string difference_of_bytes(ExpertParallel& exchange, const Received& received,
                                        const Expected& expected, uint32_t call) {
   exchange.wait();
@@ -82,7 +82,7 @@ inline std::string difference_of_bytes(ExpertParallel& exchange, const Received&
   return "";
 }
 
-/// Rows of a format and their scales, on a new route and on that route again.
+/// Dispatches rows of a format with their scales, on a new route and again on that route.
 inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                         const Expected& expected, const RowFormat& format) {
   Accelerator& accelerator = exchange.world().accelerator();

@@ -1,4 +1,4 @@
-/// Rows of every type, with and without scales beside them, and sums of those that can be added up.
+/// Rows of every type, with and without scales, and sums of the types that can be summed.
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -79,7 +79,7 @@ TEST_P(RowFormats, ColumnsOfScalesBeginAlignedForTma) {
   }));
 }
 
-/// A value of y that depends on rank, row and column, exact in fp16 for half of the columns.
+/// Returns a value of y that depends on rank, row and column; exact in fp16 in half of the columns.
 float value_of(uint32_t rank, Row row, uint32_t column) {
   const uint32_t hash = scramble(((rank * 64 + row.source) * 4096 + row.token) * 1024 + column);
   const float value = static_cast<float>(static_cast<int32_t>(hash)) * 0x1p-31f;
@@ -105,7 +105,7 @@ struct Bf16 {
   static float to(Bits bits) { return from_bf16(bits); }
 };
 
-/// Sums in fp32 of the biases, then in the order of the ranks, or of another one, rounded once.
+/// Checks sums in fp32: the biases, then rows in rank order or another order, rounded once.
 template <class Type>
 void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases,
                 bool in_another_order) {
@@ -122,7 +122,7 @@ void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases
     for (uint32_t column = 0; column < shape.hidden; ++column)
       y.push_back(Type::from(value_of(world.rank(), row, column)));
   for (uint32_t token = 0; token < mine.count; ++token) {
-    // Another one for every token.
+    // A different order for every token.
     for (uint32_t turn = 0; turn < shape.ranks; ++turn)
       order.push_back(in_another_order ? (token + shape.ranks - turn) % shape.ranks : turn);
     for (uint32_t column = 0; column < shape.hidden; ++column) {
@@ -169,7 +169,7 @@ TEST_P(RowFormats, SumsAreRoundedOnceWhateverTheType) {
     }));
 }
 
-/// Not the object's default, and different from rank to rank.
+/// Not the object's default, and different on each rank.
 TEST_P(RowFormats, ACallMayNameItsMultiprocessors) {
   if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU run one grid";
   const ExchangeCase exchange_case{.shape = {}, .tokens = {20, 7, 0, 33}};
@@ -193,7 +193,7 @@ TEST_P(RowFormats, ACallMayNameItsMultiprocessors) {
   }));
 }
 
-/// Rank 2 of four sends other rows: all ranks raise the same, and the next call is right.
+/// Rank 2 of four sends other rows: all ranks raise the same error, and the next call is right.
 TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
   if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one shape";
   const ExchangeCase exchange_case{.shape = {.hidden = 128}, .tokens = {3, 3, 3, 3}};
@@ -232,7 +232,7 @@ TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
        "2 words of fp32 scales by rows", "2 words of int32 scales by rows"},
       {nothing, cast(Scales::fp32, 128), "x", "rows of 256 bytes of bf16",
        "rows of 128 bytes of fp8_e4m3"},
-      // As many words, of other meaning.
+      // The same number of words with another meaning.
       {cast(Scales::fp32, 128), cast(Scales::packed, 32), "scales",
        "1 words of fp32 scales by rows", "1 words of int32 scales by rows"},
       {cast(Scales::packed, 128), cast(Scales::packed, 64), "scales",
@@ -263,7 +263,7 @@ TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
         } catch (const InvalidArgument& error) {
           seen[world.rank()].push_back(error);
         }
-        // The call has not been, and the next one is right.
+        // The call had no effect, and the next one is right.
         EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
                              expected_on(exchange_case.shape, all, world.rank())),
                   "");
@@ -283,8 +283,8 @@ TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
   }
 }
 
-/// Where no host waits for the counts, or nothing is counted, the object has failed; all ranks name
-/// the same.
+/// If no host waits for counts, or none are exchanged, the object fails; all ranks name the same
+/// rank.
 TEST_P(RowFormats, RowsThatDifferWhereNobodyWaitsAreNamedOnAllRanks) {
   if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one shape";
   const ExchangeCase exchange_case{.shape = {}, .tokens = {3, 3, 3, 3}};

@@ -1,5 +1,5 @@
-/// Calls beyond the plain exchange, each with what must come of it: outputs of a fixed size, rows
-/// by expert. An empty string says that it did.
+/// Calls beyond the plain exchange, each checked: outputs of fixed size, rows by expert. Each
+/// returns an empty string if the result is right.
 #pragma once
 
 #include "expert_parallel/throughput/exchange_checks.hpp"
@@ -7,7 +7,7 @@
 
 namespace tokenyard::test {
 
-/// `spare` places more than rows come, and no host that waits; then home again.
+/// Dispatches with `spare` places too many and without a waiting host, then combines.
 inline std::string difference_with_places(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                           const Shape& shape, const Tokens& mine,
                                           const Expected& expected, uint32_t spare) {
@@ -33,7 +33,7 @@ inline std::string difference_with_places(ExpertParallel& exchange, const Tokens
          difference("out", out.read(), expected_sums(shape, mine, exchange.world().rank()));
 }
 
-/// Dispatches that tell a watcher who has arrived; when they have ended, everybody has.
+/// Dispatches with a watcher. Once they have ended, every source and expert must be ready.
 inline std::string difference_if_watched(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                          const Expected& expected) {
   Accelerator& accelerator = exchange.world().accelerator();
@@ -56,7 +56,7 @@ inline std::string difference_if_watched(ExpertParallel& exchange, const TokensO
   return text;
 }
 
-/// Received rows to their experts, and back: a row comes home as often as it has experts.
+/// Groups received rows by expert and combines them: each row counts once per expert.
 inline std::string difference_by_expert(ExpertParallel& exchange, const Received& received,
                                         const Shape& shape, const Tokens& mine,
                                         uint32_t alignment) {
@@ -84,10 +84,11 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
   return difference("out", out.read(), expected);
 }
 
-/// Rows that are grouped by expert as they come, against those of `received` that are grouped
-/// after; `spare` places more, and a host that waits for the counts or does not. Three times in a
-/// row: what a call leaves behind, the second one after it meets, since words are used in turn. The
-/// first ones bring other rows, or one that the last does not bring would be there from before.
+/// Compares rows grouped by expert as they arrive with those of `received`, grouped afterwards;
+/// with `spare` more places, and with or without a host that waits for the counts. Runs three
+/// calls, because words alternate: what one call leaves behind meets the second call after it. The
+/// first two send other rows, so that a row that the last call fails to bring cannot be left over
+/// from them.
 inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
                                                 const TokensOnDevice& tokens,
                                                 const Received& received, uint32_t alignment,
@@ -132,15 +133,15 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
   return text;
 }
 
-/// Rows that are grouped by expert as they come, for which some ranks, or all, have too few places.
-/// Those are told, and what the call was given is free for something else once it has ended.
+/// Groups rows by expert as they arrive, with too few places on some ranks or all. Those ranks
+/// raise an error, and the memory of the call can be reused once it has ended.
 inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
                                                       const TokensOnDevice& tokens,
                                                       const Received& received, uint32_t alignment,
                                                       uint32_t spare) {
   Accelerator& accelerator = exchange.world().accelerator();
   const ExpertRows before = exchange.group_by_expert(received, {.alignment = alignment});
-  // Mostly all: a rank with places enough waits for the others, and they for it.
+  // Usually all: a rank with enough places waits for the others, and they for it.
   const bool cramped = before.rows > 1 && (spare > 3 || exchange.world().rank() % 2 == spare % 2);
   try {
     exchange.dispatch_by_expert(
@@ -151,7 +152,7 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
     if (!cramped || error.argument != "rows_max") throw;
   }
   exchange.wait();
-  // Whatever still came from another rank would come here.
+  // A late store of another rank would land here.
   const size_t bytes = memory_of(exchange, tokens.count(), received.rows).peak_bytes;
   const ArenaBlock reused = exchange.world().arena().allocate(bytes, {});
   accelerator.fill(reused.data(), 0, bytes, {});
@@ -161,7 +162,7 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
                     std::vector<uint8_t>(bytes));
 }
 
-/// A rank sends rows of another type: all ranks name the same one, and nothing has changed.
+/// One rank sends rows of another type: all ranks name the same rank, and nothing has changed.
 inline std::string difference_after_other_rows(ExpertParallel& exchange,
                                                const TokensOnDevice& tokens, uint32_t other,
                                                bool by_expert) {

@@ -4,8 +4,7 @@ namespace tokenyard::low_latency {
 
 namespace {
 
-/// Arrays that lie one after the other, each aligned as an allocation is. Without a base it only
-/// adds up.
+/// Consecutive arrays, each aligned like an allocation. Without a base it only computes sizes.
 class Pieces {
  public:
   explicit Pieces(std::byte* base = nullptr) : base_(base) {}

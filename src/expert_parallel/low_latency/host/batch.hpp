@@ -1,5 +1,5 @@
-/// The memory that one batch of tokens takes on a rank, from its dispatch to its combine. An object
-/// has two, as staging has two parities.
+/// The memory of one batch of tokens on a rank, from its dispatch to its combine. An object has
+/// two, as staging has two parities.
 #pragma once
 
 #include <memory>
@@ -16,21 +16,20 @@ namespace low_latency {
 
 class Batch {
  public:
-  /// `number`: 0 or 1, this rank's own for it. What its peers are told of the batch's weights lies
-  /// by it.
+  /// `number`: 0 or 1, this rank's number for the batch, under which peers store its weights.
   Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks,
         uint32_t number);
 
-  // On the ranks that hold most experts; the others take as much.
+  // For the ranks that hold most experts; the others allocate as much.
   static uint64_t bytes(const LowLatencyOptions& options, uint32_t ranks);
   static uint64_t combine_bytes(const LowLatencyOptions& options, uint32_t ranks);
 
   const DispatchOut& out() const { return out_; }
   uint32_t number() const { return number_; }
-  /// For experts' results; allocated when it is first asked for.
+  /// Returns memory for experts' results, allocated at the first call.
   void* combine_buffer();
 
-  /// Of the batch that is in here: not combined yet, or its receive is still to come.
+  /// Handle of the batch that uses this memory: not combined yet, or its receive is still to come.
   std::weak_ptr<LowLatencyHandle> holder;
 
  private:
@@ -44,7 +43,7 @@ class Batch {
 
 }  // namespace low_latency
 
-/// What is left to be done of a batch.
+/// The state of a batch, and what is left to do of it.
 class LowLatencyHandle {
  public:
   enum class Stage : uint8_t {
@@ -52,7 +51,7 @@ class LowLatencyHandle {
     dispatched,
     combine_sent,
     combined,
-    ended  ///< before it was combined: see Batches::end
+    ended  ///< without being combined: see Batches::end
   };
 
   LowLatencyHandle(std::shared_ptr<low_latency::Batch> batch, const void* made_by)
@@ -60,19 +59,19 @@ class LowLatencyHandle {
   LowLatencyHandle(const LowLatencyHandle&) = delete;
   LowLatencyHandle& operator=(const LowLatencyHandle&) = delete;
 
-  /// It is `combined` or `ended`: another batch may have the memory, in the order of streams.
+  /// Marks the batch `combined` or `ended`: another batch may use its memory, in stream order.
   void end(Stage how) {
     stage = how;
     batch->holder.reset();
     batch.reset();
   }
 
-  std::shared_ptr<low_latency::Batch> batch;  ///< null once it is over
-  const void* const made_by;                  ///< the object: no other knows it
+  std::shared_ptr<low_latency::Batch> batch;  ///< null once the batch is over
+  const void* const made_by;                  ///< identifies the object
   Stage stage = Stage::dispatch_sent;
   uint32_t tokens = 0;
   bool weights_published = false;  ///< by the dispatch
-  /// The second halves of calls whose hooks are still to be called.
+  /// Receiving parts of calls whose hooks have not been called.
   std::optional<low_latency::DispatchParams> dispatch_left;
   std::optional<low_latency::CombineParams> combine_left;
   uint32_t blocks_left = 0;

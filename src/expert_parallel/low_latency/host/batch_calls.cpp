@@ -16,11 +16,11 @@ void BatchCalls::launch_dispatch(DispatchParams params, Part part, uint32_t bloc
   params.publish_blocks = roles.publish_blocks;
   const uint32_t warps = setup_.plan.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps, setup_.plan.words_summed);
-  // Ranks that share a GPU launch one grid: of one shape.
+  // Ranks that share a GPU launch one grid, so shapes must agree.
   DispatchTail widest = params.tail;
   widest.local_experts = setup_.homes.held_at_most();
   context_.streams.last.begin_call(stream);
-  // Not cooperative: senders come first and wait for no receiver of their own rank.
+  // Not cooperative: sending blocks come first and wait for no receiver of their own rank.
   launch(setup_.accelerator, dispatch_kernel,
          {.blocks = split.blocks,
           .warps = warps,
@@ -52,7 +52,7 @@ LowLatencyReceived BatchCalls::dispatch(const LowLatencyInput& input, const LowL
   context_.require_calls();
   require_format(setup_, input.rows);
   if (!call.hook && !context_.batches.dispatches_left.empty())
-    throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
+    throw InvalidArgument("hook", "the previous dispatch's hook called first", "not called");
   LowLatencyCall usable{.hook = call.hook, .stream = call.stream};
   DispatchArguments arguments{.rows = input.rows};
   try {
@@ -158,7 +158,7 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
       .dispatched = batch.epoch,
       .only_in_other = 0};
   if (!call.hook && !context_.batches.combines_left.empty())
-    throw InvalidArgument("hook", "that of the combine before, called first", "not called");
+    throw InvalidArgument("hook", "the previous combine's hook called first", "not called");
   launch_combine(params, what.logfmt, call.hook ? Part::send : Part::both, blocks, call.stream);
   if (call.hook) {
     handle->combine_left = params;
@@ -179,7 +179,7 @@ void BatchCalls::receive(const Handle& handle, Stream stream) {
       combines ? context_.batches.combines_left : context_.batches.dispatches_left;
   // Staging is drained in the order of epochs.
   if (left.front() != handle)
-    throw InvalidArgument("hook", "that of the call before, called first", "not called");
+    throw InvalidArgument("hook", "the previous call's hook called first", "not called");
   if (combines) {
     launch_combine(*handle->combine_left, handle->logfmt_left, Part::receive, handle->blocks_left,
                    stream);

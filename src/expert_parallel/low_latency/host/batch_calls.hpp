@@ -1,5 +1,5 @@
-/// Dispatch and combine, from the host's side. What a call changes here it changes once its launch
-/// was not refused: a call that throws has not been made.
+/// The host side of dispatch and combine. State changes only once the launch has succeeded: a call
+/// that throws has not been made.
 #pragma once
 
 #include "expert_parallel/low_latency/host/call_arguments.hpp"

@@ -11,11 +11,11 @@ namespace {
 const char* name_of(LowLatencyHandle::Stage stage) {
   switch (stage) {
     case LowLatencyHandle::Stage::dispatch_sent:
-      return "a dispatch whose hook is to be called";
+      return "a dispatch whose hook has not been called";
     case LowLatencyHandle::Stage::dispatched:
       return "a batch that was dispatched";
     case LowLatencyHandle::Stage::combine_sent:
-      return "a combine whose hook is to be called";
+      return "a combine whose hook has not been called";
     case LowLatencyHandle::Stage::combined:
       return "a batch that was combined";
     case LowLatencyHandle::Stage::ended:
@@ -45,16 +45,16 @@ Batches::Handle Batches::take() {
 
 void Batches::check(const Handle& handle, LowLatencyHandle::Stage stage) const {
   if (!handle || handle->made_by != this)
-    throw InvalidArgument("handle", "one that a dispatch of this object made",
-                          handle ? "one of another object" : "an empty one");
+    throw InvalidArgument("handle", "a handle from a dispatch of this object",
+                          handle ? "a handle of another object" : "an empty handle");
   if (handle->stage != stage)
     throw InvalidArgument("handle", name_of(stage), name_of(handle->stage));
 }
 
 TensorView Batches::combine_buffer(const Handle& handle) const {
   if (!handle || handle->made_by != this || !handle->batch)
-    throw InvalidArgument("handle", "that of a batch of this object which is under way",
-                          "another one");
+    throw InvalidArgument("handle", "a handle of a batch in progress of this object",
+                          "another handle");
   const uint64_t slots = uint64_t{setup_.world.size()} * setup_.options.tokens_max;
   return {handle->batch->combine_buffer(),
           DataType::bfloat16,
@@ -68,8 +68,9 @@ void Batches::end() {
   combines_left.clear();
 }
 
-/// For combines that were captured, which no handle stops: the tokens' owners miss sums, and count
-/// their picks as lost. Of this rank's own tokens nothing is missing, and nothing would be counted.
+/// Makes captured combines, which no handle stops, send nothing for other ranks' tokens: their
+/// owners miss the sums and count the choices as lost. This rank's own tokens lose nothing and
+/// would count nothing.
 void Batches::forget_rows(Stream stream) const {
   const size_t row_slots = size_t{setup_.options.tokens_max} * setup_.options.topk;
   for (const auto& batch : batches_)

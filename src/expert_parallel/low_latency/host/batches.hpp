@@ -1,4 +1,4 @@
-/// The two batches that an object may have under way, and the hooks that are still to be called.
+/// The two batches that an object may have in progress, and the hooks still to be called.
 #pragma once
 
 #include <array>
@@ -16,21 +16,21 @@ class Batches {
 
   explicit Batches(const Setup& setup);
 
-  /// Returns the handle of a new batch; throws InvalidArgument while two are under way.
+  /// Returns the handle of a new batch. Throws InvalidArgument if two are in progress.
   Handle take();
-  /// Throws InvalidArgument unless it is a batch of this object, at this stage.
+  /// Throws InvalidArgument unless `handle` is a batch of this object at this stage.
   void check(const Handle& handle, LowLatencyHandle::Stage stage) const;
-  /// Returns memory for the batch's results; throws InvalidArgument unless it is under way.
+  /// Returns memory for the batch's results. Throws InvalidArgument unless it is in progress.
   TensorView combine_buffer(const Handle& handle) const;
-  /// Ends those under way: their handles are refused from now on, and so are hooks that were not
-  /// called.
+  /// Ends the batches in progress: from now on their handles and uncalled hooks are refused.
   void end();
-  /// Enqueues: nothing is sent any more for what other ranks dispatched.
+  /// Enqueues that nothing more is sent for tokens that other ranks dispatched.
   void forget_rows(Stream stream) const;
-  /// Throws InvalidArgument if a hook was not called; `asked` is what the caller wants first.
+  /// Throws InvalidArgument if a hook has not been called; `asked` names what the caller wants to
+  /// do.
   void require_hooks_called(const char* asked) const;
 
-  std::deque<Handle> dispatches_left, combines_left;  ///< sent, in order; receive is to come
+  std::deque<Handle> dispatches_left, combines_left;  ///< sent, in order; not received
 
  private:
   const Setup& setup_;

@@ -70,7 +70,7 @@ uint32_t check_call(const Setup& setup, const LowLatencyCall& call) {
       throw InvalidArgument("active", fmt::format("{} ranks", setup.world.size()),
                             std::to_string(call.active.size()));
     if (!call.active[setup.world.rank()])
-      throw InvalidArgument("active", "this rank among them", "without it");
+      throw InvalidArgument("active", "a list that includes this rank", "one without it");
   }
   if (call.timeout && call.timeout->count() <= 0)
     throw InvalidArgument("timeout", "more than 0", fmt::format("{} ns", call.timeout->count()));
@@ -87,8 +87,8 @@ uint32_t check_call(const Setup& setup, const LowLatencyCall& call) {
 void check_dispatch_call(const Setup& setup, const LowLatencyCall& call, uint32_t blocks) {
   if (call.rows_total.given())
     require_view("rows_total", call.rows_total, {DataType::int32}, {setup.local_experts()}, 4);
-  if (call.sms == 0) return;  // As many blocks as the object was made for.
-  // Of two parts the second receives on all its blocks, or on fewer that have the memory, too.
+  if (call.sms == 0) return;  // The object's own number of blocks.
+  // A call in two parts receives on all its blocks, or on fewer that also have the memory.
   const Part part = call.hook ? Part::receive : Part::both;
   require_shared_memory(setup.plan, part, blocks);
 }

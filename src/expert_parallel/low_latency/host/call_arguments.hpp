@@ -1,4 +1,4 @@
-/// Arguments of calls, checked before anything is launched. All throw InvalidArgument.
+/// Checks on calls' arguments before anything is launched. All throw InvalidArgument.
 #pragma once
 
 #include "expert_parallel/low_latency/host/batch.hpp"
@@ -18,11 +18,11 @@ struct DispatchArguments {
 };
 
 DispatchArguments checked_input(const Setup& setup, const LowLatencyInput& input);
-/// Rows in another format could not be received.
+/// Throws if rows in this format could not be received.
 void require_format(const Setup& setup, LowLatencyRows rows);
 void check_combine(const Setup& setup, const LowLatencyCombine& what,
                    const LowLatencyHandle& handle);
-/// Returns the call's blocks.
+/// Returns the number of blocks of the call.
 uint32_t check_call(const Setup& setup, const LowLatencyCall& call);
 void check_dispatch_call(const Setup& setup, const LowLatencyCall& call, uint32_t blocks);
 

@@ -19,12 +19,12 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
 
 CallContext::~CallContext() {
   try {
-    // The memory freed below may still be in use by a kernel under way.
+    // A running kernel may still use the memory freed below.
     if (!closed) streams.await_last_call();
   } catch (const std::exception&) {
     // A destructor cannot report it.
   }
-  // A peer may store here yet: what it sends to nobody in particular is not awaited by anybody.
+  // A peer may still store words here that no rank waits for.
   windows.quarantine();
 }
 
@@ -68,9 +68,9 @@ void CallContext::wait(Stream stream) {
   check();
 }
 
-/// The barrier comes after every rank's last kernel, so nothing of this object is on its way. Who
-/// does not come to it may store here yet, and the window is kept; that is news only of a rank that
-/// is not masked.
+/// The barrier follows every rank's last kernel, so no store of this object is in flight after it.
+/// A rank that misses the barrier may still store here, so the window is kept; the error is raised
+/// only if that rank is not masked.
 void CallContext::close() {
   if (closed) return;
   streams.await_last_call();

@@ -14,25 +14,25 @@ namespace tokenyard::low_latency {
 struct CallContext {
   /// Collective.
   CallContext(World& world, const LowLatencyOptions& options);
-  /// Keeps the window out of use: a peer may still store there.
+  /// Keeps the window unused: a peer may still store there.
   ~CallContext();
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
-  /// Returns what kernels are told of a call, without what only its kind has.
+  /// Returns the kernel parameters common to all kinds of calls.
   CallParams params(const LowLatencyCall& call);
   void require_open() const;
-  /// Throws unless a call may be made: the object is open, and nobody has cancelled.
+  /// Throws unless a call may be made: the object is open and the world has not been cancelled.
   void require_calls() const;
-  /// Throws what calls have found wrong, as far as the host can see.
+  /// Throws the faults found by calls, as far as the host can see them.
   void check();
-  /// Waits until what was enqueued on `stream` has ended; its owner may then free it.
+  /// Waits for all work enqueued on `stream`; its owner may then destroy it.
   void wait(Stream stream);
-  /// Collective: gives the window back.
+  /// Collective; frees the window.
   void close();
 
   const Setup setup;
-  PeerWindows windows;  ///< before batches, which may not fit the machine where it does not fit
+  PeerWindows windows;  ///< before `batches`, which may not fit in memory if this does not
   Epochs epochs;
   Findings findings;
   RankMasks masks;

@@ -14,8 +14,7 @@ uint32_t CallStreams::timeout_of(const LowLatencyCall& call) {
 }
 
 void CallStreams::await(Stream stream, const std::string& what) const {
-  // A call ends at the latest when kTimesLate timeouts have passed; the caller's other work gets
-  // one more.
+  // A call ends after at most kTimesLate timeouts; the caller's other work gets one more.
   const auto timeout = (kTimesLate + 1) * std::max(longest_timeout_, setup_.world.timeout());
   await_stream(setup_.accelerator, setup_.world.rank(), stream, timeout, "LowLatency: " + what);
 }

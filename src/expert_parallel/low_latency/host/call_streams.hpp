@@ -1,4 +1,4 @@
-/// The streams of one object's calls, and how long these may take.
+/// The streams of one object's calls, and how long calls may take.
 #pragma once
 
 #include <chrono>
@@ -13,18 +13,19 @@ class CallStreams {
  public:
   explicit CallStreams(const Setup& setup) : last(setup.accelerator), setup_(setup) {}
 
-  /// Returns a call's timeout in kTimeUnitNs, and keeps the longest one for `await`.
+  /// Returns a call's timeout in kTimeUnitNs, and remembers the longest for `await`.
   uint32_t timeout_of(const LowLatencyCall& call);
-  /// Waits until what was enqueued on `stream` has ended; throws PeerTimeout.
+  /// Waits for all work enqueued on `stream`. Throws PeerTimeout.
   void await(Stream stream, const std::string& what) const;
-  /// Waits for the last call, if one may be under way.
+  /// Waits for the last call, if one may be running.
   void await_last_call() const;
 
   LastStream last;
 
  private:
   const Setup& setup_;
-  std::chrono::nanoseconds longest_timeout_{};  ///< of a call so far, as its kernel took it
+  std::chrono::nanoseconds longest_timeout_{};  ///< longest timeout of a call so far, as its kernel
+                                                ///< got it
 };
 
 }  // namespace tokenyard::low_latency

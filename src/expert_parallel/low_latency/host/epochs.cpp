@@ -5,7 +5,7 @@
 namespace tokenyard::low_latency {
 
 Workspace Epochs::read(const CallStreams& streams) const {
-  // First, since CUDA may block in a copy to memory that is not pinned, where nothing bounds it.
+  // Waits first: CUDA may block, without a bound, in a copy to memory that is not pinned.
   streams.await(streams.last.get(), "the calls so far");
   Workspace workspace;
   accelerator_.copy(&workspace, this->workspace(), sizeof(workspace), streams.last.get());

@@ -1,4 +1,4 @@
-/// How many calls there have been, as the device counts them.
+/// The epochs of calls, as counted on the device.
 #pragma once
 
 #include "device/device_memory.hpp"
@@ -13,16 +13,16 @@ class Epochs {
       : accelerator_(setup.accelerator),
         memory_(accelerator_, sizeof(Workspace), DeviceMemory::Kind::device) {}
 
-  /// Returns where kernels count.
+  /// Returns the workspace in which kernels count.
   Workspace* workspace() const { return memory_.as<Workspace>(); }
-  /// Waits for the calls so far and copies what they have left.
+  /// Waits for all calls so far and returns the workspace.
   Workspace read(const CallStreams& streams) const;
-  /// Enqueues, after the calls so far. `workspace` must stay until the stream was awaited.
+  /// Enqueues after all calls so far. `workspace` must exist until the stream has been awaited.
   void write(const Workspace& workspace, const CallStreams& streams) const;
 
-  /// Returns the last call's number.
+  /// Returns the epoch of the last call.
   static uint32_t last_of(const Workspace& workspace);
-  /// Returns what a rank has drained that received as much as this one.
+  /// Returns the drained epochs of a rank that has received as much as this one.
   static Drained drained_by(const Workspace& workspace);
   /// Returns a workspace that counts from `epoch` on.
   static Workspace counting_from(uint32_t epoch);

@@ -26,7 +26,7 @@ void Findings::raise_difference(const RankMasks& masks) {
   }
 }
 
-/// Once a dispatch.
+/// Raises each dispatch's mistake once.
 void Findings::raise_mistake() {
   Accelerator& accelerator = setup_.accelerator;
   RemoteError* const remote_error = this->remote_error();

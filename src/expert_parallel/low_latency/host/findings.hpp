@@ -1,5 +1,4 @@
-/// Faults that kernels found in calls which they carried out all the same, as the host reports
-/// them.
+/// Faults that kernels found in calls that they nevertheless completed, as reported by the host.
 #pragma once
 
 #include <mutex>
@@ -11,18 +10,18 @@
 
 namespace tokenyard::low_latency {
 
-/// Any thread may ask what was found, whichever makes a call.
+/// Any thread may query, whichever thread makes calls.
 class Findings {
  public:
   explicit Findings(const Setup& setup)
       : setup_(setup),
         remote_error_(setup.accelerator, sizeof(RemoteError), DeviceMemory::Kind::shared) {}
 
-  /// Returns where a dispatch notes an id that is no expert.
+  /// Returns the record in which a dispatch notes an id that is no expert.
   RemoteError* remote_error() const { return remote_error_.as<RemoteError>(); }
-  /// Throws the first finding that the host can see now and has not told yet.
+  /// Throws the first fault that the host can see and has not raised yet.
   void raise(const RankMasks& masks);
-  /// Tells of a difference of this rank again, should there be one.
+  /// Allows a difference of this rank to be raised again.
   void forget(uint32_t rank);
 
  private:
@@ -32,7 +31,7 @@ class Findings {
   const Setup& setup_;
   const DeviceMemory remote_error_;
   std::mutex mutex_;
-  RankSet differences_raised_{};  ///< ranks that are masked for one
+  RankSet differences_raised_{};  ///< ranks whose difference has been raised
 };
 
 }  // namespace tokenyard::low_latency

@@ -1,4 +1,4 @@
-/// The concepts that make up a LowLatency object.
+/// The parts of a LowLatency object.
 #pragma once
 
 #include "expert_parallel/low_latency/host/batch_calls.hpp"

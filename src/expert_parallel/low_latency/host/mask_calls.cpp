@@ -18,9 +18,10 @@ uint32_t MaskCalls::epoch() const {
   return Epochs::last_of(context_.epochs.read(context_.streams));
 }
 
-/// A batch under way may hold zeros for rows that a masked rank sent too late, and once the mask is
-/// gone nothing tells them from rows of zeros; or lack rows of a rank that waits for their sums.
-/// Nor does a rank know whom others have masked. So the batches end, whoever was masked.
+/// A batch in progress may hold zeros for rows that a masked rank sent too late, which are
+/// indistinguishable from rows of zeros once the mask is cleared; or it may lack rows of a rank
+/// that waits for their sums. Nor does a rank know which ranks others have masked. So batches in
+/// progress end, whichever rank was masked.
 void MaskCalls::readmit(const RankSet& ranks, Drained drained) {
   const Stream stream = context_.streams.last.get();
   context_.batches.end();
@@ -49,8 +50,8 @@ void MaskCalls::update_mask(uint32_t rank, bool masked) {
                           std::to_string(rank));
   if (masked) {
     context_.masks.leave_out(rank, context_.streams.last.get());
-    // What is launched next comes after it, on whatever stream: replays are in no order with a
-    // stream that is not in use.
+    // Later launches must come after the mask on any stream: replays are not ordered with a stream
+    // that is not in use.
     if (!context_.streams.last.in_use())
       context_.streams.await(context_.streams.last.get(), "a mask");
     return;
@@ -74,11 +75,11 @@ void MaskCalls::clear_mask() {
 void MaskCalls::restart(uint32_t epoch) {
   const uint32_t last = this->epoch();
   if (static_cast<int32_t>(epoch - last) < 0)
-    throw InvalidArgument("epoch", fmt::format("at least {}, the last call's", last),
+    throw InvalidArgument("epoch", fmt::format("at least {}, that of the last call", last),
                           std::to_string(epoch));
   const Workspace begun = Epochs::counting_from(epoch);
   context_.epochs.write(begun, context_.streams);
-  // What the living have left is refilled as well: a call of theirs may have ended early.
+  // The staging of live ranks is refilled too: a call of theirs may have ended early.
   readmit(RankSet::first(setup_.world.size()), {epoch, epoch});
 }
 

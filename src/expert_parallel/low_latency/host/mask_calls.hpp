@@ -1,4 +1,4 @@
-/// Masks as callers ask for them, and how ranks come back.
+/// Masks set by callers, and the readmission of ranks.
 #pragma once
 
 #include "expert_parallel/low_latency/host/call_context.hpp"
@@ -16,8 +16,8 @@ class MaskCalls {
   void restart(uint32_t epoch);
 
  private:
-  /// Refills what these ranks may have left behind and unmasks them, and ends the batches under
-  /// way; `drained` is what they are taken to have drained.
+  /// Refills staging that these ranks may have written, unmasks them, and ends the batches in
+  /// progress. `drained` becomes what these ranks are taken to have drained.
   void readmit(const RankSet& ranks, Drained drained);
 
   CallContext& context_;

@@ -12,15 +12,15 @@ namespace {
 constexpr uint32_t kHiddenMax = uint32_t{1} << 20;
 constexpr uint64_t kSlotsMax = INT32_MAX;
 
-/// What a rank tells the others before it makes an object.
+/// Values that ranks exchange before they create an object.
 struct Proposal {
   uint32_t experts, hidden, topk, tokens_max, bf16_rows;
-  uint32_t sms;          ///< the ranks' own, like what follows
+  uint32_t sms;          ///< this and the fields below may differ among ranks
   Capacity capacity;     ///< of its device
-  uint32_t unreachable;  ///< the first rank that it cannot reach, or kAllReached
+  uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
 };
 
-/// That it can dispatch, without a call's saying on how many blocks.
+/// Throws unless the rank can dispatch on its default number of blocks.
 void require_default_blocks(const Plan& plan, uint32_t rank) {
   require_sms(plan, plan.blocks_max, rank);
   const uint32_t most = blocks_there_are(plan.multiprocessors);
@@ -49,7 +49,7 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
   require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
           options.topk);
   require(options.topk <= options.experts, "topk",
-          fmt::format("at most the {} experts there are", options.experts), options.topk);
+          fmt::format("at most experts = {}", options.experts), options.topk);
   require(options.tokens_max > 0, "tokens_max", "at least 1", options.tokens_max);
   const uint64_t rows_a_token = held_at_most * ranks;
   require(options.tokens_max * rows_a_token <= kSlotsMax, "tokens_max",
@@ -73,7 +73,7 @@ void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
                           fmt::format("at least {}, so that a block's {} bytes of shared memory "
                                       "hold its share of a dispatch",
                                       plan.dispatch_blocks_min(part), plan.shared_bytes),
-                          fmt::format("{}, on which a share takes {}", sms, bytes), rank);
+                          fmt::format("{}, which takes {} bytes per block", sms, bytes), rank);
 }
 
 void agree_on_options(World& world, const LowLatencyOptions& options) {

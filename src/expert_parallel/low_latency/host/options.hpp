@@ -7,19 +7,19 @@
 
 namespace tokenyard::low_latency {
 
-/// Throws InvalidArgument naming the first option that cannot be, wherever the ranks are.
+/// Throws InvalidArgument naming the first option that is invalid on any device.
 void check_options(const LowLatencyOptions& options, uint32_t ranks);
 
-/// Both throw InvalidArgument naming sms; `rank`: whose it is, if it may be another's. Unless a
-/// call may have so many blocks:
+/// Throws InvalidArgument naming sms unless a call may have `sms` blocks. `rank`: the rank whose
+/// option it is, if it may be another's.
 void require_sms(const Plan& plan, uint32_t sms, std::optional<uint32_t> rank = std::nullopt);
-/// Unless so many have the shared memory that a dispatch takes:
+/// Throws InvalidArgument naming sms unless a dispatch on `sms` blocks fits in their shared memory.
 void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
                            std::optional<uint32_t> rank = std::nullopt);
 
-/// Collective: throws on all ranks alike. Unsupported if some rank cannot load from and store to
-/// all others; InvalidArgument naming the first option in which a rank differs from rank 0, that
-/// cannot be, or that does not fit on some rank's device.
+/// Collective; throws on all ranks alike. Throws Unsupported if a rank cannot load from and store
+/// to every other; InvalidArgument naming the first option in which a rank differs from rank 0,
+/// that is invalid, or that does not fit some rank's device.
 void agree_on_options(World& world, const LowLatencyOptions& options);
 
 }  // namespace tokenyard::low_latency

@@ -7,7 +7,7 @@ namespace tokenyard::low_latency {
 PeerWindows::PeerWindows(const Setup& setup)
     : setup_(setup), mine_(setup.world.arena().allocate(setup.layout.bytes(), Stream{})) {}
 
-/// The window is ready before anybody learns where it lies.
+/// Fills the window before any peer learns its address.
 void PeerWindows::open(const CallStreams& streams) {
   World& world = setup_.world;
   Accelerator& accelerator = setup_.accelerator;

@@ -1,4 +1,4 @@
-/// This rank's window, to which its peers write, and where the windows of the others lie.
+/// This rank's window, to which its peers write, and the addresses of the others.
 #pragma once
 
 #include <optional>
@@ -17,12 +17,12 @@ class PeerWindows {
   /// Collective: fills the window, then exchanges addresses.
   void open(const CallStreams& streams);
 
-  /// Returns everybody's windows, once they are open.
+  /// Returns the windows of all ranks, once they are open.
   const Windows& windows() const { return windows_; }
   std::byte* mine() const { return mine_.data(); }
   /// Frees this rank's window.
   void give_back() { mine_ = ArenaBlock(); }
-  /// Keeps it out of use for as long as the arena lives, unless it was given back.
+  /// Keeps the window unused while the arena exists, unless it was freed.
   void quarantine() {
     if (mine_) mine_.quarantine();
   }
@@ -31,7 +31,7 @@ class PeerWindows {
   const Setup& setup_;
   ArenaBlock mine_;
   Windows windows_{};
-  std::optional<DeviceMemory> table_;  ///< of those that are not at hand
+  std::optional<DeviceMemory> table_;  ///< addresses beyond those passed by value
 };
 
 }  // namespace tokenyard::low_latency

@@ -8,45 +8,45 @@ namespace tokenyard::low_latency {
 
 namespace {
 
-// Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have the more to do.
-// Between two a receiver has half as much to do, and 32 are better, which have 64 tokens in hand.
-// Where there are as many, some more tell ids, each of so many tokens.
+// Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have more to do. Between
+// two GPUs a receiver has half as much to do, and 32 blocks, which have 64 tokens in hand, are
+// better. If there are that many, further blocks publish ids, one per kTokensAPublishBlock tokens.
 constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 32;
 constexpr uint32_t kPublishBlocksOfTwoGpus = 4, kTokensAPublishBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kSumWarpsThatFillLinks = 280;  // Each with two chunks: see combine_senders.
-// A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
+// A send-only combine should leave multiprocessors to other kernels, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
-constexpr uint32_t kReceiversAloneGpu = 72;  // Of a dispatch: see Plan::receivers_alone.
-// Among more than two ranks the links bind what a dispatch sends: 128 tokens of 7168 took four
-// H200s 11.3 us on 130 blocks and 11.6 on 32, each with two tokens in hand. Between two 130 take 4
-// us.
+constexpr uint32_t kReceiversAloneGpu = 72;  // In a dispatch: see Plan::receivers_alone.
+// Among more than two ranks the links bound a dispatch's sends: 128 tokens of 7168 took four H200s
+// 11.3 us on 130 blocks and 11.6 on 32, each with two tokens in hand. Between two ranks, 130 blocks
+// take 4 us.
 constexpr uint32_t kDataBlocksAloneGpu = 32, kTokensADataBlockAlone = 4;
-// 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
-// sums is held by 14, two chunks each, and one more looks at ranks; as logarithms by 28.
+// 14 warps cast a token of 7168, so a block has two in hand, and its other warps carry ids. 14
+// warps hold a partial sum, two chunks each, and one more looks at ranks; in LogFMT, 28 hold one.
 constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 15, kLogFmtWarpsGpu = 28;
-// On the host few, so that even small tests give a warp several chunks.
+// Few on the host, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
-constexpr uint32_t kSpeaker = 1;  // The last block of all: see most_of_dispatch.
+constexpr uint32_t kSpeaker = 1;  // The last block of a grid: see most_of_dispatch.
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
 constexpr uint32_t kPollsPerCheckGpu = 64;                      // Some 50 us of polling L2.
-constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // On hosts some tests have more.
+constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // Some tests on hosts have more.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
 static_assert(kLogFmtWarpsGpu * kWarpLanes <= kLogFmtThreadsMax);
 static_assert(kDispatchWarpsHost >= kDispatchWarpsMin);
 
-/// Of a dispatch's blocks those that send at most: a quarter, or between two ranks 36 of 132.
+/// Returns the most sending blocks of a dispatch: a quarter, or between two ranks 36 of 132.
 uint32_t dispatch_senders(uint32_t blocks, uint32_t others) {
   return others <= 1 ? blocks * 2 / 7 : blocks / 4;
 }
 
-/// Of a combine's blocks half send, but not where a receiving block has several tokens to finish.
-/// Of these it sums between two ranks as many rows as a sending one, and takes longer: there three
-/// of seven send (two H100s, 128 tokens on 8 multiprocessors: 71.4 us and then 61.0). Among more,
-/// no more send than `fill` the links, unless nearly twice as many can, which fill them better
-/// (four H200s, 128 tokens: 20.6 us with 20 of 48 to 80 blocks, 22.1 with 23). Who codes logarithms
-/// takes longer yet.
+/// Returns the sending blocks of a combine: half, unless a receiving block has several tokens to
+/// finish. Between two ranks it then sums as many rows per token as a sending block and takes
+/// longer, so three of seven send (two H100s, 128 tokens on 8 multiprocessors: 61.0 us, down from
+/// 71.4). Among more ranks, no more send than `fill` the links, unless nearly twice as many can,
+/// which fill them better (four H200s, 128 tokens: 20.6 us with 20 of 48 to 80 blocks, 22.1 with
+/// 23). Encoding LogFMT takes senders longer still, so half send.
 uint32_t combine_senders(uint32_t blocks, uint32_t tokens, uint32_t others, uint32_t fill,
                          bool logfmt) {
   const uint32_t half = blocks / 2;
@@ -72,16 +72,17 @@ Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
   return {senders + receivers, senders};
 }
 
-/// A block sends a token or more, or tells ids, or a rank of weights; a block receives a row or
-/// more. Of a few tokens all other blocks are in the way (on 4 H200s a dispatch of one took 6.0 us
-/// on 132 multiprocessors and 5.6 on 48), but for one, the last, which speaks for the rank: that
-/// takes it a microsecond, and the only receiver of a combine was late by as much.
+/// Returns the most blocks that find work. Each sending block has at least one token, or publishes
+/// ids, or one rank's weights; each receiving block has at least one row. In small calls all
+/// further blocks are in the way (on 4 H200s a dispatch of one token took 6.0 us on 132
+/// multiprocessors and 5.6 on 48), except the last, which speaks for the rank: that takes it a
+/// microsecond, and the only receiver of a combine was late by as much.
 Split most_of_dispatch(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t senders = std::max(options.tokens_max + 2, ranks);
   return {senders + ranks * options.tokens_max + 1, senders};
 }
 Split most_of_combine(const LowLatencyOptions& options, uint32_t ranks) {
-  // Weights, which others wait for, have blocks of their own, and not the last of all.
+  // Others wait for weights, so these have blocks of their own, and not the last block of the grid.
   const uint32_t senders = (ranks - 1) * (kSumPartsMax * options.tokens_max + 1) + 1;
   return {senders + options.tokens_max + 1, senders};
 }
@@ -95,7 +96,8 @@ uint32_t chunks_of(uint32_t hidden) {
   return quotient_up(hidden, kChunkChannels);
 }
 
-/// The fewer channels a row has, the fewer warps of a block sum it.
+/// Returns how many blocks fill the links: the fewer channels a row has, the fewer warps of a block
+/// sum it.
 uint32_t sum_blocks_that_fill_links(uint32_t hidden) {
   const uint32_t spans = quotient_up(chunks_of(hidden), kBf16SpanChunks);
   return quotient_up(kSumWarpsThatFillLinks, std::min(spans, kCombineWarpsGpu));
@@ -117,14 +119,15 @@ Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
                most);
 }
 
-/// Ids are told apart from tokens where there are blocks enough. The last block of all speaks for
-/// the rank, so of a call that only sends it tells nothing where another can.
+/// Separates the blocks that publish ids from those that move tokens, if there are enough. The last
+/// block of the grid speaks for the rank, so in a send-only call it publishes no ids if another
+/// block can.
 SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
   const uint32_t senders = split.send_blocks;
   const bool alone = split.blocks == senders;
   uint32_t data =
       std::min(senders, std::max(alone ? data_blocks_alone(tokens) : shaping(tokens), 1u));
-  // Of two senders on a host one moves tokens, however many might tell.
+  // Of two sending blocks on a host, one moves tokens whatever publish_blocks_max is.
   if (senders > data_blocks_max)
     data = std::min(data, senders - (alone ? 1 : std::min(publish_blocks_max, senders - 1)));
   if (data == senders) return {data, 0, senders};
@@ -163,9 +166,9 @@ uint32_t Plan::dispatch_blocks_min(Part part) const {
   return 0;
 }
 
-/// It is asked to leave multiprocessors to others, so where there are more rows than these blocks,
-/// each spreads two at once, if it has warps for two: between two H100s 64 tokens of 7168 took 6.27
-/// us on 129 blocks, 6.36 on 72.
+/// A receive-only dispatch should leave multiprocessors to other kernels, so if there are more rows
+/// than these blocks, each spreads two at once if it has the warps: between two H100s 64 tokens of
+/// 7168 took 6.27 us on 129 blocks, 6.36 on 72.
 uint32_t Plan::receivers_alone(uint32_t blocks, uint32_t units) const {
   constexpr uint32_t kRowsAtOnce = 2;
   if (kind != AcceleratorKind::gpu || kRowsAtOnce * (units + 1) > dispatch_warps_max) return blocks;
@@ -179,7 +182,7 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   const uint32_t receivers = split.blocks - split.send_blocks;
   const uint32_t ids = params.tokens_max * packed_ids_of(params.topk);
   uint32_t warps = kDispatchWarpsMin;
-  constexpr uint32_t kIdsAWarp = kWarpLanes / PackedIds::kIds;  // A lane a pick.
+  constexpr uint32_t kIdsAWarp = kWarpLanes / PackedIds::kIds;  // One lane per choice.
   if (split.send_blocks != 0) {
     const SendRoles roles = send_roles(split, params.tokens);
     const uint32_t tokens = quotient_up(shaping(params.tokens), roles.data_blocks);
@@ -223,12 +226,12 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
             .topk = options.topk,
             .local_experts = ExpertHomes::of(options.experts, ranks).held_at_most(),
             .one_grid = capacity.one_grid,
-            // Tests on hosts have few blocks anyway, and want them all.
+            // Tests on hosts have few blocks anyway, and use them all.
             .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
             .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit,
             .receivers_min = 0};
   plan.receivers_min = plan.dispatch_blocks_min(Part::receive);
-  // On hosts few may be too few for what a block of them would have to hold.
+  // On hosts the default may be too few for what each block would have to hold.
   if (options.sms == 0)
     plan.blocks_max = std::max(plan.blocks_max, plan.dispatch_blocks_min(Part::both));
   return plan;

@@ -1,4 +1,4 @@
-/// Shapes and sizes of one object's calls, from its options and from what the device has.
+/// Shapes and sizes of one object's calls, from its options and the device's capacity.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +11,21 @@
 
 namespace tokenyard::low_latency {
 
-/// How many blocks a kernel has, and how many of them send.
+/// The blocks of a kernel, and how many of them send.
 struct Split {
   uint32_t blocks, send_blocks;
 };
 
-/// Of a dispatch's sending blocks.
+/// Roles of a dispatch's sending blocks.
 struct SendRoles {
-  uint32_t data_blocks;                    ///< the first ones move tokens
-  uint32_t publish_first, publish_blocks;  ///< these tell ids
+  uint32_t data_blocks;                    ///< the first ones, which move tokens
+  uint32_t publish_first, publish_blocks;  ///< blocks that publish ids
   bool apart() const { return publish_first >= data_blocks; }
 };
 
-inline constexpr uint32_t kBlocksMin = 2;  ///< of a call: one sends, one receives
+inline constexpr uint32_t kBlocksMin = 2;  ///< per call: one sends, one receives
 
-/// The most blocks of a call: each has a multiprocessor.
+/// Returns the most blocks of a call: one per multiprocessor.
 inline uint32_t blocks_there_are(uint32_t multiprocessors) {
   return std::min(multiprocessors, kBlocksMax);
 }
@@ -33,45 +33,47 @@ inline uint32_t blocks_there_are(uint32_t multiprocessors) {
 struct Plan {
   AcceleratorKind kind;
   uint32_t multiprocessors;
-  uint32_t shared_bytes;  ///< that a block can have
+  uint32_t shared_bytes;  ///< available to a block
   uint32_t blocks_max;    ///< of a call that does not say
   uint32_t dispatch_warps_max, combine_warps, logfmt_warps;
   uint32_t polls_per_check;
   uint32_t words_summed;           ///< see DispatchParams::divide
-  uint32_t data_blocks_max;        ///< of a dispatch that also receives
-  uint32_t data_blocks_alone_max;  ///< of a dispatch that only sends
-  uint32_t publish_blocks_max;     ///< that tell ids beside as many as those
-  uint32_t sum_blocks_alone_max;   ///< that sum, of a combine that only sends
-  uint32_t sum_blocks_that_fill;   ///< the links among more than two ranks, if they sum
-  uint32_t others;                 ///< ranks
+  uint32_t data_blocks_max;        ///< in a dispatch that also receives
+  uint32_t data_blocks_alone_max;  ///< in a send-only dispatch
+  uint32_t publish_blocks_max;     ///< blocks that publish ids beside data_blocks_max data blocks
+  uint32_t sum_blocks_alone_max;   ///< blocks that sum, in a send-only combine
+  uint32_t sum_blocks_that_fill;   ///< summing blocks that fill the links among more than two ranks
+  uint32_t others;                 ///< ranks other than this one
   uint32_t tokens_max, topk;
-  uint32_t local_experts;             ///< of the ranks that hold most
+  uint32_t local_experts;             ///< on the ranks that hold most
   bool one_grid;                      ///< see Capacity
-  Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
-  uint32_t receivers_min;             ///< dispatch_blocks_min of a part that only receives
+  Split dispatch_most, combine_most;  ///< most sending blocks, and blocks in all, that find work
+  uint32_t receivers_min;             ///< dispatch_blocks_min of a receive-only part
 
-  /// Of `blocks`, as many as have something to do; of a part alone, as many as it takes, where
-  /// those of a dispatch that only receives are receivers_alone's.
-  /// `tokens`: of this rank in this call.
+  /// Return the split of `blocks`: no more than have something to do. A part alone takes no more
+  /// than it needs; a receive-only dispatch is to be given receivers_alone() blocks. `tokens`: this
+  /// rank's in this call.
   Split dispatch(Part part, uint32_t blocks, uint32_t tokens) const;
   Split combine(Part part, uint32_t blocks, uint32_t tokens, bool logfmt) const;
   SendRoles send_roles(Split split, uint32_t tokens) const;
-  /// Shared memory that a block of a dispatch takes. The fewer receive, the more rows each.
+  /// Returns the shared memory of a dispatch's block: the fewer blocks receive, the more rows each
+  /// has.
   uint64_t dispatch_shared_bytes(Part part, uint32_t blocks) const;
-  /// The fewest blocks of a dispatch that have enough of it, or 0: all there are have not.
+  /// Returns the fewest blocks of a dispatch that have enough shared memory; 0 if no number does.
   uint32_t dispatch_blocks_min(Part part) const;
-  /// Of `blocks`, which have the shared memory, as many as a dispatch that only receives is to
-  /// have; they have it as well. A row has so many units.
+  /// Returns how many of `blocks`, whose shared memory suffices, a receive-only dispatch should
+  /// have; that of the result suffices too. `units`: units per row.
   uint32_t receivers_alone(uint32_t blocks, uint32_t units) const;
-  /// By which a call is shaped: where all ranks must give the same shape, those that there may be.
+  /// Returns the tokens that shape a call: tokens_max if all ranks must launch the same shape.
   uint32_t shaping(uint32_t tokens) const { return one_grid ? tokens_max : tokens; }
-  /// Of a dispatch that only sends, a token each: more would find none, or only wait for the link.
+  /// Returns the data blocks of a send-only dispatch, one per token: more would find no token, or
+  /// only wait for the link.
   uint32_t data_blocks_alone(uint32_t tokens) const {
     return std::min(shaping(tokens), data_blocks_alone_max);
   }
 
-  /// Of each block: no more than have something to do, since a block of few tokens takes about as
-  /// long as its warps take to issue their instructions.
+  /// Returns the warps per block: no more than have something to do, since with few tokens
+  /// instruction issue bounds a block.
   uint32_t dispatch_warps(const DispatchParams& params, Split split) const;
 };
 
@@ -84,7 +86,7 @@ inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows row
   return {options.hidden, static_cast<RowFormat>(rows)};
 }
 
-/// At least one unit, at most what lets kTimesLate of them fit.
+/// Returns at least one unit, and no more than lets kTimesLate of them fit.
 uint32_t timeout_units(std::chrono::nanoseconds timeout);
 
 }  // namespace tokenyard::low_latency

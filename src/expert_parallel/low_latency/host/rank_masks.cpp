@@ -25,7 +25,7 @@ FailedRank::Why why(Failure failure, Phase phase) {
   return FailedRank::Why::timeout;
 }
 
-/// Of what a wait was for, a stamp of ids is shown as its epoch.
+/// Returns the value of a wait to show: for a stamp of ids, its epoch.
 uint64_t shown(Phase phase, uint64_t awaited) {
   const IdsStamp stamp{static_cast<uint32_t>(awaited)};
   return phase == Phase::dispatch_ids ? stamp.epoch() : awaited;
@@ -80,7 +80,7 @@ RankMasks::~RankMasks() {
 }
 
 bool RankMasks::reported(uint32_t rank) const {
-  // A kernel writes `failure` last, with release: once it is seen, so is the rest.
+  // A kernel writes `failure` last, with release, so a thread that sees it also sees the rest.
   return accelerator_.read_flag(&masks().reports[rank].failure) !=
          static_cast<uint32_t>(Failure::none);
 }
@@ -114,7 +114,7 @@ std::vector<FailedRank> RankMasks::list() const {
 }
 
 void RankMasks::leave_out(uint32_t rank, Stream stream) {
-  // The lowest byte of the word, which may say already why the rank is masked.
+  // Only the lowest byte: the word may already hold the reason why the rank is masked.
   accelerator_.fill(masks().failed + rank, static_cast<int>(Failure::refused), 1, stream);
   left_out_.insert(rank);
 }

@@ -1,4 +1,4 @@
-/// The failure word, the report and the alarm of every rank, from the host's side.
+/// The failure word, report and abort flag of every rank, from the host's side.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace tokenyard::low_latency {
 
-/// In what a rank that is masked for it differs from this one.
+/// How a rank that is masked for a difference differs from this one.
 struct FormatDifference {
   std::string argument, expected, seen;
 };
@@ -25,19 +25,19 @@ class RankMasks {
   RankMasks(const RankMasks&) = delete;
   RankMasks& operator=(const RankMasks&) = delete;
 
-  /// What kernels are given.
+  /// Returns the view for kernels.
   Masks masks() const {
     return {.failed = failed_.as<uint32_t>(),
             .reports = reports_.as<WaitReport>(),
             .abort_flags = abort_flags_.as<AbortWord>()};
   }
-  /// As far as the host can see now.
+  /// Returns the masked ranks, as far as the host can see.
   std::vector<FailedRank> list() const;
   bool masked(uint32_t rank) const;
-  /// In the order of `stream`: kernels that come later take the rank for masked, captured ones too.
-  /// None of them reports it, since it has not failed; `list` says so at once.
+  /// Masks a rank in the order of `stream`: later kernels, captured ones included, treat it as
+  /// masked. No kernel reports it, since the rank has not failed; `list` includes it at once.
   void leave_out(uint32_t rank, Stream stream);
-  /// In the order of `stream`, on which no kernel that uses these words may be under way.
+  /// Unmasks a rank in the order of `stream`, while no kernel that uses these words may be running.
   void clear(uint32_t rank, Stream stream);
 
  private:
@@ -48,7 +48,7 @@ class RankMasks {
   AbortFlag& abort_flag_;
   uint32_t ranks_;
   const DeviceMemory failed_, reports_, abort_flags_;
-  RankSet left_out_{};  ///< by hand
+  RankSet left_out_{};  ///< masked by the caller
 };
 
 }  // namespace tokenyard::low_latency

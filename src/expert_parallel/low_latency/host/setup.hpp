@@ -1,5 +1,5 @@
-/// What the ranks of a LowLatency object agreed on when they made it, and what follows from that
-/// for its calls. It does not change.
+/// The options that the ranks of a LowLatency object agreed on, and what follows from them for its
+/// calls. Immutable.
 #pragma once
 
 #include "expert_parallel/low_latency/host/plan.hpp"
@@ -23,7 +23,7 @@ struct Setup {
   const LowLatencyOptions options;
   const Plan plan;
   const WindowLayout layout;  ///< of every rank's window
-  const SumsLayout sums;      ///< of rows of sums in staging
+  const SumsLayout sums;      ///< layout of partial sums in staging
   const ExpertHomes homes;
 };
 

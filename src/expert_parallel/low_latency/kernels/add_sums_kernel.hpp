@@ -1,4 +1,6 @@
-/// The receiving blocks of a combine: each finishes tokens of this rank, one after the other.
+/// The receiving blocks of a combine: each finishes some of this rank's tokens, one after another.
+/// A partial sum from another rank is its own flag (protocol.hpp, 1); the block votes before it
+/// counts or drops one (7).
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/local_rows_kernel.hpp"
@@ -6,12 +8,13 @@
 
 namespace tokenyard::low_latency {
 
-/// A lane's pick of one of this rank's tokens, as memory has it.
+/// A lane's choice of one of this rank's tokens, as loaded.
 struct OwnChoice {
-  int32_t expert = -1;                       ///< or -1
-  WeightedRow row{.slot = -1, .weight = 0};  ///< a slot if the expert is here, a weight anyway
+  int32_t expert = -1;                       ///< -1: none
+  WeightedRow row{.slot = -1, .weight = 0};  ///< slot if the expert is on this rank; weight in any
+                                             ///< case
 
-  /// Nothing is asked of what is loaded: it may still be on its way.
+  /// Does not use the loaded values: they may still be in flight.
   DEVICE static OwnChoice load(const Combine& call, uint32_t token) {
     const CombineParams& params = call.params;
     const uint32_t lane = warp::lane();
@@ -23,8 +26,8 @@ struct OwnChoice {
   }
 };
 
-/// By all lanes of one warp, for the block: what its warps would find out one by one. Which ranks
-/// it speaks with need not be known yet.
+/// Plans a token once for the whole block, so that each warp need not. Called by all lanes of one
+/// warp, possibly before open_call has found which ranks are open.
 DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& choice,
                        TokenPlan& plan) {
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
@@ -32,7 +35,7 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& cho
   const uint32_t rank =
       choices ? call.params.by.homes.rank_of(static_cast<uint32_t>(choice.expert)) : self;
   const bool here = choice.row.slot >= 0, there = rank != self;
-  // Lanes that have no share must match with nobody.
+  // Lanes without a partial sum must match no other lane.
   const uint32_t same = warp::match(there ? rank : kRanksMax + lane);
   const bool leads = there && (same & lanes_below()) == 0;
   const uint32_t rows = warp::ballot(here), partial_sums = warp::ballot(leads);
@@ -51,7 +54,7 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& cho
   plan.outcome = 0;
 }
 
-/// Of this rank's tokens those that a block finishes, some at a time: a warp plans each.
+/// The tokens of this rank that a block finishes, one batch at a time: one warp plans each.
 struct OwnTokens {
   uint32_t first, stride;
 
@@ -63,14 +66,14 @@ struct OwnTokens {
   }
 };
 
-/// By all lanes: `body(span)` for each span of this warp's.
+/// Calls `body(span)` for each span of this warp. Called by all lanes.
 template <class Body>
 DEVICE void each_span(const CombineParams& params, Body body) {
   KEEP_ROLLED for (uint32_t span = warp::index(); span < params.spans; span += warp::count())
       body(span);
 }
 
-/// By all lanes: a span of a token's result.
+/// Stores a span of a token's result. Called by all lanes.
 template <uint32_t kChunks>
 DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
                        const SpanSums<kChunks>& sums) {
@@ -81,13 +84,14 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
       store_vector(to + c * kWarpLanes, sums.of[c].rounded());
 }
 
-/// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
-/// its way. False if some share did not come; the token's plan says then which.
+/// Adds the partial sums of other ranks to a span. Called by all lanes. `meanwhile` is called while
+/// the first loads are in flight, `between` between polls. Returns false if a partial sum was lost;
+/// the token's plan then says which.
 template <class Codec, class Meanwhile, class Between>
 DEVICE bool await_partial_sums(PartialSums<Codec>& partial_sums, TokenPlan& plan, uint32_t span,
                                SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile,
                                Between between) {
-  // Relaxed: other warps add to it meanwhile, and a vote follows.
+  // Relaxed: other warps may add bits concurrently, and the block votes afterwards.
   uint32_t lost = lost_of(plan);
   KEEP_ROLLED for (uint32_t first = 0;; first += kPartialSumsHeld) {
     partial_sums.load_from(plan, first, span);
@@ -96,17 +100,17 @@ DEVICE bool await_partial_sums(PartialSums<Codec>& partial_sums, TokenPlan& plan
     partial_sums.add_to(sums, lost);
     if (first + kPartialSumsHeld >= plan.partial_sums) break;
   }
-  // Before the span counts as finished, and before any lane empties what is not lost.
+  // Before the span counts as finished, and before any lane empties the places that are not lost.
   if (lost != 0)
     warp::once([&] { return fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost); });
   return lost == 0;
 }
 
-/// By all lanes: all spans of this warp, as if nothing were lost; whether nothing was. Rows of y
-/// depend on nobody and come from far away, so the next token's are added while this one's shares
-/// are on their way. The last shares that were read are in hand at the end. Of a warp with one span
-/// only: while it waits it empties the places of tokens that all warps have finished, none of whose
-/// shares are lost; `tokens_emptied` is how many those are.
+/// Finishes all spans of this warp as if nothing were lost; returns whether nothing was. Called by
+/// all lanes. Rows of y depend on no other rank but take long to load, so the next token's are
+/// added while this token's partial sums are in flight. The partial sums read last remain in hand.
+/// A warp with only one span also empties, while it waits, the places of tokens that all warps have
+/// finished without a loss; `tokens_emptied` counts these.
 template <class Codec>
 DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
                           PartialSums<Codec>& partial_sums, uint32_t& tokens_emptied) {
@@ -144,9 +148,9 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
   return complete;
 }
 
-/// By all lanes: this warp's spans of the tokens that some warp has lost shares of, without those:
-/// of all channels the same ones are missing. Of these tokens nothing has been emptied, so all the
-/// rest is there.
+/// Repeats this warp's spans of tokens for which any warp has lost partial sums, without those, so
+/// that every channel lacks the same ones. Called by all lanes. Places of these tokens were either
+/// not emptied or filled again, so the other partial sums are all there.
 template <class Codec>
 DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
@@ -168,9 +172,9 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   });
 }
 
-/// By all lanes: empties the places of what this warp has read, but for those of `partial_sums`,
-/// which are empty. One that may not have been filled is left as it is, for a masked rank may yet
-/// write there, and is refilled before it is unmasked.
+/// Empties the places that this warp has read, except those of `partial_sums`, which are empty
+/// already. Called by all lanes. A place that may not have been filled is left alone: a masked rank
+/// may still write there, and the place is refilled before that rank is unmasked.
 template <class Codec>
 DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
                          const PartialSums<Codec>& partial_sums, uint32_t first) {
@@ -181,7 +185,7 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
     KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
       const uint32_t kept = plan.kept() & ~partial_sums.emptied_in_hand(plan, span);
-      // A block has little else to do than this between its vote and its end.
+      // Unrolled: between vote and end the block has little else to do.
       UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) if ((kept >> i & 1) != 0)
           places.put_back_of(plan.partial_sum[i].staged);
       KEEP_ROLLED for (uint32_t left = kept >> kPartialSumsHeld << kPartialSumsHeld; left != 0;
@@ -191,7 +195,8 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
   });
 }
 
-/// By the warp that planned: shares of ranks that the block does not speak with.
+/// Marks the partial sums of ranks that are not open as lost. Called by the warp that planned the
+/// token.
 DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
   const bool closed =
       warp::lane() < plan.partial_sums && !call.call.open(plan.partial_sum[warp::lane()].rank);
@@ -199,7 +204,7 @@ DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
   if (warp::elect()) plan.outcome = lost;
 }
 
-/// By the whole block: picks that each sum lacks.
+/// Stores how many choices each result lacks. Called by the whole block.
 DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens) {
   KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
                    place += block::threads()) {
@@ -211,10 +216,10 @@ DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens) {
   }
 }
 
-/// By a whole receiving block. A row of sums counts whole or not at all: when a block's warps have
-/// finished their chunks of some tokens they vote, and no place is emptied before of which a warp
-/// has not what lay there in hand. `some_closed`: there are ranks that the block does not speak
-/// with.
+/// Finishes one batch of tokens. Called by a whole receiving block. A partial sum counts whole or
+/// not at all: the block votes once its warps have finished their chunks of the batch. Before the
+/// vote a warp empties only places whose content it holds, or those of tokens that every warp has
+/// finished. `some_closed`: some ranks are not open.
 template <class Codec>
 DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
   if (some_closed) {
@@ -234,8 +239,8 @@ DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some
   if (call.params.lost != nullptr) publish_lost(call, tokens);
 }
 
-/// By a whole receiving block: its warps plan its tokens, one each, while it learns whom it speaks
-/// with.
+/// Called by a whole receiving block. Each warp plans one token while the block finds the open
+/// ranks.
 template <class Codec>
 DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) {
   const Call begun = begin_call(params.call, shared.call, Kind::combine);
@@ -252,17 +257,17 @@ DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) 
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
   const bool some_closed = open_call(begun, look, false);
-  advance_epoch(begun);  // Here, where it has to wait anyway.
+  advance_epoch(begun);  // Here, since the block has to wait anyway.
   KEEP_ROLLED while (tokens.there_are(params)) {
     finish_round<Codec>(call, tokens, some_closed);
     tokens = tokens.next();
     if (!tokens.there_are(params)) break;
-    block::sync();  // All have read what the plans before were.
+    block::sync();  // All warps have read the previous plans.
     plan();
     block::sync();
   }
   if (params.waited != nullptr) {
-    // The first thread's waits lie before the last vote. Relaxed: the host reads after the kernel.
+    // The last vote ordered the first thread's additions. Relaxed: the host reads after the kernel.
     for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
       add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
   }

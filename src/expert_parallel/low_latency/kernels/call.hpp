@@ -1,4 +1,4 @@
-/// What dispatch and combine have in common.
+/// Parameters and state common to dispatch and combine.
 #pragma once
 
 #include <cstdint>
@@ -11,43 +11,44 @@ namespace tokenyard::low_latency {
 
 inline constexpr uint32_t kBlocksMax = 512;
 
-/// Epochs of the last call's parts.
+/// Epochs of the last call's sending and receiving parts.
 struct alignas(8) Progress {
   uint32_t sent, received;
 };
 
-/// Words of a rank's own memory that outlive its calls.
+/// Words of a rank's own memory that persist between its calls.
 struct Workspace {
-  /// [kind][block]. A block reads its own word and no other, so none waits for another's look at
-  /// it; whatever the grid, its blocks advance all of them.
+  /// [kind][block]. Each block reads only its own word, so no block waits until another has read
+  /// one. The blocks of any grid together advance all words.
   Progress progress[kKinds][kBlocksMax];
-  /// Of a rank: its last pulse, and when it was first seen here. One word, so that who knows the
-  /// pulse knows when it came.
+  /// Last heartbeat of a rank, and when this rank first saw it. One word, so that a reader of the
+  /// heartbeat also gets its time.
   struct alignas(8) Heard {
     uint32_t heartbeat, at;
   };
   Heard heard[kRanksMax];
-  uint32_t heartbeat;  ///< the last one sent
-  /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
-  /// dispatch for the next.
+  uint32_t heartbeat;  ///< last heartbeat sent
+  /// [parity of a dispatch][source]: a Verdict. Each dispatch resets those of the other parity for
+  /// the next one.
   uint32_t verdicts[2][kRanksMax];
-  /// [parity of a dispatch] ~pick of the first of this rank's picks that is no expert, or 0. Each
-  /// dispatch readies that of the next.
+  /// [parity of a dispatch] ~choice of the first choice of this rank that is no expert, or 0. Each
+  /// dispatch resets the next one's.
   uint32_t first_mistake[2];
-  uint32_t mistakes;  ///< noted by threads of which one is telling the host
+  uint32_t mistakes;  ///< mistakes counted since one thread began to report them to the host; 0:
+                      ///< none reports
 };
 
-/// Whether a source took part in a dispatch, as the first block that knew has decided.
+/// Whether a source took part in a dispatch, as decided by the first block that knew.
 enum class Verdict : uint32_t { open, present, absent };
 
-/// A failure word, a report and an alarm for every rank that can be awaited. A rank whose word is
-/// not Failure::none is masked.
+/// A failure word, a report and an abort flag per rank. A rank whose failure word is not
+/// Failure::none is masked.
 struct Masks {
   uint32_t* failed;              ///< [ranks] device memory
   WaitReport* reports;           ///< [ranks] host-visible
   const AbortWord* abort_flags;  ///< [ranks] host-visible
 
-  /// Without an end of its own: when a wait has lasted too long is decided in liveness_kernel.hpp.
+  /// Has no deadline of its own: liveness_kernel.hpp decides when a wait has timed out.
   DEVICE WaitContext wait_context(uint32_t rank) const {
     return {.timeout_ns = UINT64_MAX,
             .failed = failed + rank,
@@ -60,20 +61,21 @@ struct CallParams {
   uint32_t rank, ranks;
   Part part;
   uint32_t send_blocks;  ///< the first blocks of the grid send, the others receive
-  bool whole_gpu;        ///< the call may take every multiprocessor
-  RankSet active;        ///< the others are masked from this call on
-  /// Of a combine that sends: the first so many blocks write to peers' staging. It stands beside
-  /// what a block asks for first.
+  bool whole_gpu;        ///< the call may occupy every multiprocessor
+  RankSet active;        ///< all other ranks are masked from this call on
+  /// Sending part of a combine: the first blocks, which write to peers' staging. Placed beside the
+  /// fields that a block reads first.
   uint32_t staging_blocks;
   Windows windows;
   Masks masks;
   Workspace* workspace;
-  uint32_t timeout;          ///< of the whole call, for a rank that shows no life; kTimeUnitNs
-  uint32_t polls_per_check;  ///< how often a poll that finds nothing looks at the clock
-  uint64_t* span_ns;         ///< [2][2], as LowLatencyCall says; may be null
+  uint32_t timeout;          ///< of the whole call for a rank that shows no sign of life, in
+                             ///< kTimeUnitNs
+  uint32_t polls_per_check;  ///< unsuccessful polls between reads of the clock
+  uint64_t* span_ns;         ///< [2][2], see LowLatencyCall; may be null
 };
 
-/// The rank that comes `places` after this one, no more than all of them; after the last comes 0.
+/// Returns the rank `places` after this one, modulo the number of ranks. `places` is at most that.
 DEVICE uint32_t rank_after(const CallParams& params, uint32_t places) {
   const uint32_t rank = params.rank + places;
   return rank < params.ranks ? rank : rank - params.ranks;

@@ -1,14 +1,15 @@
-/// How a low-latency kernel begins, and with whom it speaks.
+/// How a low-latency kernel begins, and which ranks it communicates with.
 ///
-///     begin_call      every thread takes the epoch
-///     open_call       one block tells the active ranks which buffers are free again; a sending
-///                     block waits until its destinations' buffers are
-///     advance_epoch   of the block's words, once it has met
-///     close_call      for whoever measures
+///     begin_call      every thread loads its block's epoch word
+///     open_call       one block publishes to the active ranks which of this rank's buffers it has
+///                     drained; a sending block waits until its destinations have drained theirs
+///     advance_epoch   advances the epoch words, once the block has synchronized
+///     close_call      records times for measurements
 ///
-/// A look at memory takes about as long as ten of them do, and what a call may not do before them
-/// it does that much later: looks are made together, and none that needs another's answer. What
-/// a role can load without knowing with whom it speaks, it loads between the two.
+/// `drained` of a rank proves that it has read and emptied its buffers up to that epoch
+/// (protocol.hpp, 3). One load takes about as long as ten, and delays all that depends on it: loads
+/// are issued together and never depend on one another. A role issues loads that need no open ranks
+/// between begin_call and open_call.
 #pragma once
 
 #include <bit>
@@ -20,22 +21,22 @@ namespace tokenyard::low_latency {
 
 using tokenyard::settled;
 
-/// The same place, to be kept in registers: a compiler works out again what it can, and after a
-/// wait every instruction is felt.
+/// Keeps an address in registers: the compiler would recompute it where it can, and after a wait
+/// every instruction adds to latency.
 template <class T>
 DEVICE Peer<T> settled(Peer<T> place) {
   return Peer<T>(settled(place.address()));
 }
 
-/// Calls that follow one another start early: the next one's blocks are there when this one ends.
-/// A call that is to leave multiprocessors to others does not ask for it. Before this, a block may
-/// go by the launch's parameters alone: what lies in memory the kernels before may yet write.
+/// Begins a call. Consecutive calls overlap: the next call's blocks are resident when this one
+/// ends, unless the call must leave multiprocessors to other kernels. Before this returns, a block
+/// may use only the launch parameters: earlier kernels may still be writing memory.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
   grid::wait_for_previous();
   const uint64_t start_ns = now_ns();
-  // Nobody else writes this block's word while the kernel runs. Relaxed all the same, and of an
-  // address that each thread makes itself: a compiler that takes the word for the block's, and not
-  // for a thread's, keeps it elsewhere, and waits for it before the kernel goes on.
+  // No other thread writes this block's word while the kernel runs. It is nevertheless a relaxed
+  // load, from an address that depends on the thread: the compiler would keep a block-uniform value
+  // elsewhere and wait for it before the kernel goes on.
   const uint32_t block = block::index() + (thread::index() < block::threads() ? 0 : 1);
   const auto before = load<Order::relaxed, Scope::gpu>(
       &params.workspace->progress[static_cast<uint32_t>(kind)][block]);
@@ -43,8 +44,9 @@ DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) 
   return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
 }
 
-/// By the whole block, once, when it has met since its threads read its word, and where nobody
-/// waits for it: a sending block does so last, a receiving one before what it has to wait for.
+/// Advances the epoch words. Called once by the whole block, after it has synchronized since its
+/// threads loaded their word, and where no rank waits for the block: last in a sending block,
+/// before its waits in a receiving one.
 DEVICE void advance_epoch(const Call& call) {
   const CallParams& params = call.params;
   const Progress now{.sent = sends(params.part) ? call.epoch() : call.before.sent,
@@ -54,8 +56,8 @@ DEVICE void advance_epoch(const Call& call) {
                    i += block::threads() * grid::blocks()) words[i] = now;
 }
 
-/// By one thread: a rank that the caller leaves out is masked as if it had not answered, since what
-/// it may send meanwhile is not received.
+/// Masks a rank that the caller leaves out, as if it had not answered: what it may send is not
+/// received. Called by one thread.
 DEVICE void leave_out(const Call& call, uint32_t rank) {
   const WaitContext wait_context = call.params.masks.wait_context(rank);
   Deadline(wait_context, call.start_ns)
@@ -63,20 +65,23 @@ DEVICE void leave_out(const Call& call, uint32_t rank) {
             Awaited{.phase = static_cast<uint32_t>(Phase::left_out), .rank = rank});
 }
 
-/// By one thread. Relaxed: the word says which batch it belongs to and speaks of nothing else.
+/// Publishes a weight. Called by one thread. Relaxed: the word carries its batch's epoch and
+/// releases no other data.
 DEVICE void publish_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
   store<Order::relaxed, Scope::sys>(to, Stamped{dispatched, std::bit_cast<uint32_t>(weight)});
 }
 
-/// The block that speaks for the rank: the last one, which of few tokens has none, since a release
-/// to peers takes more than a microsecond. A grid has no more blocks than there are
-/// multiprocessors, so this one is never kept from them by its own rank's that wait.
+/// Returns whether this block publishes the rank's `drained` words: the last block, which has no
+/// tokens in small calls, since a release to peers takes more than a microsecond. A grid has at
+/// most one block per multiprocessor, so waiting blocks of its own rank never keep this one from
+/// running.
 DEVICE bool speaks() {
   return block::index() == grid::blocks() - 1;
 }
 
-/// By one thread of the block that speaks. Release: earlier kernels have put back what they read,
-/// and the rank that acquires this may write there again.
+/// Publishes the epochs up to which this rank's buffers are drained. Called by one thread of the
+/// block that speaks for the rank. Release: orders the stores by which earlier kernels emptied what
+/// they read before the word; a rank that acquires it may write there again.
 DEVICE void say_drained(const Call& call, uint32_t rank) {
   const CallParams& params = call.params;
   const auto received = [&](Kind kind) {
@@ -87,12 +92,12 @@ DEVICE void say_drained(const Call& call, uint32_t rank) {
                                     Drained{received(Kind::dispatch), received(Kind::combine)});
 }
 
-/// Acquire: what this call writes to `rank` comes after what that rank put back.
+/// Acquire: orders that rank's emptying stores before what this call writes there.
 DEVICE Drained look_at_drained(const Call& call, uint32_t rank) {
   return load<Order::acquire, Scope::sys>(call.params.windows.drained_here(rank));
 }
 
-/// Two buffers: that of the epoch before may still be in use.
+/// Two buffers: that of the previous epoch may still be in use.
 DEVICE uint32_t epoch_to_be_drained(const Call& call) {
   return call.epoch() - 2;
 }
@@ -101,7 +106,7 @@ DEVICE bool has_room(const Call& call, const Drained& drained) {
   return static_cast<int32_t>(drained.of(call.kind) - epoch_to_be_drained(call)) >= 0;
 }
 
-/// By one thread.
+/// Waits until `rank` has drained the buffer that this call writes. Called by one thread.
 DEVICE bool await_room(const Call& call, uint32_t rank) {
   const Phase phase = call.kind == Kind::dispatch ? Phase::dispatch_room : Phase::combine_room;
   return call.await(phase, rank, epoch_to_be_drained(call), [&](uint64_t& seen) {
@@ -111,38 +116,39 @@ DEVICE bool await_room(const Call& call, uint32_t rank) {
   });
 }
 
-/// This thread's place among the block's, counted from the last.
+/// Returns this thread's index in the block, counted from the last thread.
 DEVICE uint32_t thread_from_last() {
   return block::threads() - 1 - thread::index();
 }
 
-/// What a thread has found of a rank.
+/// The state of a rank as one thread sees it.
 struct Look {
-  /// As memory has it, so that nothing waits for it here.
+  /// As loaded, so that nothing waits for it here.
   uint32_t failure = static_cast<uint32_t>(Failure::none);
-  Drained drained{};  ///< by it, of this rank's
+  Drained drained{};  ///< published by that rank about its own buffers
 
   DEVICE bool masked() const { return failure != static_cast<uint32_t>(Failure::none); }
-  /// Of who sends: a rank may be told what shows it that it differs.
+  /// Returns whether nothing may be sent to the rank. A rank masked in this very call for a
+  /// difference still receives, so that it detects the difference too.
   DEVICE bool closed_to_sends(const Call& call) const {
     return masked() && failure != call.differs_since_now();
   }
   DEVICE static Look at(const Call& call, uint32_t rank, bool sending) {
     Look look;
     look.failure = failure_of(call.params, rank);
-    if (sending) look.drained = look_at_drained(call, rank);  // This rank's own says nothing.
+    if (sending) look.drained = look_at_drained(call, rank);  // Meaningless for this rank itself.
     return look;
   }
-  /// At this thread's first rank, if it has one. Others wait for the answers, so they are asked for
-  /// as soon as may be.
+  /// Returns the state of this thread's first rank, if it has one. Called as early as possible:
+  /// other threads wait for the answers.
   DEVICE static Look first(const Call& call, bool sending) {
     const uint32_t rank = thread_from_last();
     return rank < call.params.ranks ? at(call, rank, sending) : Look{};
   }
 };
 
-/// By the block's last `lookers` threads: with whom it speaks, and that it may. Whether there are
-/// ranks of this thread's that it does not speak with.
+/// Finds the open ranks, waiting for room where the block sends. Called by the block's last
+/// `lookers` threads. Returns whether some of this thread's ranks are not open.
 DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_t lookers) {
   const CallParams& params = call.params;
   bool closed = false;
@@ -153,7 +159,7 @@ DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_
     if (!active && speaks()) leave_out(call, rank);
     bool open = active && !(sending ? look.closed_to_sends(call) : look.masked());
     if (open && other) {
-      // First of all: two ranks that both wait for room here are told by one another.
+      // Before any wait: two ranks that wait for each other's buffers are released by this.
       if (sends(params.part) && speaks()) say_drained(call, rank);
       if (sending && !has_room(call, look.drained)) open = await_room(call, rank);
     }
@@ -163,19 +169,20 @@ DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_
   return closed;
 }
 
-/// By the whole block, which meets. Whether there are ranks that it does not speak with.
+/// Finds the open ranks. Called by the whole block, which synchronizes. Returns whether some ranks
+/// are not open.
 DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
   const CallParams& params = call.params;
   const bool some_closed = block::any(find_open(call, first, sending, block::threads()));
   if (sends(params.part) || !speaks()) return some_closed;
-  // Who only receives waits for no room, and its block need not wait for a release.
+  // A block that only receives waits for no room and need not wait for a release.
   KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
                    rank += block::threads()) if (rank != params.rank && call.open(rank))
       say_drained(call, rank);
   return some_closed;
 }
 
-/// By the whole block, last of all, and for whoever measures.
+/// Records the call's times for measurements. Called last, by the whole block.
 DEVICE void close_call(const Call& call) {
   if (call.params.span_ns == nullptr) return;
   block::sync();

@@ -1,5 +1,5 @@
-/// What a warp makes of a unit of a token: the pieces that travel. A lane holds the channels of one
-/// piece; eight lanes of an FP8 unit share a scale.
+/// Prepares the pieces of a token's unit for transfer. A lane holds the channels of one piece;
+/// eight lanes of an FP8 unit share a scale.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace tokenyard::low_latency {
 
-/// A lane's part of a unit as it was given, and what travels beside it.
+/// A lane's part of a unit as given by the caller.
 struct RawUnit {
-  Bytes16 data[2];  ///< two pieces of BF16 are cast into one of FP8
+  Bytes16 data[2];  ///< two BF16 pieces are cast to one of FP8
 };
 
 struct CastUnit {
   Bytes16 data;
-  Bytes16 scales;  ///< the same in all lanes
+  Bytes16 scales;  ///< identical in all lanes
 };
 
 inline constexpr float kFp8Largest = 448;
-/// Groups of smaller values are scaled as if they held this.
+/// Smallest magnitude assumed for a group.
 inline constexpr float kLeastMagnitude = 1e-4f;
 inline constexpr uint32_t kNansBf16 = 0x7fff7fff, kNansFp8 = 0x7f7f7f7f, kNanFp32 = 0x7fffffff;
 
@@ -29,7 +29,7 @@ DEVICE bool casts(const DispatchParams& params) {
   return params.row.is_fp8() && params.scales == nullptr;
 }
 
-/// A lane that has no piece gets zeros.
+/// Loads this lane's part of a unit; zeros for a lane without a piece.
 DEVICE RawUnit load_unit(const DispatchParams& params, uint32_t token, uint32_t unit) {
   RawUnit raw{};
   const uint32_t piece = params.row.piece(unit, warp::lane());
@@ -56,8 +56,8 @@ DEVICE float magnitude(const RawUnit& raw) {
   return largest;
 }
 
-/// By all lanes: to FP8, each group of 128 channels by its own scale. A NaN among them is kept, an
-/// infinity makes the group's finite values zero.
+/// Casts to FP8, each group of 128 channels with its own scale. Called by all lanes. NaNs are
+/// preserved; an infinity turns the group's finite values into zeros.
 DEVICE CastUnit cast_unit(const RawUnit& raw, RowFormat format) {
   constexpr uint32_t kLanesAGroup = 8;
   float largest = magnitude(raw);
@@ -90,11 +90,11 @@ DEVICE CastUnit cast_unit(const RawUnit& raw, RowFormat format) {
   return cast;
 }
 
-/// The caller's scales of a unit.
+/// Returns the caller's scales of a unit.
 DEVICE Bytes16 given_scales(const DispatchParams& params, uint32_t token, uint32_t unit) {
   const auto* const words =
       static_cast<const uint32_t*>(params.scales) + size_t{token} * params.row.scale_words();
-  // Exponents may well be 0xff four times; so they never stand in the word that is looked at.
+  // Four exponents may all be 0xff, so they never go into the first word, which is the flag.
   if (params.row.scales_packed()) return {{0, load_cached(words + unit), 0, 0}};
   Bytes16 scales{};
   for (uint32_t i = 0; i < kScalesAPiece; ++i)
@@ -104,7 +104,7 @@ DEVICE Bytes16 given_scales(const DispatchParams& params, uint32_t token, uint32
   return scales;
 }
 
-/// By all lanes: what travels for a unit of a token.
+/// Returns the pieces to send for a unit of a token. Called by all lanes.
 DEVICE CastUnit prepare_unit(const DispatchParams& params, uint32_t token, uint32_t unit,
                              const RawUnit& raw) {
   if (casts(params)) return cast_unit(raw, params.row.format());

@@ -1,23 +1,25 @@
-/// Combine for low latency: every rank weighs and sums its experts' rows of a token and sends one
-/// row of sums to the token's owner, who adds the ranks' rows up. Where a rank has one row of a
-/// token there is nothing to sum: it sends the row, and the owner weighs it.
+/// Combine for low latency: every rank weights and sums its experts' rows of a token and sends one
+/// partial sum to the token's owner, which adds up the ranks' partial sums. A rank with a single
+/// row of a token sends the row unchanged, and the owner weights it.
 ///
-///     sending blocks, for the others' tokens           receiving blocks, for this rank's tokens
-///     ---- this rank's weights, unless the              (to the other ranks' sending blocks)
-///          dispatch has told them -------------->
-///     await a token's weights, sum, round;
-///     of a row that is alone, nothing of that
-///     ---- a row of sums, or the row itself ----->      own experts' rows straight from y, in
-///                                                       fp32; every rank's sums; weighs those
-///                                                       that are one row, adds, rounds;
-///                                                       the block votes: a row counts whole or is
-///                                                       left out of a second sum
+///     sending blocks, for other ranks' tokens        receiving blocks, for this rank's tokens
+///     ---- this rank's weights, unless the            (to the other ranks' sending blocks)
+///          dispatch has published them --------->
+///     wait for a token's weights, sum, round;
+///     for a single row, none of these
+///     ---- a partial sum, or the row itself ---->    add own experts' rows directly from y, in
+///                                                    fp32, and every rank's partial sums;
+///                                                    weight single rows; round;
+///                                                    the block votes: a partial sum counts
+///                                                    whole or is left out of a second sum
 ///
-/// Two roundings to BF16 a contribution from another rank, but one of the result for this rank's
-/// own and, without logarithms, for a rank with one pick, whose row comes as it is. The order of
-/// sums is that of the token's picks: the same bits for every grid and timing. Remote bytes: 2 *
-/// hidden a token and rank it went to, 8 * topk of weights. Two latencies, or one if weights were
-/// told in the dispatch.
+/// protocol.hpp states what the words and the parity prove.
+///
+/// A contribution from another rank is rounded to BF16 twice. This rank's own, and (without LogFMT)
+/// the single row of a rank with one choice, which travels unchanged, are rounded once, in the
+/// result. Sums run in the order of the token's choices: the same bits for every grid and timing.
+/// Remote bytes: 2 * hidden per token and rank that it went to, 8 * topk of weights. Two latencies,
+/// or one if the dispatch published the weights.
 #pragma once
 
 #include <algorithm>
@@ -32,14 +34,15 @@
 namespace tokenyard::low_latency {
 
 inline constexpr uint32_t kCombineThreadsMax = 480, kLogFmtThreadsMax = 896;
-/// Of few tokens so many blocks share what is sent of each: one is bound by its instructions.
+/// Blocks that share the work of one token in small calls, in which one block is bound by
+/// instructions.
 inline constexpr uint32_t kSumPartsMax = 4;
 /// Chunks of a row, 256 channels each, that a warp has in hand at once: a span.
 inline constexpr uint32_t kBf16SpanChunks = 2, kLogFmtSpanChunks = 1;
 
-/// By what a combine divides.
+/// Divisors used by a combine.
 struct CombineDivisors {
-  Divisor others;  ///< ranks but for this one
+  Divisor others;  ///< ranks other than this one
   Divisor topk;
   ExpertHomes homes;
   Divisor streams;
@@ -52,30 +55,30 @@ struct CombineParams {
   const int32_t* row_slot;  ///< [ranks, tokens_max, topk], of the dispatch
   const int32_t* choices;   ///< [tokens_max, topk], of the dispatch
   std::byte* out;           ///< [tokens, hidden] BF16
-  int32_t* lost;            ///< [tokens] picks of masked ranks, which the sum lacks; may be null
-  uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
+  int32_t* lost;            ///< [tokens] choices of masked ranks that the sum lacks; may be null
+  uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums, accumulated; may be null
   uint32_t tokens, tokens_max, topk, experts;
-  uint32_t pieces;  ///< of a row: hidden / 8
-  // By divide().
+  uint32_t pieces;  ///< per row: hidden / 8
+  // Set by divide().
   CombineDivisors by;
-  /// Of the sending blocks, `streams` share the others' tokens, or `parts` times as many, a part of
-  /// each token's spans each; the rest tells weights alone. A warp without a span reads no weights:
-  /// one that reads them and sends nothing would be waited for by nobody, who could then tell the
-  /// next. `parts` are no more than spans.
+  /// Of the sending blocks, `streams` * `parts` share other ranks' tokens: each stream takes some
+  /// tokens and each of its parts some spans. The other blocks only publish weights. A warp without
+  /// a span reads no weights: nobody would wait for it, so their owner could overwrite them too
+  /// early. `parts` is at most `spans`.
   uint32_t streams, parts;
-  uint32_t spans;  ///< of a row
-  // Last, since receiving blocks do not ask for them.
-  bool published;              ///< the weights, to the others already, by the dispatch
+  uint32_t spans;  ///< per row
+  // Last, since receiving blocks do not read them.
+  bool published;              ///< the dispatch has already published the weights
   uint32_t batch;              ///< this rank's number for the batch, 0 or 1
-  const uint32_t* dispatched;  ///< the epoch of the batch's dispatch
+  const uint32_t* dispatched;  ///< epoch of the batch's dispatch
   int32_t only_in_other;       ///< see SumsLayout
 
-  /// On the host, when all the rest is known.
+  /// Computes the fields below "Set by divide()". Called on the host once all others are set.
   void divide(uint32_t span_chunks) {
     const uint32_t others = call.ranks > 1 ? call.ranks - 1 : 1, tokens = others * tokens_max;
     const uint32_t blocks = call.send_blocks != 0 ? call.send_blocks : 1;
     const uint32_t turns = (tokens + blocks - 1) / blocks;
-    streams = (tokens + turns - 1) / turns;  // No more than it takes for as many turns.
+    streams = (tokens + turns - 1) / turns;  // No more than these turns need.
     const uint32_t spare = blocks > others ? blocks - others : 1;
     spans = (chunks() + span_chunks - 1) / span_chunks;
     parts = std::clamp(spare / streams, 1u, std::min(spans, kSumPartsMax));
@@ -90,7 +93,7 @@ struct CombineParams {
 };
 
 DECLARE_KERNEL(combine_kernel, CombineParams);
-/// The same with rows of sums as LogFMT codes.
+/// The same, with partial sums as LogFMT codes.
 DECLARE_KERNEL(combine_logfmt_kernel, CombineParams);
 
 }  // namespace tokenyard::low_latency

@@ -1,4 +1,4 @@
-/// The combine kernel; combine.hpp tells how it works.
+/// The combine kernel. See combine.hpp for the protocol.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/add_sums_kernel.hpp"

@@ -1,16 +1,19 @@
-/// Dispatch for low latency: one copy of a token a destination rank, spread there over the rows of
-/// its experts.
+/// Dispatch for low latency: one copy of a token per destination rank, spread there over the rows
+/// of its experts.
 ///
-///     sending blocks                                   receiving blocks
-///     ---- ids of all tokens ------------------->      who sends what: a bitmap of expert, source
-///     ---- their weights, if given ------------->      and token; a verdict on every source
-///     cast, ---- rows, with their scales ------->      slots from counts of bits; each piece goes
-///                                                      to its experts' rows, its place is emptied
+///     sending blocks                                receiving blocks
+///     ---- ids of all tokens ------------------>    a bitmap of expert, source and token; a
+///     ---- their weights, if given ------------>    verdict on every source
+///     cast, ---- rows, with their scales ------>    slots from bit counts; each piece goes to
+///                                                   its experts' rows, and its place is emptied
 ///
-/// Rows of an expert lie packed, by source rank, then source token, whatever the timing. Remote
-/// bytes a row and rank: hidden and 16 for every 512 channels in FP8, 2 * hidden in BF16; beside
-/// them 16 to 32 bytes of ids a token and rank, and 8 of a weight a pick. One latency in all;
-/// nothing here waits for weights.
+/// An ids word carries the epoch and row format of its dispatch; a piece of a row is its own flag;
+/// a destination's `drained` proves that its buffer of this parity is empty again (protocol.hpp).
+///
+/// An expert's rows are packed by source rank, then source token, whatever the timing. Remote bytes
+/// per row and rank: hidden + 16 per 512 channels in FP8, 2 * hidden in BF16; besides, 16 to 32
+/// bytes of ids per token and rank, and 8 per choice for a weight. One latency in all; nothing here
+/// waits for weights.
 #pragma once
 
 #include <algorithm>
@@ -26,63 +29,66 @@
 namespace tokenyard::low_latency {
 
 inline constexpr uint32_t kDispatchThreadsMax = 1024;
-/// Data warps, and one at least for the ids.
+/// Data warps, and at least one for the ids.
 inline constexpr uint32_t kDispatchWarpsMin = 2;
 
-/// Rows that a source has for an expert: where they begin among the expert's rows, and how many.
+/// Rows from one source for an expert: their first index among the expert's rows, and their number.
 struct RowRange {
   int32_t begin, count;
 };
 
-/// The first pick of a dispatch whose id is no expert, in memory that the host sees. A dispatch
-/// finds the first one bit by bit, so what it has told may change until it has ended. The host has
-/// read a record of version v if it still finds version v afterwards: that of v + 1 lies beside it.
+/// The first choice of a dispatch whose id is no expert, in memory that the host reads. The
+/// dispatch may find an earlier one later, so the report may change until it has ended. The host
+/// has read version v consistently if `version` is still v afterwards: version v + 1 goes to the
+/// other record.
 struct RemoteError {
   struct Record {
-    uint32_t epoch;   ///< of the dispatch
-    uint32_t choice;  ///< token * topk + pick
+    uint32_t epoch;   ///< epoch of the dispatch
+    uint32_t choice;  ///< token * topk + index of the choice
     int64_t id;
   };
-  uint32_t version;  ///< of the last record, which is stored first; 0: there is none
-  uint32_t heard;    ///< the last version that the host has read, which it stores
+  uint32_t version;  ///< version of the last record, which is stored before it; 0: none
+  uint32_t heard;    ///< last version that the host has read, stored by the host
   Record records[2];
 
   HOST_DEVICE static uint32_t place(uint32_t version) { return version & 1; }
 };
 
-/// What a dispatch leaves on its rank. slots = ranks * tokens_max.
+/// Results of a dispatch on its rank. slots = ranks * tokens_max.
 struct DispatchOut {
   std::byte* x;         ///< [local experts, slots, row bytes]
   uint32_t* scales;     ///< [local experts, scale words, slots]
-  int32_t* source;      ///< [local experts, slots] token of the source rank
+  int32_t* source;      ///< [local experts, slots] token on the source rank
   RowRange* ranges;     ///< [local experts, ranks]
   int32_t* counts;      ///< [local experts] rows
   int32_t* row_slot;    ///< [ranks, tokens_max, topk] local expert * slots + slot, or -1
-  int32_t* choices;     ///< [tokens_max, topk] experts of this rank's own tokens, or -1
-  int32_t* rows_total;  ///< [local experts] counts are added here, if not null
-  uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
-  float* weights;   ///< [tokens_max, topk] of this rank's own tokens, if this dispatch tells them
-  uint32_t* epoch;  ///< of this dispatch: that of the batch
+  int32_t* choices;     ///< [tokens_max, topk] experts of this rank's own tokens, -1: none
+  int32_t* rows_total;  ///< [local experts] counts are accumulated here; may be null
+  uint64_t* waited;     ///< [ranks] cycles until a source's ids were in, accumulated; may be null
+  float* weights;   ///< [tokens_max, topk] of this rank's own tokens, if this dispatch publishes
+                    ///< weights
+  uint32_t* epoch;  ///< epoch of this dispatch, which identifies the batch
 };
 
 /// A receiving block's shared memory after the kernel's Shared struct.
 struct DispatchTail {
   uint32_t ranks, local_experts, topk, words;
   uint32_t rows_a_block;  ///< (source, token) pairs that a block spreads
-  bool counts;            ///< an expert's words are many: its rows of each source are counted once
+  bool counts;            ///< rows per expert and source are counted once, since an expert has many
+                          ///< words
   std::byte* base = nullptr;
 
-  /// Bit t of a source's words: the expert gets that source's token t.
+  /// Bit t of a source's words: the expert gets token t of that source.
   HOST_DEVICE uint32_t* bits(uint32_t expert, uint32_t source) const {
     return bitmap() + (expert * ranks + source) * words;
   }
   HOST_DEVICE uint32_t* bitmap() const { return reinterpret_cast<uint32_t*>(base); }
   HOST_DEVICE uint32_t bitmap_words() const { return local_experts * ranks * words; }
-  /// An expert's rows of each source.
+  /// [ranks]: an expert's rows per source.
   HOST_DEVICE uint32_t* rows(uint32_t expert) const {
     return bitmap() + bitmap_words() + expert * ranks;
   }
-  /// [rows_a_block][topk] where the block's own rows go: local expert * slots + slot, or -1.
+  /// [rows_a_block][topk] destination of the block's own rows: local expert * slots + slot, or -1.
   HOST_DEVICE int32_t* slots(uint32_t row) const {
     return reinterpret_cast<int32_t*>(rows(local_experts)) + row * topk;
   }
@@ -90,20 +96,20 @@ struct DispatchTail {
   HOST_DEVICE uint16_t* ids(uint32_t row) const {
     return reinterpret_cast<uint16_t*>(slots(rows_a_block)) + row * topk;
   }
-  /// Of any shape; more than a block can have do not fit in 32 bits.
+  /// 64 bits: shapes whose size overflows 32 bits fit no block.
   uint64_t bytes() const {
     const uint64_t tables = uint64_t{local_experts} * ranks * (words + 1) * 4;
     return tables + uint64_t{rows_a_block} * topk * (4 + 2);
   }
 };
 
-/// By what a dispatch divides.
+/// Divisors used by a dispatch.
 struct DispatchDivisors {
   Divisor ranks, slots, topk;
   ExpertHomes homes;
   Divisor receive_blocks;
-  Divisor ids_a_source;  ///< words that tell of a rank's tokens
-  Divisor jobs_a_row;    ///< of a receiving block
+  Divisor ids_a_source;  ///< ids words per source
+  Divisor jobs_a_row;    ///< jobs per row of a receiving block
   Divisor send_team;     ///< warps of a sending block that move one token
 };
 
@@ -114,26 +120,30 @@ struct DispatchParams {
   const void* topk_idx;
   bool idx_is_int64;
   uint32_t tokens, tokens_max, topk;
-  uint32_t experts, local_experts;  ///< in all, and of this rank
+  uint32_t experts, local_experts;  ///< in all; on this rank
   RowLayout row;
   DispatchOut out;
   RemoteError* remote_error;
-  // By divide().
+  // Set by divide().
   DispatchTail tail;
   DispatchDivisors by;
-  uint32_t data_blocks;  ///< of those that send the first, which move tokens
+  uint32_t data_blocks;  ///< sending blocks that move tokens, the first ones
   uint32_t publish_first,
-      publish_blocks;   ///< of those that send some tell ids; `data_blocks` may be all
-  uint32_t send_teams;  ///< of a sending block, a token each: while one's loads come, another sends
-  uint32_t ids_shift;   ///< threads of a receiving block that share a word of ids, as a power of 2
-  // Last, since few blocks ask for them: what all ask for lies together in the constant cache.
-  const float* weights;  ///< [tokens, topk]; null: combine tells them
+      publish_blocks;   ///< sending blocks that publish ids; `data_blocks` may be all sending
+                        ///< blocks
+  uint32_t send_teams;  ///< teams per sending block, a token each: one team sends while another's
+                        ///< loads are in flight
+  uint32_t ids_shift;   ///< log2 of the threads of a receiving block that share an ids word
+  // Last, since few blocks read them: fields that all blocks read are together in the constant
+  // cache.
+  const float* weights;  ///< [tokens, topk]; null: the combine publishes them
   uint32_t batch;        ///< this rank's number for the batch, 0 or 1
 
-  /// On the host, when all the rest is known: what the blocks, of so many warps, divide among them.
-  /// `words_summed`: of an expert's words, as many as are counted anew for each slot.
+  /// Computes the division of work among blocks of `warps` warps. Called on the host once all other
+  /// fields are set. `words_summed`: most words per expert that are counted anew for each slot.
   void divide(uint32_t blocks_that_receive, uint32_t warps, uint32_t words_summed) {
-    const uint32_t team = std::min(row.units(), warps - 1);  // One at least is for the ids.
+    const uint32_t team = std::min(row.units(), warps - 1);  // At least one warp is left for the
+                                                             // ids.
     const uint32_t blocks = blocks_that_receive != 0 ? blocks_that_receive : 1;
     by = {.ranks = Divisor::of(call.ranks),
           .slots = Divisor::of(slots()),
@@ -161,7 +171,7 @@ struct DispatchParams {
   }
 
   HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }
-  /// Words of a source's bits, an expert.
+  /// Words of a source's bits per expert.
   HOST_DEVICE uint32_t words() const { return (tokens_max + 31) / 32; }
 };
 

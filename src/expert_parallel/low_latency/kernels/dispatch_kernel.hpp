@@ -1,12 +1,12 @@
-/// The dispatch kernel; dispatch.hpp tells how it works.
+/// The dispatch kernel. See dispatch.hpp for the protocol.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/receive_rows_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
-/// Senders have the lower indices and wait for no receiver of their own rank: a grid that is not
-/// resident as a whole ends too.
+/// Senders have the lower block indices and wait for no receiver of their own rank, so the kernel
+/// also ends if its grid is not resident as a whole.
 DEVICE void dispatch(const DispatchParams& params) {
   auto& shared = block::shared<DispatchShared>();
   if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);

@@ -1,5 +1,5 @@
-/// Division by a number that the host knows before a kernel starts. A GPU divides by some twenty
-/// instructions, and at decode sizes a call takes about as long as its blocks take to issue theirs.
+/// Division by a number that the host knows before the launch. A GPU division takes some twenty
+/// instructions, and at decode sizes instruction issue bounds a call's blocks.
 #pragma once
 
 #include <bit>
@@ -9,9 +9,9 @@
 
 namespace tokenyard::low_latency {
 
-/// Exact for dividends below 2^31. With s the bits of divisor - 1, the factor is 2^(31 + s) over
-/// the divisor, rounded up by less than 1; so the product is too large by less than dividend / 2^31
-/// of what separates two quotients.
+/// Exact for dividends below 2^31. With s the bit width of divisor - 1, the factor is 2^(31 + s)
+/// over the divisor, rounded up by less than 1; so the product exceeds the exact one by less than
+/// dividend / 2^31 of the distance between two quotients.
 struct Divisor {
   uint32_t divisor = 1, factor = uint32_t{1} << 31, shift = 31;
 

@@ -1,5 +1,5 @@
-/// Which rank holds an expert, as low-latency kernels ask: mostly experts divide evenly, and then
-/// by a division that the host has prepared.
+/// The rank that holds an expert, for low-latency kernels: if experts divide evenly, as they mostly
+/// do, by a prepared division.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct ExpertHomes {
   Divisor each;  ///< experts that every rank holds
   ExpertPartition partition;
 
-  /// There are no more ranks than experts.
+  /// Requires ranks <= experts.
   static constexpr ExpertHomes of(uint32_t experts, uint32_t ranks) {
     return {Divisor::of(experts / ranks), ExpertPartition::of(experts, ranks)};
   }

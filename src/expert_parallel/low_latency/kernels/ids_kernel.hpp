@@ -1,5 +1,5 @@
-/// A dispatch as its threads see it, the ids of its picks as they are read, and what the host is
-/// told of those that are no experts.
+/// A dispatch as its threads see it, the ids of its choices as loaded, and the report to the host
+/// of choices that are no experts.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/call_kernel.hpp"
@@ -9,7 +9,7 @@ namespace tokenyard::low_latency {
 
 struct DispatchShared {
   CallShared call;
-  uint32_t lacks[kRanksMax];   ///< sources some of whose ids did not come to this block
+  uint32_t lacks[kRanksMax];   ///< sources of which this block did not receive all ids
   uint32_t absent[kRanksMax];  ///< sources that take no part in this dispatch
   uint64_t waited[kRanksMax];  ///< cycles until a source's ids were in
 };
@@ -17,12 +17,12 @@ struct DispatchShared {
 struct Dispatch {
   const DispatchParams& params;
   DispatchShared& shared;
-  const DispatchTail tail;  ///< of a receiving block
+  const DispatchTail tail;  ///< in receiving blocks
   const Call& call;
 };
 
-/// An id on its way here, of either width. Who makes one number of both at once waits for it: what
-/// is loaded is not asked for until it is needed.
+/// An id in flight, of either width. Converting both widths to one number at once would wait for
+/// the load; value() converts when the id is needed.
 struct LoadedId {
   int64_t wide = -1;
   int32_t narrow = -1;
@@ -41,7 +41,7 @@ struct LoadedId {
   }
 };
 
-/// Of this dispatch's ids.
+/// Returns the stamp of this dispatch's ids.
 DEVICE IdsStamp stamp_of(const Dispatch& call) {
   return IdsStamp::of(call.call.epoch(), static_cast<uint32_t>(call.params.row.format()));
 }
@@ -50,13 +50,13 @@ DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
   return static_cast<uint64_t>(id) < params.experts;
 }
 
-/// By the thread that tells the host: of the first dispatch of which the host has not heard, the
-/// first pick that is no expert.
+/// Reports to the host the first choice that is no expert, of the first dispatch not yet read by
+/// the host. Called by the reporting thread.
 DEVICE void publish_mistake(const Dispatch& call, uint32_t choice) {
   const DispatchParams& params = call.params;
   RemoteError& remote_error = *params.remote_error;
   const uint32_t published = remote_error.version, epoch = call.call.epoch();
-  // Relaxed: the word says only that a record is not needed any more.
+  // Relaxed: the word says only that the host no longer needs a record.
   const bool heard = load<Order::relaxed, Scope::sys>(&remote_error.heard) == published;
   const RemoteError::Record last = remote_error.records[RemoteError::place(published)];
   const bool same = published != 0 && last.epoch == epoch;
@@ -68,14 +68,14 @@ DEVICE void publish_mistake(const Dispatch& call, uint32_t choice) {
   store<Order::release, Scope::sys>(&remote_error.version, version);
 }
 
-/// Notes a pick whose id is no expert, which counts as none. Atomic operations on the host's memory
-/// are not promised to work, so this GPU's decides who writes there: the thread that finds nobody
-/// before it, until nobody has come after it. Nobody waits for it.
+/// Notes a choice whose id is no expert; it counts as none. Atomics on host memory may not work, so
+/// an atomic counter in device memory decides which thread writes there: the one that finds it
+/// zero, until no other has come since. No thread waits.
 DEVICE void report_error(const Dispatch& call, uint32_t choice) {
   Workspace& workspace = *call.params.call.workspace;
   uint32_t* const first = &workspace.first_mistake[call.call.parity()];
   fetch_max<Order::relaxed, Scope::gpu>(first, ~choice);
-  // Acquire and release: who tells has seen whatever was noted by those it has counted.
+  // acq_rel: the reporting thread has seen what the threads that it counted have noted.
   uint32_t noted = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 1) + 1;
   if (noted != 1) return;
   KEEP_ROLLED for (uint32_t counted = 0; counted != noted;) {

@@ -1,4 +1,7 @@
-/// How a low-latency call waits for a rank, and shows meanwhile that it is alive.
+/// How a low-latency call waits for a rank, and shows meanwhile that this rank is alive. A wait
+/// ends when its condition holds, or when its rank is masked: failed[rank], set by the first wait
+/// that fails, ends all waits for that rank. heartbeat[source], written by a waiting source,
+/// extends its deadline.
 #pragma once
 
 #include <algorithm>
@@ -14,24 +17,25 @@
 namespace tokenyard::low_latency {
 
 DEVICE uint32_t failure_of(const CallParams& params, uint32_t rank) {
-  // Relaxed: the word says only that the rank is masked, and nothing else is read on its strength.
+  // Relaxed: the word says only that the rank is masked and orders no other data.
   return load<Order::relaxed, Scope::gpu>(params.masks.failed + rank);
 }
 DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
   return failure_of(params, rank) != static_cast<uint32_t>(Failure::none);
 }
 
-/// The failure word of a rank that differs from this one, and since which call.
+/// Failure word of a rank that differs from this one; the other bits hold the call in which that
+/// began.
 inline constexpr uint32_t kDiffers = 7;
 static_assert(kDiffers > static_cast<uint32_t>(Failure::left));
 DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
   return kDiffers | static_cast<uint32_t>(kind) << 3 | epoch << 4;
 }
 
-// Relaxed, all of a pulse's way: nothing else is read on its strength.
+// Heartbeats are relaxed throughout: they order no other data.
 
-/// Listens for a rank, and says when it was heard last. Looks at the clock itself: who has waited
-/// since it did so would date what it hears too early.
+/// Reads a rank's heartbeat and returns when it last changed. Reads the clock itself: a time taken
+/// by the caller before it waited would date the heartbeat too early.
 DEVICE uint32_t read_heartbeat(const CallParams& params, uint32_t rank) {
   Workspace::Heard* const heard = &params.workspace->heard[rank];
   const uint32_t heartbeat =
@@ -43,14 +47,14 @@ DEVICE uint32_t read_heartbeat(const CallParams& params, uint32_t rank) {
   return now;
 }
 
-/// Tells the others that this rank waits, and listens for them. Many threads wait at once: one that
-/// does so in a while is enough, whomever it waits for itself, and however short the timeout.
-/// Stores that nobody needs keep others from theirs.
+/// Sends this rank's heartbeat and reads the others'. Many threads wait at once; one of them per
+/// interval suffices, whichever rank it waits for and however short the timeout. Needless stores
+/// would delay other stores.
 DEVICE void exchange_heartbeats(const CallParams& params, uint32_t clock) {
   uint32_t* const heartbeat = &params.workspace->heartbeat;
   const uint32_t last = load<Order::relaxed, Scope::gpu>(heartbeat);
   const uint32_t apart = std::max(1u, params.timeout / (2 * kHeartbeats));
-  // By less, before or after: this thread may have looked at the clock long ago.
+  // Less than `apart` before or after: this thread's clock reading may be old.
   if (clock - last + apart - 1 < 2 * apart - 1) return;
   if (compare_exchange<Order::relaxed, Scope::gpu>(heartbeat, last, clock) != last) return;
   KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
@@ -60,30 +64,30 @@ DEVICE void exchange_heartbeats(const CallParams& params, uint32_t clock) {
   }
 }
 
-/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then. Listens itself:
-/// others may have done so last before its first pulse.
+/// Returns when a wait for `rank` that began with the call times out, in kTimeUnitNs since then.
+/// Reads the heartbeat itself: other threads may have read it before its first change.
 DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
   return end_of_wait(read_heartbeat(params, rank), now, clock, params.timeout);
 }
 
-/// Who is awaited by a lane that has everything.
+/// Rank awaited by a lane that lacks nothing.
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
-/// The verdict of poll_watchdog on a wait that is over.
+/// Result of poll_watchdog for a wait that is over.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
-/// What it says of a wait for a rank that has said goodbye, and may have stored what is awaited
-/// before: the next look is the last.
+/// Its result for a rank that has left, and may have stored the awaited data before: the next poll
+/// is the last.
 DEVICE constexpr uint32_t last_look_at(uint32_t rank) {
   return kGivenUp - 1 - rank;
 }
 
-/// By a thread that has waited for a while; `next_poll` is what this said last, at first 0. When
-/// to look again, in kTimeUnitNs since the start, or last_look_at(rank), or kGivenUp: the rank is
-/// masked, now or before, unless for what is `tolerated`.
+/// Checks on a wait that has lasted for a while. `next_poll` is the previous result, at first 0.
+/// Returns when to check again, in kTimeUnitNs since the start; last_look_at(rank); or kGivenUp if
+/// the rank is masked, by this call or earlier, unless its failure word equals `tolerated`.
 COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns, uint32_t phase,
                             uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_poll,
                             uint32_t tolerated) {
-  // Settled, so that nothing of what is only needed here is worked out before the wait.
+  // Settled, so that nothing needed only here is computed before the wait.
   const CallParams& params = *settled(&call_params);
   const uint32_t failure = failure_of(params, rank);
   if (failure != static_cast<uint32_t>(Failure::none) && failure != tolerated) return kGivenUp;
@@ -96,7 +100,7 @@ COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns, ui
   const WaitContext wait_context = params.masks.wait_context(rank);
   const Deadline deadline(wait_context, start_ns);
   const Awaited what{.phase = phase, .rank = rank, .expected = expected, .seen = seen};
-  // Acquire: the last look finds what the rank stored before it said goodbye.
+  // Acquire: orders what the rank stored before it left before the last poll.
   if (const AbortWord abort_flag = load<Order::acquire, Scope::sys>(wait_context.abort_flag);
       abort_flag != kNoAbort) {
     if (abort_flag == kLeft && next_poll != last_look_at(rank)) return last_look_at(rank);
@@ -105,27 +109,28 @@ COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns, ui
   }
   const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
   exchange_heartbeats(params, clock);
-  // What a rank sends to itself waits for others at most as long as they are waited for, so it
-  // comes. Nor could its rank be masked: the rank's blocks take one another's verdicts in its name,
-  // and `lost` counts none of its own experts. The alarm ends these waits as well.
+  // A wait in this rank's own name has no timeout: what a rank sends to itself waits for others no
+  // longer than their timeouts, so it arrives. Nor could this rank be masked: its blocks follow one
+  // another's verdicts in its name, and `lost` counts none of its own experts. The abort flag ends
+  // these waits too.
   if (now < end_of_wait(params, rank, now, clock) || rank == params.rank) return now + interval;
   deadline.fail(Failure::deadline, what);
   return kGivenUp;
 }
 
-/// How what a rank has sent differs from what is awaited, if it does.
+/// A difference between what a rank has sent and what is awaited.
 struct Difference {
   bool found = false;
   Phase phase = Phase::left_out;
   uint32_t expected = 0, seen = 0;  ///< formats
 };
 
-/// Of a thread that waits: when it looks around.
+/// When a waiting thread next checks its wait.
 struct Watchdog {
   uint32_t polls_left, next_poll = 0;
 
   DEVICE explicit Watchdog(const CallParams& params) : polls_left(params.polls_per_check) {}
-  /// After each poll in vain: once in so many of them.
+  /// Returns true once per polls_per_check unsuccessful polls.
   DEVICE bool is_due(const CallParams& params) {
     if (--polls_left != 0) [[likely]]
       return false;
@@ -136,7 +141,7 @@ struct Watchdog {
 
 /// In the block's shared memory.
 struct CallShared {
-  uint32_t open[kRanksMax];  ///< ranks that this block speaks with
+  uint32_t open[kRanksMax];  ///< ranks that this block communicates with
 };
 
 /// A call as one thread sees it.
@@ -144,25 +149,25 @@ struct Call {
   const CallParams& params;
   CallShared& shared;
   Kind kind;
-  Progress before;  ///< of this kind, of the calls until now
+  Progress before;  ///< epochs of this kind before this call
   uint64_t start_ns;
 
-  /// Worked out where it is asked for, which is later than `before` is asked for.
+  /// Computed where it is needed, which is later than the load of `before`.
   DEVICE uint32_t epoch() const { return (sends(params.part) ? before.sent : before.received) + 1; }
   DEVICE uint32_t parity() const { return parity_of(epoch()); }
   DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
 
-  /// The failure word of a rank that is masked since this call for a difference. It is to find out
-  /// as well, so what this call sends it is sent all the same.
+  /// Returns the failure word of a rank masked in this call for a difference. This call still sends
+  /// to it, so that it detects the difference too.
   DEVICE uint32_t differs_since_now() const { return differs_since(kind, epoch()); }
 
-  /// Waits for something of `rank`'s; `condition(seen)` says whether it is there. False: the rank
-  /// is masked, now or before.
+  /// Waits for data of `rank` until `condition(seen)` holds. Returns false if the rank is masked,
+  /// by this call or earlier.
   template <class Condition>
   DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition) const {
     return await(phase, rank, expected, condition, [](uint64_t) { return Difference{}; });
   }
-  /// The same where what `condition` has seen may show that the rank differs from this one.
+  /// The same, if what `condition` has seen may show that the rank differs from this one.
   template <class Condition, class FindDifference>
   DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition,
                     FindDifference difference) const {
@@ -176,11 +181,11 @@ struct Call {
         });
   }
 
-  /// Waits for several ranks at once: who waits for one after the other looks for the second only
-  /// when the first has come, and each look takes as long as memory does. `awaited()` looks again,
-  /// for all that is missing, and says of a rank that is still waited for, or kNobody;
-  /// `difference()`: what that rank has sent, if it is not what is awaited; `lose(rank)`: it is
-  /// masked, now or before, and is to be waited for no more.
+  /// Waits for several ranks at once: waiting one by one would load the second rank's data only
+  /// after the first's, and each load takes a memory latency. `awaited()` reloads all that is
+  /// missing and returns a rank that is still awaited, or kNobody; `difference()` returns how that
+  /// rank's data differs, if it does; `lose(rank)` is called when a rank is masked, by this call or
+  /// earlier, and must stop awaiting it.
   template <class WhoIsAwaited, class FindDifference, class Lose>
   DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited,
                           FindDifference difference, Lose lose) const {
@@ -203,8 +208,8 @@ struct Call {
   }
 
  private:
-  /// After each poll in vain. False: the rank is masked, now or before. `difference()` is asked
-  /// now and then; a rank of which there is one is masked for it.
+  /// Called after each unsuccessful poll. Returns false if the rank is masked, by this call or
+  /// earlier. Calls `difference()` now and then, and masks a rank for which it finds one.
   template <class FindDifference>
   DEVICE bool goes_on(Watchdog& watchdog, Phase phase, uint32_t rank, uint32_t expected,
                       uint32_t seen, FindDifference difference) const {

@@ -1,12 +1,12 @@
-/// Of one of this rank's tokens: the rows that experts of this rank made for it.
+/// Rows that experts of this rank produced for one of this rank's tokens.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/sums_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
-/// A lane's pieces of a span of each. Where the first ones lie is found when this is made, if there
-/// are registers for it, so that nothing else need come before they are asked for.
+/// A lane's pieces of a span of each such row. If registers allow, the constructor computes the
+/// first addresses, so that nothing else precedes the loads.
 template <class Codec>
 class LocalRows {
   static constexpr uint32_t kChunks = Codec::kSpanChunks, kAtOnce = 3;
@@ -14,16 +14,16 @@ class LocalRows {
   static_assert(kAtOnce <= 1 + TokenPlan::kNoRows);
 
  public:
-  /// `there_are`: else it is as if the plan had none.
+  /// `there_are`: if false, treats the plan as having no rows.
   DEVICE LocalRows(const PiecesOfRows<kChunks>& y, const TokenPlan& plan, bool there_are)
       : y_(y), plan_(plan), count_(there_are ? plan.rows : 0) {
     if (kFindsAhead) find(0);
   }
-  /// By all lanes: asks for them, and adds them in their order.
+  /// Loads the rows and adds them in order. Called by all lanes.
   DEVICE void add_to(SpanSums<kChunks>& sums) {
     if (count_ == 0) return;
-    // The first ones apart: of a load in a loop nvcc has the first round wait, too, for whatever
-    // was asked for before.
+    // The first rows are handled outside the loop: in a loop, nvcc makes the first iteration's
+    // loads wait for earlier loads too.
     if (kFindsAhead) add_found(0, sums);
     KEEP_ROLLED for (uint32_t first = kFindsAhead ? kAtOnce : 0; first < count_; first += kAtOnce) {
       find(first);
@@ -45,7 +45,7 @@ class LocalRows {
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held[c]) rows[i].of[c] =
           y_.load(places_[i], c);
     }
-    // So that something follows: nvcc makes a branch of a last load that has a condition.
+    // Something must follow: nvcc turns a last load with a condition into a branch.
     warp::sync();
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (i < left)
         sums.add(rows[i], plan_.row[first + i].weight);

@@ -1,5 +1,5 @@
-/// Ten bits a value: a sign, and the magnitude's place on a logarithmic scale that 128 channels
-/// share.
+/// LogFMT: ten bits per value, a sign and the magnitude's position on a logarithmic scale that 128
+/// channels share.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,19 @@ namespace tokenyard::low_latency {
 
 inline constexpr uint32_t kLogFmtBits = 10, kLogFmtMask = (1u << kLogFmtBits) - 1;
 inline constexpr uint32_t kLogFmtSign = 1u << (kLogFmtBits - 1);
-/// Places on the scale, from 1 on; 0 is zero. The largest code is not used: any thirty-two bits
+/// Positions on the scale, from 1; 0 encodes zero. The largest code is unused: any thirty-two bits
 /// hold two whole codes, so no word of codes is all ones, as empty staging is.
 inline constexpr uint32_t kLogFmtPlaces = kLogFmtSign - 2;
 static_assert((kLogFmtSign | kLogFmtPlaces) < kLogFmtMask);
-/// Octaves of a scale at most; what is smaller becomes its smallest value, or zero.
+/// Most octaves of a scale; smaller values become its smallest value, or zero.
 inline constexpr float kLogFmtOctaves = 32;
-/// Of 256 channels, in sixteen-byte pieces: codes, and one piece of scales.
+/// 16-byte pieces per 256 channels: codes, and one piece of scales.
 inline constexpr uint32_t kLogFmtPiecesAChunk = 256 * kLogFmtBits / 128 + 1;
 
-/// What the values of a group have in common.
+/// Range of the values of a group.
 struct LogRange {
-  float largest = 0, smallest = INFINITY;  ///< magnitudes; of those that are not 0
-  uint32_t broken = 0;                     ///< whether one is infinite or no number
+  float largest = 0, smallest = INFINITY;  ///< magnitudes; `smallest` excludes zeros
+  uint32_t broken = 0;                     ///< whether a value is infinite or NaN
 
   HOST_DEVICE void include(float value) {
     const float size = std::fabs(value);
@@ -36,13 +36,13 @@ struct LogRange {
   }
 };
 
-/// Place p stands for 2^(low + (p - 1) * step). With 32 octaves on 510 places neighbours differ by
-/// 4.4 %, so the error is 2.2 % at most; 20 octaves, as most rows have, make it 1.4 %.
+/// Position p represents 2^(low + (p - 1) * step). With 32 octaves on 510 positions, neighbours
+/// differ by 4.4 %, so the error is at most 2.2 %; with 20 octaves, as most rows have, 1.4 %.
 struct LogScale {
   float low, step;
 
   HOST_DEVICE static LogScale of(const LogRange& range) {
-    // One value that is no number makes all of the group none.
+    // One NaN or infinity makes the whole group NaN.
     if (range.broken != 0) return {std::bit_cast<float>(0x7fc00000u), 0};
     if (range.largest == 0) return {0, 0};
     const float high = std::log2(range.largest);

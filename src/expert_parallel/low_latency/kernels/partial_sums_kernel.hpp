@@ -1,5 +1,5 @@
-/// Rows of sums that other ranks send for a token of this one, its shares, as a receiving warp
-/// takes them: a span of each.
+/// Partial sums that other ranks send for a token of this rank, as a receiving warp takes them: one
+/// span of each.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/sums_codecs_kernel.hpp"
@@ -7,26 +7,26 @@
 
 namespace tokenyard::low_latency {
 
-/// Shares of a sum that a lane holds in registers.
+/// Partial sums that a lane holds in registers.
 inline constexpr uint32_t kPartialSumsHeld = 3;
 
-/// While other warps may add to it: relaxed, since nothing else is read on its strength.
+/// Relaxed: other warps may add to it concurrently, and it orders no other data.
 DEVICE uint32_t lost_of(const TokenPlan& plan) {
   return TokenPlan::lost_in(load<Order::relaxed, Scope::block>(&plan.outcome));
 }
 
-/// A span of a token's shares, a few of them in hand at a time.
+/// A span of a token's partial sums, a few of them in hand at a time.
 template <class Codec>
 class PartialSums {
  public:
   static constexpr uint32_t kChunks = Codec::kSpanChunks;
-  /// Whether a lane keeps where its pieces lay, and what they weigh.
+  /// Whether a lane keeps the addresses and weights of its pieces.
   static constexpr bool kKeepsPlaces = Codec::kHasRegisters;
 
   DEVICE explicit PartialSums(const Combine& call) : call_(call) {}
 
-  /// By all lanes: the pieces of each of up to kPartialSumsHeld shares from `first` on. All loads
-  /// are under way together.
+  /// Loads the pieces of up to kPartialSumsHeld partial sums from `first` on. Called by all lanes.
+  /// All loads are in flight together.
   DEVICE void load_from(const TokenPlan& plan, uint32_t first, uint32_t span) {
     plan_ = &plan;
     first_ = first;
@@ -45,8 +45,9 @@ class PartialSums {
     }
   }
 
-  /// By all lanes: waits for what load_from did not find, but for the `lost` shares. Those that did
-  /// not come, as bits, among them. `between` is called between looks, if there are any.
+  /// Waits for what load_from did not find, except the `lost` partial sums. Called by all lanes.
+  /// Returns `lost` plus those that did not arrive, as bits. `between` is called between polls, if
+  /// there are any.
   template <class Between>
   DEVICE uint32_t await_loaded(uint32_t lost, Between between) {
     if (lost == 0 && first_missing() == kPartialSumsHeld) return 0;
@@ -77,36 +78,37 @@ class PartialSums {
     return lost;
   }
 
-  /// By all lanes: adds what is in hand, but for the `lost` shares.
+  /// Adds what is in hand, except the `lost` partial sums. Called by all lanes.
   DEVICE void add_to(SpanSums<kChunks>& sums, uint32_t lost) const {
     UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
-      // All lanes add, since a codec's may need one another.
+      // All lanes add, since a codec's lanes may need one another.
       if (first_ + i >= plan_->partial_sums || (lost >> (first_ + i) & 1) != 0) continue;
       UNROLL for (uint32_t c = 0; c < kChunks; ++c)
           Codec::add(sums.of[c], pieces_[i].of[c], weight(i));
     }
   }
-  /// By all lanes: empties the places of what is in hand, but for lost shares.
+  /// Empties the places of what is in hand, except lost partial sums. Called by all lanes.
   DEVICE void empty() const {
     each_in_hand([](Peer<Bytes16> place, const Bytes16&) { put_back(place); });
   }
-  /// By all lanes: as if they had not been emptied. Relaxed, as all that is stored there.
+  /// Undoes empty(). Called by all lanes. Relaxed, as every store of a piece.
   DEVICE void fill_again() const {
     each_in_hand([](Peer<Bytes16> place, const Bytes16& piece) {
       store<Order::relaxed, Scope::sys>(place, piece);
     });
   }
-  /// Whether that is all that there was.
+  /// Returns whether everything read has been emptied.
   DEVICE bool emptied_all() const { return kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
-  /// Of a token's span, as bits: whose places `empty` empties.
+  /// Returns, as bits, which places of a token's span empty() empties.
   DEVICE uint32_t emptied_in_hand(const TokenPlan& plan, uint32_t span) const {
     if (!kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
     return ((1u << kPartialSumsHeld) - 1) << first_;
   }
 
  private:
-  /// `body(place, piece)` for what is in hand, but for lost shares. Relaxed: of what this warp has
-  /// lost it knows, and of what others lose it has all.
+  /// Calls `body(place, piece)` for what is in hand, except lost partial sums. The relaxed read of
+  /// `lost` suffices: this warp knows its own losses, and has all pieces of partial sums that
+  /// others lose.
   template <class Body>
   DEVICE void each_in_hand(Body body) const {
     if (!kKeepsPlaces || loads_ == 0) return;
@@ -116,12 +118,12 @@ class PartialSums {
           body(place(i) + c * Codec::kPiecesAChunk, pieces_[i].of[c]);
     }
   }
-  /// This lane's piece of a chunk, from the rank of a share. Relaxed: sixteen bytes are their own
+  /// Loads this lane's piece of a chunk of a partial sum. Relaxed: sixteen bytes are their own
   /// flag.
   DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
     return load<Order::relaxed, Scope::sys>(place(i) + c * Codec::kPiecesAChunk);
   }
-  /// Of this lane's first piece.
+  /// Returns the place of this lane's first piece.
   DEVICE Peer<Bytes16> place(uint32_t i) const {
     return kKeepsPlaces ? staged_[i] : place_in_plan(i);
   }
@@ -134,14 +136,14 @@ class PartialSums {
   DEVICE bool misses(uint32_t i, uint32_t c) const {
     return i < held_[c] && !has_come(pieces_[i].of[c]);
   }
-  /// For all that are missing, so that none is waited for longer than it takes to come.
+  /// Reloads all missing pieces together.
   DEVICE void look_again() {
     UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) pieces_[i].of[c] = look(i, c);
     }
   }
 
-  /// Whether the rank that is awaited has sent its row in the other format.
+  /// Returns whether the awaited rank has sent its row in the other format.
   DEVICE Difference difference() const {
     const uint32_t i = first_missing();
     if (i == kPartialSumsHeld) return {};
@@ -153,8 +155,8 @@ class PartialSums {
             .seen = !Codec::kIsLogFmt};
   }
 
-  /// What did not come counts as nothing. Word by word and without a branch: a compiler that sees
-  /// one makes an index of the condition, and keeps in memory what has an index.
+  /// Zeroes what did not arrive. Word by word and without a branch: given a branch, the compiler
+  /// indexes by the condition and keeps indexed data in memory.
   DEVICE void drop(uint32_t lost) {
     UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
       const bool is_lost = (lost >> (first_ + i) & 1) != 0;
@@ -164,7 +166,7 @@ class PartialSums {
     }
   }
 
-  /// Or kPartialSumsHeld.
+  /// Returns the first partial sum with a missing piece, or kPartialSumsHeld.
   DEVICE uint32_t first_missing() const {
     uint32_t first = kPartialSumsHeld;
     UNROLL for (uint32_t i = kPartialSumsHeld; i-- > 0;) {
@@ -175,14 +177,14 @@ class PartialSums {
 
   const Combine& call_;
   uint32_t loads_ = 0;
-  // Of the last one.
+  // Of the last load_from:
   const TokenPlan* plan_ = nullptr;
   uint32_t span_ = 0, first_ = 0;
   SpanPieces<kChunks> pieces_[kPartialSumsHeld] = {};
-  Peer<Bytes16> staged_[kPartialSumsHeld];  ///< their places, if they are kept, and weights
+  Peer<Bytes16> staged_[kPartialSumsHeld];  ///< places, if they are kept, and weights
   float weights_[kPartialSumsHeld] = {};
-  uint32_t place_ = 0;           ///< of this lane's first piece in a staged row
-  uint32_t held_[kChunks] = {};  ///< shares of which this lane has a piece
+  uint32_t place_ = 0;           ///< index of this lane's first piece in a staged row
+  uint32_t held_[kChunks] = {};  ///< partial sums of which this lane has a piece
 };
 
 /// This lane's places in a span of staged rows.

@@ -1,4 +1,4 @@
-/// What a wait of these kernels is for, as reports name it.
+/// Purposes of these kernels' waits, as reports name them.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 namespace tokenyard::low_latency {
 
 enum class Phase : uint32_t {
-  left_out,          ///< no wait: the caller did not count the rank as active
-  dispatch_room,     ///< a rank has drained the buffer that is to be written
-  dispatch_ids,      ///< which experts a source's tokens want
+  left_out,          ///< no wait: the caller did not list the rank as active
+  dispatch_room,     ///< a rank has drained the buffer that this call writes
+  dispatch_ids,      ///< the experts of a source's tokens
   dispatch_rows,     ///< sixteen bytes of a row
   combine_room,      ///< as dispatch_room
   combine_weights,   ///< the weights of a source's token
-  combine_partials,  ///< sixteen bytes of a row of sums
-  rows_format,       ///< no wait: the rank's rows came in another format
-  sums_format,       ///< no wait: its rows of sums did
+  combine_partials,  ///< sixteen bytes of a partial sum
+  rows_format,       ///< no wait: the rank sent rows in another format
+  sums_format,       ///< no wait: the rank sent partial sums in another format
 };
 
-/// Whether what is awaited lets this rank send, and not receive.
+/// Returns whether the phase is a wait of a sending part.
 inline constexpr bool is_to_send(Phase phase) {
   return phase == Phase::dispatch_room || phase == Phase::combine_room ||
          phase == Phase::combine_weights;
 }
 
-/// "low latency dispatch: ids", ... in the order of Phase.
+/// Returns "low latency dispatch: ids", ... in the order of Phase.
 std::span<const std::string> phase_names();
 
 }  // namespace tokenyard::low_latency

@@ -1,4 +1,6 @@
-/// The receiving blocks of a dispatch: each piece from staging to the rows of its experts.
+/// The receiving blocks of a dispatch: each piece moves from staging to the rows of its experts.
+/// Ids decide the slots and a verdict per source (protocol.hpp, 7) makes the blocks agree; a piece
+/// is its own flag and its place is emptied by the lane that read it.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/row_bitmap_kernel.hpp"
@@ -6,16 +8,16 @@
 
 namespace tokenyard::low_latency {
 
-/// What a lane finds of a unit: a piece of its data, and the first lane the unit's scales as well.
+/// Pieces of a unit that a lane loads: one of data, and in the first lane the unit's scales.
 struct UnitPieces {
   Bytes16 data, scales;
 };
 
-/// What a warp does at once: a unit of a row, or noting the row.
+/// Work of a warp at a time: a unit of a row, or noting the row.
 struct SpreadJob {
   uint32_t row, unit;
-  SourceToken of;                ///< if the block has that row
-  Peer<Bytes16> staged, scales;  ///< this lane's pieces of the unit, if there are such
+  SourceToken of;                ///< valid if the block has that row
+  Peer<Bytes16> staged, scales;  ///< this lane's pieces of the unit, if any
   bool has_piece, has_scales;
 
   DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
@@ -26,7 +28,7 @@ struct SpreadJob {
     job.find(call, own);
     return job;
   }
-  /// Found before it is needed, and not again.
+  /// Keeps the addresses in registers, computed before they are needed and not again.
   DEVICE void settle() {
     row = settled(row);
     unit = settled(unit);
@@ -34,7 +36,7 @@ struct SpreadJob {
     staged = settled(staged);
     scales = settled(scales);
   }
-  /// False: there is none left.
+  /// Returns false if no job is left.
   DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
     unit += warp::count();
     for (const uint32_t jobs = call.params.by.jobs_a_row.divisor; unit >= jobs; unit -= jobs) ++row;
@@ -43,8 +45,8 @@ struct SpreadJob {
     return true;
   }
   DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
-  /// A look at the pieces before it is known whether anybody wants them: what it takes from memory
-  /// comes while something else is done. Empty: it has not come yet, or there is none.
+  /// Loads the pieces before it is known whether an expert needs them, so that other work hides the
+  /// latency. Empty: not arrived yet, or no piece.
   DEVICE UnitPieces glance() const {
     // Relaxed: sixteen bytes are their own flag.
     return {.data = has_piece ? load<Order::relaxed, Scope::sys>(staged) : empty_piece(),
@@ -66,15 +68,15 @@ struct SpreadJob {
   }
 };
 
-/// Where a row goes by this lane's pick, or -1.
+/// Returns the destination of a row for this lane's choice, or -1.
 DEVICE int32_t chosen_slot(const Dispatch& call, uint32_t row) {
   return warp::lane() < call.params.topk ? call.tail.slots(row)[warp::lane()] : -1;
 }
 
-/// By all lanes: what combine, and whoever looks at the rows, must know of one.
+/// Stores what combine, and users of the rows, must know of one row. Called by all lanes.
 DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
   const DispatchParams& params = call.params;
-  // An expert picked twice has one row.
+  // An expert chosen twice has one row.
   const bool leads = (warp::match(static_cast<uint32_t>(slot)) & lanes_below()) == 0;
   if (warp::lane() >= params.topk) return;
   const size_t token = size_t{of.source} * params.tokens_max + of.token;
@@ -82,8 +84,9 @@ DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
   if (slot >= 0 && leads) params.out.source[slot] = static_cast<int32_t>(of.token);
 }
 
-/// By all lanes: a unit's scales, which the first lane holds, to the columns of all experts. A lane
-/// stores one word of one expert's: they lie far apart, and one after the other would take long.
+/// Stores a unit's scales, held by the first lane, to the columns of all experts. Called by all
+/// lanes. Each lane stores one word for one expert: they are far apart, and one lane would take
+/// long.
 DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t slot,
                           const Bytes16& held) {
   const DispatchParams& params = call.params;
@@ -92,7 +95,7 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
   const uint32_t place = warp::lane() % kScalesAPiece;
   uint32_t scale = 0;
   UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) {
-    // Packed scales leave the first word alone, which tells whether the piece has come.
+    // Packed scales leave out the first word, which is the piece's flag.
     const uint32_t word = warp::shuffle(held.word[i], 0);
     if (i == (packed ? 1 : place)) scale = word;
   }
@@ -103,7 +106,7 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
     const int32_t to = warp::shuffle(slot, first + warp::lane() / kScalesAPiece);
     if (!stores || to < 0) continue;
     const uint32_t expert = params.by.slots.quotient(static_cast<uint32_t>(to));
-    // Relaxed: of an expert picked twice two lanes store the same.
+    // Relaxed: for an expert chosen twice, two lanes store the same value.
     store<Order::relaxed, Scope::gpu>(params.out.scales +
                                           (uint64_t{expert} * (words - 1) + at) * slots +
                                           static_cast<uint32_t>(to),
@@ -111,9 +114,9 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
   }
 }
 
-/// By all lanes: this lane's pieces of a unit, or none. `seen` is what a glance found. Data and
-/// scales are waited for together: who asked for the scales when the data has come would wait for
-/// memory once more. What did not come of a masked source counts as zeros.
+/// Returns this lane's pieces of a unit, zeros where it has none, and empties their places. Called
+/// by all lanes. `seen` is the result of glance(). Waits for data and scales together, which saves
+/// a memory latency. Pieces that a masked source did not send count as zeros.
 DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const UnitPieces& seen) {
   UnitPieces pieces = seen;
   const auto lacks_data = [&] { return job.has_piece && !has_come(pieces.data); };
@@ -125,12 +128,13 @@ DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const Un
       if (lacks_scales()) pieces.scales = load<Order::relaxed, Scope::sys>(job.scales);
       return !lacks_data() && !lacks_scales();
     });
-  warp::sync();  // Of a warp that may be divergent, nvcc shuffles one lane after the other.
+  warp::sync();  // nvcc shuffles a possibly divergent warp lane by lane.
   return {.data = job.has_piece ? emptied(job.staged, pieces.data) : Bytes16{},
           .scales = job.has_scales ? emptied(job.scales, pieces.scales) : Bytes16{}};
 }
 
-/// By all lanes: a unit of a row to each of its experts' rows. `live`: lanes whose pick is here.
+/// Stores a unit of a row to each of its experts' rows. Called by all lanes. `live`: lanes whose
+/// choice is on this rank.
 DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t live, int32_t slot,
                         const UnitPieces& pieces) {
   const DispatchParams& params = call.params;
@@ -144,7 +148,7 @@ DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t liv
   if (params.row.is_fp8()) spread_scales(call, job, slot, pieces.scales);
 }
 
-/// By one thread: where an expert's rows of each source lie, and how many there are.
+/// Stores an expert's row ranges per source and its total. Called by one thread.
 DEVICE void publish_count(const Dispatch& call, uint32_t expert) {
   const DispatchParams& params = call.params;
   RowRange* const ranges = params.out.ranges + size_t{expert} * params.call.ranks;
@@ -158,8 +162,8 @@ DEVICE void publish_count(const Dispatch& call, uint32_t expert) {
   if (params.out.rows_total != nullptr) params.out.rows_total[expert] += begin;
 }
 
-/// By the whole block: its share of what is told of the experts. The last threads begin, since the
-/// first have rows to wait for.
+/// Stores the counts of this block's share of experts. Called by the whole block. Starts with the
+/// last threads, since the first have rows to wait for.
 DEVICE void publish_counts(const Dispatch& call, const OwnRows& own) {
   const DispatchParams& params = call.params;
   KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
@@ -167,8 +171,8 @@ DEVICE void publish_counts(const Dispatch& call, const OwnRows& own) {
       publish_count(call, expert);
 }
 
-/// By one block: verdicts of the next dispatch, which lie apart from this one's, are undecided. And
-/// what was waited for in this one.
+/// Resets the verdicts of the next dispatch, which has its own words, and accumulates this
+/// dispatch's waits. Called by one block.
 DEVICE void ready_verdicts(const Dispatch& call) {
   const DispatchParams& params = call.params;
   KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
@@ -179,7 +183,8 @@ DEVICE void ready_verdicts(const Dispatch& call) {
   }
 }
 
-/// By the whole block, which meets: the verdicts. Whether one differs from what the block held.
+/// Learns the verdicts; returns whether one differs from the block's own proposal. Called by the
+/// whole block, which synchronizes.
 DEVICE bool learn(const Dispatch& call, const Proposal& first) {
   bool differs = false;
   KEEP_ROLLED for (uint32_t source = thread_from_last(); source < call.tail.ranks;
@@ -191,8 +196,8 @@ DEVICE bool learn(const Dispatch& call, const Proposal& first) {
   return block::any(differs);
 }
 
-/// By a whole receiving block. Until the verdicts are in, the block goes on by what it holds
-/// itself, and stores nothing; nearly always that is what they say.
+/// Called by a whole receiving block. Until the verdicts are in, the block continues on its own
+/// proposals, which nearly always match, and stores nothing.
 DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& shared) {
   const OwnRows own = OwnRows::of_block(params);
   DispatchTail tail = params.tail;
@@ -206,12 +211,12 @@ DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& share
   job.settle();
   of_choice = {settled(of_choice.source), settled(of_choice.token)};
   open_call(call.call, look, false);
-  advance_epoch(call.call);  // Here, where it has to wait anyway.
+  advance_epoch(call.call);  // Here, since the block has to wait anyway.
   for (bool again = false;; again = true) {
     const bool lacking = read_ids(call, own, again);
     if (block::any(lacking || again)) [[unlikely]]
       erase_absent(call, again);
-    // The last threads, since the first find slots meanwhile.
+    // By the last threads, since the first find slots meanwhile.
     Proposal proposal{};
     if (!again && thread_from_last() < params.call.ranks)
       proposal = Proposal::make(call, thread_from_last());

@@ -1,5 +1,6 @@
-/// Where rows go, found by every receiving block for itself while they are under way: a bitmap of
-/// (local expert, source, token), and counts of its bits.
+/// The destinations of rows, computed by every receiving block for itself while rows are in flight:
+/// a bitmap of (local expert, source, token), and counts of its bits. An ids word is accepted only
+/// with this dispatch's stamp.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/send_rows_kernel.hpp"
@@ -11,8 +12,8 @@ struct SourceToken {
   uint32_t source, token;
 };
 
-/// The tokens that a receiving block spreads, in the order in which senders send: everybody's token
-/// 0, everybody's token 1, ...
+/// The tokens that a receiving block spreads, in the order in which senders send: token 0 of every
+/// rank, then token 1, ...
 struct OwnRows {
   uint32_t first, stride, count;
 
@@ -29,7 +30,7 @@ struct OwnRows {
     const uint32_t source = position - token * ranks + params.call.rank;
     return {source < ranks ? source : source - ranks, token};
   }
-  /// Whether a token is one of the block's own; its row then.
+  /// Returns whether the block owns a token, and sets its row.
   DEVICE bool owns(const DispatchParams& params, SourceToken of, uint32_t& row) const {
     const uint32_t ranks = params.call.ranks, self = params.call.rank;
     const uint32_t turn = of.source >= self ? of.source - self : of.source + ranks - self;
@@ -39,7 +40,7 @@ struct OwnRows {
   }
 };
 
-/// By the whole block, before it meets.
+/// Called by the whole block, before it synchronizes.
 DEVICE void empty_tables(const Dispatch& call) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.bitmap_words(); i += block::threads())
@@ -52,8 +53,9 @@ DEVICE void empty_tables(const Dispatch& call) {
                    i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
 }
 
-/// A thread's share of eight picks of a token: into the bitmap, and into the block's table if the
-/// row is its own. Several threads share a word of few tokens, since one takes long for eight.
+/// Enters a thread's share of eight choices of a token into the bitmap and, if the block owns the
+/// row, into its table. In small calls several threads share an ids word, since eight choices take
+/// one long.
 DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
                      const PackedIds& packed, uint32_t share) {
   const uint32_t places = std::min(call.params.topk - first, uint32_t{PackedIds::kIds});
@@ -68,15 +70,16 @@ DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, u
   }
 }
 
-/// Whether a source is present, as others know, of whom this block lacks some ids.
+/// Returns whether another block has found a source present of which this block lacks ids.
 DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
   if (call.shared.absent[source] != 0) return false;
   return call.shared.lacks[source] != 0 || !call.call.open(source);
 }
 
-/// By the whole block, which then has to meet: everybody's ids. Whether this thread lacks some.
-/// `again`: after the verdict; what is read then another block has seen, so it comes, though the
-/// source is masked: waits are in this rank's own name then, which never is.
+/// Reads all sources' ids; returns whether this thread lacks some. Called by the whole block, which
+/// must synchronize afterwards. `again`: after the verdicts; the ids read then were seen by another
+/// block, so they arrive even if the source is masked. Those waits are in the name of this rank,
+/// which is never masked.
 DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
@@ -93,7 +96,7 @@ DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
     const bool come = call.call.await(
         Phase::dispatch_ids, again ? common.rank : source, awaited.word,
         [&](uint64_t& seen) {
-          // Relaxed: the word itself is all there is to see.
+          // Relaxed: the word releases no other data.
           packed.piece = load<Order::relaxed, Scope::sys>(all + i);
           seen = packed.stamp().word;
           return packed.stamp() == awaited;
@@ -118,22 +121,23 @@ DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   return lacking;
 }
 
-/// Whether this block has all ids of a source.
+/// Returns whether this block has all ids of a source.
 DEVICE bool is_complete(const Dispatch& call, uint32_t source) {
   return call.call.open(source) && call.shared.lacks[source] == 0;
 }
 
-/// What a block holds of a source, and what is found to have been decided of it. By one thread for
-/// a source; the threads beyond the ranks have none.
+/// This block's proposal for the verdict on a source, and the verdict found. One thread per source;
+/// threads beyond the ranks have none.
 struct Proposal {
   uint32_t source;
   Verdict mine, before;
 
-  /// Once the block has read all it could. The answer is under way: whoever looks at it waits.
+  /// Must follow read_ids. The atomic's result is still in flight: its first use waits for it.
   DEVICE static Proposal make(const Dispatch& call, uint32_t source) {
     const Verdict mine = is_complete(call, source) ? Verdict::present : Verdict::absent;
     uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
-    // Relaxed: who learns that the source is present waits for its ids, which the decider has seen.
+    // Relaxed: a block that learns `present` waits for the ids themselves, which the decider has
+    // seen.
     const uint32_t before = compare_exchange<Order::relaxed, Scope::gpu>(
         word, static_cast<uint32_t>(Verdict::open), static_cast<uint32_t>(mine));
     return {source, mine, static_cast<Verdict>(before)};
@@ -141,13 +145,13 @@ struct Proposal {
   DEVICE Verdict verdict() const { return before == Verdict::open ? mine : before; }
 };
 
-/// By what this block holds, or by the verdicts.
+/// Returns whether a source takes part, by this block's view or by the verdicts.
 DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
   return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
 }
 
-/// By the whole block, which has met and meets: forgets tokens of sources that take no part. From
-/// then on the bitmap says all.
+/// Removes tokens of sources that take no part; then the bitmap is final. Called by the whole
+/// block, which has synchronized and does so again.
 DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
@@ -161,7 +165,7 @@ DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
   block::sync();
 }
 
-/// term(0) + ... + term(count - 1), looked up a few at a time.
+/// Returns term(0) + ... + term(count - 1), evaluating a few terms at a time.
 template <class Term>
 DEVICE uint32_t sum_of(uint32_t count, Term term) {
   constexpr uint32_t kAtOnce = 4;
@@ -172,13 +176,13 @@ DEVICE uint32_t sum_of(uint32_t count, Term term) {
   return sum;
 }
 
-/// The bits that are set in some of an expert's words.
+/// Returns the number of set bits in some of an expert's words.
 DEVICE uint32_t bits_of(const uint32_t* words, uint32_t count) {
   return sum_of(count, [&](uint32_t word) { return population(words[word]); });
 }
 
-/// By the whole block, which then has to meet: how many rows everybody has for each expert. Of a
-/// world whose words are few, bits are counted where their number is asked for.
+/// Counts the rows per expert and source. Called by the whole block, which must synchronize
+/// afterwards. If words are few, bits are counted where a count is needed instead.
 DEVICE void count_rows(const Dispatch& call) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
@@ -189,13 +193,13 @@ DEVICE void count_rows(const Dispatch& call) {
   }
 }
 
-/// How many rows a source has for an expert.
+/// Returns the rows that a source has for an expert.
 DEVICE uint32_t rows_of(const Dispatch& call, uint32_t expert, uint32_t source) {
   const DispatchTail& tail = call.tail;
   return tail.counts ? tail.rows(expert)[source] : bits_of(tail.bits(expert, source), tail.words);
 }
 
-/// The slot of a source's token among an expert's rows, or -1: it has none there.
+/// Returns the slot of a source's token among an expert's rows, or -1 if it has none there.
 DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
   const DispatchTail& tail = call.tail;
   const uint32_t* const own = tail.bits(expert, of.source) + of.token / 32;
@@ -212,8 +216,9 @@ DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
   return static_cast<int32_t>(expert * call.params.slots() + slot);
 }
 
-/// By the whole block: where its own rows go. Once for a row, and not by each of the warps that
-/// move its units. `first`: of this thread's first pick, if it has one.
+/// Finds the destinations of the block's own rows, once per row rather than in each warp that moves
+/// its units. Called by the whole block. `first`: the token of this thread's first choice, if it
+/// has one.
 DEVICE void find_slots(const Dispatch& call, const OwnRows& own, SourceToken first) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk; i += block::threads()) {

@@ -1,4 +1,4 @@
-/// A row as it travels: its data in sixteen-byte pieces, then its scales.
+/// A row in transit: its data in 16-byte pieces, then its scales.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace tokenyard::low_latency {
 
-/// What dispatch delivers.
+/// Format of the rows that a dispatch delivers.
 enum class RowFormat : uint32_t {
   bf16,         ///< as given
-  fp8,          ///< E4M3, an fp32 scale for 128 channels: largest magnitude / 448
-  fp8_rounded,  ///< the same with scales rounded up to powers of two
-  fp8_ue8m0,    ///< those scales as exponents, four to a word
+  fp8,          ///< E4M3, one fp32 scale per 128 channels: largest magnitude / 448
+  fp8_rounded,  ///< the same, with scales rounded up to powers of two
+  fp8_ue8m0,    ///< those scales as exponents, four per word
 };
 static_assert(static_cast<uint32_t>(RowFormat::fp8_ue8m0) < IdsStamp::kFormats);
 
 inline constexpr uint32_t kScaleChannels = 128;
 
-/// A scale piece covers a data unit: 512 channels, four scales.
+/// A piece of scales covers one unit of data: 512 channels, four scales.
 inline constexpr uint32_t kScalesAPiece = 4;
 
-/// A unit is what a warp moves at once: a piece a lane, and for FP8 the scales of its channels in
-/// one piece of their own. The units' data lie first, their scale pieces after the last of them.
-/// Kernels read these numbers for every unit, so only the host works them out.
+/// A unit is what a warp moves at once: one piece per lane and, for FP8, one piece with the scales
+/// of its channels. All units' data come first, then their scale pieces. Kernels read these numbers
+/// for every unit, so only the host computes them.
 class RowLayout {
  public:
   RowLayout() = default;
@@ -41,19 +41,20 @@ class RowLayout {
   HOST_DEVICE bool is_fp8() const { return format_ != RowFormat::bf16; }
   HOST_DEVICE uint32_t data_pieces() const { return data_pieces_; }
   HOST_DEVICE uint32_t units() const { return units_; }
-  /// Where a lane's piece of a unit's data lies in the staged row, if it is one of data_pieces().
+  /// Returns the index in the staged row of a lane's piece of a unit, valid if below data_pieces().
   HOST_DEVICE uint32_t piece(uint32_t unit, uint32_t lane) const {
     return unit * kWarpLanes + lane;
   }
-  /// Where the scales of a unit of FP8 lie.
+  /// Returns the index of the scale piece of an FP8 unit.
   HOST_DEVICE uint32_t scale_piece(uint32_t unit) const { return units_ * kWarpLanes + unit; }
-  /// Pieces that a staged row takes, in whole cache lines.
+  /// Returns the pieces of a staged row, in whole cache lines.
   uint32_t staged_pieces() const { return (scale_piece(is_fp8() ? units_ : 0) + 7) / 8 * 8; }
 
-  // What is delivered.
+  // The delivered row.
   uint32_t row_bytes() const { return hidden_ * (is_fp8() ? 1 : 2); }
   HOST_DEVICE bool scales_packed() const { return format_ == RowFormat::fp8_ue8m0; }
-  /// Words of scales a row, of 128 channels each, the last of fewer: fp32, or four exponents.
+  /// Scale words per row, fp32 or four exponents; each scale covers 128 channels, the last maybe
+  /// fewer.
   HOST_DEVICE uint32_t scale_words() const { return scale_words_; }
 
  private:

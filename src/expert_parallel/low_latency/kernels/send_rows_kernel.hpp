@@ -1,4 +1,6 @@
-/// The sending blocks of a dispatch: ids to everybody, a row to each rank that wants it.
+/// The sending blocks of a dispatch: ids to all ranks, and a row to each rank that holds an expert
+/// of it. Nothing is stored to a rank before its `drained` shows that its buffer of this parity is
+/// empty.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/cast_kernel.hpp"
@@ -6,24 +8,25 @@
 
 namespace tokenyard::low_latency {
 
-/// Eight lanes tell everybody of eight picks of a token, what one atomic word of ids holds: each
-/// loads a pick, and each packs all of them for a rank of its own.
+/// Eight lanes publish eight choices of a token, the content of one ids word, to all ranks: each
+/// lane loads one choice and packs all eight for ranks of its own.
 struct AskedIds {
   static constexpr uint32_t kLanes = PackedIds::kIds, kAWarp = kWarpLanes / kLanes;
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
-  uint32_t index;  ///< of the word, as IdsPlace has it
-  LoadedId id;     ///< of this lane's pick
+  uint32_t index;  ///< of the word, see IdsPlace
+  LoadedId id;     ///< this lane's choice
 
   DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
 
-  /// Tokens that there are not are told as well, since the destination's table has a fixed size.
+  /// Tokens beyond this rank's count are published too, since the destination's table has a fixed
+  /// size.
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
     const uint32_t choice = first + lane();
     if (token >= params.tokens || choice >= params.topk) return {index, {}};
     return {index, LoadedId::load(params, token, choice)};
   }
-  /// This lane's pick: an expert, kNothing or kNoExpert.
+  /// Returns this lane's choice: an expert, kNothing or kNoExpert.
   DEVICE int32_t expert(const DispatchParams& params) const {
     const int64_t value = id.value(params);
     if (is_expert(params, value)) return static_cast<int32_t>(value);
@@ -31,7 +34,7 @@ struct AskedIds {
   }
 };
 
-/// This lane's pick, as combine must know it, and what is wrong with it.
+/// Notes this lane's choice for combine, and reports an invalid one.
 DEVICE void note_choice(const Dispatch& call, const AskedIds& asked, int32_t expert) {
   const DispatchParams& params = call.params;
   const auto [token, first] = IdsPlace::of(asked.index, params.topk);
@@ -42,7 +45,7 @@ DEVICE void note_choice(const Dispatch& call, const AskedIds& asked, int32_t exp
     report_error(call, token * params.topk + choice);
 }
 
-/// By one lane: what a rank must know of eight picks.
+/// Returns the ids word of eight choices for one rank. Called by one lane.
 DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
                           const int32_t (&experts)[PackedIds::kIds]) {
   const DispatchParams& params = call.params;
@@ -50,19 +53,19 @@ DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
   const uint32_t count = params.by.homes.held_by(destination);
   PackedIds packed = PackedIds::of_stamp(stamp_of(call));
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-    // Of an expert of a rank before, it becomes more than any is here.
+    // For an expert of an earlier rank this wraps around to more than any local index.
     const uint32_t local = static_cast<uint32_t>(experts[place]) - first;
     packed.set(place, experts[place] >= 0 && local < count ? local : PackedIds::kNone);
   }
   return packed;
 }
 
-/// A word of ids that leaves: eight lanes hold the picks, and each tells other ranks of all of
-/// them. What the first rank of each lane is told is packed before it is known whether it may be.
+/// An outgoing ids word: eight lanes hold its choices, and each sends all of them to some ranks.
+/// The word for each lane's first rank is packed before it is known whether that rank is open.
 class LeavingIds {
  public:
   DEVICE explicit LeavingIds(const Dispatch& call) : call_(call) {}
-  /// By all lanes. To the next rank first and to this one last.
+  /// Called by all lanes. Begins with the next rank and ends with this one.
   DEVICE void pack(const AskedIds& asked) {
     asked_ = asked;
     expert_ = asked.expert(call_.params);
@@ -74,7 +77,7 @@ class LeavingIds {
     packed_ = pack_ids(call_, destination_, experts_);
     to_ = settled(place_on(destination_));
   }
-  /// `words`: how many there are.
+  /// `words`: total number of ids words.
   DEVICE void send(uint32_t words) const {
     const CallParams& common = call_.params.call;
     if (asked_.index >= words) return;
@@ -89,8 +92,8 @@ class LeavingIds {
   }
 
  private:
-  /// Of this lane's pick: told to the rank that has its expert, and kept for what this rank weighs
-  /// itself. Loaded here, when the ids have left, for which everybody waits.
+  /// Publishes this lane's weight to the rank of its expert, and keeps it for the rows that this
+  /// rank weights itself. Loaded only now, after the ids, which every rank waits for.
   DEVICE void publish_and_keep_weight() const {
     const DispatchParams& params = call_.params;
     const CallParams& common = params.call;
@@ -109,7 +112,7 @@ class LeavingIds {
     return common.windows.ids(destination, call_.call.parity(), common.rank) + asked_.index;
   }
   DEVICE void send(uint32_t destination, Peer<Bytes16> to, const PackedIds& packed) const {
-    // Relaxed: the word says which call it belongs to and speaks of nothing else.
+    // Relaxed: the word carries its stamp and releases no other data.
     if (call_.call.open(destination)) store<Order::relaxed, Scope::sys>(to, packed.piece);
   }
 
@@ -121,13 +124,13 @@ class LeavingIds {
   PackedIds packed_{};
 };
 
-/// The words of ids that a warp tells. Blocks that move no tokens tell them, since whoever receives
-/// waits for all, and a warp beside those that cast takes long for each; with few multiprocessors
-/// all sending blocks share them.
+/// The ids words that a warp publishes. Blocks that move no tokens publish them, since every
+/// receiver waits for all of them and a warp next to casting warps takes long; with few
+/// multiprocessors all sending blocks share them.
 struct IdsShare {
   uint32_t first, stride, count;
 
-  /// `begin`: the block's warps that move data.
+  /// `begin`: warps of the block that move data.
   DEVICE static IdsShare of_warp(const DispatchParams& params, uint32_t begin) {
     const uint32_t place = block::index() - params.publish_first, blocks = params.publish_blocks;
     if (place >= blocks) return {};
@@ -142,7 +145,7 @@ struct IdsShare {
   }
 };
 
-/// A unit of a token, of those that a warp of a sending block moves.
+/// A unit of a token, among those that a warp of a sending block moves.
 struct SendPosition {
   uint32_t token, unit;
 
@@ -160,22 +163,22 @@ struct SendPosition {
   }
 };
 
-/// The ranks that a token goes to, masked or not: known before the block knows with whom it speaks.
-/// (Lanes that find who holds the same rank take longer than the rest of a unit.)
+/// The ranks that a token goes to, masked or not: known before the open ranks are. (Grouping lanes
+/// by rank would take longer than the rest of a unit.)
 struct Destinations {
-  uint32_t rank;   ///< that holds this lane's pick, or kRanksMax
-  uint32_t first;  ///< of the first 32 ranks those that hold some lane's, as bits
+  uint32_t rank;   ///< rank that holds this lane's choice, or kRanksMax
+  uint32_t first;  ///< of the first 32 ranks, those that hold some lane's choice, as bits
 
-  /// By all lanes. `id` is this lane's pick.
+  /// Called by all lanes. `id` is this lane's choice.
   DEVICE static Destinations of(const DispatchParams& params, int64_t id) {
     Destinations made{kRanksMax, 0};
     if (is_expert(params, id)) made.rank = params.by.homes.rank_of(static_cast<uint32_t>(id));
     made.first = made.some(0);
     return made;
   }
-  /// By all lanes: `send(window)` for each that the block speaks with. Windows at hand have a loop
-  /// of their own: where an address may have to be loaded, nvcc waits for whatever is being loaded,
-  /// the next unit's data with it.
+  /// Calls `send(window)` for each open destination. Called by all lanes. Windows at hand have a
+  /// loop of their own: where an address may have to be loaded, nvcc waits for all loads in flight,
+  /// the next unit's data included.
   template <class Send>
   DEVICE void each(const Dispatch& call, Send send) const {
     const CallParams& common = call.params.call;
@@ -204,15 +207,15 @@ DEVICE LoadedId choice_of_lane(const DispatchParams& params, uint32_t token) {
   return warp::lane() < params.topk ? LoadedId::load(params, token, warp::lane()) : LoadedId{};
 }
 
-/// What leaves of a unit, and for whom it is.
+/// A unit ready to send, and its destinations.
 struct ReadyUnit {
   CastUnit cast;
   Destinations to;
-  Peer<Bytes16> row;       ///< where it would be staged here: at the same place as elsewhere
-  uint32_t piece, scales;  ///< of the row
+  Peer<Bytes16> row;       ///< staged row as if on this rank: the same offset in every window
+  uint32_t piece, scales;  ///< indices in the row
   bool has_piece, has_scales;
 
-  /// By all lanes: a unit's pieces to every destination.
+  /// Sends a unit's pieces to every destination. Called by all lanes.
   DEVICE void send(const Dispatch& call) const {
     const Windows& windows = call.params.call.windows;
     to.each(call, [&](Peer<std::byte> window) {
@@ -224,11 +227,11 @@ struct ReadyUnit {
   }
 };
 
-/// What a warp that moves data has in hand of a unit to come.
+/// A unit whose loads a data warp has issued.
 struct LoadedUnit {
   SendPosition at;
   RawUnit raw;
-  LoadedId id;  ///< of this lane's pick
+  LoadedId id;  ///< this lane's choice
 
   DEVICE static LoadedUnit load(const DispatchParams& params, SendPosition at) {
     if (at.token >= params.tokens) return {at, {}, {}};
@@ -240,7 +243,7 @@ struct LoadedUnit {
     then.advance(params);
     return load(params, then);
   }
-  /// By all lanes.
+  /// Casts the unit and finds its destinations. Called by all lanes.
   DEVICE ReadyUnit ready(const Dispatch& call) const {
     const DispatchParams& params = call.params;
     const uint32_t piece = params.row.piece(at.unit, warp::lane());
@@ -255,7 +258,7 @@ struct LoadedUnit {
   }
 };
 
-/// By all warps of a sending block, last of all.
+/// Ends the sending part. Called by all warps of a sending block.
 DEVICE void end_sending(const Dispatch& call) {
   if (block::index() == 0 && thread::index() == 0) {
     *call.params.out.epoch = call.call.epoch();
@@ -265,11 +268,12 @@ DEVICE void end_sending(const Dispatch& call) {
   close_call(call.call);
 }
 
-/// By all lanes of a warp that moves tokens: one after the other, the next one's data on its way
-/// while this one's leaves. Other warps of the block, which it meets when its first is ready, find
-/// out whether it may send. But of two teams, which rows as wide as 7168 leave room for, the second
-/// meets them at once and casts then: until the block has met the schedulers serve the first one's
-/// token, which leaves that much sooner, and then the wire is busy while the other's is made ready.
+/// Sends tokens, loading the next token's data while the current one is sent. Called by all lanes
+/// of a data warp. Other warps of the block find out whether it may send; the block synchronizes
+/// when its first unit is ready. If there are two teams (rows as wide as 7168 leave room for them),
+/// the second joins that barrier at once and casts afterwards: until the barrier the schedulers
+/// serve only the first team's token, which leaves that much sooner, and its transfer then overlaps
+/// the second team's preparation.
 DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
   const SendPosition first = SendPosition::first(params);
   const bool yields = params.send_teams == 2 && warp::index() >= params.by.send_team.divisor;
@@ -285,7 +289,7 @@ DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
     if (opens) block::any(false);
     opened = true;
     if (!sends) break;
-    // But for what leaves first: until then the wire is idle.
+    // Not before the first unit has been sent: until then the link is idle.
     if (!opens) next = next.next(params);
     ready.send(call);
     if (opens) next = next.next(params);
@@ -296,15 +300,15 @@ DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
   end_sending(call);
 }
 
-/// By all lanes of a warp that tells ids, or nothing. The block's last warps are such, so they find
-/// out whether it may send. `begin`: the block's warps that move tokens.
+/// Publishes ids, or nothing. Called by all lanes of the block's last warps, which therefore also
+/// find out whether the block may send. `begin`: warps of the block that move tokens.
 DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared, uint32_t begin) {
   const IdsShare share = IdsShare::of_warp(params, begin);
   const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
   const Dispatch call{params, shared, {}, begun};
   const Look look = Look::first(begun, true);
   LeavingIds ids(call);
-  // A warp without words may be the one that looks, for which the others wait.
+  // A warp without words may still be the one that looks for the block.
   if (share.has_words()) ids.pack(share.load(params, share.first));
   block::any(find_open(begun, look, true, block::threads() - begin * kWarpLanes));
   KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
@@ -314,9 +318,9 @@ DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared, ui
   end_sending(call);
 }
 
-/// By a whole sending block, which meets. What leaves first is made ready while the block learns
-/// whether it may send. What a warp is to do the launch alone tells: it is there before the kernels
-/// before have ended, since the way to code that is not near takes long.
+/// Called by a whole sending block, which synchronizes. Its first units are prepared while it finds
+/// out whether it may send. Roles follow from the launch parameters alone, so a warp reaches its
+/// code before earlier kernels have ended: fetching distant code takes long.
 DEVICE void send_dispatch(const DispatchParams& params, DispatchShared& shared) {
   const uint32_t warps =
       block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;

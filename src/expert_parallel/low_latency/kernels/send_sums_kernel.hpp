@@ -1,8 +1,9 @@
-/// The sending blocks of a combine: weights to everybody, unless the dispatch has told them, then
-/// sums of this rank's experts' rows to the owners of the tokens. Nothing waits for the block until
-/// weights have left and the first rows are on their way: a warp finds out by itself what its
-/// share of a token is made of. A row that is alone, the only one here of its token, is no sum: it
-/// goes as it is, its owner weighs it, and so it need not wait for its weight.
+/// The sending blocks of a combine: they publish weights to all ranks, unless the dispatch did,
+/// then send sums of this rank's experts' rows to the tokens' owners. The block does not
+/// synchronize before weights have left and the first rows are being loaded: each warp plans its
+/// part of a token itself. A token's only row on this rank is sent unchanged and weighted by its
+/// owner, so it waits for no weight. Nothing is stored to a rank's staging before its `drained`
+/// shows that its buffer is empty.
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/call_kernel.hpp"
@@ -14,22 +15,23 @@ DEVICE float load_weight(const CombineParams& params, uint32_t index) {
   return index < params.tokens * params.topk ? load_cached(params.weights + index) : 0;
 }
 
-/// The first of a sending block's destinations, counted from the next rank. The last blocks begin:
-/// of few tokens they have none to sum. But the very last may have to speak for the rank.
+/// Returns the first destination of a sending block's weights, counted from the next rank. The last
+/// blocks come first, since in small calls they have nothing to sum; but the very last may have to
+/// publish `drained`.
 DEVICE uint32_t first_weights(const CombineParams& params) {
   const uint32_t last = params.call.send_blocks - 1;
   return block::index() == last ? last : last - 1 - block::index();
 }
 
-/// This rank's weights, as a sending block tells them to every so many ranks. They need no room,
-/// and others wait for them: so each thread asks for itself whether a rank is masked, and knows
-/// where the first destination's lie before it may ask.
+/// This rank's weights, as a sending block publishes them to every send_blocks-th rank. Others wait
+/// for them and they need no drained buffer, so each thread checks itself whether a rank is masked,
+/// and computes the first destination's address before it can check.
 class LeavingWeights {
  public:
   DEVICE explicit LeavingWeights(const CombineParams& params)
       : turn_(first_weights(params)), to_(settled(place(params, turn_))) {}
 
-  /// By the whole block.
+  /// Called by the whole block.
   DEVICE void publish(const Combine& call) const {
     const CallParams& common = call.params.call;
     if (turn_ + 1 >= common.ranks) return;
@@ -45,7 +47,7 @@ class LeavingWeights {
     return common.windows.weights(rank_after(common, 1 + turn), params.batch, common.rank);
   }
   DEVICE static void publish(const Combine& call, uint32_t turn, Peer<Stamped> to) {
-    constexpr uint32_t kHeld = 3;  // At once: who loads one after the other waits for each.
+    constexpr uint32_t kHeld = 3;  // Loads in flight together.
     const CombineParams& params = call.params;
     const uint32_t destination = rank_after(params.call, 1 + turn);
     const uint32_t count = params.tokens * params.topk;
@@ -68,8 +70,8 @@ class LeavingWeights {
   Peer<Stamped> to_;
 };
 
-/// A token of another rank: all tokens 0 first, then all tokens 1, beginning with another rank each
-/// time, so that no destination is everybody's first.
+/// A token of another rank. Order: token 0 of all ranks, then token 1, each time starting with
+/// another rank, so that no destination is the first of all ranks.
 struct OthersToken {
   uint32_t source, token;
 
@@ -83,18 +85,18 @@ struct OthersToken {
   }
 };
 
-/// Tokens of other ranks that a warp plans, a lane a pick: as many as fit. They follow one another
-/// as far apart as there are streams.
+/// Tokens of other ranks that a warp plans together, one lane per choice: as many as fit.
+/// Consecutive ones are `streams` positions apart.
 class TokenGroup {
  public:
-  /// From the first token of a group to that of the next.
+  /// Returns the distance between the first tokens of consecutive groups.
   DEVICE static uint32_t stride(const CombineParams& params) {
     return tokens(params) * params.streams;
   }
 
   TokenGroup() = default;
-  /// By all lanes: where its picks lie, which the launch tells. `base`: position of the first
-  /// token.
+  /// Computes the addresses of its choices, for which the launch parameters suffice. Called by all
+  /// lanes. `base`: position of the first token.
   DEVICE TokenGroup(const CombineParams& params, uint32_t base) {
     const uint32_t which = params.by.topk.quotient(warp::lane());
     const uint32_t position = base + which * params.streams;
@@ -111,15 +113,16 @@ class TokenGroup {
       home_[parity] = settled(common.windows.partial(of.source, parity, common.rank, of.token));
     lanes_of_token_ = settled(((1u << params.topk) - 1) << which * params.topk);
   }
-  /// By all lanes. Nothing is asked of what is loaded.
+  /// Starts the loads and does not use their results. Called by all lanes.
   DEVICE void fetch() {
     if (slot_at_ == nullptr) return;
     slot_ = load_cached(slot_at_);
     early_ = look_at(early_at_);
   }
 
-  /// By all lanes: the group's rows, in the order of tokens and of their picks, with the weights
-  /// that are here. If some are not and it `hurries`, a row that is alone comes first.
+  /// Plans the group's rows, in the order of tokens and their choices, with the weights that have
+  /// arrived. Called by all lanes. If weights are missing and it `hurries`, a token's only row
+  /// comes first.
   DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
     const uint32_t all = warp::ballot(has_row());
     const bool waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;
@@ -140,15 +143,17 @@ class TokenGroup {
     }
     warp::sync();
   }
-  /// Whether all weights that it needs are in the plan.
+  /// Returns whether the plan has all the weights that it needs.
   DEVICE bool is_weighed() const { return weighed_; }
-  /// Whether the first row planned is one that is alone, while others wait for weights.
+  /// Returns whether the first planned row is a token's only row, moved ahead while others wait for
+  /// weights.
   DEVICE bool hoists() const { return hoisted_ != 0; }
-  /// How many of the planned rows make the first sum, of a group that hurries.
+  /// Returns how many planned rows make up the first sum of a group that hurries.
   DEVICE uint32_t first_rows() const { return first_rows_; }
-  /// By all lanes, when the block knows with whom it speaks: awaits the weights that were not here.
-  /// A token whose owner is masked goes nowhere. Not of a group of which something has left but the
-  /// row that it hoists: who has a token's sums may tell the next weights in their place.
+  /// Waits for missing weights. Called by all lanes, once the open ranks are known. A token whose
+  /// owner is masked is sent nowhere. Must not be called once sums of the group have left, other
+  /// than the hoisted row: an owner that has all its sums may overwrite the weights with its next
+  /// ones.
   DEVICE void weigh(const Combine& call, PlannedGroup& planned) {
     float weight = 1;
     const uint32_t all = warp::ballot(has_row());
@@ -166,13 +171,12 @@ class TokenGroup {
 
  private:
   DEVICE bool has_row() const { return slot_ >= 0; }
-  /// Whether this lane has a row, and the only one of its token. `all`: the lanes with rows, as
-  /// bits.
+  /// Returns whether this lane has its token's only row. `all`: lanes with rows, as bits.
   DEVICE bool is_alone(uint32_t all) const {
     const uint32_t of_token = all & lanes_of_token_;
     return has_row() && (of_token & (of_token - 1)) == 0;
   }
-  /// Where the row of a lane that has one comes.
+  /// Returns the index in the plan of this lane's row.
   DEVICE uint32_t place(uint32_t all) const {
     const uint32_t before = hoisted_ == 1u << warp::lane() ? 0 : (all & lanes_below()) | hoisted_;
     return population(before);
@@ -181,8 +185,9 @@ class TokenGroup {
   DEVICE static uint32_t tokens(const CombineParams& params) {
     return params.by.topk.quotient(kWarpLanes);
   }
-  /// By one lane with a row: its weight, once the owner has told it. False if the owner is masked.
-  /// Which number the owner has for the batch is not known here: its word is where the epoch is.
+  /// Waits for the weight of this lane's row; returns false if the owner is masked. Called by one
+  /// lane with a row. The owner's number for the batch is unknown here: the word with the right
+  /// epoch counts.
   DEVICE bool await_weight(const Combine& call, float& weight) const {
     const CombineParams& params = call.params;
     if (!call.call.open(source_)) return false;
@@ -204,26 +209,26 @@ class TokenGroup {
     });
   }
   DEVICE static Stamped look_at(Peer<Stamped> weight) {
-    return load<Order::relaxed, Scope::sys>(weight);  // Relaxed: a word is all there is to see.
+    return load<Order::relaxed, Scope::sys>(weight);  // Relaxed: the word releases no other data.
   }
   DEVICE static uint32_t lanes_above() { return ~lanes_below() << 1; }
 
-  // Of this lane's pick, if it is one.
+  // Of this lane's choice, if it has one.
   uint32_t source_ = 0, token_ = 0;
   const int32_t* slot_at_ = nullptr;
-  Peer<Stamped> early_at_;  ///< by this rank's number for the batch, mostly everybody's
-  Peer<Bytes16> home_[2];   ///< of its token's sums, by parity
+  Peer<Stamped> early_at_;  ///< under this rank's number for the batch, mostly the same on all
+                            ///< ranks
+  Peer<Bytes16> home_[2];   ///< of its token's partial sum, by parity
   uint32_t lanes_of_token_ = 0;
-  int32_t slot_ = -1;        ///< of its row, or none
-  Stamped early_{};          ///< its weight as it lay there before it was needed
-  uint32_t hoisted_ = 0;     ///< the lane whose row was planned first, if it was chosen, as a bit
-  uint32_t first_rows_ = 0;  ///< of a plan that hurries, those of the first sum
+  int32_t slot_ = -1;        ///< of its row, or -1
+  Stamped early_{};          ///< its weight, as loaded before it was needed
+  uint32_t hoisted_ = 0;     ///< lane whose row was moved to the front, as a bit; 0: none
+  uint32_t first_rows_ = 0;  ///< rows of the first sum, if the plan hurries
   bool weighed_ = false;
 };
 
-/// What a warp has in hand of a group: some of its rows, this lane's pieces of a span of each, and
-/// the sums of the token that they belong to. A warp goes through all of a group's rows once for
-/// each span of its own.
+/// The rows of a group that a warp has in hand: this lane's pieces of a span of some rows, and the
+/// sums of the token that they belong to. A warp passes over all rows of a group once per span.
 template <class Codec>
 class RowsInHand {
  public:
@@ -232,24 +237,24 @@ class RowsInHand {
   DEVICE RowsInHand(const CombineParams& params, const PlannedGroup& group, uint32_t part)
       : params_(params), group_(group), first_span_(warp::index() * params.parts + part) {
     take_span(first_span_);
-    // Settled: what a lane without a piece holds is made here, where there is time.
+    // Settled: the content of a lane without a piece is set here, where there is time.
     UNROLL for (auto& row : rows_) {
       UNROLL for (auto& piece : row.of) {
         UNROLL for (uint32_t& word : piece.word) word = settled(word);
       }
     }
   }
-  /// Whether this warp has a span at all.
+  /// Returns whether this warp has any span.
   DEVICE bool has_span() const { return first_span_ < params_.spans; }
 
-  /// By all lanes: begins with a group, with so many rows.
+  /// Begins a group with `rows` rows. Called by all lanes.
   DEVICE void begin(uint32_t rows) { until_ = std::min(group_.rows, rows); }
-  /// Whether others of the group come after those in hand.
+  /// Returns whether more rows of the group follow those in hand.
   DEVICE bool are_followed() const { return until_ < group_.rows; }
 
-  /// By all lanes: they are on their way.
+  /// Starts loading the rows. Called by all lanes.
   DEVICE void load() {
-    int32_t slots[kAtOnce];  // Of rows that there are not as well: then nobody asks for them.
+    int32_t slots[kAtOnce];  // Computed even for absent rows, which are not loaded.
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) slots[i] =
         group_.row[first_ + i].slot & ~PlannedRow::kEnds;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
@@ -257,10 +262,10 @@ class RowsInHand {
         if (first_ + i < until_ && y_.there_is(c)) rows_[i].of[c] = y_.load(slots[i], c);
       }
     }
-    // So that something follows: nvcc makes a branch of a last load that has a condition.
+    // Something must follow: nvcc turns a last load with a condition into a branch.
     warp::sync();
   }
-  /// By all lanes: adds them, in their order, and sends the sums that are complete.
+  /// Adds the rows in order and sends the sums that are complete. Called by all lanes.
   DEVICE void add() {
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
       if (first_ + i >= until_) continue;
@@ -269,7 +274,7 @@ class RowsInHand {
       if ((row.slot & PlannedRow::kEnds) != 0) send(row.home);
     }
   }
-  /// To the next rows. False: there are no more, and the next group's are next.
+  /// Advances to the next rows. Returns false at the end of the group.
   DEVICE bool advance() {
     first_ = until_;
     until_ = std::min(first_ + kAtOnce, group_.rows);
@@ -289,13 +294,14 @@ class RowsInHand {
   DEVICE void take_span(uint32_t span) {
     span_ = span;
     y_ = PiecesOfRows<kChunks>(params_, span);
-    // A scale is that of all lanes. Those without channels in this span, which load nothing, must
-    // hold nothing of the last one.
+    // All lanes share a scale: lanes without channels in this span, which load nothing, must not
+    // hold values of the previous span.
     if constexpr (Codec::kLanesShareScales) {
       UNROLL for (auto& row : rows_) row = SpanPieces<kChunks>();
     }
   }
-  /// By all lanes: the sums go home, if anybody wants them, and begin anew.
+  /// Sends the sums to the token's owner, if any rank awaits them, and clears them. Called by all
+  /// lanes.
   DEVICE void send(Peer<Bytes16> home) {
     UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
       const uint32_t chunk = span_ * kChunks + c;
@@ -312,26 +318,26 @@ class RowsInHand {
   const PlannedGroup& group_;
   const uint32_t first_span_;
   uint32_t span_ = 0;
-  uint32_t first_ = 0, until_ = 0;  ///< of the rows in hand
+  uint32_t first_ = 0, until_ = 0;  ///< range of the rows in hand
   PiecesOfRows<kChunks> y_;
   SpanPieces<kChunks> rows_[kAtOnce];
   SpanSums<kChunks> sums_;
 };
 
-/// By a whole sending block, which meets when its first rows are on their way: nothing is staged
-/// before it is known with whom the block speaks, and that it may. What the launch alone tells is
-/// found out before the kernels before have ended.
+/// Called by a whole sending block, which synchronizes once its first rows are being loaded:
+/// nothing is staged before the open ranks are known and have drained their buffers. Values that
+/// follow from the launch parameters are computed before earlier kernels have ended.
 template <class Codec>
 DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
-  // Whether first sums leave before more is known than they need, and whether the next tokens'
-  // slots are asked for when the first rows are added: asked for before, nvcc has these wait for
-  // them, too.
+  // kHurries: the first sums leave as soon as what they need is known. kFetchesLate: the next
+  // tokens' slots are loaded only once the first rows are being added; loaded earlier, nvcc would
+  // make the first rows wait for them too.
   constexpr bool kHurries = Codec::kHasRegisters, kFetchesLate = Codec::kHasRegisters;
   const LeavingWeights weights(params);
   const uint32_t part = params.by.streams.quotient(block::index());
   PlannedGroup& planned = shared.groups[warp::index()];
   RowsInHand<Codec> rows(params, planned, part);
-  // Who tells weights alone writes no staging, and needs no room.
+  // A block that only publishes weights writes no staging and needs no drained buffer.
   const bool sums = block::index() < params.call.staging_blocks;
   const uint32_t end = sums && rows.has_span() ? OthersToken::count(params) : 0;
   uint32_t base = params.by.streams.remainder(block::index(), part);
@@ -345,21 +351,21 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   const Look look = Look::first(begun, sums);
   if (base < end) {
     group.plan(call, planned, kHurries);
-    // Of these no more than it takes for something to leave: all warps of the GPU ask at once, and
-    // the more they ask for the longer each waits.
+    // No more rows than the first sum needs: all warps of the GPU load at once, and more loads make
+    // each one slower.
     constexpr uint32_t kAtOnce = RowsInHand<Codec>::kAtOnce;
     rows.begin(kHurries ? std::min(group.first_rows(), kAtOnce) : kAtOnce);
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
-  // If the first rows in hand are not all of their group, they leave before the next one is asked
-  // for, and one that is alone before weights are here: until then the wire is idle.
+  // If more rows of the group follow those in hand, these leave before the next are loaded, and a
+  // token's only row before weights have arrived: until then the link is idle.
   bool first = kHurries, stays = false;
   KEEP_ROLLED while (base < end) {
     const bool alone = first && !some_closed && group.hoists();
     const bool weighed = group.is_weighed() && (stays || !some_closed);
     if (!alone && !weighed) group.weigh(call, planned);
-    stays = first && rows.are_followed();  // With the group, for its other rows.
+    stays = first && rows.are_followed();  // Stay with the group for its other rows.
     first = false;
     const auto fetch_next = [&] {
       base += TokenGroup::stride(params);
@@ -377,7 +383,7 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
       if (!more || stays) break;
     }
     if (stays || base >= end) continue;
-    warp::sync();  // All lanes have read what the group before was.
+    warp::sync();  // All lanes have read the previous plan.
     group.plan(call, planned, false);
     rows.begin(RowsInHand<Codec>::kAtOnce);
     rows.load();

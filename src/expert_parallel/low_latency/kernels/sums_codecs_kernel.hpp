@@ -1,16 +1,18 @@
-/// How a row of sums travels: a chunk of it, 256 channels, is a warp's, eight channels a lane. What
-/// a lane sends need not be what it holds. A warp has some chunks in hand at once, a span.
+/// Formats of a partial sum. A warp holds a chunk of it, 256 channels, eight per lane; the piece
+/// that a lane sends need not encode the channels that it holds. A warp has some chunks in hand at
+/// once: a span.
 ///
 ///     kIsLogFmt            which of the two formats
-///     kSpanChunks          so many: each instruction that is not about channels serves all of them
+///     kSpanChunks          chunks per span: instructions not specific to channels serve them all
 ///     kRowsAtOnce          rows of y that a lane of a sending block has in hand
-///     kPiecesAChunk        sixteen-byte pieces of a chunk
-///     has_piece            whether this lane carries one, and there is such a chunk
-///     encode               by all lanes: this lane's piece, whose first word is never kEmpty
-///     kLanesShareScales    whether a lane's piece depends on what other lanes hold, those without
-///                          channels among them: these must hold zeros
-///     kHasRegisters        whether lanes have registers left for what only saves time
-///     add                  by all lanes: what the chunk holds, weighed, added to the lanes' sums
+///     kPiecesAChunk        sixteen-byte pieces per chunk
+///     has_piece            returns whether this lane has a piece and the chunk exists
+///     encode               called by all lanes: returns this lane's piece, whose first word is
+///                          never kEmpty
+///     kLanesShareScales    whether a lane's piece depends on values of other lanes, also of those
+///                          without channels, which must then hold zeros
+///     kHasRegisters        whether lanes have registers to spare for what only saves time
+///     add                  called by all lanes: adds the chunk's values, weighted, to their sums
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/logfmt.hpp"
@@ -18,7 +20,7 @@
 
 namespace tokenyard::low_latency {
 
-/// Rounded to BF16, where it lies.
+/// Rounds to BF16, channels in place.
 struct Bf16Codec {
   static constexpr bool kIsLogFmt = false;
   static constexpr uint32_t kSpanChunks = kBf16SpanChunks;
@@ -30,20 +32,21 @@ struct Bf16Codec {
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return chunk * kWarpLanes + warp::lane() < params.pieces;
   }
-  /// Conversion makes NaNs 0x7fff.
+  /// The conversion turns NaNs into 0x7fff.
   DEVICE static Bytes16 encode(const LaneSums& sums) { return sums.rounded(); }
   DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
     sums.add(piece, weight);
   }
 };
 
-/// Ten bits a value: sign, and the logarithm of the magnitude on a scale for 128 channels. Two
-/// thirds of what BF16 takes, at a relative error of up to 2.2 % (see LogScale). Of a chunk, the
-/// codes of eight lanes fill five pieces, and one piece holds the two scales.
+/// Ten bits per value: a sign, and the logarithm of the magnitude on a scale shared by 128
+/// channels. Two thirds of the bytes of BF16, at a relative error of up to 2.2 % (see LogScale). In
+/// a chunk, the codes of eight lanes fill five pieces, and one more piece holds the two scales.
 struct LogFmtCodec {
   static constexpr bool kIsLogFmt = true;
-  static constexpr uint32_t kSpanChunks = kLogFmtSpanChunks;  ///< much is about channels
-  static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
+  static constexpr uint32_t kSpanChunks = kLogFmtSpanChunks;  ///< most of its code is specific to
+                                                              ///< channels
+  static constexpr uint32_t kRowsAtOnce = 2;                  ///< each has its own inlined encoding
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
   static constexpr bool kLanesShareScales = true;
   static constexpr bool kHasRegisters = false;
@@ -88,7 +91,7 @@ struct LogFmtCodec {
   static constexpr uint32_t kLanesPacked = 8, kPiecesPacked = 5;  ///< eight lanes fill five pieces
   static constexpr uint32_t kScalesLane = kPiecesAChunk - 1;
 
-  /// A lane's eighty bits; of a pair of lanes the even one holds words 0 to 2 of their five, the
+  /// A lane's eighty bits. Of a pair of lanes, the even one holds words 0 to 2 of their five, the
   /// odd one words 3 and 4.
   struct LaneWords {
     uint32_t word[3];
@@ -115,7 +118,7 @@ struct LogFmtCodec {
     return {{first >> 16 | second << 16, second >> 16 | third << 16, 0}};
   }
 
-  /// The piece that this lane carries of its eight lanes' twenty words.
+  /// Returns this lane's piece of its eight lanes' twenty words.
   DEVICE static Bytes16 gather(const LaneWords& words) {
     const uint32_t group = warp::lane() / kPiecesPacked, place = warp::lane() % kPiecesPacked;
     Bytes16 piece;
@@ -131,7 +134,7 @@ struct LogFmtCodec {
     return piece;
   }
 
-  /// This lane's eighty bits, from the pieces of its eight lanes.
+  /// Returns this lane's eighty bits from the pieces of its eight lanes.
   DEVICE static LaneWords scatter(const Bytes16& piece) {
     const uint32_t group = warp::lane() / kLanesPacked, inner = warp::lane() % kLanesPacked;
     const bool odd = inner % 2 != 0;

@@ -8,30 +8,30 @@
 
 namespace tokenyard::low_latency {
 
-/// A pick: the row that an expert of this rank made for it, and its weight.
+/// A choice: the row that an expert of this rank produced for it, and its weight.
 struct alignas(8) WeightedRow {
   int32_t slot;  ///< -1: none here
   float weight;
 };
 
-/// What goes into the sum of one of this rank's tokens.
+/// Terms of the sum of one of this rank's tokens.
 struct TokenPlan {
-  uint32_t rows;          ///< of experts of this rank
-  uint32_t partial_sums;  ///< ranks that send a row of sums
-  /// Shares that do not count, as bits, and above them how many spans are finished: one word, so
-  /// that who sees all spans sees what was lost of them.
+  uint32_t rows;          ///< from experts of this rank
+  uint32_t partial_sums;  ///< ranks that send a partial sum
+  /// Lost partial sums as bits and, above them, the number of finished spans: one word, so that a
+  /// reader that sees all spans finished also sees all losses.
   uint32_t outcome;
   static constexpr uint32_t kSpanFinished = 1u << kTopkMax;
   DEVICE static uint32_t lost_in(uint32_t outcome) { return outcome & (kSpanFinished - 1); }
   DEVICE uint32_t lost() const { return lost_in(outcome); }
-  /// The others.
+  /// Returns the partial sums that count, as bits.
   DEVICE uint32_t kept() const { return ((1u << partial_sums) - 1) & ~lost(); }
   static constexpr uint32_t kNoRows = 2;
-  WeightedRow row[kTopkMax + kNoRows];  ///< the last are none: who finds three at once reads so far
+  WeightedRow row[kTopkMax + kNoRows];  ///< the last are empty, since three are read at once
   struct alignas(16) PartialSum {
     Peer<Bytes16> staged;
     uint16_t rank, choices;
-    float weight;  ///< of a share of one pick, whose row comes as it is; else 1
+    float weight;  ///< of a single choice, whose row comes unchanged; else 1
   };
   PartialSum partial_sum[kTopkMax];
 };
@@ -39,21 +39,22 @@ struct TokenPlan {
 /// A row of y that goes into the sum of another rank's token.
 struct alignas(16) PlannedRow {
   static constexpr int32_t kEnds = INT32_MIN;
-  int32_t slot;  ///< with kEnds: the last of its token
+  int32_t slot;  ///< with kEnds set: the last row of its token
   float weight;
-  Peer<Bytes16> home;  ///< of the last: where the token's sums are staged; null: nobody wants them
+  Peer<Bytes16> home;  ///< in the last row: staging of the token's partial sum; null: no rank
+                       ///< awaits it
 };
 
-/// Rows of some tokens, one token after the other.
+/// Rows of some tokens, token by token.
 struct PlannedGroup {
   uint32_t rows;
-  PlannedRow row[kWarpLanes + 1];  ///< the last is none: who takes four behind one reads so far
+  PlannedRow row[kWarpLanes + 1];  ///< the last is empty, since four are read at once
 };
 
 struct CombineShared {
   CallShared call;
-  PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< of each warp of a sending block
-  TokenPlan plans[kLogFmtThreadsMax / kWarpLanes];      ///< of a receiving block, by warp
+  PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< per warp of a sending block
+  TokenPlan plans[kLogFmtThreadsMax / kWarpLanes];      ///< per warp of a receiving block
   uint64_t waited[kRanksMax];                           ///< cycles that the first thread waited
 };
 
@@ -61,12 +62,12 @@ struct Combine {
   const CombineParams& params;
   CombineShared& shared;
   const Call& call;
-  uint32_t dispatched = 0;  ///< of who sends: the epoch of the batch's dispatch
+  uint32_t dispatched = 0;  ///< sending blocks: epoch of the batch's dispatch
 };
 
 class LaneSums {
  public:
-  /// One rounding a step, by an explicit fused multiply-add: the same bits on every machine.
+  /// Rounds once per step, by explicit fused multiply-adds: the same bits on every machine.
   DEVICE void add(const Bytes16& piece, float weight) {
     for (uint32_t i = 0; i < 4; ++i) {
       sums_[2 * i] = std::fma(weight, low(piece.word[i]), sums_[2 * i]);
@@ -94,7 +95,7 @@ class LaneSums {
   float sums_[8] = {};
 };
 
-/// A lane's pieces of a span, one of each chunk.
+/// A lane's pieces of a span, one per chunk.
 template <uint32_t kChunks>
 struct SpanPieces {
   Bytes16 of[kChunks] = {};
@@ -109,7 +110,8 @@ struct SpanSums {
   }
 };
 
-/// A lane's pieces of the experts' rows. By bytes, so that an address is one multiplication.
+/// A lane's pieces of the experts' rows. Offsets are in bytes, so that an address costs one
+/// multiplication.
 template <uint32_t kChunks>
 class PiecesOfRows {
  public:
@@ -120,9 +122,9 @@ class PiecesOfRows {
     row_bytes_ = params.pieces * static_cast<uint32_t>(sizeof(Bytes16));
     left_ = static_cast<int32_t>(params.pieces - piece);
   }
-  // Short, so that a condition becomes a predicate: of loads in branches each waits for the last.
+  // Short, so that conditions become predicates: loads in branches each wait for the previous one.
   DEVICE bool there_is(uint32_t c) const { return left_ > static_cast<int32_t>(c * kWarpLanes); }
-  /// Of any slot, so that it can be found without a condition.
+  /// Valid for any slot, so that the address can be computed without a condition.
   DEVICE const Bytes16* place(int32_t slot) const {
     return reinterpret_cast<const Bytes16*>(of_slot_0_ +
                                             uint64_t{static_cast<uint32_t>(slot)} * row_bytes_);

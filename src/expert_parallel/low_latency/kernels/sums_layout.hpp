@@ -1,10 +1,10 @@
-/// Where a staged row of sums lies in its place, in pieces, by its format.
+/// Position of a staged partial sum in its place, in pieces, by format.
 ///
 ///     BF16      0 ........................ n
 ///     LogFMT        first ................... first + m
 ///
-/// Either format has a piece where the other one has none: BF16 its first, LogFMT its last. So a
-/// row in the format that is not awaited is never complete, and shows what it is.
+/// Each format has a piece where the other has none: BF16 its first, LogFMT its last. So a row in
+/// the format that is not awaited is never complete, and reveals itself.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +25,12 @@ struct SumsLayout {
     return {bf16, logfmt, whole_lines(bf16 < logfmt ? 1 : bf16 - logfmt + 1)};
   }
   uint32_t first(bool logfmt) const { return logfmt ? logfmt_first : 0; }
-  /// Pieces that a place takes, in whole cache lines.
+  /// Returns the pieces of a place, in whole cache lines.
   uint32_t staged_pieces() const {
     return whole_lines(std::max(bf16_pieces, logfmt_first + logfmt_pieces));
   }
-  /// From where a row of this format begins to a piece that only the other format has.
+  /// Returns the offset from the start of a row in this format to a piece that only the other
+  /// format has.
   int32_t only_in_other(bool logfmt) const {
     const uint32_t last_of_logfmt = logfmt_first + logfmt_pieces - 1;
     return logfmt ? -static_cast<int32_t>(logfmt_first) : static_cast<int32_t>(last_of_logfmt);

@@ -9,15 +9,14 @@
 
 namespace tokenyard::low_latency {
 
-/// Where everything lies in a window. Host and kernels use this one type, and only the host works
-/// out where its parts begin. Staging first, which is filled with 0xff; then the stamped words,
-/// which begin as zeros.
+/// Layout of a window, shared by host and kernels; only the host computes the offsets. Staging
+/// comes first and is filled with 0xff; the stamped words follow and start as zeros.
 class WindowLayout {
  public:
   struct Shape {
     uint32_t ranks, tokens_max, topk;
-    uint32_t row_pieces;      ///< of a staged row, of whatever format
-    uint32_t partial_pieces;  ///< of a staged row of sums
+    uint32_t row_pieces;      ///< per staged row, in any format
+    uint32_t partial_pieces;  ///< per staged partial sum
   };
 
   WindowLayout() = default;
@@ -46,7 +45,7 @@ class WindowLayout {
   HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
     return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
   }
-  /// `batch`: the source's number for it.
+  /// `batch`: the source's number for the batch.
   HOST_DEVICE size_t weight(uint32_t batch, uint32_t source, uint32_t token) const {
     return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;
   }
@@ -55,7 +54,7 @@ class WindowLayout {
     return heartbeats_ + source * sizeof(uint32_t);
   }
 
-  /// The same layout to who sends and awaits rows of sums so many pieces on in their places.
+  /// Returns the layout for ranks whose partial sums begin `piece` pieces into their places.
   WindowLayout with_partials_from(uint32_t piece) const {
     WindowLayout layout = *this;
     layout.partials_ += piece * sizeof(Bytes16);
@@ -64,27 +63,28 @@ class WindowLayout {
 
   size_t staging_bytes() const { return ids_; }
   size_t bytes() const { return bytes_; }
-  /// Of one source and parity the tokens are contiguous: what a refill covers.
+  /// Bytes per token; the tokens of one source and parity are contiguous, which is what a refill
+  /// covers.
   size_t row_bytes() const { return row_bytes_; }
   size_t partial_bytes() const { return partial_bytes_; }
 
  private:
-  /// There are no more ranks than experts, and tokens_max * experts is less than 2^31.
+  /// Fits: ranks <= experts, and tokens_max * experts < 2^31.
   HOST_DEVICE uint32_t slot(uint32_t half, uint32_t source, uint32_t token) const {
     return (half * ranks_ + source) * tokens_max_ + token;
   }
 
   uint32_t ranks_, tokens_max_;
   uint32_t row_bytes_, partial_bytes_, ids_bytes_, weights_bytes_;
-  size_t partials_, ids_, weights_, drained_, heartbeats_, bytes_;  ///< offsets; rows lie first
+  size_t partials_, ids_, weights_, drained_, heartbeats_, bytes_;  ///< offsets; rows are first
 };
 
-/// Everybody's windows, as a kernel addresses them.
+/// The windows of all ranks, as a kernel addresses them.
 struct Windows {
   Peers peers;
   WindowLayout layout;
 
-  /// Where a place in this rank's window lies in another one.
+  /// Returns the address in another window that corresponds to one in this rank's window.
   DEVICE Peer<Bytes16> same_place(Peer<std::byte> window, Peer<Bytes16> place) const {
     return at<Bytes16>(window, place.as<std::byte>().address() - peers.mine());
   }
@@ -101,7 +101,7 @@ struct Windows {
   DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
     return at<Bytes16>(peers.of(rank), layout.ids(parity, source, 0));
   }
-  /// Of all sources, one after the other.
+  /// Ids of all sources, in order.
   DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
     return at<Bytes16>(here(), layout.ids(parity, 0, 0));
   }

@@ -7,7 +7,7 @@
 namespace tokenyard::throughput {
 
 std::shared_ptr<CallMemory> CallArena::reserve(size_t bytes, Stream stream, ArenaEnd end) const {
-  // A call's memory has a place, even where nothing will come.
+  // Even a call that receives nothing needs an address.
   constexpr size_t kLeast = kOffsetUnit;
   return std::make_shared<CallMemory>(arena_.allocate(std::max(bytes, kLeast), stream, end),
                                       health_);

@@ -1,5 +1,5 @@
-/// The arena as calls of one object use it: memory for rows that come or leave, and addresses that
-/// peers can be told.
+/// The arena as used by the calls of one object: memory for rows received or sent, and its offsets
+/// as published to peers.
 #pragma once
 
 #include <memory>
@@ -18,21 +18,21 @@ class CallArena {
   CallArena(Accelerator& accelerator, Arena& arena, std::shared_ptr<const Health> health)
       : accelerator_(accelerator), arena_(arena), health_(std::move(health)) {}
 
-  /// Allocates memory of a call, freed in stream order.
+  /// Allocates memory for a call; freed in stream order.
   std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream,
                                       ArenaEnd end = ArenaEnd::lower) const;
-  /// Allocates memory that no caller sees, freed in stream order once the call has been enqueued.
+  /// Allocates memory that callers never see; freed in stream order once the call is enqueued.
   std::shared_ptr<CallMemory> scratch(size_t bytes, Stream stream, Route::State& route) const;
-  /// Has the route keep what a call on it uses, if a CUDA graph captures the call.
+  /// Makes the route keep `memory` if a CUDA graph captures the call.
   void keep_captured(const std::shared_ptr<CallMemory>& memory, Stream stream,
                      Route::State& route) const;
 
-  /// Returns where memory of a call begins, in kOffsetUnit, as peers are told.
+  /// Returns the offset of a call's memory, in kOffsetUnit, as published to peers.
   static uint32_t place_of(CallMemory& memory);
-  /// Returns where data lies in the arena, in kOffsetUnit; nothing if peers cannot be told of it.
+  /// Returns the offset of data in the arena, in kOffsetUnit; nullopt if no word can express it.
   std::optional<uint32_t> place_of(const void* data, size_t bytes) const;
-  /// Returns where peers can read rows or weights: in place if these lie in the arena, else in a
-  /// copy, which is added to `copies`.
+  /// Returns the offset at which peers can read rows or weights: in place if these are in the
+  /// arena, else that of a copy, which is added to `copies`.
   uint32_t readable_by_peers(const void* data, size_t bytes, Stream stream, Route::State& route,
                              std::vector<std::shared_ptr<CallMemory>>& copies) const;
 

@@ -40,8 +40,9 @@ RouteTable CallContext::table_of(const Route::State& route) const {
 
 void CallContext::check_route(const Route& route) const {
   if (!RouteAccess::state_of(route) || RouteAccess::state_of(route)->made_by != health)
-    throw InvalidArgument("route", "one that a dispatch of this object made",
-                          RouteAccess::state_of(route) ? "one of another object" : "an empty one");
+    throw InvalidArgument(
+        "route", "a route from a dispatch of this object",
+        RouteAccess::state_of(route) ? "a route of another object" : "an empty route");
 }
 
 void CallContext::wait(Stream stream) {
@@ -51,7 +52,7 @@ void CallContext::wait(Stream stream) {
 
 void CallContext::close() {
   try {
-    // The memory freed below may still be in use by a kernel under way.
+    // A running kernel may still use the memory freed below.
     if (last_stream.in_use() && !health->failed())
       setup.await_stream(last_stream.get(), "the end of its last call");
   } catch (const std::exception&) {

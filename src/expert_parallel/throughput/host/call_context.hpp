@@ -18,15 +18,15 @@ struct CallContext {
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
-  /// Returns what kernels are told of a call, without what only its kind has.
+  /// Returns the kernel parameters common to all kinds of calls.
   CallParams params(CallKind kind) const;
   WaitContext wait_context() const { return health->cell.wait_context(setup.world.timeout()); }
   RouteTable table_of(const Route::State& route) const;
   /// Throws InvalidArgument unless this object made the route.
   void check_route(const Route& route) const;
-  /// Waits until what was enqueued on `stream` has ended; its owner may then free it.
+  /// Waits for all work enqueued on `stream`; its owner may then destroy it.
   void wait(Stream stream);
-  /// Waits for the last call, and keeps out of use what peers may still write.
+  /// Waits for the last call, and quarantines memory that peers may still write.
   void close();
 
   const Setup setup;

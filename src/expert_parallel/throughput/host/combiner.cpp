@@ -11,23 +11,25 @@ namespace {
 
 void require_summable(const char* argument, DataType type) {
   if (type != DataType::bfloat16 && type != DataType::float16 && type != DataType::float32)
-    throw InvalidArgument(argument, "bfloat16, float16 or float32: others cannot be added up",
+    throw InvalidArgument(argument, "bfloat16, float16 or float32, which can be summed",
                           name_of(type));
 }
 
-/// Both or neither, where there is anything to give or to take.
+/// Requires both or neither, as far as this rank has rows or tokens.
 Weights check_weights(const Route::State& route, const float* weights, const float* out_weights) {
   if (route.rows == 0 && route.tokens == 0) return Weights::either;
   if (weights == nullptr && out_weights == nullptr) return Weights::without;
   if (weights == nullptr && route.rows > 0)
-    throw InvalidArgument("topk_weights", "given, since out_topk_weights are", "a null pointer");
+    throw InvalidArgument("topk_weights", "a pointer, since out_topk_weights is given",
+                          "a null pointer");
   if (out_weights == nullptr && route.tokens > 0)
-    throw InvalidArgument("out_topk_weights", "given, since topk_weights are", "a null pointer");
+    throw InvalidArgument("out_topk_weights", "a pointer, since topk_weights is given",
+                          "a null pointer");
   return Weights::with;
 }
 
-/// Results that were written where their rows came to are read there, whoever drops these rows
-/// before the combine has ended.
+/// Keeps results that were written in place of their received rows until the combine has read them,
+/// even if the caller drops those rows earlier.
 void record_rows(const Route::State& route, const void* y, Stream stream) {
   const std::shared_ptr<CallMemory> rows = route.received.lock();
   if (rows == nullptr) return;
@@ -42,9 +44,9 @@ CombineArguments Combiner::checked(const CombineInput& input, const Route::State
                                    const CombineOutput& output) const {
   if (input.by_expert != nullptr &&
       (!input.by_expert->route || RouteAccess::state_of(*input.by_expert->route).get() != &route))
-    throw InvalidArgument("by_expert", "rows of this route", "those of another");
+    throw InvalidArgument("by_expert", "rows of this route", "rows of another route");
   if (input.weighted && input.by_expert == nullptr)
-    throw InvalidArgument("weighted", "results that lie by expert", "one for each received row");
+    throw InvalidArgument("weighted", "results by expert", "one result per received row");
   const uint64_t rows = input.by_expert != nullptr ? input.by_expert->rows : route.rows;
   // A rank that has neither rows nor tokens may give nothing.
   const DataType type = input.y.given()    ? input.y.type

@@ -1,4 +1,4 @@
-/// Combines, from the host's side.
+/// The host side of combines.
 #pragma once
 
 #include <memory>
@@ -36,9 +36,9 @@ class Combiner {
   /// Throws InvalidArgument naming the first argument that cannot be.
   CombineArguments checked(const CombineInput& input, const Route::State& route,
                            const CombineOutput& output) const;
-  /// Returns how results become what peers read while this rank pulls theirs.
+  /// Returns how many results are summed per prepared row, or kCopiedRow.
   PreparedRow prepared_row(const CombineArguments& input) const;
-  /// Returns whether that is done beside the pulling, in the same grid.
+  /// Returns whether blocks of the combine's own grid prepare rows while others pull.
   bool prepares_beside(const CombineArguments& input, const Plan& plan,
                        const Route::State& route) const;
   Preparation prepare_beside(const CombineArguments& input, const Plan& plan,

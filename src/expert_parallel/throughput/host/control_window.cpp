@@ -29,7 +29,7 @@ ControlWindow::ControlWindow(const Setup& setup)
   workspace_.emplace(setup.accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
 }
 
-/// Zeroes the window before anybody learns where it lies.
+/// Zeroes the window before any peer learns its address.
 void ControlWindow::open(const Setup& setup) {
   const Stream stream{};
   World& world = setup.world;

@@ -1,5 +1,5 @@
-/// The words that ranks tell one another during calls, as one rank holds them: its own window,
-/// where the others' lie, and the words that only this rank's kernels use.
+/// One rank's view of the control words: its own window, the addresses of the others, and the
+/// workspace that only this rank's kernels use.
 #pragma once
 
 #include <optional>
@@ -20,11 +20,11 @@ class ControlWindow {
   Control control() const { return {.windows = windows_, .layout = layout_}; }
   const Peers& arenas() const { return arenas_; }
   Workspace* workspace() const { return workspace_->as<Workspace>(); }
-  /// Blocks that any rank may launch a call with.
+  /// Returns the most blocks with which any rank may launch a call.
   uint32_t blocks_max() const { return layout_.blocks_max; }
-  /// Bytes of this rank's window in the arena.
+  /// Returns the bytes of this rank's window in the arena.
   size_t bytes() const { return window_.bytes(); }
-  /// Keeps the window out of use for as long as the arena lives: peers may still write there.
+  /// Keeps the window unused while the arena exists: peers may still write there.
   void quarantine() { window_.quarantine(); }
 
  private:
@@ -32,8 +32,8 @@ class ControlWindow {
 
   const ControlLayout layout_;
   ArenaBlock window_;
-  std::optional<DeviceMemory> table_;  ///< of windows
-  Peers windows_{}, arenas_{};         ///< everybody's
+  std::optional<DeviceMemory> table_;  ///< addresses of all windows
+  Peers windows_{}, arenas_{};         ///< windows and arenas of all ranks
   std::optional<DeviceMemory> workspace_;
 };
 

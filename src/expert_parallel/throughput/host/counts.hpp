@@ -1,4 +1,4 @@
-/// The answer of a dispatch to its host: how many rows come, or why there are none.
+/// The answer of a dispatch to its host: how many rows arrive, or why none do.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,13 @@
 
 namespace tokenyard::throughput {
 
-/// The host's side of a CountsRecord. A word may be read once the record's epoch has been seen.
+/// The host's view of a CountsRecord. Other words may be read once the record's epoch has been
+/// seen.
 class Counts {
  public:
   explicit Counts(const Setup& setup);
 
-  /// Returns where kernels write it.
+  /// Returns the record that kernels write.
   CountsRecord* record() const { return memory_.as<CountsRecord>(); }
 
   uint32_t epoch() const { return read(record()->epoch); }

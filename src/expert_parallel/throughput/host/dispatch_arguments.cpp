@@ -36,7 +36,7 @@ DispatchArguments checked_rows(const Setup& setup, const DispatchInput& input, u
   const bool opaque = format.type == DataType::uint8;
   require_view("x", input.x, {format.type}, {tokens, opaque ? bytes : setup.options.hidden},
                kRowAlignment);
-  // So that a rank can count its words in 32 bits.
+  // So that a rank's words can be counted in 32 bits.
   const uint64_t words_max =
       std::min<uint64_t>(kScaleWordsMax, UINT32_MAX / std::max(setup.options.tokens_max, 1u));
   if (format.scale_words > words_max)
@@ -84,7 +84,7 @@ DispatchArguments checked_dispatch_again(const Setup& setup, const DispatchInput
                                          const Route::State& route) {
   const auto none = [](const char* argument, bool given) {
     if (given)
-      throw InvalidArgument(argument, "none: the route has what the first dispatch was given",
+      throw InvalidArgument(argument, "none, since the route has those of its first dispatch",
                             "some");
   };
   none("topk_idx", input.topk_idx.given());
@@ -92,7 +92,7 @@ DispatchArguments checked_dispatch_again(const Setup& setup, const DispatchInput
   none("received_tokens_max", input.received_tokens_max != 0);
   const uint64_t tokens = input.x.given() ? input.x.shape[0] : 0;
   if (tokens != route.tokens)
-    throw InvalidArgument("tokens", fmt::format("{} as the route has", route.tokens),
+    throw InvalidArgument("tokens", fmt::format("{}, as in the route", route.tokens),
                           std::to_string(tokens));
   return checked_rows(setup, input, route.tokens);
 }

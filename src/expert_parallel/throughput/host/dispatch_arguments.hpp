@@ -1,4 +1,4 @@
-/// Arguments of dispatches, checked before anything is launched.
+/// Checks on a dispatch's arguments before anything is launched.
 #pragma once
 
 #include <optional>
@@ -23,10 +23,10 @@ struct DispatchArguments {
   uint32_t sms = 0;
 };
 
-/// Throws InvalidArgument naming the first argument that a dispatch cannot have.
+/// Throws InvalidArgument naming the first invalid argument of a dispatch.
 DispatchArguments checked_dispatch(const Setup& setup, const DispatchInput& input);
-/// Throws InvalidArgument likewise; a known route brings its tokens, experts and weights, and its
-/// places.
+/// Does the same for a dispatch on a known route, which already has its tokens, experts, weights
+/// and places.
 DispatchArguments checked_dispatch_again(const Setup& setup, const DispatchInput& input,
                                          const Route::State& route);
 

@@ -9,7 +9,7 @@ namespace tokenyard::throughput {
 
 namespace {
 
-/// Of the last word of packed scales, where rows are cast.
+/// Returns the unused exponents in the last word of packed scales, if rows are cast here.
 uint32_t exponents_unused(const DispatchArguments& input, uint32_t hidden) {
   if (input.cast.scales != CastToFp8::Scales::packed) return 0;
   return 4 * input.format.scale_words - hidden / input.cast.channels;
@@ -53,7 +53,7 @@ DispatchParams Dispatcher::make_params(CallKind kind, const DispatchArguments& i
 
 void Dispatcher::launch_dispatch(const DispatchParams& params, const Plan& plan,
                                  Stream stream) const {
-  DispatchParams widest = params;  // Ranks that share a GPU launch one grid: of one shape.
+  DispatchParams widest = params;  // Ranks that share a GPU launch one grid, so shapes must agree.
   widest.local_experts = setup_.partition.held_at_most();
   const uint32_t tail = DispatchTail::of(widest, plan.warps).bytes();
   launch(setup_.accelerator, dispatch_kernel,
@@ -72,7 +72,7 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
   route.tokens = given.tokens;
   route.places = given.received_tokens_max;
   context_.last_stream.begin_call(stream);
-  const Plan alone = setup_.plan_alone(given.sms);  // For what needs no other rank.
+  const Plan alone = setup_.plan_alone(given.sms);  // For work that involves no other rank.
   call.input = experts_.placed(caster_.cast(given, alone, stream, route, call.cast_rows), alone,
                                stream, route, call.places);
   call.plan = setup_.plan_of(setup_.row_bytes(call.input.format), call.input.sms);
@@ -80,7 +80,7 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
   route.rows =
       call.waits() ? setup_.world.size() * setup_.options.tokens_max : route.places;  // At most.
   route.layout = call.params.received(route.rows);
-  // The table is last: what lies beside the rows ends where it begins, however many they are.
+  // The table is last: metadata ends where the table begins, however many rows there are.
   route.memory = context_.arena.reserve(
       route.layout.beside_bytes() + context_.table_of(route).bytes(route.tokens), stream,
       ArenaEnd::upper);
@@ -113,21 +113,22 @@ void Dispatcher::read_counts(PreparedDispatch& call) const {
   route.tokens_per_expert = counts_.tokens_per_expert();
   route.rows = std::accumulate(route.rows_from.begin(), route.rows_from.end(), 0u);
   route.layout = call.params.received(route.rows);
-  // No peer writes more than it has counted.
+  // No peer stores more rows than it has counted.
   call.rows->block().keep_first(route.layout.bytes());
   route.memory->block().keep_last(route.layout.beside_bytes() +
                                   context_.table_of(route).bytes(route.tokens));
 }
 
 void Dispatcher::await_counts(uint32_t epoch_before) const {
-  // The kernel has a deadline of its own, which begins when it starts: this one is for streams on
-  // which it does not.
+  // The kernel's own deadline begins when it starts; this one covers a stream on which it never
+  // does.
   const bool ended = setup_.accelerator.wait_until(
       setup_.accelerator.now() + 2 * setup_.world.timeout(),
       [&] { return counts_.epoch() != epoch_before || context_.health->failed(); });
   if (counts_.epoch() != epoch_before) return;
   failures_.check();
-  if (ended) throw InternalError("ExpertParallel: a dispatch ended without counts or a reason");
+  if (ended)
+    throw InternalError("ExpertParallel: a dispatch published neither counts nor a refusal");
   throw PeerTimeout(
       WaitFacts{.rank = setup_.world.rank(),
                 .phase = "dispatch: its stream",

@@ -1,4 +1,4 @@
-/// Dispatches, from the host's side.
+/// The host side of dispatches.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@
 
 namespace tokenyard::throughput {
 
-/// A dispatch on its way to its launch.
+/// A dispatch before its launch.
 struct PreparedDispatch {
   std::shared_ptr<Route::State> route;
-  DispatchArguments input;                        ///< as it travels
-  std::shared_ptr<CallMemory> cast_rows, places;  ///< that it reads
-  std::shared_ptr<CallMemory> rows;               ///< that come
+  DispatchArguments input;                        ///< as sent: cast, and with places for experts
+  std::shared_ptr<CallMemory> cast_rows, places;  ///< inputs of this call in the arena
+  std::shared_ptr<CallMemory> rows;               ///< memory of the received rows
   Plan plan;
   DispatchParams params;
 
-  /// Whether the host waits for the counts.
+  /// Returns whether the host waits for the counts.
   bool waits() const { return params.awaited; }
 };
 
@@ -40,11 +40,11 @@ class Dispatcher {
   Received dispatch(const DispatchInput& input, Stream stream);
   Received dispatch_again(const DispatchInput& input, const Route& route, Stream stream);
 
-  // The steps of a dispatch that counts, whatever its kernel.
+  // Steps shared by all dispatches that exchange counts.
 
-  /// Makes all of it but the launch, with memory for as many rows as may come.
+  /// Does everything but the launch, with memory for as many rows as may arrive.
   PreparedDispatch prepare(CallKind kind, const DispatchArguments& given, Stream stream);
-  /// Launches it by `launch_it`, and reads the counts if the host waits for them.
+  /// Launches by `launch_it`, and reads the counts if the host waits for them.
   template <class Launch>
   void run(PreparedDispatch& call, Launch launch_it) {
     const uint32_t epoch_before = call.waits() ? counts_.epoch() : 0;
@@ -53,10 +53,11 @@ class Dispatcher {
       if (call.waits()) await_counts(epoch_before);
     });
     if (call.waits()) read_counts(call);
-    // Counts may be here whose rows never came: on the host the call has ended, and it is known.
+    // Counts may have arrived although rows did not; in a world on the host the call has ended, so
+    // this detects it.
     failures_.check();
   }
-  /// Returns what a dispatch brought, for its caller.
+  /// Returns the result of a dispatch.
   Received received(const std::shared_ptr<Route::State>& route, const RowFormat& format,
                     const ReceivedLayout& layout, std::shared_ptr<CallMemory> owner,
                     const WatchedRows& watched) const;
@@ -65,9 +66,9 @@ class Dispatcher {
   DispatchParams make_params(CallKind kind, const DispatchArguments& input,
                              const Route::State& route, const Plan& plan) const;
   void launch_dispatch(const DispatchParams& params, const Plan& plan, Stream stream) const;
-  /// Waits for the counts of the dispatch that was launched after the record had this epoch.
+  /// Waits for the counts of the dispatch launched after the record had the epoch `epoch_before`.
   void await_counts(uint32_t epoch_before) const;
-  /// Reads into the route what the record says, and gives back memory for rows that do not come.
+  /// Copies the counts into the route, and frees memory for rows that will not arrive.
   void read_counts(PreparedDispatch& call) const;
 
   CallContext& context_;

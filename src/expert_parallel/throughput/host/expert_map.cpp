@@ -8,7 +8,7 @@ namespace tokenyard::throughput {
 
 namespace {
 
-/// [experts][places] by expert; throws unless every expert has a place.
+/// Returns the places of each expert. Throws unless every expert has one.
 std::vector<std::vector<uint32_t>> places_of(std::span<const int32_t> expert_at) {
   int32_t experts = 0;
   for (const int32_t expert : expert_at) experts = std::max(experts, expert + 1);
@@ -29,7 +29,7 @@ void ExpertMap::set(std::span<const int32_t> expert_at) {
   const auto everybody = setup.world.all_gather(std::as_bytes(expert_at), "ExpertParallel: places");
   for (uint32_t rank = 1; rank < everybody.size(); ++rank)
     if (everybody[rank] != everybody[0])
-      throw InvalidArgument("expert_at", "the same as on rank 0", "others", rank);
+      throw InvalidArgument("expert_at", "the same map as on rank 0", "another map", rank);
   if (!expert_at.empty() && expert_at.size() != setup.options.experts)
     throw InvalidArgument("expert_at", fmt::format("{} places, or none", setup.options.experts),
                           std::to_string(expert_at.size()));

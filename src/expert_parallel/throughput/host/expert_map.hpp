@@ -1,4 +1,4 @@
-/// Where experts live: by their numbers, unless the caller has said otherwise.
+/// The places of experts: those of their numbers, unless the caller set a map.
 #pragma once
 
 #include <memory>
@@ -20,20 +20,20 @@ class ExpertMap {
   /// Collective: see ExpertParallel::set_expert_map.
   void set(std::span<const int32_t> expert_at);
 
-  /// Returns the input with the places of its picks, which `made` keeps; the input itself while
-  /// experts live by their numbers.
+  /// Returns the input with its choices replaced by places, in memory owned by `made`; the input
+  /// itself if no map is set.
   DispatchArguments placed(const DispatchArguments& input, const Plan& plan, Stream stream,
                            Route::State& route, std::shared_ptr<CallMemory>& made) const;
-  /// Returns an id that a kernel has seen as the caller gave it.
+  /// Converts an id seen by a kernel back to the caller's numbering.
   int64_t given_id(int64_t id) const;
-  /// Returns how many experts the caller can name.
+  /// Returns the number of experts in the caller's numbering.
   uint32_t experts() const {
     return table_.experts == 0 ? context_.setup.options.experts : table_.experts;
   }
 
  private:
   const CallContext& context_;
-  PlacementTable table_{};  ///< of no experts: they live by their numbers
+  PlacementTable table_{};  ///< experts == 0: no map is set
   std::optional<DeviceMemory> words_;
   std::vector<int32_t> expert_at_;  ///< [places]
 };

@@ -1,4 +1,4 @@
-/// The concepts that make up an ExpertParallel object. Each sees those before it.
+/// The parts of an ExpertParallel object. Each uses only those before it.
 #pragma once
 
 #include "expert_parallel/throughput/host/call_context.hpp"

@@ -23,7 +23,7 @@ std::string name_of(CallKind kind) {
   return fmt::format("call {}", static_cast<uint32_t>(kind));
 }
 
-/// `of_dispatch`: else of a combine.
+/// `of_dispatch`: false for a combine.
 const char* argument_of(ReadyWord differing, bool of_dispatch) {
   switch (differing) {
     case ReadyWord::route:
@@ -37,7 +37,7 @@ const char* argument_of(ReadyWord differing, bool of_dispatch) {
   }
 }
 
-/// A differing word of a hello, in words.
+/// Describes the value of a ready word that differs.
 std::string describe(uint64_t differing) {
   const auto value = static_cast<uint32_t>(differing);
   switch (static_cast<ReadyWord>(differing >> 32)) {
@@ -78,7 +78,7 @@ void Failures::check() const {
     throw_mismatch();
   }
   if (health.interrupted)
-    throw Cancelled("ExpertParallel: an earlier call, which was interrupted; make a new one");
+    throw Cancelled("ExpertParallel: an earlier call was interrupted; create a new object");
 }
 
 std::vector<FailedRank> Failures::failed_ranks() const {
@@ -138,7 +138,7 @@ void Failures::throw_refusal() const {
   }
   const auto id = static_cast<int64_t>(uint64_t{counts_.id_high()} << 32 | counts_.id_low());
   if (kind == RefusalKind::twice)
-    throw InvalidArgument("topk_idx", "an expert at most once a token",
+    throw InvalidArgument("topk_idx", "each expert at most once per token",
                           fmt::format("expert {} twice in token {}", experts_.given_id(id), token),
                           rank);
   throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts_.experts() - 1),

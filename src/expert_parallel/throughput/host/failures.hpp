@@ -1,4 +1,4 @@
-/// How what a kernel found wrong becomes an exception.
+/// Turns kernels' findings into exceptions.
 #pragma once
 
 #include "expert_parallel/throughput/host/call_context.hpp"
@@ -12,14 +12,14 @@ class Failures {
   Failures(const CallContext& context, const Counts& counts, const ExpertMap& experts)
       : context_(context), counts_(counts), experts_(experts) {}
 
-  /// Throws the error of a call that has failed by now; so does every later check.
+  /// Throws the error of a call that has failed by now, in this and every later call.
   void check() const;
   /// Returns the ranks whose failure failed the object; see ExpertParallel::failed_ranks.
   std::vector<FailedRank> failed_ranks() const;
-  /// Throws what a dispatch refused: a token that no rank can accept, more rows than a rank has
-  /// places for, or rows that differ.
+  /// Throws the reason why a dispatch was refused: a token that no rank can accept, more rows than
+  /// a rank has places for, or rows that differ among ranks.
   [[noreturn]] void throw_refusal() const;
-  /// Runs a call from its launch on: an exception from there leaves the object failed.
+  /// Runs a call from its launch on; an exception leaves the object failed.
   template <class Body>
   void guard(Body body) const {
     try {
@@ -31,7 +31,7 @@ class Failures {
   }
 
  private:
-  /// The ranks did not make the same call.
+  /// Throws that the ranks made different calls.
   [[noreturn]] void throw_mismatch() const;
 
   const CallContext& context_;

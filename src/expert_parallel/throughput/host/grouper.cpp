@@ -18,8 +18,8 @@ using expert_major::ExpertRowsLayout;
 
 namespace {
 
-/// Returns where each expert's rows begin, and how many there are, if the host knows; throws
-/// InvalidArgument if the caller has places for fewer.
+/// Returns the first row of each expert and the number of rows, as far as the host knows them.
+/// Throws InvalidArgument if rows_max is smaller.
 ExpertRows count_rows(const Route::State& route, const GroupByExpertOptions& expand) {
   ExpertRows rows;
   uint64_t all = 0;
@@ -27,7 +27,7 @@ ExpertRows count_rows(const Route::State& route, const GroupByExpertOptions& exp
     rows.first_rows.push_back(static_cast<uint32_t>(all));
     all += (tokens + expand.alignment - 1) / expand.alignment * expand.alignment;
     if (all > INT32_MAX)
-      throw InvalidArgument("alignment", fmt::format("{} rows in all at most", INT32_MAX),
+      throw InvalidArgument("alignment", fmt::format("at most {} rows in all", INT32_MAX),
                             std::to_string(all));
   }
   rows.rows = static_cast<uint32_t>(all);
@@ -57,8 +57,8 @@ void fill_in(ExpertRows& rows, const ExpertRowsLayout& layout, const Received& r
 }  // namespace
 
 void Grouper::check_grouping(const GroupByExpertOptions& expand) const {
-  // Half of the numbers for rows, half for padding. Of the rank with most experts, so that all
-  // agree.
+  // Half of the row numbers for rows, half for padding. Computed for the ranks with most experts,
+  // so that all ranks agree.
   const uint32_t alignment_max = INT32_MAX / 2 / setup_.partition.held_at_most();
   if (expand.alignment == 0 || expand.alignment > alignment_max)
     throw InvalidArgument("alignment", fmt::format("1 to {}", alignment_max),
@@ -70,15 +70,15 @@ void Grouper::check_grouping(const GroupByExpertOptions& expand) const {
 
 void Grouper::check_expand(const Received& received, const GroupByExpertOptions& expand) const {
   if (!received.route)
-    throw InvalidArgument("received", "what a dispatch brought", "an empty Received");
+    throw InvalidArgument("received", "the result of a dispatch", "an empty Received");
   context_.check_route(*received.route);
   check_grouping(expand);
   if (received.rows > 0 && !received.x.given())
     throw InvalidArgument("received", "rows in the order in which they came", "none");
   if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
-    throw InvalidArgument("received", "scales by rows", "scales by columns");
+    throw InvalidArgument("received", "scales in row order", "scales in column order");
   if (RouteAccess::state_of(*received.route)->places != 0 && expand.rows_max == 0)
-    throw InvalidArgument("rows_max", "given, since no host has waited for the counts", "0");
+    throw InvalidArgument("rows_max", "a bound, since the host has not read the counts", "0");
   setup_.check_local_sms(expand.sms, "sms");
 }
 
@@ -87,9 +87,9 @@ DispatchArguments Grouper::checked_by_expert(const DispatchInput& input,
   DispatchArguments arguments = checked_dispatch(setup_, input);
   check_grouping(expand);
   if (input.watcher)
-    throw InvalidArgument("watcher", "none where rows are grouped as they come", "a stream");
+    throw InvalidArgument("watcher", "none for rows grouped as they arrive", "a stream");
   if (input.scale_order != ScaleOrder::rows)
-    throw InvalidArgument("scale_order", "rows, by which scales travel here", "columns");
+    throw InvalidArgument("scale_order", "rows: scales travel in row order here", "columns");
   return arguments;
 }
 
@@ -100,8 +100,8 @@ StagePlan Grouper::rings_beside(size_t shared_bytes, size_t tail_bytes, uint32_t
   const StagePlan rings = plan_rings(row_bytes, static_cast<uint32_t>(all - std::min(taken, all)),
                                      movers, setup_.accelerator.kind());
   if (rings.stages == 0)
-    throw InvalidArgument("experts", "counters for them in a block's shared memory",
-                          fmt::format("{} on a rank", setup_.local_experts()));
+    throw InvalidArgument("experts", "few enough for their counters to fit in shared memory",
+                          fmt::format("{} on this rank", setup_.local_experts()));
   return rings;
 }
 
@@ -122,7 +122,7 @@ uint32_t Grouper::most_rows_by_expert(uint32_t received, const GroupByExpertOpti
   const uint64_t most = received * std::min<uint64_t>(setup_.options.topk, experts) +
                         experts * (expand.alignment - 1);
   if (most > std::numeric_limits<int32_t>::max())
-    throw InvalidArgument("rows_max", fmt::format("given, since {} rows might come", most), "0");
+    throw InvalidArgument("rows_max", fmt::format("a bound, since {} rows may arrive", most), "0");
   return static_cast<uint32_t>(most);
 }
 
@@ -180,7 +180,8 @@ RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& input,
   DispatchParams& dispatch = call.params;
   dispatch.shares = share_tokens_in_order(route.tokens, setup_.options.topk, plan);
   dispatch.plan = {};
-  // So that all ranks find room, or none does, and launch grids of one shape.
+  // Computed for the ranks with most experts, so that rings fit on all ranks or on none, and all
+  // launch grids of one shape.
   DispatchParams widest = dispatch;
   widest.local_experts = setup_.partition.held_at_most();
   dispatch.plan = rings_beside(sizeof(DispatchShared), ByExpertTail::of(widest, plan.warps).bytes(),

@@ -1,4 +1,4 @@
-/// Rows grouped by expert: after a dispatch, or as they come.
+/// Groups rows by expert: after a dispatch, or as they arrive.
 #pragma once
 
 #include <memory>
@@ -22,15 +22,16 @@ class Grouper {
   void check_expand(const Received& received, const GroupByExpertOptions& expand) const;
   DispatchArguments checked_by_expert(const DispatchInput& input,
                                       const GroupByExpertOptions& expand) const;
-  /// Throws unless every row's number fits 32 bits, however tokens choose their experts.
+  /// Throws unless every row number fits in 32 bits, whichever experts tokens choose.
   void check_grouping(const GroupByExpertOptions& expand) const;
   expert_major::ExpertRowsLayout layout_of(uint32_t rows, uint32_t received,
                                            const RowFormat& format,
                                            const GroupByExpertOptions& expand) const;
-  /// Returns the most rows that may come by expert, padding included, unless the caller has said.
+  /// Returns the most rows by expert that may arrive, padding included, unless the caller gave a
+  /// bound.
   uint32_t most_rows_by_expert(uint32_t received, const GroupByExpertOptions& expand) const;
-  /// Returns the rings of each mover, in what a kernel's Shared struct and tail leave of shared
-  /// memory.
+  /// Returns the ring of each mover, given the shared memory that a kernel's Shared struct and tail
+  /// leave.
   StagePlan rings_beside(size_t shared_bytes, size_t tail_bytes, uint32_t row_bytes,
                          uint32_t movers) const;
 

@@ -12,7 +12,7 @@ constexpr std::array<const char*, kMoments> kMomentNames = {
     "begun", "counted", "greeted", "known",    "routed", "moved",
     "told",  "placed",  "spread",  "finished", "ended"};
 
-/// Reads a word that a kernel may be writing now.
+/// Reads a word that a kernel may be writing.
 uint64_t seen(uint64_t& word) {
   return std::atomic_ref(word).load(std::memory_order_relaxed);
 }

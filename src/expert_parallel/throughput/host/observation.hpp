@@ -1,5 +1,5 @@
-/// What people may ask an object while its calls are under way: sums over calls, and the moments of
-/// traced ones.
+/// Observations of an object that may be read while calls run: sums over calls, and the moments of
+/// traced calls.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,12 @@ namespace tokenyard::throughput {
 
 class Observation {
  public:
-  /// `blocks_max`: of a call of any rank.
+  /// `blocks_max`: most blocks of any rank's calls.
   Observation(const Setup& setup, uint32_t blocks_max);
 
   const Statistics& statistics() const { return statistics_; }
-  /// Returns [blocks_max, kMoments] where calls note their moments, or null if they are not traced.
+  /// Returns [blocks_max, kMoments] for calls to record their moments, or null if calls are not
+  /// traced.
   uint64_t* moments() const { return traces_ ? moments_->as<uint64_t>() : nullptr; }
 
   ExpertParallel::Load load() const;
@@ -28,8 +29,8 @@ class Observation {
   Accelerator& accelerator_;
   const uint32_t blocks_max_;
   Statistics statistics_;
-  const DeviceMemory totals_, shown_;      ///< of statistics_
-  std::optional<DeviceMemory> moments_{};  ///< once a call was to be traced
+  const DeviceMemory totals_, shown_;      ///< memory of statistics_
+  std::optional<DeviceMemory> moments_{};  ///< allocated with the first traced call
   bool traces_ = false;
 };
 

@@ -14,18 +14,19 @@ namespace tokenyard {
 
 namespace {
 
-// Every pick is compared with all others of its token: 32,640 times with this many.
+// Each choice is compared with all others of its token: 32,640 comparisons at this limit.
 constexpr uint32_t kTopkMax = 256;
 constexpr uint32_t kExpertsMax = uint32_t{1} << 26;
-constexpr uint32_t kTokensMax = uint32_t{1} << 29;  // A refused token shares a word with a reason.
+constexpr uint32_t kTokensMax = uint32_t{1} << 29;  // A refused token shares a word with its
+                                                    // reason.
 constexpr uint32_t kHiddenMax = uint32_t{1} << 24;
 constexpr uint64_t kRowsMax = INT32_MAX;
 
-/// What a rank tells the others before it makes an object.
+/// Values that ranks exchange before they create an object.
 struct Proposal {
   ExpertParallelOptions options;
-  uint32_t multiprocessors;  ///< that it has
-  uint32_t unreachable;      ///< the first rank that it cannot reach, or kAllReached
+  uint32_t multiprocessors;  ///< of its device
+  uint32_t unreachable;      ///< first rank that it cannot reach, or kAllReached
 };
 
 }  // namespace
@@ -40,11 +41,11 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
   require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
           options.topk);
   require(options.topk <= options.experts, "topk",
-          fmt::format("at most the {} experts there are", options.experts), options.topk);
+          fmt::format("at most experts = {}", options.experts), options.topk);
   require(options.tokens_max > 0 && options.tokens_max <= kTokensMax, "tokens_max",
           fmt::format("1 to {}", kTokensMax), options.tokens_max);
   require(uint64_t{options.tokens_max} * ranks <= kRowsMax, "tokens_max",
-          fmt::format("at most {} from {} ranks together", kRowsMax, ranks), options.tokens_max);
+          fmt::format("at most {} over all {} ranks", kRowsMax, ranks), options.tokens_max);
 }
 
 void agree_on_options(World& world, const ExpertParallelOptions& options) {
@@ -62,14 +63,14 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
     require_equal("topk", rank, first.topk, other.topk);
     require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
   }
-  // The number of multiprocessors may differ: ranks may have more or less to spare.
+  // The number of multiprocessors may differ among ranks.
   for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
     const uint32_t most =
         std::min(proposals[rank].multiprocessors, throughput::CallWord::kBlocksMax);
     const ExpertParallelOptions& asked = proposals[rank].options;
     for (const auto& [name, sms] : {std::pair{"sms", asked.sms}, {"sms_max", asked.sms_max}})
       if (sms > most)
-        throw InvalidArgument(name, fmt::format("at most the {} there are, or 0", most),
+        throw InvalidArgument(name, fmt::format("at most {} multiprocessors, or 0", most),
                               std::to_string(sms), rank);
   }
 }

@@ -14,24 +14,25 @@ namespace tokenyard::throughput {
 
 namespace {
 
-constexpr uint32_t kStageAlignment = 128;  // Stores from stages aligned to less are slow (H200).
+constexpr uint32_t kStageAlignment = 128;  // Stores from less aligned stages are slow (H200).
 
-// The stages that a ring should have at least, and may have. On the host few, so that even small
-// tests wrap around it; and short, so that they move rows in segments.
+// Least stages wanted in a ring, and most. Few on the host, so that even small tests wrap around,
+// and short, so that they move rows in segments.
 constexpr uint32_t kStagesWantedGpu = 8;
 constexpr uint32_t kStagesWantedHost = 2, kStagesMaxHost = 4;
 constexpr uint32_t kSegmentBytesMaxHost = 2048;
 
 constexpr uint32_t kWarpsGpu = 16;
 constexpr uint32_t kBlocksHost = 2, kWarpsHost = 4;
-// Of these warps a combine makes groups, at least two: whatever a row's length, a group takes half
-// a microsecond for it. 7 warps can sum a row of 7168 in registers.
+// Warps that a combine divides into groups, at least two: a group takes half a microsecond per row
+// of any length. 7 warps can sum a row of 7168 in registers.
 constexpr uint32_t kSumsWarpsGpu = 16, kGroupsMin = 2;
 constexpr uint32_t kSummersHost = 1;
-// A mover needs 0.65 us for a row, the links 0.64 us a block for one of 14 KB (16 blocks, H200),
-// and less for a shorter one.
+// A mover needs 0.65 us per row; the links need 0.64 us per block for a row of 14 KB (16 blocks,
+// H200), and less for a shorter one.
 constexpr uint32_t kMoversGpu = 3, kMoversHost = 2;
-// 4096 rows of 2 KB on 16 blocks: 70 us with 3 movers, 47 with 6, 42 with 8; of 7 KB, all alike.
+// 4096 rows of 2 KB on 16 blocks: 70 us with 3 movers, 47 with 6, 42 with 8; rows of 7 KB: no
+// difference.
 constexpr uint32_t kShortRowBytes = 4096, kMoversOfShortRows = 8;
 static_assert(kWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert((kSumsWarpsGpu + 1) * kWarpLanes <= kCombineThreadsMax);
@@ -40,33 +41,33 @@ static_assert(kMoversGpu < kWarpsGpu && kMoversGpu <= kMoversMax);
 static_assert(kMoversOfShortRows < kWarpsGpu && kMoversOfShortRows <= kMoversMax);
 static_assert(kMoversHost < kWarpsHost && kMoversHost <= kMoversMax);
 
-// Where blocks are slower than the links, all of them are about as fast, and most tokens stay with
-// the block that counted them; where the links are the bound, they serve blocks very unequally. A
-// block stores about 44 GB/s, of which a rank in `ranks` stays at home; the links take 347 (H200).
+// If blocks are slower than the links, all are about equally fast, and most tokens stay with the
+// block that counted them; if the links are the bottleneck, they serve blocks very unequally. A
+// block stores about 44 GB/s, of which 1 / ranks stays local; the links carry 347 (H200).
 constexpr uint32_t kKeptPercent = 30, kKeptPercentSlowBlocks = 70;
 constexpr uint32_t kBlocksForLinks = 8;
 
-// A claim of a combine is drawn well ahead, but a short one would still begin with a wait for it.
+// A combine draws claims well ahead, but a short one would still begin by waiting for its first.
 constexpr uint32_t kPullsKeptPercentGpu = 75, kPullsKeptPercentHost = 50, kPullsKeptTokens = 8;
 
-// What links that serve loads should have under way, in bytes: with less or more of it they get
-// slower (4 H200, 16 to 32 blocks: 0.9 MB 514 to 562 us, 1.4 MB 510 to 519, 2 MB 509 to 516, three
-// quarters of the shared memory of 32 blocks 582), and all that crosses them waits longer.
+// Bytes of loads that should be in flight over the links: with fewer or more the links get slower
+// (4 H200, 16 to 32 blocks: 0.9 MB 514 to 562 us, 1.4 MB 510 to 519, 2 MB 509 to 516, three
+// quarters of the shared memory of 32 blocks 582), and all other traffic waits longer.
 constexpr double kPulledAtOnceGpu = 1.7e6;
-constexpr uint32_t kStagesWhilePulling = 3;  // Of a group, at least.
+constexpr uint32_t kStagesWhilePulling = 3;  // Least stages per group.
 
-// Bytes that a block moves in a microsecond (H200): rows from all ranks; results from its own
-// memory, and their sums back there; rows that it copies. That the links serve, and that a copy
-// within the GPU's memory takes which uses all of it.
+// Bytes per microsecond of a block (H200): pulling rows from all ranks; reading results from its
+// own memory, and writing their sums there; copying rows. Below: of the links, and of a copy within
+// the GPU's memory that uses all of it.
 constexpr double kPulledBytes = 52e3, kReadBytes = 89e3, kWrittenBytes = 81e3;
 constexpr double kPassedOnBytes = 40e3;
-// To sum beside pulls takes a block so much longer than to sum alone.
+// How much longer a block takes to sum beside pulling blocks than alone.
 constexpr double kSummedBeside = 1.18;
 constexpr double kLinkBytes = 334e3, kCopiedBytes = 2100e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
 
-/// So that tests have rows of both kinds.
+/// Gives tests rows of both kinds.
 uint32_t groups_on_host(uint32_t row_bytes) {
   constexpr uint32_t kShortRow = 128;
   return row_bytes <= kShortRow ? 3 : 2;
@@ -80,8 +81,8 @@ uint32_t round_up(uint32_t value, uint32_t to) {
   return ceil_divide(value, to) * to;
 }
 
-/// About two thirds of the ring may still be read by stores while the rest is loaded (of 14 stages,
-/// 10).
+/// Returns a lag with which stores may still read about two thirds of the ring while the rest is
+/// loaded (of 14 stages, 10).
 uint32_t lag_within(uint32_t most) {
   return *std::find_if(kLags.begin(), kLags.end(), [&](uint32_t lag) { return lag <= most; });
 }
@@ -98,9 +99,10 @@ void choose_blocks(const PlanInput& input, bool gpu, const Capacity& capacity, P
   const uint32_t wanted = gpu ? kBlocksGpu : kBlocksHost;
   plan.blocks = std::min(wanted, capacity.multiprocessors);
   if (plan.blocks < wanted)
-    plan.reason = fmt::format("{}, all that there are", plan.blocks);
+    plan.reason = fmt::format("{}: all multiprocessors of the device", plan.blocks);
   else if (!gpu)
-    plan.reason = fmt::format("{} blocks on the host: one more than shows no races", plan.blocks);
+    plan.reason =
+        fmt::format("{} blocks on the host: a single one would show no races", plan.blocks);
   else if (input.ranks == 1)
     plan.reason = fmt::format("{}: rows only move within this GPU", plan.blocks);
   else
@@ -115,12 +117,12 @@ uint32_t choose_kept_percent(const PlanInput& input, uint32_t blocks) {
   return slow_blocks ? kKeptPercentSlowBlocks : kKeptPercent;
 }
 
-/// Of the rows that a token becomes, those on other ranks.
+/// Returns the share of a token's rows that are on other ranks.
 double remote_share(uint32_t ranks) {
   return (ranks - 1.0) / ranks;
 }
 
-/// A block's time for a byte of the rows that are pulled.
+/// Returns a block's time per byte of pulled rows.
 double preparing(uint32_t ranks, PreparedRow prepared) {
   if (prepared.results == 0) return remote_share(ranks) / kPassedOnBytes;
   return prepared.results / kReadBytes + 1 / kWrittenBytes;
@@ -200,13 +202,13 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
       capacity, round_up(sizeof(CombineShared), kStageAlignment) + combine_tail.bytes());
   const SumsPlan sums = plan_sums(row_bytes, for_combine, kind);
   plan.combine_groups = sums.groups;
-  plan.combine_warps = sums.warps + 1;  // And the one that brings weights home.
+  plan.combine_warps = sums.warps + 1;  // Plus the one that fetches weights.
   plan.combine = sums.rings;
 
   if (plan.dispatch.stages == 0 || plan.combine.stages == 0)
     throw InvalidArgument(
         "experts",
-        fmt::format("counters for them in {} bytes of shared memory, beside the rows",
+        fmt::format("few enough for counters and rows to fit in {} bytes of shared memory",
                     capacity.shared_bytes),
         fmt::format("{} experts and {} ranks", input.experts, ranks));
   if (input.tuning.stages != 0) {
@@ -216,7 +218,7 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
   if (input.tuning.lag != 0)
     plan.dispatch.lag = lag_within(std::min(input.tuning.lag, plan.dispatch.stages - 1));
   plan.kept_percent = choose_kept_percent(input, plan.blocks);
-  // So few are on their way here before it is known where they go; a claim takes a microsecond.
+  // These fit in the rings before their destinations are known, and a claim takes a microsecond.
   if (gpu && input.tuning.kept_percent == 0)
     plan.kept_tokens = plan.movers * plan.dispatch.stages / plan.dispatch.segments;
   plan.pulls_kept_percent = input.tuning.kept_percent != 0 ? input.tuning.kept_percent
@@ -254,7 +256,7 @@ Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan) {
 PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind) {
   PullPlan pulls{.pullers = pullers, .rings = plan.combine, .ranks_a_step = 0};
   if (kind == AcceleratorKind::gpu) {
-    // With too few stages each, more blocks do not help: 48 with two took 827 us (4 H200).
+    // More blocks with too few stages each do not help: 48 with two took 827 us (4 H200).
     const auto at_once =
         static_cast<uint32_t>(kPulledAtOnceGpu / std::max(remote_share(ranks), 0.1) /
                               (plan.combine_groups * plan.combine.stage_bytes));
@@ -289,8 +291,8 @@ double results_a_row(uint32_t ranks, uint32_t topk) {
 
 uint32_t choose_senders(uint32_t ranks, uint32_t blocks) {
   if (ranks == 1) return 0;
-  // Twice as many as the links need: who tells of each row that it has arrived, while other blocks
-  // store to memory, sends half as fast (10 senders: 58 MB in 250 us, H200).
+  // Twice as many as the links need: a block that signals each row's arrival while other blocks
+  // store to memory sends half as fast (10 senders: 58 MB in 250 us, H200).
   return std::min(2 * kBlocksForLinks, std::max(blocks / 2, 1u));
 }
 

@@ -1,4 +1,4 @@
-/// Results of calls: how long their memory stays, and what a route tells.
+/// Lifetime of results, and queries on a route.
 #include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {

@@ -10,22 +10,22 @@
 
 namespace tokenyard {
 
-/// Where each token of a dispatch went. Of the arena it keeps what calls on it read: its table, and
-/// what travelled beside the rows. Peers write that during the dispatch, and only this rank reads
-/// it later: combines the source tokens and the weights, expand all of it. The rows are not the
-/// route's: they go with the last Received.
+/// Where each token of a dispatch went. It keeps the arena memory that calls on it read: its table
+/// and the metadata of its rows. Peers write the metadata during the dispatch; afterwards only this
+/// rank reads it: combine the source tokens and weights, expand all of it. The rows are not part of
+/// it; they are freed with the last Received.
 struct Route::State {
-  std::shared_ptr<const Health> made_by;  ///< the object's: no other has it
-  std::shared_ptr<CallMemory> memory;     ///< the route's piece of ReceivedLayout, then RouteTable
-  throughput::ReceivedLayout layout{};    ///< of it, and of the rows that came with it
-  ConstTensorView row_on = {};            ///< [tokens, ranks] its rows
-  std::weak_ptr<CallMemory> received;     ///< the rows that came with it, while somebody has them
+  std::shared_ptr<const Health> made_by;  ///< identifies the object
+  std::shared_ptr<CallMemory> memory;     ///< the route's block of ReceivedLayout, then RouteTable
+  throughput::ReceivedLayout layout{};    ///< of it and of the rows received with it
+  ConstTensorView row_on = {};            ///< [tokens, ranks] rows of its table
+  std::weak_ptr<CallMemory> received;     ///< rows received with it, while the caller keeps them
   uint32_t tokens = 0;
-  uint32_t rows = 0;    ///< that came, or places for them
-  uint32_t places = 0;  ///< as the caller bounded them, or 0
+  uint32_t rows = 0;    ///< received, or places for them
+  uint32_t places = 0;  ///< bound given by the caller, or 0
   std::vector<uint32_t> rows_from, tokens_per_expert;
-  /// What peers write, and what calls on this route need on the way, where a CUDA graph has
-  /// captured them: its replays know the addresses, so nothing of it is freed before the route is.
+  /// Memory that peers write and calls on this route use, of calls captured by a CUDA graph: its
+  /// replays use the addresses, so nothing of it is freed before the route.
   std::vector<std::shared_ptr<CallMemory>> captured;
 
   std::byte* table() const { return memory->block().data() + layout.beside_bytes(); }

@@ -13,7 +13,7 @@ RowFormat format_of_cast(const DispatchArguments& input, uint32_t hidden) {
   if (input.format.type != DataType::bfloat16)
     throw InvalidArgument("as_fp8", "rows of bf16", name_of(input.format.type));
   if (input.format.scale_words != 0)
-    throw InvalidArgument("scales", "none beside rows that are cast here",
+    throw InvalidArgument("scales", "none, since the rows are cast here",
                           fmt::format("{} words", input.format.scale_words));
   if (!std::has_single_bit(channels) || channels < 16 || channels > 512 || hidden % channels != 0)
     throw InvalidArgument("scale_channels",

@@ -1,4 +1,4 @@
-/// Rows that are cast to FP8 before they travel.
+/// Casts rows to FP8 before they are sent.
 #pragma once
 
 #include <memory>
@@ -8,15 +8,15 @@
 
 namespace tokenyard::throughput {
 
-/// Returns the format that the input's rows travel in once they are cast; throws InvalidArgument
-/// for rows that cannot be.
+/// Returns the format of the input's rows once they are cast. Throws InvalidArgument for rows that
+/// cannot be cast.
 RowFormat format_of_cast(const DispatchArguments& input, uint32_t hidden);
 
 class RowCaster {
  public:
   explicit RowCaster(const CallContext& context) : context_(context) {}
 
-  /// Returns the input as it travels: with rows cast first, which `made` keeps, if so asked.
+  /// Returns the input with its rows cast, if it asks for that, in memory owned by `made`.
   DispatchArguments cast(const DispatchArguments& input, const Plan& plan, Stream stream,
                          Route::State& route, std::shared_ptr<CallMemory>& made) const;
 

@@ -48,8 +48,7 @@ uint32_t row_bytes(const RowFormat& format, uint32_t hidden) {
       throw InvalidArgument("row_bytes", fmt::format("0 for rows of {}", name_of(format.type)),
                             std::to_string(format.row_bytes));
     if (bytes % kRowAlignment != 0)
-      throw InvalidArgument("hidden",
-                            fmt::format("rows that fill pieces of {} bytes", kRowAlignment),
+      throw InvalidArgument("hidden", fmt::format("rows of a multiple of {} bytes", kRowAlignment),
                             fmt::format("{} of {}", hidden, name_of(format.type)));
     return static_cast<uint32_t>(bytes);
   };

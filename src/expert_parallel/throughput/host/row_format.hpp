@@ -6,11 +6,11 @@
 
 namespace tokenyard::throughput {
 
-/// Rows begin and end at multiples of it: bulk copies and vector accesses demand so.
+/// Alignment of rows, which bulk copies and vector accesses require.
 inline constexpr uint64_t kRowAlignment = 16;
 
-/// Returns the bytes of one row; throws InvalidArgument for a format that `hidden` elements cannot
-/// have.
+/// Returns the bytes of one row. Throws InvalidArgument for a format that does not fit `hidden`
+/// elements.
 uint32_t row_bytes(const RowFormat& format, uint32_t hidden);
 
 /// "bf16", "fp16", ...

@@ -63,12 +63,12 @@ void Setup::check_local_sms(uint32_t sms, const char* argument) const {
   const uint32_t most =
       std::max({plan.blocks, options.sms_max, accelerator.capacity().multiprocessors});
   if (sms > most)
-    throw InvalidArgument(argument, fmt::format("at most {}, all that there are", most),
+    throw InvalidArgument(argument, fmt::format("at most {} multiprocessors", most),
                           std::to_string(sms));
 }
 
 void Setup::await_stream(Stream stream, const std::string& what) const {
-  // Kernels end at their own deadline; the caller's other work gets as long again.
+  // Kernels end at their own deadline; the caller's other work gets as much time again.
   tokenyard::await_stream(accelerator, world.rank(), stream, 2 * world.timeout(),
                           "ExpertParallel: " + what);
 }

@@ -10,10 +10,10 @@
 namespace tokenyard::throughput {
 
 struct WatchedRows {
-  Readiness words;  ///< none if the call has no watcher
+  Readiness words;  ///< null if the call has no watcher
   std::shared_ptr<CallMemory> memory;
 
-  /// Clears the words of a call in the order of `stream`, and has its watcher's stream come after
+  /// Clears the words of a call in the order of `stream`, and makes the watcher's stream wait for
   /// that.
   static WatchedRows of(const CallContext& context, const DispatchArguments& input, Stream stream,
                         Route::State& route);

@@ -1,4 +1,4 @@
-/// How every dispatch begins, up to where each token's rows are known to all of its block.
+/// The start of every dispatch, until all of the block know the rows of its tokens.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/metadata_kernel.hpp"
@@ -8,7 +8,7 @@
 
 namespace tokenyard::throughput {
 
-/// By the whole block, which then has to meet.
+/// Initializes shared memory. Called by the whole block, which must synchronize afterwards.
 DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
                                 const DispatchTail& tail) {
   const ThreadGroup threads = ThreadGroup::of_block();
@@ -23,8 +23,9 @@ DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& sh
   shared.differing_rank = kNothingRefused;
 }
 
-/// By the first warp: hears that every rank makes the same call. Rows that differ refuse a call
-/// that counts, as a bad token does; on a known route the call fails. False if the call has failed.
+/// Waits until every rank has made the same call; returns false if the call has failed. Called by
+/// the first warp. Ranks whose rows differ refuse the call if it exchanges counts, as a bad token
+/// does; on a known route the call fails.
 DEVICE bool await_all(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const ThreadGroup lanes = ThreadGroup::of_warp();
@@ -40,7 +41,8 @@ DEVICE bool await_all(const Dispatch& call) {
                        });
 }
 
-/// By each mover, while the other warps count. False if the call has failed.
+/// Publishes and awaits ready words, and starts loading rows, while the other warps count. Called
+/// by each mover. Returns false if the call has failed.
 template <class Mover>
 DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
   const CallParams& params = call.params.call;
@@ -49,13 +51,14 @@ DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
   const bool heard = warp::index() != 0 || await_all(call);
   if (thread::index() == 0) note(params, call.shared.call, Moment::greeted);
   NamedBarrier(DispatchBarrier::greeted).sync(call.params.movers * kWarpLanes);
-  // Peers' ordinary accesses to their buffers, of which their hellos told, come before the copies.
+  // Orders the peers' ordinary accesses to their buffers, which await_all acquired and the barrier
+  // passed on, before this thread's async copies.
   fence_async();
   return heard;
 }
 
-/// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
-/// call has failed.
+/// Counts the block's tokens, then gathers everybody's counts. Called by all warps that move no
+/// rows. Returns false if the call has failed.
 DEVICE bool count(const Dispatch& call, TokenChoices& tokens) {
   count_tokens(call, tokens);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
@@ -65,8 +68,8 @@ DEVICE bool count(const Dispatch& call, TokenChoices& tokens) {
   return gather_counts(call);
 }
 
-/// By the whole block, which has met after it knew the counts: every token's rows. False if the
-/// call is refused; then nothing has moved and nothing will.
+/// Assigns every token its rows. Called by the whole block, which has synchronized after it knew
+/// the counts. Returns false if the call is refused; then no row has moved and none will.
 DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
   const CallParams& params = call.params.call;
   const bool known_already = params.kind == CallKind::dispatch_again;
@@ -79,7 +82,7 @@ DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
   return true;
 }
 
-/// By a mover that has not moved its rows. Whether that is because the call is refused; else it has
+/// Ends a mover that has not moved its rows. Returns true if the call is refused, false if it has
 /// failed.
 template <class Mover>
 DEVICE bool end_unmoved(const Dispatch& call, const Mover& mover) {

@@ -1,4 +1,4 @@
-/// What every call of an ExpertParallel object has in common, whichever way rows move.
+/// Parameters and shared state common to all calls of an ExpertParallel object.
 #pragma once
 
 #include <cstdint>
@@ -10,51 +10,53 @@
 
 namespace tokenyard::throughput {
 
-/// Words of a rank's own memory that outlive its calls. The epoch lives here and not in the
-/// parameters, so that a CUDA graph can replay a call.
+/// Words of a rank's own memory that persist between its calls. The epoch is here and not in the
+/// parameters so that a CUDA graph can replay a call. The words indexed by parity alternate with
+/// the parity of the call's epoch.
 struct Workspace {
-  uint32_t epoch;            ///< of the call before
-  uint32_t readers;          ///< blocks of the running call that have read it
-  uint32_t claims[2];        ///< by parity of the call's epoch: the next claim
-  uint32_t routes_known[2];  ///< by parity: blocks whose tokens' routes can be read
-  uint32_t spreads[2];       ///< by parity: the next claim of rows to be spread to their experts
-  uint32_t placed[2];        ///< by parity: blocks that have given their rows places by expert
+  uint32_t epoch;            ///< epoch of the previous call
+  uint32_t readers;          ///< blocks of the running call that have read `epoch`
+  uint32_t claims[2];        ///< by parity: next claim
+  uint32_t routes_known[2];  ///< by parity: blocks whose tokens' routes are readable
+  uint32_t spreads[2];       ///< by parity: next claim of rows to be spread to their experts
+  uint32_t placed[2];        ///< by parity: blocks that have assigned their rows' places by expert
 };
 
 struct CallParams {
   uint32_t rank, ranks;
   CallKind kind;
-  Weights weights;        ///< of a combine
-  bool comes_later;       ///< of a combine: its rows, see combine.hpp
-  const uint32_t* route;  ///< epoch of the dispatch that made the route in use, or null
-  FormatWord format;      ///< of the rows
-  ScalesWord scales;      ///< beside them
-  uint32_t rows_at;       ///< in kOffsetUnit: where rows may be stored, or are to be read
-  uint32_t places;        ///< rows that there is room for; 0: for all that come
+  Weights weights;        ///< combine only
+  bool comes_later;       ///< combine only: its rows become readable during the call (combine.hpp)
+  const uint32_t* route;  ///< epoch of the dispatch that made the route, or null
+  FormatWord format;      ///< row format
+  ScalesWord scales;      ///< scales that accompany the rows
+  uint32_t rows_at;       ///< in kOffsetUnit: where rows may be stored or read
+  uint32_t places;        ///< rows that fit here; 0: as many as arrive
   uint32_t beside_at;     ///< in kOffsetUnit: ReadyWord::beside, or 0
-  Control control;        ///< everybody's windows
-  Peers arenas;           ///< everybody's arenas
+  Control control;        ///< windows of all ranks
+  Peers arenas;           ///< arenas of all ranks
   Workspace* workspace;
   Statistics statistics;
-  uint64_t* moments;         ///< [blocks, kMoments] ns, in memory that the host reads; or null
-  WaitContext wait_context;  ///< how long the call may take, who may end it, where it reports
+  uint64_t* moments;         ///< [blocks, kMoments] ns, in memory that the host reads; may be null
+  WaitContext wait_context;  ///< deadline of the call, abort flag, and error record
 };
 
-/// Barriers that every call begins with, beside those of its kernel; 0 is block::sync()'s.
+/// Barriers at the start of every call, besides those of its kernel; 0 is block::sync()'s.
 enum class CallBarrier : uint32_t {
-  ready = 5,  ///< block 0: the others await that shared memory is ready, who says hello arrives
-  known = 6,  ///< block 0: who says hello awaits what the others know
+  ready = 5,  ///< block 0: shared memory is ready; the warp that publishes ready words arrives,
+              ///< others wait
+  known = 6,  ///< block 0: CallShared is filled; the others arrive, that warp waits
 };
 
-/// What a block knows of the call, in shared memory.
+/// A block's knowledge of the call, in shared memory.
 struct CallShared {
-  bool failed;  ///< a call before this one has
+  bool failed;  ///< an earlier call has failed
   uint32_t epoch;
-  uint32_t route_epoch;        ///< of the route that is used again, or 0
+  uint32_t route_epoch;        ///< epoch of the route that is reused, or 0
   uint64_t moments[kMoments];  ///< ns; 0: not reached
 };
 
-/// What the peers' hellos said, in shared memory.
+/// Values of the peers' ready words, in shared memory.
 struct ReadyWords {
   uint32_t* words;  ///< [kReadyWords][ranks]
   uint32_t ranks;
@@ -64,12 +66,13 @@ struct ReadyWords {
   }
   HOST_DEVICE CallWord call(uint32_t rank) const { return {of(ReadyWord::call, rank)}; }
   HOST_DEVICE uint32_t blocks(uint32_t rank) const { return call(rank).blocks(); }
-  /// Rows that a rank has places for, of `coming` that will come.
+  /// Returns the rows that a rank has places for, given `coming` rows that it will receive.
   HOST_DEVICE uint32_t places(uint32_t rank, uint32_t coming) const {
     const uint32_t named = of(ReadyWord::places, rank);
     return named == 0 ? coming : named;
   }
-  /// Where a rank's rows, or a combine's weights, are from the base of its arena.
+  /// Returns the offset of a rank's rows (below: of a combine's weights) from the base of its
+  /// arena.
   HOST_DEVICE size_t rows_at(uint32_t rank) const {
     return size_t{of(ReadyWord::rows, rank)} * kOffsetUnit;
   }
@@ -78,8 +81,8 @@ struct ReadyWords {
   }
 };
 
-/// How long block 0 has waited for each rank, in shared memory, words that begin as zero: once to
-/// hear from it, once for it to finish.
+/// How long block 0 has waited for each rank's ready words and for it to finish, in shared memory.
+/// The words start as zero.
 struct Waits {
   uint32_t* words;  ///< [2][ranks] ns
   uint32_t ranks;
@@ -89,8 +92,8 @@ struct Waits {
 };
 inline constexpr uint32_t kWaitWords = 2;
 
-/// In a report of a call that was refused because the ranks did not make the same one: which word
-/// of the hello differed, and its value.
+/// Packs which ready word differed, and its value, for the error record of a call that is refused
+/// because ranks made different calls.
 HOST_DEVICE uint64_t differing(ReadyWord word, uint32_t value) {
   return static_cast<uint64_t>(word) << 32 | value;
 }

@@ -1,16 +1,18 @@
 /// How a call begins and ends on the device.
 ///
-///     begin_call .. pass_epoch     each block takes the epoch; the last one advances it
-///     set_ready                    block 0 tells every rank which call this is and where its
-///                                  buffer lies
-///     await_ready_words                 every block hears that from every rank, and compares
+///     begin_call .. pass_epoch     each block reads the epoch; the last one advances it
+///     set_ready                    block 0 publishes its call and the address of its buffer to
+///                                  every rank
+///     await_ready_words            every block waits for that from every rank, and compares
 ///     ...                          rows move
-///     say_finished                 every block tells every rank that it has done its part
-///     await_finished               block 0 stays until every block of every rank has
+///     say_finished                 every block signals every rank that it has done its part
+///     await_finished               block 0 waits until every block of every rank has done so
 ///
-/// A small call is a chain of round trips, so what need not be in that chain is beside it: a block
-/// asks for all that it must know in one place and at once, hellos are released before the epoch is
-/// known, and what nobody awaits is told once everybody has been told that the block has finished.
+/// The epoch in a ready word proves that its source entered this call after it ended the previous
+/// one, so its buffer is free to be written, or ready to be read. A small call is a chain of round
+/// trips, so all else stays off that chain: a block issues the loads of all that it needs to know
+/// together, the fence that releases the ready words precedes the epoch's arrival, and stores that
+/// nobody awaits follow the finished words.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +27,14 @@
 
 namespace tokenyard::throughput {
 
-/// By one thread of a block.
+/// Called by one thread of a block.
 DEVICE void note(const CallParams& params, CallShared& shared, Moment moment) {
   if (params.moments != nullptr) shared.moments[static_cast<uint32_t>(moment)] = now_ns();
 }
 
-/// By one thread of a block, after all others have noted what they had to. Relaxed: read by people,
-/// long after. Kept in shared memory until now, for a release would have to wait for each.
+/// Publishes the block's moments. Called by one thread, after the others have noted theirs.
+/// Relaxed: people read them much later. They stay in shared memory until now because a release
+/// would have to wait for each store.
 DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
   if (params.moments == nullptr) return;
   uint64_t* const of_block = params.moments + size_t{block::index()} * kMoments;
@@ -40,13 +43,13 @@ DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
       store<Order::relaxed, Scope::sys>(of_block + moment, shared.moments[moment]);
 }
 
-/// The warp that tells the other ranks of the call.
+/// Returns whether this warp publishes the rank's ready words.
 DEVICE bool sets_ready() {
   return block::index() == 0 && warp::index() == 0;
 }
 
-/// By one thread of each block: what the block must know of the call. Relaxed: the epoch changes
-/// only once every block has passed it; the route was written by a kernel before this one.
+/// Reads what the block must know about the call. Called by one thread per block. Relaxed: the
+/// epoch changes only after every block has called pass_epoch; an earlier kernel wrote the route.
 DEVICE void look_at_call(const CallParams& params, CallShared& shared,
                          const CallDeadline& deadline) {
   const uint32_t epoch = load<Order::relaxed, Scope::gpu>(&params.workspace->epoch);
@@ -55,10 +58,11 @@ DEVICE void look_at_call(const CallParams& params, CallShared& shared,
   shared.epoch = epoch + 1;
 }
 
-/// By the whole block, which meets: false if a call before this one has failed. The warp that will
-/// say hello releases by a fence, while the others look and go on, whatever this rank did to its
-/// buffer before the call, and whatever lies in it to be read: a release together with the words,
-/// once they are known, would hold them up by a microsecond.
+/// Begins the call; returns false if an earlier call has failed. Called by the whole block, which
+/// synchronizes. While the other warps read and go on, the publishing warp's fence releases all
+/// that this rank did before the call to its buffer, and the data there to be read, before its
+/// ready words. Releasing with the words, once their values are known, would delay them by a
+/// microsecond.
 DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallDeadline& deadline) {
   if (thread::index() == 0 && params.moments != nullptr) {
     for (uint64_t& moment : shared.moments) moment = 0;
@@ -79,8 +83,9 @@ DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallD
   return !shared.failed;
 }
 
-/// By one thread of each block, which has begun. The last one readies the workspace for the next
-/// call: acq_rel, so that its stores come after the others' loads.
+/// Counts a block as past the epoch; the last block prepares the workspace for the next call.
+/// Called by one thread per block after begin_call. acq_rel: orders the last block's stores after
+/// every block's load of the epoch.
 DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   Workspace& workspace = *params.workspace;
   const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.readers, 1);
@@ -94,7 +99,7 @@ DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   store<Order::relaxed, Scope::gpu>(&workspace.epoch, epoch);
 }
 
-/// By one thread of the grid at a time for each total.
+/// Called by at most one thread of the grid at a time per total.
 DEVICE void set_total(const Statistics& statistics, size_t which, uint64_t total) {
   statistics.totals[which] = total;
   store<Order::relaxed, Scope::sys>(statistics.shown + which, total);
@@ -103,7 +108,7 @@ DEVICE void count_up(const Statistics& statistics, size_t which, uint64_t value)
   set_total(statistics, which, statistics.totals[which] + value);
 }
 
-/// Of block 0: notes how long a thread has waited for a rank; the longest counts.
+/// Records in block 0 how long a thread has waited for a rank; keeps the maximum.
 DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
   if (block::index() != 0) return;
   const uint64_t ns = std::min<uint64_t>(now_ns() - begun_ns, 0xffffffff);
@@ -114,7 +119,7 @@ DEVICE CallWord call_word(const CallParams& params) {
   return CallWord::of(params.kind, params.weights, params.comes_later, grid::blocks());
 }
 
-/// What this rank says that it calls with.
+/// Returns the value of a ready word of this rank.
 DEVICE uint32_t ready_value(const CallParams& params, ReadyWord word, uint32_t route_epoch) {
   switch (word) {
     case ReadyWord::call:
@@ -135,7 +140,8 @@ DEVICE uint32_t ready_value(const CallParams& params, ReadyWord word, uint32_t r
   return 0;
 }
 
-/// By the warp that says hello. Relaxed: begin_call has released all that they tell of.
+/// Publishes this rank's ready words to every rank. Called by the publishing warp. Relaxed: the
+/// fence in begin_call has released all that they announce.
 DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
   for (uint32_t i = warp::lane(); i < params.ranks * kReadyWords; i += kWarpLanes) {
     const uint32_t rank = i / kReadyWords;
@@ -145,8 +151,8 @@ DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32_t route_e
   }
 }
 
-/// The first word in which a rank's rows or scales are others than rank 0's; ReadyWord::call where
-/// they are the same.
+/// Returns the first word in which a rank's rows or scales differ from rank 0's; ReadyWord::call if
+/// none does.
 DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
   if (ready_words.of(ReadyWord::format, rank) != ready_words.of(ReadyWord::format, 0))
     return ReadyWord::format;
@@ -155,11 +161,10 @@ DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
   return ReadyWord::call;
 }
 
-/// By a crew that has met after read_ready_words: refuses the call if another rank has made a
-/// different one. That rank finds the same, and so does everybody else, since every rank compares
-/// itself with every other. `differs(rank)` is told of each rank whose rows or scales are others
-/// than rank 0's, and may take it upon itself to refuse the call. Whether the call has not failed,
-/// as far as this thread knows.
+/// Refuses the call if another rank has made a different one; returns false if this thread found
+/// one. Called by a thread group that has synchronized after read_ready_words. Every rank compares
+/// itself with every other, so all ranks refuse. `differs(rank)` is called for each rank whose row
+/// format or scales differ from rank 0's, and returns true if it takes over refusing the call.
 template <class Differs>
 DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
                           const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
@@ -185,8 +190,9 @@ DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_word
   return same;
 }
 
-/// By a crew, which then meets: whether all that this thread waited for has come. Acquire: the
-/// peers' buffers are free to be written, or hold what is to be read, from here on.
+/// Waits for every rank's ready words; returns false if one this thread awaits has not arrived.
+/// Called by a thread group, which then synchronizes. Acquire: orders the peers' last uses of their
+/// buffers (dispatch) or their stores of the rows there (combine) before our accesses.
 DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_words,
                              const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
                              Phase phase, ThreadGroup thread_group) {
@@ -209,20 +215,22 @@ DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_w
   return all_here;
 }
 
-/// By the whole block, which meets: false if the call has failed.
+/// Waits for and compares all ready words; returns false if the call has failed. Called by the
+/// whole block, which synchronizes.
 DEVICE bool await_ready_words(const CallParams& params, const ReadyWords& ready_words,
                               const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
                               uint32_t route_epoch, Phase phase) {
   const ThreadGroup threads = ThreadGroup::of_block();
   if (block::any(!read_ready_words(params, ready_words, waits, deadline, epoch, phase, threads)))
     return false;
-  // Nobody counts in this call, so nothing but a failure can tell of rows that differ.
+  // No counts are exchanged in this call, so only a failure can report rows that differ.
   return !block::any(!compare_calls(params, ready_words, deadline, route_epoch, phase, threads,
                                     [](uint32_t) { return false; }));
 }
 
-/// By some threads of a block, which know that all that it stores for other ranks is complete and
-/// all that it needs of theirs has been read. Release: that is what the word says.
+/// Signals every rank that this block has finished. Called by some threads of a block once all its
+/// stores to other ranks are complete and all its loads from them done. Release: orders those,
+/// passed on by the preceding block barrier, before the word.
 DEVICE void say_finished(const CallParams& params, CallShared& shared, ThreadGroup thread_group) {
   for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
     store<Order::release, Scope::sys>(params.control.finished(rank, params.rank, block::index()),
@@ -230,15 +238,16 @@ DEVICE void say_finished(const CallParams& params, CallShared& shared, ThreadGro
   if (thread_group.index == 0) note(params, shared, Moment::finished);
 }
 
-/// By the whole of block 0: waits until every block of every rank has said that it has finished.
-/// Acquire: for what runs after this kernel, and for the `watcher` that is told of each.
+/// Waits until every block of every rank has finished. Called by the whole of block 0. Acquire:
+/// orders the peers' stores before what runs after this kernel, and before `watcher` learns of each
+/// block.
 template <class Watcher>
 DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_words,
                            const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
                            Phase phase, const Watcher& watcher) {
   const Control& control = params.control;
   const uint64_t begun_ns = now_ns();
-  // Asked for while the others finish: nobody else adds to it, and the answer takes a microsecond.
+  // Loaded while the others finish: no other thread adds to it, and the load takes a microsecond.
   const uint32_t of_rank = thread::index();
   const size_t total = params.statistics.waited_for(of_rank);
   const uint64_t waited = of_rank < params.ranks ? params.statistics.totals[total] : 0;
@@ -251,7 +260,7 @@ DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_wor
       const uint32_t seen =
           load<Order::acquire, Scope::sys>(control.finished(params.rank, source, source_block));
       what.seen = seen;
-      // A peer that has seen us finish may be a call ahead.
+      // A peer that has seen us finish may already be one call ahead.
       return static_cast<int32_t>(seen - epoch) >= 0;
     });
     if (finished) watcher.block_finished(source, ready_words.blocks(source));
@@ -267,8 +276,8 @@ DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_wor
     count_up(params.statistics, params.statistics.waited_for(rank), waited_for(rank));
 }
 
-/// By the whole block, which has met since it has said that it has finished, or is about to: ends
-/// the call.
+/// Ends the call. Called by the whole block, which has synchronized since say_finished or is about
+/// to.
 template <class Watcher>
 DEVICE void end_call(const CallParams& params, CallShared& shared, const ReadyWords& ready_words,
                      const Waits& waits, const CallDeadline& deadline, Phase phase,

@@ -1,9 +1,9 @@
-/// BF16 rows to FP8 with a scale for each group of channels, before a dispatch that was asked for
-/// it. No other rank takes part.
+/// Casts BF16 rows to FP8 with one scale per group of channels, before a dispatch that asks for it.
+/// Involves no other rank.
 ///
-/// A group's scale is its largest magnitude (1e-4 if that is less) over 448, and for packed scales
-/// the smallest power of two not below; the values are those of the row over the scale, rounded to
-/// nearest even.
+/// A group's scale is its largest magnitude (at least 1e-4) over 448; packed scales use the
+/// smallest power of two not below that. Values are the row's over the scale, rounded to nearest
+/// even.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace tokenyard::throughput {
 
 struct CastParams {
   uint32_t tokens, hidden;
-  uint32_t scale_channels;  ///< a group: 16, 32, ... 512; divides hidden
-  bool packed;              ///< exponents of 8 bits, four to a word, instead of fp32 factors
-  uint32_t scale_words;     ///< a row
+  uint32_t scale_channels;  ///< channels per group: 16, 32, ... 512; divides hidden
+  bool packed;              ///< 8-bit exponents, four per word, instead of fp32 factors
+  uint32_t scale_words;     ///< per row
   const std::byte* x;       ///< [tokens, hidden] bf16
   std::byte* to;            ///< [tokens, hidden] fp8 e4m3
   std::byte* scales;        ///< [tokens, scale_words] words

@@ -1,4 +1,4 @@
-/// The kernel that casts rows; cast_rows.hpp tells how.
+/// The kernel that casts rows. See cast_rows.hpp.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 namespace tokenyard::throughput {
 
 inline constexpr float kFp8Largest = 448;
-/// Groups of smaller values are scaled as if they held this.
+/// Smallest magnitude assumed for a group.
 inline constexpr float kLeastMagnitude = 1e-4f;
 
-/// A lane's channels, still in BF16.
+/// One lane's channels, still in BF16.
 struct LaneChannels {
   Bytes16 pieces[2];
 
@@ -23,7 +23,7 @@ struct LaneChannels {
     const uint32_t word = pieces[i / 8].word[i % 8 / 2];
     return to_float(BFloat16{static_cast<uint16_t>(i % 2 == 0 ? word & 0xffff : word >> 16)});
   }
-  /// A NaN counts for nothing here; it is kept by the cast itself.
+  /// Returns the largest magnitude. Ignores NaNs, which the cast itself preserves.
   DEVICE float magnitude() const {
     float largest = kLeastMagnitude;
     for (uint32_t i = 0; i < kChannelsALane; ++i) largest = std::fmax(largest, std::fabs(value(i)));
@@ -38,7 +38,8 @@ struct LaneChannels {
   }
 };
 
-/// By one warp: 512 channels of a token at a time, a group by neighbouring lanes.
+/// Casts one token. Called by one warp: 512 channels at a time, each group held by neighbouring
+/// lanes.
 DEVICE void cast_row(const CastParams& params, uint32_t token) {
   const size_t row = size_t{token} * params.hidden;
   const uint32_t lanes_a_group = params.scale_channels / kChannelsALane;
@@ -69,7 +70,7 @@ DEVICE void cast_row(const CastParams& params, uint32_t token) {
     else
       reinterpret_cast<float*>(scales)[group] = scale;
   }
-  // Exponents that fill the last word.
+  // Zeroes the unused exponents of the last word.
   if (params.packed)
     for (uint32_t group = params.hidden / params.scale_channels + warp::lane();
          group < params.scale_words * 4; group += kWarpLanes)
@@ -78,7 +79,7 @@ DEVICE void cast_row(const CastParams& params, uint32_t token) {
 
 DEVICE void cast_rows(const CastParams& params) {
   const CallDeadline deadline(params.wait_context);
-  if (block::any(deadline.failed())) return;  // A call before this one has.
+  if (block::any(deadline.failed())) return;  // An earlier call has failed.
   const uint32_t warps = block::threads() / kWarpLanes;
   for (uint32_t token = block::index() * warps + warp::index(); token < params.tokens;
        token += grid::blocks() * warps)

@@ -1,6 +1,6 @@
-/// How a warp goes through tokens of which it tells something for each pick: several a step, a lane
-/// for each expert that a token has picked. So what it reads and stores is whole lines. Of a token
-/// that has more picks than a warp has lanes, a way takes 32.
+/// Walks a warp over its tokens with one lane per choice, several tokens per step, so that its
+/// loads and stores cover whole lines. If a token has more choices than a warp has lanes, each pass
+/// takes 32 of them.
 #pragma once
 
 #include <algorithm>
@@ -15,33 +15,32 @@ struct TokenRange {
   uint32_t begin, end;
 };
 
-/// The tokens that a block counts.
+/// Returns the tokens that a block counts.
 DEVICE TokenRange tokens_of_block(const DispatchParams& params, uint32_t block) {
   const uint32_t each = params.shares.tokens_a_block;
   const uint32_t begin = std::min(block * each, params.tokens);
   return {begin, std::min(begin + each, params.tokens)};
 }
 
-/// One of `parts` parts of a range.
+/// Returns one of `parts` parts of a range.
 DEVICE TokenRange part_of(TokenRange range, uint32_t part, uint32_t parts) {
   const uint32_t each = (range.end - range.begin + parts - 1) / parts;
   const uint32_t begin = std::min(range.begin + part * each, range.end);
   return {begin, std::min(begin + each, range.end)};
 }
 
-/// The tokens that this warp counts, and of which it tells what travels beside their rows: none if
-/// it moves rows.
+/// Returns the tokens that this warp counts and whose metadata it sends: none if it moves rows.
 DEVICE TokenRange tokens_of_warp(const DispatchParams& params) {
   if (warp::index() < params.movers) return {0, 0};
   return part_of(tokens_of_block(params, block::index()), warp::index() - params.movers,
                  block::threads() / kWarpLanes - params.movers);
 }
 
-/// A lane's place in every step of a way that begins at `first_choice` of each token.
+/// A lane's position in every step of a pass that begins at `first_choice` of each token.
 struct ChoiceLane {
-  uint32_t token;   ///< of the step's
-  uint32_t choice;  ///< of the token's
-  bool used;        ///< lanes left over when 32 is no multiple of topk
+  uint32_t token;   ///< index within the step
+  uint32_t choice;  ///< index within the token
+  bool used;        ///< false for lanes left over if 32 is not a multiple of topk
 
   DEVICE static ChoiceLane mine(const DispatchParams& params, uint32_t first_choice) {
     const uint32_t lane = warp::lane(), topk = params.topk;
@@ -51,11 +50,11 @@ struct ChoiceLane {
   }
 };
 
-/// What the lane finds there.
+/// The choice at that position.
 struct Choice {
   static constexpr int64_t kNone = -1;
-  uint32_t token = 0;    ///< on this rank
-  bool present = false;  ///< whether this lane has a pick at all
+  uint32_t token = 0;    ///< index on this rank
+  bool present = false;  ///< whether this lane has a choice at all
   int64_t id = kNone;
 
   DEVICE bool valid(uint32_t experts) const {
@@ -69,8 +68,8 @@ DEVICE int64_t load_id(const DispatchParams& params, uint32_t token, uint32_t ch
   return load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
 }
 
-/// A warp's way through its tokens, in steps whose ids are loaded a few steps ahead: the first ones
-/// when this is made, so that the way to memory and back is spent on something else.
+/// A warp's pass over its tokens. Ids are loaded a few steps ahead; the constructor issues the
+/// first loads, so that other work hides their latency.
 class ChoiceSteps {
  public:
   DEVICE ChoiceSteps(const DispatchParams& params, TokenRange tokens, uint32_t first_choice)
@@ -81,7 +80,7 @@ class ChoiceSteps {
   DEVICE const ChoiceLane& lane() const { return lane_; }
   DEVICE TokenRange tokens() const { return tokens_; }
 
-  /// `body(choice)` is executed by all lanes. Once.
+  /// Calls `body(choice)` on all lanes for each step. May be called once.
   template <class Body>
   DEVICE void each(Body body) {
     const uint32_t step = params_.shares.tokens_a_step;
@@ -90,7 +89,7 @@ class ChoiceSteps {
       for (uint32_t i = 0; i < kAhead && ahead + i * step < tokens_.end; ++i) {
         const uint32_t token = ahead + i * step + lane_.token;
         const Choice choice{.token = token, .present = has_choice(token), .id = ids_[0]};
-        // Moved along, so that no index is variable and ids stay in registers.
+        // Shifted, so that every index is constant and ids stay in registers.
         UNROLL
         for (uint32_t next = 1; next < kAhead; ++next) ids_[next - 1] = ids_[next];
         body(choice);
@@ -99,7 +98,7 @@ class ChoiceSteps {
   }
 
  private:
-  static constexpr uint32_t kAhead = 8;  // One wait for memory for 32 tokens of top-8.
+  static constexpr uint32_t kAhead = 8;  // One memory latency per 32 tokens of top-8.
 
   DEVICE bool has_choice(uint32_t token) const { return lane_.used && token < tokens_.end; }
 

@@ -1,4 +1,4 @@
-/// The combine kernel; combine.hpp tells how it works.
+/// The combine kernel. See combine.hpp for the protocol.
 #pragma once
 
 #include "device/apart.hpp"
@@ -10,7 +10,7 @@
 
 namespace tokenyard::throughput {
 
-/// By the whole block, which then has to meet.
+/// Initializes the rings. Called by the whole block, which must synchronize afterwards.
 DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
   const uint32_t summers = CombineWarp::mine(params).summers;
   for (uint32_t i = thread::index(); i < params.groups * params.stages_most();
@@ -23,18 +23,21 @@ DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
   fence_async_shared();
 }
 
-/// Threads of a block that pulls which read what lies on other ranks.
+/// Returns the number of threads of a pulling block that read other ranks' memory.
 DEVICE uint32_t readers_of(const CombineParams& params) {
   return (params.groups + 1) * kWarpLanes;
 }
 
-/// By a reader that has given up, before it meets the others. Relaxed: they ask after that.
+/// Records that a reader has given up, before the readers synchronize. Relaxed: the flag is read
+/// after that barrier.
 DEVICE void note_unread(const Combine& call) {
   if (warp::lane() == 0) store<Order::relaxed, Scope::block>(&call.shared.unread, 1);
 }
 
-/// By the warp that brings weights home, once it has: when all rows are here, they may be
-/// overwritten, whether they have been summed or not. Nobody may believe it if they are not.
+/// Signals `finished` once all of the block's rows have been read, even if they have not been
+/// summed; then they may be overwritten. Called by the warp that fetches weights, after those. The
+/// barrier orders the other readers' completed loads before the release in say_finished. If a
+/// reader gave up, `finished` is withheld.
 DEVICE void say_all_read(const Combine& call) {
   NamedBarrier(CombineBarrier::all_read).sync(readers_of(call.params));
   if (load<Order::relaxed, Scope::block>(&call.shared.unread) == 0)
@@ -56,10 +59,10 @@ DEVICE void combine(const CombineParams& params) {
   const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
   const Combine call{params, shared, tail, deadline, epoch, route_epoch};
   if (sets_ready()) set_ready(params.call, epoch, route_epoch);
-  // The first look at the routes is under way while the others are heard.
+  // The first routes are loaded while the ready words are awaited.
   const CombineWarp mine = CombineWarp::mine(params);
   ComingRows coming(call, mine);
-  // Not by a thread that others wait for.
+  // By a thread that no other waits for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
   if (!await_ready_words(params.call, call.ready_words(), tail.waits(), deadline, epoch,
                          route_epoch, Phase::combine_ready))
@@ -81,7 +84,7 @@ DEVICE void combine(const CombineParams& params) {
   } else {
     sum_rows(call, mine);
   }
-  if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
+  if (block::any(deadline.failed())) return;  // A failed block must not signal finished.
   if (call.prepares()) say_finished(params.call, shared.call, ThreadGroup::of_block());
   end_call(params.call, shared.call, call.ready_words(), tail.waits(), deadline,
            Phase::combine_pulls, Unwatched{});

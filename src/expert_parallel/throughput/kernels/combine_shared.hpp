@@ -1,5 +1,5 @@
-/// What the roles of a combine share: the block's shared memory, the call as a thread sees it, and
-/// the ring through which rows pass.
+/// State that the roles of a combine share: the block's shared memory, the call as one thread sees
+/// it, and the ring through which rows pass.
 #pragma once
 
 #include "device/apart.hpp"
@@ -11,39 +11,39 @@ namespace tokenyard::throughput {
 
 /// Barriers of the combine kernel; 0 is block::sync()'s.
 enum class CombineBarrier : uint32_t {
-  all_read = 1,  ///< among the warps that read what lies on other ranks
+  all_read = 1,  ///< warps that read other ranks' memory
 };
 
-/// What is in a stage of a group that pulls: a row's segment, or nothing where a step has no row.
+/// Content of a stage of a pulling group: one row's segment, or nothing if a step has no row.
 struct StagedRow {
   uint32_t token = 0, segment = 0;
   bool holds_row = false;
-  bool begins = false, ends = false;  ///< of those of the token's segment, the first one, the last
-  bool over = false;                  ///< nothing comes any more
+  bool begins = false, ends = false;  ///< first, last stage of the token's segment
+  bool over = false;                  ///< no stage follows
 };
 
 struct CombineShared {
   CallShared call;
-  uint32_t unread;  ///< not 0: a warp has given up before it had read all that it should
+  uint32_t unread;                      ///< nonzero: a warp gave up before it had read all its rows
   Completion full[kCombineStagesMax];   ///< [groups][stages]
-  Completion empty[kCombineStagesMax];  ///< arrived at by every lane of the group that sums
-  /// Before its row is here: what will be in a stage.
+  Completion empty[kCombineStagesMax];  ///< every summing lane of the group arrives
+  /// Completed once `staged` describes a stage, before its row has arrived.
   Completion named[kCombineStagesMax];
   StagedRow staged[kCombineStagesMax];
-  /// Of a block that prepares: up to which place each warp has written rows, or its part of them.
+  /// In blocks that prepare: the place below which each warp has written its part of all rows.
   uint32_t written[kCombineWarpsMax];
 };
 
-/// Blocks that pull: the first ones.
+/// Returns the number of pulling blocks, which come first.
 DEVICE uint32_t pullers_of(const CombineParams& params) {
   return grid::blocks() - params.preparation.blocks;
 }
 
-/// A warp's place in its group.
+/// The role of a warp in its group.
 struct CombineWarp {
-  uint32_t group;    ///< as many as there are groups: the warp that brings weights home
-  uint32_t summer;   ///< of the group's; summers: the one that fetches
-  uint32_t summers;  ///< of each group
+  uint32_t group;    ///< equal to the number of groups for the warp that fetches weights
+  uint32_t summer;   ///< index in the group; equal to `summers` for the warp that fetches
+  uint32_t summers;  ///< summing warps per group
 
   DEVICE static uint32_t warps_of_group(const CombineParams& params) {
     return block::threads() / kWarpLanes / params.groups;
@@ -67,7 +67,7 @@ struct Combine {
   DEVICE bool prepares() const { return block::index() >= pullers_of(params); }
   DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
 
-  /// For one stage to be filled or emptied; all lanes of the warp learn the same.
+  /// Waits until a stage is filled or emptied.
   DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
     Awaited what{.phase = static_cast<uint32_t>(phase),
                  .rank = params.call.rank,
@@ -77,7 +77,7 @@ struct Combine {
   }
 };
 
-/// A group's ring.
+/// The ring of one group.
 struct CombineRing {
   Completion* full;   ///< [stages]
   Completion* empty;  ///< [stages]

@@ -1,13 +1,13 @@
-/// One warp of a combining block brings home the weights that lie beside the rows: small, so by
-/// ordinary loads, while the other warps are busy with the rows.
+/// Fetches the weights beside the rows: one warp of a pulling block uses ordinary loads, since they
+/// are small, while the other warps are busy with the rows.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/combine_shared.hpp"
 
 namespace tokenyard::throughput {
 
-/// The sum over the ranks that a token went to, in their order: a pick's weight is at home on one
-/// of them, and 0 on the others unless the caller made it something else.
+/// Sums a weight over the ranks that a token went to, in rank order: one of them holds the choice's
+/// expert, and the others have 0 unless the caller changed it.
 DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t choice) {
   const CombineParams& params = call.params;
   float sum = 0;

@@ -1,28 +1,28 @@
-/// The words that ranks tell each other, in one window a rank: written by its peers, read by
-/// itself.
+/// Control words that ranks exchange. Each rank has one window: its peers write it, only it reads
+/// it.
 ///
-///     hello[source]                       the source has started a call; which, of what rows, and
-///                                         where its buffer lies (which is thereby free, or
+///     ready[source]                       the source has started a call: which one, its row
+///                                         format, and where its buffer is (now writable or
 ///                                         readable)
 ///     count[source][block][destination]   rows that this block of the source sends there; every
-///                                         rank gets all of them, so slots need no second exchange
+///                                         rank gets all counts, so slots need no second exchange
 ///     expert[source][block][expert]       tokens of that block for an expert of this rank
 ///     refusal[source][block]              why a block refuses the call, if its counts say so
-///     finished[source][block]             that block has stored, or read, all that it will
+///     finished[source][block]             that block has completed its last store or load
 ///
-/// In a dispatch whose rows are grouped by expert as they come, also:
+/// A dispatch that groups rows by expert as they arrive also uses
 ///
-///     told[source][block]                 what travels beside that block's rows is here
-///     arrived[row]                        that received row is here
+///     published[source][block]            the metadata of that block's rows has arrived
+///     arrived[row]                        that received row has arrived
 ///
-/// In a combine whose rows come later than its hellos, the words of `arrived` are
+/// A combine whose rows become readable after its ready words reuses `arrived` as
 ///
 ///     prepared[token][source]             the row of that token can be read on the source
 ///
-/// Every word carries the epoch of its call, and nobody clears any. A word may be overwritten for
-/// the next call because no rank ends a call before every block of every rank has finished it, and
-/// a block finishes after it has read all it needs. Words are indexed by source block, so ranks may
-/// run with different numbers of blocks.
+/// Every word carries the epoch of its call and is never cleared. The next call may overwrite a
+/// word: no rank ends a call before every block of every rank has finished it, and a block finishes
+/// only after it has read all that it needs. Words are indexed by source block, so ranks may run
+/// with different numbers of blocks.
 #pragma once
 
 #include <cstddef>
@@ -35,19 +35,20 @@
 
 namespace tokenyard::throughput {
 
-/// What a hello consists of, each a Stamped of its own. `rows` is where rows begin, `beside` where
-/// what travels beside them ends (dispatch) or where the weights begin (combine).
+/// The words of ready[source], each a Stamped of its own. `rows` is where rows begin; `beside` is
+/// where the metadata ends (dispatch) or the weights begin (combine).
 enum class ReadyWord : uint32_t { call, route, format, scales, rows, places, beside };
 inline constexpr uint32_t kReadyWords = 7;
 
-/// Which call a rank has made. All ranks must make the same one.
+/// The call that a rank makes. All ranks must make the same one.
 enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine, dispatch_by_expert };
 
-/// Whether a combine brings weights home too. A rank that has neither rows nor tokens cannot tell.
+/// Whether a combine also returns weights. A rank with neither rows nor tokens cannot know:
+/// `either`.
 enum class Weights : uint32_t { without, with, either };
 
-/// ReadyWord::call: what must agree; and the source's number of blocks and, in a combine, whether
-/// its rows come later, as other words tell: neither needs to.
+/// ReadyWord::call. Kind and weights must agree among ranks. The number of blocks, and whether a
+/// combine's rows become readable later (`prepared` words), need not.
 struct CallWord {
   uint32_t bits;
   static constexpr uint32_t kBlocksMax = 0xffff, kComesLater = 1u << 31;
@@ -67,7 +68,7 @@ struct CallWord {
   }
 };
 
-/// ReadyWord::format: what a row is made of, which must agree.
+/// ReadyWord::format: the format of a row. Must agree among ranks.
 struct FormatWord {
   uint32_t bits;
   HOST_DEVICE static FormatWord of(ElementType type, uint32_t row_bytes) {
@@ -77,11 +78,11 @@ struct FormatWord {
   HOST_DEVICE uint32_t row_bytes() const { return bits & ~15u; }
 };
 
-/// ReadyWord::scales: what travels beside a row, which must agree.
+/// ReadyWord::scales: the scales of a row. Must agree among ranks.
 struct ScalesWord {
   uint32_t bits;
-  /// `unused`: exponents of the last word that no channel has, where they are packed; so that ranks
-  /// hear of it which cast with other groups of channels to as many words.
+  /// `unused`: exponents of the last word that belong to no channel, if exponents are packed.
+  /// Reveals ranks whose casts use other channel groups but the same number of words.
   HOST_DEVICE static ScalesWord of(uint32_t words, ScaleOrder order, ScaleType type,
                                    uint32_t unused = 0) {
     return {words << 5 | unused << 3 | static_cast<uint32_t>(type) << 1 |
@@ -94,29 +95,29 @@ struct ScalesWord {
 };
 inline constexpr uint32_t kScaleWordsMax = 1u << 24;
 
-/// Buffers are told by their distance from the arena's base in these units: what the arena aligns
-/// to, so that a word reaches a tebibyte.
+/// Unit of buffer offsets from the arena's base: the arena's alignment, so a word can address a
+/// tebibyte.
 inline constexpr uint32_t kOffsetUnit = 256;
 
-/// A count that says: no rows, this block has found a token that it refuses.
+/// Count of a block that sends no rows because it refuses one of its tokens.
 inline constexpr uint32_t kRefused = 0xffffffff;
 
-/// `overflow` and `format` are no token's: more rows would come to a rank than it has places for; a
-/// rank sends other rows or scales than rank 0.
+/// Reasons to refuse a call. `overflow` and `format` concern ranks, not tokens: a rank would
+/// receive more rows than it has places for; a rank's row format or scales differ from rank 0's.
 enum class RefusalKind : uint32_t { none, out_of_range, twice, overflow, format };
 
-/// Why a block refuses the call: the first of its tokens with an impossible expert id. Three
-/// stamped words, so that nothing hangs on the order in which they arrive.
+/// Why a block refuses the call: its first token with an invalid expert id. Each of the three words
+/// is stamped, so their order of arrival does not matter.
 struct Refusal {
   Stamped token_and_kind;  ///< token << 2 | kind
   Stamped id_low, id_high;
 };
 
-/// Where each word lies in a window. Host and kernels use this one type.
+/// Offset of each word in a window. Host and kernels share this type.
 struct ControlLayout {
   uint32_t ranks, blocks_max;
-  uint32_t local_experts_max;  ///< of a rank: words lie alike in all windows
-  uint32_t rows_max = 0;       ///< that a rank may receive in a call
+  uint32_t local_experts_max;  ///< largest over ranks, so that all windows have one layout
+  uint32_t rows_max = 0;       ///< rows that a rank may receive per call
 
   HOST_DEVICE size_t ready_word(uint32_t source, ReadyWord word) const {
     return (size_t{source} * kReadyWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
@@ -155,7 +156,7 @@ struct ControlLayout {
   HOST_DEVICE size_t finished_at() const { return refusals_at() + slots() * sizeof(Refusal); }
 };
 
-/// The windows of all ranks, as a kernel of one of them addresses their words.
+/// The windows of all ranks, as one rank's kernels address them.
 struct Control {
   Peers windows;
   ControlLayout layout;

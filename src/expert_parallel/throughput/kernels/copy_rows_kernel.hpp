@@ -1,13 +1,14 @@
-/// How a warp brings rows from an ordinary tensor to where peers read them: by bulk copies through
-/// a ring, which its first lane starts. (To pass them through the registers of summing warps takes
-/// twice as long: H200.)
+/// Copies rows from an ordinary tensor to where peers read them: by bulk copies through a ring,
+/// started by the first lane of a warp. (Copying through the registers of summing warps takes twice
+/// as long: H200.)
 #pragma once
 
 #include "expert_parallel/throughput/kernels/combine_shared.hpp"
 
 namespace tokenyard::throughput {
 
-/// Used by one lane. `Rows`: see sum_results_kernel.hpp; a second one runs ahead of it.
+/// Used by one lane. `Rows`: see sum_results_kernel.hpp; a second instance runs ahead for the
+/// loads.
 template <class Rows>
 class RowCopier {
  public:
@@ -18,7 +19,7 @@ class RowCopier {
         rows_(rows),
         ahead_(rows) {}
 
-  /// Returns once every copy is complete, or the call has failed and those that were started are.
+  /// Returns once every copy is complete; in a failed call, every copy already started.
   DEVICE void copy_all() {
     bool going = true;
     while (loaded_ < plan().stages && load_unit()) {
@@ -32,7 +33,7 @@ class RowCopier {
  private:
   DEVICE const StagePlan& plan() const { return results_.plan; }
 
-  /// Of a row's segments, in turn. False if there are no more.
+  /// Loads the next segment; returns false if there is none.
   DEVICE bool load_unit() {
     if (load_segment_ == 0 && !ahead_.next(load_row_)) return false;
     const uint32_t bytes = plan().bytes_of(load_segment_, results_.row_bytes);
@@ -45,7 +46,7 @@ class RowCopier {
     return true;
   }
 
-  /// False if the call has failed.
+  /// Stores the next loaded segment; returns false if the call has failed.
   DEVICE bool store_unit() {
     if (store_segment_ == 0) rows_.next(store_row_);
     if (!call_.await_stage(Phase::combine_load, ring_.full[storing_.stage], storing_.lap))
@@ -59,14 +60,15 @@ class RowCopier {
       store_segment_ = 0;
       stored_up_to_ = store_row_.place + 1;
     }
-    // All stages but the last one's have been read: that of the unit before it is free.
+    // Every stage but the last stored has been read, so the one before it is free.
     bulk::wait_read<1>();
     if (stored_ > 1) load_unit();
     if (stored_ % kOnTheirWay == 0) say_written();
     return true;
   }
 
-  /// Units that were stored when this was called before are complete by now, or soon.
+  /// Publishes the rows stored up to the previous call. kOnTheirWay units have been stored since,
+  /// so bulk::wait lets those stay in flight and returns as soon as the older ones are complete.
   DEVICE void say_written() {
     bulk::wait<kOnTheirWay>();
     rows_.written_up_to(said_next_);
@@ -80,7 +82,7 @@ class RowCopier {
     return ring_.stages + at.stage * plan().stage_bytes;
   }
 
-  static constexpr int kOnTheirWay = 4;  // Units.
+  static constexpr int kOnTheirWay = 4;  // Units in flight.
 
   const Combine& call_;
   const ResultsParams& results_;

@@ -1,5 +1,6 @@
-/// The counting: how many rows a block has for each rank, told to every rank, and what that makes
-/// of everybody's slots.
+/// Counting. Each block publishes how many rows it has for each rank, and each of its expert counts
+/// to the expert's rank; every block waits for all counts of its rank's window and computes its
+/// first row on each rank from them. A count carries the epoch and releases no other data.
 #pragma once
 
 #include "device/unroll.hpp"
@@ -9,8 +10,8 @@
 
 namespace tokenyard::throughput {
 
-/// By one lane: some picks of its token. They are counted, and a token that no rank may accept is
-/// noted; the first one of the block wins.
+/// Counts some choices of a lane's token. Notes a token that no rank may accept; the first one of
+/// the block wins.
 DEVICE void count_choices(const Dispatch& call, uint32_t token, const ChoicesHeld& choices,
                           uint32_t first) {
   const DispatchParams& params = call.params;
@@ -37,7 +38,7 @@ DEVICE void count_choices(const Dispatch& call, uint32_t token, const ChoicesHel
     call.refuse(token, RefusalKind::out_of_range);
 }
 
-/// Of 32 ranks from `first_rank` on, those that a pick's expert lives on.
+/// Returns, of 32 ranks from `first_rank` on, those that hold an expert of these choices.
 DEVICE uint32_t ranks_of_choices(const DispatchParams& params, const ChoicesHeld& choices,
                                  uint32_t first_rank) {
   uint32_t ranks = 0;
@@ -51,9 +52,9 @@ DEVICE uint32_t ranks_of_choices(const DispatchParams& params, const ChoicesHeld
   return ranks;
 }
 
-/// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail. The
-/// route, or what is held of it, becomes "nowhere", or the row's number among those of this warp's
-/// tokens.
+/// Counts the warp's tokens per rank and per expert into the tail. Called by each warp that moves
+/// no rows. Leaves in the route, or in its held part, -1 or the row's number among this warp's rows
+/// on that rank.
 DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
@@ -62,7 +63,7 @@ DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
     each_choices([&](const ChoicesHeld& choices, uint32_t first) {
       if (present) count_choices(call, token, choices, first);
     });
-    // A lane keeps a rank's count at a time: always the same lane the same rank's.
+    // Each lane keeps the count of one rank at a time, always of the same ranks.
     for (uint32_t first_rank = 0; first_rank < ranks; first_rank += kWarpLanes) {
       uint32_t goes_to = 0;
       each_choices([&](const ChoicesHeld& choices, uint32_t) {
@@ -76,7 +77,7 @@ DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
         const int32_t row =
             goes ? static_cast<int32_t>(earlier + population(going & lanes_below())) : -1;
         if (!present) {
-          // No token of this warp's.
+          // No such token in this warp.
         } else if (int32_t* const held = call.held_row(token, first_rank + i)) {
           *held = row;
         } else {
@@ -91,7 +92,7 @@ DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
     add<Order::relaxed, Scope::block>(call.tail.block_rows() + rank, rows[rank]);
 }
 
-/// The pick because of which a token is refused.
+/// Returns the choice for which a token is refused.
 DEVICE int64_t refused_id(const DispatchParams& params, uint32_t token, RefusalKind kind) {
   for (uint32_t choice = 0; choice < params.topk; ++choice) {
     const int64_t id = load_id(params, token, choice);
@@ -105,7 +106,7 @@ DEVICE int64_t refused_id(const DispatchParams& params, uint32_t token, RefusalK
   return Choice::kNone;
 }
 
-/// By one warp of a block that refuses: says why to every rank.
+/// Publishes to every rank why this block refuses the call. Called by one warp.
 DEVICE void publish_refusal(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const uint32_t token_and_kind = call.shared.refused_token;
@@ -114,7 +115,7 @@ DEVICE void publish_refusal(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < params.ranks; rank += kWarpLanes) {
     const Peer<Refusal> refusal = params.control.refusal(rank, params.rank, block::index());
     const auto say = [&](Stamped Refusal::*word, uint64_t value) {
-      // Relaxed: each word says which call it belongs to and speaks of nothing else.
+      // Relaxed: each word carries its epoch and releases no other data.
       store<Order::relaxed, Scope::sys>(refusal.at(word),
                                         Stamped{call.epoch, static_cast<uint32_t>(value)});
     };
@@ -124,8 +125,8 @@ DEVICE void publish_refusal(const Dispatch& call) {
   }
 }
 
-/// By all warps that move no rows, after they have met: every rank learns its counts, a rank of
-/// each of its experts its tokens. Relaxed: the words are all there is to see.
+/// Publishes the block's counts to every rank, and the tokens of each expert to its rank. Called by
+/// all warps that move no rows, after they have synchronized. Relaxed: words release no other data.
 DEVICE void publish_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
@@ -151,9 +152,9 @@ DEVICE void publish_counts(const Dispatch& call) {
   }
 }
 
-/// A block's count of rows for a rank, once it is here; or nothing (of an older epoch), if that
-/// source has no such block, as its hello says. Both are looked at together, since most of the time
-/// goes into looking. Relaxed: nothing but the words is read because of them.
+/// Waits for a block's count of rows for a rank. Returns a word of an older epoch if the source has
+/// no such block, as its ready word says. Loads both words together because latency dominates.
+/// Relaxed: neither releases other data.
 DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t source_block,
                            uint32_t destination, bool& known) {
   const CallParams& params = call.params.call;
@@ -173,8 +174,8 @@ DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t sourc
   return count;
 }
 
-/// By all warps that move no rows, which then meet: adds up what all blocks of all ranks send.
-/// Whether all that this thread waited for has come.
+/// Adds up what all blocks of all ranks send. Called by all warps that move no rows, which then
+/// synchronize. Returns false if a count that this thread awaits has not arrived.
 DEVICE bool gather_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
@@ -204,16 +205,16 @@ DEVICE bool gather_counts(const Dispatch& call) {
   return all_known;
 }
 
-/// Some of this rank's experts: `first`, `first + stride`, ...
+/// A subset of this rank's experts: `first`, `first + stride`, ...
 struct ExpertShare {
   uint32_t first = 0, stride = 1;
 };
 
-/// By a crew that knows the hellos: `body(slot, expert, tokens)` for each of some of this rank's
-/// experts and each block of each rank that has tokens for it. A slot is a rank and a block.
-/// Several words are asked for at a time: an answer takes a microsecond, and one after the other a
-/// block would need more of them than small calls take in all. Whether all that this thread waited
-/// for has come.
+/// Calls `body(slot, expert, tokens)` for each expert of the share and each block of each rank that
+/// has tokens for it; a slot is a rank and a block. Called by a thread group that knows the ready
+/// words. Several words are in flight at a time: a load takes a microsecond, and a block that
+/// loaded them one by one would need more than a small call takes in all. Returns false if a word
+/// that this thread awaits has not arrived.
 template <class Body>
 DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, ThreadGroup thread_group,
                                   Body body) {
@@ -221,7 +222,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
   const uint32_t words_a_slot = params.control.layout.local_experts_max;
-  // Threads beside one another read words beside one another, in as many lines as there are.
+  // Neighbouring threads read neighbouring words, in as many lines as fit.
   if (share.first >= local_experts) return true;
   const uint32_t experts = (local_experts - share.first - 1) / share.stride + 1;
   const uint32_t columns = std::min(experts, thread_group.size),
@@ -230,9 +231,9 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
   if (line >= lines) return true;
   constexpr uint32_t kAtOnce = 8;
   struct {
-    Peer<Stamped> words;  // of the expert, a slot after the other
-    uint32_t slot;        // the first that is asked for
-    uint32_t exist;       // a bit for each that is
+    Peer<Stamped> words;  // of the expert, one per slot
+    uint32_t slot;        // first slot of the batch
+    uint32_t exist;       // bit per slot of the batch that exists
   } asked{};
   bool all_here = true;
   for (uint32_t column = thread_group.index - line * columns; column < experts; column += columns) {
@@ -254,7 +255,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
         UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           if ((asked.exist >> i & 1) == 0) continue;
-          // Relaxed: nothing but the word is read because of it.
+          // Relaxed: the word releases no other data.
           seen[i] = load<Order::relaxed, Scope::sys>(
               asked.words + static_cast<std::ptrdiff_t>(asked.slot + i * lines) * words_a_slot);
         }
@@ -277,8 +278,8 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
   return all_here;
 }
 
-/// By one warp, after the block has met: notes a rank that has no places for its rows. All blocks
-/// of all ranks find the same.
+/// Notes a rank that lacks places for its rows. Called by one warp, after the block has
+/// synchronized. All blocks of all ranks find the same rank.
 DEVICE void find_overflow(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const uint32_t rows = call.tail.rows_on()[rank];

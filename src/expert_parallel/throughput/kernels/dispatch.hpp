@@ -1,17 +1,22 @@
-/// Dispatch for throughput: every row to each rank that holds one of its experts, straight to its
-/// final place, in one launch.
+/// Dispatch for throughput: sends each row to every rank that holds one of its experts, directly to
+/// its final place, in one launch.
 ///
-///     source rank, block b                               destination rank
+///     source rank, block b                            destination rank
 ///     counts its tokens per rank and expert
-///     ---- hello, counts (to every rank) ---------->     every block reads the counts of all
-///                                                        blocks of all ranks: now every slot is
-///     loads each row once into shared memory             known, by prefix sums
-///     ---- rows, ids, weights, source tokens ------>     lie where they belong
-///     ---- finished ------------------------------->     block 0 waits for all of them
+///     ---- ready words, counts (to every rank) --->   every block reads the counts of all blocks
+///                                                     of all ranks and computes every slot by
+///                                                     prefix sums
+///     loads each row once into shared memory
+///     ---- rows, ids, weights, source tokens ----->   in their final places
+///     ---- finished ------------------------------>   block 0 waits for all blocks of all ranks
 ///
-/// Rows lie by source rank, then source token, whatever the timing and the number of blocks. Remote
-/// bytes: a row once a rank that it goes to, and topk * 8 + 4 of metadata. One latency before rows
-/// move, one after.
+/// A block stores no row before it has every rank's ready words, which prove that the destination's
+/// buffer is free, and every count, which fixes the row's slot. The release of `finished` covers
+/// all that the block has stored.
+///
+/// Rows are ordered by source rank, then source token, whatever the timing and the number of
+/// blocks. Remote bytes per destination rank of a token: its row once, plus topk * 8 + 4 of
+/// metadata. One latency passes before rows move, and one after.
 #pragma once
 
 #include <cstdint>
@@ -27,49 +32,50 @@
 
 namespace tokenyard::throughput {
 
-/// How a rank's tokens are shared out. Block b counts, and owns, the b-th range of tokens_a_block;
-/// it moves the first tokens_kept of it, and the rest of all ranges is claimed by whoever has time,
-/// since the links serve blocks very unequally (one ends in half the time of another).
+/// Division of a rank's tokens. Block b counts and owns the b-th range of tokens_a_block tokens. It
+/// moves the first tokens_kept of them; blocks claim the rest of all ranges dynamically, since the
+/// links serve blocks very unequally (one may finish in half the time of another).
 struct Shares {
   uint32_t tokens_a_block;
-  uint32_t tokens_a_step;  ///< a warp looks at these at once, a lane an expert: 32 / topk, or 1
+  uint32_t tokens_a_step;  ///< tokens per step of a warp, one lane per choice: 32 / topk, or 1
   uint32_t tokens_kept;
-  uint32_t claims;  ///< of kTokensAClaim tokens, in all
-  bool in_order;    ///< nothing is kept, and claims take the rank's tokens one after the other
+  uint32_t claims;  ///< claims in all, of kTokensAClaim tokens each
+  bool in_order;    ///< no tokens are kept; claims take the rank's tokens in order
 };
 inline constexpr uint32_t kTokensAClaim = 2;
 
-/// The first warps of a block move rows, each with a ring of its own: to issue the copies of a row
+/// The first warps of a block move rows, each through its own ring: issuing the copies of a row
 /// takes one warp 0.65 us (H200), in which a multiprocessor could store two rows of 14 KB. The
-/// other warps count tokens, then do all else.
+/// other warps count tokens, then do everything else.
 inline constexpr uint32_t kMoversMax = 8;
-inline constexpr uint32_t kDispatchStagesMax = 64;  ///< of all movers
+inline constexpr uint32_t kDispatchStagesMax = 64;  ///< over all movers
 
-/// Rows of the first tokens that a block keeps, which are the first that move, are known to it from
-/// shared memory: so many words of it.
+/// Words of shared memory for the routes of the first tokens that a block keeps, which move first.
 inline constexpr uint32_t kHeldRows = 512;
 
 struct DispatchParams {
-  CallParams call;            ///< kind dispatch_again on a known route; nothing is counted then
+  CallParams call;            ///< kind dispatch_again: the route is reused and nothing is counted
   const std::byte* x;         ///< [tokens, row_bytes]
   const std::byte* scales;    ///< [tokens, scale words], or null
   const void* topk_idx;       ///< [tokens, topk] int64 or int32
-  const float* topk_weights;  ///< [tokens, topk], or null: every weight is 1
+  const float* topk_weights;  ///< [tokens, topk]; null: every weight is 1
   bool idx_is_int64;
   uint32_t tokens, topk, row_bytes;
-  uint32_t experts, local_experts;  ///< local: of this rank
-  ExpertPartition partition;        ///< of the experts among the ranks
+  uint32_t experts, local_experts;  ///< local: those of this rank
+  ExpertPartition partition;        ///< division of experts among ranks
   Shares shares;
   uint32_t movers;
-  uint32_t tokens_held;  ///< of each block: those of kHeldRows; none on a known route
-  StagePlan plan;        ///< of each mover
-  RouteTable table;      ///< made, or used again
-  int32_t* route;        ///< [tokens, ranks], in it: row on that rank, or -1
-  bool awaited;          ///< by this rank's host, who asks the record whether the call is refused
+  uint32_t tokens_held;  ///< tokens per block with routes in shared memory (kHeldRows); 0 on a
+                         ///< reused route
+  StagePlan plan;        ///< per mover
+  RouteTable table;      ///< written here, or reused
+  int32_t* route;        ///< [tokens, ranks], part of `table`: row on that rank, or -1
+  bool awaited;          ///< this rank's host waits for the counts record, which also reports a
+                         ///< refusal
   CountsRecord* record;
   Readiness readiness;
 
-  /// Of a rank with places for `rows` rows.
+  /// Returns the layout on a rank with places for `rows` rows.
   HOST_DEVICE ReceivedLayout received(uint32_t rows) const {
     return {.rows = rows,
             .row_bytes = row_bytes,
@@ -79,11 +85,11 @@ struct DispatchParams {
   }
 };
 
-/// What travels beside rows.
+/// Metadata and scales that accompany rows.
 enum class Place : uint32_t { ids, weights, sources, scales };
 inline constexpr uint32_t kPlaces = 4;
 
-/// Where each rank wants it, from the base of its arena in kOffsetUnit, in shared memory.
+/// Where each rank wants them: offsets from the base of its arena in kOffsetUnit, in shared memory.
 struct Places {
   uint32_t* words;  ///< [kPlaces][ranks]
   uint32_t ranks;
@@ -107,32 +113,32 @@ struct DispatchTail {
             .stages_bytes = params.movers * params.plan.stages * params.plan.stage_bytes};
   }
   HOST_DEVICE std::byte* stages() const { return base; }
-  /// [warps][ranks]: rows of a warp's tokens for each rank.
+  /// [warps][ranks]: rows of the warp's tokens per rank.
   HOST_DEVICE uint32_t* warp_rows(uint32_t warp) const { return words() + warp * ranks; }
-  /// [warps][ranks]: rows of the tokens of earlier warps for each rank.
+  /// [warps][ranks]: rows of earlier warps' tokens per rank.
   HOST_DEVICE uint32_t* earlier_rows(uint32_t warp) const {
     return warp_rows(warps) + warp * ranks;
   }
-  /// [ranks]: rows of the block's tokens for each rank.
+  /// [ranks]: rows of the block's tokens per rank.
   HOST_DEVICE uint32_t* block_rows() const { return earlier_rows(warps); }
-  /// [experts]: tokens of the block.
+  /// [experts]: the block's tokens per expert.
   HOST_DEVICE uint32_t* expert_tokens() const { return block_rows() + ranks; }
-  /// [local experts]: tokens of all blocks of all ranks (block 0).
+  /// [local experts]: tokens from all blocks of all ranks (block 0).
   HOST_DEVICE uint32_t* expert_sums() const { return expert_tokens() + experts; }
-  /// [ranks]: the block's first row there.
+  /// [ranks]: first row of this block on each rank.
   HOST_DEVICE uint32_t* first_rows() const { return expert_sums() + local_experts; }
-  /// [ranks]: rows that come from there.
+  /// [ranks]: rows received from each rank.
   HOST_DEVICE uint32_t* rows_from() const { return first_rows() + ranks; }
-  /// [ranks]: rows that a rank receives in all.
+  /// [ranks]: rows that each rank receives in all.
   HOST_DEVICE uint32_t* rows_on() const { return rows_from() + ranks; }
   HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
   HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
   HOST_DEVICE ReadyWords ready_words() const { return {waits().words + kWaitWords * ranks, ranks}; }
-  /// [tokens held][ranks]: as RouteTable::rows. Beyond the words that begin as zero.
+  /// [tokens_held][ranks]: as RouteTable::rows. Follows the words that start as zero.
   HOST_DEVICE int32_t* held_rows() const {
     return reinterpret_cast<int32_t*>(words() + word_count());
   }
-  /// From warp_rows to the hellos: words that begin as zero.
+  /// From warp_rows to the ready words: words that start as zero.
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
     return 2 * warps * ranks + experts + local_experts +
@@ -142,7 +148,7 @@ struct DispatchTail {
 };
 
 inline constexpr uint32_t kDispatchThreadsMax = 512;
-inline constexpr uint32_t kDispatchWarpsMin = 2;  ///< one that moves rows, one for all else
+inline constexpr uint32_t kDispatchWarpsMin = 2;  ///< one that moves rows, one for everything else
 
 DECLARE_KERNEL(dispatch_kernel, DispatchParams);
 

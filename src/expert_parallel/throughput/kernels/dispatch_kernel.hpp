@@ -1,4 +1,4 @@
-/// The dispatch kernel; dispatch.hpp tells how it works.
+/// The dispatch kernel. See dispatch.hpp for the protocol.
 #pragma once
 
 #include "device/apart.hpp"
@@ -9,9 +9,9 @@ namespace tokenyard::throughput {
 
 using Mover = RowMover<Arrivals::by_block>;
 
-/// By all warps that move no rows.
+/// Called by all warps that move no rows.
 DEVICE void move_metadata(const Dispatch& call) {
-  // Not before movers may begin: they need no places.
+  // Not before the block synchronizes: movers need no places and must not wait for them.
   if (warp::index() == call.last_other()) find_places(call);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
   if (call.params.call.kind == CallKind::dispatch_again) {
@@ -26,7 +26,8 @@ DEVICE void move_metadata(const Dispatch& call) {
   mark_padding(call);
 }
 
-/// By the whole block. Whether this warp, as far as it knows, has done its part.
+/// Does this warp's part; returns false if this warp knows that the call has failed. Called by the
+/// whole block.
 DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
   const CallParams& params = call.params.call;
   if (!call.moves_rows()) {
@@ -46,7 +47,7 @@ DEVICE void dispatch(const DispatchParams& params) {
   tail.base = block::shared_tail<DispatchShared>();
   const CallDeadline deadline(params.call.wait_context);
   const bool counts = params.call.kind != CallKind::dispatch_again;
-  // The first looks at memory are made together: they take longer than all that is done meanwhile.
+  // These loads and those of begin_call overlap: each takes longer than the work in between.
   TokenChoices choices(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
   ready_shared_memory(params, shared, tail);
   if (!begin_call(params.call, shared.call, deadline)) return;
@@ -61,11 +62,11 @@ DEVICE void dispatch(const DispatchParams& params) {
     sound = count(call, choices);
   const bool known = !block::any(!sound);
   if (thread::index() == 0) note(params.call, shared.call, Moment::known);
-  // Not by a thread that others wait for.
+  // By a thread that no other waits for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
 
   const bool routed = known && find_routes(call, choices.tokens());
-  // Nobody may believe that a block has finished which has not.
+  // A block that has not done its part must not signal that it has finished.
   if (block::any(!move(call, mover, routed))) return;
   say_finished(params.call, shared.call, ThreadGroup::of_block());
   if (counts && routed) keep_counts(call, experts_summed(call));

@@ -1,5 +1,5 @@
-/// What the phases of a dispatch share: the block's shared memory, and the call as a thread sees
-/// it.
+/// State that the phases of a dispatch share: the block's shared memory, and the call as one thread
+/// sees it.
 #pragma once
 
 #include "device/apart.hpp"
@@ -14,18 +14,18 @@ inline constexpr uint32_t kNothingRefused = 0xffffffff;
 
 /// Barriers of the dispatch kernel; 0 is block::sync()'s.
 enum class DispatchBarrier : uint32_t {
-  experts_summed = 1,  ///< among the warps of block 0 that move no rows
-  counted = 2,         ///< among the warps that move no rows; also when they know places
-  greeted = 3,         ///< among the movers
+  experts_summed = 1,  ///< warps of block 0 that move no rows
+  counted = 2,         ///< warps that move no rows: after counting, and once places are known
+  greeted = 3,         ///< movers: ready words have arrived
 };
 
 struct DispatchShared {
   CallShared call;
   Completion full[kDispatchStagesMax];  ///< [movers][stages]
-  uint32_t refused_token;   ///< token << 2 | RefusalKind of this block's first bad token
-  uint32_t refusing_block;  ///< the first of all ranks' blocks that refuses, as source and block
-  uint32_t full_rank;       ///< the first that more rows would come to than it has places for
-  uint32_t differing_rank;  ///< the first that sends other rows or scales than rank 0
+  uint32_t refused_token;               ///< token << 2 | RefusalKind of the block's first bad token
+  uint32_t refusing_block;  ///< first block of all ranks that refuses, as a slot (source and block)
+  uint32_t full_rank;       ///< first rank that would receive more rows than it has places for
+  uint32_t differing_rank;  ///< first rank whose row format or scales differ from rank 0's
 };
 
 struct Dispatch {
@@ -37,11 +37,11 @@ struct Dispatch {
 
   DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
   DEVICE bool moves_rows() const { return warp::index() < params.movers; }
-  /// Of the warps that move no rows, the first.
+  /// Returns the first warp that moves no rows.
   DEVICE uint32_t first_other() const { return params.movers; }
-  /// Of them, the last, which has the fewest tokens: of small calls, none.
+  /// Returns the last such warp, which has the fewest tokens: none in small calls.
   DEVICE uint32_t last_other() const { return block::threads() / kWarpLanes - 1; }
-  /// Threads of the warps that move no rows; they alone ask.
+  /// The threads of the warps that move no rows. Only these may call it.
   DEVICE ThreadGroup others() const {
     const uint32_t movers = params.movers * kWarpLanes;
     return {thread::index() - movers, block::threads() - movers};
@@ -51,7 +51,8 @@ struct Dispatch {
            shared.differing_rank != kNothingRefused;
   }
 
-  /// The row of a token of this block's, or of any token, on a rank: null if it is not held.
+  /// Returns the entry in shared memory of a token's row on a rank, or null if it is not held
+  /// there.
   DEVICE int32_t* held_row(uint32_t token, uint32_t rank) const {
     const uint32_t place = token - block::index() * params.shares.tokens_a_block;
     return place < params.tokens_held ? tail.held_rows() + place * tail.ranks + rank : nullptr;
@@ -62,8 +63,8 @@ struct Dispatch {
                                             token << 2 | static_cast<uint32_t>(kind));
   }
 
-  /// A word that a block of `source` writes in our window, once it is this call's. Relaxed: nothing
-  /// but the word is read because of it.
+  /// Waits for a word that a block of `source` writes into our window in this call. Relaxed: it
+  /// releases no other data.
   DEVICE Stamped await_word(Phase phase, uint32_t source, Peer<Stamped> word) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
     Stamped seen{};

@@ -1,5 +1,5 @@
-/// The fetching warp of a group: brings the rows of the group's tokens into its ring, a lane a
-/// rank.
+/// The fetching warp of a group: loads the rows of the group's tokens into its ring, one lane per
+/// rank. A stage is refilled only after `empty` proves that every summing lane has read it.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/pull_order_kernel.hpp"
@@ -12,14 +12,14 @@ DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
       .template as<const std::byte>();
 }
 
-/// Whether a rank's rows of this rank's tokens are told of one by one. A rank reads its own from
-/// where they lie, unless they are yet to be summed.
+/// Returns whether a rank signals its rows of this rank's tokens one by one. A rank reads its own
+/// rows in place, unless they must first be summed.
 DEVICE bool come_later(const Combine& call, uint32_t rank) {
   if (rank != call.params.call.rank) return call.ready_words().call(rank).comes_later();
   return call.params.preparation.blocks != 0 && call.params.preparation.of_own_tokens;
 }
 
-/// What is fetched at once: of a token's segment, the rows that some ranks hold.
+/// One step of fetching: the rows of one segment of a token on some ranks.
 struct CombineStep {
   uint32_t token, segment, first_rank;
 
@@ -29,29 +29,29 @@ struct CombineStep {
   }
 };
 
-/// A row of a token, or none.
+/// A row of a token on a rank, or none.
 struct RankedRow {
   uint32_t token = 0, rank = 0;
   int32_t row = -1;
 };
 
-/// The row that the rank of a turn holds.
+/// Returns the row on the rank of a turn.
 DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t token, uint32_t turn) {
   if (turn >= params.call.ranks) return {};
   const size_t of_token = size_t{token} * params.call.ranks;
   const uint32_t rank =
       params.order == nullptr ? turn : load_cached(params.order + of_token + turn);
-  // Who asks for an order may have made a mistake: no such rank has a row.
+  // The caller's order may be invalid: such a rank has no row.
   if (rank >= params.call.ranks) return {};
   return {.token = token, .rank = rank, .row = load_cached(params.route + of_token + rank)};
 }
 
-/// The rows of a group's coming steps, each once it can be read. As many steps are looked at
-/// together as have a lane for each rank: routes lie in memory, and so do the words that tell of
-/// rows that come later, and to wait for all of them takes no longer than to wait for one.
+/// The rows of a group's next steps, each returned once it can be read. As many steps are loaded
+/// together as there are groups of lanes with one lane per rank: routes and `prepared` words are in
+/// memory, and waiting for all of them takes no longer than waiting for one.
 class ComingRows {
  public:
-  /// By every warp, but only one that fetches looks.
+  /// Called by every warp; only a fetching warp loads routes.
   DEVICE ComingRows(const Combine& call, const CombineWarp& mine)
       : call_(call),
         looks_(mine.group < call.params.groups && mine.fetches() && !call.prepares()),
@@ -65,8 +65,8 @@ class ComingRows {
     look_ahead();
   }
 
-  /// The next step, and this lane's row of it. By all lanes; false if there are no more, or the
-  /// call has failed.
+  /// Finds the next step and this lane's row of it. Called by all lanes. Returns false if there is
+  /// none or the call has failed.
   DEVICE bool next(CombineStep& step, RankedRow& row) {
     if (used_ == now_.steps && !go_on()) return false;
     const uint32_t first = used_ * ranks_;
@@ -85,9 +85,9 @@ class ComingRows {
   DEVICE bool failed() const { return failed_; }
 
  private:
-  /// Of this lane: the step, and the rank's row.
+  /// This lane's step and row.
   struct Look {
-    uint32_t steps = 0;  ///< of all lanes
+    uint32_t steps = 0;  ///< over all lanes
     CombineStep step{};
     RankedRow row;
   };
@@ -101,7 +101,8 @@ class ComingRows {
     if (!warp::any(later)) return true;
     failed_ = !warp::all(!later || await_row());
     if (failed_) return false;
-    // From the words that lanes have seen across to the copies that other lanes start.
+    // Orders the rows that lanes have acquired, shared by the warp barrier, before the async copies
+    // of other lanes.
     warp::sync();
     fence_async();
     return true;
@@ -127,7 +128,8 @@ class ComingRows {
     at_ += coming_.steps;
   }
 
-  /// Acquire: the row.
+  /// Waits until this lane's row is prepared. Acquire: orders the peer's stores of the row before
+  /// our copy.
   DEVICE bool await_row() const {
     const CallParams& params = call_.params.call;
     Awaited what{.phase = static_cast<uint32_t>(Phase::combine_results),
@@ -142,17 +144,17 @@ class ComingRows {
 
   const Combine& call_;
   const bool looks_;
-  const uint32_t ranks_, turns_;           // Ranks of a step; steps of a token's segment.
-  const uint32_t steps_of_token_, steps_;  // steps_: that are looked at together, at most.
+  const uint32_t ranks_, turns_;           // Ranks per step; steps per segment of a token.
+  const uint32_t steps_of_token_, steps_;  // steps_: most steps loaded together.
   PullOrder order_;
-  TokenRun run_{};   // Of which steps are looked at,
-  uint32_t at_ = 0;  // and how many have been.
+  TokenRun run_{};   // Tokens whose steps are being loaded,
+  uint32_t at_ = 0;  // and how many of the steps have been.
   Look now_, coming_;
-  uint32_t used_ = 0;  // Steps of now_.
+  uint32_t used_ = 0;  // Steps of now_ that next() has returned.
   bool failed_ = false;
 };
 
-/// By all lanes: whether so many stages from `at` on have been summed.
+/// Waits until `stages` stages from `at` on have been summed. Called by all lanes.
 DEVICE bool await_summed(const Combine& call, const CombineRing& ring, RingPosition at,
                          uint32_t stages) {
   return await_free(at, stages, call.params.plan.stages, [&](uint32_t stage, uint32_t lap) {
@@ -160,13 +162,13 @@ DEVICE bool await_summed(const Combine& call, const CombineRing& ring, RingPosit
   });
 }
 
-/// Of a free stage: what will be in it.
+/// Describes the content of a free stage to the summing warps.
 DEVICE void name(const CombineRing& ring, uint32_t stage, const StagedRow& staged) {
   ring.staged[stage] = staged;
   ring.named[stage].arrive();
 }
 
-/// Starts the load of one row's segment into a free stage.
+/// Starts loading one segment of a row into a free stage.
 DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const RankedRow& row,
                       const StagedRow& staged, RingPosition at) {
   name(ring, at.stage, staged);
@@ -189,8 +191,8 @@ DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const Ranked
     bulk::load(stage, rows_on(call, row.rank) + static_cast<std::ptrdiff_t>(offset), bytes, full);
 }
 
-/// By all lanes: a step's rows into the next stages, a lane a row. A step without rows has a stage,
-/// too, so that who sums hears of its token.
+/// Loads a step's rows into the next stages, one lane per row. Called by all lanes. A step without
+/// rows takes a stage too, so that the summing warps learn of its token.
 DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const CombineStep& step,
                        const RankedRow& row, RingPosition& at) {
   const uint32_t rows = warp::ballot(row.row >= 0), wanted = rows == 0 ? 1 : rows;
@@ -204,7 +206,8 @@ DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const Combi
       .begins = step.begins_segment() && earlier == 0,
       .ends = step.ends_segment(call.params) && last,
   };
-  // A step fits the ring, so stages of earlier steps are waited for only, never this warp's own.
+  // A step fits in the ring, so this waits only for stages of earlier steps, never for this step's
+  // own.
   if (!await_summed(call, ring, at, population(wanted))) return false;
   RingPosition my_stage = at;
   my_stage.advance(population(earlier), call.params.plan.stages);
@@ -213,7 +216,7 @@ DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const Combi
   return true;
 }
 
-/// By all lanes: whether every load of a ring that has come to `end` has landed.
+/// Waits until every load of a ring filled up to `end` has landed. Called by all lanes.
 DEVICE bool await_loads(const Combine& call, const CombineRing& ring, RingPosition end) {
   static_assert(kStagesMax <= kWarpLanes);
   const uint32_t stage = warp::lane();
@@ -222,11 +225,13 @@ DEVICE bool await_loads(const Combine& call, const CombineRing& ring, RingPositi
   return call.await_stage(Phase::combine_load, ring.full[stage], lap);
 }
 
-/// Returns once every load has landed, or the call has failed and those that were started have:
-/// whether all rows are here. Then those who sum have still to be told that no more will come.
+/// Fetches all rows; returns once every load has landed. Returns false if the call has failed, once
+/// the loads already started have landed. The summing warps must still be told that no row follows
+/// (say_over).
 DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows& coming,
                        RingPosition& at) {
-  // The peers' ordinary stores to their rows, of which their hellos told, come before the copies.
+  // Orders the peers' ordinary stores of their rows, acquired with their ready words, before our
+  // async copies.
   fence_async();
   CombineStep step;
   RankedRow row;
@@ -239,7 +244,7 @@ DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows&
   return false;
 }
 
-/// By all lanes, after the last row.
+/// Tells the summing warps that no row follows. Called by all lanes.
 DEVICE void say_over(const Combine& call, const CombineRing& ring, RingPosition at) {
   if (await_summed(call, ring, at, 1) && warp::lane() == 0)
     name(ring, at.stage, StagedRow{.over = true});

@@ -1,12 +1,12 @@
-/// What travels beside the rows: expert ids as the receiver knows them, weights, source tokens.
+/// Sends the metadata of rows: expert ids as local ids of the receiver, weights, source tokens.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/counts_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// By one warp, before those meet who ask: where each rank wants what travels beside its rows, from
-/// the number of rows that it has places for.
+/// Computes where each rank wants its metadata and scales from the rows that it has places for.
+/// Called by one warp, before the threads that use it synchronize.
 DEVICE void find_places(const Dispatch& call) {
   const uint32_t* const rows_on = call.params.call.kind == CallKind::dispatch_again
                                       ? call.params.table.rows_on()
@@ -32,8 +32,8 @@ DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
   return (call.params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(at)).template as<T>();
 }
 
-/// By one warp, of 32 picks of each token. Rank after rank, since the rows of neighbouring tokens
-/// on one rank are neighbours: a warp's stores fill whole lines.
+/// Sends 32 choices of each token. Called by each warp that moves no rows. Goes rank by rank: rows
+/// of neighbouring tokens on one rank are neighbours, so a warp's stores fill whole lines.
 DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_choice) {
   const DispatchParams& params = call.params;
   const uint32_t ranks = params.call.ranks;
@@ -53,7 +53,7 @@ DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_choice) {
       const int32_t row = params.route[size_t{choice.token} * ranks + rank];
       if (row < 0) continue;
       const auto at = static_cast<std::ptrdiff_t>(size_t(row) * params.topk + lane.choice);
-      // Weak: `finished` says that they have arrived.
+      // Weak: the release of `finished` publishes them.
       store<Order::weak, Scope::sys>(place_on<int32_t>(call, Place::ids, rank) + at,
                                      home == rank ? local : -1);
       store<Order::weak, Scope::sys>(place_on<float>(call, Place::weights, rank) + at,
@@ -65,13 +65,14 @@ DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_choice) {
   });
 }
 
-/// By one warp that moves no rows.
+/// Called by each warp that moves no rows.
 DEVICE void send_metadata(const Dispatch& call) {
   for (uint32_t first = 0; first < call.params.topk; first += kWarpLanes)
     send_metadata_of(call, first);
 }
 
-/// By all warps that move no rows: marks this rank's places that no row comes to, a block a share.
+/// Marks this rank's places that receive no row; each block takes a share. Called by all warps that
+/// move no rows.
 DEVICE void mark_padding(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const uint32_t rank = params.call.rank, topk = params.topk;

@@ -1,13 +1,14 @@
-/// Moving rows: each is loaded once into a stage of shared memory and stored from there to its row
-/// on every rank that wants it, a lane a rank. The newest stages of a mover's ring are being loaded
-/// while the `lag` oldest may still be read by stores.
+/// Moves rows: each is loaded once into a stage of shared memory and stored from there to its row
+/// on every destination, one lane per rank. The newest stages of a mover's ring are being loaded
+/// while stores may still read the `lag` oldest.
 ///
 ///     stage   | stored, maybe still read |  next to be stored  | loading ...    |
 ///             |<--------- lag ---------->|<----- stages - lag ----------------->|
 ///
-/// Where rows are grouped by expert as they come, those of the own rank are left where they are,
-/// and each of the others is told to have arrived: a few at a time, since to tell takes as long as
-/// the stores before it are under way.
+/// A stage is reloaded only after wait_read proves that its stores have read it. If rows are
+/// grouped by expert as they arrive, this rank's own rows stay where they are and each other row is
+/// signalled with `arrived`, a few at a time: a signal must wait until the stores before it are
+/// complete.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/token_supply_kernel.hpp"
@@ -15,10 +16,10 @@
 
 namespace tokenyard::throughput {
 
-/// Who tells that rows have arrived: each block in the end, or its movers as they go.
+/// How arrivals are signalled: by each block when it finishes, or by its movers as they go.
 enum class Arrivals : uint8_t { by_block, by_row };
 
-/// One mover's work. A unit is one segment of one token's row.
+/// The work of one mover. A unit is one segment of one token's row.
 template <Arrivals arrivals = Arrivals::by_block>
 class RowMover {
  public:
@@ -29,7 +30,7 @@ class RowMover {
                 size_t{warp::index()} * params.plan.stages * params.plan.stage_bytes),
         supply_(params) {}
 
-  /// Starts loading the block's own rows, before anybody knows where they go.
+  /// Starts loading the block's own rows before their destinations are known.
   DEVICE void load_own() {
     while (loaded_ < params_.plan.stages && (segment_ != 0 || supply_.has_own())) {
       if (segment_ == 0) token_ = supply_.next_own();
@@ -37,8 +38,8 @@ class RowMover {
     }
   }
 
-  /// Moves all rows of the supply; returns once their stores are complete. False if the call has
-  /// failed instead: then loads may be under way.
+  /// Moves all rows of the supply; returns once their stores are complete. Returns false if the
+  /// call has failed: loads may still be in flight then.
   DEVICE bool move_all(const Dispatch& call) {
     first_rank_ = rank_at(warp::lane());
     if (warp::lane() < destinations()) first_rows_ = rows_on(call, first_rank_);
@@ -57,33 +58,33 @@ class RowMover {
         warp::sync();
         more = load_next(call);
       }
-      // Ahead of its use: the next unit's row is on its way while its load is awaited.
+      // Loads the next unit's row number while its data is awaited.
       if (stored + 1 < loaded_) row = row_on_first_rank(call, at.stage);
     }
-    // Asked before the last stores are complete, since the answer takes as long as they do.
+    // Checked before the last stores are complete, so that the two latencies overlap.
     const bool failed = call.deadline.failed();
     bulk::wait<0>();
     if constexpr (arrivals == Arrivals::by_row) publish_arrived(call, stored_ - published_);
-    // Lanes may have been answered differently, and let_go is for whole warps.
+    // Lanes may have seen different answers, and let_go needs the whole warp.
     return warp::all(!failed);
   }
 
-  /// After move_all: the stage that is next, for who goes on with the ring.
+  /// Returns the next stage after move_all, for code that continues with the ring.
   DEVICE RingPosition position() const { return loading_; }
 
-  /// For a call that will not move its rows.
+  /// Waits for loads in flight in a call that will not move its rows.
   DEVICE void let_go() const {
     if (warp::lane() == 0) let_loads_land(full_, loading_, params_.plan.stages);
     warp::sync();
   }
 
  private:
-  /// Units whose stores may be on their way when those before them are told to have arrived, and
-  /// how many are told at once.
+  /// Units whose stores may be in flight while those before them are signalled, and units per
+  /// signal.
   static constexpr uint32_t kOnTheirWay = 4, kPublishedAtOnce = 4;
   static constexpr uint32_t kNoToken = 0xffffffff;
 
-  /// Ranks that are stored to: the turns below.
+  /// Number of ranks to store to: the turns below.
   DEVICE uint32_t destinations() const {
     return params_.call.ranks - (arrivals == Arrivals::by_row ? 1 : 0);
   }
@@ -122,7 +123,7 @@ class RowMover {
     return warp::all(wait_until(call.deadline, what, [&] { return full.done(at.parity()); }));
   }
 
-  /// Neighbours first, this rank last, so that ranks do not all store to the same one.
+  /// Neighbours first, this rank last, so that the ranks' stores spread over destinations.
   DEVICE uint32_t rank_at(uint32_t turn) const {
     const uint32_t rank = params_.call.rank + 1 + turn;
     return rank < params_.call.ranks ? rank : rank - params_.call.ranks;
@@ -138,7 +139,7 @@ class RowMover {
     return held != nullptr ? *held : params_.route[size_t{token} * params_.call.ranks + rank];
   }
 
-  /// For the unit in a stage, this lane's row on the rank of its first turn, or -1.
+  /// Returns this lane's row on the rank of its first turn for the unit in a stage, or -1.
   DEVICE int32_t row_on_first_rank(const Dispatch& call, uint32_t stage) const {
     const uint32_t token = warp::shuffle(held_token_, stage);
     return warp::lane() < destinations() ? row_of(call, token, first_rank_) : -1;
@@ -162,7 +163,8 @@ class RowMover {
     bulk::commit();
   }
 
-  /// The unit in a stage has been stored: those some way before it may be complete by now.
+  /// Records that the unit in a stage has been stored, and signals older units once enough are
+  /// pending.
   DEVICE void note_stored(const Dispatch& call, uint32_t stage) {
     const uint32_t token = warp::shuffle(held_token_, stage);
     const bool whole = warp::shuffle(held_segment_, stage) + 1 == params_.plan.segments;
@@ -173,8 +175,9 @@ class RowMover {
     publish_arrived(call, kPublishedAtOnce);
   }
 
-  /// Of the oldest `units` that are not told yet, whose stores are complete: each lane tells of
-  /// those that it has stored itself. The fence publishes them with the words after it.
+  /// Signals the oldest `units` units not signalled yet, whose stores are complete. Each lane
+  /// signals the rows that it stored itself. The fence orders those stores before the relaxed
+  /// `arrived` words.
   DEVICE void publish_arrived(const Dispatch& call, uint32_t units) {
     fence<Scope::sys>();
     for (const uint32_t end = published_ + units; published_ < end; ++published_) {
@@ -194,16 +197,16 @@ class RowMover {
   Completion* const full_;   // [stages]
   std::byte* const stages_;  // [stages][stage_bytes]
   TokenSupply supply_;
-  RingPosition loading_;       // Of the next unit to be loaded.
+  RingPosition loading_;       // Next unit to be loaded.
   uint32_t loaded_ = 0;        // Units so far.
-  uint32_t token_ = 0;         // The next unit's,
-  uint32_t segment_ = 0;       // with its segment; 0 when the token is yet to come.
-  uint32_t held_token_ = 0;    // Of the unit in stage warp::lane(),
-  uint32_t held_segment_ = 0;  // with its segment.
-  uint32_t first_rank_ = 0;    // This lane's first turn.
+  uint32_t token_ = 0;         // Token of the next unit,
+  uint32_t segment_ = 0;       // and its segment; 0: the token is yet to be drawn.
+  uint32_t held_token_ = 0;    // Token of the unit in stage warp::lane(),
+  uint32_t held_segment_ = 0;  // and its segment.
+  uint32_t first_rank_ = 0;    // Rank of this lane's first turn.
   Peer<std::byte> first_rows_;
-  uint32_t stored_ = 0, published_ = 0;  // Units; only where arrivals are told by row.
-  uint32_t stored_token_ = kNoToken;     // Of the last such unit with this lane's number.
+  uint32_t stored_ = 0, published_ = 0;  // Units; only if arrivals are signalled by row.
+  uint32_t stored_token_ = kNoToken;     // Token of the last stored unit with this lane's index.
 };
 
 }  // namespace tokenyard::throughput

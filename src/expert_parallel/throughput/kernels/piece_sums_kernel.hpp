@@ -1,5 +1,5 @@
-/// Sixteen bytes of a row as numbers: what the element types that can be added up have to say. Sums
-/// are fp32, whatever the type, and are rounded to it once, to nearest even.
+/// Sixteen bytes of a row as numbers, per element type that can be summed. Sums are fp32 whatever
+/// the type, and are rounded to it once, to nearest even.
 #pragma once
 
 #include <bit>
@@ -40,7 +40,7 @@ struct Fp32Piece {
   }
 };
 
-/// The sums of one piece, in registers.
+/// Sums of one piece, in registers.
 template <class Piece>
 struct PieceSums {
   float sums[Piece::kValues];

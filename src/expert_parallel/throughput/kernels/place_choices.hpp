@@ -1,9 +1,9 @@
-/// From experts as a model numbers them to the places that hold them: every pick of a token becomes
-/// one of the places where its expert lives. No other rank takes part.
+/// Replaces the model's expert ids with places that hold the experts: each choice of a token
+/// becomes one place of its expert. Involves no other rank.
 ///
-/// An expert with several places is a hot one: tokens take them in turn, by their index and rank,
-/// so the choice is the same from run to run and spreads evenly. All picks of a token choose alike,
-/// so an expert that stands twice in a token is still found.
+/// An expert with several places is a hot one. Tokens take its places in turn, by token index and
+/// rank, so the result is reproducible and evenly spread. All choices of a token map an expert to
+/// the same place, so duplicate experts in a token are still detected.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace tokenyard::throughput {
 
-/// On the device, alike on all ranks.
+/// On the device, identical on all ranks.
 struct PlacementTable {
-  const uint32_t* first;   ///< [experts + 1] of each expert's places in `places`
+  const uint32_t* first;   ///< [experts + 1]: index in `places` of each expert's first place
   const uint32_t* places;  ///< grouped by expert
-  uint32_t experts;        ///< as the model numbers them
+  uint32_t experts;        ///< number of experts in the model's numbering
   uint32_t places_there_are;
 };
 
@@ -28,8 +28,8 @@ struct PlaceParams {
   int64_t* placed;  ///< [tokens, topk]
 };
 
-/// What becomes of an id that no expert has: out of range for every dispatch, and it can be read
-/// back.
+/// Returns the replacement of an id that is no expert: out of range for every dispatch, and
+/// reversible.
 HOST_DEVICE int64_t misplaced(int64_t id, uint32_t places) {
   return id < 0 ? id : id + places;
 }

@@ -1,4 +1,4 @@
-/// The kernel that places picks; place_choices.hpp tells how.
+/// The kernel that replaces expert ids by places. See place_choices.hpp.
 #pragma once
 
 #include "device/device.hpp"

@@ -1,7 +1,8 @@
-/// How the last blocks of a combine prepare this rank's results: to one a received row, where peers
-/// read them. The warp that brings weights home tells the owners of the tokens, of as many rows at
-/// once as are there: to tell takes microseconds, in which nobody who sums should wait (a release
-/// by the summing warps after each row: 3.3 us a row, H200).
+/// Prepares this rank's results in the last blocks of a combine: one row per received row, where
+/// peers read them. Each writing warp publishes its progress in `written` (block scope); the warp
+/// that fetches weights acquires it and signals the tokens' owners, batching as many rows as are
+/// ready. A signal takes microseconds, in which no summing warp should wait (a release by the
+/// summing warps after each row: 3.3 us per row, H200).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace tokenyard::throughput {
 
-/// By the whole block, which then has to meet.
+/// Initializes shared memory. Called by the whole block, which must synchronize afterwards.
 DEVICE void ready_preparation(const CombineParams& params, CombineShared& shared,
                               const CombineTail& tail) {
   for (uint32_t i = thread::index(); i < kCombineWarpsMax; i += block::threads())
@@ -25,9 +26,9 @@ DEVICE void ready_preparation(const CombineParams& params, CombineShared& shared
   }
 }
 
-/// The received rows that a group prepares: every rank's in turn, each in the order of its tokens,
-/// which is about the order in which all ranks pull. A group goes through places in that order;
-/// where a rank has no more rows, places are empty.
+/// The received rows that a group prepares: rotating over the source ranks, each in the order of
+/// its tokens, which is about the order in which all ranks pull. Groups stride through places in
+/// that order; the places of a rank without further rows are empty.
 class PlacesInTurn {
  public:
   DEVICE PlacesInTurn(const Combine& call, uint32_t group)
@@ -43,7 +44,7 @@ class PlacesInTurn {
 
   DEVICE uint32_t count() const { return count_; }
 
-  /// Whether there is a row in a place below count().
+  /// Returns whether a place below count() has a row.
   DEVICE bool row_in(uint32_t place, uint32_t& source_rank, uint32_t& row) const {
     const uint32_t turn = first_ + place * stride_;
     source_rank = source(turn % sources_);
@@ -54,7 +55,7 @@ class PlacesInTurn {
 
  private:
   DEVICE uint32_t ranks() const { return call_.params.call.ranks; }
-  /// The ranks after this one, then itself.
+  /// The ranks after this one, then this one.
   DEVICE uint32_t source(uint32_t turn) const {
     const uint32_t rank = call_.params.call.rank + 1 + turn;
     return rank >= ranks() ? rank - ranks() : rank;
@@ -67,7 +68,7 @@ class PlacesInTurn {
   uint32_t sources_, stride_, first_, count_;
 };
 
-/// What the warps of a group do with those rows.
+/// Iterates a warp over those rows.
 class RowsInTurn {
  public:
   struct Row {
@@ -86,21 +87,23 @@ class RowsInTurn {
     return false;
   }
 
-  /// By a warp, after its part of a row. Not told after each: a release waits until memory has the
-  /// stores before it.
+  /// Records that this warp has written its part of a row. Publishes only every kRowsSaidAtOnce
+  /// rows: a release waits until earlier stores have reached memory.
   DEVICE void written(const Row& row) {
     if (++since_said_ < kRowsSaidAtOnce) return;
     since_said_ = 0;
     warp::sync();
     if (warp::lane() == 0) written_up_to(row.place + 1);
   }
-  /// By one lane. Release: what its warp has written, for the warp that tells of it. An update, and
-  /// looked at by updates, for compute-sanitizer's racecheck takes stores and loads of shared
-  /// memory for races, whatever orders them.
+  /// Publishes progress. Called by one lane. Release: orders what its warp has written before the
+  /// progress that the signalling warp acquires. Writer and reader use read-modify-writes, because
+  /// compute-sanitizer's racecheck reports plain shared-memory stores and loads as races whatever
+  /// orders them.
   DEVICE void written_up_to(uint32_t place) const {
     exchange<Order::release, Scope::block>(&written_, place);
   }
-  /// By one lane; the places after the last row are empty.
+  /// Publishes that all rows are written; the places after the last row are empty. Called by one
+  /// lane.
   DEVICE void all_written() const { written_up_to(places_.count()); }
 
  private:
@@ -109,12 +112,12 @@ class RowsInTurn {
   PlacesInTurn places_;
   uint32_t& written_;
   uint32_t place_ = 0;
-  uint32_t since_said_ = 0;  // Rows.
+  uint32_t since_said_ = 0;  // Rows since the last publication.
 };
 
-/// By each warp of a group. Rows that are copied need only its first one.
+/// Called by each warp of a group. Rows that are copied need only its first warp.
 DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
-  // What kernels before this one wrote is read by copies.
+  // Orders ordinary stores of earlier kernels before the async copies that read them.
   if (mine.fetches()) fence_async();
   const CombineRing ring = CombineRing::of(call, mine.group);
   if (call.params.preparation.copies()) {
@@ -132,17 +135,18 @@ DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
               RowsInTurn(call, mine));
 }
 
-/// By the warp beside the groups, whose lanes are shared out among them.
+/// Signals prepared rows to the tokens' owners. Called by the warp besides the groups; each group
+/// gets an equal part of its lanes.
 DEVICE void publish_of_rows(const Combine& call) {
   const CombineParams& params = call.params;
   const uint32_t lanes = kWarpLanes / params.groups, group = warp::lane() / lanes;
   const PlacesInTurn places(call, std::min(group, params.groups - 1));
   const uint32_t count = group < params.groups ? places.count() : 0;
-  // The warp that copies is a group's first, those that sum are the others.
+  // A group's first warp copies; the other warps sum.
   const uint32_t warps = CombineWarp::warps_of_group(params), first = group * warps;
   const bool copied = params.preparation.copies();
   const uint32_t from = copied ? first : first + 1, to = copied ? first + 1 : first + warps;
-  // Acquire: each writing warp's part of the rows in the places below.
+  // Acquire: orders each writing warp's part of the rows below that place before our signal.
   const auto written = [&] {
     uint32_t least = count;
     for (uint32_t warp = from; warp < to; ++warp)
@@ -150,7 +154,7 @@ DEVICE void publish_of_rows(const Combine& call) {
           std::min(least, fetch_or<Order::acquire, Scope::block>(&call.shared.written[warp], 0));
     return least;
   };
-  // The lanes of a group hold the same, which its first one finds out.
+  // The lanes of a group agree; its first lane reads the progress.
   uint32_t published = 0;
   while (!warp::all(published == count)) {
     uint32_t ready = published;
@@ -167,8 +171,8 @@ DEVICE void publish_of_rows(const Combine& call) {
     }
     if (!warp::all(going)) return;
     ready = warp::shuffle(ready, group * lanes % kWarpLanes);
-    // What the first lanes have acquired is now everybody's, and the fence publishes it with the
-    // words after it.
+    // The warp barrier passes what the first lanes have acquired to all lanes, and the fence orders
+    // it before the relaxed `prepared` words.
     warp::sync();
     fence<Scope::sys>();
     for (uint32_t place = published + warp::lane() % lanes; place < ready; place += lanes) {

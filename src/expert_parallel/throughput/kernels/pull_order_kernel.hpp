@@ -1,18 +1,18 @@
-/// Which tokens a group pulls the rows of: first its share of them, then what it claims of the
-/// rest, for the links serve blocks unequally to the end.
+/// The tokens whose rows a group pulls: its share, then claims of the rest, since the links serve
+/// blocks unequally to the end.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/combine_shared.hpp"
 
 namespace tokenyard::throughput {
 
-/// Tokens that a group pulls one after the other.
+/// Tokens that a group pulls in sequence.
 struct TokenRun {
-  uint32_t token, stride, tokens;  ///< tokens: how many; none if there are no more
+  uint32_t token, stride, tokens;  ///< tokens: count; 0 at the end
 };
 
-/// Used by one warp, whose lanes agree. A claim is drawn ahead, when its way to memory and back is
-/// hidden behind the rows before it.
+/// Used by one warp, whose lanes agree. A claim is drawn ahead, so that earlier rows hide the
+/// latency of the atomic.
 class PullOrder {
  public:
   DEVICE PullOrder(const CombineParams& params, uint32_t epoch, uint32_t group)
@@ -25,12 +25,12 @@ class PullOrder {
           std::min(params.tokens_kept, (params.tokens - share_.token - 1) / groups_ + 1);
   }
 
-  /// Before the first next().
+  /// Must precede the first next().
   DEVICE void begin() {
     if (!keeps_any()) draw();
   }
 
-  /// At most `most` of the share at once.
+  /// Returns the next run: at most `most` tokens of the share, or a claim.
   DEVICE TokenRun next(uint32_t most) {
     if (!keeps_any()) return next_claim();
     TokenRun run = share_;
@@ -58,8 +58,8 @@ class PullOrder {
   const CombineParams& params_;
   uint32_t* const claims_;
   const uint32_t groups_;
-  TokenRun share_;       // What is left of it.
-  uint32_t ticket_ = 0;  // Lane 0's.
+  TokenRun share_;       // The rest of the share.
+  uint32_t ticket_ = 0;  // Lane 0 only.
 };
 
 }  // namespace tokenyard::throughput

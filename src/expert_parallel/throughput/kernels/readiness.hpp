@@ -1,17 +1,17 @@
-/// Words that say which of a dispatch's rows have arrived, for kernels of the same GPU that start
-/// before all have.
+/// Words that tell kernels on the same GPU which rows of a dispatch have arrived, so that they can
+/// start before all rows have.
 ///
-///     sources[rank]    0, then 1 once all rows of that source rank are here
-///     experts[expert]  0, then 1 once all rows that name that expert of this rank are
+///     sources[rank]    0, then 1 once all rows of that source rank have arrived
+///     experts[expert]  0, then 1 once all rows for that expert of this rank have arrived
 ///
-/// They belong to one call, and are cleared in the order of its stream before it. Whoever reads a 1
-/// with acquire at gpu scope may read those rows, and what travels beside them; by bulk copies
-/// after a fence of its own, since rows come through ordinary accesses and others'. Words never go
-/// back to 0, and a call that fails leaves those at 0 that it did not reach: so a wait for them
-/// needs a deadline.
+/// The words belong to one call; they are cleared before it, in stream order. A reader that
+/// acquires a 1 at gpu scope may read those rows and their metadata; before bulk copies it also
+/// needs an async-proxy fence, because the rows were written through the generic proxy and by
+/// others' copies. Words never return to 0, and a failed call leaves the words that it did not
+/// reach at 0, so a wait for them needs a deadline.
 ///
-/// Block 0 of the receiving rank, which waits for everybody's blocks anyway, writes them: who sent
-/// the rows does not know of it, and it costs the call a few accesses to its own memory.
+/// Block 0 of the receiving rank writes them, since it waits for all blocks anyway: senders are not
+/// involved, and the call pays for a few accesses to its own memory.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 namespace tokenyard::throughput {
 
 struct Readiness {
-  uint32_t* words;  ///< on the device; null if nobody asked
+  uint32_t* words;  ///< on the device; null if the caller did not ask for them
   uint32_t ranks, local_experts;
 
   HOST_DEVICE uint32_t& source(uint32_t rank) const { return words[rank]; }
@@ -31,7 +31,7 @@ struct Readiness {
   HOST_DEVICE uint32_t& finished(uint32_t rank) const {
     return words[ranks + local_experts + rank];
   }
-  /// Not 0 if rows of that source name that expert.
+  /// Nonzero if rows of that source use that expert.
   HOST_DEVICE uint32_t& named(uint32_t rank, uint32_t local_expert) const {
     return words[2 * ranks + local_experts + rank * local_experts + local_expert];
   }

@@ -1,4 +1,4 @@
-/// How block 0 of a dispatch tells who has arrived; readiness.hpp says to whom.
+/// Publishes arrivals from block 0 of a dispatch. See readiness.hpp for the protocol.
 #pragma once
 
 #include <algorithm>
@@ -10,31 +10,32 @@
 
 namespace tokenyard::throughput {
 
-/// What a call does as blocks finish that nobody watches.
+/// Watcher of a call without readiness words.
 struct Unwatched {
   DEVICE void block_finished(uint32_t, uint32_t) const {}
   DEVICE void all_finished() const {}
 };
 
-/// What a dispatch does that somebody does.
+/// Watcher of a dispatch with readiness words.
 class Watched {
  public:
-  /// `knows_experts`: the counts came with this call, and `named` is filled in.
+  /// `knows_experts`: counts were exchanged in this call, so `named` is filled in.
   DEVICE Watched(const Readiness& readiness, const CallDeadline& deadline, bool knows_experts)
       : readiness_(readiness), deadline_(deadline), knows_experts_(knows_experts) {}
 
-  /// By the thread of block 0 that has seen it, with acquire; each of a source's blocks once.
+  /// Counts a finished block. Called once per block by the thread of block 0 that acquired its
+  /// word.
   DEVICE void block_finished(uint32_t source, uint32_t blocks_of_source) const {
     if (readiness_.words == nullptr) return;
-    // acq_rel: whoever counts last has what the others have seen.
+    // acq_rel: the thread that counts last inherits what the others have acquired.
     const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&readiness_.finished(source), 1);
     if (before + 1 == blocks_of_source)
-      // Release: the source's rows, which its blocks' words brought with them.
+      // Release: orders the source's rows, acquired with its blocks' words, before the flag.
       store<Order::release, Scope::gpu>(&readiness_.source(source), 1);
   }
 
-  /// By all threads of block 0, each after those blocks that it waits for itself. Experts begin
-  /// with the last thread, since the first ones wait for blocks.
+  /// Publishes experts. Called by all threads of block 0, each after the blocks that it waits for
+  /// itself. Starts with the last thread because the first ones wait for blocks.
   DEVICE void all_finished() const {
     if (readiness_.words == nullptr) return;
     const uint32_t mine = block::threads() - 1 - thread::index();
@@ -42,14 +43,14 @@ class Watched {
       bool arrived = true;
       for (uint32_t source = 0; source < readiness_.ranks && arrived; ++source)
         if (!knows_experts_ || readiness_.named(source, expert) != 0) arrived = await(source);
-      // Release: all that the sources' words brought.
+      // Release: orders the rows of all its sources, acquired by await(), before the flag.
       if (arrived) store<Order::release, Scope::gpu>(&readiness_.expert(expert), 1);
     }
   }
 
  private:
   DEVICE bool await(uint32_t source) const {
-    // Another block of this rank passes on what comes from the source.
+    // Another thread of this rank forwards what comes from the source.
     Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_arrivals),
                  .rank = source,
                  .expected = 1,
@@ -65,10 +66,10 @@ class Watched {
   bool knows_experts_;
 };
 
-/// By threads of block 0 where somebody watches, before it meets and its blocks are waited for:
-/// rows of `source` name an expert.
+/// Notes that rows of `source` use an expert. Called by threads of block 0 if readiness words were
+/// asked for, before the block synchronizes and waits for others.
 DEVICE void note_named(const Readiness& readiness, uint32_t source, uint32_t local_expert) {
-  // Relaxed: several threads write the same.
+  // Relaxed: all threads write the same value, and the block's barrier orders it before all reads.
   store<Order::relaxed, Scope::gpu>(&readiness.named(source, local_expert), 1);
 }
 

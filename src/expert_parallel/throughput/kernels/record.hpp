@@ -1,4 +1,4 @@
-/// What a dispatch tells its host: the counts, or why there are none.
+/// The report of a dispatch to its host: the counts, or why there are none.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace tokenyard::throughput {
 
-/// In memory that host and kernels share. Written by block 0 while rows are still under way;
-/// `epoch` last (release), read first (acquire). Followed by rows_from [ranks] and
-/// tokens_per_expert [local experts].
+/// In memory shared by host and kernels. Block 0 writes it while rows are still moving: `epoch`
+/// last (release), and the host reads that first (acquire). rows_from [ranks] and tokens_per_expert
+/// [local experts] follow it.
 struct CountsRecord {
-  uint32_t epoch;    ///< of the dispatch that these counts belong to
-  uint32_t refusal;  ///< a RefusalKind; if not none, the rest of this struct says whose fault
+  uint32_t epoch;    ///< epoch of the dispatch that the counts belong to
+  uint32_t refusal;  ///< a RefusalKind; if not `none`, the other fields hold its cause
   uint32_t rank;
-  uint32_t token;            ///< of format: the ReadyWord
-  uint32_t id_low, id_high;  ///< of format: its value on that rank, and on rank 0
+  uint32_t token;            ///< for `format`: the ReadyWord
+  uint32_t id_low, id_high;  ///< for `format`: its value on that rank, and on rank 0
 
   HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }
   HOST_DEVICE uint32_t* tokens_per_expert(uint32_t ranks) { return rows_from() + ranks; }

@@ -1,20 +1,22 @@
-/// Block 0 tells its host the counts, while rows are under way; what of them outlives the call.
+/// Reports: block 0 publishes the counts, or a refusal, to its host while rows move, and every
+/// block keeps the counts that outlive the call. The host waits for the epoch of CountsRecord,
+/// whose release covers the rest of the record.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/counts_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// The experts whose tokens a block adds up. Block 0 does it for all where a host or a watcher
-/// waits for it; else every block for some, since one needs 5 us for 4096 words (H200), the blocks
-/// of a small call end before that, and nobody has to bring the sums together.
+/// Returns the experts whose tokens this block adds up. If a host or a readiness watcher waits for
+/// the sums, block 0 takes all. Otherwise each block takes some: one block needs 5 us for 4096
+/// words (H200), longer than a small call's blocks run, and nothing needs the sums in one place.
 DEVICE ExpertShare experts_summed(const Dispatch& call) {
   if (!call.params.awaited && call.params.readiness.words == nullptr)
     return {block::index(), grid::blocks()};
   return {block::index() == 0 ? 0 : call.params.local_experts, 1};
 }
 
-/// By all warps that move no rows: adds up the tokens of some of this rank's experts.
+/// Adds up the tokens of a share of this rank's experts. Called by all warps that move no rows.
 DEVICE void sum_experts(const Dispatch& call, ExpertShare share) {
   const CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
@@ -27,19 +29,20 @@ DEVICE void sum_experts(const Dispatch& call, ExpertShare share) {
   NamedBarrier(DispatchBarrier::experts_summed).sync(thread_group.size);
 }
 
-/// A word of the record. Relaxed: the release of its epoch, which comes later, covers it.
+/// Stores a word of the record. Relaxed: the later release of the record's epoch covers it.
 DEVICE void publish(uint32_t& word, uint32_t value) {
   store<Order::relaxed, Scope::sys>(&word, value);
 }
 
-/// By one thread, after those whose words it closes have synchronised with it.
+/// Publishes the record's epoch. Called by one thread, which the writers of the other words have
+/// synchronized with. Release: orders those words before the epoch.
 DEVICE void close_record(const Dispatch& call) {
-  // After a failure there is nothing to tell: sums of words that never came are no counts.
+  // A failed call reports nothing: sums over words that never arrived are not counts.
   if (!call.deadline.failed())
     store<Order::release, Scope::sys>(&call.params.record->epoch, call.epoch);
 }
 
-/// What later kernels must know of the route, beside its experts' tokens.
+/// Stores what later kernels need of the route, besides tokens per expert.
 DEVICE void fill_table(const Dispatch& call, ThreadGroup thread_group) {
   const RouteTable& table = call.params.table;
   for (uint32_t rank = thread_group.index; rank < table.ranks; rank += thread_group.size) {
@@ -49,8 +52,9 @@ DEVICE void fill_table(const Dispatch& call, ThreadGroup thread_group) {
   if (thread_group.index == 0) table.epoch() = call.epoch;
 }
 
-/// By one warp of block 0, after sum_experts: the host waits. (Where it does not, it asks for
-/// nothing in the record, and might take these counts for those of a later call.)
+/// Publishes the counts. Called by one warp of block 0, after sum_experts, only if the host waits:
+/// a host that does not wait never reads the record, and could take these counts for a later
+/// call's.
 DEVICE void report_counts(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;
@@ -63,8 +67,8 @@ DEVICE void report_counts(const Dispatch& call) {
   if (warp::lane() == 0) close_record(call);
 }
 
-/// By a block, when no rank waits for it any more: what outlives the call. Begins with the last
-/// thread, since the first ones of block 0 wait for others.
+/// Keeps the counts that outlive the call. Called by a block that no rank waits for any more.
+/// Starts with the last thread because the first ones of block 0 wait for other ranks.
 DEVICE void keep_counts(const Dispatch& call, ExpertShare share) {
   const ThreadGroup thread_group{block::threads() - 1 - thread::index(), block::threads()};
   if (block::index() == 0) fill_table(call, thread_group);
@@ -77,7 +81,7 @@ DEVICE void keep_counts(const Dispatch& call, ExpertShare share) {
   }
 }
 
-/// By one thread of block 0: a rank has no places for its rows.
+/// Reports that a rank lacks places for its rows. Called by one thread of block 0.
 DEVICE void report_overflow(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const uint32_t rank = call.shared.full_rank;
@@ -88,7 +92,8 @@ DEVICE void report_overflow(const Dispatch& call) {
   publish(record.id_high, 0);
 }
 
-/// By one thread of block 0: a rank sends other rows or scales than rank 0.
+/// Reports that a rank's row format or scales differ from rank 0's. Called by one thread of block
+/// 0.
 DEVICE void report_format(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const ReadyWords ready_words = call.ready_words();
@@ -101,7 +106,7 @@ DEVICE void report_format(const Dispatch& call) {
   publish(record.id_high, ready_words.of(word, 0));
 }
 
-/// By one thread of block 0: a block has found a token that nobody can accept.
+/// Reports a token that no rank can accept. Called by one thread of block 0.
 DEVICE void report_bad_token(const Dispatch& call) {
   const Control& control = call.params.call.control;
   const uint32_t blocks_max = control.layout.blocks_max;
@@ -120,8 +125,8 @@ DEVICE void report_bad_token(const Dispatch& call) {
   publish(record.id_high, read(&Refusal::id_high));
 }
 
-/// By one thread of block 0: why there will be no rows. Where no host awaits the counts, the object
-/// fails: nobody could stop the calls that were enqueued after this one.
+/// Reports why there will be no rows. Called by one thread of block 0. If no host waits for the
+/// counts, the object fails: nothing else could stop the calls enqueued after this one.
 DEVICE void report_refusal(const Dispatch& call) {
   if (call.shared.differing_rank != kNothingRefused)
     report_format(call);

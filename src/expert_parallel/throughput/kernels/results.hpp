@@ -1,5 +1,5 @@
-/// Results of experts on their way to where a combine reads them: a row for each received row, of
-/// the results of its experts on this rank.
+/// Expert results on their way to the buffer that a combine reads: one row per received row, the
+/// sum of the results of its experts on this rank.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace tokenyard::throughput {
 
-/// A row's results are added in the order of its picks, in fp32, each times its weight if so asked,
-/// and rounded once to the type.
+/// A row's results are added in fp32 in the order of its choices, each multiplied by its weight if
+/// there are weights, and rounded once to the type.
 struct ResultsParams {
-  uint32_t topk;       ///< picks that a row may have here
-  uint32_t row_bytes;  ///< of a result, and of a sum
+  uint32_t topk;       ///< choices that a row may have here
+  uint32_t row_bytes;  ///< per result and per sum
   ElementType type;
   const std::byte* y;    ///< [places, row_bytes]
-  const int32_t* slots;  ///< [rows, topk] each pick's place, or -1; null: y has the rows themselves
+  const int32_t* slots;  ///< [rows, topk] place of each choice, or -1; null: y has the rows
+                         ///< themselves
   const float* weights;  ///< [rows, topk], or null: sums are not weighted
   std::byte* to;         ///< [rows, row_bytes]
-  uint32_t groups;       ///< of a block: see sum_results_kernel.hpp
-  StagePlan plan;        ///< of each group
+  uint32_t groups;       ///< per block: see sum_results_kernel.hpp
+  StagePlan plan;        ///< per group
 };
 
 }  // namespace tokenyard::throughput

@@ -1,6 +1,5 @@
-/// What a dispatch leaves behind for the calls that use its route: where each token went, and how
-/// many rows that made. It lives on the device, so that calls which no host has waited for, and
-/// graphs that replay them, find it there.
+/// A route: where a dispatch sent each token, and the row counts, for calls that reuse it. It is on
+/// the device so that calls for which no host waited, and graphs that replay them, find it.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +9,20 @@
 
 namespace tokenyard::throughput {
 
-/// In memory of the rank whose tokens they are; written by its dispatch, read by later kernels.
+/// In memory of the rank that owns the tokens. Its dispatch writes it; later kernels read it.
 struct RouteTable {
   std::byte* base;
   uint32_t ranks, local_experts;
 
-  /// Of the dispatch that made the route: names it among the ranks.
+  /// Epoch of the dispatch that made the route; identifies the route among ranks.
   HOST_DEVICE uint32_t& epoch() const { return words()[0]; }
-  /// [ranks] rows that each rank received in all.
+  /// [ranks]: rows that each rank received in all.
   HOST_DEVICE uint32_t* rows_on() const { return words() + kHeaderWords; }
-  /// [ranks] rows that this rank received from each.
+  /// [ranks]: rows that this rank received from each rank.
   HOST_DEVICE uint32_t* rows_from() const { return rows_on() + ranks; }
-  /// [local experts] tokens of each of this rank's experts.
+  /// [local experts]: tokens of each expert of this rank.
   HOST_DEVICE uint32_t* tokens_per_expert() const { return rows_from() + ranks; }
-  /// [tokens, ranks] the token's row on that rank, or -1.
+  /// [tokens, ranks]: row of the token on that rank, or -1.
   HOST_DEVICE int32_t* rows() const { return reinterpret_cast<int32_t*>(base + rows_at()); }
 
   HOST_DEVICE size_t bytes(uint32_t tokens) const {

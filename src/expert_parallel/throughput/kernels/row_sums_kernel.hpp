@@ -1,4 +1,4 @@
-/// Sums of a row's pieces in the registers of the warps that share it.
+/// Sums of a row's pieces, in the registers of the warps that share the row.
 #pragma once
 
 #include "device/unroll.hpp"
@@ -11,11 +11,11 @@ namespace tokenyard::throughput {
 struct SumLane {
   uint32_t first, stride, pieces;
 
-  /// Whether the lane has all the pieces that it can hold, as every lane has where a row's length
-  /// suits the warps: then nothing is asked of each.
+  /// Returns whether the lane has all the pieces that it can hold. This is so for every lane if the
+  /// row length suits the warps, and then saves a test per piece.
   DEVICE bool full() const { return first + (kPiecesALane - 1) * stride < pieces; }
 
-  /// `body(i, piece)` for each of the lane's pieces.
+  /// Calls `body(i, piece)` for each of the lane's pieces.
   template <class Body>
   DEVICE void each(Body body) const {
     if (full()) {

@@ -1,18 +1,18 @@
-/// Scales, which travel beside their rows: too few bytes a row for bulk copies, so threads carry
-/// them, many rows at a time.
+/// Sends scales: too few bytes per row for bulk copies, so threads copy them, many rows at a time.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/metadata_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// Scales that lie by rows here and there move in pieces of 16 bytes where they come in such.
+/// Returns whether scales move in pieces of 16 bytes: row order, whole pieces per row, aligned
+/// source.
 DEVICE bool scales_come_in_pieces(const DispatchParams& params) {
   return params.call.scales.order() == ScaleOrder::rows && params.call.scales.words() % 4 == 0 &&
          reinterpret_cast<uintptr_t>(params.scales) % sizeof(Bytes16) == 0;
 }
 
-/// `body(token, rank, row)` for each rank that a token of the block's went to.
+/// Calls `body(rank, row)` for each rank that the token went to.
 template <class Body>
 DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body body) {
   for (uint32_t rank = 0; rank < params.call.ranks; ++rank) {
@@ -21,7 +21,7 @@ DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body b
   }
 }
 
-/// Neighbouring threads take neighbouring pieces of a row.
+/// Copies pieces; neighbouring threads take neighbouring pieces of a row.
 DEVICE void send_scale_pieces(const Dispatch& call, ThreadGroup thread_group) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
@@ -39,7 +39,7 @@ DEVICE void send_scale_pieces(const Dispatch& call, ThreadGroup thread_group) {
   }
 }
 
-/// Neighbouring threads take neighbouring words as the receiver has them: of a row, or of a column.
+/// Copies words; neighbouring threads take neighbouring words in the receiver's order.
 DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
                              ThreadGroup thread_group) {
   const DispatchParams& params = call.params;
@@ -53,7 +53,7 @@ DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
     const uint32_t value = load_cached(scales + size_t{token} * words + word);
     for_each_row_of(params, token, [&](uint32_t rank, uint32_t row) {
       const ReceivedLayout layout = params.received(call.ready_words().places(rank, rows_on[rank]));
-      // Weak: `finished` says that they have arrived.
+      // Weak: the release of `finished` publishes them.
       store<Order::weak, Scope::sys>(place_on<uint32_t>(call, Place::scales, rank) +
                                          static_cast<std::ptrdiff_t>(layout.scale_index(row, word)),
                                      value);
@@ -61,7 +61,8 @@ DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
   }
 }
 
-/// By all warps that move no rows, once the block knows where its tokens go. `rows_on`: [ranks].
+/// Called by all warps that move no rows, once the block knows its tokens' rows. `rows_on`:
+/// [ranks].
 DEVICE void send_scales(const Dispatch& call, const uint32_t* rows_on) {
   if (call.params.call.scales.words() == 0) return;
   if (scales_come_in_pieces(call.params))

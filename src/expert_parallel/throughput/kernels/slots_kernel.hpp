@@ -1,11 +1,13 @@
-/// Where every row goes: slots from prefix sums over ranks, blocks, warps and tokens.
+/// Computes the final row of each token on each rank by prefix sums over ranks, blocks, warps and
+/// tokens.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/counts_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// By one warp that moves no rows, once those have counted: how many rows the ones before it have.
+/// Adds up the rows of earlier warps. Called by each warp that moves no rows, after all have
+/// counted.
 DEVICE void find_earlier_rows(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     uint32_t rows = 0;
@@ -15,8 +17,9 @@ DEVICE void find_earlier_rows(const Dispatch& call) {
   }
 }
 
-/// By one warp, 1 and up, once the block has met after find_earlier_rows: what count_tokens has
-/// left in the routes of the warp's tokens, or of those held, become rows on their ranks.
+/// Turns what count_tokens left in the routes of the warp's tokens, held or not, into rows on their
+/// ranks. Called by each warp that moves no rows, after the block has synchronized since
+/// find_earlier_rows.
 DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
   const uint32_t ranks = call.tail.ranks;
   const uint32_t* const first_rows = call.tail.first_rows();
@@ -33,8 +36,9 @@ DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
   }
 }
 
-/// By one thread of each block that has met after assign_slots. Release: other blocks, which claim
-/// our tokens, read the routes.
+/// Announces that this block's routes are final. Called by one thread per block, after the block
+/// has synchronized since assign_slots. Release: orders the routes before the count, for other
+/// blocks that claim our tokens.
 DEVICE void announce_routes(const Dispatch& call) {
   add<Order::release, Scope::gpu>(&call.params.call.workspace->routes_known[call.epoch & 1], 1);
 }

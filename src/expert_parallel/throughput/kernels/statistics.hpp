@@ -1,5 +1,5 @@
-/// What calls leave behind for people: where their time went, and who was waited for. In memory
-/// that host and kernels share, so that nobody has to synchronise to read it.
+/// Statistics of calls: where their time went, and which ranks they waited for. In memory shared by
+/// host and kernels, so that reading needs no synchronization.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,23 @@
 
 namespace tokenyard::throughput {
 
-/// Moments of a call that a block can note.
+/// Moments of a call that a block records.
 enum class Moment : uint32_t {
   begun,      ///< the kernel has started
-  counted,    ///< its tokens are counted
-  greeted,    ///< every rank has said hello
-  known,      ///< the counts of all blocks of all ranks are here
-  routed,     ///< its tokens' rows have their places
-  moved,      ///< its rows are stored, or have been fetched
-  published,  ///< what travels beside its rows is stored
-  placed,     ///< received rows that it places by expert have their places
-  spread,     ///< it has no more rows to spread to their experts
-  finished,   ///< it has told every rank that it is done
-  ended,      ///< block 0: everybody else is
+  counted,    ///< tokens are counted
+  greeted,    ///< every rank's ready words have arrived
+  known,      ///< the counts of all blocks of all ranks have arrived
+  routed,     ///< tokens have their final rows
+  moved,      ///< rows are stored, or fetched
+  published,  ///< metadata is stored
+  placed,     ///< received rows that this block places by expert have their places
+  spread,     ///< no rows are left to spread to their experts
+  finished,   ///< the block has signalled every rank that it has finished
+  ended,      ///< block 0: all other blocks have finished
 };
 inline constexpr uint32_t kMoments = 11;
 
-/// Sums over the object's calls: a total on the device, and its copy for the host.
+/// Sums over the object's calls: totals on the device, with a copy for the host.
 struct Statistics {
   uint64_t* totals;  ///< [local experts + ranks], on the device
   uint64_t* shown;   ///< the same, in memory that the host reads

@@ -1,12 +1,12 @@
-/// How a block sums results to one for each received row. Its warps work in groups: the first warp
-/// of a group fetches the results of a row into the group's ring, a lane a pick, and the others add
-/// them up. Of a row that has more picks than a warp has lanes, they take 32 after 32.
+/// Sums results to one row per received row. A block's warps work in groups: the first warp of a
+/// group fetches the results of a row into the group's ring, one lane per choice, and the others
+/// add them up. Rows with more choices than a warp has lanes are taken in batches of 32.
 ///
-/// `Rows` says which rows a group sums, the same to each of its warps:
+/// `Rows` enumerates the rows of a group, identically for each of its warps:
 ///
-///     next(row)        the next one's `row.row`, among other things; false if there is none
-///     written(row)     by each summing warp, once its part of the row is written
-///     all_written()    by one lane of it: the same of all rows
+///     next(row)        sets `row.row`, among other things, to the next row; false if there is none
+///     written(row)     called by each summing warp after it has written its part of the row
+///     all_written()    called by one lane of each summing warp after the last row
 #pragma once
 
 #include "device/apart.hpp"
@@ -17,13 +17,13 @@
 
 namespace tokenyard::throughput {
 
-/// A warp's place in its group, and what the group shares.
+/// The role of a warp in its group, and what the group shares.
 struct ResultsGroup {
   const ResultsParams& params;
   const CallDeadline& deadline;
-  uint32_t summer, summers;  ///< summer: of the group's; `summers`: the warp that fetches
+  uint32_t summer, summers;  ///< summer: index in the group; `summers` for the warp that fetches
   Completion* full;          ///< [stages]
-  Completion* empty;         ///< [stages] arrived at by every lane that sums
+  Completion* empty;         ///< [stages]; every summing lane arrives
   std::byte* stages;         ///< [stages][stage_bytes]
 
   DEVICE bool fetches() const { return summer == summers; }
@@ -32,18 +32,18 @@ struct ResultsGroup {
                  .rank = 0,
                  .expected = lap + 1,
                  .seen = lap,
-                 .from_rank = false};  // From this rank's own warps.
+                 .from_rank = false};  // This rank's own warps.
     return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
   }
-  /// By all lanes: whether so many stages from `at` on have been summed.
+  /// Waits until `stages_wanted` stages from `at` on have been summed. Called by all lanes.
   DEVICE bool await_summed(RingPosition at, uint32_t stages_wanted) const {
     return await_free(at, stages_wanted, params.plan.stages, [&](uint32_t stage, uint32_t lap) {
       return await_stage(Phase::combine_stage, empty[stage], lap);
     });
   }
 
-  /// `body(row, slot)` for each row, by all lanes, until it is false. `slot`: of this lane's pick
-  /// of the first 32; the next row's is on its way meanwhile.
+  /// Calls `body(row, slot)` on all lanes for each row until it returns false. `slot` belongs to
+  /// this lane's choice among the first 32; the next row's slot is loaded meanwhile.
   template <class Rows, class Body>
   DEVICE bool each_row(Rows& rows, Body body) const {
     typename Rows::Row coming{};
@@ -59,22 +59,22 @@ struct ResultsGroup {
     return true;
   }
 
-  /// Of this lane's pick of the row's, counted from `first_choice` on: its place, or -1.
+  /// Returns the place of this lane's choice, counted from `first_choice`, or -1.
   DEVICE int32_t slot_of(uint32_t row, uint32_t first_choice) const {
     const uint32_t choice = first_choice + warp::lane();
     if (choice >= params.topk) return -1;
     return load_cached(params.slots + size_t{row} * params.topk + choice);
   }
 
-  /// And its weight, where results have weights.
+  /// Returns the weight of that choice; 1 if results have no weights.
   DEVICE float weight_of(uint32_t row, uint32_t first_choice, int32_t slot) const {
     if (params.weights == nullptr || slot < 0) return 1;
     return params.weights[size_t{row} * params.topk + first_choice + warp::lane()];
   }
 };
 
-/// The fetching warp. Returns once every load has landed, or the call has failed and those that
-/// were started have.
+/// The fetching warp. Returns once every load has landed; in a failed call, every load already
+/// started.
 template <class Rows>
 DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
   const ResultsParams& params = group.params;
@@ -87,8 +87,8 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
       int32_t slot = first_slot;
       uint32_t wanted = first_wanted;
       for (uint32_t first = 0;;) {
-        // A row may have more picks than the ring has stages: they take turns, so that stages of
-        // earlier turns are waited for only, never this turn's own.
+        // A row may have more choices than the ring has stages. They take turns, so that this waits
+        // only for stages of earlier turns, never for this turn's own.
         for (uint32_t left = wanted; left != 0;) {
           const uint32_t nth = population(left & lanes_below());
           const bool mine = (left >> warp::lane() & 1) != 0 && nth < plan.stages;
@@ -119,7 +119,7 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
   warp::sync();
 }
 
-/// By each summing warp, for rows of one type. False if the call has failed.
+/// Called by each summing warp, for one element type. Returns false if the call has failed.
 template <class Piece, class Rows>
 DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
   const ResultsParams& params = group.params;
@@ -178,7 +178,7 @@ DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
   }
 }
 
-/// By each warp of a group.
+/// Called by each warp of a group.
 template <class Rows>
 DEVICE void sum_results(const ResultsGroup& group, Rows rows) {
   if (group.fetches()) {

@@ -1,6 +1,6 @@
-/// The summing warps of a group: each holds its pieces of a token's segment in registers, begins
-/// with the biases, adds the ranks' rows in the order of the ranks, and rounds once. Stages say
-/// whose rows they hold.
+/// The summing warps of a group: each holds its pieces of a token's segment in registers, starts
+/// with the biases, adds the rows in rank order, and rounds once. A stage's `named` says which row
+/// is coming and its `full` that the row is there; every lane then arrives at `empty`.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/combine_shared.hpp"
@@ -8,7 +8,7 @@
 
 namespace tokenyard::throughput {
 
-/// By each summing warp, for rows of one type. A token that went nowhere becomes zeros.
+/// Called by each summing warp, for one element type. A token that went nowhere becomes zeros.
 template <class Piece>
 DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
   const CombineParams& params = call.params;

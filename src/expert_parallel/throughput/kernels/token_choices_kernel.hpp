@@ -1,7 +1,7 @@
-/// How a warp counts tokens: a lane a token, whose picks it holds in registers, some at a time.
-/// What picks of a token have in common a lane sees by itself, and where tokens go together a warp
-/// finds by a ballot a rank: an eighth of the instructions that a lane for each pick takes, and
-/// counting is bound by them.
+/// Counts tokens with one lane per token, which holds the token's choices in registers, some at a
+/// time. A lane compares the choices of its token by itself, and the warp finds tokens with a
+/// common destination by one ballot per rank: an eighth of the instructions that one lane per
+/// choice takes, and instructions bound counting.
 #pragma once
 
 #include "device/device.hpp"
@@ -10,12 +10,13 @@
 
 namespace tokenyard::throughput {
 
-/// Picks of a lane's token, from `first` on. By all lanes, whether they have a token or not.
+/// Choices of a lane's token, from `first` on. Loaded by all lanes, whether they have a token or
+/// not.
 struct ChoicesHeld {
   static constexpr uint32_t kChoices = 8;
   int64_t ids[kChoices];
 
-  /// Nothing is asked of what is loaded: it may still be on its way.
+  /// Does not use the loaded values: they may still be in flight.
   DEVICE static ChoicesHeld load(const DispatchParams& params, uint32_t token, bool present,
                                  uint32_t first) {
     ChoicesHeld held;
@@ -29,14 +30,14 @@ struct ChoicesHeld {
   DEVICE bool valid(const DispatchParams& params, uint32_t i) const {
     return static_cast<uint64_t>(ids[i]) < params.experts;
   }
-  /// Of a pick that is no expert: a number that no other pick held has.
+  /// Returns the expert; for an invalid choice, a number that no other held choice has.
   DEVICE uint32_t expert(const DispatchParams& params, uint32_t i) const {
     return valid(params, i) ? static_cast<uint32_t>(ids[i]) : 0xffffffffu - i;
   }
 };
 
-/// The tokens that a warp counts, 32 at a time. The first ones' picks are loaded when this is made,
-/// so that the way to memory and back is spent on something else.
+/// Tokens that a warp counts, 32 at a time. The constructor issues the loads of the first choices,
+/// so that other work hides their latency.
 class TokenChoices {
  public:
   DEVICE TokenChoices(const DispatchParams& params, TokenRange tokens)
@@ -47,8 +48,8 @@ class TokenChoices {
 
   DEVICE TokenRange tokens() const { return tokens_; }
 
-  /// `body(token, present, each)` is executed by all lanes for their tokens; `each(visit)` calls
-  /// `visit(choices, first)` for the token's picks, some at a time. Once.
+  /// Calls `body(token, present, each)` on all lanes for their tokens; `each(visit)` calls
+  /// `visit(choices, first)` for the token's choices, some at a time. May be called once.
   template <class Body>
   DEVICE void each(Body body) {
     for (uint32_t from = tokens_.begin; from < tokens_.end; from += kWarpLanes) {

@@ -1,5 +1,5 @@
-/// Which tokens a mover moves: its part of the first ones of its block's range, then what it claims
-/// of everybody's rest.
+/// The tokens that a mover moves: its part of those that its block keeps, then what it claims of
+/// the rest of all ranges.
 #pragma once
 
 #include "expert_parallel/throughput/kernels/choices_kernel.hpp"
@@ -7,8 +7,8 @@
 
 namespace tokenyard::throughput {
 
-/// Used by one warp, whose lanes agree. One claim is always drawn ahead, so that its way to memory
-/// and back is hidden behind the rows before it.
+/// Used by one warp, whose lanes agree. One claim is always drawn ahead, so that earlier rows hide
+/// the latency of the atomic.
 class TokenSupply {
  public:
   DEVICE explicit TokenSupply(const DispatchParams& params) : params_(params) {
@@ -19,12 +19,12 @@ class TokenSupply {
     end_ = mine.end;
   }
 
-  /// Whether the next token is one of the block's own that nobody else claims.
+  /// Returns whether the next token is kept by the block, so that no other block claims it.
   DEVICE bool has_own() const { return !claiming_ && next_ < end_; }
 
   DEVICE uint32_t next_own() { return next_++; }
 
-  /// False if there are no more, or the call has failed.
+  /// Draws the next token; returns false if there is none or the call has failed.
   DEVICE bool next(const Dispatch& call, uint32_t& token) {
     if (next_ == end_ && !claim(call)) return false;
     token = next_++;
@@ -40,7 +40,7 @@ class TokenSupply {
       draw(call);
     }
     const uint32_t blocks = grid::blocks();
-    // Tickets differ, so nobody can draw more that count: whatever happens, this ends.
+    // Bounded: tickets are distinct, so at most `claims` draws can succeed.
     while (draws_ < params_.shares.claims) {
       ++draws_;
       const uint32_t drawn = warp::shuffle(ticket_, 0);
@@ -70,7 +70,8 @@ class TokenSupply {
           fetch_add<Order::relaxed, Scope::gpu>(&params_.call.workspace->claims[call.epoch & 1], 1);
   }
 
-  /// Claimed tokens were counted by other blocks. A route that is used again is known already.
+  /// Waits for all blocks' routes, as they counted the claimed tokens. Acquire: pairs with
+  /// announce_routes. A reused route is already known.
   DEVICE bool await_routes(const Dispatch& call) const {
     if (params_.call.kind == CallKind::dispatch_again) return true;
     bool known = true;
@@ -90,8 +91,8 @@ class TokenSupply {
 
   const DispatchParams& params_;
   uint32_t next_ = 0, end_ = 0;
-  uint32_t ticket_ = 0;  // Lane 0's.
-  uint32_t draws_ = 0;   // Looked at so far.
+  uint32_t ticket_ = 0;  // Lane 0 only.
+  uint32_t draws_ = 0;   // Draws used so far.
   bool claiming_ = false;
 };
 

@@ -1,11 +1,12 @@
-/// Waiting until a ring's stages may be loaded again.
+/// Waits until stages of a ring may be loaded again.
 #pragma once
 
 #include "device/device.hpp"
 
 namespace tokenyard::throughput {
 
-/// bulk::wait_read takes a constant; plans choose one of these.
+/// Waits until all but `lag` commits have been read. bulk::wait_read needs a constant; plans use
+/// only these.
 DEVICE void wait_read_but(uint32_t lag) {
   switch (lag) {
     case 22:
