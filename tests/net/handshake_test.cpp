@@ -87,13 +87,13 @@ TEST(Handshake, WhoDoesNotBelongIsToldApart) {
   EXPECT_EQ(refusal(foreign, kKey, kAcceptor, kKey), "belongs to another job");
   Introduction unborn = kDialler;
   unborn.self.incarnation = 0;
-  EXPECT_EQ(refusal(unborn, kKey, kAcceptor, kKey), "has no incarnation");
+  EXPECT_EQ(refusal(unborn, kKey, kAcceptor, kKey), "sent no incarnation");
   Introduction lost = kDialler;
   lost.sought = 79;
   EXPECT_EQ(refusal(lost, kKey, kAcceptor, kKey), "looks for another process");
   Introduction customer = kDialler;
   customer.purpose = Purpose::store;
-  EXPECT_EQ(refusal(customer, kKey, kAcceptor, kKey), "wants something else (3)");
+  EXPECT_EQ(refusal(customer, kKey, kAcceptor, kKey), "connected for another purpose (3)");
 }
 
 TEST(Handshake, AnotherVersionIsToldSo) {
