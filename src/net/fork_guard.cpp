@@ -17,12 +17,11 @@ namespace tokenyard::net {
 
 namespace {
 
-/// /// [descriptor]: inode of the socket opened there; 0: none. An inode is unique to a socket, so
-/// a closed socket is never mistaken for the descriptor's next user.
+/// [descriptor]: inode of the socket opened there; 0: none. An inode is unique to a socket, so a
+/// closed socket is never mistaken for the descriptor's next user.
 std::array<ino_t, size_t{1} << 16> sockets;
 size_t used = 0;  ///< entries in use
-/// /// Held while a socket is opened and recorded, and across fork(), so that no fork comes in
-/// between.
+/// Held while a socket is opened and recorded, and across fork(), so that no fork comes in between.
 std::mutex making;
 
 ino_t number_of(int descriptor) {
@@ -30,7 +29,7 @@ ino_t number_of(int descriptor) {
   return fstat(descriptor, &about) == 0 && S_ISSOCK(about.st_mode) ? about.st_ino : 0;
 }
 
-/// /// Runs in the child, which has one thread and may call async-signal-safe functions only.
+/// Runs in the child, which has one thread and may call async-signal-safe functions only.
 void let_go() {
   const int before = errno;
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -44,7 +43,7 @@ void let_go() {
   errno = before;
 }
 
-/// /// Prevents forks until the lock is released.
+/// Prevents forks until the lock is released.
 std::unique_lock<std::mutex> no_fork() {
   [[maybe_unused]] static const int asked =
       pthread_atfork([] { making.lock(); }, [] { making.unlock(); },

@@ -1,8 +1,8 @@
-/// /// Reads one frame from an untrusted peer. The header has a fixed length and is judged before
-/// any further byte is read or memory allocated.
-/// ///
-/// /// Two kinds of frames exist: sealed frames, which follow a handshake (sealed_frame.hpp), and
-/// the frames of a World's mesh, which carry a session number instead (fabric/tcp/frame.hpp).
+/// Reads one frame from an untrusted peer. The header has a fixed length and is judged before any
+/// further byte is read or memory allocated.
+///
+/// Two kinds of frames exist: sealed frames, which follow a handshake (sealed_frame.hpp), and the
+/// frames of a World's mesh, which carry a session number instead (fabric/tcp/frame.hpp).
 #pragma once
 
 #include <array>
@@ -20,18 +20,17 @@ template <class Decoder>
 concept FrameDecoder =
     requires(Decoder decoder, std::span<const std::byte, Decoder::kHeaderBytes> header,
              std::vector<std::byte> rest) {
-      /// /// Returns the number of bytes after this header. Throws ProtocolError if the header is
+      /// Returns the number of bytes after this header. Throws ProtocolError if the header is
       /// invalid.
       { decoder.judge(header) } -> std::same_as<size_t>;
-      /// /// Decodes the bytes that followed the last header. Throws ProtocolError.
+      /// Decodes the bytes that followed the last header. Throws ProtocolError.
       decoder.open(std::move(rest));
     };
 
 template <class Decoder>
 using FrameOf = decltype(std::declval<Decoder&>().open(std::vector<std::byte>()));
 
-/// /// Throws ProtocolError if the peer breaks the protocol, std::system_error if the connection
-/// ends.
+/// Throws ProtocolError if the peer breaks the protocol, std::system_error if the connection ends.
 template <FrameDecoder Decoder>
 awaitable<FrameOf<Decoder>> read_frame(Stream& stream, Decoder& decoder) {
   std::array<std::byte, Decoder::kHeaderBytes> header;

@@ -11,9 +11,8 @@ namespace tokenyard::net {
 
 namespace {
 
-// // A hello on the wire, little-endian: magic 4, version 2, purpose 2, slot 4, unused 4,
-// incarnation 8, epoch 8, job 8, sought 8, nonce 32. Later versions must keep magic and version in
-// place.
+// A hello on the wire, little-endian: magic 4, version 2, purpose 2, slot 4, unused 4, incarnation
+// 8, epoch 8, job 8, sought 8, nonce 32. Later versions must keep magic and version in place.
 constexpr size_t kNonceBytes = 32;
 static_assert(Handshake::kHelloBytes == 4 + 2 + 2 + 4 + 4 + 8 + 8 + 8 + 8 + kNonceBytes);
 
@@ -91,7 +90,7 @@ void Handshake::judge_prefix() {
     throw ProtocolError("does not speak our protocol");
   const auto version = take_number<uint16_t>(from);
   if (version != kControlVersion) {
-    // // Our own prefix tells the peer why it is rejected.
+    // Our own prefix tells the peer why it is rejected.
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.begin() + kPrefixBytes);
     throw ProtocolError(
         fmt::format("speaks version {} of the protocol, not {}", version, kControlVersion));

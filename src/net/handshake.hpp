@@ -1,17 +1,17 @@
-/// /// Mutual authentication of two processes that share a job's secret. A pure state machine
-/// (bytes in, bytes out); the dialler and the acceptor each run one.
-/// ///
+/// Mutual authentication of two processes that share a job's secret. A pure state machine (bytes
+/// in, bytes out); the dialler and the acceptor each run one.
+///
 ///     dialler                                          acceptor
 ///     hello: version, job, process, nonce   ---->      checks version and job
 ///                                           <----      its own hello, and a proof over both
 ///     checks the proof; sends its own       ---->      checks it
-/// ///
-/// /// A proof is an HMAC under the job's secret over the prover's side and both hellos. It names
-/// its side, so it cannot be reflected; it covers both nonces, so it cannot be replayed. From the
-/// same inputs both processes derive two session keys, one per direction, which seal every later
-/// frame (sealed_frame.hpp).
-/// ///
-/// /// Invariant: neither side acts on anything the other has said before the proof is checked. A
+///
+/// A proof is an HMAC under the job's secret over the prover's side and both hellos. It names its
+/// side, so it cannot be reflected; it covers both nonces, so it cannot be replayed. From the same
+/// inputs both processes derive two session keys, one per direction, which seal every later frame
+/// (sealed_frame.hpp).
+///
+/// Invariant: neither side acts on anything the other has said before the proof is checked. A
 /// process without the secret has at most 112 bytes read, causes no allocation, and learns no more
 /// than our slot and incarnation.
 #pragma once
@@ -30,21 +30,20 @@
 namespace tokenyard::net {
 
 inline constexpr uint32_t kControlMagic = 0x4c435954;  // "TYCL"
-/// /// Version of everything said over these connections, membership and store messages included. A
+/// Version of everything said over these connections, membership and store messages included. A
 /// mismatch is refused when ranks first meet; otherwise an unreadable message would be dropped at
 /// the moment when it matters.
-/// // 3: promises name the members to evict, and groups have labels and stages.
+// 3: promises name the members to evict, and groups have labels and stages.
 inline constexpr uint16_t kControlVersion = 3;
 
-/// /// The role in which a process connects.
+/// The role in which a process connects.
 enum class Purpose : uint16_t {
   member = 1,  ///< a rank of the job, or one of its founders
   newcomer,    ///< a process that asks to be admitted
   store,       ///< a client of the store, or its server
 };
 
-/// /// Identifies a process of a job: its slot, and a number that no other process of that slot
-/// shares.
+/// Identifies a process of a job: its slot, and a number that no other process of that slot shares.
 struct ProcessId {
   uint32_t slot = 0;
   uint64_t incarnation = 0;
@@ -56,8 +55,8 @@ struct Introduction {
   uint64_t job = 0;  ///< job_number() of the job's name
   ProcessId self;
   uint64_t epoch = 0;
-  /// /// Incarnation that the dialler wants to reach, since addresses are reused; 0: any process of
-  /// the job.
+  /// Incarnation that the dialler wants to reach, since addresses are reused; 0: any process of the
+  /// job.
   uint64_t sought = 0;
 };
 
@@ -67,17 +66,16 @@ class Handshake {
 
   Handshake(Side side, const Key& key, const Introduction& self);
 
-  /// /// Returns how many bytes `receive` needs next; 0 when the handshake is done.
+  /// Returns how many bytes `receive` needs next; 0 when the handshake is done.
   size_t wanted() const;
-  /// /// Takes exactly `wanted()` bytes. Throws ProtocolError; a last output may be pending even
-  /// then.
+  /// Takes exactly `wanted()` bytes. Throws ProtocolError; a last output may be pending even then.
   void receive(std::span<const std::byte> bytes);
-  /// /// Returns the bytes to send now; may be empty.
+  /// Returns the bytes to send now; may be empty.
   std::vector<std::byte> take_output();
 
   bool done() const { return step_ == Step::done; }
   const Introduction& peer() const { return peer_; }
-  /// // Only once the handshake is done.
+  // Only once the handshake is done.
   Key sending_key() const { return session_key(side_); }
   Key receiving_key() const { return session_key(other(side_)); }
 
@@ -85,7 +83,7 @@ class Handshake {
   static constexpr size_t kHelloBytes = 80;
 
  private:
-  /// /// The prefix is read first, so that garbage and other versions are rejected after 8 bytes.
+  /// The prefix is read first, so that garbage and other versions are rejected after 8 bytes.
   enum class Step : uint8_t { prefix, hello, proof, done };
   using Hello = std::array<std::byte, kHelloBytes>;
 

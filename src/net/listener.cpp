@@ -14,7 +14,7 @@ namespace {
 
 using TcpAcceptor = asio::ip::tcp::acceptor;
 
-/// /// Opens the socket itself: forked children would inherit one of Asio's.
+/// Opens the socket itself: forked children would inherit one of Asio's.
 TcpAcceptor listening(const asio::any_io_executor& executor, const TcpEndpoint& where) {
   FileDescriptor made = open_socket(where.protocol().family(), SOCK_STREAM);
   if (!made) throw std::system_error(errno, std::generic_category(), "socket");

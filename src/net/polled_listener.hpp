@@ -1,7 +1,7 @@
-/// /// Accepts TCP connections without a thread of its own. Each poll accepts waiting connections
-/// and returns those whose first message, of fixed length, has arrived; the caller identifies the
-/// peer by it. A bounded number of connections is pending at a time, so strangers cost little and
-/// block nobody.
+/// Accepts TCP connections without a thread of its own. Each poll accepts waiting connections and
+/// returns those whose first message, of fixed length, has arrived; the caller identifies the peer
+/// by it. A bounded number of connections is pending at a time, so strangers cost little and block
+/// nobody.
 #pragma once
 
 #include <atomic>
@@ -33,19 +33,18 @@ class PolledListener {
     std::vector<std::byte> first;
   };
 
-  /// /// Connections and their data wake the thread that sleeps in `poller`, which must outlive
-  /// this. Throws OsError.
+  /// Connections and their data wake the thread that sleeps in `poller`, which must outlive this.
+  /// Throws OsError.
   PolledListener(const PolledListenerOptions& options, Poller& poller);
 
   const std::string& address() const { return listening_.address; }
   uint16_t port() const { return listening_.port; }
 
-  /// /// Returns the connections whose first message has been completed since the last call.
+  /// Returns the connections whose first message has been completed since the last call.
   std::vector<Arrival> poll(Time now);
-  /// /// Returns whether the last accept failed for lack of descriptors or memory, so connections
-  /// wait.
+  /// Returns whether the last accept failed for lack of descriptors or memory, so connections wait.
   bool is_short() const { return short_; }
-  /// /// Returns the number of connections dropped before their first message was complete: by a
+  /// Returns the number of connections dropped before their first message was complete: by a
   /// timeout (`kPendingTime`), by their own end, or to make room for newer ones. Callable from any
   /// thread.
   uint64_t dropped() const { return dropped_; }
@@ -62,7 +61,7 @@ class PolledListener {
   };
 
   void accept_all(Time now);
-  /// /// Returns whether `pending` is finished, complete or not.
+  /// Returns whether `pending` is finished, complete or not.
   bool on_message(Pending& pending, Time now, std::vector<Arrival>& arrivals);
 
   const Listening listening_;

@@ -49,13 +49,13 @@ void Poller::sleep(std::chrono::nanoseconds at_most) {
   const auto time = std::clamp(std::chrono::ceil<milliseconds>(at_most), milliseconds(0),
                                milliseconds(std::chrono::hours(1)));
   std::array<epoll_event, 64> events;  // polling finds out which descriptors are ready
-  // // A signal ends the sleep early, which is harmless: callers poll after each sleep.
+  // A signal ends the sleep early, which is harmless: callers poll after each sleep.
   (void)epoll_wait(set_.native(), events.data(), static_cast<int>(events.size()),
                    static_cast<int>(time.count()));
 }
 
 void Poller::wake() {
-  // // The counter is never read: each write is a new edge, and 64 bits cannot overflow.
+  // The counter is never read: each write is a new edge, and 64 bits cannot overflow.
   const uint64_t one = 1;
   (void)!::write(waker_.native(), &one, sizeof one);
 }

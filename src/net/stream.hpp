@@ -1,4 +1,4 @@
-/// /// TCP connections for coroutines. All calls come from one I/O thread.
+/// TCP connections for coroutines. All calls come from one I/O thread.
 #pragma once
 
 #include <asio.hpp>
@@ -17,24 +17,24 @@ using TcpEndpoint = asio::ip::tcp::endpoint;
 
 class Stream {
  public:
-  /// /// `silence`: how long sent bytes may stay unacknowledged before the connection breaks. A
-  /// stopped process goes unnoticed, since its kernel still acknowledges.
+  /// `silence`: how long sent bytes may stay unacknowledged before the connection breaks. A stopped
+  /// process goes unnoticed, since its kernel still acknowledges.
   Stream(TcpSocket socket, std::chrono::nanoseconds silence);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // // All throw std::system_error if the connection ends. One read and one write may be pending.
+  // All throw std::system_error if the connection ends. One read and one write may be pending.
 
-  /// /// Reads until `into` is full.
+  /// Reads until `into` is full.
   awaitable<void> read_bytes(std::span<std::byte> into);
   /// Writes all of `bytes`.
   awaitable<void> write_bytes(std::span<const std::byte> bytes);
 
-  /// /// Sends what the system accepts without blocking and ignores errors; for a last message.
+  /// Sends what the system accepts without blocking and ignores errors; for a last message.
   void try_to_write(std::span<const std::byte> bytes);
-  /// /// Ends the outgoing stream after the bytes written so far.
+  /// Ends the outgoing stream after the bytes written so far.
   void finish_writing();
-  /// /// Makes pending and later reads and writes fail.
+  /// Makes pending and later reads and writes fail.
   void close();
 
   bool is_open() const { return socket_.is_open(); }
@@ -47,7 +47,7 @@ class Stream {
   TcpEndpoint remote_;
 };
 
-/// /// Closes a stream after `time` unless destroyed first, so that a silent peer cannot stall us.
+/// Closes a stream after `time` unless destroyed first, so that a silent peer cannot stall us.
 class StreamTimeout {
  public:
   StreamTimeout(std::shared_ptr<Stream> stream, std::chrono::nanoseconds time);
@@ -59,14 +59,14 @@ class StreamTimeout {
   asio::steady_timer timer_;
 };
 
-/// /// Suspends the coroutine for `time`; the thread goes on with other work.
+/// Suspends the coroutine for `time`; the thread goes on with other work.
 awaitable<void> pause(std::chrono::nanoseconds time);
 
-// // Connect, and throw std::system_error on failure. `time` limits an attempt; without it, the
+// Connect, and throw std::system_error on failure. `time` limits an attempt; without it, the
 // system's own limit applies. Forked children inherit none of these sockets.
 
 awaitable<TcpSocket> dial(TcpEndpoint where, std::optional<std::chrono::nanoseconds> time);
-/// /// Tries each address of the host in turn.
+/// Tries each address of the host in turn.
 awaitable<TcpSocket> dial(std::string host, uint16_t port,
                           std::optional<std::chrono::nanoseconds> time_each);
 

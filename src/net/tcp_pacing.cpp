@@ -13,7 +13,7 @@ namespace tokenyard::net {
 
 namespace {
 
-/// /// Every system has reno and allows it for all users. On such short paths cubic behaves alike.
+/// Every system has reno and allows it for all users. On such short paths cubic behaves alike.
 constexpr std::string_view unpaced = "reno";
 
 std::string choice_of(const FileDescriptor& socket) {

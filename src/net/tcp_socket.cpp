@@ -44,7 +44,7 @@ FileDescriptor make_socket(int family) {
 }
 
 void set(const FileDescriptor& socket, int level, int option, int value) {
-  // // A system without one of these options is slower, nothing worse.
+  // A system without one of these options is slower, nothing worse.
   (void)setsockopt(socket.native(), level, option, &value, sizeof value);
 }
 

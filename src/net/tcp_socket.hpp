@@ -1,4 +1,4 @@
-/// /// Non-blocking TCP sockets, as channels use them.
+/// Non-blocking TCP sockets, as channels use them.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@ struct Listening {
   std::string address;  ///< numeric address
   uint16_t port = 0;
 };
-/// /// Listens on any free port of `address` (an IP address or host name). Throws OsError.
+/// Listens on any free port of `address` (an IP address or host name). Throws OsError.
 Listening listen_at(const std::string& address);
-/// /// Returns the next connection. Empty, with errno set, if none waits; it may come later (as
-/// from a stopped process).
+/// Returns the next connection. Empty, with errno set, if none waits; it may come later (as from a
+/// stopped process).
 FileDescriptor accept_from(const FileDescriptor& listener);
-/// /// Starts to connect; the first send or receive shows whether that succeeds. Throws OsError if
-/// it cannot even start.
+/// Starts to connect; the first send or receive shows whether that succeeds. Throws OsError if it
+/// cannot even start.
 FileDescriptor connect_to(const std::string& address, uint16_t port);
 
-/// /// Tunes a socket for low latency of small messages and bulk transfer of large ones.
-/// ///
-/// /// TCP_USER_TIMEOUT is deliberately not set: it also ends a connection whose receiver lives but
-/// has not read for that long, and a rank may compute for a minute before it takes part. The
-/// control plane detects dead peers; it ends the epoch, and this socket with it.
+/// Tunes a socket for low latency of small messages and bulk transfer of large ones.
+///
+/// TCP_USER_TIMEOUT is deliberately not set: it also ends a connection whose receiver lives but has
+/// not read for that long, and a rank may compute for a minute before it takes part. The control
+/// plane detects dead peers; it ends the epoch, and this socket with it.
 void tune(const FileDescriptor& socket, int buffer_bytes);
 
 struct Moved {
