@@ -14,8 +14,8 @@ namespace {
 
 net::Listener listener_at(asio::io_context& io, const std::string& address) {
   try {
-    // An address may be one that only others know this host by, so a number says no more than
-    // whether it is the loopback's.
+    // The address may be one that only other hosts know, so a number tells only whether it is
+    // loopback.
     return {io.get_executor(), {net::listening_address(address), 0}};
   } catch (const std::system_error& error) {
     throw OsError("listen for the other ranks at " + address, error.code().value(),
@@ -57,7 +57,7 @@ Links::Links(asio::io_context& io, const net::Key& key, const std::string& addre
                  std::move(pending));
   };
   const auto full = [this] {
-    listener_.turned_away("somebody", "came while too many others had not said who they are");
+    listener_.turned_away("a connection", "came while too many others had not authenticated");
   };
   asio::co_spawn(io_, incoming_.serve({.pending_max = kPendingMax}, came, full), asio::detached);
 }
@@ -105,7 +105,7 @@ std::vector<Member> Links::peers() const {
 
 net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection,
                                   net::Pending pending) {
-  std::string trouble = "did not say who it is";
+  std::string trouble = "did not authenticate in time";
   try {
     const net::StreamTimeout timeout(connection, net::kHandshakeMax);
     const net::Introduction self = self_;
@@ -146,9 +146,8 @@ net::awaitable<void> Links::keep_dialling(Member peer) {
       co_await reach(control_endpoint);
       break;
     } catch (const net::ProtocolError& stranger) {
-      listener_.unreachable(peer,
-                            fmt::format("whoever answers at {}:{} {}", control_endpoint.address,
-                                        control_endpoint.port, stranger.what()));
+      listener_.unreachable(peer, fmt::format("the process at {}:{} {}", control_endpoint.address,
+                                              control_endpoint.port, stranger.what()));
     } catch (const std::system_error& error) {
       listener_.unreachable(peer, fmt::format("{}:{}: {}", control_endpoint.address,
                                               control_endpoint.port, error.code().message()));
@@ -175,7 +174,7 @@ net::awaitable<void> Links::reach(const ControlEndpoint& control_endpoint) {
     co_return;
   }
   if (frame.kind != static_cast<uint16_t>(Topic::connect_reply))
-    throw net::ProtocolError("says no welcome");
+    throw net::ProtocolError("sent no connect reply");
   adopt(connection, net::Handshake::Side::dialler);
 }
 
@@ -192,8 +191,8 @@ void Links::adopt(std::shared_ptr<net::Connection> connection, net::Handshake::S
   listener_.linked(peer, connection->peer().purpose);
 }
 
-/// Of two that one side has dialled, the later one: who dials again has lost the earlier one,
-/// whether we have noticed or not.
+/// Of two connections that one side has dialled, the later one wins: a process that dials again has
+/// lost the earlier connection, whether or not we have noticed.
 bool Links::is_kept_over(const Link& one, const Link& another) const {
   if (one.side() == another.side()) return false;
   const bool greater = member_of(self_) > one.peer();
@@ -215,7 +214,7 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   try {
     for (;;) {
       const net::SealedFrame frame = co_await link->connection().read();
-      // After we have hung up, what it says is read and dropped, until it hangs up too.
+      // After we have hung up, messages are read and dropped until the peer hangs up too.
       if (current() || aside_.contains(link))
         listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
     }
