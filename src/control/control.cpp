@@ -54,15 +54,14 @@ Control::~Control() {
 
 void Control::run() {
   for (;;) {
-    throw OsError("start of the control plane", error.code().value(), error.code().message());
-    io_.run();
-    return;
+    try {
+      io_.run();
+      return;
+    } catch (const std::exception& error) {
+      // A rank that cannot follow the protocol must not take part in it.
+      loop_->fail(fmt::format("its control thread failed: {}", error.what()));
+    }
   }
-  catch (const std::exception& error) {
-    // A rank that cannot follow the protocol must not take part in it.
-    loop_->fail(fmt::format("its control thread failed: {}", error.what()));
-  }
-}
 }
 
 template <class Body>

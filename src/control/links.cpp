@@ -105,7 +105,7 @@ std::vector<Member> Links::peers() const {
 
 net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection,
                                   net::Pending pending) {
-  std::string trouble = "did not authenticate in time";
+  std::string trouble = "did not authenticate";
   try {
     const net::StreamTimeout timeout(connection, net::kHandshakeMax);
     const net::Introduction self = self_;

@@ -96,9 +96,8 @@ class Links {
   LinkListener& listener_;
   net::Listener incoming_;
   std::map<Member, std::shared_ptr<Link>> links_;
-  std::set<std::shared_ptr<Link>> parting_;  ///< being closed; incoming messages are ignored
-  std::set<std::shared_ptr<Link>>
-      aside_;  ///< second connection of a pair; its messages still count
+  std::set<std::shared_ptr<Link>> parting_;  ///< being closed; messages ignored
+  std::set<std::shared_ptr<Link>> aside_;    ///< surplus; messages still count
   std::map<Member, ControlEndpoint> wanted_;
   std::set<Member> dialling_;
 };

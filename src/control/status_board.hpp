@@ -15,10 +15,9 @@
 namespace tokenyard::control {
 
 struct Standing {
-  std::set<Member> linked;  ///< links whose endpoint has arrived too
-  std::map<Member, std::string>
-      troubles;              ///< until there is a view: why a process cannot be reached
-  std::optional<View> view;  ///< set once this process is a member
+  std::set<Member> linked;                 ///< links whose endpoint has arrived too
+  std::map<Member, std::string> troubles;  ///< dial errors, until there is a view
+  std::optional<View> view;                ///< set once this process is a member
   std::vector<Member> waiting;
   std::vector<Slot> recovers_late;
   std::optional<std::string> over;  ///< why this process is no longer a member

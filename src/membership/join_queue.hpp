@@ -32,9 +32,7 @@ class JoinQueue {
 
  private:
   struct Newcomer {
-    std::optional<Instant>
-        requested = {},
-        published = {};  ///< time of the last request here; of the last report by a member
+    std::optional<Instant> requested = {}, published = {};  ///< last request here, last report
   };
   /// Returns null if the queue is full or the process is a former member.
   Newcomer* note(const Member& newcomer);

@@ -62,8 +62,7 @@ namespace tokenyard::membership {
 
 struct MembershipOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(100);
-  std::chrono::nanoseconds silence =
-      std::chrono::seconds(5);  ///< time without a heartbeat until a member is suspected
+  std::chrono::nanoseconds silence = std::chrono::seconds(5);  ///< until a member is suspected
   /// How long a leader waits for answers before it asks again, and the delay between one member's
   /// turn to lead and the next one's.
   std::chrono::nanoseconds ballot = std::chrono::milliseconds(150);

@@ -16,7 +16,7 @@ namespace {
 void check_array(const char* argument, const ConstArray& array) {
   bytes_of(array.type);
   if (array.data == nullptr && array.elements > 0) {
-    throw InvalidArgument(argument, "memory", "a null pointer");
+    throw InvalidArgument(argument, "memory of that length", "a null pointer");
   }
 }
 
@@ -25,7 +25,7 @@ void check_root(const Group::State& group, const char* argument, uint32_t root) 
   throw InvalidArgument(argument, fmt::format("a rank of {}", group.size()), fmt::to_string(root));
 }
 
-/// A list with a part for each rank, all of one type.
+/// Checks a list with one part per rank, all of one type.
 template <typename List>
 void check_parts(const Group::State& group, const char* argument, const List& parts,
                  DataType type) {
@@ -59,8 +59,8 @@ void check_length(const char* argument, size_t expected, size_t seen) {
   throw InvalidArgument(argument, fmt::format("{} elements", expected), fmt::to_string(seen));
 }
 
-/// This rank's part of a list. Which one that is where only active ranks are counted, the operation
-/// finds out when it begins.
+/// Checks the length of this rank's part of a list. With Places::compact its index is known only
+/// when the operation begins, which checks it then.
 template <typename List>
 void check_own_part(const Group::State& group, const char* argument, size_t expected,
                     const List& parts) {
@@ -95,7 +95,7 @@ void Group::State::close() {
 }
 
 Work Group::State::start(Call call, const CallOptions& options) const {
-  // What the operation does not have is refused here, alike on all ranks.
+  // Rejects here, alike on all ranks, an algorithm that the operation does not have.
   choose(call.signature.kind, call.signature.type, call.bytes, {.ranks = 2, .hosts = 1},
          options.algorithm);
   call.signature.algorithm = options.algorithm;
