@@ -19,7 +19,7 @@ std::vector<Slot> empty_slots(const View& view) {
 
 }  // namespace
 
-/// Slots to be filled, for as long as it lives.
+/// Requests to fill slots, withdrawn when destroyed.
 class Recovery::Wish {
  public:
   explicit Wish(control::MembershipControl& control) : control_(control) {}
@@ -29,8 +29,8 @@ class Recovery::Wish {
   Wish(const Wish&) = delete;
   Wish& operator=(const Wish&) = delete;
 
-  /// Says it anew where it has changed, and in every epoch: one for a slot that is held lasts for
-  /// one.
+  /// Repeats the request if it has changed, and in each epoch: a request for a slot that is held
+  /// lasts for one epoch.
   void want(const std::vector<Slot>& slots, Epoch seen_in) {
     if (slots == slots_ && seen_in == seen_in_) return;
     if (slots != slots_ && !slots_.empty()) control_.withdraw(slots_);
@@ -50,7 +50,7 @@ class Recovery::Shrink final : public Recovery::Call {
   explicit Shrink(Recovery& recovery)
       : recovery_(recovery), asked_in_(recovery.engine_.view().epoch) {
     const Engine& engine = recovery_.engine_;
-    // A newcomer need not have asked.
+    // Done already for a newcomer that has nothing to recover from.
     done_before_ = engine.recovered().epoch > recovery_.shrunk_in() && !engine.failed();
     if (!done_before_) recovery_.control_.recover(true);
   }
@@ -141,7 +141,7 @@ class Recovery::Recover final : public Recovery::Call {
 
   bool advance() override {
     Engine& engine = recovery_.engine_;
-    // Ranks that are lost meanwhile stop the group on all of its ranks: then all know.
+    // If ranks are lost meanwhile, the group stops on all its ranks, so all know.
     if (engine.stopped()) {
       if (!recovering_) recovering_.emplace(recovery_);
       if (!recovering_->advance()) return false;
@@ -190,7 +190,7 @@ class Recovery::Evict final : public Recovery::Call {
       throw InvalidArgument("rank", "one whose loss leaves a majority",
                             fmt::format("{}, of two", member_.slot));
     }
-    // A wish lasts for an epoch: it may have come too late for the one before.
+    // A request lasts for one epoch; the last one may have come too late.
     if (std::exchange(asked_in_, view.epoch) != view.epoch) recovery_.control_.evict(member_);
     return false;
   }
@@ -206,7 +206,7 @@ class Recovery::Evict final : public Recovery::Call {
 };
 
 void Recovery::begin(Slot self) {
-  // Who was lost when this process came is nothing to it.
+  // Losses before this process came do not concern it.
   engine_.repair(engine_.came_in(self));
   const std::lock_guard lock(mutex_);
   shrunk_in_ = engine_.recovered().epoch;
