@@ -30,7 +30,7 @@ ino_t number_of(int descriptor) {
 }
 
 /// Runs in the child, which has one thread and may call async-signal-safe functions only.
-void let_go() {
+void release_sockets() {
   const int before = errno;
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (size_t index = 0; index < used; ++index) {
@@ -48,7 +48,7 @@ std::unique_lock<std::mutex> no_fork() {
   [[maybe_unused]] static const int asked =
       pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
                      [] {
-                       let_go();
+                       release_sockets();
                        making.unlock();
                      });
   return std::unique_lock(making);
