@@ -71,7 +71,7 @@ struct ConstArray {
   size_t bytes() const { return elements * bytes_of(type); }
 };
 
-/// What an operation does after it was aborted because ranks were lost.
+/// How an operation reacts to the loss of ranks.
 enum class OnFailure : uint8_t {
   raise,    ///< throws OperationAborted on every survivor, as do all later operations until
             ///< `recover`, `shrink` or `replace`

@@ -26,7 +26,7 @@ class InvalidArgument : public Error {
   std::optional<uint32_t> rank;  ///< the rank whose argument it is; unset: this rank's own
 };
 
-/// What a wait had seen when it failed.
+/// The state of a wait when it failed.
 struct WaitFacts {
   uint32_t rank = 0;  ///< the awaited rank
   std::string phase;  ///< "dispatch: counts", "rendezvous: connect", ...

@@ -1,4 +1,4 @@
-/// What a leader proposes: the verdict that follows from the members' promises.
+/// A leader's proposal: the verdict that follows from the members' promises.
 #pragma once
 
 #include <map>

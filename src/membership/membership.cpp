@@ -233,7 +233,7 @@ void Membership::learn(const Verdict& verdict, Instant now) {
       install(verdict, now);
     } else {
       // It has missed an epoch: it was out in between, and was let in again because of an old join
-      // request. Whatever it did in the meantime is void.
+      // request. Its work in the meantime is void.
       fence(next.epoch, "the others have gone on without it for an epoch");
     }
   } else if (standing_ == Standing::newcomer) {

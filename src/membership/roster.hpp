@@ -1,4 +1,4 @@
-/// What a member knows of each other member: when it was last heard, and the evidence against it.
+/// A member's knowledge of each other member: when it was last heard, and the evidence against it.
 #pragma once
 
 #include <vector>

@@ -39,7 +39,7 @@ enum class GroupStage : uint8_t {
   closed,   ///< all ranks have closed it, and at least one knows
 };
 
-/// What a group has done, as one of its ranks knows it. Also tells a newcomer which groups exist.
+/// A group's progress, as one of its ranks knows it. Also tells a newcomer which groups exist.
 struct GroupProgress {
   GroupId group = 0;
   std::vector<Slot> slots = {};  ///< ascending; all ranks, alive or not

@@ -5,8 +5,8 @@
 
 namespace tokenyard::net {
 
-/// The peer breaks the protocol or does not belong to the job. what() completes a sentence about
-/// the peer ("sent a garbled frame"). The owner of the connection catches it and closes the
+/// The peer breaks the protocol or does not belong to the job. Its what() completes a sentence
+/// about the peer ("sent a garbled frame"). The owner of the connection catches it and closes the
 /// connection.
 class ProtocolError : public std::runtime_error {
  public:

@@ -2,7 +2,7 @@
 /// expect them. A frame that does not match this rank's call is not accepted: it ends the operation
 /// with CallsDiffer.
 ///
-/// Posting never waits. Whatever the channel cannot take is queued, and each `push` goes on with
+/// Posting never waits. Bytes that the channel cannot take are queued, and each `push` goes on with
 /// it. So an algorithm posts all it can, then receives in the order in which its peers post.
 #pragma once
 
