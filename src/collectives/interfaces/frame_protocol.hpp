@@ -3,7 +3,7 @@
 /// with CallsDiffer.
 ///
 /// Posting never waits. Bytes that the channel cannot take are queued, and each `push` goes on with
-/// it. So an algorithm posts all it can, then receives in the order in which its peers post.
+/// them. So an algorithm posts all it can, then receives in the order in which its peers post.
 #pragma once
 
 #include <algorithm>
