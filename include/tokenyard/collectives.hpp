@@ -111,7 +111,7 @@ struct CollectivesOptions {
   uint32_t size_max = 0;  ///< largest size that `grow` may reach; 0: `size`
   std::string address;  ///< where others reach this rank; empty: found automatically, else loopback
   std::string host;     ///< ranks with equal names share memory; empty: found automatically
-  /// A plug-in that replaces TCP between hosts, such as "libtokenyard_ucx.so"; empty: none. The
+  /// A plug-in that carries data in place of TCP, such as "libtokenyard_ucx.so"; empty: none. The
   /// same on all ranks.
   std::string interconnect = {};
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of each operation, unless set
@@ -126,7 +126,7 @@ struct CollectivesOptions {
 };
 
 /// An operation under way. Copies refer to the same operation, which goes on after the last copy is
-/// destroyed. Any thread may call.
+/// destroyed.
 class Work {
  public:
   /// Waits until the operation is done. Throws its error: OperationAborted, PeerTimeout,
@@ -219,8 +219,8 @@ class Group {
 struct CollectivesCounters {
   uint64_t operations = 0, committed = 0, aborted = 0, retried = 0;
   uint64_t bytes_sent = 0;  ///< payload and headers of operations
-  uint64_t refused =
-      0;  ///< rejected: connections and messages of strangers, other jobs, old epochs
+  /// Rejected connections and messages: of strangers, other jobs and older epochs.
+  uint64_t refused = 0;
   uint64_t epochs = 0;
 };
 
@@ -242,11 +242,11 @@ class Collectives {
   uint32_t rank() const;
   uint32_t size() const;  ///< number of slots
   Group world() const;
-  /// Founds a group. Collective among `ranks` (ranks of the world, which get their rank in the
-  /// group by their position); others need not call. `name` must be the same on all, and is free
-  /// again once this rank has closed the group that had it. A newcomer enters the groups of its
-  /// slot that were open when it was admitted. Throws what a barrier throws; all its ranks may then
-  /// try again.
+  /// Founds a group. Collective among `ranks` (ranks of the world in any order; a rank's position
+  /// becomes its rank in the group); others need not call. `name` must be the same on all, and is
+  /// free again once this rank has closed the group that had it. A newcomer enters the groups of
+  /// its slot that were open when it was admitted. Throws what a barrier throws; all its ranks may
+  /// then try again.
   Group group(std::span<const uint32_t> ranks, const std::string& name,
               std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 

@@ -17,6 +17,10 @@
 /// leads; if it does not, the others try in the order of their slots, each a little later. A leader
 /// waits for every member that answers, so that haste leaves nobody behind, and then for a quorum.
 ///
+/// Invariant: an epoch ends with one verdict. Any two quorums share an acceptor (quorum.hpp), whose
+/// promise reports the verdict that it has accepted; a leader must propose the one accepted in the
+/// highest ballot (Candidacy::adopted).
+///
 /// Invariant: every member of the next view that was in this one has promised, so it is frozen
 /// until it installs that view. `compose` keeps nobody else.
 ///
@@ -216,7 +220,7 @@ class Membership {
   std::set<Member> evicts_;
   bool draining_ = false, leaving_ = false;
   bool recovering_ = false;      ///< asked to recover, until an epoch does
-  bool nothing_behind_ = false;  ///< a newcomer since whose arrival nothing has failed
+  bool nothing_behind_ = false;  ///< a newcomer that no failure has touched yet
 
   // State of this epoch.
   Acceptor acceptor_;

@@ -4,7 +4,7 @@
 /// another member was faster, it reads the register and tries again.
 ///
 /// Invariant: a reply is given only after the register behind it is in the store, so the register
-/// behaves as the acceptor's stable memory, whoever computes.
+/// behaves as the acceptor's stable memory, whichever member computes.
 #pragma once
 
 #include <optional>
