@@ -90,16 +90,16 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
   std::optional<Rendezvous> rendezvous;
   milliseconds rest = kPollMin;
   for (;;) {
-    std::exception_ptr trouble;
+    std::exception_ptr store_error;
     try {
       if (look(rendezvous)) return;
     } catch (const OsError&) {
       // The store is not up yet, or belonged to an earlier, finished run of this job.
-      trouble = std::current_exception();
+      store_error = std::current_exception();
       rendezvous.reset();
     }
     if (Clock::now() >= until) {
-      if (trouble) std::rethrow_exception(trouble);
+      if (store_error) std::rethrow_exception(store_error);
       (this->*give_up)(start_time);
     }
     options_.interrupt();
@@ -230,8 +230,8 @@ void Control::give_up_founding(Clock::time_point start) const {
     phase = fmt::format("rendezvous: {} {} {} not come to {}", one ? "rank" : "ranks",
                         fmt::join(missing, ", "), one ? "has" : "have", meeting_place());
   }
-  for (const auto& [member, trouble] : standing.troubles) {
-    if (!missing.empty() && member.slot == missing.front()) phase += " (" + trouble + ")";
+  for (const auto& [member, reason] : standing.troubles) {
+    if (!missing.empty() && member.slot == missing.front()) phase += " (" + reason + ")";
   }
   throw PeerTimeout({.rank = missing.empty() ? options_.slot : missing.front(),
                      .phase = phase,

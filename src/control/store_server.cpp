@@ -24,9 +24,9 @@ net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_
   asio::ip::tcp::resolver resolver(io);
   net::TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
   // Some systems resolve their own name to a loopback address, which other hosts cannot reach.
-  asio::error_code a_name;
-  asio::ip::make_address(host, a_name);
-  if (a_name && host != "localhost" && place.address().is_loopback()) {
+  asio::error_code not_numeric;
+  asio::ip::make_address(host, not_numeric);
+  if (not_numeric && host != "localhost" && place.address().is_loopback()) {
     place.address(asio::ip::address_v4::any());
   }
   return place;
@@ -53,12 +53,12 @@ StoreServer::StoreServer(const std::string& host, uint16_t port, const std::stri
       instance_(net::random_number()),
       io_(1),
       listener_(listener_at(io_, host, port)) {
-  const auto came = [this](net::TcpSocket socket, net::Pending place) {
+  const auto accepted = [this](net::TcpSocket socket, net::Pending place) {
     return attend(std::make_shared<net::Connection>(std::move(socket), kSilence), std::move(place));
   };
   // A client counts as pending for as long as it is connected.
   asio::co_spawn(io_,
-                 listener_.serve({.pending_max = kConnectionsMax, .rest = kRest}, came,
+                 listener_.serve({.pending_max = kConnectionsMax, .rest = kRest}, accepted,
                                  [this] { ++refused_; }),
                  asio::detached);
   thread_ = std::thread([this] { io_.run(); });

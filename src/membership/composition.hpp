@@ -28,7 +28,7 @@ struct Evidence {
 /// - Members leave that said goodbye, that some member asked to evict, or, with `evict_stalled`,
 ///   that have stalled.
 /// - Newcomers fill the slots that some member asked to fill. The slot's old process yields it.
-/// - Everyone left hears everyone else: the member that misses, or is missed by, the most others is
+/// - The remaining members hear one another: the member that misses, or is missed by, the most is
 ///   dropped until that holds; of equals, the higher slot.
 /// Returns nothing if too few members of the old view would go on: those that stay and those that
 /// leave in good order must form a quorum, in which the witness counts as one.
