@@ -44,7 +44,7 @@ Control::Control(ControlOptions options)
     own_ = loop_->own_endpoint();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    throw OsError("start of the control plane", error.code().value(), error.code().message());
+    throw OsError("starting the control plane", error.code().value(), error.code().message());
   }
 }
 
@@ -135,7 +135,7 @@ bool Control::try_to_found(Rendezvous& rendezvous) {
   }
   const auto own = rendezvous.look(options_.slot);
   if (own && own->member != own_.member) {
-    throw InvalidArgument("rank", "a rank of its own; a later process has taken this one",
+    throw InvalidArgument("rank", "a rank that no later process has taken",
                           fmt::format("{}", options_.slot), options_.slot);
   }
   if (const auto first = complete(rendezvous)) rendezvous.propose(*first);

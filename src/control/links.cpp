@@ -18,7 +18,7 @@ net::Listener listener_at(asio::io_context& io, const std::string& address) {
     // loopback.
     return {io.get_executor(), {net::listening_address(address), 0}};
   } catch (const std::system_error& error) {
-    throw OsError("listen for the other ranks at " + address, error.code().value(),
+    throw OsError("listening for the other ranks at " + address, error.code().value(),
                   error.code().message());
   }
 }

@@ -22,7 +22,7 @@ uint64_t number_in(const Store::Value& value) {
   uint64_t number = 0;
   for (const std::byte byte : value) {
     const auto digit = std::to_integer<uint64_t>(byte) - '0';
-    if (digit > 9) throw OsError("read the store", 0, "the value of 'generation' is no number");
+    if (digit > 9) throw OsError("reading the store", 0, "the value of 'generation' is no number");
     number = 10 * number + digit;
   }
   return number;
@@ -66,7 +66,7 @@ std::optional<View> Rendezvous::roster() const {
   const auto value = store_->get(key("roster"));
   if (!value) return std::nullopt;
   const auto verdict = membership::decode_verdict(*value);
-  if (!verdict) throw OsError("read the store", 0, "the roster cannot be decoded");
+  if (!verdict) throw OsError("reading the store", 0, "the roster cannot be decoded");
   return verdict->next;
 }
 

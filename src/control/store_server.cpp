@@ -36,8 +36,8 @@ net::Listener listener_at(asio::io_context& io, const std::string& host, uint16_
   try {
     return {io.get_executor(), resolved(io, host, port)};
   } catch (const std::system_error& error) {
-    throw OsError("listen of a store at " + host + ":" + std::to_string(port), error.code().value(),
-                  error.code().message());
+    throw OsError("listening for store clients at " + host + ":" + std::to_string(port),
+                  error.code().value(), error.code().message());
   }
 }
 

@@ -205,7 +205,7 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
   // Another rank's deadline may have frozen this one just before its own passed. The ranks that
   // have not come are known all the same.
   if (absent.empty() && (!talking || context_.frozen)) {
-    facts.phase += ": the ranks have not agreed on who is there";
+    facts.phase += ": the ranks have not agreed on the members";
     return facts;
   }
   if (!absent.empty()) {

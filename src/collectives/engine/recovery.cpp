@@ -67,9 +67,9 @@ class Recovery::Shrink final : public Recovery::Call {
     if (late.empty()) {
       const std::vector<Member> members = recovery_.engine_.view().members;
       return {.rank = members.empty() ? 0 : members.front().slot,
-              .phase = "shrink: agreement of the ranks"};
+              .phase = "shrink: wait for the ranks to agree"};
     }
-    return {.rank = late.front(), .phase = "shrink: its call of it"};
+    return {.rank = late.front(), .phase = "shrink: wait for this rank's call"};
   }
 
  private:
@@ -93,7 +93,7 @@ class Recovery::Replace final : public Recovery::Call {
   }
 
   WaitFacts missing() const override {
-    return {.rank = slot_, .phase = fmt::format("replace: a new rank {}", slot_)};
+    return {.rank = slot_, .phase = fmt::format("replace: wait for a new rank {}", slot_)};
   }
 
  private:
@@ -124,7 +124,7 @@ class Recovery::Grow final : public Recovery::Call {
     const auto first = std::find_if(slots_.begin(), slots_.end(),
                                     [&](Slot slot) { return !recovery_.engine_.was_filled(slot); });
     return {.rank = first != slots_.end() ? *first : slots_.back(),
-            .phase = fmt::format("grow: {} new ranks", slots_.size())};
+            .phase = fmt::format("grow: wait for {} new ranks", slots_.size())};
   }
 
  private:
@@ -162,8 +162,9 @@ class Recovery::Recover final : public Recovery::Call {
       return facts;
     }
     const std::vector<Slot> empty = empty_slots(recovery_.engine_.view());
-    if (empty.empty()) return {.phase = "recover: agreement of the ranks"};
-    return {.rank = empty.front(), .phase = fmt::format("recover: a new rank {}", empty.front())};
+    if (empty.empty()) return {.phase = "recover: wait for the ranks to agree"};
+    return {.rank = empty.front(),
+            .phase = fmt::format("recover: wait for a new rank {}", empty.front())};
   }
 
  private:
@@ -187,8 +188,8 @@ class Recovery::Evict final : public Recovery::Call {
     const View view = recovery_.engine_.view();
     if (!view.contains(member_)) return true;
     if (view.members.size() <= 2) {
-      throw InvalidArgument("rank", "one whose loss leaves a majority",
-                            fmt::format("{}, of two", member_.slot));
+      throw InvalidArgument("rank", "a rank whose loss leaves a majority",
+                            fmt::format("{} of two", member_.slot));
     }
     // A request lasts for one epoch; the last one may have come too late.
     if (std::exchange(asked_in_, view.epoch) != view.epoch) recovery_.control_.evict(member_);
@@ -196,7 +197,7 @@ class Recovery::Evict final : public Recovery::Call {
   }
 
   WaitFacts missing() const override {
-    return {.rank = member_.slot, .phase = "evict: agreement of the ranks"};
+    return {.rank = member_.slot, .phase = "evict: wait for the ranks to agree"};
   }
 
  private:
