@@ -24,7 +24,7 @@ class Dial {
   const ConnectRequest& connect_request() const { return connect_request_; }
   /// Returns the connection once the acceptor has replied.
   std::optional<FileDescriptor> poll(WireTime now, net::Poller& poller);
-  /// Returns whether the next attempt is due after a pause, of which no descriptor tells.
+  /// Returns whether the next attempt is due after a pause, which no descriptor signals.
   bool is_pausing() const { return !socket_; }
   /// Returns the last error; empty if there was none.
   const std::string& trouble() const { return trouble_; }
