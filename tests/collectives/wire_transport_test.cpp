@@ -128,7 +128,7 @@ TEST_F(WireTransportTest, GoesOverTcpWhereUnixSocketsDoNotReach) {
   ranks[0].begin_epoch(ranks.view(1), contacts);
   ranks[1].begin_epoch(ranks.view(1), contacts);
   EXPECT_TRUE(works(ranks, 1));
-  EXPECT_THAT(ranks[0].reason(1), HasSubstr("nobody is at"));
+  EXPECT_THAT(ranks[0].reason(1), HasSubstr("no process is at"));
 }
 
 TEST_F(WireTransportTest, SaysWhyAPeerCannotBeReached) {
@@ -137,7 +137,7 @@ TEST_F(WireTransportTest, SaysWhyAPeerCannotBeReached) {
   contacts[1] = {std::byte{77}};
   ranks[0].begin_epoch(ranks.view(1), contacts);
   EXPECT_EQ(ranks[0].channel(1, Lane::collective, 1)->send_some(contacts[1]), 0u);
-  EXPECT_THAT(ranks[0].reason(1), HasSubstr("has not said"));
+  EXPECT_THAT(ranks[0].reason(1), HasSubstr("no endpoint"));
 
   ChannelEndpoint endpoint = endpoint_of(ranks[1]);
   endpoint.host = "elsewhere";
