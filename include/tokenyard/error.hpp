@@ -1,4 +1,4 @@
-/// Everything that Tokenyard throws. Each class carries fields; the sentence is made from them.
+/// All exceptions of Tokenyard. Each class has fields, and its message is made from them.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,19 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An argument that cannot be right, here or against another rank's. Nothing was launched or sent
-/// when this rank's host could see it; no row had moved when it took the ranks together.
+/// An invalid argument, by itself or compared with another rank's. If this rank's host could see
+/// the error, nothing was launched or sent; if only the ranks together could, no row has moved.
 class InvalidArgument : public Error {
  public:
   InvalidArgument(std::string argument, std::string expected, std::string seen,
                   std::optional<uint32_t> rank = std::nullopt);
   std::string argument, expected, seen;
-  std::optional<uint32_t> rank;  ///< whose argument, where it is not this rank's own
+  std::optional<uint32_t> rank;  ///< the rank whose argument it is; unset: this rank's own
 };
 
-/// What a wait knew when it failed.
+/// The state of a wait when it failed.
 struct WaitFacts {
-  uint32_t rank = 0;  ///< the rank awaited
+  uint32_t rank = 0;  ///< the awaited rank
   std::string phase;  ///< "dispatch: counts", "rendezvous: connect", ...
   uint64_t expected = 0, seen = 0;
   double waited_s = 0;
@@ -41,23 +41,23 @@ class PeerTimeout : public Error {
   WaitFacts facts;
 };
 
-/// A rank is gone: it has left, or its control connection closed.
+/// A rank has left, or its control connection has closed.
 class PeerLost : public Error {
  public:
   explicit PeerLost(WaitFacts facts);
   WaitFacts facts;
 };
 
-/// This rank has not run for a while (it was stopped, or got no CPU), so that its wait failed; or
-/// the others have rebuilt the world without it. No other rank is to blame.
+/// This rank did not run for a while (it was stopped, or got no CPU), so its wait failed; or the
+/// others have rebuilt the world without it. No other rank is to blame.
 class OutOfTouch : public Error {
  public:
-  /// `left_out`: whether a rank, that of `facts`, has rebuilt the world without this one.
+  /// `left_out`: the rank in `facts` has rebuilt the world without this one.
   OutOfTouch(WaitFacts facts, std::optional<std::chrono::system_clock::time_point> since,
              std::chrono::nanoseconds absent, bool left_out);
-  WaitFacts facts;                                             ///< of the wait that failed
-  std::optional<std::chrono::system_clock::time_point> since;  ///< if it is known not to have run
-  double absent_s;                                             ///< 0 if it has run
+  WaitFacts facts;                                             ///< of the failed wait
+  std::optional<std::chrono::system_clock::time_point> since;  ///< when it stopped, if known
+  double absent_s;  ///< seconds for which it did not run; 0 if it ran
   bool left_out;
 };
 
@@ -68,20 +68,20 @@ class Cancelled : public Error {
   std::string phase;
 };
 
-/// Ranks were lost in an operation of theirs, so it has not happened on any rank; inputs are as
-/// they were.
+/// Ranks were lost during an operation, so it has not happened on any rank, and inputs are
+/// unchanged.
 class OperationAborted : public Error {
  public:
   OperationAborted(std::string operation, uint64_t sequence, uint64_t epoch,
                    std::vector<uint32_t> lost);
   std::string operation;  ///< "all_reduce"
-  uint64_t sequence;      ///< its number within its group
-  uint64_t epoch;  ///< in which ranks were lost; of a root or peer that had long been, the one
-                   ///< before that of the call
+  uint64_t sequence;      ///< number within its group
+  uint64_t epoch;  ///< epoch in which ranks were lost; if a root or peer was lost earlier, the
+                   ///< epoch before that of the call
   std::vector<uint32_t> lost;
 };
 
-/// Too few ranks answer to go on: it might be the others that are right.
+/// Too few ranks answer to go on; the other ranks may have gone on without them.
 class QuorumLost : public Error {
  public:
   QuorumLost(std::vector<uint32_t> answering, uint32_t needed);
@@ -89,15 +89,15 @@ class QuorumLost : public Error {
   uint32_t needed;
 };
 
-/// The others have gone on without this rank, which had been silent for too long. It may join
-/// again.
+/// The others have gone on without this rank, which was silent for too long or was evicted. It may
+/// join again.
 class Fenced : public Error {
  public:
   Fenced(uint64_t epoch, const std::string& why);
-  uint64_t epoch;  ///< the first without it
+  uint64_t epoch;  ///< first epoch without it
 };
 
-/// What was asked for exists, but not here; says why.
+/// The feature exists, but not on this machine or in this build; `why` says why.
 class Unsupported : public Error {
  public:
   Unsupported(std::string what, std::string why);
@@ -112,7 +112,7 @@ class OsError : public Error {
   int code;
 };
 
-/// A broken invariant of ours.
+/// A broken invariant of Tokenyard: a bug.
 class InternalError : public Error {
  public:
   using Error::Error;

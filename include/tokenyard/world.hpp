@@ -1,4 +1,4 @@
-/// A World: the ranks that work together, and how this one reaches the others.
+/// A World: ranks that share memory, and how this rank reaches each of them.
 #pragma once
 
 #include <chrono>
@@ -20,36 +20,36 @@ class Bootstrap;
 class AbortFlag;
 class Network;
 
-/// How a rank can be reached from this one.
+/// How this rank reaches another one.
 enum class Reach : uint8_t {
   none,
   self,
   load_store,  ///< its memory is mapped here: loads, stores, bulk copies, atomics
-  put_signal,  ///< only through a network queue: put bytes, then signal
+  put_signal,  ///< only through a network queue: puts bytes, then signals
 };
 
 struct PeerReach {
   Reach reach = Reach::none;
   std::string how;      ///< "shared memory", "CUDA peer access (NV18)", "simulated network", ...
-  std::string why_not;  ///< why there is no load/store, where there is none
+  std::string why_not;  ///< why loads and stores are impossible, if they are
 };
 
 struct Topology {
   uint32_t hosts = 1;
-  std::vector<uint32_t> host_of;  ///< [ranks]
-  std::vector<PeerReach> peers;   ///< [ranks], from this rank
-  std::string text() const;       ///< a table for people
+  std::vector<uint32_t> host_of;  ///< [ranks] index of each rank's host
+  std::vector<PeerReach> peers;   ///< [ranks] as reached from this rank
+  std::string text() const;       ///< human-readable table
 };
 
 struct WorldOptions {
-  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of every wait, unless told
-  /// That the ranks may take to come to the rendezvous, the start of their processes included; as
-  /// `timeout` if 0.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of each wait, unless set
+  /// Time for all ranks to reach the rendezvous, including the start of their processes; 0:
+  /// `timeout`.
   std::chrono::nanoseconds rendezvous_timeout{0};
   size_t arena_bytes =
-      size_t{1} << 30;  ///< peer-visible memory a rank; host memory is taken lazily
+      size_t{1} << 30;  ///< peer-visible memory per rank; host memory is committed lazily
   uint32_t hosts = 1;   ///< simulated hosts (in-process worlds only)
-  /// Called now and then by everything that waits; may throw to end the wait (Python's Ctrl-C).
+  /// Called periodically by every wait; may throw to end the wait (Python's Ctrl-C).
   std::function<void()> interrupt = [] {};
 };
 
@@ -58,24 +58,26 @@ struct Rendezvous {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
   uint32_t rank = 0, size = 1;
-  uint32_t local_rank = 0;        ///< picks the GPU
-  std::string job = "tokenyard";  ///< strangers with another name are refused
+  uint32_t local_rank = 0;        ///< selects the GPU
+  std::string job = "tokenyard";  ///< connections of other jobs are rejected
 
-  /// From RANK, WORLD_SIZE, MASTER_PORT, and, if they are set, MASTER_ADDR and LOCAL_RANK. Throws
+  /// Reads RANK, WORLD_SIZE, MASTER_PORT and, if set, MASTER_ADDR and LOCAL_RANK. Throws
   /// InvalidArgument naming a variable that is missing or no number.
   static Rendezvous from_environment();
 };
 
-/// One rank's end of the world. Made by all ranks together, used by one thread at a time, except
-/// `cancel`, which any thread may call.
+/// One rank's end of a world. All ranks make it together. One thread at a time uses it; only
+/// `cancel` may be called from any thread.
 class World {
  public:
-  /// One process a rank on this host, over shared memory (`device` "host") or one GPU a rank
-  /// ("cuda"). Blocks until every rank has come. Throws PeerTimeout naming a rank that did not.
+  /// Makes a world of one process per rank on this host, over shared memory (`device` "host") or
+  /// with one GPU per rank ("cuda"). Blocks until all ranks have come. Throws PeerTimeout naming a
+  /// missing rank.
   static std::unique_ptr<World> connect(const Rendezvous& rendezvous, const std::string& device,
                                         const WorldOptions& options = {});
-  /// All ranks in this process, one World each, to be used from a thread each. `device` "host";
-  /// "cuda": rank r on GPU r (as many GPUs as ranks, else all ranks on GPU 0, in one grid).
+  /// Makes a world inside this process and returns one World per rank, each for one thread.
+  /// `device` "host", or "cuda": rank r on GPU r (with fewer GPUs than ranks, all ranks on GPU 0,
+  /// in one grid).
   static std::vector<std::unique_ptr<World>> in_process(uint32_t ranks, const std::string& device,
                                                         const WorldOptions& options = {});
   ~World();
@@ -85,32 +87,33 @@ class World {
   const Topology& topology() const;
   std::chrono::nanoseconds timeout() const;
 
-  /// Collective: every rank's bytes, in rank order. Lengths may differ.
+  /// Collective. Returns every rank's bytes in rank order; lengths may differ. `what` names the
+  /// call in errors.
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine,
                                                  const std::string& what);
-  /// Collective: returns once every rank has called.
+  /// Collective. Returns once every rank has called it. `what` names the call in errors.
   void barrier(const std::string& what);
 
   /// Ends every wait of this rank with Cancelled.
   void cancel();
-  /// Of an in-process world: what says goodbye for this rank, as the end of a world does, while its
-  /// memory stays, which others may need yet: here and in all worlds rebuilt from this, also once
-  /// they are closed. The rank must take part in nothing afterwards. Throws Unsupported among
-  /// processes, which say goodbye when they end.
+  /// For in-process worlds. Returns a function that says goodbye for this rank, as the end of its
+  /// World does, while its memory stays: other ranks may still need it, here and in all worlds
+  /// rebuilt from this one, even after they are closed. Afterwards the rank must take part in
+  /// nothing. Throws Unsupported for worlds of processes, which say goodbye when they end.
   std::function<void()> goodbye() const;
-  /// Ranks that have left, or whose control connection has closed, ascending.
+  /// Returns the ranks that have left or whose control connection has closed, ascending.
   std::vector<uint32_t> lost() const;
-  /// Collective among the ranks not in `without`: a new World (new memory, ranks renumbered in
-  /// order) over the surviving connections. This one must not be used afterwards. `arena_bytes`: of
-  /// the new one, alike on all ranks; 0: as this one was made with.
+  /// Collective among the ranks not in `without`. Makes a new World over the surviving connections,
+  /// with new memory and with ranks renumbered in order; this World must not be used afterwards.
+  /// `arena_bytes`: per rank, the same on all ranks; 0: as in this World.
   std::unique_ptr<World> rebuild(const std::vector<uint32_t>& without, size_t arena_bytes = 0);
 
   // For the parts of the library that launch kernels.
   Accelerator& accelerator() const;
   Arena& arena() const;
-  /// Raises the error for a failed wait of a kernel on this rank.
+  /// Ends this rank's kernel waits; raises the error of a failed one.
   AbortFlag& abort_flag() const;
-  /// The way to ranks with put/signal reach; null if there are none.
+  /// Returns the network to ranks with put/signal reach; null if there are none.
   Network* network() const;
 
   struct Impl;

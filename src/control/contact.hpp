@@ -1,5 +1,5 @@
-/// What a rank says of itself so that others can open channels to it: an address, a host, names of
-/// sockets. Only a transport reads it; the control plane carries it about.
+/// The data by which a rank lets others open channels to it (address, host, names of sockets). Only
+/// a transport interprets it; the control plane carries it.
 #pragma once
 
 #include <cstddef>

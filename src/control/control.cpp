@@ -17,10 +17,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// Between two looks at the store, at first and later. Links wake who waits, too.
+/// Interval between looks at the store, at first and later. A new link ends the wait early.
 constexpr milliseconds kPollMin{2}, kPollMax{100};
 
-/// For words to peers that may not read them any more.
+/// Time for last messages to peers that may no longer read.
 constexpr milliseconds kLastWordsMax{300};
 
 double seconds_since(steady_clock::time_point start) {
@@ -44,7 +44,7 @@ Control::Control(ControlOptions options)
     own_ = loop_->own_endpoint();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    throw OsError("start of the control plane", error.code().value(), error.code().message());
+    throw OsError("starting the control plane", error.code().value(), error.code().message());
   }
 }
 
@@ -58,7 +58,7 @@ void Control::run() {
       io_.run();
       return;
     } catch (const std::exception& error) {
-      // A rank that cannot follow the protocol any more must not take part in it.
+      // A rank that cannot follow the protocol must not take part in it.
       loop_->fail(fmt::format("its control thread failed: {}", error.what()));
     }
   }
@@ -90,16 +90,16 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
   std::optional<Rendezvous> rendezvous;
   milliseconds rest = kPollMin;
   for (;;) {
-    std::exception_ptr trouble;
+    std::exception_ptr store_error;
     try {
       if (look(rendezvous)) return;
     } catch (const OsError&) {
-      // The store is not there yet, or was one of an older life of this job that has ended.
-      trouble = std::current_exception();
+      // The store is not up yet, or belonged to an earlier, finished run of this job.
+      store_error = std::current_exception();
       rendezvous.reset();
     }
     if (Clock::now() >= until) {
-      if (trouble) std::rethrow_exception(trouble);
+      if (store_error) std::rethrow_exception(store_error);
       (this->*give_up)(start_time);
     }
     options_.interrupt();
@@ -135,14 +135,14 @@ bool Control::try_to_found(Rendezvous& rendezvous) {
   }
   const auto own = rendezvous.look(options_.slot);
   if (own && own->member != own_.member) {
-    throw InvalidArgument("rank", "another one: a process with this rank has come later",
+    throw InvalidArgument("rank", "a rank that no later process has taken",
                           fmt::format("{}", options_.slot), options_.slot);
   }
   if (const auto first = complete(rendezvous)) rendezvous.propose(*first);
   const auto roster = rendezvous.roster();
   if (!roster) return false;
   if (!roster->contains(own_.member)) {
-    // Another process was taken for this rank, and the job was founded with it.
+    // The job was founded with another process of this rank.
     rendezvous.come(own_);
     return false;
   }
@@ -155,8 +155,8 @@ std::optional<View> Control::complete(const Rendezvous& rendezvous) const {
   if (standing.linked.size() + 1 < options_.slots) return std::nullopt;
   View first{.epoch = 1, .slots = options_.slots, .members = {}};
   for (Slot slot = 0; slot < options_.slots; ++slot) {
-    // A process that was started again in place of another may be linked beside it: the store says
-    // which of them it is.
+    // If a process was started again in place of another, both may be linked: the store says which
+    // one counts.
     const auto endpoint = rendezvous.look(slot);
     if (!endpoint) return std::nullopt;
     const bool here = endpoint->member == own_.member || standing.linked.contains(endpoint->member);
@@ -188,7 +188,7 @@ void Control::found_alone(Participant& participant, Contact contact) {
   await_first_view();
 }
 
-/// The control thread answers within moments, or says what went wrong.
+/// The control thread answers within moments, or reports an error.
 void Control::await_first_view() {
   for (;;) {
     const Standing standing = status_board_.read();
@@ -224,14 +224,14 @@ void Control::give_up_founding(Clock::time_point start) const {
         });
     if (!here) missing.push_back(slot);
   }
-  std::string phase = "rendezvous: all ranks have come, and do not begin";
+  std::string phase = "rendezvous: all ranks are here, but the job does not begin";
   if (!missing.empty()) {
     const bool one = missing.size() == 1;
     phase = fmt::format("rendezvous: {} {} {} not come to {}", one ? "rank" : "ranks",
                         fmt::join(missing, ", "), one ? "has" : "have", meeting_place());
   }
-  for (const auto& [member, trouble] : standing.troubles) {
-    if (!missing.empty() && member.slot == missing.front()) phase += " (" + trouble + ")";
+  for (const auto& [member, reason] : standing.troubles) {
+    if (!missing.empty() && member.slot == missing.front()) phase += " (" + reason + ")";
   }
   throw PeerTimeout({.rank = missing.empty() ? options_.slot : missing.front(),
                      .phase = phase,
@@ -240,7 +240,7 @@ void Control::give_up_founding(Clock::time_point start) const {
                      .waited_s = seconds_since(start)});
 }
 
-/// For errors: the others may have been told another one.
+/// Names the store in errors: other ranks may have been given another one.
 std::string Control::meeting_place() const {
   if (options_.own_store) return "the store";
   return fmt::format("the store {}{}", options_.store,
@@ -267,7 +267,7 @@ bool Control::joined(Rendezvous& rendezvous) {
   const Standing standing = status_board_.read();
   if (standing.over) throw tokenyard::Fenced(0, *standing.over);
   if (standing.view) {
-    // Where the next newcomer looks, when those who were here before have gone.
+    // The next newcomer looks here, perhaps after the older members have gone.
     rendezvous.announce(own_);
     return true;
   }

@@ -1,17 +1,18 @@
-/// The control plane of one process: a thread that keeps it in touch with the others of its job,
-/// whatever its other threads do. It alone sends heartbeats, so a rank whose main thread is stuck
-/// still lives.
+/// The control plane of one process: a thread that keeps it in touch with the other processes of
+/// its job, whatever its other threads do. It alone sends heartbeats, so a rank whose main thread
+/// is stuck still counts as alive.
 ///
-///     Control control(options);                    // listens; others cannot know yet
+///     Control control(options);                    // listens; the others cannot know yet
 ///     ... make the transport, and the participant over both ...
 ///     control.found(participant, contact);         // or join; the participant has its first view
 ///     ...
 ///     control.stop();                              // goodbye
 ///
-/// Founders meet in a store (rendezvous.hpp), and need it no more once they have, but for the
-/// witness and for newcomers. Newcomers find a member there, and are told the rest.
+/// Founders meet in a store (rendezvous.hpp); afterwards only the witness and newcomers need it. A
+/// newcomer finds one member there, which tells it the rest.
 ///
-/// No signal handlers, and no SIGPIPE; nothing is inherited by programs that this process starts.
+/// Installs no signal handlers and raises no SIGPIPE; programs that this process starts inherit
+/// nothing.
 #pragma once
 
 #include <asio.hpp>
@@ -35,27 +36,27 @@ namespace tokenyard::control {
 
 class Control final : public MembershipControl {
  public:
-  /// Throws OsError if it cannot listen, InvalidArgument for a store that is none.
+  /// Throws OsError if it cannot listen, InvalidArgument if the store's address is invalid.
   explicit Control(ControlOptions options);
-  /// As `stop`.
+  /// Calls `stop`.
   ~Control() override;
 
   Member self() const { return own_.member; }
-  /// Where others reach this process.
+  /// Returns the address at which others reach this process.
   const std::string& address() const { return own_.address; }
 
-  /// Meets the other founders, and begins epoch 1 with them: the participant, which must live until
-  /// `stop`, has had its first `install` when this returns. Throws PeerTimeout naming one that did
-  /// not come, InvalidArgument if ranks were told different sizes or two the same rank, OsError if
-  /// the store cannot be reached.
+  /// Meets the other founders and begins epoch 1 with them. On return the participant has had its
+  /// first `install`; it must live until `stop`. Throws PeerTimeout naming a missing rank,
+  /// InvalidArgument if ranks were given different sizes or two were given the same rank, OsError
+  /// if the store cannot be reached.
   void found(Participant& participant, Contact contact);
-  /// Begins epoch 1 with every other slot empty, and meets nobody: no store is asked.
+  /// Begins epoch 1 with every other slot empty. Meets nobody and needs no store.
   void found_alone(Participant& participant, Contact contact);
-  /// Asks to be admitted into its slot, and waits until it has been: until the members have called
-  /// `admit` for it, and agreed. Throws PeerTimeout, Fenced, OsError.
+  /// Asks for its slot and waits until it is admitted: until members have called `admit` for the
+  /// slot and have agreed. Throws PeerTimeout, Fenced or OsError.
   void join(Participant& participant, Contact contact);
 
-  // Any thread, after `found` or `join`.
+  // From any thread, after `found` or `join`.
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots, Epoch seen_in) override;
   void withdraw(const std::vector<Slot>& slots) override;
@@ -65,17 +66,17 @@ class Control final : public MembershipControl {
   void leave() override;
   View view() const;
   std::vector<Slot> recovers_late() const override;
-  /// Newcomers that would like to be admitted.
+  /// Returns the newcomers that ask to be admitted.
   std::vector<Member> waiting() const;
-  /// Connections that were turned away, and messages that were none.
+  /// Returns the number of connections rejected and of messages that could not be decoded.
   uint64_t refused() const { return loop_->refused(); }
 
-  /// Says goodbye, waits until nobody counts on this process any more, and ends the thread. The
-  /// participant is not called after that.
+  /// Says goodbye, waits until no member counts on this process, and ends the thread. The
+  /// participant is not called afterwards.
   ///
-  /// Whoever answers is waited for, however slow the machine: hanging up on it would look like a
-  /// death. The dead and the silent are got over as ever. It gives up where those that answer have
-  /// been too few to agree for as long as one may be silent, and after the job's timeout.
+  /// Waits for members that answer however slow the machine, since hanging up on them would look
+  /// like a death. Dead and silent members are evicted as ever. Gives up after the job's timeout,
+  /// or once the members that answer have been too few to agree for the time of a silence.
   void stop();
 
  private:
@@ -90,17 +91,17 @@ class Control final : public MembershipControl {
 
   using Look = std::function<bool(std::optional<Rendezvous>&)>;
   using GiveUp = void (Control::*)(Clock::time_point start) const;
-  /// Looks at the store, ever less often, until `look` says true or the time is up; after a store
-  /// that failed it begins without a rendezvous again. Then throws what was wrong with the store,
-  /// else what `give_up` does.
+  /// Calls `look` on the store, at growing intervals, until it returns true or the time is up.
+  /// After an error of the store, `look` starts again without a rendezvous. On timeout throws the
+  /// store's last error, else what `give_up` throws.
   void poll_until(const Look& look, GiveUp give_up);
-  /// One look at the store as a founder. True once this process is a member.
+  /// One look at the store as a founder. Returns true once this process is a member.
   bool try_to_found(Rendezvous& rendezvous);
-  /// The founders, if one of every slot is linked with this process.
+  /// Returns the first view if this process is linked with one process of every slot.
   std::optional<View> complete(const Rendezvous& rendezvous) const;
   void begin(Rendezvous& rendezvous, const View& first);
   void await_first_view();
-  /// Takes note of the cards in the store of those it is not linked with.
+  /// Passes on the endpoints in the store of processes that are not linked yet.
   void poll_others(const Rendezvous& rendezvous, uint32_t slots);
   bool joined(Rendezvous& rendezvous);
   [[noreturn]] void give_up_founding(Clock::time_point start) const;

@@ -1,5 +1,4 @@
-/// What a process says of itself to those who have not met it: where it listens, and its contact
-/// for channels.
+/// How other processes reach this one: where it listens, and its contact for channels.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ namespace tokenyard::control {
 
 struct ControlEndpoint {
   Member member;
-  uint32_t size = 0;  ///< slots of the job, as its founders were told
+  uint32_t size = 0;  ///< slots of the job, as this founder was told
   std::string address;
   uint16_t port = 0;
   Contact contact;
@@ -26,7 +25,7 @@ inline constexpr size_t kAddressMax = 256;
 inline constexpr size_t kContactMax = 64 * 1024;
 
 std::vector<std::byte> encode(const ControlEndpoint& endpoint);
-/// Nothing for bytes that are no card.
+/// Returns nothing if the bytes are no endpoint.
 std::optional<ControlEndpoint> decode_endpoint(std::span<const std::byte> bytes);
 
 }  // namespace tokenyard::control

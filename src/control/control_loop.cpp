@@ -115,7 +115,7 @@ void ControlLoop::hang_up() {
   over_ = true;
   timer_.cancel();
   links_.hang_up_on_all();
-  // Looks again and again, since the last words are written by several coroutines.
+  // Polls, since several coroutines write the last messages.
   timer_.expires_after(std::chrono::milliseconds(1));
   timer_.async_wait([this](const asio::error_code&) {
     if (!links_.idle()) return hang_up();
@@ -127,13 +127,13 @@ void ControlLoop::fail(const std::string& why) {
   be_over(membership_ ? membership_->view().epoch : 0, why);
 }
 
-// What links report
+// Callbacks of the links
 // --------------------------------------------------------------------------------
 
 std::optional<Epoch> ControlLoop::fenced_since(const net::Introduction& who) const {
   if (!membership_ || who.purpose != net::Purpose::member) return std::nullopt;
   const View& view = membership_->view();
-  // Who is ahead of us may have been admitted in an epoch that we do not know of yet.
+  // A process ahead of us may have been admitted in an epoch that we do not know yet.
   if (who.epoch >= view.epoch || view.contains(member_of(who))) return std::nullopt;
   return view.epoch;
 }
@@ -152,7 +152,7 @@ void ControlLoop::received(const Member& peer, Topic topic, std::span<const std:
   } else if (topic == Topic::message) {
     if (const auto message = membership::decode_message(bytes)) return on_message(peer, *message);
   }
-  turned_away("a member", "sent what it should not");
+  turned_away("a member", "sent an invalid message");
 }
 
 void ControlLoop::lost(const Member& peer, const std::string& why) {
@@ -175,7 +175,7 @@ void ControlLoop::turned_away(const std::string&, const std::string&) {
   ++refused_;
 }
 
-// What is said
+// Messages and endpoints
 // -------------------------------------------------------------------------------------
 
 void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
@@ -196,8 +196,7 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
 void ControlLoop::on_message(const Member& from, const membership::Message& message) {
   if (over_) return;
   if (!membership_) {
-    // A founder that is slow to read the roster loses a few messages of those that were not; they
-    // will say it again.
+    // A founder that reads the roster late misses a few messages of faster ones; they are repeated.
     const auto* not_yet = std::get_if<membership::NotYet>(&message.body);
     if (!newcomer_ || not_yet == nullptr) return;
     become(not_yet->view);
@@ -216,15 +215,15 @@ void ControlLoop::say(const Member& to, const membership::Message& message) {
   links_.send(to, Topic::message, encode(message));
 }
 
-/// Newcomers knock at the members of the view that they know. Who is in already is told by its
-/// verdict, which says more.
+/// Sends the view to a newcomer, which asks the members of the view that it knows. A process that
+/// is in the view learns that from its verdict, which says more.
 void ControlLoop::publish_view(const Member& newcomer) {
   const View& view = membership_->view();
   if (!view.contains(newcomer))
     say(newcomer, {.epoch = view.epoch, .body = membership::NotYet{view}});
 }
 
-// What the membership wants
+// Effects of the membership
 // ------------------------------------------------------------------------
 
 void ControlLoop::become(const View& view) {
@@ -290,8 +289,8 @@ void ControlLoop::install(const Verdict& verdict) {
     } else if (endpoint != endpoints_.end()) {
       contacts[member.slot] = endpoint->second.contact;
     }
-    // Else it is a founder whose card was replaced in the store right after it had been founded
-    // with, which is to say that it has died.
+    // Otherwise the job was founded with a process whose endpoint was replaced in the store right
+    // after: that founder has died.
   }
   status_board_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(net::Purpose::member, verdict.next.epoch);
@@ -309,14 +308,14 @@ void ControlLoop::part_from_former_members(const Verdict& verdict) {
   for (const Member& peer : installed_.members) {
     if (verdict.next.contains(peer)) continue;
     if (std::ranges::count(verdict.left, peer.slot) == 0) {
-      // It may be stopped, and will find this when it wakes.
+      // It may be stopped, and reads this when it wakes.
       say(peer, {.epoch = verdict.next.epoch, .body = membership::FencedOff{verdict.next.epoch}});
     }
     links_.hang_up(peer);
   }
 }
 
-/// The higher slot of a pair of members dials; newcomers dial everybody.
+/// Among members, the higher slot of a pair dials; newcomers dial everybody.
 void ControlLoop::choose_whom_to_dial() {
   std::map<Member, ControlEndpoint> wanted;
   for (const auto& [member, endpoint] : acquaint_) {
@@ -332,8 +331,8 @@ void ControlLoop::choose_whom_to_dial() {
   links_.want(std::move(wanted));
 }
 
-/// Former members do not come back. Newcomers may be admitted by others when this process has long
-/// lost sight of them, so their cards stay.
+/// Forgets former members, which cannot come back. Endpoints of newcomers stay: other members may
+/// admit one that this process has long lost sight of.
 void ControlLoop::forget_former_members(const View& next) {
   for (const Member& member : installed_.members) {
     if (!next.contains(member)) endpoints_.erase(member);
@@ -350,7 +349,7 @@ void ControlLoop::be_over(Epoch epoch, const std::string& why) {
     standing.over = why;
     standing.left = leaving_;
   });
-  // Who wanted to leave has what it wanted.
+  // A process that asked to leave has left; that is no failure.
   if (participant_.serves() && !leaving_) participant_.publish_fenced(epoch, why);
 }
 

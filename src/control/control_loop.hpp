@@ -1,10 +1,10 @@
-/// What happens on the control thread: the membership is fed with messages, evidence and time, and
-/// what it wants done is done.
+/// The control thread: feeds messages, evidence and time to the membership state machine, and
+/// carries out its effects.
 ///
-/// Cards: before a process says anything about another one on a link, it has said that one's card
-/// there. Everybody passes on a card that it did not know, to all its links, and gives all cards to
-/// who is newly linked; links keep their order; so whoever installs a view has the contact of every
-/// member of it, and a newcomer needs to know but one of them.
+/// Invariant: before a process mentions another process on a link, it has sent that one's endpoint
+/// on the link. Each process passes an endpoint that is new to it to all its links, and sends all
+/// endpoints on a new link; links keep their order. So a process that installs a view has the
+/// contact of each of its members, and a newcomer needs to know only one member.
 #pragma once
 
 #include <asio.hpp>
@@ -26,22 +26,22 @@ namespace tokenyard::control {
 
 class ControlLoop final : private LinkListener {
  public:
-  /// `own`: of this process, but for the port. Listens from now on.
+  /// `own`: the endpoint of this process, without the port. Listens at once.
   ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
               StatusBoard& status_board);
 
   const ControlEndpoint& own_endpoint() const { return own_; }
   uint64_t refused() const { return refused_; }
 
-  // On the control thread, from here on.
+  // On the control thread only, from here on.
 
   void open(Participant& participant, Contact contact, net::Purpose purpose);
-  /// Looks for these processes, of which only the cards are known.
+  /// Dials these processes, which are known by their endpoints only.
   void meet(const std::map<Member, ControlEndpoint>& endpoints);
-  /// A founder begins epoch 1, and has these cards from the store: others may have been faster to
-  /// link with one another.
+  /// Begins epoch 1 as a founder. `endpoints` come from the store: others may have linked with one
+  /// another before this process heard of them.
   void begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints);
-  /// The witness has its memory under `key`.
+  /// Uses the witness whose register is stored under `key`.
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in);
   void admit(const std::vector<Slot>& slots, Epoch seen_in);
@@ -51,14 +51,14 @@ class ControlLoop final : private LinkListener {
   void drain();
   void leave();
   void hang_up();
-  /// Something is wrong with us: this process cannot go on as a member.
+  /// Ends the membership of this process, which cannot go on after an error of its own.
   void fail(const std::string& why);
 
-  /// When the control thread has ended: until the participant has been told all.
+  /// Waits until the participant has been told everything. Only after the control thread has ended.
   void join_participant() { participant_.join(); }
 
  private:
-  /// Members, and newcomers that have ever come.
+  /// Limit of members and newcomers together, over the whole life of the job.
   static constexpr size_t kEndpointsMax = 65536;
 
   std::optional<Epoch> fenced_since(const net::Introduction& who) const override;
@@ -98,8 +98,8 @@ class ControlLoop final : private LinkListener {
   const std::chrono::steady_clock::time_point start_;
   asio::steady_timer timer_;
   Links links_;
-  std::map<Member, ControlEndpoint> endpoints_;  ///< of others
-  std::map<Member, ControlEndpoint> acquaint_;   ///< whom to meet as long as there is no view
+  std::map<Member, ControlEndpoint> endpoints_;  ///< of other processes
+  std::map<Member, ControlEndpoint> acquaint_;   ///< processes to dial until there is a view
   std::optional<membership::Membership> membership_;
   View installed_;
   std::unique_ptr<WitnessClient> witness_;

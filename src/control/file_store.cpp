@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file is read whole or not at all, so a value of any length beyond this is not ours.
+/// Limit of a value. Files are published whole, so a longer one is not ours.
 constexpr size_t kValueMax = 1u << 20;
 
 [[noreturn]] void fail(const char* call, const fs::path& path, int code) {
@@ -29,7 +29,7 @@ constexpr size_t kValueMax = 1u << 20;
                 std::strerror(code));
 }
 
-/// Letters and digits stay, so that a person can read the directory.
+/// Keeps letters and digits, so that the directory is readable.
 std::string file_name(std::string_view key) {
   std::string name;
   for (const char character : key) {
@@ -78,17 +78,17 @@ void make_directory(const fs::path& path) {
   if (error) fail("mkdir", path, error.value());
 }
 
-/// In a folder that is there: a path that is not quite the others' would be made in silence, and
-/// nobody would come.
+/// Makes a directory whose parent exists. Making missing parents would hide a mistyped path: the
+/// rank would wait there, and nobody would come.
 void make_last_directory(const fs::path& path) {
   std::error_code error;
   fs::create_directory(path, error);
   if (error == std::errc::no_such_file_or_directory)
-    throw InvalidArgument("store", "a directory in a folder that is there", path.string());
+    throw InvalidArgument("store", "a directory whose parent exists", path.string());
   if (error) fail("mkdir", path, error.value());
 }
 
-/// Removes what was written, whether it was linked to its place or not.
+/// Removes the draft, linked to its place or not.
 struct Draft {
   fs::path path;
   ~Draft() { unlink(path.c_str()); }
@@ -132,7 +132,7 @@ bool FileStore::publish(const std::string& key, uint64_t number, const Value& va
   const fs::path place = path / std::to_string(number);
   if (link(draft.path.c_str(), place.c_str()) == 0) return true;
   if (errno != EEXIST) fail("link", place, errno);
-  // A network file system may have lost the answer to a link that it made: then there are two.
+  // A network file system may have lost its reply to a successful link: then there are two links.
   struct stat facts {};
   return stat(draft.path.c_str(), &facts) == 0 && facts.st_nlink == 2;
 }
@@ -143,7 +143,7 @@ std::optional<Store::Value> FileStore::get(const std::string& key) {
 
 void FileStore::set(const std::string& key, const Value& value) {
   while (!publish(key, latest(key).number + 1, value)) {
-    // Somebody else was faster, so the key has moved on; this ends as they do.
+    // Another process was faster. The key has moved on; the loop ends when the others do.
   }
 }
 

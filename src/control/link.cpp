@@ -19,8 +19,8 @@ void Link::send(uint16_t kind, std::vector<std::byte> payload) {
 
 void Link::finish() {
   finishing_ = true;
-  // Closed for reading only by the other end, or by who gives up on it: what we close with bytes
-  // unread is reset, and might take our last words with it.
+  // Only the other end, or a timeout, closes it for reading: closing a socket with unread bytes
+  // sends a reset, which could destroy our last messages.
   if (!writing_) connection_->finish_writing();
 }
 
@@ -40,7 +40,7 @@ net::awaitable<void> Link::write() {
     }
     if (finishing_) connection_->finish_writing();
   } catch (const std::system_error&) {
-    close();  // Whoever reads from it learns that it is gone.
+    close();  // the reader notices that the link is gone
   }
   writing_ = false;
 }

@@ -1,5 +1,5 @@
-/// The connection to one process of the job: what is to be sent waits here, and no longer than the
-/// limit. Lives on the control thread.
+/// The connection to one process of the job, with a bounded queue of outgoing messages. All calls
+/// come from the control thread.
 #pragma once
 
 #include <deque>
@@ -17,23 +17,23 @@ inline Member member_of(const net::Introduction& who) {
 
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  /// Bytes that may wait. Who lets more pile up has not read for minutes.
+  /// Limit of queued bytes. A peer that lets more pile up has not read for minutes.
   static constexpr size_t kQueueMax = 16u << 20;
 
   Link(std::shared_ptr<net::Connection> connection, net::Handshake::Side side)
       : side_(side), connection_(std::move(connection)) {}
 
   Member peer() const { return member_of(connection_->peer()); }
-  /// Which end of it this process is.
+  /// Returns the side of the handshake that this process took.
   net::Handshake::Side side() const { return side_; }
   net::Connection& connection() { return *connection_; }
 
-  /// Closes the link if too much is waiting.
+  /// Queues a message. Closes the link if the queue exceeds its limit.
   void send(uint16_t kind, std::vector<std::byte> payload);
-  /// Sends what is waiting, then closes; nothing more is taken.
+  /// Sends what is queued, then closes. Later messages are ignored.
   void finish();
   void close();
-  /// Nothing is waiting, or ever will be.
+  /// Returns whether nothing is queued or being written.
   bool idle() const { return !writing_; }
 
  private:

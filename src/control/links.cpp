@@ -14,19 +14,19 @@ namespace {
 
 net::Listener listener_at(asio::io_context& io, const std::string& address) {
   try {
-    // An address may be one that only others know this host by, so a number says no more than
-    // whether it is the loopback's.
+    // The address may be one that only other hosts know, so a number tells only whether it is
+    // loopback.
     return {io.get_executor(), {net::listening_address(address), 0}};
   } catch (const std::system_error& error) {
-    throw OsError("listen for the other ranks at " + address, error.code().value(),
+    throw OsError("listening for the other ranks at " + address, error.code().value(),
                   error.code().message());
   }
 }
 
 net::awaitable<net::TcpEndpoint> endpoint_of(ControlEndpoint control_endpoint) {
-  asio::error_code a_name;
-  const auto address = asio::ip::make_address(control_endpoint.address, a_name);
-  if (!a_name) co_return net::TcpEndpoint(address, control_endpoint.port);
+  asio::error_code not_numeric;
+  const auto address = asio::ip::make_address(control_endpoint.address, not_numeric);
+  if (!not_numeric) co_return net::TcpEndpoint(address, control_endpoint.port);
   asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
   const auto places = co_await resolver.async_resolve(
       control_endpoint.address, std::to_string(control_endpoint.port), net::use_awaitable);
@@ -52,14 +52,15 @@ Links::Links(asio::io_context& io, const net::Key& key, const std::string& addre
       silence_(silence),
       listener_(listener),
       incoming_(listener_at(io, address)) {
-  const auto came = [this](net::TcpSocket socket, net::Pending pending) {
+  const auto accepted = [this](net::TcpSocket socket, net::Pending pending) {
     return greet(std::make_shared<net::Connection>(std::move(socket), silence_),
                  std::move(pending));
   };
   const auto full = [this] {
-    listener_.turned_away("somebody", "came while too many others had not said who they are");
+    listener_.turned_away("a connection", "came while too many others had not authenticated");
   };
-  asio::co_spawn(io_, incoming_.serve({.pending_max = kPendingMax}, came, full), asio::detached);
+  asio::co_spawn(io_, incoming_.serve({.pending_max = kPendingMax}, accepted, full),
+                 asio::detached);
 }
 
 void Links::introduce_as(net::Purpose purpose, Epoch epoch) {
@@ -105,30 +106,30 @@ std::vector<Member> Links::peers() const {
 
 net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection,
                                   net::Pending pending) {
-  std::string trouble = "did not say who it is";
+  std::string reason = "did not authenticate";
   try {
     const net::StreamTimeout timeout(connection, net::kHandshakeMax);
     const net::Introduction self = self_;
     co_await connection->shake_hands(net::Handshake::Side::acceptor, key_, self);
-    trouble.clear();
+    reason.clear();
     if (const auto since = listener_.fenced_since(connection->peer())) {
       const auto bytes = std::as_bytes(std::span(&*since, 1));
       co_await connection->write(static_cast<uint16_t>(Topic::refusal), bytes);
-      trouble = fmt::format("was rank {} until epoch {}", connection->peer().self.slot, *since);
+      reason = fmt::format("was rank {} until epoch {}", connection->peer().self.slot, *since);
     } else {
       co_await connection->write(static_cast<uint16_t>(Topic::connect_reply), {});
     }
   } catch (const net::ProtocolError& stranger) {
-    trouble = stranger.what();
+    reason = stranger.what();
   } catch (const std::system_error&) {
-    if (trouble.empty()) trouble = "went away";
+    if (reason.empty()) reason = "went away";
   }
   pending.release();
-  if (trouble.empty()) {
+  if (reason.empty()) {
     adopt(std::move(connection), net::Handshake::Side::acceptor);
   } else {
     connection->finish_writing();
-    listener_.turned_away(connection->remote_text(), trouble);
+    listener_.turned_away(connection->remote_text(), reason);
   }
 }
 
@@ -146,9 +147,8 @@ net::awaitable<void> Links::keep_dialling(Member peer) {
       co_await reach(control_endpoint);
       break;
     } catch (const net::ProtocolError& stranger) {
-      listener_.unreachable(peer,
-                            fmt::format("whoever answers at {}:{} {}", control_endpoint.address,
-                                        control_endpoint.port, stranger.what()));
+      listener_.unreachable(peer, fmt::format("the process at {}:{} {}", control_endpoint.address,
+                                              control_endpoint.port, stranger.what()));
     } catch (const std::system_error& error) {
       listener_.unreachable(peer, fmt::format("{}:{}: {}", control_endpoint.address,
                                               control_endpoint.port, error.code().message()));
@@ -175,7 +175,7 @@ net::awaitable<void> Links::reach(const ControlEndpoint& control_endpoint) {
     co_return;
   }
   if (frame.kind != static_cast<uint16_t>(Topic::connect_reply))
-    throw net::ProtocolError("says no welcome");
+    throw net::ProtocolError("sent no connect reply");
   adopt(connection, net::Handshake::Side::dialler);
 }
 
@@ -192,8 +192,8 @@ void Links::adopt(std::shared_ptr<net::Connection> connection, net::Handshake::S
   listener_.linked(peer, connection->peer().purpose);
 }
 
-/// Of two that one side has dialled, the later one: who dials again has lost the earlier one,
-/// whether we have noticed or not.
+/// Of two connections that one side has dialled, the later one wins: a process that dials again has
+/// lost the earlier connection, whether or not we have noticed.
 bool Links::is_kept_over(const Link& one, const Link& another) const {
   if (one.side() == another.side()) return false;
   const bool greater = member_of(self_) > one.peer();
@@ -207,7 +207,7 @@ void Links::put_aside(std::shared_ptr<Link> link) {
 
 net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   const Member peer = link->peer();
-  std::string trouble = "closed the connection";
+  std::string reason = "closed the connection";
   const auto current = [&] {
     const auto found = links_.find(peer);
     return found != links_.end() && found->second == link;
@@ -215,22 +215,22 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   try {
     for (;;) {
       const net::SealedFrame frame = co_await link->connection().read();
-      // After we have hung up, what it says is read and dropped, until it hangs up too.
+      // After we have hung up, messages are read and dropped until the peer hangs up too.
       if (current() || aside_.contains(link))
         listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
     }
   } catch (const net::ProtocolError& stranger) {
-    trouble = stranger.what();
-    if (current()) listener_.turned_away(link->connection().remote_text(), trouble);
+    reason = stranger.what();
+    if (current()) listener_.turned_away(link->connection().remote_text(), reason);
   } catch (const std::system_error& error) {
-    trouble = error.code().message();
+    reason = error.code().message();
   }
   link->close();
   parting_.erase(link);
   aside_.erase(link);
   if (!current()) co_return;
   links_.erase(peer);
-  listener_.lost(peer, trouble);
+  listener_.lost(peer, reason);
   if (wanted_.contains(peer)) dial(peer);
 }
 

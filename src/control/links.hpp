@@ -1,13 +1,13 @@
-/// The connections of this process to the others of the job, one a pair. Lives on the control
-/// thread.
+/// The connections of this process to the others of the job, one per pair. All calls come from the
+/// control thread.
 ///
-/// Who is wanted is dialled until it answers, and again when the connection breaks. Who comes is
-/// asked to prove itself; strangers are turned away, counted and forgotten, and cost a few bytes
-/// for kHandshakeMax at most.
+/// A wanted process is dialled until it answers, and again whenever the connection breaks. An
+/// incoming connection must pass the handshake; strangers are rejected, counted and forgotten, and
+/// cost a few bytes for at most kHandshakeMax.
 ///
-/// Where two processes dial each other at once, they have two connections for a moment. Both ends
-/// keep the one that the greater member has dialled. The other one is neither used nor closed for
-/// kFarewellMax, since its end may be noticed before the better one has been.
+/// Two processes that dial each other at once have two connections for a moment. Both ends keep the
+/// one dialled by the greater Member. The other one is neither used nor closed for kFarewellMax,
+/// because its end might be noticed before the kept one is up, and look like a death.
 #pragma once
 
 #include <map>
@@ -24,48 +24,48 @@
 
 namespace tokenyard::control {
 
-/// What a link carries. The acceptor begins with a welcome, or a refusal.
+/// The kinds of frames on a link. The acceptor's first frame is a connect_reply or a refusal.
 enum class Topic : uint16_t {
   connect_reply = 1,
-  refusal,  ///< the epoch since which the dialler is no member
+  refusal,  ///< the epoch since which the dialler is no longer a member
   endpoint,
   message,
 };
 
-/// What links report. Never called from within a call of Links.
+/// Callbacks of Links. Never called from within a call of Links.
 class LinkListener {
  public:
   virtual ~LinkListener() = default;
-  /// Since when a process that comes as a member is none, if so.
+  /// Returns the epoch since which a process that connects as a member is none, if it is none.
   virtual std::optional<Epoch> fenced_since(const net::Introduction& who) const = 0;
   virtual void linked(const Member& peer, net::Purpose purpose) = 0;
   virtual void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) = 0;
   virtual void lost(const Member& peer, const std::string& why) = 0;
-  /// Tried to dial a process that is wanted; will try again.
+  /// A wanted process could not be reached; dialling goes on.
   virtual void unreachable(const Member& peer, const std::string& why) = 0;
-  /// A member says since when this process is none.
+  /// A member reports since when this process is no longer a member.
   virtual void refused(const Member& by, Epoch since) = 0;
-  /// Somebody was turned away.
+  /// A connection was rejected.
   virtual void turned_away(const std::string& who, const std::string& why) = 0;
 };
 
 class Links {
  public:
-  /// Listens at `address`, any port. Throws OsError if it cannot.
+  /// Listens at `address` on any free port. Throws OsError.
   Links(asio::io_context& io, const net::Key& key, const std::string& address,
         const net::Introduction& self, std::chrono::nanoseconds silence, LinkListener& listener);
 
   uint16_t port() const { return incoming_.port(); }
-  /// As what this process introduces itself from now on.
+  /// Sets what this process introduces itself as from now on.
   void introduce_as(net::Purpose purpose, Epoch epoch);
-  /// Dials these and no others.
+  /// Sets the processes to dial; no others are dialled.
   void want(std::map<Member, ControlEndpoint> wanted);
-  /// To nobody if there is no link.
+  /// Sends on the link to `peer`; does nothing if there is none.
   void send(const Member& peer, Topic topic, std::vector<std::byte> payload);
-  /// Says what is still to be said, and hangs up within kFarewellMax.
+  /// Sends what is queued, and closes the link within kFarewellMax.
   void hang_up(const Member& peer);
   void hang_up_on_all();
-  /// Whether all that was to be said has been.
+  /// Returns whether the queues of closing links are empty.
   bool idle() const;
   std::vector<Member> peers() const;
   bool contains(const Member& peer) const { return links_.contains(peer); }
@@ -80,11 +80,11 @@ class Links {
   net::awaitable<void> greet(std::shared_ptr<net::Connection> connection, net::Pending pending);
   void dial(const Member& peer);
   net::awaitable<void> keep_dialling(Member peer);
-  /// Links with it, or hears that it does not want to.
+  /// Makes one attempt: links with the process, or reports its refusal.
   net::awaitable<void> reach(const ControlEndpoint& endpoint);
   void adopt(std::shared_ptr<net::Connection> connection, net::Handshake::Side side);
   bool is_kept_over(const Link& one, const Link& another) const;
-  /// Reads it on, and closes it after a while.
+  /// Keeps reading from the link, and closes it after kFarewellMax.
   void put_aside(std::shared_ptr<Link> link);
   net::awaitable<void> listen_to(std::shared_ptr<Link> link);
   net::awaitable<void> close_later(std::shared_ptr<Link> link);
@@ -96,8 +96,8 @@ class Links {
   LinkListener& listener_;
   net::Listener incoming_;
   std::map<Member, std::shared_ptr<Link>> links_;
-  std::set<std::shared_ptr<Link>> parting_;  ///< nothing that they say matters
-  std::set<std::shared_ptr<Link>> aside_;    ///< what they say does
+  std::set<std::shared_ptr<Link>> parting_;  ///< being closed; messages ignored
+  std::set<std::shared_ptr<Link>> aside_;    ///< surplus; messages still count
   std::map<Member, ControlEndpoint> wanted_;
   std::set<Member> dialling_;
 };

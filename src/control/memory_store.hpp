@@ -1,4 +1,4 @@
-/// A store that lives in its process, for a job of one process that nobody is to find.
+/// A store in the memory of its process, for a job of one process that nobody else joins.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-/// What the control plane of one process is told.
+/// Options of one process's control plane.
 #pragma once
 
 #include <chrono>
@@ -14,17 +14,17 @@ namespace tokenyard::control {
 
 struct ControlOptions {
   std::string store;                 ///< "file:/directory" or "tcp://host:port"
-  std::shared_ptr<Store> own_store;  ///< instead of `store`
+  std::shared_ptr<Store> own_store;  ///< used instead of `store` if set
   bool host_store = true;            ///< serve "tcp://host:port" if nobody does
   std::string job = "tokenyard";
   std::string secret;
   Slot slot = 0;
-  uint32_t slots = 1;      ///< founders
-  uint32_t slots_max = 1;  ///< how far the job may grow
-  std::string address;     ///< where others reach this process; empty: found out
+  uint32_t slots = 1;      ///< number of founders
+  uint32_t slots_max = 1;  ///< largest size of the job
+  std::string address;     ///< where others reach this process; empty: found automatically
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of `found` and `join`
   membership::MembershipOptions membership;
-  /// Called now and then by `found` and `join`; may throw to end them.
+  /// Called periodically by `found` and `join`; may throw to end them.
   std::function<void()> interrupt = [] {};
 };
 

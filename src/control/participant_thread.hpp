@@ -1,7 +1,6 @@
-/// Speaks with the participant on a thread of its own, one thing after the other. An engine may be
-/// in the middle of a large copy when it is told to freeze, and its transport may need a while for
-/// a new epoch; the control thread's heartbeats go on meanwhile, so nobody takes this process for
-/// dead.
+/// Calls the participant on a thread of its own, in order. An engine may be in the middle of a
+/// large copy when it is asked to freeze, and its transport may take a while to begin an epoch;
+/// meanwhile the control thread's heartbeats go on, so nobody takes this process for dead.
 #pragma once
 
 #include <asio.hpp>
@@ -14,23 +13,23 @@ namespace tokenyard::control {
 
 class ParticipantThread {
  public:
-  /// `failed`: called with what went wrong when the participant has thrown. Nothing more is said to
-  /// it then but that it is fenced.
+  /// `failed` is called with the error if the participant throws. After that the participant is
+  /// called only once more, to be fenced.
   explicit ParticipantThread(std::function<void(const std::string& why)> failed);
   ~ParticipantThread() { join(); }
 
-  /// Before the first `post`. Borrowed: must live until `join` has returned.
+  /// Sets the participant, before the first `post`. It is borrowed until `join` returns.
   void serve(Participant& participant) { participant_ = &participant; }
   bool serves() const { return participant_ != nullptr; }
 
-  /// `call(participant)` happens after all that was told before.
+  /// Calls `call(participant)` after everything posted before.
   template <class Call>
   void post(Call call) {
     asio::post(pool_, [this, call = std::move(call)] { say(call); });
   }
-  /// The last thing that it is told.
+  /// Calls `fenced`, the participant's last call.
   void publish_fenced(Epoch epoch, const std::string& why);
-  /// Until all has been said. Nothing may be told any more.
+  /// Waits until everything posted has been called. Nothing may be posted afterwards.
   void join() { pool_.join(); }
 
  private:

@@ -22,7 +22,7 @@ uint64_t number_in(const Store::Value& value) {
   uint64_t number = 0;
   for (const std::byte byte : value) {
     const auto digit = std::to_integer<uint64_t>(byte) - '0';
-    if (digit > 9) throw OsError("read the store", 0, "the generation is no number");
+    if (digit > 9) throw OsError("reading the store", 0, "the value of 'generation' is no number");
     number = 10 * number + digit;
   }
   return number;
@@ -58,7 +58,7 @@ std::optional<ControlEndpoint> Rendezvous::look(Slot slot) const {
   if (!value) return std::nullopt;
   auto endpoint = decode_endpoint(*value);
   if (endpoint && endpoint->member.slot != slot)
-    return std::nullopt;  // Not ours: as if it were not there.
+    return std::nullopt;  // not ours: treated as absent
   return endpoint;
 }
 
@@ -66,7 +66,7 @@ std::optional<View> Rendezvous::roster() const {
   const auto value = store_->get(key("roster"));
   if (!value) return std::nullopt;
   const auto verdict = membership::decode_verdict(*value);
-  if (!verdict) throw OsError("read the store", 0, "the roster is none");
+  if (!verdict) throw OsError("reading the store", 0, "the roster cannot be decoded");
   return verdict->next;
 }
 

@@ -1,16 +1,14 @@
-/// How the ranks of a job find one another: in the store, where no rank is special.
+/// How the ranks of a job find one another through the store. No rank is special.
 ///
-///     generation        counts the times that the job was founded under its name
-///     G/slot/S          the card of who holds slot S in generation G, or held it last
-///     G/roster          the members of epoch 1: written once, by the first rank that is linked
-///     with
-///                       one of every slot
-///     G/witness         the memory of the witness
+///     generation        how many times the job has been founded under its name
+///     G/slot/S          endpoint of the process that holds slot S in generation G, or held it last
+///     G/roster          members of epoch 1, written once, by the first rank linked to all slots
+///     G/witness         the witness's register
 ///
-/// A generation with a roster has been founded, so a founder that is not in its roster begins the
-/// next one: that is how a job that was started again finds its new self. A founder that died
-/// before there was a roster has its card replaced by whoever is started in its place; the roster
-/// names only processes that were seen alive by the one who wrote it.
+/// Invariant: a generation with a roster has been founded. A founder that is not in the roster
+/// begins the next generation; so a job that is started again finds its new self. A founder that
+/// dies before there is a roster has its endpoint replaced by the process started in its place. The
+/// roster names only processes that its writer was linked with, so they were alive then.
 #pragma once
 
 #include <memory>
@@ -22,29 +20,29 @@
 
 namespace tokenyard::control {
 
-/// All of it throws OsError where the store does.
+/// All calls throw OsError if the store does.
 class Rendezvous {
  public:
   explicit Rendezvous(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
-  /// As a founder: puts the card into a generation that has no roster yet.
+  /// As a founder: writes the endpoint into a generation without a roster.
   void come(const ControlEndpoint& own);
-  /// As a newcomer: finds the last generation that was founded. False if there is none.
+  /// As a newcomer: finds the last generation that was founded. Returns false if there is none.
   bool find_founded();
-  /// The card of who holds the slot at present, or held it last.
+  /// Returns the endpoint of the process that holds the slot, or held it last.
   std::optional<ControlEndpoint> look(Slot slot) const;
-  /// The members of epoch 1, once they are known.
+  /// Returns the members of epoch 1 once they are known.
   std::optional<View> roster() const;
-  /// Proposes a roster; `roster` tells whose was first.
+  /// Proposes a roster; `roster` returns the one that was first.
   void propose(const View& view);
-  /// Puts the card of one who has been admitted where newcomers look.
+  /// Writes an admitted process's endpoint where newcomers look.
   void announce(const ControlEndpoint& own);
 
   uint64_t generation() const { return generation_; }
   std::string witness_key() const { return key("witness"); }
 
  private:
-  /// How many generations back a newcomer looks for one that was founded.
+  /// How many generations back a newcomer looks for a founded one.
   static constexpr uint64_t kGenerationsBack = 64;
 
   std::string key(const std::string& name) const;

@@ -1,4 +1,4 @@
-/// What the control thread makes known to the other threads of its process.
+/// The state that the control thread publishes to the other threads of its process.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,15 @@
 namespace tokenyard::control {
 
 struct Standing {
-  std::set<Member> linked;                 ///< whose card is here, too
-  std::map<Member, std::string> troubles;  ///< until there is a view: why not
-  std::optional<View> view;                ///< once this process is a member
+  std::set<Member> linked;                 ///< links whose endpoint has arrived too
+  std::map<Member, std::string> troubles;  ///< dial errors, until there is a view
+  std::optional<View> view;                ///< set once this process is a member
   std::vector<Member> waiting;
   std::vector<Slot> recovers_late;
-  std::optional<std::string> over;  ///< why it is no member any more
-  bool alone = false;               ///< those that answer are too few to agree on anything
-  bool left = false;                ///< nobody counts on it any more
-  bool silent = false;              ///< all that was to be said has been
+  std::optional<std::string> over;  ///< why this process is no longer a member
+  bool alone = false;               ///< too few members answer to agree on anything
+  bool left = false;                ///< no member counts on this process
+  bool silent = false;              ///< all queued messages have been sent
 };
 
 class StatusBoard {
@@ -41,7 +41,7 @@ class StatusBoard {
     }
     changed_.notify_all();
   }
-  /// Until there is something new since the last call, or the time is up. One caller at a time.
+  /// Waits for a change since the last call, or until the time is up. One caller at a time.
   void wait_for_news(std::chrono::nanoseconds at_most) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, at_most, [this] { return changes_ != read_; });

@@ -53,7 +53,7 @@ Request decode_request(const net::SealedFrame& frame) {
   request.value = value_of(reader.text());
   const bool fits = request.key.size() <= kKeyMax && request.value.size() <= kValueMax;
   if (!known || !fits || !reader.ok() || !reader.at_end()) {
-    throw net::ProtocolError("sent the store a request that is none");
+    throw net::ProtocolError("sent an invalid store request");
   }
   return request;
 }
@@ -64,7 +64,7 @@ Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
   reply.value = get(reader);
   reply.full = reader.number() != 0;
   if (frame.kind != static_cast<uint16_t>(verb) || !reader.ok() || !reader.at_end()) {
-    throw net::ProtocolError("answered with what is no reply of a store");
+    throw net::ProtocolError("sent an invalid store reply");
   }
   return reply;
 }

@@ -1,4 +1,4 @@
-/// What a client of the store's server and the server say to one another, in sealed frames. Pure.
+/// The requests and replies between a store's server and its clients, in sealed frames. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace tokenyard::control::store_protocol {
 
 enum class Verb : uint16_t {
-  greeting = 1,  ///< the server's first frame: a Reply that holds its instance
+  greeting = 1,  ///< the server's first frame: a Reply with its instance number
   get,
   set,
   compare_and_set,
@@ -26,22 +26,22 @@ inline constexpr size_t kValueMax = size_t{1} << 20;
 struct Request {
   Verb verb = Verb::get;
   std::string key;
-  std::optional<Store::Value> expected;  ///< of compare_and_set
-  Store::Value value;                    ///< of set and compare_and_set
+  std::optional<Store::Value> expected;  ///< for compare_and_set
+  Store::Value value;                    ///< for set and compare_and_set
 };
 
 struct Reply {
   std::optional<Store::Value> value;
-  bool full = false;  ///< the server has no room for the value
+  bool full = false;  ///< the server has no memory left for the value
 };
 
 std::vector<std::byte> encode(const Request& request);
 std::vector<std::byte> encode(const Reply& reply);
-/// Throw ProtocolError for what is not one.
+/// Throw ProtocolError if the frame is invalid.
 Request decode_request(const net::SealedFrame& frame);
 Reply decode_reply(const net::SealedFrame& frame, Verb verb);
 
-/// Server and client prove to each other that they know this, whatever the job.
+/// Returns the key by which server and clients authenticate each other, for all jobs alike.
 net::Key key_of(const std::string& secret);
 net::Introduction introduction();
 

@@ -13,19 +13,20 @@ using store_protocol::Verb;
 
 namespace {
 
-/// How long the network may swallow what the server says to a client.
+/// How long the network may swallow what the server sends to a client.
 constexpr std::chrono::seconds kSilence{10};
-/// After an accept that failed: clients may have closed connections then.
+/// Pause after a failed accept: clients may have closed connections by then.
 constexpr std::chrono::milliseconds kRest{50};
 
-/// Not every interface: then ranks on two hosts could both believe that they serve.
+/// Resolves the one address to listen on. On all interfaces, ranks of two hosts could both believe
+/// that they serve.
 net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
   asio::ip::tcp::resolver resolver(io);
   net::TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
-  // Some systems know their own name as a loopback address, which other hosts cannot reach.
-  asio::error_code a_name;
-  asio::ip::make_address(host, a_name);
-  if (a_name && host != "localhost" && place.address().is_loopback()) {
+  // Some systems resolve their own name to a loopback address, which other hosts cannot reach.
+  asio::error_code not_numeric;
+  asio::ip::make_address(host, not_numeric);
+  if (not_numeric && host != "localhost" && place.address().is_loopback()) {
     place.address(asio::ip::address_v4::any());
   }
   return place;
@@ -35,8 +36,8 @@ net::Listener listener_at(asio::io_context& io, const std::string& host, uint16_
   try {
     return {io.get_executor(), resolved(io, host, port)};
   } catch (const std::system_error& error) {
-    throw OsError("listen of a store at " + host + ":" + std::to_string(port), error.code().value(),
-                  error.code().message());
+    throw OsError("listening for store clients at " + host + ":" + std::to_string(port),
+                  error.code().value(), error.code().message());
   }
 }
 
@@ -52,12 +53,12 @@ StoreServer::StoreServer(const std::string& host, uint16_t port, const std::stri
       instance_(net::random_number()),
       io_(1),
       listener_(listener_at(io_, host, port)) {
-  const auto came = [this](net::TcpSocket socket, net::Pending place) {
+  const auto accepted = [this](net::TcpSocket socket, net::Pending place) {
     return attend(std::make_shared<net::Connection>(std::move(socket), kSilence), std::move(place));
   };
-  // A client keeps its place as long as it is connected.
+  // A client counts as pending for as long as it is connected.
   asio::co_spawn(io_,
-                 listener_.serve({.pending_max = kConnectionsMax, .rest = kRest}, came,
+                 listener_.serve({.pending_max = kConnectionsMax, .rest = kRest}, accepted,
                                  [this] { ++refused_; }),
                  asio::detached);
   thread_ = std::thread([this] { io_.run(); });
@@ -95,7 +96,7 @@ net::awaitable<void> StoreServer::attend(std::shared_ptr<net::Connection> client
   } catch (const net::ProtocolError&) {
     ++refused_;
   } catch (const std::system_error&) {
-    // Gone, or silent for too long.
+    // The client is gone, or was silent for too long.
     if (client->peer().purpose != net::Purpose::store) ++refused_;
   }
   client->close();

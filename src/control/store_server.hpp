@@ -1,5 +1,5 @@
-/// The store that "tcp://host:port" means: a thread that keeps names and values in memory, for who
-/// knows the secret. Everything is bounded: connections, keys, values, and their sum.
+/// The server behind "tcp://host:port": a thread that holds keys and values in memory, for clients
+/// that know the secret. Connections, keys, values and their total size are bounded.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ namespace tokenyard::control {
 
 class StoreServer {
  public:
-  /// Serves at once. `port` 0: any. Throws OsError if it cannot listen there.
+  /// Serves at once, on any free port if `port` is 0. Throws OsError if it cannot listen there.
   StoreServer(const std::string& host, uint16_t port, const std::string& secret);
-  /// As the constructor, but null where the port is taken, or the host is another machine: then
-  /// somebody else serves, or will.
+  /// Like the constructor, but returns null if the port is taken or the host is another machine:
+  /// then another process serves, or will.
   static std::unique_ptr<StoreServer> if_free(const std::string& host, uint16_t port,
                                               const std::string& secret);
   ~StoreServer();
@@ -28,7 +28,7 @@ class StoreServer {
   StoreServer& operator=(const StoreServer&) = delete;
 
   uint16_t port() const { return listener_.port(); }
-  /// Connections that were turned away.
+  /// Returns the number of rejected connections.
   uint64_t refused() const { return refused_; }
 
   static constexpr uint32_t kConnectionsMax = 4096;
@@ -39,7 +39,7 @@ class StoreServer {
   store_protocol::Reply answer(const store_protocol::Request& request);
 
   const net::Key key_;
-  /// Of this server's memory: tells clients that a server forgot what another one knew.
+  /// Identifies this server's memory: its clients notice if a later server does not have it.
   const uint64_t instance_;
   asio::io_context io_;
   net::Listener listener_;

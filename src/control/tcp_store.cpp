@@ -30,8 +30,8 @@ void TcpStore::set(const std::string& key, const Value& value) {
 
 Store::Value TcpStore::compare_and_set(const std::string& key, const std::optional<Value>& expected,
                                        const Value& desired) {
-  // Trying again is harmless: if the first try was done and its answer lost, the second one finds
-  // `desired` there and says so.
+  // Trying again is harmless: if the first attempt succeeded and its reply was lost, the second
+  // finds `desired` and returns it.
   const Reply reply =
       call({.verb = Verb::compare_and_set, .key = key, .expected = expected, .value = desired});
   return reply.value.value_or(Value{});
@@ -41,11 +41,11 @@ Reply TcpStore::call(Request request) {
   request.key = fmt::format("{}/{}", job_, request.key);
   if (request.key.size() > store_protocol::kKeyMax ||
       request.value.size() > store_protocol::kValueMax) {
-    throw InternalError(fmt::format("{}: too much in one value", place()));
+    throw InternalError(fmt::format("{}: a key or value is too long", place()));
   }
   const std::lock_guard lock(mutex_);
   const auto until = Clock::now() + kCallMax;
-  // An old connection may have broken unseen; a new one deserves no second try.
+  // An old connection may have broken unnoticed, so it gets a second attempt; a new one does not.
   const bool old = connection_ != nullptr;
   std::optional<Reply> reply = attempt(request, until);
   if (!reply && old) reply = attempt(request, until);
@@ -70,7 +70,7 @@ std::optional<Reply> TcpStore::attempt(const Request& request, Clock::time_point
   try {
     std::rethrow_exception(failure);
   } catch (const net::ProtocolError& stranger) {
-    throw OsError(place(), EPROTO, fmt::format("whoever answers there {}", stranger.what()));
+    throw OsError(place(), EPROTO, fmt::format("the process there {}", stranger.what()));
   } catch (const std::system_error& error) {
     trouble_ = error.code().message();
   }
@@ -93,14 +93,14 @@ net::awaitable<void> TcpStore::connect() {
   const net::SealedFrame frame = co_await connection->read();
   const Reply greeting = decode_reply(frame, Verb::greeting);
   if (instance_ && instance_ != greeting.value) {
-    throw net::ProtocolError("has forgotten what the store that was there before knew");
+    throw net::ProtocolError("does not have the memory of the store that was there before");
   }
   instance_ = greeting.value;
   connection_ = connection;
 }
 
 void TcpStore::forget_connection() {
-  // Destroying the context destroys whatever still waits in it, which refers to the call.
+  // Destroying the context destroys the handlers left in it, which refer to the call.
   connection_ = nullptr;
   io_ = nullptr;
 }

@@ -1,4 +1,4 @@
-/// A client of a StoreServer. One connection, opened when it is needed and again when it broke; one
+/// A client of a StoreServer. Uses one connection, opened on demand and again after it broke; one
 /// call at a time.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace tokenyard::control {
 
 class TcpStore final : public Store {
  public:
-  /// Connects at the first call. `job` keeps the keys of jobs that share a store apart.
+  /// Connects at the first call. `job` prefixes the keys, so that jobs can share a store.
   TcpStore(std::string host, uint16_t port, std::string job, const std::string& secret);
 
   std::optional<Value> get(const std::string& key) override;
@@ -23,15 +23,15 @@ class TcpStore final : public Store {
   Value compare_and_set(const std::string& key, const std::optional<Value>& expected,
                         const Value& desired) override;
 
-  /// Of a whole call, with connecting and a second try.
+  /// Time limit of a whole call, including connecting and a second attempt.
   static constexpr std::chrono::seconds kCallMax{4};
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Throws OsError after at most kCallMax.
+  /// Throws OsError, at the latest after kCallMax.
   store_protocol::Reply call(store_protocol::Request request);
-  /// Nothing if the connection broke.
+  /// Returns nothing if the connection broke.
   std::optional<store_protocol::Reply> attempt(const store_protocol::Request& request,
                                                Clock::time_point until);
   net::awaitable<store_protocol::Reply> exchange(const store_protocol::Request& request);
@@ -45,11 +45,11 @@ class TcpStore final : public Store {
   const net::Key key_;
 
   std::mutex mutex_;
-  std::unique_ptr<asio::io_context> io_;  ///< a new one after each failure: nothing is left over
+  std::unique_ptr<asio::io_context> io_;  ///< new after each failure, so no old handler is left
   std::shared_ptr<net::Connection> connection_;
   std::string trouble_;  ///< why the connection broke
-  /// Of the server that was found first: another one does not know what that one knew, and to
-  /// believe it could let both halves of a job go on.
+  /// Instance of the first server found. A later server does not have its memory; trusting it could
+  /// let both halves of a job go on.
   std::optional<Value> instance_;
 };
 

@@ -41,7 +41,7 @@ void WitnessClient::work() {
     try {
       put(question);
     } catch (const std::exception&) {
-      // A witness that cannot be reached says nothing, as a member that cannot.
+      // An unreachable witness does not answer, like an unreachable member.
     }
     lock.lock();
   }
@@ -52,14 +52,14 @@ void WitnessClient::put(const membership::Message& question) {
   for (;;) {
     std::optional<membership::WitnessRegister> memory;
     if (held) memory = membership::decode_witness(*held);
-    if (held && !memory) return;  // Not written by us: it is not for us to overwrite it.
+    if (held && !memory) return;  // written by somebody else: do not overwrite it
     const membership::WitnessAnswer answer = membership::ask_witness(memory, question);
     const Store::Value desired = encode(answer.memory);
     if (held != desired) {
       const Store::Value now = store_->compare_and_set(key_, held, desired);
       if (now != desired) {
         held = now;
-        continue;  // Somebody else was faster, and may have changed the answer.
+        continue;  // another member was faster and may have changed the answer
       }
     }
     replied_(answer.reply);

@@ -1,5 +1,4 @@
-/// Asks the witness on a thread of its own, so that a store that is slow or gone never holds up a
-/// heartbeat.
+/// Asks the witness on a thread of its own, so that a slow or dead store never delays a heartbeat.
 #pragma once
 
 #include <condition_variable>
@@ -17,15 +16,15 @@ namespace tokenyard::control {
 
 class WitnessClient {
  public:
-  /// `replied` is called on the clerk's thread.
+  /// `replied` is called on this object's thread.
   WitnessClient(std::shared_ptr<Store> store, std::string key,
                 std::function<void(const membership::Message&)> replied);
-  /// Waits for a question that is being asked: for a few seconds at most (see Store).
+  /// Waits for the current question; a few seconds at most (see Store).
   ~WitnessClient();
   WitnessClient(const WitnessClient&) = delete;
   WitnessClient& operator=(const WitnessClient&) = delete;
 
-  /// Makes a question void that was not answered yet. A store that fails gives no answer.
+  /// Supersedes a question that is not answered yet. If the store fails there is no answer.
   void ask(const membership::Message& question);
 
  private:

@@ -1,4 +1,4 @@
-/// The names of membership/view.hpp, in which everything here speaks.
+/// The names from membership/view.hpp that the control plane uses.
 #pragma once
 
 #include "membership/view.hpp"

@@ -7,16 +7,16 @@
 
 namespace tokenyard::membership {
 
-/// One vote of an epoch's consensus (Lamport, "Paxos Made Simple"): a member's, or the witness's.
-/// Invariant: `accepted_in <= promised`, and neither ever decreases.
+/// One acceptor of an epoch's consensus (Lamport, "Paxos Made Simple"): a member, or the witness.
+/// Invariant: `accepted_in <= promised`, and neither ever decreases. So once a ballot is promised,
+/// no lower ballot can gain this vote.
 struct Acceptor {
   Ballot promised = {};
-  std::optional<Ballot> accepted_in = {};  ///< with `accepted`
+  std::optional<Ballot> accepted_in = {};  ///< ballot in which `accepted` was accepted
   Verdict accepted = {};
   bool operator==(const Acceptor&) const = default;
 
-  /// Both are refused (false) if a higher ballot has been promised; said again they are granted
-  /// again.
+  /// Both return false if a higher ballot has been promised. A repeated request succeeds again.
   bool prepare(Ballot ballot) {
     if (ballot < promised) return false;
     promised = ballot;

@@ -1,5 +1,5 @@
-/// Bytes to values and back, little-endian, without trust: a reader never looks past its end, and
-/// says in the end whether all was well.
+/// Serializes values, little-endian. The reader does not trust its input: it never reads past the
+/// end, and reports at the end whether everything was valid.
 #pragma once
 
 #include <concepts>
@@ -20,7 +20,7 @@ class ByteWriter {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   void flag(bool value) { number(uint8_t{value}); }
-  /// A count, then each element by `write(writer, element)`.
+  /// Writes the number of elements, then each by `write(writer, element)`.
   template <class Element, class Write>
   void list(const std::vector<Element>& elements, Write write) {
     number(static_cast<uint32_t>(elements.size()));
@@ -37,7 +37,7 @@ class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  /// 0 once anything has failed.
+  /// Returns 0 once anything has failed.
   template <std::unsigned_integral Number>
   Number number() {
     if (!require(bytes_.size() >= sizeof(Number))) return 0;
@@ -48,8 +48,8 @@ class ByteReader {
     require(value <= 1);
     return value == 1;
   }
-  /// What ByteWriter::list wrote: `read(reader)` gives an element, which takes at least
-  /// `element_bytes`, so that a false count reserves no more memory than there are bytes.
+  /// Reads what ByteWriter::list wrote, each element by `read(reader)`. An element takes at least
+  /// `element_bytes`, so a false count cannot reserve more memory than there are bytes.
   template <class Read>
   auto list(size_t element_bytes, Read read) {
     std::vector<decltype(read(*this))> elements;
@@ -60,13 +60,13 @@ class ByteReader {
     return elements;
   }
 
-  /// Notes that the bytes make no sense if `holds` is false. Returns whether all is well so far.
+  /// Marks the input as invalid if `holds` is false. Returns whether it is valid so far.
   bool require(bool holds) {
     good_ = good_ && holds;
     if (!good_) bytes_ = {};
     return good_;
   }
-  /// Everything was well, and nothing is left.
+  /// Returns whether the input was valid and has been read to its end.
   bool finished() const { return good_ && bytes_.empty(); }
 
  private:

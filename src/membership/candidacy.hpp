@@ -1,4 +1,4 @@
-/// A leader's own ballot: what has been promised to it and how many have voted.
+/// The leader's own ballot: the promises and votes it has received.
 #pragma once
 
 #include <map>
@@ -15,23 +15,23 @@ struct Candidacy {
 
   Phase phase = Phase::idle;
   Ballot ballot = {};
-  Instant begun{}, asked{};            ///< when the ballot began; when it asked the last time
-  std::map<Slot, Promise> promises{};  ///< of members, this one too
+  Instant begun{}, asked{};            ///< start of the ballot; time of the last request
+  std::map<Slot, Promise> promises{};  ///< of members, this one included
   Verdict proposal = {};
   std::set<Slot> votes{};
-  /// The witness's part; `witness_asked` is when, in this phase.
+  /// The witness's part. `witness_asked`: when it was asked in this phase.
   std::optional<Instant> witness_asked{};
   std::optional<Promise> witness_promise{};
   bool witness_voted = false;
-  /// All who answer have answered, and still it cannot go on.
+  /// Every member that answers has answered, and the ballot still cannot proceed.
   bool stuck = false;
 
   bool active() const { return phase != Phase::idle; }
   size_t promised() const { return promises.size() + (witness_promise ? 1 : 0); }
   size_t voted() const { return votes.size() + (witness_voted ? 1 : 0); }
 
-  /// What had been accepted in the highest ballot, if anything: it may be decided already, so
-  /// nothing else may be proposed.
+  /// Returns the verdict accepted in the highest ballot, or null. It may be decided already, so the
+  /// leader may propose nothing else.
   const Verdict* adopted() const {
     const Promise* highest = witness_promise ? &*witness_promise : nullptr;
     for (const auto& [slot, promise] : promises) {

@@ -19,7 +19,7 @@ bool hear_each_other(const Promises& promises, Slot a, Slot b) {
   return !among(promises.at(a).suspected, b) && !among(promises.at(b).suspected, a);
 }
 
-/// Greedy: the largest such set is hard to find in general, and with one or two cuts this is it.
+/// Greedy: the largest such set is hard to find in general; with one or two cut links this is it.
 std::set<Slot> connected(const Promises& promises, std::set<Slot> slots) {
   while (true) {
     std::optional<Slot> worst;
@@ -49,7 +49,7 @@ bool intersect(const std::set<Slot>& some, const std::set<Slot>& others) {
   return std::any_of(some.begin(), some.end(), [&](Slot slot) { return others.contains(slot); });
 }
 
-/// Members of `group` that have promised, and not begun its operation `sequence`.
+/// Returns the members of `group` that have promised and have not begun its operation `sequence`.
 std::set<Slot> late_for(const Promises& promises, const GroupProgress& group, Sequence sequence) {
   std::set<Slot> late;
   for (const Slot slot : group.slots) {
@@ -61,8 +61,9 @@ std::set<Slot> late_for(const Promises& promises, const GroupProgress& group, Se
   return late;
 }
 
-/// Whoever has not begun what this one has begun, unless that is done when the epoch ends. `ended`:
-/// how far groups are then. What cannot go on without one of `waiting` is left out.
+/// Returns the members that have not begun an operation which `one` has begun, unless it is done
+/// when the epoch ends. `ended`: progress of the groups at that point. Skips operations that cannot
+/// go on without a member of `waiting`.
 std::set<Slot> awaited_by(const Promise& one, const std::set<Slot>& waiting,
                           const Promises& promises, const std::vector<GroupProgress>& ended) {
   std::set<Slot> awaited;
@@ -75,8 +76,8 @@ std::set<Slot> awaited_by(const Promise& one, const std::set<Slot>& waiting,
   return awaited;
 }
 
-/// Whether the accuser still waits in the operation that was overdue: it has not given it up, and
-/// it is not done when the epoch ends.
+/// Returns whether the reporter still waits in the overdue operation: it has not given it up, and
+/// the operation is not done when the epoch ends.
 bool still_waits(const Promise& reporter, const TimeoutReport& overdue,
                  const std::vector<GroupProgress>& ended) {
   const GroupProgress* const own = in_group(reporter.progress, overdue.group);
@@ -85,8 +86,8 @@ bool still_waits(const Promise& reporter, const TimeoutReport& overdue,
   return all != nullptr && all->committed < overdue.sequence;
 }
 
-/// An operation whose deadline has passed: who has begun it and who has not, named or not. Some
-/// know of their neighbours only.
+/// An operation past its deadline: the ranks that have begun it and those that have not, reported
+/// or not, since some ranks know only of their neighbours.
 struct Overdue {
   std::set<Slot> waiting, late;
 };
@@ -99,14 +100,15 @@ Overdue overdue(const Promises& promises, const GroupProgress& group, Sequence s
   return parted;
 }
 
-/// The accusations that stand: their senders still wait.
+/// The reports whose senders still wait.
 struct TimeoutReports {
   std::map<std::pair<GroupId, Sequence>, Overdue> operations;
-  std::map<Slot, std::set<const Overdue*>> of;  ///< senders
+  std::map<Slot, std::set<const Overdue*>> of;  ///< by sender
   std::set<Slot> named;
 };
 
-/// What a sender has begun elsewhere is no reason to accuse anybody: its deadline has not passed.
+/// Ignores what a sender has begun elsewhere: that is no reason to blame anybody, since its
+/// deadline has not passed.
 TimeoutReports standing(const Promises& promises, const std::vector<GroupProgress>& ended) {
   TimeoutReports all;
   for (const auto& [sender, promise] : promises) {
@@ -123,13 +125,14 @@ TimeoutReports standing(const Promises& promises, const std::vector<GroupProgres
   return all;
 }
 
-/// For whom an overdue operation waits in the end. Who is late for it because it waits elsewhere is
-/// followed to those for whom it waits, and so on, until some wait for nobody.
+/// Returns the ranks that an overdue operation waits for in the end. A rank that is late for it
+/// because it waits elsewhere is followed to the ranks it waits for, and so on, until some wait for
+/// nobody.
 ///
-/// Waiting is no excuse where it is for one that waits for this operation: who has just come from a
-/// stall may have begun first what all the others will begin in a moment. And whoever accuses
-/// others is not followed: it waits in what is overdue, for which they are judged, and what else it
-/// has begun may be on time.
+/// Waiting for a rank that itself waits for this operation is no excuse: a rank that has just come
+/// out of a stall may have begun first what all others begin a moment later. A rank that has
+/// reported others is not followed: it waits in the overdue operation, by which those others are
+/// judged, and its other operations may be on time.
 std::set<Slot> holding_up(Overdue operation, const TimeoutReports& timeout_reports,
                           const Promises& promises, const std::vector<GroupProgress>& ended) {
   auto& [waiting, late] = operation;
@@ -154,9 +157,9 @@ std::set<Slot> holding_up(Overdue operation, const TimeoutReports& timeout_repor
   return {};
 }
 
-/// Who has kept others waiting past a deadline. If nobody is found (all have begun what is overdue,
-/// or name one another in a circle): those that were named and name nobody; if all do, all that
-/// were named.
+/// Returns the ranks that kept others waiting past a deadline. If none is found (all have begun the
+/// overdue operations, or wait for one another in a circle): the reported ranks that reported
+/// nobody or, if there are none, all reported ranks.
 std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress>& ended,
                        Mutant mutant) {
   const TimeoutReports timeout_reports = standing(promises, ended);
@@ -171,7 +174,7 @@ std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress
   return quiet.empty() ? timeout_reports.named : quiet;
 }
 
-/// One newcomer for each slot that somebody wants filled.
+/// Returns one newcomer per slot that some member asked to fill.
 std::map<Slot, Member> admitted(const Evidence& evidence) {
   std::set<Slot> wished;
   std::set<Member> waiting;
@@ -188,7 +191,7 @@ std::map<Slot, Member> admitted(const Evidence& evidence) {
   return members;
 }
 
-/// Members that somebody wants out.
+/// Returns the members that some member asked to evict.
 std::set<Slot> evicted(const Evidence& evidence) {
   std::set<Slot> slots;
   for (const auto& [slot, promise] : evidence.promises) {
@@ -199,15 +202,16 @@ std::set<Slot> evicted(const Evidence& evidence) {
   return slots;
 }
 
-/// The world's group grows with the job, and not everybody may know yet.
+/// Returns the union: the world's group grows with the job, and some ranks may not know yet.
 std::vector<Slot> united(const std::vector<Slot>& some, const std::vector<Slot>& others) {
   std::vector<Slot> slots;
   std::set_union(some.begin(), some.end(), others.begin(), others.end(), std::back_inserter(slots));
   return slots;
 }
 
-/// Committed by one that has promised: then its data are complete on all of the group, and it is
-/// committed on all. A group that none of the promises may know of is as the last epoch left it.
+/// Merges the groups' progress. An operation that one promise has committed has complete data on
+/// its whole group, so it commits everywhere. A group that none of the promising members may know
+/// keeps the state of the last epoch.
 std::vector<GroupProgress> merged(const Evidence& evidence) {
   std::map<GroupId, GroupProgress> groups;
   for (const GroupProgress& group : evidence.last.groups) {
@@ -238,7 +242,7 @@ bool enough(const Evidence& evidence, const std::set<Slot>& kept) {
   return agreeing >= evidence.quorum.needed;
 }
 
-/// Newcomers have nothing behind them.
+/// Ignores newcomers: they have nothing behind them.
 bool recovers(const Evidence& evidence, const View& next) {
   bool all = true, any = false;
   for (const Member& member : next.members) {
@@ -260,18 +264,18 @@ std::set<Slot> without(std::set<Slot> slots, const std::set<Slot>& some) {
 std::optional<Verdict> compose(const Evidence& evidence) {
   std::set<Slot> kept;
   for (const auto& [slot, promise] : evidence.promises) {
-    invariant(evidence.view.at(slot).has_value(), "one who is no member has promised");
+    invariant(evidence.view.at(slot).has_value(), "a process that is no member has promised");
     if (!evidence.leaving.contains(slot)) kept.insert(slot);
   }
   const auto in_touch = [&](const std::set<Slot>& slots) {
     const bool published = evidence.mutant != Mutant::suspicions_not_told;
     return published ? connected(evidence.promises, slots) : slots;
   };
-  // Those who leave may be as many as a quorum, but the job goes on only with somebody who stays.
+  // Leaving members count towards the quorum, but the job goes on only if somebody stays.
   const auto goes_on = [&](const std::set<Slot>& slots) {
     return !slots.empty() && enough(evidence, slots);
   };
-  // Whoever goes anyway goes first, or it might take one along that does not hear it.
+  // Members that go anyway go first; otherwise one might take along a member that does not hear it.
   const auto part_with = [&](const std::set<Slot>& some) {
     const std::set<Slot> others = without(kept, some);
     if (goes_on(in_touch(others))) kept = others;

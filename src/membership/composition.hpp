@@ -1,4 +1,4 @@
-/// What a leader proposes: the verdict that follows from what the members have promised.
+/// A leader's proposal: the verdict that follows from the members' promises.
 #pragma once
 
 #include <map>
@@ -14,24 +14,24 @@ namespace tokenyard::membership {
 
 struct Evidence {
   const View& view;                         ///< the epoch that ends
-  const Verdict& last;                      ///< how the one before has ended
-  const std::map<Slot, Promise>& promises;  ///< of members of `view`
-  const std::set<Slot>& leaving;            ///< members that have said goodbye
+  const Verdict& last;                      ///< how the epoch before it ended
+  const std::map<Slot, Promise>& promises;  ///< from members of `view`
+  const std::set<Slot>& leaving;            ///< members that said goodbye
   Quorum quorum;
   bool witness_promised = false;
   bool evict_stalled = false;
   Mutant mutant = Mutant::none;
 };
 
-/// The next view holds
-/// - members that have promised, since only those have frozen;
-/// - without those that leave, that somebody wants out or, if so wished, that have stalled;
-/// - with newcomers, for slots that somebody wants filled. A slot's old process makes way;
-/// - and of all the rest those that hear one another: who lacks most of the others' signs of life
-/// is
-///   dropped until all are connected, of equals the higher slot.
-/// Nothing, if those of the old view that would go on are too few: with those that leave in good
-/// order they must be as many as a quorum, the witness counting for one of them.
+/// Composes the next view:
+/// - Only members that have promised stay, since only those have frozen.
+/// - Members leave that said goodbye, that some member asked to evict, or, with `evict_stalled`,
+///   that have stalled.
+/// - Newcomers fill the slots that some member asked to fill. The slot's old process yields it.
+/// - The remaining members hear one another: the member that misses, or is missed by, the most is
+///   dropped until that holds; of equals, the higher slot.
+/// Returns nothing if too few members of the old view would go on: those that stay and those that
+/// leave in good order must form a quorum, in which the witness counts as one.
 std::optional<Verdict> compose(const Evidence& evidence);
 
 }  // namespace tokenyard::membership

@@ -4,7 +4,7 @@
 
 namespace tokenyard::membership {
 
-/// What the protocol rests on; checked in every build, since it costs nothing beside a message.
+/// Checks an invariant of the protocol. On in every build: its cost is nothing next to a message's.
 inline void invariant(bool holds, const char* what) {
   if (!holds) throw InternalError(what);
 }

@@ -1,4 +1,4 @@
-/// Newcomers that have knocked, here or at others, and would like to be let in.
+/// Newcomers that have asked to join, at this member or at others.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,8 @@
 
 namespace tokenyard::membership {
 
-/// A newcomer that does not knock again is forgotten after a while. What others tell is not told
-/// on, so that hearsay keeps nobody here.
+/// Forgets a newcomer that stops asking. A member passes on only requests made to itself, so
+/// hearsay cannot circulate and keep a newcomer alive.
 class JoinQueue {
  public:
   static constexpr size_t kNewcomersMax = 1024;
@@ -20,25 +20,25 @@ class JoinQueue {
   void requested(const Member& newcomer, Instant now);
   void published_of(const Member& newcomer, Instant now);
   void forget_older_than(Instant instant);
-  /// Who is in has no need to wait. Who was a member once does not come back: it draws a new
-  /// incarnation.
+  /// Removes newcomers that are members now. A former member cannot return under its old
+  /// incarnation; its replacement draws a new one.
   void install(const View& before, const View& now);
 
   bool was_member(const Member& member) const;
   std::vector<Member> all() const;
-  /// Those that have knocked at this member.
+  /// Returns the newcomers that have asked this member.
   std::vector<Member> here() const;
   bool anybody_for(Slot slot) const;
 
  private:
   struct Newcomer {
-    std::optional<Instant> requested = {}, published = {};  ///< when last
+    std::optional<Instant> requested = {}, published = {};  ///< last request here, last report
   };
-  /// Null if there is no room, or no way back.
+  /// Returns null if the queue is full or the process is a former member.
   Newcomer* note(const Member& newcomer);
 
   std::map<Member, Newcomer> newcomers_;
-  std::map<Slot, uint64_t> departed_;  ///< the last process that lost the slot
+  std::map<Slot, uint64_t> departed_;  ///< the last process that lost each slot
 };
 
 }  // namespace tokenyard::membership

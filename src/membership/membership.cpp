@@ -10,13 +10,13 @@
 namespace tokenyard::membership {
 namespace {
 
-/// Whether the view has this very process, and not only its slot.
+/// Returns whether the view has this very process, not only its slot.
 bool has(const View& view, const Member& member, Mutant mutant) {
   if (mutant == Mutant::old_incarnation_accepted) return view.at(member.slot).has_value();
   return view.contains(member);
 }
 
-/// `into` learns what `from` knows of commits.
+/// Updates `into` by the commits that `from` knows.
 void merge_commits(std::vector<GroupProgress>& into, const std::vector<GroupProgress>& from) {
   for (const GroupProgress& published : from) {
     const auto place = std::lower_bound(
@@ -72,7 +72,7 @@ void Membership::beat(Instant now) {
   next_beat_ = now + options_.heartbeat;
 }
 
-// ---- what others say ----------------------------------------------------------------------------
+// ---- messages of others -------------------------------------------------------------------------
 
 void Membership::receive(const Member& from, const Message& message, Instant now) {
   if (is_over() || from == self_) return;
@@ -80,7 +80,7 @@ void Membership::receive(const Member& from, const Message& message, Instant now
   if (const auto* body = std::get_if<Decide>(&message.body)) {
     learn(body->verdict, now);
   } else if (const auto* fenced = std::get_if<FencedOff>(&message.body)) {
-    // An answer to what this process said before it was let in means nothing.
+    // Before admission, this is the answer to an older message and means nothing.
     if (fenced->now > view_.epoch || standing_ == Standing::newcomer)
       fence(fenced->now, fmt::format("the others are in epoch {} without it", fenced->now));
   } else if (standing_ == Standing::newcomer) {
@@ -103,7 +103,7 @@ bool Membership::speaks_in_this_epoch(const Member& from, const Message& message
     return false;
   }
   if (message.epoch > view_.epoch) {
-    send(from, heartbeat());  // So that it sees who lags, and tells how this epoch ended.
+    send(from, heartbeat());  // The sender sees who lags, and tells how this epoch ended.
     return false;
   }
   return member;
@@ -115,7 +115,7 @@ void Membership::on_message_as_newcomer(const Member& from, const Message& messa
     view_ = body->view;
     roster_.install(view_, self_, Instant{});
   } else {
-    send(from, JoinRequest{});  // It takes this process for a member, so it knows the verdict.
+    send(from, JoinRequest{});  // The sender counts this process as a member: it knows the verdict.
   }
 }
 
@@ -145,7 +145,7 @@ void Membership::on_message(Peer& from, const Heartbeat& body, Instant now) {
 }
 
 void Membership::on_message(Peer& from, const Prepare& body, Instant now) {
-  if (body.ballot.leader != from.member.slot) return;  // Nobody leads for another.
+  if (body.ballot.leader != from.member.slot) return;  // nobody leads for another member
   if (!acceptor_.prepare(body.ballot)) {
     send(from.member, Refused{body.ballot, acceptor_.promised});
     return;
@@ -171,8 +171,8 @@ void Membership::on_message(Peer& from, const Goodbye& body, Instant now) {
   merge_commits(farewells_, body.progress);
   if (!from.leaving) stir(now);
   from.leaving = true;
-  // A promise that was given before does not say what has just been told, and who leads may not
-  // wait for another one: not for that of the one who leaves.
+  // An earlier promise lacks what the goodbye says, and the leader may not wait for another
+  // promise: not for the leaving member's.
   const bool promised = is_frozen() && acceptor_.promised.round > 0;
   if (promised && options_.mutant != Mutant::goodbye_not_passed_on) give_promise();
 }
@@ -193,8 +193,8 @@ void Membership::freeze() {
 
 void Membership::frozen(std::vector<GroupProgress> progress, Instant now) {
   if (is_over()) return;
-  invariant(freeze_asked_, "it is frozen because it was asked to freeze");
-  invariant(!is_frozen(), "it freezes once an epoch");
+  invariant(freeze_asked_, "it was frozen without a request");
+  invariant(!is_frozen(), "it was frozen twice in one epoch");
   progress_ = std::move(progress);
   if (leaving_) send_to_all(Goodbye{*progress_});
   if (acceptor_.promised.round > 0) give_promise();
@@ -202,7 +202,7 @@ void Membership::frozen(std::vector<GroupProgress> progress, Instant now) {
 }
 
 void Membership::give_promise() {
-  invariant(is_frozen(), "who promises has frozen");
+  invariant(is_frozen(), "a member promised before it froze");
   Promise promise{.ballot = acceptor_.promised, .progress = *progress_};
   if (options_.mutant != Mutant::accepted_forgotten) {
     promise.accepted_in = acceptor_.accepted_in;
@@ -223,17 +223,17 @@ void Membership::give_promise() {
   }
 }
 
-// ---- how an epoch ends --------------------------------------------------------------------------
+// ---- end of an epoch ----------------------------------------------------------------------------
 
 void Membership::learn(const Verdict& verdict, Instant now) {
   const View& next = verdict.next;
-  if (next.epoch <= view_.epoch) return;  // An old message, said again.
+  if (next.epoch <= view_.epoch) return;  // a repeated message
   if (has(next, self_, options_.mutant)) {
     if (standing_ == Standing::newcomer || next.epoch == view_.epoch + 1) {
       install(verdict, now);
     } else {
-      // It has missed an epoch, so it was out in between, and somebody has let it in again for
-      // having knocked long ago. What it did in the meantime is void.
+      // It has missed an epoch: it was out in between, and was let in again because of an old join
+      // request. Its work in the meantime is void.
       fence(next.epoch, "the others have gone on without it for an epoch");
     }
   } else if (standing_ == Standing::newcomer) {
@@ -250,7 +250,7 @@ void Membership::learn(const Verdict& verdict, Instant now) {
 void Membership::install(const Verdict& verdict, Instant now) {
   invariant(standing_ == Standing::newcomer || is_frozen() ||
                 options_.mutant == Mutant::unpromised_members_kept,
-            "who goes on has promised, and so has frozen");
+            "a member goes on without having promised");
   for (const Member& member : verdict.next.members) admits_.erase(member.slot);
   evicts_.clear();
   join_queue_.install(view_, verdict.next);
@@ -276,7 +276,7 @@ void Membership::install(const Verdict& verdict, Instant now) {
   stir(now);
   effects_.emplace_back(Install{verdict});
   if (verdict.recovers) recovering_ = false;
-  if (recovers()) next_beat_ = now;  // It has to be said anew in each epoch.
+  if (recovers()) next_beat_ = now;  // each epoch must hear it anew
   if (leaving_) freeze();
 }
 
@@ -285,7 +285,7 @@ void Membership::fence(Epoch epoch, std::string why) {
   effects_.emplace_back(Fenced{epoch, std::move(why)});
 }
 
-// ---- what the outside says ----------------------------------------------------------------------
+// ---- calls from outside -------------------------------------------------------------------------
 
 void Membership::suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now) {
   Peer* const peer = roster_.at(slot);
@@ -365,7 +365,7 @@ void Membership::leave(Instant now) {
 
 void Membership::tick(Instant now) {
   if (is_over()) return;
-  // After a long absence (a debugger, SIGSTOP) it is this process that has not listened.
+  // After a long absence (a debugger, SIGSTOP) it was this process that did not listen.
   if (!ticked_ || now - *ticked_ > options_.silence / 2) roster_.forgive(now);
   ticked_ = now;
   join_queue_.forget_older_than(now - options_.silence);

@@ -1,10 +1,10 @@
-/// Agreement on who belongs to the job and which operations have happened: a state machine of
-/// messages and time, without threads, sockets or clocks, so that a simulator can drive it through
-/// millions of disasters and control through real ones.
+/// Agreement on the members of a job and on the operations that have happened. A pure state machine
+/// of messages and time, without threads, sockets or clocks: a simulator drives it through millions
+/// of failures, `control` through real ones.
 ///
-/// One consensus (single-decree Paxos) an epoch; its acceptors are the members of that epoch, and
-/// where their number is even, a witness besides, so that an exact half of them can go on if the
-/// witness sides with it:
+/// Each epoch is one instance of single-decree Paxos. Its acceptors are the members of that epoch
+/// and, where their number is even, a witness, so that exactly half of the members can go on if the
+/// witness votes with them.
 ///
 ///     leader                     members (and the witness)
 ///     prepare(ballot)   ---->    freeze: commit nothing more in this epoch
@@ -13,24 +13,37 @@
 ///                       <----    accepted
 ///     decide(verdict)   ---->    install it; the next epoch begins
 ///
-/// Whoever has a reason to end the epoch says so in its heartbeats. The first of the members that
-/// answer leads; the next ones follow by their place, each a little later, if it does not. A leader
-/// waits for all who answer, so that nobody is left behind in haste, and then for a quorum.
+/// A member with a reason to end the epoch says so in its heartbeats. The first member that answers
+/// leads; if it does not, the others try in the order of their slots, each a little later. A leader
+/// waits for every member that answers, so that haste leaves nobody behind, and then for a quorum.
 ///
-/// Invariant: who is in the next view has promised, so it is frozen until that view is installed.
-/// Invariant: an operation that one member has committed is complete on all of its group
-/// (engine/commit), so `committed` = the largest number among the promises. Who leaves says its own
-/// in its goodbye, and is not asked to promise: whoever hears it promises once more, with that.
-/// Invariant: a failure is known in the epoch in which it was agreed on. Members ask to put
-/// failures behind them (`recover`), and once all have, an epoch begins that mends: what failed
-/// before it cannot be told to anybody in it, so no operation that is called in it fails for that.
-/// Newcomers have nothing behind them, and are not asked, until ranks are lost or an epoch mends.
-/// Invariant: a wish names what its caller has seen: a slot to be filled says since which epoch, a
-/// process to be evicted says which one. So a wish that comes late does not touch the process that
-/// has come meanwhile.
-/// Invariant: a member is at most one epoch behind, since it must promise to be in the next but
-/// one. Invariant: nothing of an older epoch is accepted; who speaks in one is told how it ended,
-/// or that it is fenced.
+/// Invariant: an epoch ends with one verdict. Any two quorums share an acceptor (quorum.hpp), whose
+/// promise reports the verdict that it has accepted; a leader must propose the one accepted in the
+/// highest ballot (Candidacy::adopted).
+///
+/// Invariant: every member of the next view that was in this one has promised, so it is frozen
+/// until it installs that view. `compose` keeps nobody else.
+///
+/// Invariant: a verdict commits every operation that any member has committed. An operation commits
+/// only when its data are complete on its whole group (engine/call.hpp), so `committed` is the
+/// largest number among the promises, and every survivor can honour it. A leaving member states its
+/// own number in its goodbye and is not asked to promise; each member that hears the goodbye
+/// promises again with that number included.
+///
+/// Invariant: a failure belongs to the epoch that agreed on it. Members ask to put failures behind
+/// them (`recover`); once all have asked, a recovering epoch begins, and no failure from before it
+/// can fail an operation called in it. Newcomers have nothing behind them and need not ask until
+/// ranks are lost or an epoch recovers.
+///
+/// Invariant: a request names what its caller has seen: a slot to fill names the epoch it was seen
+/// in, a process to evict its incarnation. So a late request cannot hit the process that has
+/// arrived since.
+///
+/// Invariant: a member is at most one epoch behind, since it must promise in an epoch to be in the
+/// next.
+///
+/// Invariant: nothing from an older epoch is accepted. Its sender is told how that epoch ended or,
+/// if it is no longer a member, that it is fenced.
 #pragma once
 
 #include <chrono>
@@ -53,21 +66,21 @@ namespace tokenyard::membership {
 
 struct MembershipOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(100);
-  std::chrono::nanoseconds silence = std::chrono::seconds(5);  ///< a silent member is suspected
-  /// How long a leader waits for answers before it asks again, and by how much later each next
-  /// member tries to lead when nobody does.
+  std::chrono::nanoseconds silence = std::chrono::seconds(5);  ///< until a member is suspected
+  /// How long a leader waits for answers before it asks again, and the delay between one member's
+  /// turn to lead and the next one's.
   std::chrono::nanoseconds ballot = std::chrono::milliseconds(150);
-  bool witness = false;        ///< there is one
-  bool evict_stalled = false;  ///< a rank that misses an operation's deadline is put out
+  bool witness = false;        ///< the job has a witness
+  bool evict_stalled = false;  ///< evict ranks that miss an operation's deadline
   Mutant mutant = Mutant::none;
 };
 
-/// What whoever drives the state machine has to do, in order.
+// Effects: what the caller has to do, in order.
 struct Send {
   Member to;
   Message message;
 };
-/// Ask the witness; its reply comes back by `witness_replied`. Makes earlier questions void.
+/// Ask the witness, and pass its reply to `witness_replied`. Supersedes earlier questions.
 struct AskWitness {
   Message message;
 };
@@ -78,65 +91,64 @@ struct Freeze {
 struct Install {
   Verdict verdict;
 };
-/// This process is not a member any more. Final: nothing more comes out.
+/// This process is no longer a member. Final: no effect follows.
 struct Fenced {
   Epoch epoch;
   std::string why;
 };
-/// The members that answer are too few to go on. May pass when others come back into sight: then
-/// comes another one with as many as are needed, or Install.
+/// Too few members answer for the epoch to end. Passes when others can be heard again: then comes
+/// another QuorumMissing with enough of them, or Install.
 struct QuorumMissing {
   std::vector<Slot> answering;
   uint32_t needed;
 };
-/// This process, which wanted to leave, may go: nobody counts on it any more. Final.
+/// This process asked to leave and may go: no member counts on it. Final.
 struct Left {};
 using Effect = std::variant<Send, AskWitness, Freeze, Install, Fenced, QuorumMissing, Left>;
 
 class Membership {
  public:
-  /// `self` is a member of `first`, or a newcomer to be admitted into its slot (then `first` is the
-  /// view that a member has told it of).
+  /// `self` is a member of `first`, or a newcomer that asks for its slot (then `first` is the view
+  /// that a member has sent it).
   Membership(Member self, View first, MembershipOptions options);
 
   const View& view() const { return view_; }
   bool is_member() const { return standing_ == Standing::member; }
   bool is_fenced() const { return standing_ == Standing::fenced; }
   bool is_frozen() const { return progress_.has_value(); }
-  /// Newcomers that have knocked, and wait for somebody to admit them.
+  /// Returns the newcomers that have asked to join and are not admitted yet.
   std::vector<Member> waiting() const { return join_queue_.all(); }
 
   void receive(const Member& from, const Message& message, Instant now);
   void witness_replied(const Message& message, Instant now);
-  /// Evidence from links. `seen_in` is the epoch it was seen in: evidence against a slot's former
-  /// process is dropped.
+  /// Takes evidence from links. `seen_in`: epoch of the observation, so that evidence against a
+  /// slot's former process is dropped.
   void suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now);
-  /// An operation's deadline has passed; what passed in an epoch that is over counts no more.
+  /// Reports that an operation's deadline has passed. Ignored if `seen_in` is over.
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in, Instant now);
-  /// A newcomer has knocked, here or at another member.
+  /// A newcomer has asked to join, here or at another member.
   void request_join(const Member& newcomer, Instant now);
-  /// Let these slots be filled as soon as newcomers wait for them; the job grows where they lie
-  /// beyond its end. A slot that was filled after epoch `seen_in` is as wished already. A process
-  /// that still holds one of them makes way, unless too few would remain; that wish lasts until the
-  /// epoch ends, others until they come true or are withdrawn.
+  /// Allows newcomers to fill these slots as soon as they ask; slots beyond the end of the job make
+  /// it grow. A slot that was filled after epoch `seen_in` needs nothing more. A process that still
+  /// holds one of the slots yields it, unless too few members would remain. That request lasts
+  /// until the epoch ends; requests for empty slots last until fulfilled or withdrawn.
   void admit(const std::vector<Slot>& slots, Epoch seen_in, Instant now);
   void withdraw(const std::vector<Slot>& slots);
-  /// Puts this process out, unless too few would remain. Lasts until the epoch ends.
+  /// Evicts this process, unless too few members would remain. Lasts until the epoch ends.
   void evict(const Member& member, Instant now);
-  /// Puts behind this member all that has failed, together with all the others: the first epoch
-  /// that begins after every member has said this mends. Until then it is said on and on, or until
-  /// `wanted` is false.
+  /// Asks to put all failures so far behind this member. The first epoch that begins after every
+  /// member has asked recovers. The request is repeated until then, or until `wanted` is false.
   void recover(bool wanted, Instant now);
-  /// Members that have not said `recover` in this epoch. Empty if this one has not.
+  /// Returns the members that have not asked to recover in this epoch; empty if this one has not.
   std::vector<Slot> recovers_late() const;
-  /// Tells the others, on and on, that it will leave when its messages have been received.
+  /// Announces, in every heartbeat, that this member leaves once its messages have been received.
   void drain(Instant now);
-  /// Go, in good order: the others are told, and need not find out. Ends in Left.
+  /// Leaves in good order: tells the others, so that they need not find out. Ends with Left.
   void leave(Instant now);
-  /// The answer to Freeze.
+  /// Answers Freeze.
   void frozen(std::vector<GroupProgress> progress, Instant now);
   void tick(Instant now);
-  /// When `tick` wants to be called at the latest.
+  /// Returns the latest time at which to call `tick`.
   Instant next_tick() const;
 
   std::vector<Effect> take_effects();
@@ -153,7 +165,7 @@ class Membership {
   void on_message(Peer& from, const Accepted& body, Instant now);
   void on_message(Peer& from, const Refused& body, Instant now);
   void on_message(Peer& from, const Goodbye& body, Instant now);
-  /// Those that members of other epochs say too, and newcomers: not heard this way.
+  /// Messages that newcomers and members of other epochs send too; handled elsewhere.
   template <class Other>
   void on_message(Peer&, const Other&, Instant) {}
   void on_message_as_newcomer(const Member& from, const Message& message);
@@ -166,7 +178,7 @@ class Membership {
   void give_promise();
   void follow(Ballot ballot, Instant now);
 
-  // Reasons, and what follows from them (membership_leading.cpp).
+  // Reasons to end the epoch, and what follows (membership_leading.cpp).
   bool has_reason() const;
   bool wants_change() const;
   bool is_admission_due() const;
@@ -194,37 +206,37 @@ class Membership {
   void beat(Instant now);
   Heartbeat heartbeat() const;
   bool is_over() const { return standing_ == Standing::fenced || standing_ == Standing::left; }
-  /// Something has changed: who would lead after a while waits that while from now on.
+  /// Restarts the delays of members that would lead later: the situation has changed.
   void stir(Instant now) { stirred_ = now; }
 
   const Member self_;
   const MembershipOptions options_;
   Standing standing_;
   View view_;
-  Verdict last_;  ///< how the epoch before has ended; empty in the first
+  Verdict last_;  ///< how the previous epoch ended; empty in the first
   Roster roster_;
   JoinQueue join_queue_;
   std::set<Slot> admits_;
   std::set<Member> evicts_;
   bool draining_ = false, leaving_ = false;
-  bool recovering_ = false;      ///< until an epoch mends
-  bool nothing_behind_ = false;  ///< a newcomer that nothing has happened to
+  bool recovering_ = false;      ///< asked to recover, until an epoch does
+  bool nothing_behind_ = false;  ///< a newcomer that no failure has touched yet
 
-  // Of this epoch.
+  // State of this epoch.
   Acceptor acceptor_;
   bool freeze_asked_ = false;
-  std::optional<std::vector<GroupProgress>> progress_;  ///< since it is frozen
-  std::vector<GroupProgress> farewells_;                ///< progress of those who have left
+  std::optional<std::vector<GroupProgress>> progress_;  ///< since this member is frozen
+  std::vector<GroupProgress> farewells_;                ///< progress of members that have left
   std::set<TimeoutReport> timeout_reports_;             ///< this member's own
   Candidacy candidacy_;
-  std::optional<Slot> leader_;     ///< of the highest ballot seen
-  Ballot highest_;                 ///< ballot seen, be it only in a refusal
-  bool gave_way_ = false;          ///< this member's own ballot was overtaken
-  bool witness_moved_on_ = false;  ///< it knows of a later epoch
+  std::optional<Slot> leader_;     ///< leader of the highest ballot seen
+  Ballot highest_;                 ///< highest ballot seen, in a refusal too
+  bool gave_way_ = false;          ///< a higher ballot overtook this member's own
+  bool witness_moved_on_ = false;  ///< the witness knows of a later epoch
 
-  /// wants_change, has_reason and can_lead when they were last looked at.
+  /// Values of wants_change, has_reason and can_lead at the last `settle`.
   bool wanted_ = false, published_ = false, was_able_ = true;
-  Instant patient_until_{};  ///< others may come back into sight until then
+  Instant patient_until_{};  ///< until then, other members may become audible again
   std::optional<std::vector<Slot>> missing_;
   Instant stirred_{}, next_beat_{};
   std::optional<Instant> ticked_;

@@ -1,4 +1,4 @@
-// The leader's side of the membership: who stands when, and what it does then.
+// The leader's side: when a member stands for leader, and what a leader does.
 #include <algorithm>
 
 #include "membership/composition.hpp"
@@ -8,21 +8,21 @@
 namespace tokenyard::membership {
 namespace {
 
-/// Followers wait this many times longer than the leader between two questions, and up to
-/// kTimeoutFactorMax times as long where leaders keep overtaking one another.
+/// How many times longer followers wait than the leader waits between two requests; up to
+/// kTimeoutFactorMax where leaders keep overtaking one another.
 constexpr uint32_t kTimeoutFactor = 2, kTimeoutFactorMax = 8;
-/// Who answers lives, though its engine may take long to freeze: a leader waits for as many
-/// silences.
+/// A member that answers lives, though its engine may take long to freeze: the leader waits this
+/// many silences for its promise.
 constexpr int kFreezeTimeoutFactor = 10;
-/// When a cut heals, the first to be heard again are not all: so many heartbeats later they are.
+/// When a cut heals, not all peers are heard again at once. After this many heartbeats they are.
 constexpr int kReunion = 2;
-/// Leaders that overtook one another try again after different times; places beyond this share one.
+/// Leaders that overtook one another retry after different times; slots beyond this many share one.
 constexpr int64_t kDifferentTimes = 8;
 constexpr uint64_t kDoublings = 16;
 
 }  // namespace
 
-// ---- reasons ------------------------------------------------------------------------------------
+// ---- reasons to end the epoch -------------------------------------------------------------------
 
 bool Membership::is_admission_due() const {
   if (options_.mutant == Mutant::admitted_unasked) return !join_queue_.all().empty();
@@ -30,8 +30,8 @@ bool Membership::is_admission_due() const {
                      [&](Slot slot) { return join_queue_.anybody_for(slot); });
 }
 
-/// A wish that cannot come true would end one epoch after the other. The witness is not asked where
-/// the members are enough without it.
+/// A request that can never be fulfilled would end one epoch after another. The witness does not
+/// count here: it is not asked where the members suffice.
 bool Membership::may_spare_one() const {
   const Quorum quorum(view_, options_.witness, options_.mutant);
   return view_.members.size() > quorum.needed;
@@ -44,7 +44,8 @@ bool Membership::is_recovering_due() const {
          });
 }
 
-/// This member's own: who says it because others do would keep all of them saying it.
+/// This member's own reasons only: were a reason repeated, members would keep one another saying
+/// it.
 bool Membership::has_reason() const {
   const auto& peers = roster_.peers();
   return leaving_ || highest_.round > 0 || !timeout_reports_.empty() || !evicts_.empty() ||
@@ -71,7 +72,7 @@ bool Membership::can_lead() const {
   return answering() + (quorum.witness && !witness_moved_on_ ? 1 : 0) >= quorum.needed;
 }
 
-/// Those who leave come last: they have less reason to stay until it is done.
+/// Leaving members lead last: they have less reason to stay until the ballot is done.
 Instant Membership::lead_at() const {
   uint32_t before = 0;
   for (const Peer& peer : roster_.peers()) {
@@ -81,8 +82,8 @@ Instant Membership::lead_at() const {
   }
   Instant at = std::max(stirred_ + options_.ballot * before, patient_until_);
   if (gave_way_) {
-    // It may be that neither of two leaders hears the other, and both reach an acceptor that
-    // decides: each waits longer and longer, and not as long as the other.
+    // Two leaders that do not hear each other may both reach the acceptor that decides. Each waits
+    // longer after every defeat, and by its own factor, so they do not collide forever.
     const auto place =
         std::count_if(view_.members.begin(), view_.members.end(),
                       [&](const Member& member) { return member.slot < self_.slot; });
@@ -148,7 +149,7 @@ void Membership::stand(Instant now) {
   highest_ = ballot;
   leader_ = self_.slot;
   gave_way_ = false;
-  invariant(acceptor_.prepare(ballot), "a member promises to itself");
+  invariant(acceptor_.prepare(ballot), "a member refused its own ballot");
   send_to_all(Prepare{ballot});
   if (is_frozen())
     give_promise();
@@ -165,7 +166,7 @@ void Membership::give_way(Ballot higher, Instant now) {
   stir(now);
 }
 
-/// Whoever answers is waited for, unless it hears and still says nothing for too long.
+/// Waits for every member that answers, unless it is heard and fails to promise for too long.
 bool Membership::awaits_promises(Instant now) const {
   if (!candidacy_.promises.contains(self_.slot)) return true;
   if (now - candidacy_.begun > options_.silence * kFreezeTimeoutFactor) return false;
@@ -210,7 +211,7 @@ void Membership::advance(Instant now) {
   if (verdict) return propose(std::move(*verdict), now);
   if (quorum.witness && !candidacy_.witness_promise) {
     ask_witness(now);
-    // A word from it may take a moment.
+    // The witness's answer may take a moment.
     candidacy_.stuck = now - candidacy_.witness_asked.value_or(now) > options_.ballot;
   } else {
     candidacy_.stuck = true;
@@ -218,13 +219,13 @@ void Membership::advance(Instant now) {
 }
 
 void Membership::propose(Verdict verdict, Instant now) {
-  invariant(verdict.next.epoch == view_.epoch + 1, "a verdict ends this epoch");
+  invariant(verdict.next.epoch == view_.epoch + 1, "a verdict must end this epoch");
   candidacy_.phase = Candidacy::Phase::accepting;
   candidacy_.proposal = std::move(verdict);
   candidacy_.asked = now;
   candidacy_.witness_asked.reset();
   invariant(acceptor_.accept(candidacy_.ballot, candidacy_.proposal, options_.mutant),
-            "a leader that has promised to another one has given way");
+            "a leader went on after it promised a higher ballot");
   candidacy_.votes = {self_.slot};
   send_to_all(Accept{candidacy_.ballot, candidacy_.proposal});
   if (candidacy_.witness_promise) ask_witness(now);
@@ -241,8 +242,8 @@ void Membership::decide(Instant now) {
 }
 
 void Membership::ask_again(Instant now) {
-  // All are asked, those that have answered too: so they know that somebody still leads, and their
-  // promises tell whom they hear by now.
+  // Members that have answered are asked too: they learn that a leader is active, and their new
+  // promises say whom they hear by now.
   const bool preparing = candidacy_.phase == Candidacy::Phase::preparing;
   candidacy_.asked = now;
   if (preparing)
@@ -280,7 +281,7 @@ void Membership::ask_witness(Instant now) {
     if (!promised) advance(now);
     return;
   }
-  // A slow witness is not asked again and again.
+  // A slow witness is not asked over and over.
   if (candidacy_.witness_asked && now - *candidacy_.witness_asked < options_.silence) return;
   candidacy_.witness_asked = now;
   Message question{view_.epoch, Prepare{candidacy_.ballot}};
@@ -293,7 +294,7 @@ void Membership::witness_replied(const Message& message, Instant now) {
   if (standing_ != Standing::member || message.epoch != view_.epoch) return;
   const Candidacy::Phase phase = candidacy_.phase;
   if (std::holds_alternative<FencedOff>(message.body)) {
-    // Others are in a later epoch. They tell themselves who is in it.
+    // Others are in a later epoch. They will tell whether this member is in it.
     witness_moved_on_ = true;
   } else if (const auto* promise = std::get_if<Promise>(&message.body)) {
     if (phase == Candidacy::Phase::preparing && promise->ballot == candidacy_.ballot)

@@ -1,4 +1,4 @@
-/// What members say to one another about the membership. Pure: structs here, bytes in the codec.
+/// Messages of the membership protocol: structs here, their encoding in message_codec.hpp.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace tokenyard::membership {
 
-/// Ordered by round, then by leader; no two leaders share one.
+/// Ordered by round, then by leader, so no two leaders share a ballot.
 struct Ballot {
   uint64_t round = 0;
   Slot leader = 0;
   auto operator<=>(const Ballot&) const = default;
 };
 
-/// "I live": sent to everybody, always.
+/// Sent to every member, periodically.
 struct Heartbeat {
-  std::vector<Member> waiting = {};  ///< newcomers that have knocked at the sender
+  std::vector<Member> waiting = {};  ///< newcomers that have asked the sender to join
   std::vector<Slot> suspected = {};  ///< members that the sender does not hear
   bool wants_change = false;         ///< the sender has a reason to end the epoch
-  bool recovers = false;             ///< the sender has put behind it what has failed
-  bool drains = false;               ///< the sender leaves when its messages have been received
+  bool recovers = false;             ///< the sender has put all failures behind it
+  bool drains = false;               ///< the sender leaves once its messages have been received
 };
-/// A newcomer would like to have its slot.
+/// A newcomer asks for its slot.
 struct JoinRequest {};
-/// The answer to a knock: nobody has asked for you yet, and these are the members.
+/// The answer to a JoinRequest: nobody has asked to fill the slot yet; these are the members.
 struct NotYet {
   View view = {};
 };
@@ -36,15 +36,15 @@ struct Prepare {
 };
 struct Promise {
   Ballot ballot = {};
-  std::optional<Ballot> accepted_in = {};  ///< with `accepted`
+  std::optional<Ballot> accepted_in = {};  ///< ballot in which `accepted` was accepted
   Verdict accepted = {};
   std::vector<GroupProgress> progress = {};
-  std::vector<Slot> suspected = {};                 ///< whom the sender does not hear
-  std::vector<TimeoutReport> timeout_reports = {};  ///< the sender's, ascending
-  std::vector<Slot> admits = {};                    ///< slots that may be filled
-  std::vector<Member> evicts = {};                  ///< members to be put out
-  std::vector<Member> waiting = {};                 ///< newcomers that the sender knows of
-  bool recovers = false;                            ///< as in heartbeats
+  std::vector<Slot> suspected = {};                 ///< members that the sender does not hear
+  std::vector<TimeoutReport> timeout_reports = {};  ///< the sender's own, ascending
+  std::vector<Slot> admits = {};                    ///< slots to fill
+  std::vector<Member> evicts = {};                  ///< members to evict
+  std::vector<Member> waiting = {};                 ///< newcomers known to the sender
+  bool recovers = false;                            ///< as in Heartbeat
 };
 struct Accept {
   Ballot ballot = {};
@@ -60,11 +60,11 @@ struct Refused {
 struct Decide {
   Verdict verdict = {};
 };
-/// The sender leaves in good order, and commits nothing more.
+/// The sender leaves in good order and commits nothing more.
 struct Goodbye {
   std::vector<GroupProgress> progress = {};
 };
-/// To one who speaks in an epoch that is over, and is not a member of this one.
+/// The answer to a non-member that speaks in an epoch that is over.
 struct FencedOff {
   Epoch now = 0;
 };

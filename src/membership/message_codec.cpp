@@ -9,8 +9,8 @@ namespace tokenyard::membership {
 namespace {
 
 constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
-constexpr size_t kGroupBytes = 8 + 4 + 8 + 8 + 8 + 1;      // At least: without slots.
-constexpr size_t kReportedBytes = 8 + 8 + 4 + kSlotBytes;  // At least: with one slot.
+constexpr size_t kGroupBytes = 8 + 4 + 8 + 8 + 8 + 1;      // minimum, without slots
+constexpr size_t kReportedBytes = 8 + 8 + 4 + kSlotBytes;  // minimum, with one slot
 
 void write(ByteWriter& to, Slot slot) {
   to.number(slot);
@@ -36,7 +36,7 @@ void write(ByteWriter& to, const GroupProgress& group) {
   to.number(group.label);
   to.number(static_cast<uint8_t>(group.stage));
 }
-/// Whoever is accused in one operation: a rank may have to name all the others in each group.
+/// The ranks reported in one operation. A rank may have to report all others in each group.
 struct ReportedIn {
   GroupId group = 0;
   Sequence sequence = 0;
@@ -90,7 +90,7 @@ Ballot read_ballot(ByteReader& from) {
   const auto round = from.number<uint64_t>();
   return {round, read_slot(from)};
 }
-/// Ascending by `key`, none twice.
+/// Requires that elements ascend by `key` without duplicates.
 template <class Element, class Key>
 void require_ascending(ByteReader& from, const std::vector<Element>& elements, Key key) {
   for (size_t i = 1; i < elements.size(); ++i)
@@ -101,7 +101,7 @@ std::vector<Slot> read_slots(ByteReader& from) {
   require_ascending(from, slots, [](Slot slot) { return slot; });
   return slots;
 }
-/// Two newcomers may want one slot.
+/// Reads members, of which two may have the same slot: newcomers compete.
 std::vector<Member> read_newcomers(ByteReader& from) {
   std::vector<Member> members = from.list(kMemberBytes, read_member);
   require_ascending(from, members, [](const Member& member) { return member; });
@@ -171,7 +171,7 @@ void read(ByteReader& from, std::optional<Ballot>& in, Verdict& accepted) {
   accepted = read_verdict(from);
 }
 
-// ---- one pair for each kind of message ---------------------------------------------------------
+// ---- one pair per kind of message --------------------------------------------------------------
 
 void write_body(ByteWriter& to, const Heartbeat& body) {
   write(to, body.waiting);
@@ -266,7 +266,7 @@ void read_body(ByteReader& from, FencedOff& body) {
 
 using Body = decltype(Message::body);
 
-/// The kind is the body's place among the alternatives.
+/// A message's kind is its index among the alternatives.
 template <size_t kind = 0>
 void read_body(ByteReader& from, uint8_t which, Body& body) {
   if constexpr (kind < std::variant_size_v<Body>) {
@@ -279,9 +279,9 @@ void read_body(ByteReader& from, uint8_t which, Body& body) {
 
 std::vector<std::byte> bounded(ByteWriter& writer) {
   if (writer.size() > kMessageBytesMax)
-    throw InvalidArgument("a message about the membership",
-                          fmt::format("at most {} bytes", kMessageBytesMax),
-                          fmt::format("{}: too many ranks in too many groups", writer.size()));
+    throw InvalidArgument(
+        "membership message", fmt::format("at most {} bytes", kMessageBytesMax),
+        fmt::format("{} bytes: too many ranks in too many groups", writer.size()));
   return writer.take();
 }
 

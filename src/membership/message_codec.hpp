@@ -1,5 +1,5 @@
-/// Messages of the membership as bytes. What comes from outside may be anything: bytes that no
-/// encoder would have written give nothing.
+/// Encodes and decodes membership messages. Input is untrusted: bytes that no encoder writes decode
+/// to nothing.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace tokenyard::membership {
 
-/// Any message of kSlotsMax members with 80 groups of all: even the promise of one that has
-/// accepted a verdict, and names all the others in an operation of each group.
+/// Enough for any message of kSlotsMax members with 80 groups of all members, even the promise of a
+/// member that has accepted a verdict and reports all others in one operation of each group.
 inline constexpr size_t kMessageBytesMax = size_t{4} << 20;
 
-/// Throws InvalidArgument if it would take more than kMessageBytesMax.
+/// Throws InvalidArgument if the encoding exceeds kMessageBytesMax.
 std::vector<std::byte> encode(const Message& message);
 std::optional<Message> decode_message(std::span<const std::byte> bytes);
 

@@ -5,9 +5,9 @@
 
 namespace tokenyard::membership {
 
-/// How many acceptors must agree in an epoch, so that any two quorums have one in common: of n
-/// members n / 2 + 1. With a witness as an (n + 1)th acceptor that still holds where n is even, so
-/// half of the members and the witness will do; where n is odd it would help nobody.
+/// How many acceptors must agree in an epoch, so that any two quorums overlap: n / 2 + 1 of n
+/// members. If n is even, the witness is an (n + 1)th acceptor and the same number still overlaps,
+/// so half of the members and the witness suffice. If n is odd, a witness would help nobody.
 struct Quorum {
   Quorum(const View& view, bool witness, Mutant mutant)
       : needed(static_cast<uint32_t>(view.members.size() / 2 + 1)),
@@ -15,7 +15,7 @@ struct Quorum {
     if (mutant == Mutant::quorum_off_by_one && needed > 1) --needed;
   }
   uint32_t needed;
-  bool witness;  ///< is an acceptor in this epoch
+  bool witness;  ///< the witness is an acceptor in this epoch
 };
 
 }  // namespace tokenyard::membership

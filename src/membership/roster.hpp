@@ -1,4 +1,4 @@
-/// What a member knows of the others: when each was last heard, and what speaks against it.
+/// A member's knowledge of each other member: when it was last heard, and the evidence against it.
 #pragma once
 
 #include <vector>
@@ -9,22 +9,22 @@ namespace tokenyard::membership {
 
 struct Peer {
   Member member;
-  Epoch since = 0;  ///< the first epoch in which this process was seen as a member
+  Epoch since = 0;  ///< first epoch in which this process was a member
   Instant heard{};
   bool silent = false, reset = false;
-  bool deaf = false;          ///< says that it does not hear this member
-  bool wants_change = false;  ///< says that the epoch must end
-  bool leaving = false;       ///< said goodbye
-  bool recovers = false;      ///< says that what has failed is behind it
+  bool deaf = false;          ///< it reports that it does not hear this member
+  bool wants_change = false;  ///< it has a reason to end the epoch
+  bool leaving = false;       ///< it said goodbye
+  bool recovers = false;      ///< it has put all failures behind it
 
   bool is_heard() const { return !silent && !reset; }
-  /// Can be talked with, both ways.
+  /// Whether messages get through in both directions.
   bool answers() const { return is_heard() && !deaf; }
 };
 
 class Roster {
  public:
-  /// Who was a member before keeps what is known of its connection; the rest was the old epoch's.
+  /// Keeps the connection state of processes that were members before; drops the rest.
   void install(const View& view, const Member& self, Instant now);
 
   std::vector<Peer>& peers() { return peers_; }
@@ -32,13 +32,13 @@ class Roster {
   Peer* at(Slot slot);
   const Peer* at(Slot slot) const;
 
-  /// A sign of life overrules what looked like death.
+  /// Clears suspicions: a message proves that the peer lives.
   void heard(Peer& peer, Instant now);
-  /// Suspects who was not heard for so long. Returns whether that is new of anybody.
+  /// Suspects peers not heard for `silence`. Returns whether any suspicion is new.
   bool notice_silence(Instant now, std::chrono::nanoseconds silence);
-  /// This process itself was away: nobody else is to blame for what it did not hear.
+  /// Restarts the silence of all peers: this process itself was away and did not listen.
   void forgive(Instant now);
-  /// Members that are not heard.
+  /// Returns the members that are not heard.
   std::vector<Slot> suspected() const;
 
  private:

@@ -20,7 +20,7 @@ WitnessAnswer ask_witness(const std::optional<WitnessRegister>& memory, const Me
   const auto* prepare = std::get_if<Prepare>(&message.body);
   const auto* accept = std::get_if<Accept>(&message.body);
   invariant((prepare == nullptr) != (accept == nullptr),
-            "the witness was asked for something else than a promise or a vote");
+            "the witness answers only Prepare and Accept");
 
   WitnessRegister known = memory.value_or(WitnessRegister{});
   if (known.epoch > message.epoch) return {known, {message.epoch, FencedOff{known.epoch}}};

@@ -1,7 +1,10 @@
-/// The witness: one more acceptor where the number of members is even, so that an exact half of
-/// them can go on if it sides with them. It has no process of its own. All that it knows is one
-/// register in a store; who asks it works out the answer here, and writes the new register by
-/// compare-and-set; if somebody else was faster, again.
+/// The witness: one more acceptor where the number of members is even, so that exactly half of them
+/// can go on if it votes with them. It has no process: its state is one register in a store. A
+/// member that asks it computes the answer here and writes the new register by compare-and-set; if
+/// another member was faster, it reads the register and tries again.
+///
+/// Invariant: a reply is given only after the register behind it is in the store, so the register
+/// behaves as the acceptor's stable memory, whichever member computes.
 #pragma once
 
 #include <optional>
@@ -12,8 +15,8 @@
 
 namespace tokenyard::membership {
 
-/// Of the newest epoch in which it was asked. Nothing is known of older ones, nor needed: who is in
-/// an epoch has seen the one before decided.
+/// State of the newest epoch in which the witness was asked. Older epochs need none: each member of
+/// an epoch has seen the previous one decided.
 struct WitnessRegister {
   Epoch epoch = 0;
   Acceptor acceptor = {};
@@ -21,12 +24,12 @@ struct WitnessRegister {
 };
 
 struct WitnessAnswer {
-  WitnessRegister memory;  ///< to be written before the reply is given
+  WitnessRegister memory;  ///< must be written before the reply is used
   Message reply;
 };
 
-/// The answer to a Prepare or an Accept; `memory` is nothing if the register was never written.
-/// Asked in an epoch that is over it replies FencedOff, which is no proof that the asker is out.
+/// Answers a Prepare or an Accept; `memory` is empty if the register was never written. A question
+/// from an epoch that is over is answered by FencedOff, which does not prove that the asker is out.
 WitnessAnswer ask_witness(const std::optional<WitnessRegister>& memory, const Message& message,
                           Mutant mutant = Mutant::none);
 

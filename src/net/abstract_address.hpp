@@ -1,4 +1,4 @@
-/// The name of a Unix socket that lies in no file system, as the system calls want it.
+/// Native address of a Unix socket in the abstract namespace, which needs no file system.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,7 +10,7 @@ namespace tokenyard::net {
 
 class AbstractAddress {
  public:
-  /// Of a longer name than the system takes, the beginning counts.
+  /// Truncates names longer than the system's limit (107 bytes on Linux).
   explicit AbstractAddress(std::string_view name);
   const sockaddr* native() const { return reinterpret_cast<const sockaddr*>(&native_); }
   socklen_t bytes() const { return bytes_; }

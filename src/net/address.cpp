@@ -12,11 +12,11 @@ namespace tokenyard::net {
 
 namespace {
 
-/// Of a network that is for documentation only, so that no route but the default one leads there.
+/// An address in a documentation network, so only the default route can lead there.
 constexpr const char* kElsewhere = "192.0.2.1";
 constexpr const char* kLoopback = "127.0.0.1";
 
-/// Of the first interface that is up and not the loopback's: of hosts in a closed network, say.
+/// Returns the address of the first non-loopback interface that is up; for closed networks.
 std::string interface_address() {
   ifaddrs* found = nullptr;
   if (getifaddrs(&found) != 0) return kLoopback;
@@ -53,7 +53,7 @@ std::string own_address(const std::optional<Address>& target) try {
   const auto places = resolver.resolve(target ? target->host : kElsewhere,
                                        target ? std::to_string(target->port) : "9", error);
   for (const auto& place : places) {
-    // To connect a UDP socket sends nothing; it only chooses the way.
+    // Connecting a UDP socket sends nothing; it only selects the route.
     asio::ip::udp::socket probe(io);
     probe.open(place.endpoint().protocol(), error);
     if (!error) probe.connect(place.endpoint(), error);
@@ -63,7 +63,7 @@ std::string own_address(const std::optional<Address>& target) try {
   }
   return interface_address();
 } catch (const std::system_error&) {
-  return kLoopback;  // No descriptors left: whoever needs more of them says so.
+  return kLoopback;  // out of descriptors: the next call that needs one reports it
 }
 
 }  // namespace tokenyard::net

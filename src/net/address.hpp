@@ -1,5 +1,4 @@
-/// Addresses of processes, and the one where others reach this process, as well as can be found
-/// out.
+/// Parses addresses, and finds the address at which other hosts are most likely to reach this one.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +9,16 @@
 namespace tokenyard::net {
 
 struct Address {
-  std::string host;  ///< a number or a name
+  std::string host;  ///< IP address or host name
   uint16_t port = 0;
 };
 
-/// Reads "host:port"; an IPv6 address stands in brackets, since it has colons of its own. Returns
-/// nothing for what is no host and port, and for port 0.
+/// Parses "host:port"; an IPv6 address is written in brackets. Returns nothing if the text has
+/// another form or the port is 0.
 std::optional<Address> parse_address(std::string_view text);
 
-/// Returns the address that packets to `target` leave from, or, without a target, those to the
-/// world at large; without a route there, that of the first interface; without one, loopback.
-/// Sends nothing.
+/// Returns the source address of packets to `target`, or of packets on the default route if there
+/// is no target. Falls back to the first non-loopback interface, then to loopback. Sends nothing.
 std::string own_address(const std::optional<Address>& target);
 
 }  // namespace tokenyard::net

@@ -19,7 +19,7 @@ awaitable<void> Connection::shake_hands(Handshake::Side side, const Key& key,
     try {
       handshake.receive(std::span(bytes).first(wanted));
     } catch (const ProtocolError&) {
-      // What a stranger is told is short: it goes out at once or not at all.
+      // A last message to a stranger is short: it goes out at once or not at all.
       const std::vector<std::byte> last = handshake.take_output();
       try_to_write(last);
       throw;

@@ -1,4 +1,5 @@
-/// An authenticated connection: a handshake, then sealed frames both ways. Lives on one I/O thread.
+/// An authenticated connection: a handshake (handshake.hpp), then sealed frames in both directions
+/// (sealed_frame.hpp). All calls come from one I/O thread.
 #pragma once
 
 #include <chrono>
@@ -10,18 +11,19 @@
 
 namespace tokenyard::net {
 
-/// How long a connection has to prove itself. Strangers may keep silent; nobody waits for them.
+/// Time allowed for a handshake. A stranger may stay silent for so long, and blocks nobody.
 inline constexpr std::chrono::seconds kHandshakeMax{2};
 
 class Connection : public Stream {
  public:
   using Stream::Stream;
 
-  /// Throws ProtocolError, or std::system_error when the connection ends.
+  /// Runs the handshake. Throws ProtocolError if the peer fails it, std::system_error if the
+  /// connection ends.
   awaitable<void> shake_hands(Handshake::Side side, const Key& key, const Introduction& self);
   const Introduction& peer() const { return peer_; }
 
-  // After the handshake. Throw as it does. One read and one write at a time.
+  // Only after the handshake; errors as above. One read and one write may be pending at a time.
   awaitable<SealedFrame> read();
   awaitable<void> write(uint16_t kind, std::span<const std::byte> payload);
 

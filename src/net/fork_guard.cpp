@@ -17,11 +17,11 @@ namespace tokenyard::net {
 
 namespace {
 
-/// [descriptor]: the number of the socket that it had; 0: none. Sockets have numbers of their own,
-/// so one that has been closed is never taken for whatever has its descriptor now.
+/// [descriptor]: inode of the socket opened there; 0: none. An inode is unique to a socket, so a
+/// closed socket is never mistaken for the descriptor's next user.
 std::array<ino_t, size_t{1} << 16> sockets;
-size_t used = 0;  ///< of those
-/// Held while a socket is made and noted, and while the process forks: no fork comes in between.
+size_t used = 0;  ///< entries in use
+/// Held while a socket is opened and recorded, and across fork(), so that no fork comes in between.
 std::mutex making;
 
 ino_t number_of(int descriptor) {
@@ -29,8 +29,8 @@ ino_t number_of(int descriptor) {
   return fstat(descriptor, &about) == 0 && S_ISSOCK(about.st_mode) ? about.st_ino : 0;
 }
 
-/// In a child, which has one thread, and may only do what handlers of signals may.
-void let_go() {
+/// Runs in the child, which has one thread and may call async-signal-safe functions only.
+void release_sockets() {
   const int before = errno;
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (size_t index = 0; index < used; ++index) {
@@ -43,12 +43,12 @@ void let_go() {
   errno = before;
 }
 
-/// Until it is destroyed.
+/// Prevents forks until the lock is released.
 std::unique_lock<std::mutex> no_fork() {
   [[maybe_unused]] static const int asked =
       pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
                      [] {
-                       let_go();
+                       release_sockets();
                        making.unlock();
                      });
   return std::unique_lock(making);

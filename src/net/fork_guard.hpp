@@ -1,17 +1,19 @@
-/// Connections belong to the process that has made them. What it forks without another program (a
-/// data loader's workers, say) would have them, too, and as long as it lives nobody would see that
-/// the rank has died. So a child lets go of them at once, and no program that is started has them.
+/// Keeps sockets out of forked children. A child that runs no other program (a data loader's
+/// worker, say) inherits its parent's sockets; while it holds them, a peer does not notice that the
+/// parent has died. So the child replaces each of them by /dev/null right after the fork, and exec
+/// closes them all.
 ///
-/// A child's descriptors stay, and lead nowhere: whoever closes one there closes nobody else's. A
-/// system with descriptors of more than 16 bits shares those beyond with its children.
+/// The child's descriptor numbers stay valid, so a later close() in the child cannot hit an
+/// unrelated file. Descriptors that need more than 16 bits are not tracked, and the child keeps
+/// those.
 #pragma once
 
 #include "base/file_descriptor.hpp"
 
 namespace tokenyard::net {
 
-// Sockets that do not block and are kept from forks for as long as they are open; nothing is to be
-// undone. Nothing, and errno tells why, if there is none.
+// Return a non-blocking, close-on-exec socket that forked children lose. It needs no clean-up
+// beyond closing it. On failure the result is empty and errno is set.
 FileDescriptor open_socket(int family, int type);
 FileDescriptor accept_socket(int listener);
 

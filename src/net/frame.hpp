@@ -1,8 +1,8 @@
-/// Reading a frame from whoever is at the other end, who may be anybody: the header, of a length
-/// that never changes, is judged before a byte after it is read or room for one is made.
+/// Reads one frame from an untrusted peer. The header has a fixed length and is judged before any
+/// further byte is read or memory allocated.
 ///
-/// Two kinds of frames exist: sealed ones after a handshake (sealed_frame.hpp), and those of a
-/// World's mesh, which carry their session instead (fabric/tcp/frame.hpp).
+/// Two kinds of frames exist: sealed frames, which follow a handshake (sealed_frame.hpp), and the
+/// frames of a World's mesh, which carry a session number instead (fabric/tcp/frame.hpp).
 #pragma once
 
 #include <array>
@@ -20,16 +20,17 @@ template <class Decoder>
 concept FrameDecoder =
     requires(Decoder decoder, std::span<const std::byte, Decoder::kHeaderBytes> header,
              std::vector<std::byte> rest) {
-      /// Returns how many bytes follow this header. Throws ProtocolError where it is not taken.
+      /// Returns the number of bytes after this header. Throws ProtocolError if the header is
+      /// invalid.
       { decoder.judge(header) } -> std::same_as<size_t>;
-      /// Takes what followed the header judged last. Throws ProtocolError.
+      /// Decodes the bytes that followed the last header. Throws ProtocolError.
       decoder.open(std::move(rest));
     };
 
 template <class Decoder>
 using FrameOf = decltype(std::declval<Decoder&>().open(std::vector<std::byte>()));
 
-/// Throws ProtocolError, or std::system_error when the connection ends.
+/// Throws ProtocolError if the peer breaks the protocol, std::system_error if the connection ends.
 template <FrameDecoder Decoder>
 awaitable<FrameOf<Decoder>> read_frame(Stream& stream, Decoder& decoder) {
   std::array<std::byte, Decoder::kHeaderBytes> header;

@@ -12,7 +12,7 @@ namespace tokenyard::net {
 namespace {
 
 // A hello on the wire, little-endian: magic 4, version 2, purpose 2, slot 4, unused 4, incarnation
-// 8, epoch 8, job 8, sought 8, nonce 32. No later version may move the first two.
+// 8, epoch 8, job 8, sought 8, nonce 32. Later versions must keep magic and version in place.
 constexpr size_t kNonceBytes = 32;
 static_assert(Handshake::kHelloBytes == 4 + 2 + 2 + 4 + 4 + 8 + 8 + 8 + 8 + kNonceBytes);
 
@@ -49,7 +49,7 @@ size_t Handshake::wanted() const {
 }
 
 void Handshake::receive(std::span<const std::byte> bytes) {
-  if (bytes.size() != wanted()) throw ProtocolError("sent a handshake of another length");
+  if (bytes.size() != wanted()) throw ProtocolError("sent a handshake message of the wrong length");
   switch (step_) {
     case Step::prefix:
       std::ranges::copy(bytes, theirs_.begin());
@@ -76,7 +76,7 @@ void Handshake::receive(std::span<const std::byte> bytes) {
       }
       break;
     case Step::done:
-      throw ProtocolError("went on after the handshake");
+      throw ProtocolError("sent more after the handshake was done");
   }
 }
 
@@ -90,7 +90,7 @@ void Handshake::judge_prefix() {
     throw ProtocolError("does not speak our protocol");
   const auto version = take_number<uint16_t>(from);
   if (version != kControlVersion) {
-    // Our own prefix tells the other side why it is turned away.
+    // Our own prefix tells the peer why it is rejected.
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.begin() + kPrefixBytes);
     throw ProtocolError(
         fmt::format("speaks version {} of the protocol, not {}", version, kControlVersion));
@@ -113,10 +113,11 @@ void Handshake::judge_hello() {
   const bool store = self_.purpose == Purpose::store;
   if (peer_.purpose < Purpose::member || peer_.purpose > Purpose::store ||
       (peer_.purpose == Purpose::store) != store) {
-    throw ProtocolError(fmt::format("wants something else ({})", static_cast<int>(peer_.purpose)));
+    throw ProtocolError(
+        fmt::format("connected for another purpose ({})", static_cast<int>(peer_.purpose)));
   }
   if (store) return;
-  if (peer_.self.incarnation == 0) throw ProtocolError("has no incarnation");
+  if (peer_.self.incarnation == 0) throw ProtocolError("sent no incarnation");
   if (peer_.sought != 0 && peer_.sought != self_.self.incarnation) {
     throw ProtocolError("looks for another process");
   }

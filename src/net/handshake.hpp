@@ -1,15 +1,19 @@
-/// How two processes that know a job's secret make sure of one another, before either believes a
-/// word. Pure: bytes in, bytes out; an acceptor and a dialler are two of these.
+/// Mutual authentication of two processes that share a job's secret. A pure state machine (bytes
+/// in, bytes out); the dialler and the acceptor each run one.
 ///
-///     dialler                                            acceptor
-///     hello: version, job, who I am, a nonce   ---->     judges version and job
-///                                              <----     its own hello, and a proof over both
-///     checks the proof; a proof of its own     ---->     checks it
+///     dialler                                          acceptor
+///     hello: version, job, process, nonce   ---->      checks version and job
+///                                           <----      its own hello, and a proof over both
+///     checks the proof; sends its own       ---->      checks it
 ///
-/// Both then have the same two session keys, one a direction, which seal every later frame
-/// (sealed_frame.hpp). A proof says who gave it, so none can be reflected; it covers both nonces,
-/// so none can be replayed. Who cannot prove that he knows the secret has had 112 bytes read, no
-/// memory made for him, and learns nothing but our slot and incarnation.
+/// A proof is an HMAC under the job's secret over the prover's side and both hellos. It names its
+/// side, so it cannot be reflected; it covers both nonces, so it cannot be replayed. From the same
+/// inputs both processes derive two session keys, one per direction, which seal every later frame
+/// (sealed_frame.hpp).
+///
+/// Invariant: neither side acts on anything the other has said before the proof is checked. A
+/// process without the secret has at most 112 bytes read, causes no allocation, and learns no more
+/// than our slot and incarnation.
 #pragma once
 
 #include <array>
@@ -26,19 +30,20 @@
 namespace tokenyard::net {
 
 inline constexpr uint32_t kControlMagic = 0x4c435954;  // "TYCL"
-/// Of all that is said over these connections, by the membership and the store, too. A job of two
-/// versions is refused where it begins; else what one cannot read would be dropped when it matters.
-// 3: promises name whom to evict, and groups have labels and stages.
+/// Version of everything said over these connections, membership and store messages included. A
+/// mismatch is refused when ranks first meet; otherwise an unreadable message would be dropped at
+/// the moment when it matters.
+// 3: promises name the members to evict, and groups have labels and stages.
 inline constexpr uint16_t kControlVersion = 3;
 
-/// What a connection is for.
+/// The role in which a process connects.
 enum class Purpose : uint16_t {
-  member = 1,  ///< a rank that belongs to the job, or is about to found it with the others
-  newcomer,    ///< a process that wants to be admitted
-  store,       ///< a client of the store, or the store
+  member = 1,  ///< a rank of the job, or one of its founders
+  newcomer,    ///< a process that asks to be admitted
+  store,       ///< a client of the store, or its server
 };
 
-/// A process of a job: its slot, and a number that no other process in that slot has or had.
+/// Identifies a process of a job: its slot, and a number that no other process of that slot shares.
 struct ProcessId {
   uint32_t slot = 0;
   uint64_t incarnation = 0;
@@ -47,10 +52,11 @@ struct ProcessId {
 
 struct Introduction {
   Purpose purpose = Purpose::member;
-  uint64_t job = 0;  ///< job_number of its name
+  uint64_t job = 0;  ///< job_number() of the job's name
   ProcessId self;
   uint64_t epoch = 0;
-  /// The incarnation that the dialler wants to reach; 0: anybody of the job. Addresses are reused.
+  /// Incarnation that the dialler wants to reach, since addresses are reused; 0: any process of the
+  /// job.
   uint64_t sought = 0;
 };
 
@@ -60,16 +66,16 @@ class Handshake {
 
   Handshake(Side side, const Key& key, const Introduction& self);
 
-  /// How many bytes `receive` wants next; 0 when it is done.
+  /// Returns how many bytes `receive` needs next; 0 when the handshake is done.
   size_t wanted() const;
-  /// Exactly `wanted()` bytes. Throws ProtocolError; even then there may be a last output.
+  /// Takes exactly `wanted()` bytes. Throws ProtocolError; a last output may be pending even then.
   void receive(std::span<const std::byte> bytes);
-  /// To be sent now. May be empty.
+  /// Returns the bytes to send now; may be empty.
   std::vector<std::byte> take_output();
 
   bool done() const { return step_ == Step::done; }
   const Introduction& peer() const { return peer_; }
-  /// Once it is done.
+  // Only once the handshake is done.
   Key sending_key() const { return session_key(side_); }
   Key receiving_key() const { return session_key(other(side_)); }
 
@@ -77,7 +83,7 @@ class Handshake {
   static constexpr size_t kHelloBytes = 80;
 
  private:
-  /// The prefix first, so that garbage and other versions are turned away by their first 8 bytes.
+  /// The prefix is read first, so that garbage and other versions are rejected after 8 bytes.
   enum class Step : uint8_t { prefix, hello, proof, done };
   using Hello = std::array<std::byte, kHelloBytes>;
 

@@ -1,4 +1,4 @@
-/// The number by which a job's name travels in headers.
+/// The hash of a job's name that travels in headers.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tokenyard::net {
 
-/// Tells jobs apart; keeps no secret.
+/// Tells jobs apart. It is no secret and proves nothing.
 inline uint64_t job_number(std::string_view name) {
   return fnv1a(std::as_bytes(std::span(name)));
 }

@@ -1,5 +1,5 @@
-/// What a job's secret is used for: signing with HMAC-SHA256, so that who does not know the secret
-/// cannot speak, and what was said cannot be said again elsewhere.
+/// Keys derived from a job's secret, and HMAC-SHA256 signatures under them. A signature proves that
+/// the signer knows the secret, and binds the signed bytes to one purpose and one session.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ using Digest = std::array<std::byte, 32>;
 
 class Key {
  public:
-  /// Keys of different purposes say nothing about one another, nor about the secret.
+  /// Derives a key. Keys with different purposes reveal nothing about one another or the secret.
   Key(std::string_view secret, std::string_view purpose);
 
-  /// Of all parts, one after the other; whoever calls keeps their lengths unambiguous.
+  /// Signs the concatenation of all parts. The caller makes their lengths unambiguous.
   Digest sign(std::initializer_list<std::span<const std::byte>> parts) const;
-  /// A key that only who knows this one can make.
+  /// Derives a key that only an owner of this one can compute.
   Key derive(std::string_view label, std::initializer_list<std::span<const std::byte>> parts) const;
 
  private:
@@ -29,12 +29,12 @@ class Key {
   Digest bytes_;
 };
 
-/// Whether they are equal, in a time that does not tell where they differ.
+/// Compares in constant time, so that timing does not reveal the first difference.
 bool same(std::span<const std::byte> left, std::span<const std::byte> right);
 
-/// Fresh from the system. Throws OsError if it has none.
+/// Fills `bytes` from the system's random source. Throws OsError if it fails.
 void fill_randomly(std::span<std::byte> bytes);
-/// Never 0.
+/// Returns a random number other than 0.
 uint64_t random_number();
 
 std::span<const std::byte> as_bytes(std::string_view text);

@@ -14,7 +14,7 @@ namespace {
 
 using TcpAcceptor = asio::ip::tcp::acceptor;
 
-/// Not by Asio, whose sockets children inherit.
+/// Opens the socket itself: forked children would inherit one of Asio's.
 TcpAcceptor listening(const asio::any_io_executor& executor, const TcpEndpoint& where) {
   FileDescriptor made = open_socket(where.protocol().family(), SOCK_STREAM);
   if (!made) throw std::system_error(errno, std::generic_category(), "socket");
@@ -66,9 +66,9 @@ awaitable<TcpSocket> Listener::accept() {
 }
 
 asio::ip::address listening_address(const std::string& host) {
-  asio::error_code a_name;
-  const auto number = asio::ip::make_address(host, a_name);
-  if (a_name) return asio::ip::address_v4::any();
+  asio::error_code not_numeric;
+  const auto number = asio::ip::make_address(host, not_numeric);
+  if (not_numeric) return asio::ip::address_v4::any();
   if (number.is_loopback()) return number;
   if (number.is_v6()) return asio::ip::address_v6::any();
   return asio::ip::address_v4::any();

@@ -1,6 +1,6 @@
-/// Accepts TCP connections on an I/O thread and hands each to a callback. Who a connection is, the
-/// callback finds out, with a handshake or without; until then the connection is pending, and a
-/// listener has room for so many of those.
+/// Accepts TCP connections on an I/O thread and passes each to a callback, which identifies the
+/// peer, by a handshake or otherwise. Until then a connection counts as pending; the number of
+/// pending connections is bounded.
 #pragma once
 
 #include <asio.hpp>
@@ -17,14 +17,15 @@
 namespace tokenyard::net {
 
 struct ListenerOptions {
+  /// Largest number of pending connections; any further one is closed.
   uint32_t pending_max = std::numeric_limits<uint32_t>::max();
-  /// After an accept that failed, for want of descriptors say: others may do better then.
+  /// Pause after a failed accept, for lack of descriptors for example: others may be freed.
   std::chrono::milliseconds rest{20};
-  /// After a connection that came while `pending_max` others were pending.
+  /// Pause after a connection that exceeded `pending_max`.
   std::chrono::milliseconds rest_when_full{0};
 };
 
-/// One of the pending connections, until it is dropped or released.
+/// Counts as one pending connection until it is destroyed or released.
 class Pending {
  public:
   explicit Pending(std::shared_ptr<uint32_t> count) : count_(std::move(count)) { ++*count_; }
@@ -45,11 +46,12 @@ class Listener {
  public:
   using Greet = std::function<awaitable<void>(TcpSocket, Pending)>;
 
-  /// Listens at once; children of this process do not. Port 0: any. Throws std::system_error.
+  /// Listens at once, on any free port if the port is 0. Forked children do not inherit the socket.
+  /// Throws std::system_error.
   Listener(const asio::any_io_executor& executor, const TcpEndpoint& where);
 
-  /// Until `close`: each connection gets a coroutine `greet` of its own. One that comes while too
-  /// many are pending is closed, and `full` called. Used by a coroutine that keeps this alive.
+  /// Runs `greet` as a coroutine for each connection until `close`. Closes a connection that
+  /// exceeds `pending_max` and calls `full`. The listener must outlive this coroutine.
   awaitable<void> serve(
       ListenerOptions options, Greet greet, std::function<void()> full = [] {});
   void close();
@@ -57,8 +59,8 @@ class Listener {
   uint16_t port() const { return port_; }
 
  private:
-  /// Whoever comes next. Not open if there are no descriptors left, whoever came is gone already,
-  /// or the listener has been closed.
+  /// Accepts the next connection. The result is not open if descriptors ran out, the peer is gone
+  /// already, or the listener was closed.
   awaitable<TcpSocket> accept();
 
   asio::ip::tcp::acceptor acceptor_;
@@ -66,9 +68,9 @@ class Listener {
   std::shared_ptr<uint32_t> pending_ = std::make_shared<uint32_t>(0);
 };
 
-/// Returns where to listen for whoever is told `host`: on loopback for a loopback number, else on
-/// every interface. A name may stand for an address of a router in front of this host, and a number
-/// be one that only others know this host by.
+/// Returns the address to listen on if peers are told `host`: loopback for a loopback address, else
+/// every interface, since a name may resolve to a router in front of this host, and an address may
+/// be one that only other hosts know.
 asio::ip::address listening_address(const std::string& host);
 
 }  // namespace tokenyard::net

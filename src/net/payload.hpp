@@ -1,5 +1,5 @@
-/// Numbers and strings in the payload of a frame, little-endian: a number is eight bytes, a string
-/// its length and then its bytes.
+/// Encodes the payload of a frame, little-endian: a number takes eight bytes; a string is its
+/// length, then its bytes.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class PayloadWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Never reads past the end: then every answer is 0 or empty and ok() is false.
+/// Never reads past the end. Once it would have, every result is 0 or empty and ok() is false.
 class PayloadReader {
  public:
   explicit PayloadReader(std::span<const std::byte> bytes) : rest_(bytes) {}

@@ -10,7 +10,7 @@ namespace tokenyard::net {
 
 namespace {
 
-constexpr size_t kAcceptsMax = 64;  ///< of one poll
+constexpr size_t kAcceptsMax = 64;  ///< accepts per poll
 
 }  // namespace
 
@@ -41,7 +41,7 @@ void PolledListener::accept_all(Time now) {
     try {
       poller_.watch_arrivals_and_room(socket.native());
     } catch (const OsError&) {
-      continue;  // It will try again.
+      continue;  // the peer will connect again
     }
     if (pending_.size() == kPendingMax) {
       pending_.pop_front();

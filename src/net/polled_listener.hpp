@@ -1,7 +1,7 @@
-/// Accepts TCP connections without a thread of its own: whoever polls it accepts what has come, and
-/// takes each connection that has said its first words, which are of one length. Who a connection
-/// is, the caller finds out from those. A few may be pending at a time, so that many of them cost
-/// no more, and nobody waits for any.
+/// Accepts TCP connections without a thread of its own. Each poll accepts waiting connections and
+/// returns those whose first message, of fixed length, has arrived; the caller identifies the peer
+/// by it. A bounded number of connections is pending at a time, so strangers cost little and block
+/// nobody.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@
 namespace tokenyard::net {
 
 struct PolledListenerOptions {
-  std::string address;          ///< a number or a name; any free port of it
-  size_t first_bytes;           ///< that each connection says first
-  int socket_buffer_bytes = 0;  ///< 0: the system's own choice
+  std::string address;          ///< IP address or host name; listens on any free port
+  size_t first_bytes;           ///< length of each connection's first message
+  int socket_buffer_bytes = 0;  ///< 0: the system's default
 };
 
 class PolledListener {
@@ -33,19 +33,20 @@ class PolledListener {
     std::vector<std::byte> first;
   };
 
-  /// Whoever sleeps in `poller`, which must outlive this, is woken by connections and by what they
-  /// say, for as long as they are open. Throws OsError.
+  /// Connections and their data wake the thread that sleeps in `poller`, which must outlive this.
+  /// Throws OsError.
   PolledListener(const PolledListenerOptions& options, Poller& poller);
 
   const std::string& address() const { return listening_.address; }
   uint16_t port() const { return listening_.port; }
 
-  /// Returns those that have said their first words since the last call.
+  /// Returns the connections whose first message has been completed since the last call.
   std::vector<Arrival> poll(Time now);
-  /// Connections wait outside that could not be accepted for want of descriptors.
+  /// Returns whether the last accept failed for lack of descriptors or memory, so connections wait.
   bool is_short() const { return short_; }
-  /// Connections that said too little: within `kPendingTime`, before they ended, or before too many
-  /// others had come. Any thread may ask.
+  /// Returns the number of connections dropped before their first message was complete: by a
+  /// timeout (`kPendingTime`), by their own end, or to make room for newer ones. Callable from any
+  /// thread.
   uint64_t dropped() const { return dropped_; }
 
   static constexpr size_t kPendingMax = 64;
@@ -60,14 +61,14 @@ class PolledListener {
   };
 
   void accept_all(Time now);
-  /// Whether there is no more to do with this one.
+  /// Returns whether `pending` is finished, complete or not.
   bool on_message(Pending& pending, Time now, std::vector<Arrival>& arrivals);
 
   const Listening listening_;
   Poller& poller_;
   const size_t first_bytes_;
   const int buffer_bytes_;
-  std::deque<Pending> pending_;  ///< the oldest first
+  std::deque<Pending> pending_;  ///< oldest first
   bool short_ = false;
   std::atomic<uint64_t> dropped_ = 0;
 };

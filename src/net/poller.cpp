@@ -48,14 +48,14 @@ void Poller::sleep(std::chrono::nanoseconds at_most) {
   using std::chrono::milliseconds;
   const auto time = std::clamp(std::chrono::ceil<milliseconds>(at_most), milliseconds(0),
                                milliseconds(std::chrono::hours(1)));
-  std::array<epoll_event, 64> events;  // Who is ready is found out by polling.
-  // A signal ends it early, which is no harm: whoever sleeps looks why it woke.
+  std::array<epoll_event, 64> events;  // polling finds out which descriptors are ready
+  // A signal ends the sleep early, which is harmless: callers poll after each sleep.
   (void)epoll_wait(set_.native(), events.data(), static_cast<int>(events.size()),
                    static_cast<int>(time.count()));
 }
 
 void Poller::wake() {
-  // Never read: each write is a new edge, and the count cannot overflow in a life.
+  // The counter is never read: each write is a new edge, and 64 bits cannot overflow.
   const uint64_t one = 1;
   (void)!::write(waker_.native(), &one, sizeof one);
 }

@@ -1,9 +1,9 @@
-/// Where a process sleeps until something happens on one of its descriptors.
+/// Sleeps until something happens on one of a process's descriptors.
 ///
-/// Edges, not levels: whoever polls reads the sockets directly and may leave bytes lie, for an
-/// operation that has not begun; only what is new since the last sleep ends the next one. The
-/// kernel keeps the edges while nobody sleeps, so none is missed, and no handler runs on a thread
-/// that holds no lock.
+/// The poller is edge-triggered. Callers read sockets directly, and may leave bytes unread for an
+/// operation that has not begun; only news since the last sleep ends the next one. The kernel keeps
+/// edges while nobody sleeps, so none is lost, and no handler ever runs on a thread that does not
+/// hold the engine's lock.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,12 @@ namespace tokenyard::net {
 class Poller {
  public:
   Poller();
-  /// Until the descriptor is closed. Throws OsError.
+  /// Watches until the descriptor is closed. Throws OsError.
   void watch_arrivals(int descriptor);
   void watch_arrivals_and_room(int descriptor);
-  /// One thread at a time. A time that is up is rounded up to milliseconds.
+  /// Sleeps in one thread at a time; the time is rounded up to milliseconds.
   void sleep(std::chrono::nanoseconds at_most);
-  /// From any thread. Ends a sleep that has not begun yet, too.
+  /// Ends the current sleep, or the next if none has begun. Callable from any thread.
   void wake();
 
  private:

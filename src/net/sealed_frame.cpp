@@ -13,7 +13,8 @@ namespace tokenyard::net {
 
 std::vector<std::byte> Sealer::seal(uint16_t kind, std::span<const std::byte> payload) {
   if (payload.size() > kFramePayloadMax) {
-    throw InternalError(fmt::format("a control frame of {} bytes", payload.size()));
+    throw InternalError(fmt::format("a control frame has {} bytes; the limit is {}", payload.size(),
+                                    kFramePayloadMax));
   }
   const auto header = little_endian(payload.size() | uint64_t{kind} << 32);
   std::vector<std::byte> frame;
@@ -41,7 +42,7 @@ SealedFrame Opener::open(std::vector<std::byte> rest) {
   const Digest seal =
       key_.sign({little_endian(number_++), header_, std::span(rest).first(payload)});
   if (!same(std::span(rest).subspan(payload), std::span(seal).first(kSealBytes))) {
-    throw ProtocolError("broke the seal of a frame");
+    throw ProtocolError("sent a frame whose seal does not match");
   }
   rest.resize(payload);
   auto kind = std::span<const std::byte>(header_).subspan(sizeof(uint32_t));

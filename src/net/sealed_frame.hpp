@@ -1,9 +1,10 @@
-/// What processes say to one another after the handshake: frames that carry a seal, so that nothing
-/// can be put in between, left out or said twice. Pure: bytes in, bytes out.
+/// Frames after the handshake. Each carries a seal, so a frame cannot be injected, dropped,
+/// reordered or repeated unnoticed. Pure: bytes in, bytes out.
 ///
-/// On the wire, little-endian: payload bytes 4, kind 2, unused 2; the payload; 16 bytes of an
-/// HMAC-SHA256 over the frame's number and all of that. Frames are counted from 0, and the number
-/// itself is not sent.
+/// On the wire, little-endian: payload bytes 4, kind 2, unused 2; the payload; the first 16 bytes
+/// of an HMAC-SHA256 over the frame's number, the header and the payload. Frames are numbered from
+/// 0 per direction, and the number is not sent. Invariant: sealer and opener count alike, so a seal
+/// verifies only at the position where it was made.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ inline constexpr uint32_t kFramePayloadMax = 4u << 20;
 class Sealer {
  public:
   explicit Sealer(const Key& key) : key_(key) {}
-  /// The whole frame. Throws InternalError if the payload is too long.
+  /// Returns the whole frame. Throws InternalError if the payload is too long.
   std::vector<std::byte> seal(uint16_t kind, std::span<const std::byte> payload);
 
  private:
@@ -40,10 +41,10 @@ class Opener {
   static constexpr size_t kHeaderBytes = kFrameHeaderBytes;
 
   explicit Opener(const Key& key) : key_(key) {}
-  /// How many bytes follow this header. Throws ProtocolError if they are too many: before room is
-  /// made.
+  /// Returns the number of bytes after this header. Throws ProtocolError, before anything is
+  /// allocated, if they exceed the limit.
   size_t judge(std::span<const std::byte, kFrameHeaderBytes> header);
-  /// Takes what followed the header judged last. Throws ProtocolError if the seal is broken.
+  /// Verifies and returns the frame. Throws ProtocolError if the seal does not match.
   SealedFrame open(std::vector<std::byte> rest);
 
  private:

@@ -16,7 +16,7 @@ namespace tokenyard::net {
 namespace {
 
 void set(TcpSocket& socket, int level, int option, int value) {
-  // A system without one of these notices dead hosts later; that is all.
+  // A system without one of these options detects dead hosts later, nothing worse.
   (void)setsockopt(socket.native_handle(), level, option, &value, sizeof value);
 }
 
@@ -32,7 +32,7 @@ Stream::Stream(TcpSocket socket, std::chrono::nanoseconds silence) : socket_(std
   set(socket_, IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set(socket_, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(socket_, IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(seconds));
-  // Keepalive says nothing while sent bytes are unacknowledged; this does.
+  // Keepalive does not run while sent bytes are unacknowledged; this option covers that case.
   set(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
 }
 
@@ -81,7 +81,7 @@ awaitable<void> pause(std::chrono::nanoseconds time) {
 }
 
 awaitable<TcpSocket> dial(TcpEndpoint where, std::optional<std::chrono::nanoseconds> time) {
-  // Not by Asio, whose sockets children inherit.
+  // Opens the socket itself: forked children would inherit one of Asio's.
   FileDescriptor made = open_socket(where.protocol().family(), SOCK_STREAM);
   if (!made) throw std::system_error(errno, std::generic_category(), "socket");
   const auto socket = std::make_shared<TcpSocket>(co_await asio::this_coro::executor,

@@ -1,4 +1,4 @@
-/// TCP connections as coroutines use them. All of it lives on one I/O thread.
+/// TCP connections for coroutines. All calls come from one I/O thread.
 #pragma once
 
 #include <asio.hpp>
@@ -17,24 +17,24 @@ using TcpEndpoint = asio::ip::tcp::endpoint;
 
 class Stream {
  public:
-  /// `silence`: for how long the network may swallow what is sent before the connection breaks. A
-  /// stopped process is not noticed by this: its kernel goes on answering.
+  /// `silence`: how long sent bytes may stay unacknowledged before the connection breaks. A stopped
+  /// process goes unnoticed, since its kernel still acknowledges.
   Stream(TcpSocket socket, std::chrono::nanoseconds silence);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Throw std::system_error when the connection ends. One read and one write at a time.
+  // All throw std::system_error if the connection ends. One read and one write may be pending.
 
-  /// Fills `into`.
+  /// Reads until `into` is full.
   awaitable<void> read_bytes(std::span<std::byte> into);
   /// Writes all of `bytes`.
   awaitable<void> write_bytes(std::span<const std::byte> bytes);
 
-  /// Sends what the system takes without waiting, and ignores errors: for last words.
+  /// Sends what the system accepts without blocking and ignores errors; for a last message.
   void try_to_write(std::span<const std::byte> bytes);
-  /// The other end sees the end of the stream, after what was written.
+  /// Ends the outgoing stream after the bytes written so far.
   void finish_writing();
-  /// Pending and later reads and writes fail.
+  /// Makes pending and later reads and writes fail.
   void close();
 
   bool is_open() const { return socket_.is_open(); }
@@ -47,8 +47,7 @@ class Stream {
   TcpEndpoint remote_;
 };
 
-/// Closes a stream unless it is dropped before the time is up, so that nobody stalls us by
-/// connecting and keeping silent.
+/// Closes a stream after `time` unless destroyed first, so that a silent peer cannot stall us.
 class StreamTimeout {
  public:
   StreamTimeout(std::shared_ptr<Stream> stream, std::chrono::nanoseconds time);
@@ -60,14 +59,14 @@ class StreamTimeout {
   asio::steady_timer timer_;
 };
 
-/// Lets the thread's other work go on for so long.
+/// Suspends the coroutine for `time`; the thread goes on with other work.
 awaitable<void> pause(std::chrono::nanoseconds time);
 
-// Connect, and throw std::system_error where that fails. `time`: after which a try is given up;
-// nothing: when the system does. Children of this process inherit none of these connections.
+// Connect, and throw std::system_error on failure. `time` limits an attempt; without it, the
+// system's own limit applies. Forked children inherit none of these sockets.
 
 awaitable<TcpSocket> dial(TcpEndpoint where, std::optional<std::chrono::nanoseconds> time);
-/// Tries each address of the host.
+/// Tries each address of the host in turn.
 awaitable<TcpSocket> dial(std::string host, uint16_t port,
                           std::optional<std::chrono::nanoseconds> time_each);
 

@@ -13,7 +13,7 @@ namespace tokenyard::net {
 
 namespace {
 
-/// Every system has it and lets everybody choose it. Over so short a way cubic does what it does.
+/// Every system has reno and allows it for all users. On such short paths cubic behaves alike.
 constexpr std::string_view unpaced = "reno";
 
 std::string choice_of(const FileDescriptor& socket) {

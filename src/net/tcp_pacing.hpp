@@ -1,11 +1,12 @@
-/// Congestion control that paces, as bbr does, is made for long ways: by timers it spreads out what
-/// a rank hands over at once. Between neighbours that costs more than it spares: 4 MB that take
-/// 1.9 ms paced take 0.5 ms as fast as they are acknowledged (Linux 6.18, two cores).
+/// Congestion control with pacing, such as bbr, is made for long paths: timers spread out the
+/// packets of each burst. Between neighbours that costs more than it saves: 4 MB take 1.9 ms paced
+/// and 0.5 ms as fast as they are acknowledged (Linux 6.18, two cores).
 ///
-/// A connection that bbr has begun keeps the timers when it gets another choice. They send in their
-/// own time and on their own core, and what two cores hand on is overtaken on the way: TCP takes
-/// that for loss, its window falls to a few dozen packets, and most is sent by timers then. So a
-/// connection begins without, and gets back what the system chose when its way proves long.
+/// A connection that started with bbr keeps its timers after it is given another algorithm. The
+/// timers send in their own time on their own core, so packets from two cores overtake one another;
+/// TCP takes that for loss, its window shrinks to a few dozen packets, and the timers then send
+/// most of them. So a connection starts without pacing, and gets the system's choice back once its
+/// path proves long.
 #pragma once
 
 #include <chrono>
@@ -14,14 +15,14 @@
 
 namespace tokenyard::net {
 
-/// There and back: within a building, or two that are close.
+/// Round-trip time of a short path: within a building, or between two close ones.
 inline constexpr std::chrono::microseconds kShortWay{1000};
 
-/// Of a socket that is to connect or to listen. Does nothing where the system's choice is another
-/// one than bbr.
+/// Switches pacing off for a socket that is about to connect or listen. Does nothing unless the
+/// system's choice is bbr.
 void begin_unpaced(const FileDescriptor& socket);
-/// Of a connection that has been made from one: from now on as the system has chosen, but over a
-/// way that is shorter than that.
+/// Restores the system's choice for an established connection, unless its round trip is below
+/// `shorter`.
 void pace_a_long_way(const FileDescriptor& socket, std::chrono::microseconds shorter = kShortWay);
 
 }  // namespace tokenyard::net

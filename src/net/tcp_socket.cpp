@@ -44,7 +44,7 @@ FileDescriptor make_socket(int family) {
 }
 
 void set(const FileDescriptor& socket, int level, int option, int value) {
-  // A system without one of these is slower; that is all.
+  // A system without one of these options is slower, nothing worse.
   (void)setsockopt(socket.native(), level, option, &value, sizeof value);
 }
 
@@ -93,7 +93,7 @@ FileDescriptor connect_to(const std::string& address, uint16_t port) {
 
 void tune(const FileDescriptor& socket, int buffer_bytes) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);  // So that an unused one of a dead host ends, too.
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);  // ends idle connections to dead hosts
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);

@@ -1,4 +1,4 @@
-/// Sockets that never block, as channels use them.
+/// Non-blocking TCP sockets, as channels use them.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,29 @@ namespace tokenyard::net {
 
 struct Listening {
   FileDescriptor socket;
-  std::string address;  ///< as a number
+  std::string address;  ///< numeric address
   uint16_t port = 0;
 };
-/// At any free port of `address` (a number or a name). Throws OsError.
+/// Listens on any free port of `address` (an IP address or host name). Throws OsError.
 Listening listen_at(const std::string& address);
-/// Nothing, and errno tells why, if there is nobody (or, as with an accepting process that has been
-/// stopped, nobody yet: then later).
+/// Returns the next connection. Empty, with errno set, if none waits; it may come later (as from a
+/// stopped process).
 FileDescriptor accept_from(const FileDescriptor& listener);
-/// Begins to connect; whether it succeeds, the first bytes sent will tell. Throws OsError if it
-/// cannot even begin.
+/// Starts to connect; the first send or receive shows whether that succeeds. Throws OsError if it
+/// cannot even start.
 FileDescriptor connect_to(const std::string& address, uint16_t port);
 
-/// For small messages at once and large ones in bulk.
+/// Tunes a socket for low latency of small messages and bulk transfer of large ones.
 ///
-/// TCP_USER_TIMEOUT is not set, on purpose: it also ends a connection whose receiver lives but has
-/// not read for that long, and a rank may well compute for a minute before it takes part. That a
-/// peer is gone is the control plane's to know; its epoch ends, and this socket with it.
+/// TCP_USER_TIMEOUT is deliberately not set: it also ends a connection whose receiver lives but has
+/// not read for that long, and a rank may compute for a minute before it takes part. The control
+/// plane detects dead peers; it ends the epoch, and this socket with it.
 void tune(const FileDescriptor& socket, int buffer_bytes);
 
 struct Moved {
   size_t bytes = 0;
-  int error = 0;      ///< 0: none but that there is nothing to move just now
-  bool over = false;  ///< the other end has closed, or there was an error
+  int error = 0;      ///< 0: none; a call that would block is no error
+  bool over = false;  ///< the peer has closed, or there was an error
 };
 Moved send_now(const FileDescriptor& socket, std::span<const std::byte> bytes);
 Moved receive_now(const FileDescriptor& socket, std::span<std::byte> into);

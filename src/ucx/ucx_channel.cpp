@@ -14,7 +14,7 @@ namespace tokenyard::ucx {
 namespace {
 
 constexpr size_t window = UcxInterconnect::window_bytes;
-/// A held byte's address is that of its position in the stream, modulo this.
+/// A held byte's address equals its position in the stream, modulo this.
 constexpr size_t alignment = 64;
 static_assert(window % alignment == 0);
 
@@ -78,7 +78,7 @@ size_t UcxChannel::receive_some(std::span<std::byte> into) {
 }
 
 std::span<const std::byte> UcxChannel::arrived(size_t wanted) {
-  // What could not be told, for want of a message, is told sooner or later.
+  // Repeats an announcement of room that failed for lack of a free message.
   if (consumed_ - consumed_published_ >= window / 4) publish_room();
   const size_t bytes = std::min({wanted, arrived_ - consumed_, collectives::kArrivedInOnePiece});
   return {held_.get() + consumed_ % window, bytes};

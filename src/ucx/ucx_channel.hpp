@@ -1,5 +1,5 @@
-/// A stream of bytes over active messages. Each piece says where in the stream it belongs, so they
-/// may overtake one another.
+/// A byte stream over active messages. Each piece carries its position in the stream, so pieces may
+/// overtake one another.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@ class UcxChannel final : public collectives::NumberedChannel {
   void consume(size_t bytes) override;
   uint64_t bytes_sent() const override { return sent_; }
 
-  /// From the network. What the other end may not say is dropped.
+  /// Called by the network. Data that the other end may not send are dropped.
   void take_bytes(uint64_t position, std::span<const std::byte> bytes);
   void take_room(uint64_t consumed);
 
@@ -40,16 +40,16 @@ class UcxChannel final : public collectives::NumberedChannel {
   uint64_t sent_ = 0;
   uint64_t others_consumed_ = 0;
 
-  /// A ring of window_bytes. Its first bytes lie behind its end as well, so that so many that
-  /// follow one another always lie in one piece.
+  /// A ring of window_bytes. Its first bytes are repeated behind its end, so that
+  /// kArrivedInOnePiece bytes from any position are contiguous.
   struct AlignedDelete {
     void operator()(std::byte* held) const;
   };
   std::unique_ptr<std::byte[], AlignedDelete> held_;
-  uint64_t arrived_ = 0;  ///< all before this
+  uint64_t arrived_ = 0;  ///< all bytes before this position
   uint64_t consumed_ = 0;
   uint64_t consumed_published_ = 0;
-  std::map<uint64_t, uint64_t> ahead_;  ///< what has arrived beyond a gap: from where, to where
+  std::map<uint64_t, uint64_t> ahead_;  ///< begin and end of ranges that arrived beyond a gap
 };
 
 }  // namespace tokenyard::ucx

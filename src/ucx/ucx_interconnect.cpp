@@ -10,9 +10,9 @@ namespace tokenyard::ucx {
 
 namespace {
 
-/// How much of what has come is looked at before others have their turn.
+/// Number of arrivals handled before other work has its turn.
 constexpr int progress_max = 64;
-/// How long UCX may take to let go of what is under way.
+/// Time in which UCX may finish operations under way.
 constexpr auto closing_max = std::chrono::seconds(1);
 
 }  // namespace
@@ -64,7 +64,7 @@ void UcxInterconnect::release() {
     }
     ucp_request_free(request);
   }
-  // Whatever is still under way ends with these, and only then its memory.
+  // These end whatever is still under way; only then may its memory be freed.
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
 }
@@ -79,7 +79,7 @@ void UcxInterconnect::handle_messages() {
   handler.arg = this;
   handler.cb = [](void* self, const void* header, size_t header_bytes, void* bytes, size_t count,
                   const ucp_am_recv_param_t* how) {
-    // Whoever sends what we never send (more than one piece, by rendezvous) is no peer of ours.
+    // We send neither fragments nor rendezvous messages, so their sender is no peer of ours.
     const bool here = (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
     return here ? static_cast<UcxInterconnect*>(self)->deliver(kind, header, header_bytes, bytes,
                                                                count)

@@ -1,14 +1,15 @@
-/// UCX behind the contract of interconnect.hpp: a worker, an endpoint a process that is talked to,
-/// and two kinds of active messages, each with the number of the channel that it is for:
+/// UCX behind the contract of interconnect.hpp: one worker, one endpoint per process that we send
+/// to, and two kinds of active messages, each with the number of the channel it is for:
 ///
 ///     bytes    a piece of the channel's stream
-///     room     how many bytes of it have been consumed since the beginning
+///     room     the number of its bytes consumed since the start
 ///
-/// A sender has at most `window_bytes` under way, so a receiver's memory is bounded whatever comes.
-/// Messages of one endpoint arrive in order.
+/// Invariant: a sender has at most `window_bytes` under way, and a receiver drops anything beyond,
+/// so a receiver's memory is bounded whatever comes. Messages of one endpoint arrive in order.
 ///
-/// Endpoints report errors; UCX then uses no shared memory, which is what we have ourselves. One
-/// that has failed moves nothing any more: that the peer is gone is the control plane's to know.
+/// Endpoints report errors; in that mode UCX does not use shared memory, for which we have our own
+/// transport. A failed endpoint moves nothing more; the control plane decides whether the peer is
+/// gone.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -38,21 +39,21 @@ class UcxInterconnect final : public collectives::Interconnect {
   static constexpr size_t piece_bytes = size_t{32} << 10;
   static constexpr size_t window_bytes = size_t{512} << 10;
 
-  /// For channels.
+  /// For the channels.
   struct Endpoint {
     ucp_ep_h handle = nullptr;
     bool failed = false;
   };
-  /// A message under way, in memory that stays until UCX is done with it.
+  /// A message under way, in memory that stays until UCX has finished with it.
   struct Outgoing {
-    uint64_t header[2];  ///< number, and what the kind of message says
+    uint64_t header[2];  ///< channel number; position or bytes consumed
     std::byte bytes[piece_bytes];
     UcxInterconnect* owner = nullptr;
   };
   Endpoint& endpoint(std::span<const std::byte> address);
   void listen(UcxChannel& channel);
   void stop_listening(const UcxChannel& channel);
-  /// Null when as many are under way as there may be.
+  /// Returns null if the maximum number of messages is under way.
   Outgoing* take_outgoing();
   enum class Kind : unsigned { bytes = 1, room = 2 };
   void send(Endpoint& endpoint, Kind kind, Outgoing& message, size_t bytes);

@@ -1,4 +1,4 @@
-/// UCX's error codes as our exceptions.
+/// Turns UCX's error codes into exceptions.
 #pragma once
 
 #include <ucs/type/status.h>

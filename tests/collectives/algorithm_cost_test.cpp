@@ -1,4 +1,4 @@
-// What operations cost in bytes, counted by the channels, and what they do with rounding and bits.
+// The cost of operations in bytes, counted by the channels, and their rounding and bits.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ struct Cost {
 
 class Costs : public ::testing::TestWithParam<Cost> {};
 
-// Headers and all: within 5 % of 2 B (N-1)/N, from 64 KiB up.
+// Including headers: within 5 % of 2 B (N-1)/N from 64 KiB up.
 TEST_P(Costs, AllReduceSendsWhatItMust) {
   const auto [algorithm, ranks, bytes] = GetParam();
   EngineWorld world({.ranks = ranks, .ring_bytes = 512 << 10, .chunk_bytes = 128 << 10});
@@ -93,7 +93,7 @@ TEST(Cost, OtherOperationsSendEachByteOnce) {
   }
 }
 
-// Numbers that no order of adding leaves alone: all ranks have the same bits, and again each time.
+// Sums of these numbers depend on the order: all ranks get the same bits, and again in each run.
 TEST(Bits, AreTheSameOnAllRanks) {
   for (const Algorithm algorithm : {Algorithm::doubling, Algorithm::halving_doubling,
                                     Algorithm::ring, Algorithm::direct, Algorithm::tree}) {

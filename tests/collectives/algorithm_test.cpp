@@ -1,5 +1,5 @@
 // Every operation, type, algorithm, number of ranks and many lengths against plain loops. Values
-// are small whole numbers, so that every order of adding gives the same.
+// are small integers, so that every order of adding gives the same sum.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ const DataType all_types[] = {DataType::boolean, DataType::uint8,     DataType::
                               DataType::float64, DataType::complex64, DataType::complex128};
 const size_t lengths[] = {0, 1, 7, 1023, 5000};
 
-/// Bytes of elements that were made from whole numbers.
+/// Bytes of elements made from integers.
 struct Elements {
   DataType type;
   std::vector<std::byte> bytes;
@@ -87,7 +87,7 @@ Elements from_numbers(DataType type, const std::vector<int>& numbers) {
   return elements;
 }
 
-/// What rank `rank` holds: numbers from 0 to 3, so that no sum or product leaves any type's range.
+/// A rank's input: numbers from 0 to 3, so that no sum or product overflows any type.
 std::vector<int> numbers_of(uint32_t rank, size_t count, int salt = 0) {
   std::vector<int> numbers(count);
   for (size_t i = 0; i < count; ++i) {
@@ -244,7 +244,7 @@ TEST_P(Algorithms, PartsOfAnyLengthArrive) {
   for (const size_t base : lengths) {
     for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::ring, Algorithm::direct}) {
       SCOPED_TRACE(fmt::format("{} {}", base, name_of(algorithm)));
-      // all_gather: rank r's part is as long on all ranks.
+      // all_gather: rank r's part has the same length on all ranks.
       std::vector<Elements> in(ranks);
       std::vector<std::vector<Elements>> out(ranks);
       std::vector<std::vector<Array>> out_arrays(ranks);
@@ -268,7 +268,7 @@ TEST_P(Algorithms, PartsOfAnyLengthArrive) {
         for (uint32_t from = 0; from < ranks; ++from) ASSERT_TRUE(out[rank][from] == in[from]);
       }
 
-      // reduce_scatter: everybody's part for rank r is as long.
+      // reduce_scatter: all ranks' parts for rank r have the same length.
       std::vector<Elements> sums(ranks);
       std::vector<std::vector<Elements>> parts(ranks);
       std::vector<std::vector<ConstArray>> part_arrays(ranks);

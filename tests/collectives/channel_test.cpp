@@ -1,4 +1,4 @@
-// What every channel promises, over shared memory, over TCP, and over UCX where there is one.
+// The contract of every channel, over shared memory, TCP and, where available, UCX.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,17 +97,17 @@ TEST_P(ChannelTest, IsTheSameWhenAskedForAgain) {
 }
 
 TEST_P(ChannelTest, SaysNothingUntilBothEndsExist) {
-  // The maker alone: its peer takes part without having been asked, so that it cannot be stuck.
+  // The initiator alone: its peer takes part unasked, so the channel cannot get stuck.
   const auto low = ranks_[0].channel(1, Lane::collective, 1);
   const auto message = bytes_of_seed(100, 1);
   EXPECT_EQ(low->send_some(message), 0u);
   ranks_.poll_until("room", [&] { return low->send_some(message) == message.size(); });
-  // The taker alone waits.
+  // The acceptor alone waits.
   const auto high = ranks_[1].channel(2, Lane::collective, 0);
   ranks_.poll_a_while();
   EXPECT_EQ(high->send_some(message), 0u);
   EXPECT_EQ(carry(*high, *ranks_[0].channel(2, Lane::collective, 1), message, 100, 100), message);
-  // And what the maker sent has been kept.
+  // The initiator's bytes have been kept.
   std::vector<std::byte> got(message.size());
   const auto late = ranks_[1].channel(1, Lane::collective, 0);
   ranks_.poll_until("the message", [&] { return late->receive_some(got) == got.size(); });
@@ -117,7 +117,7 @@ TEST_P(ChannelTest, SaysNothingUntilBothEndsExist) {
 TEST_P(ChannelTest, ShowsWhatHasArrivedInOnePiece) {
   const auto low = ranks_[0].channel(1, Lane::collective, 1);
   const auto high = ranks_[1].channel(1, Lane::collective, 0);
-  // Frames that end anywhere, so that some lie across the end of a ring or of a buffer.
+  // Frames of odd sizes, so that some cross the end of a ring or buffer.
   constexpr size_t kFrame = 40'009;
   for (uint32_t round = 0; round < 100; ++round) {
     const auto frame = bytes_of_seed(kFrame, round);
@@ -140,7 +140,7 @@ TEST_P(ChannelTest, ShowsWhatHasArrivedInOnePiece) {
 TEST_P(ChannelTest, TakesOnlyWhatThereIsRoomFor) {
   const auto low = ranks_[0].channel(1, Lane::collective, 1);
   const auto high = ranks_[1].channel(1, Lane::collective, 0);
-  const auto message = bytes_of_seed(64 << 20, 5);  // More than all buffers on the way.
+  const auto message = bytes_of_seed(64 << 20, 5);  // exceeds all buffers on the way
   ranks_.poll_until("room", [&] { return low->send_some(std::span(message).first(1)) == 1; });
   size_t sent = 1;
   for (int turn = 0; turn < 2000; ++turn) sent += low->send_some(std::span(message).subspan(sent));
@@ -160,7 +160,7 @@ TEST_P(ChannelTest, EndsWithItsEpoch) {
   const auto high = ranks_[1].channel(1, Lane::collective, 0);
   const auto message = bytes_of_seed(100, 1);
   ranks_.poll_until("room", [&] { return low->send_some(message) != 0; });
-  ranks_[1].begin_epoch(ranks_.view(2), ranks_.contacts());  // The lower rank lags behind.
+  ranks_[1].begin_epoch(ranks_.view(2), ranks_.contacts());  // the lower rank lags behind
   std::vector<std::byte> got(100);
   ranks_.poll_a_while();
   (void)low->send_some(message);
@@ -228,8 +228,8 @@ TEST_P(ChannelTest, CarriesBytesBetweenThreadsThatSleep) {
   other.join();
 }
 
-// A bell that rang while a sleeper looked at its letters was once taken away with them, and as it
-// answers but once, all later ones with it: both ends then slept until their time was up.
+// A doorbell that rang while a sleeper drained its mailbox was once drained too. As the peer rings
+// only once, all later doorbells were lost with it: both ends slept until their time was up.
 TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
   using Clock = std::chrono::steady_clock;
   constexpr int kRounds = 200;

@@ -1,5 +1,5 @@
-// Suite `collectives`: the membership's protocol and the commit of operations under every disaster
-// that a seed can think of.
+// Suite `collectives`: the membership protocol and the commit of operations under all the failures
+// that a seed draws.
 #include "collectives/simulated/disaster.hpp"
 #include "collectives/simulated/drill.hpp"
 #include "collectives/simulated/with_engine.hpp"

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A directory that is gone afterwards.
+/// A temporary directory.
 class Directory {
  public:
   Directory() {
@@ -43,7 +43,7 @@ CollectivesOptions options_of(const Directory& directory, uint32_t rank, uint32_
   return options;
 }
 
-/// Runs `body` as every rank; what a rank throws fails the test.
+/// Runs `body` as every rank; an exception on any rank fails the test.
 void as_ranks(
     uint32_t size, const std::function<void(Collectives&)>& body,
     const std::function<void(CollectivesOptions&)>& change = [](CollectivesOptions&) {}) {
@@ -170,7 +170,7 @@ TEST(Collectives, DifferentCallsAreNamedAndTheGroupGoesOn) {
   });
 }
 
-// The late rank may call `shrink` before it has been told of the failure that it caused.
+// The late rank may call `shrink` before it hears of the failure that it caused.
 TEST(Collectives, WhoDoesNotComeIsNamedAndShrinkMendsIt) {
   std::atomic<int> failed = 0;
   as_ranks(3, [&](Collectives& collectives) {
@@ -276,7 +276,7 @@ TEST(Collectives, AnIdleProcessUsesNoProcessorTime) {
     std::this_thread::sleep_for(100ms);
     const auto before = used();
     std::this_thread::sleep_for(1s);
-    // Heartbeats of two ranks, and the other one's barrier that waits. A spinning thread uses 1 s.
+    // Heartbeats of two ranks, and the other rank's waiting barrier. A spinning thread uses 1 s.
     EXPECT_LT(used() - before, 250ms);
   });
 }

@@ -1,5 +1,5 @@
-/// A real memory control group of this machine, below this process's own, with a limit. Gone at the
-/// end, by when nobody may be in it.
+/// A real memory control group below this process's own, with a limit. Removed at the end, when no
+/// process may be in it.
 #pragma once
 
 #include <unistd.h>
@@ -36,9 +36,9 @@ class ControlGroup {
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
 
-  /// False where no group can be made: version 2, or not root.
+  /// Returns false if no group can be made: version 2, or not root.
   bool exists() const { return !path_.empty(); }
-  /// Of the calling process. What it held before is not counted.
+  /// Moves the calling process into the group. Memory that it held before is not counted.
   void enter() const {
     if (!write("cgroup.procs", std::to_string(getpid()))) throw OsError("cgroup.procs", 0, "");
   }

@@ -1,5 +1,5 @@
-// Seeds that have found something once, each with what it was. The draws of later versions differ,
-// so a seed is here only beside a test that tells its story in the open.
+// Seeds that once revealed a fault, each with its cause. Later versions draw differently, so a seed
+// is kept only next to a test that shows the same case explicitly.
 #include <gtest/gtest.h>
 
 #include "collectives/simulated/disaster.hpp"
@@ -25,8 +25,8 @@ TEST(DisasterSeeds, TwoOfThreeLeaveAndBlameTheThird) {
   engine_survives(3120);
 }
 
-// A rank called an operation, an epoch mended, and then the operation's time ran out: the checker
-// took that for a failure from before the mending.
+// A rank called an operation, an epoch recovered, and then the operation's time ran out: the
+// checker took that for a failure from before the recovery. See
 // EngineFailure.WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends.
 TEST(DisasterSeeds, ADeadlinePassesAfterAnEpochHasMended) {
   engine_survives(3161);
@@ -37,8 +37,8 @@ TEST(DisasterSeeds, WhatIsOverdueIsDoneAndMoreHasBegun) {
   engine_survives(49151);
 }
 
-// Composition.WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone: who came in its place was
-// put out time and again.
+// Composition.WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone: its replacements were evicted
+// over and over.
 TEST(DisasterSeeds, SmallGroupsWaitForWhoHoldsUpTheWorld) {
   engine_survives(402102);
 }

@@ -1,5 +1,5 @@
-/// A job of real processes that goes on whatever happens to them: each rank runs one operation
-/// after another, checks every result, repeats what was aborted, and writes into a diary that the
+/// A job of real processes that goes on whatever happens to them. Each rank runs one operation
+/// after another, checks every result, repeats aborted operations, and writes into a diary that the
 /// test reads.
 #pragma once
 
@@ -24,33 +24,33 @@ namespace tokenyard::collectives {
 inline constexpr uint32_t kRanksMax = 8;
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
-/// What a rank was told at last.
+/// How a rank ended.
 enum class Fate : uint32_t { at_work, fenced, no_quorum, timed_out };
 
 inline int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-/// One rank's, written by it and read by the test.
+/// One rank's page, written by the rank and read by the test.
 struct Page {
   std::atomic<uint64_t> begun = 0, done = 0;  ///< operations
   std::atomic<uint64_t> aborts = 0;
-  /// The last time it was told of a failure, the first success after it.
+  /// Time of the last reported failure, and of the first success after it.
   std::atomic<int64_t> aborted_at = 0, good_at = 0;
-  std::atomic<uint32_t> members = 0;             ///< when it last succeeded
-  std::atomic<bool> hold = false, held = false;  ///< to pause between two operations
+  std::atomic<uint32_t> members = 0;             ///< at its last success
+  std::atomic<bool> hold = false, held = false;  ///< pauses between two operations
   std::atomic<Fate> fate = Fate::at_work;
-  std::atomic<uint32_t> blamed = kNobody;  ///< by a PeerTimeout
-  std::array<char, 256> words{};           ///< of the PeerTimeout, written before `fate`
+  std::atomic<uint32_t> blamed = kNobody;  ///< rank named by a PeerTimeout
+  std::array<char, 256> words{};           ///< message of the PeerTimeout, written before `fate`
 };
 
 struct Diary {
   std::array<Page, kRanksMax> pages;
   std::atomic<bool> stop = false;
-  std::atomic<uint32_t> replace = kNobody;  ///< whose place shall be taken
-  std::atomic<uint32_t> size = 0;           ///< the job shall grow to so many ranks
+  std::atomic<uint32_t> replace = kNobody;  ///< rank to be replaced
+  std::atomic<uint32_t> size = 0;           ///< size that the job shall grow to
   std::atomic<size_t> elements = 96 << 10;  ///< of the larger arrays
-  std::atomic<bool> pause = false;          ///< all shall pause, after the same operation
+  std::atomic<bool> pause = false;          ///< all pause after the same operation
 };
 
 /// The part of one process.
@@ -62,16 +62,16 @@ class ElasticRank {
         diary_(diary),
         page_(diary.pages[collectives.rank()]) {}
 
-  /// A process that has joined asks the others, who have called `replace`, where they are.
+  /// A process that has joined asks the others, which have called `replace`, for their step.
   void find_place_among_others() {
     agree_on_step();
     ++step_;
   }
-  /// A process that takes part in the very operation that the one before it did not come to: that
-  /// one was held before a step, each of which is two operations.
+  /// A process that takes part in the very operation that its predecessor did not reach: that one
+  /// was held before a step, and each step is two operations.
   void take_up_where_the_last_one_stopped() { step_ = page_.done / 2; }
 
-  /// Until the test says stop.
+  /// Runs until the test says stop.
   void run() {
     for (;; ++step_) {
       wait_while_held();
@@ -99,7 +99,7 @@ class ElasticRank {
     const uint32_t replace = diary_.replace;
     if (replace == kNobody) return kNone;
     for (const uint32_t rank : collectives_.active_ranks()) {
-      if (rank == replace) return kNone;  // Done already.
+      if (rank == replace) return kNone;  // done already
     }
     return replace;
   }
@@ -118,7 +118,7 @@ class ElasticRank {
 
   void agree_on_step() { step_ = static_cast<uint64_t>(highest(static_cast<int64_t>(step_))); }
 
-  /// Repeats what was aborted.
+  /// Repeats the operation until it is not aborted.
   void until_done(const std::function<void()>& operation) {
     ++page_.begun;
     for (bool good = true;; good = false) {
@@ -145,7 +145,7 @@ class ElasticRank {
     return value;
   }
 
-  /// What rank `rank` brings to this step.
+  /// A rank's contribution to this step.
   int64_t brought_by(uint32_t rank) const { return static_cast<int64_t>(step_ * 16 + rank + 1); }
 
   int64_t sum_of(const std::vector<uint32_t>& ranks) const {
@@ -174,7 +174,7 @@ class ElasticRank {
       check(mine, "an aborted all_reduce has changed its input");
       const int64_t before = sum_of(collectives_.active_ranks());
       world_.all_reduce({values_.data(), {elements}}, ReduceOp::sum).wait();
-      // It may have been the last operation of its epoch, or the first one of the next.
+      // It may have been the last operation of its epoch, or the first of the next.
       const int64_t after = sum_of(collectives_.active_ranks());
       check(values_[0] == before ? before : after, "all_reduce is wrong");
     });
@@ -207,7 +207,7 @@ class ElasticRank {
   std::vector<int64_t> values_;
 };
 
-/// The processes, and what the test does to them.
+/// The processes, and the test's actions on them.
 class ElasticJob {
  public:
   using Change = std::function<void(CollectivesOptions&)>;
@@ -227,10 +227,10 @@ class ElasticJob {
     std::filesystem::remove_all(directory_);
   }
 
-  /// Called first of all in every process of the job.
+  /// `call` runs first in every process of the job.
   void on_start(std::function<void(uint32_t rank)> call) { on_start_ = std::move(call); }
   void start() { processes_ = std::make_unique<RankProcesses>(ranks_, start_); }
-  /// A new process for the slot of a rank that is gone, or for a new one.
+  /// Starts a process for the slot of a lost rank, or for a new slot.
   void start_newcomer(uint32_t rank) {
     newcomers_.push_back(
         std::make_unique<RankProcesses>(1, [this, rank](uint32_t) { begin(rank, true); }));
@@ -239,7 +239,7 @@ class ElasticJob {
   Diary& diary() { return *diary_.operator->(); }
   Page& page(uint32_t rank) { return diary_->pages.at(rank); }
   void signal(uint32_t rank, int number) { processes_->signal(rank, number); }
-  /// How many operations the rank has done.
+  /// Returns the number of operations that the rank has done.
   uint64_t done(uint32_t rank) { return page(rank).done; }
 
   void await_progress(const std::vector<uint32_t>& ranks, uint64_t operations = 8) {
@@ -306,12 +306,12 @@ class ElasticJob {
         page.blamed = error.facts.rank;
         std::string(error.what()).copy(page.words.data(), page.words.size() - 1);
         page.fate = Fate::timed_out;
-        // Who went at once might be blamed by others, for that.
+        // A rank that left at once might be blamed for it by others.
         await("the end", [this] { return diary_->stop.load(); });
       }
     } catch (const tokenyard::Fenced&) {
       page.fate = Fate::fenced;
-      // It may come back, under a new name.
+      // It may come back, under a new incarnation.
       const auto again = Collectives::join(options(rank));
       ElasticRank work(*again, diary());
       work.find_place_among_others();

@@ -1,4 +1,4 @@
-/// Calls as the public classes make them, short to write.
+/// Short forms of the calls that the public classes make.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Threads: callers at the wheel, passengers, the thread that drives what nobody waits for, and a
+// Threads: callers at the wheel, passengers, the thread that drives unattended operations, and a
 // control plane that ends epochs meanwhile.
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ Instant real_time() {
   return std::chrono::duration_cast<Instant>(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-/// Ranks with a driver each.
+/// Ranks with one progress thread each.
 class DrivenRanks {
  public:
   explicit DrivenRanks(uint32_t ranks, OnFailure on_failure = OnFailure::raise)
@@ -56,7 +56,7 @@ class DrivenRanks {
     progress_thread(slot).wait(outcome, std::nullopt);
   }
 
-  /// An epoch ends and nobody is lost.
+  /// Ends the epoch without losing anybody.
   void renew() {
     ++verdict_.next.epoch;
     std::map<GroupId, GroupProgress> groups;
@@ -130,7 +130,7 @@ TEST(ProgressThread, SeveralThreadsOfARankWait) {
   });
 }
 
-// Operations that an epoch's end takes back run again, however often.
+// Operations undone at the end of an epoch run again, however often.
 TEST(ProgressThread, EpochsMayEndWhileThreadsWait) {
   DrivenRanks ranks(3);
   std::atomic<bool> over = false;
@@ -162,7 +162,7 @@ TEST(ProgressThread, AWaitMayEndBeforeTheOperation) {
   ranks.wait(1, *other);
 }
 
-/// Is late to return from its sleep, as a thread is that the system runs later.
+/// Returns late from its sleep, as if the system ran the thread late.
 class LateTransport final : public Transport {
  public:
   LateTransport(MemoryNetwork& network, Slot self) : inner_(network, self) {}
@@ -191,7 +191,7 @@ class LateTransport final : public Transport {
   MemoryTransport inner_;
 };
 
-/// Rank 0 of two, and a barrier to which the other does not come.
+/// Rank 0 of two, and a barrier that the other rank does not reach.
 struct LateRank {
   MemoryNetwork network{16 << 10};
   RecordingControl control;
@@ -208,7 +208,7 @@ struct LateRank {
   void end() { engine.cancel(std::make_exception_ptr(Cancelled("the end"))); }
 };
 
-// Whoever stops it frees the transport next, which no waiting thread may still be in.
+// The caller of `stop` frees the transport next, so no waiting thread may still be in it.
 TEST(ProgressThread, StopsOnceNobodyIsInTheTransport) {
   LateRank rank;
   ProgressThread progress_thread(rank.engine, *rank.transport, {});
@@ -220,7 +220,7 @@ TEST(ProgressThread, StopsOnceNobodyIsInTheTransport) {
   waiter.join();
 }
 
-// As where a handler of Ctrl-C closes what its own thread waits in.
+// As when a handler of Ctrl-C closes the transport in which its own thread waits.
 TEST(ProgressThread, MayBeStoppedByWhoeverIsInterruptedAtTheWheel) {
   LateRank rank;
   std::function<void()> interrupt = [] {};

@@ -1,4 +1,4 @@
-// Ranks are lost, stop, or take too long. The control plane does what the test says.
+// Ranks are lost, stop, or take too long. The test plays the control plane.
 
 #include <gmock/gmock.h>
 
@@ -19,7 +19,7 @@ std::vector<float> counted(size_t elements, float first) {
   return values;
 }
 
-/// An all_reduce of all ranks but some, and what they had before it.
+/// An all_reduce of all ranks but some, and their arrays before it.
 struct Attempted {
   std::vector<std::vector<float>> values, before;
   Operations operations;
@@ -35,7 +35,7 @@ struct Attempted {
   }
 };
 
-/// The sum over `ranks` of what they had.
+/// The sum over `ranks` of their arrays before.
 std::vector<float> sum_of(const Attempted& attempted, const std::vector<Slot>& ranks) {
   std::vector<float> sum(attempted.before[ranks[0]].size(), 0);
   for (const Slot rank : ranks) {
@@ -50,8 +50,8 @@ class Losses : public ::testing::TestWithParam<std::tuple<Algorithm, size_t>> {
   size_t elements() const { return std::get<1>(GetParam()); }
 };
 
-// A rank is lost after any number of rounds. Either all survivors have done it, or none has and
-// their arrays are as they were.
+// A rank is lost after any number of rounds. Either all survivors have done the operation, or none
+// has and their arrays are unchanged.
 TEST_P(Losses, AllOrNothingWheneverARankIsLost) {
   int committed = 0, aborted = 0;
   for (int rounds = 0; rounds < 60; rounds += 1 + rounds / 12) {
@@ -76,7 +76,7 @@ TEST_P(Losses, AllOrNothingWheneverARankIsLost) {
         EXPECT_EQ(error->sequence, 1u);
         ASSERT_EQ(attempted.values[rank], attempted.before[rank]) << rounds;
       }
-      // What is called before a repair fails, alike on all.
+      // Calls before a repair fail, alike on all ranks.
       const auto later = world.start(rank, barrier_call());
       EXPECT_TRUE(failure_of<OperationAborted>(*later));
       world.engine(rank).repair(world.epoch());
@@ -121,7 +121,7 @@ TEST_P(Losses, RetryWaitsForAReplacement) {
     EXPECT_EQ(attempted.operations[0]->done(), done);
     world.install(world.agree({}, {{2, 7}}));
     if (!done) {
-      // The new process begins where the others are.
+      // The new process begins with the others' state.
       std::vector<float> mine = attempted.before[2];
       const auto operation =
           world.start(2, all_reduce_call(array_of(mine), ReduceOp::sum, algorithm()));
@@ -135,7 +135,7 @@ TEST_P(Losses, RetryWaitsForAReplacement) {
   }
 }
 
-// One rank is awaited, and when it comes back another has gone and come back in the same moment.
+// One rank is awaited; in the moment it returns, another one is lost and replaced.
 TEST_P(Losses, RetryGoesOnWhenTheLastOfThemIsReplacedAsItIsLost) {
   EngineWorld world({.ranks = 3, .on_failure = OnFailure::retry});
   Attempted attempted(world, {0, 1}, elements(), algorithm());
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, Losses,
                                   std::to_string(std::get<1>(info.param));
                          });
 
-/// For not having begun the first operation of all.
+/// Rank 2 has not begun the first operation.
 const std::set<TimeoutReport> rank_2_reported = {{.slot = 2, .group = 0, .sequence = 1}};
 
 TEST(EngineFailure, AGroupThatLostNobodyGoesOnByItself) {
@@ -185,7 +185,7 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   Attempted attempted(world, {0, 1, 3}, 5000);
   world.poll(10);
   world.pass(200ms);
-  world.poll(10);  // they say that they are here
+  world.poll(10);  // they announce that they have begun
   world.pass(10s);
   world.poll(3);
   for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
@@ -202,7 +202,7 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
     EXPECT_EQ(attempted.values[rank], attempted.before[rank]);
   }
-  // The one who comes late hears the same, and when all have asked for it, all is well.
+  // The late rank gets the same error; once all have asked to recover, all is well.
   std::vector<float> late = counted(5000, 1);
   const auto operation = world.start(2, all_reduce_call(array_of(late)));
   world.poll(20);
@@ -234,8 +234,8 @@ TEST(EngineFailure, AnAccusationNamesItsOperation) {
   EXPECT_EQ(world.control(1).timeout_reports, expected);
 }
 
-// It had what was left of the time, which was nothing: the first to begin again blamed the others,
-// who were put out in their turn.
+// It once had only the time left, which was none: the first rank to begin again blamed the others,
+// which were evicted in turn.
 TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
   EngineWorld world({.ranks = 3, .on_failure = OnFailure::exclude});
   Attempted attempted(world, {0, 1}, 5000);
@@ -271,8 +271,8 @@ struct LastComesLate {
   }
 };
 
-// They were blamed in its place: each by the one that waited for its part of what could only be
-// done since the last had come.
+// They were once blamed in its place: each by the rank that waited for its part of work that could
+// begin only once the last rank had come.
 TEST(EngineFailure, WhoWaitsWithTheOthersIsNotBlamedWhenTheLastHasJustCome) {
   LastComesLate scene;
   EngineWorld& world = scene.world;
@@ -302,7 +302,7 @@ TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
   world.poll(3);
   world.install(world.agree({}));
   EXPECT_TRUE(failure_of<PeerTimeout>(*attempted.operations[0]));
-  // Rank 2 has called nothing, and nobody has told it.
+  // Rank 2 has called nothing, and has heard of nothing.
   Verdict verdict = world.agree({});
   verdict.recovers = true;
   world.install(verdict);
@@ -311,7 +311,7 @@ TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
   for (Slot rank = 0; rank < 3; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2}));
 }
 
-// So what fails it then is new, and may be told in that epoch.
+// So a later failure is new, and may be reported in that epoch.
 TEST(EngineFailure, WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends) {
   EngineWorld world({.ranks = 3});
   Attempted attempted(world, {0, 1}, 5000);
@@ -330,7 +330,7 @@ TEST(EngineFailure, WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends) {
     EXPECT_TRUE(failure_of<PeerTimeout>(*operation));
 }
 
-// All have put it behind them, so its caller must not wait for them to do so again.
+// All have put the failure behind them, so its caller must not wait for them to do so again.
 TEST(EngineFailure, WhatLacksItsRootWhereAnEpochMendsFailsForTheEpochBefore) {
   EngineWorld world({.ranks = 3});
   std::vector<float> values(10);

@@ -1,5 +1,5 @@
-// Deliberate bugs of the engine and of those around it, one at a time: the simulator must notice
-// each within several hundred seeds.
+// Deliberate bugs of the engine and of the parts around it, one at a time: the simulator must
+// notice each within several hundred seeds.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 800;
 
-/// What the first seed says that shows the bug; empty if none of them does.
+/// Returns the failure of the first seed that reveals the bug; empty if none does.
 std::string caught(EngineMutations mutations) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simulation::Trace trace;

@@ -71,7 +71,7 @@ TEST(Engine, CallsThatDifferFailOnAllRanks) {
         EXPECT_THAT(error->what(), ::testing::HasSubstr("operation 1 of group \"world\""));
       }
       for (const auto& mine : values) EXPECT_EQ(mine, std::vector<float>(elements, 1));
-      // And the group goes on.
+      // The group goes on.
       Operations next;
       for (Slot slot = 0; slot < ranks; ++slot) {
         next.push_back(world.start(slot, all_reduce_call(array_of(values[slot]))));
@@ -82,8 +82,8 @@ TEST(Engine, CallsThatDifferFailOnAllRanks) {
   }
 }
 
-/// Ranks are polled in an order that a seed draws, over rings that are soon full: some are done
-/// with an operation, and hear the next one refused, while others are in the midst of it.
+/// Ranks are polled in an order drawn from a seed, over rings that fill soon: some have finished an
+/// operation and hear the next one refused, while others are in the middle of it.
 class Refusals : public ::testing::TestWithParam<Places> {};
 TEST_P(Refusals, DoNotReachIntoTheOperationBefore) {
   constexpr uint32_t ranks = 4;
@@ -145,7 +145,7 @@ TEST(Engine, LengthsThatDifferAreNamed) {
       "1, got all_reduce(sum, float32[3]) on rank 0");
 }
 
-// Whoever drives an engine sleeps when nothing moves, and a large frame is many steps on its way.
+// A polling thread sleeps when nothing moves, and a large frame takes many steps.
 TEST(Engine, SaysThatAFrameMovesBeforeAllOfItIsThere) {
   EngineWorld world({.ranks = 2, .ring_bytes = 4 << 10, .chunk_bytes = 64 << 10});
   std::vector<float> root(16 << 10, 1), other(16 << 10, 0);

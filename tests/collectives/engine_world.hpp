@@ -1,5 +1,4 @@
-/// Engines of several ranks in one thread, polled in turns, with a control plane that does what the
-/// test says.
+/// Engines of several ranks in one thread, polled in turns, with a scripted control plane.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -72,7 +71,7 @@ class EngineWorld {
     return engine(slot).start(group, std::move(call), timeout);
   }
 
-  /// Polls every rank that is neither stopped nor killed, so many rounds or until all is done.
+  /// Polls every rank that is neither stopped nor killed, `rounds` times or until all is done.
   void poll(int rounds) {
     for (int round = 0; round < rounds; ++round) {
       now_ += 1us;
@@ -97,7 +96,7 @@ class EngineWorld {
   void stop(Slot slot) { stopped_.insert(slot); }
   void wake(Slot slot) { stopped_.erase(slot); }
 
-  /// What members that have not been lost agree on.
+  /// Returns the verdict that the members not in `lost` agree on.
   Verdict agree(const std::vector<Slot>& lost, const std::vector<Member>& newcomers = {}) {
     Verdict verdict = {.next = {.epoch = ++epoch_, .slots = options_.ranks}, .lost = lost};
     for (const Slot slot : lost) stopped_.insert(slot);
@@ -152,7 +151,7 @@ class EngineWorld {
   Instant now_ = 0s;
 };
 
-/// The type of what an operation failed with; null if it went well.
+/// Returns an operation's error, which must be an `Error`; null if it succeeded.
 template <typename Error>
 std::shared_ptr<Error> failure_of(const Outcome& outcome) {
   try {

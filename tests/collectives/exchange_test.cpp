@@ -1,4 +1,4 @@
-// Two ranks that exchange what they have, each putting what it gets in the place of what it sends.
+// Two ranks exchange arrays, each receiving into the memory from which it sends.
 
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ FrameProtocol talk_over(uint32_t self, std::shared_ptr<MemoryPipe> out,
                        [=](uint32_t) { return std::make_shared<MemoryChannel>(out, in, over); });
 }
 
-// One way has little room, the other one much: what arrives is there long before that in whose
-// place it goes has been taken.
+// One direction has little room, the other much: bytes arrive long before the bytes in their place
+// have been sent.
 TEST(Exchange, TakesNothingWhosePlaceIsNotOutYet) {
   for (const size_t room : {size_t{7}, size_t{100}, size_t{1000}}) {
     for (const size_t granule : {size_t{1}, size_t{4}, size_t{16}}) {
@@ -54,8 +54,8 @@ TEST(Exchange, TakesNothingWhosePlaceIsNotOutYet) {
   }
 }
 
-// Both ranks add by themselves, in pieces of other lengths: where bits depend on which part comes
-// first, as of two NaNs or of zeros, they must not depend on who adds.
+// Both ranks add by themselves, in pieces of different lengths. Where the bits depend on which
+// operand comes first, as for two NaNs or zeros, they must not depend on the rank that adds.
 TEST(Exchange, GivesTheSameBitsForNanAndZero) {
   constexpr size_t elements = 40'003;
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max}) {
@@ -66,7 +66,7 @@ TEST(Exchange, GivesTheSameBitsForNanAndZero) {
         std::vector<std::vector<uint64_t>> values(2, std::vector<uint64_t>(elements));
         for (auto& mine : values) {
           for (uint64_t& value : mine) value = random() % 2 == 0 ? ~random() | 0x7ff8ull << 48 : 0;
-          // Halves of such numbers are NaNs of the short types, too; and zeros have signs.
+          // Halves of such numbers are NaNs of the short types too; and zeros have signs.
           for (size_t i = 0; i < elements; i += 3) mine[i] = random() % 2 << 63;
         }
         std::vector<std::shared_ptr<Operation>> operations;

@@ -1,4 +1,4 @@
-// Groups that their ranks close, each in its own time, while ranks die at any step; and names that
+// Groups whose ranks close them, each in its own time, while ranks die at any step; and names that
 // are used again.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ class Groups {
     std::iota(identity.slots.begin(), identity.slots.end(), 0);
     return world.engine(slot).found_group(identity, 10s);
   }
-  /// The group's number, on every one of `slots`.
+  /// Founds the group and returns its id, the same on all of `slots`.
   GroupId found_on(const std::vector<Slot>& slots, const std::string& name = "a") {
     std::vector<std::shared_ptr<Founding>> foundings;
     std::vector<std::shared_ptr<Operation>> barriers;
@@ -47,7 +47,7 @@ class Groups {
   void close(GroupId group, const std::vector<Slot>& slots) {
     for (const Slot slot : slots) world.engine(slot).close_group(group);
   }
-  /// Until only the world is left there.
+  /// Waits until only the world is left on these ranks.
   void expect_forgotten(const std::vector<Slot>& slots) {
     for (int round = 0; round < 2000; ++round) {
       bool all = true;
@@ -110,7 +110,7 @@ TEST(GroupClosing, CallsOfWhoHasNotClosedItAreRefused) {
   std::vector<std::shared_ptr<Operation>> barriers;
   for (const Slot slot : {1u, 2u}) barriers.push_back(groups.world.start(slot, barrier_call(), id));
   for (int step = 0; step < 100; ++step) {
-    groups.world.pass(10ms);  // Whoever waits for long looks at all the others.
+    groups.world.pass(10ms);  // a rank that waits for long looks at all others
     groups.world.poll(10);
   }
   for (const auto& barrier : barriers) {
@@ -149,7 +149,7 @@ TEST(GroupClosing, AFoundingGoesOnInTheNextEpoch) {
   Groups groups({.ranks = 4, .on_failure = OnFailure::exclude});
   const auto first = groups.found(0), second = groups.found(1);
   groups.world.poll(50);
-  groups.world.install(groups.world.agree({3}));  // Ranks 2 and 3 had not come to it.
+  groups.world.install(groups.world.agree({3}));  // ranks 2 and 3 had not come to it
   const auto third = groups.found(2);
   groups.world.run({first->barrier, second->barrier, third->barrier});
   EXPECT_EQ(error_text(*third->barrier), "");
@@ -157,7 +157,8 @@ TEST(GroupClosing, AFoundingGoesOnInTheNextEpoch) {
   EXPECT_EQ(second->id, third->id);
 }
 
-// Who had begun counted the groups of the epoch before, and never met who began in this one.
+// A rank that had begun counted the groups of the old epoch, and never met one that began in the
+// new.
 TEST(GroupClosing, AFoundingThatGoesOnCountsAnew) {
   Groups groups({.ranks = 3, .on_failure = OnFailure::exclude});
   for (int before = 0; before < 2; ++before) {
@@ -175,7 +176,7 @@ TEST(GroupClosing, AFoundingThatWasInterruptedIsTheSameWhenItsCallerComesBack) {
   Groups groups({.ranks = 2});
   const auto interrupted = groups.found(0);
   groups.world.poll(10);
-  groups.world.engine(0).end_founding(interrupted);  // Ctrl-C.
+  groups.world.engine(0).end_founding(interrupted);  // Ctrl-C
   groups.found_on({0, 1});
 }
 
@@ -206,18 +207,18 @@ TEST(GroupClosing, ANewcomerEntersWhatTheOthersHaveOpen) {
   std::vector<std::shared_ptr<Operation>> barriers;
   for (const Slot slot : kThree) barriers.push_back(groups.world.start(slot, barrier_call(), open));
   groups.world.run(barriers);
-  // What they have closed, all found anew.
+  // All ranks can found anew the groups that they have closed.
   EXPECT_NE(groups.found_on(kThree, "closed"), closed);
 }
 
-/// What came of a death while a group was being closed.
+/// The result of a death while a group was being closed.
 struct Death {
   bool too_late = false;  ///< all had forgotten the group before
-  std::string wrong;      ///< what survivors do not agree on; empty: they do
+  std::string wrong;      ///< the survivors' disagreement; empty: none
 };
 
-/// Rank 3 dies so many polls after an all_reduce has begun, whose callers close their group at
-/// once. Rank `late` is polled less often than the others, or no more.
+/// Rank 3 dies some polls after the start of an all_reduce whose callers close their group at once.
+/// Rank `late` is polled less often than the others, or no longer.
 Death close_and_die(int polls, OnFailure on_failure, Slot late, int stopped_after,
                     EngineMutant mutant) {
   Groups groups({.ranks = 4, .on_failure = on_failure, .mutant = mutant});
@@ -253,7 +254,7 @@ Death close_and_die(int polls, OnFailure on_failure, Slot late, int stopped_afte
   return death;
 }
 
-/// At every step, with every rank late. What was wrong first.
+/// Tries every step with every rank late. Returns the first disagreement.
 std::string wrong_at_any_step(EngineMutant mutant) {
   for (const OnFailure policy : {OnFailure::raise, OnFailure::exclude}) {
     for (const Slot late : kFour) {

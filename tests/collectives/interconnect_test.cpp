@@ -1,4 +1,4 @@
-// What ranks do by way of a plug-in, from the public classes on.
+// Ranks use a plug-in, tested through the public classes.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-/// One rank's life in a job in which one rank dies at a chosen moment: a few steps of one kind of
-/// operation, each done again until it has happened.
+/// One rank's program in a job in which one rank dies at a chosen moment: a few steps of one kind
+/// of operation, each repeated until it is done.
 #pragma once
 
 #include <csignal>
@@ -13,7 +13,7 @@ namespace tokenyard::collectives {
 
 enum class Moment { before, in, after };
 
-/// Kinds of operations with a result for all, then of messages.
+/// Kinds with a result for all ranks first, then messages.
 inline constexpr uint32_t kCollectiveKinds = 12, kSweptKinds = 14;
 
 inline std::string name_of_swept(uint32_t kind) {
@@ -37,7 +37,7 @@ inline std::string name_of_swept(uint32_t kind) {
 struct KilledRankCase {
   uint32_t kind = 0, ranks = 0, victim = 0;
   Moment moment = Moment::before;
-  uint32_t draw = 0;  ///< sizes and short waits follow from it
+  uint32_t draw = 0;  ///< determines sizes and short waits
 };
 
 inline std::string name_of(const KilledRankCase& which) {
@@ -57,8 +57,8 @@ class SweptRank {
 
   SweptRank(KilledRankCase which, uint32_t rank, Page& page)
       : which_(which), rank_(rank), page_(page) {
-    // The last are lent where they go to one rank as a whole. A death between 3 moments meets
-    // all 4.
+    // The last use single-copy transfers if one rank gets them whole. A death between 3 moments
+    // meets all 4.
     const size_t lengths[] = {1, 300, 30000, 150000};
     elements_ = lengths[which.draw % 4];
   }
@@ -90,7 +90,7 @@ class SweptRank {
     die();
   }
 
-  /// Until it has happened. What it does begins anew each time.
+  /// Repeats `attempt`, each time from the beginning, until it is done.
   template <class Attempt>
   void until_done(Attempt attempt) {
     for (bool published = false;; published = true) {
@@ -134,7 +134,7 @@ class SweptRank {
         testing::promise(call.touched() == 0, "an aborted operation has changed its input");
         throw;
       }
-      // It may have been the last operation of its epoch, or the first one of the next; and who has
+      // It may have been the last operation of its epoch, or the first of the next; a rank that has
       // done its last one leaves.
       const bool right = call.wrong(view_of(slots)) == 0 || call.wrong(view_of(active)) == 0 ||
                          call.wrong(view_of(collectives_->active_ranks())) == 0;
@@ -142,7 +142,7 @@ class SweptRank {
     });
   }
 
-  /// Messages to others and from them, then a barrier that tells everybody of the loss.
+  /// Sends messages to others and receives theirs; then a barrier tells all ranks of the loss.
   void talk() {
     const bool batched = which_.kind == kCollectiveKinds + 1;
     std::set<uint32_t> to, from;
@@ -169,7 +169,7 @@ class SweptRank {
       testing::promise(received[peer] == expected, "a message has come that was not sent");
     }
     until_done([&] { world.barrier().wait(); });
-    // How far messages were when the rank died is between it and its partners.
+    // Only the dead rank and its partners know how far its messages were.
     page_.aborts_at_death = 1;
   }
   int64_t said(uint32_t by, uint32_t to) const { return step_ * 100 + by * 10 + to; }

@@ -1,6 +1,6 @@
 /// A rank dies by SIGKILL before, in or after an operation: every kind of operation, every rank of
-/// 2, 3 or 4 real processes. All survivors must have done the operation or none, with its inputs as
-/// they were, and go on. CI runs a share that its seed draws; all of it:
+/// 2, 3 or 4 real processes. Either all survivors have done the operation or none, with unchanged
+/// inputs, and they go on. CI runs a share drawn from its seed; to run all:
 ///
 ///     collectives_test --gtest_filter='KilledRankSweep.*' --gtest_also_run_disabled_tests
 #include <gtest/gtest.h>
@@ -16,10 +16,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What the cases of one kind have shown.
+/// Results of the cases of one kind.
 struct Tally {
   uint32_t cases = 0, aborted = 0;
-  double told_ms = 0, went_on_ms = 0;  ///< at most, since the death
+  double told_ms = 0, went_on_ms = 0;  ///< maximum time since the death
 };
 
 void run_case(const KilledRankCase& which, Tally& tally) {
@@ -49,7 +49,7 @@ void run_case(const KilledRankCase& which, Tally& tally) {
   tally.aborted += *aborts > 0;
 }
 
-/// Every `stride`-th case, from `first`. A stride without a factor of 3 meets all moments.
+/// Runs every `stride`-th case, from `first`. A stride that is no multiple of 3 meets all moments.
 void sweep(uint32_t stride, uint32_t first) {
   Tally all;
   for (uint32_t kind = 0; kind < kSweptKinds; ++kind) {

@@ -1,6 +1,6 @@
-// Results larger than twice a core's cache are written past the caches, in whole lines: a way of
-// its own, with beginnings and ends that lie within a line. Ranks write unequal amounts, so that
-// some go that way and others do not.
+// Results larger than twice a core's cache bypass the caches, in whole lines: a code path of its
+// own, with beginnings and ends inside a line. Ranks write unequal amounts, so that some take that
+// path and others do not.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@ namespace {
 
 using Values = std::vector<float>;
 
-/// Whole numbers small enough that sums of them are exact, and no two ranks' alike.
+/// Integers small enough for exact sums, different on each rank.
 Values values_of(uint32_t rank, size_t elements) {
   Values values(elements);
   for (size_t i = 0; i < elements; ++i) values[i] = static_cast<float>((i * 13 + rank * 101) % 997);
   return values;
 }
 
-/// An array of a rank's own that begins one element into a line.
+/// A rank's array, which begins one element into a line.
 struct Shifted {
   Values memory;
   explicit Shifted(Values values) : memory(std::move(values)) { memory.insert(memory.begin(), -1); }
@@ -34,7 +34,7 @@ struct Shifted {
 class LargeResults : public ::testing::TestWithParam<uint32_t> {
  protected:
   uint32_t ranks() const { return GetParam(); }
-  /// Elements of a rank's part: 3 MiB and odd; the last rank's is a tenth of that.
+  /// Elements of a rank's part: 3 MiB and a little; a tenth of that on the last rank.
   size_t part_of_rank(uint32_t rank) const {
     return (rank + 1 == ranks() ? size_t{78'643} : size_t{786'432}) + 5 + rank;
   }
@@ -79,7 +79,7 @@ TEST_P(LargeResults, AreGathered) {
 }
 
 TEST_P(LargeResults, AreExchanged) {
-  // Each rank sends rank r as much as r's part is long, and so gets that often.
+  // Each rank sends rank r a part of r's length, and so receives its own length from each.
   std::vector<std::vector<Shifted>> in(ranks()), out(ranks());
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     for (uint32_t other = 0; other < ranks(); ++other) {

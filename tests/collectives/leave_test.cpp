@@ -1,4 +1,5 @@
-// Who leaves takes care of the messages it has sent: they arrive, or it is told that they do not.
+// A leaving rank takes care of the messages it has sent: they arrive, or it is told that they do
+// not.
 #include <gmock/gmock.h>
 
 #include <latch>
@@ -11,8 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Two ranks of this process. The second does nothing, and so looks at nothing, until the first has
-/// gone.
+/// Two ranks of this process. The second polls nothing until the first has left.
 void one_goes_then_the_other(const std::function<void(std::unique_ptr<Collectives>)>& goes,
                              const std::function<void(Collectives&)>& stays,
                              std::chrono::nanoseconds timeout = 10s) {
@@ -54,7 +54,7 @@ void expect_messages(Collectives& at, size_t elements) {
 }
 
 TEST(Collectives, DeliverWhatTheyHaveSentBeforeTheyLeave) {
-  constexpr size_t elements = 2000;  // 20 of them are more than a ring holds at once.
+  constexpr size_t elements = 2000;  // 20 of them exceed a ring
   for (const bool by_leave : {true, false}) {
     one_goes_then_the_other(
         [&](std::unique_ptr<Collectives> goes) {

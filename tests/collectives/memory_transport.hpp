@@ -81,7 +81,7 @@ class MemoryChannel final : public Channel {
   uint64_t sent_ = 0;
 };
 
-/// What connects the ranks.
+/// The network that connects the ranks.
 class MemoryNetwork {
  public:
   explicit MemoryNetwork(size_t capacity) : capacity_(capacity) {}
@@ -92,7 +92,7 @@ class MemoryNetwork {
     if (!pipe) pipe = std::make_shared<MemoryPipe>(capacity_);
     return pipe;
   }
-  std::map<Slot, uint64_t> hosts;  ///< all 0 unless told
+  std::map<Slot, uint64_t> hosts;  ///< all 0 unless set
 
  private:
   const size_t capacity_;
@@ -129,7 +129,7 @@ class MemoryTransport final : public Transport {
   void poll() override {}
   void prepare_to_sleep() override {}
   void sleep(std::chrono::nanoseconds at_most) override {
-    // Nobody rings: it looks again after a millisecond.
+    // No peer rings: looks again after a millisecond.
     std::unique_lock lock(mutex_);
     const auto nap = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds(1));
     awake_.wait_for(lock, nap, [&] { return woken_; });

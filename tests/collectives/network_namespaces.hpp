@@ -1,5 +1,5 @@
 /// Hosts on one machine: network namespaces, joined by a bridge in one of their own. Cables can be
-/// cut, also for one direction.
+/// cut, also in one direction.
 #pragma once
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace tokenyard::collectives {
 
 class NetworkNamespaces {
  public:
-  /// Throws where the kernel, or this process's rights, do not allow it.
+  /// Throws if the kernel, or this process's rights, do not allow it.
   explicit NetworkNamespaces(uint32_t hosts) : hosts_(hosts) {
     try {
       ip(fmt::format("netns add {}", hub()));
@@ -36,7 +36,7 @@ class NetworkNamespaces {
 
   static std::string address(uint32_t host) { return fmt::format("10.77.0.{}", host + 1); }
 
-  /// Moves the calling process there. It has one thread.
+  /// Moves the calling process, which must have one thread, to that host.
   void enter(uint32_t host) const {
     const FileDescriptor place(
         open(("/var/run/netns/" + name(host)).c_str(), O_RDONLY | O_CLOEXEC));
@@ -45,7 +45,7 @@ class NetworkNamespaces {
 
   void cut(uint32_t host) { in(hub(), fmt::format("link set port{} down", host)); }
   void recover(uint32_t host) { in(hub(), fmt::format("link set port{} up", host)); }
-  /// What `from` sends to `to` goes to a card that nobody has.
+  /// Sends packets from `from` to `to` to a network card that does not exist.
   void cut_one_way(uint32_t from, uint32_t to) {
     in(name(from),
        fmt::format("neigh replace {} lladdr 02:00:00:00:00:77 dev eth nud permanent", address(to)));

@@ -1,5 +1,5 @@
-/// Networks that are cut between real processes, each on a host of its own as far as its network
-/// goes. Nothing tells of a cut but silence. The smaller part never goes on alone.
+/// Networks that are cut between real processes, each on a host with its own network. Only silence
+/// reveals a cut. The smaller part never goes on alone.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -44,7 +44,7 @@ class Partition : public ::testing::Test {
     fmt::print("a cut (silence 1 s): all went on after {:.1f} ms\n",
                static_cast<double>(now_ns() - since) / 1e6);
     job_->await_progress({0, 1});
-    // Those that had been in flight may have been completed.
+    // Operations in flight may have been completed.
     EXPECT_LE(job_->done(2), done + 2);
   }
   void expect_rank_2_to_come_back() {

@@ -121,7 +121,7 @@ TEST_P(Messages, ArriveOnceAcrossEpochs) {
     run(world, outcomes);
     for (const auto& outcome : outcomes) ASSERT_EQ(error_text(*outcome), "");
     for (int index = 0; index < 6; ++index) ASSERT_EQ(got[index], values[index]) << rounds;
-    // And nothing is left over.
+    // Nothing is left over.
     std::vector<float> more(GetParam());
     const auto extra = world.engine(1).receive(0, into(more), 0, 1, 1s);
     world.poll(100);
@@ -179,7 +179,7 @@ TEST(PointToPoint, DeadlinesAreKept) {
   world.poll(1);
   EXPECT_EQ(failure_of<PeerTimeout>(*receive)->facts.rank, 0u);
   EXPECT_EQ(failure_of<PeerTimeout>(*send)->facts.rank, 1u);
-  // What was withdrawn is not received by the next.
+  // A withdrawn message is not received by the next receive.
   const auto again = world.engine(1).receive(0, into(got), 0, 2, 1s);
   world.poll(20);
   EXPECT_FALSE(again->done());
@@ -188,7 +188,7 @@ TEST(PointToPoint, DeadlinesAreKept) {
   EXPECT_EQ(got, values);
 }
 
-// The sender was told that it had been received, and nobody had it.
+// The sender was once told that the message had been received, but nobody had it.
 TEST(PointToPoint, AReceiveThatEndsInTheMiddleOfAMessageLeavesItToTheNext) {
   EngineWorld world({.ranks = 2, .ring_bytes = 3001});
   const std::vector<float> first = counted(5000, 0), second = counted(5000, 7);
@@ -235,7 +235,7 @@ TEST(MessagesAcrossEpochs, TheWordForAMessageMayBeLostWithItsEpoch) {
   std::vector<float> got(values.size());
   const auto send = world.engine(0).send(0, sent(values), 1, 5, 10s);
   const auto receive = world.engine(1).receive(0, into(got), 0, 5, 10s);
-  // The receiver has it and says so; the sender looks no more in this epoch.
+  // The receiver has the message and acknowledges it; the sender polls no more in this epoch.
   while (!receive->done()) {
     world.engine(1).poll(true);
     if (!receive->done()) world.engine(0).poll(true);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 150;
 
-/// What the first seed says that shows the bug; empty if none of them does.
+/// Returns the failure of the first seed that reveals the bug; empty if none does.
 std::string caught(const DrillMutations& mutations) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simulation::Trace trace;
@@ -27,14 +27,14 @@ TEST(RecoveryMutants, NothingIsCaughtWithoutOne) {
   EXPECT_EQ(caught({}), "");
 }
 
-// What the documentation had: whoever comes when nobody is missing any more calls nothing.
+// Once documented: a rank that comes when nobody is missing any more calls nothing.
 TEST(RecoveryMutants, ReplacingOnlyThoseWhoAreMissingIsCaught) {
   const std::string how = caught({.ways = {GoesOnBy::replace_missing}});
   EXPECT_NE(how, "");
   fmt::print("{}\n", how);
 }
 
-// A call that comes late lets a second spare take the place of the first, which lives.
+// A late call lets a second spare take the slot of the first, which lives.
 TEST(RecoveryMutants, AWishThatComesLateIsCaught) {
   const std::string how = caught({.protocol = membership::Mutant::wishes_never_late});
   EXPECT_NE(how, "");

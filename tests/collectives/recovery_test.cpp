@@ -1,5 +1,5 @@
-// Calls that go on after a failure, on engines whose control plane does what the test says: each
-// asks for a state, and ends whoever has brought it about, and whenever.
+// Calls that go on after a failure, on engines with a scripted control plane. Each asks for a
+// state, and ends whichever call has brought it about, and whenever.
 
 #include "collectives/engine/recovery.hpp"
 
@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// A world, and what each rank calls.
+/// A world, and the recovery calls of each rank.
 struct Recovering : EngineWorld {
   explicit Recovering(uint32_t ranks) : EngineWorld({.ranks = ranks}) {
     for (Slot slot = 0; slot < ranks; ++slot) {
@@ -26,7 +26,7 @@ struct Recovering : EngineWorld {
   Recovery& of(Slot slot) { return *recoveries.at(slot); }
   void lose(const std::vector<Slot>& slots) { install(agree(slots)); }
   void let_in(const std::vector<Member>& newcomers) { install(agree({}, newcomers)); }
-  /// What an operation that the rank calls now fails with at once; empty if it is under way.
+  /// Returns the lost ranks with which a call fails at once; empty if it is under way.
   std::vector<uint32_t> lost_to(Slot slot) {
     const auto error = failure_of<OperationAborted>(*start(slot, barrier_call()));
     return error ? error->lost : std::vector<uint32_t>{};
@@ -46,7 +46,7 @@ TEST(Recovery, AReplacementThatHasComeBeforeTheCallCounts) {
 
   EXPECT_THAT(world.lost_to(2), ElementsAre(1u));
   EXPECT_TRUE(world.of(2).replace(1)->advance());
-  EXPECT_TRUE(world.of(2).replace(1)->advance());  // The place is held, whoever asks how often.
+  EXPECT_TRUE(world.of(2).replace(1)->advance());  // the slot is held, whoever asks how often
   EXPECT_THAT(world.control(2).admitted, IsEmpty());
   EXPECT_THAT(world.lost_to(2), IsEmpty());
 }
@@ -79,7 +79,7 @@ TEST(Recovery, EachOfTwoLossesIsForgottenWithItsOwnReplacement) {
   world.let_in({{1, 2}});
   EXPECT_TRUE(first->advance());
   EXPECT_THAT(world.lost_to(0), IsEmpty());
-  for (const Slot slot : {1u, 2u}) {  // In the other order, when both have come.
+  for (const Slot slot : {1u, 2u}) {  // in the other order, when both have come
     EXPECT_TRUE(world.of(4).replace(slot)->advance());
   }
   EXPECT_THAT(world.lost_to(4), IsEmpty());
@@ -117,7 +117,7 @@ TEST(Recovery, RecoverGoesOnWithThoseWhoAreThere) {
   world.let_in({{1, 2}});
   EXPECT_TRUE(waits->advance());
   EXPECT_THAT(world.lost_to(2), IsEmpty());
-  EXPECT_TRUE(world.of(2).recover(true)->advance());  // With nothing to recover from.
+  EXPECT_TRUE(world.of(2).recover(true)->advance());  // with nothing to recover from
 }
 
 TEST(Recovery, AfterADeadlineRecoverWaitsForEverybody) {
@@ -153,7 +153,7 @@ TEST(Recovery, RanksThatAreLostMeanwhileEndTheWaitForEverybody) {
   ASSERT_TRUE(failure_of<PeerTimeout>(*late));
   const auto call = world.of(0).recover(false);
   EXPECT_FALSE(call->advance());
-  world.lose({3});  // All are told of that, so nobody has to be waited for.
+  world.lose({3});  // all know of that loss, so nobody has to be waited for
   EXPECT_TRUE(call->advance());
   EXPECT_FALSE(world.control(0).recovers);
   EXPECT_EQ(error_text(*world.start(0, barrier_call())), "");
@@ -173,7 +173,7 @@ TEST(Recovery, GrowCountsFromTheCallsBefore) {
   const auto first = world.of(0).grow(1, 6);
   EXPECT_FALSE(first->advance());
   EXPECT_THAT(world.control(0).admitted, ElementsAre(3u));
-  grow(world, 4);  // Another rank's calls have let in both already.
+  grow(world, 4);  // another rank's calls have let in both already
   EXPECT_TRUE(first->advance());
   for (const Slot slot : {0u, 1u}) {
     if (slot == 1) {

@@ -32,7 +32,7 @@ TEST(ShortFloat, EveryFloat16SurvivesTheWayThere) {
   }
 }
 
-/// The nearest one, of two the even one, by trying both neighbours.
+/// Rounds to the nearest, ties to even, by trying both neighbours.
 template <typename Short>
 void expect_nearest(float value) {
   const Short rounded = Short::rounded(value);

@@ -1,4 +1,4 @@
-/// Tightens a limit of this process as long as it lives.
+/// Tightens a limit of this process for its own lifetime.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class ResourceLimit {
   rlimit before_{};
 };
 
-/// The limit on descriptors under which no new one can be had.
+/// Returns the limit on descriptors under which no new one can be opened.
 inline rlim_t no_more_descriptors() {
   const int lowest_free = dup(0);
   close(lowest_free);

@@ -119,7 +119,7 @@ TEST(Segment, LeavesNothingBehind) {
     EXPECT_NE(moved.ring(End::initiator).memory, nullptr);
   }
   EXPECT_EQ(count("/proc/self/fd"), descriptors_before);
-  EXPECT_LE(mappings(), mappings_before + 1);  // malloc may have grown.
+  EXPECT_LE(mappings(), mappings_before + 1);  // malloc may have grown
 }
 
 /// A tree of control groups, as the kernel would show it.

@@ -1,4 +1,4 @@
-/// What the system refuses: memory, descriptors, a port. Nobody crashes and nobody hangs.
+/// Shortages of memory, descriptors or ports. No rank crashes and none hangs.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -34,7 +34,7 @@ TEST(Shortage, RankWithoutSharedMemoryTakesPartAllTheSame) {
   job.finish({0, 1, 2});
 }
 
-/// Of shared memory, in this process.
+/// Returns the number of shared segments mapped in this process.
 size_t segments_mapped() {
   std::ifstream maps("/proc/self/maps");
   size_t found = 0;
@@ -44,7 +44,7 @@ size_t segments_mapped() {
   return found;
 }
 
-// Who goes over such a limit is killed, not refused, so nobody may try.
+// Exceeding such a limit kills the process, so no rank may try.
 TEST(Shortage, RankInAFullControlGroupTakesPartAllTheSame) {
 #ifdef TOKENYARD_TSAN
   GTEST_SKIP() << "ThreadSanitizer's own memory would count, and end the rank";
@@ -52,22 +52,22 @@ TEST(Shortage, RankInAFullControlGroupTakesPartAllTheSame) {
   const ControlGroup group(size_t{64} << 20);
   if (!group.exists()) GTEST_SKIP() << "needs to make a memory control group (version 1, root)";
   ElasticJob job(3);
-  job.diary().elements = 1024;  // There is memory for those, but not for a segment.
+  job.diary().elements = 1024;  // there is memory for those, but not for a segment
   job.on_start([&](uint32_t rank) {
-    if (rank != 0) return;  // The one that makes the segments of all its pairs.
+    if (rank != 0) return;  // rank 0 makes the segments of all its pairs
     group.enter();
     constexpr size_t kPiece = 64 << 10, kRoom = size_t{768} << 10;
     static std::vector<std::vector<char>> ballast;
     while (cgroup_memory_limit() > kRoom) ballast.emplace_back(kPiece, 1);
     std::thread([&job] {
       await("operations without segments", [&] { return job.done(0) >= 8; });
-      if (segments_mapped() > 0) std::terminate();  // Which the test sees.
+      if (segments_mapped() > 0) std::terminate();  // which the test sees
       ballast.clear();
     }).detach();
   });
   job.start();
   job.await_progress({0, 1, 2});
-  // There is memory again by the next epoch.
+  // There is memory again in the next epoch.
   job.signal(2, SIGKILL);
   job.await_members({0, 1}, 2);
   job.await_progress({0, 1});
@@ -87,7 +87,7 @@ TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
         Collectives::connect(options)->world().barrier().wait();
         worked = true;
       } catch (const Error&) {
-        // Says what was refused.
+        // The error names the refused resource.
       }
     }
     testing::promise(worked, "40 descriptors are not enough");
@@ -97,7 +97,7 @@ TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
 }
 
 TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
-  // It answers everybody, in its own language.
+  // It answers everybody, in its own protocol.
   asio::io_context io;
   asio::ip::tcp::acceptor other(io, {asio::ip::address_v4::loopback(), 0});
   std::atomic<bool> over = false;
@@ -124,7 +124,7 @@ TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
   answering.join();
 }
 
-/// What a process holds that it could forget to give back.
+/// Resources of a process that could leak.
 struct Holdings {
   static size_t entries(const char* directory) {
     const std::filesystem::directory_iterator all(directory), end;
@@ -145,7 +145,7 @@ TEST(Shortage, NothingIsLeftOverWhenCollectivesEnd) {
       const auto collectives = Collectives::connect(place.options(rank));
       collectives->world().barrier().wait();
     });
-    if (cycle == 0) before.emplace();  // What is made once, by whoever is first, is there by now.
+    if (cycle == 0) before.emplace();  // one-time allocations are made by now
   }
   const Holdings after;
   EXPECT_EQ(after.descriptors, before->descriptors);

@@ -1,5 +1,5 @@
-// What is large goes past the ring of a channel within a host: in order with all else, given back
-// only once it has been copied, and by the ring where memory cannot be read.
+// Large data bypass the ring of a channel within a host: in order with all other bytes, returned
+// only once copied, and by the ring if memory cannot be read.
 #include "collectives/transports/single_copy.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace tokenyard::collectives {
 namespace {
 
-/// Longer than a ring, so that it cannot all have gone there.
+/// Longer than a ring, so that it cannot all be in there.
 constexpr size_t kLarge = 1'000'003;
 
 class SingleCopyTest : public testing::Test {
@@ -57,7 +57,7 @@ TEST_F(SingleCopyTest, IsNotSentBeforeItHasBeenCopied) {
   EXPECT_EQ(high_->receive_some(std::span(got).first(300'000)), 300'000u);
   const size_t back = low_->send_some(offered);
   EXPECT_EQ(back, 300'000u);
-  std::fill_n(offered.begin(), back, std::byte{0});  // They are the sender's again.
+  std::fill_n(offered.begin(), back, std::byte{0});  // these belong to the sender again
   size_t sent = back, received = back;
   ranks_.poll_until("the rest", [&] {
     received += high_->receive_some(std::span(got).subspan(received));
@@ -108,7 +108,7 @@ TEST_F(SingleCopyTest, OfMemoryThatCannotBeReadGoesByTheRing) {
   const auto message = bytes_of_seed(bytes, 6);
   std::copy(message.begin(), message.end(), offered.begin());
   ASSERT_EQ(low_->send_some(offered), 0u);
-  // The second half of it, while the other end looks.
+  // Makes the second half unreadable while the other end looks.
   ASSERT_EQ(mprotect(offered.data() + bytes / 2, bytes / 2, PROT_NONE), 0);
   std::vector<std::byte> got(bytes);
   size_t received = high_->receive_some(got);
@@ -127,7 +127,7 @@ TEST_F(SingleCopyTest, OfMemoryThatCannotBeReadGoesByTheRing) {
   munmap(memory, bytes);
 }
 
-/// This thread's calls of process_vm_readv fail from now on, as a container's filter may have it.
+/// Makes this thread's calls of process_vm_readv fail, as a container's filter may.
 void forbid_reading_of_memory() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -144,7 +144,7 @@ TEST_F(SingleCopyTest, GoesByTheRingWhereMemoryMayNotBeRead) {
   std::thread([&] {
     forbid_reading_of_memory();
     for (uint32_t seed = 0; seed < 3; ++seed) EXPECT_TRUE(carries(bytes_of_seed(kLarge, seed)));
-    // Since the first was refused nobody asks again: a ring takes what it has room for at once.
+    // Since the first offer was refused, none follows: a ring takes as much as fits at once.
     const auto message = bytes_of_seed(kLarge, 9);
     EXPECT_GT(low_->send_some(message), 0u);
   }).join();
@@ -160,7 +160,7 @@ TEST_F(SingleCopyTest, IsNotMadeOfMessages) {
   EXPECT_GT(low->send_some(std::span(message).subspan(1)), 0u);
 }
 
-// A process number may be another process's, seen from another namespace.
+// In another namespace, a process id may belong to another process.
 TEST(SingleCopyReceiverTest, RefusesMemoryOfAProcessThatHasNoProof) {
   SingleCopyWords words;
   SingleCopySender copy_sender(words);

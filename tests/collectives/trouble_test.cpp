@@ -1,5 +1,5 @@
-/// What may happen to real processes, and that the others go on: killed, stopped, several at once,
-/// in the middle of a recovery. Prints how long each took; asserts only that it came out right.
+/// Failures of real processes, which the others survive: killed, stopped, several at once, in the
+/// middle of a recovery. Prints how long each took; asserts only that the results are right.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -23,7 +23,7 @@ double ms_between(int64_t from, int64_t to) {
   return static_cast<double>(to - from) / 1e6;
 }
 
-/// The slowest survivor's times since something happened.
+/// Prints the slowest survivor's times since a failure.
 void print_times(ElasticJob& job, const char* what, const std::vector<uint32_t>& survivors,
                  int64_t since) {
   int64_t aborted = 0, good = 0;
@@ -35,7 +35,7 @@ void print_times(ElasticJob& job, const char* what, const std::vector<uint32_t>&
              ms_between(since, aborted), ms_between(since, good));
 }
 
-/// Until every survivor has been told of a loss and gone on without.
+/// Waits until every survivor has been told of a loss and gone on without the rank.
 void await_recovery(ElasticJob& job, const std::vector<uint32_t>& survivors) {
   await("recovery", [&] {
     for (const uint32_t rank : survivors) {
@@ -69,7 +69,7 @@ TEST_P(KilledRank, IsGoneAndTheOthersGoOn) {
   job.await_progress(all_but(ranks, {}));
   switch (moment) {
     case Moment::before_operation:
-      // The others have begun an operation that the victim never comes to.
+      // The others have begun an operation that the victim never reaches.
       job.page(victim).hold = true;
       await("the victim to pause", [&, victim = victim] { return job.page(victim).held.load(); });
       await("the others to wait for it", [&, victim = victim] {
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Kill{2, 0, Moment::in_operation}, Kill{2, 1, Moment::before_operation}),
     name_of_kill);
 
-// The kernel gives memory back before it closes sockets. Not in CI, for what it takes.
+// The kernel frees memory before it closes sockets. Too large for CI.
 TEST(Trouble, DISABLED_RankOfAGigabyteIsKilled) {
   ElasticJob job(3);
   job.on_start([](uint32_t rank) {
@@ -163,7 +163,7 @@ TEST(Trouble, StoppedRankIsEvictedAndComesBackWhenItWakes) {
   job.signal(1, SIGSTOP);
   await_recovery(job, {0, 2});
   print_times(job, "a rank is stopped (silence 1 s)", {0, 2}, since);
-  EXPECT_EQ(job.page(1).fate, Fate::at_work);  // It sleeps, and knows nothing.
+  EXPECT_EQ(job.page(1).fate, Fate::at_work);  // it is stopped, and knows nothing
   const uint64_t done = job.done(1);
   job.signal(1, SIGCONT);
   await("it to be fenced", [&] { return job.page(1).fate == Fate::fenced; });
@@ -190,7 +190,7 @@ TEST(Trouble, ReplacementTakesTheDeadRanksPlace) {
 }
 
 TEST(Trouble, ProcessJoinsWhileOperationsRun) {
-  // Nobody in the job does anything for it: aborted operations wait for the replacement.
+  // No rank does anything for it: aborted operations wait for the replacement.
   ElasticJob job(3, [](CollectivesOptions& options) { options.on_failure = OnFailure::retry; });
   job.start();
   job.await_progress({0, 1, 2});
@@ -221,14 +221,14 @@ TEST(Trouble, JobGrowsWhileOperationsRun) {
     fmt::print("a rank more works after {:.1f} ms\n", ms_between(since, now_ns()));
     job.await_progress(ranks);
   }
-  // Ranks that came later are ranks like all others.
+  // Ranks that came later are like all others.
   job.signal(0, SIGKILL);
   await_recovery(job, {1, 2, 3, 4});
   job.finish({1, 2});
 }
 
 TEST(Trouble, StuckRankIsNamedAndNotPutOut) {
-  // Its main thread does nothing; its control thread goes on saying that it lives.
+  // Its main thread does nothing; its control thread still sends heartbeats.
   ElasticJob job(3, [](CollectivesOptions& options) { options.timeout = 1s; });
   job.start();
   job.await_progress({0, 1, 2});

@@ -1,4 +1,4 @@
-/// What processes of another build read: these bytes and no others.
+/// The bytes that processes of another build read: these and no others.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ TEST(WireBytes, Message) {
             "0003000000010001");
 }
 
-// These had changed once, and the version of the protocol had not.
+// The encoding had once changed, and the protocol's version had not.
 TEST(WireBytes, Promise) {
   const membership::Message message{
       .epoch = 7,

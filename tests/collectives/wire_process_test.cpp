@@ -24,10 +24,10 @@ struct Story {
   }
 };
 
-/// Sends for ever, or until nothing moves any more, whichever comes first.
+/// Sends until nothing moves any more.
 void send_until_stuck(Transport& transport, Channel& channel) {
   const auto bytes = bytes_of_seed(1 << 20, 1);
-  size_t at = 0;  // What was lent must be sent on from where it was left.
+  size_t at = 0;  // offered bytes must be continued from the same address
   auto moved = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - moved < std::chrono::milliseconds(300)) {
     const size_t sent = channel.send_some(std::span(bytes).subspan(at));
@@ -51,7 +51,7 @@ TEST_P(WireProcessTest, SurvivorsOfAKillGoOnInTheNextEpoch) {
     send_all(*transport, *out, message);
     receive_all(*transport, *in, got);
     ++story->chapter;
-    // Rank 1 dies while rank 0 sends to it; nothing more comes of it, and no signal either.
+    // Rank 1 dies while rank 0 sends to it; nothing more moves, and no signal is raised.
     if (rank == 1) {
       for (;;) receive_all(*transport, *in, got);
     }
@@ -78,7 +78,7 @@ TEST_P(WireProcessTest, SurvivorsOfAKillGoOnInTheNextEpoch) {
 
 TEST_P(WireProcessTest, NothingOfARankThatSleptThroughItsReplacementIsTaken) {
   SharedBoard<Story> story;
-  // 0 and 1 are members at first; 2 is a process that takes the slot of 1 while that is stopped.
+  // 0 and 1 are the first members; 2 is a process that takes the slot of 1 while that is stopped.
   RankProcesses processes(3, [&](uint32_t process) {
     const Slot self = process == 0 ? 0 : 1;
     View first = view_of(2);
@@ -156,7 +156,7 @@ TEST_P(WireProcessTest, SleepersSleepAndWakeForAByte) {
       }
       transport->poll();
     }
-    // The edges of its own set-up may end a sleep or two; a spinning one would turn thousands.
+    // The edges of its own set-up may end a sleep or two; a spinning one would make thousands.
     if (sleeps > 20) throw std::runtime_error("it did not sleep");
     story->chapter = 1;
   });
@@ -171,7 +171,7 @@ TEST_P(WireProcessTest, NobodySleepsThroughAByteOrThroughRoom) {
     tight.ring_bytes = 4096;
     const auto transport = join_wire(story->contacts, view_of(2), rank, tight);
     const auto channel = transport->channel(0, Lane::collective, 1 - rank);
-    // Sleeps whenever nothing moves at once. A bell that is missed costs a minute, and the test.
+    // Sleeps whenever nothing moves at once. A missed doorbell costs a minute, and the test.
     const auto move = [&](size_t bytes, const std::function<size_t(size_t)>& some) {
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(50);
       for (size_t done = 0; done < bytes;) {

@@ -19,7 +19,7 @@
 
 namespace tokenyard::collectives {
 
-/// Memory that a test and its child processes share: made before they are.
+/// Memory shared by a test and its child processes; made before they are.
 template <class T>
 class SharedBoard {
  public:
@@ -46,7 +46,7 @@ inline void await(const std::string& what, const std::function<bool()>& done,
   }
 }
 
-/// Where ranks leave their contacts, as they would with control/.
+/// Where ranks leave their contacts, in place of the control plane.
 struct ContactBoard {
   struct Place {
     std::atomic<size_t> bytes = 0;
@@ -69,7 +69,7 @@ struct ContactBoard {
   }
 };
 
-/// The transport of one of the view's ranks, in its epoch.
+/// Returns the transport of one of the view's ranks, in its epoch.
 inline std::unique_ptr<WireTransport> join_wire(ContactBoard& board, const View& view, Slot self,
                                                 WireOptions options = {}) {
   options.self = *view.at(self);
@@ -87,7 +87,7 @@ inline View view_of(uint32_t ranks, Epoch epoch = 1) {
   return view;
 }
 
-/// Moves all `bytes` by `move`, which is told how many are done and says how many more.
+/// Moves all `bytes` by `move`, which gets the number already moved and returns how many more.
 inline void move_all(Transport& transport, size_t bytes, const std::string& what,
                      const std::function<size_t(size_t)>& move) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -98,7 +98,7 @@ inline void move_all(Transport& transport, size_t bytes, const std::string& what
     idle = now > 0 ? 0 : idle + 1;
     if (now == 0) transport.poll();
     if (idle < 256) continue;
-    std::this_thread::yield();  // The other process may need this core.
+    std::this_thread::yield();  // the other process may need this core
     if (std::chrono::steady_clock::now() > until) throw std::runtime_error("gave up: " + what);
   }
 }

@@ -1,4 +1,4 @@
-/// Transports of several ranks in one process, polled in turn by whoever tests them.
+/// Transports of several ranks in one process, polled in turn by the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class WireRanks {
     for (auto& transport : transports_) transport->begin_epoch(view(epoch), contacts());
   }
 
-  /// Polls all of them until it is done. Fails the test, and says so, if that takes too long.
+  /// Polls all of them until `done`. Fails the test, with a message, if that takes too long.
   bool poll_until(const std::string& what, const std::function<bool()>& done,
                   std::chrono::seconds at_most = std::chrono::seconds(60)) {
     const auto until = std::chrono::steady_clock::now() + at_most;
@@ -59,7 +59,7 @@ class WireRanks {
     }
     return true;
   }
-  /// Long enough for whatever might arrive to have arrived.
+  /// Polls long enough for anything under way to arrive.
   void poll_a_while() {
     for (int turn = 0; turn < 20'000; ++turn) {
       for (auto& transport : transports_) transport->poll();

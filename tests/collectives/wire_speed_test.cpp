@@ -1,5 +1,5 @@
-// How fast channels are between two processes, each on a core of its own where there are two. It
-// prints; what it checks is that the bytes are right.
+// Speed of channels between two processes, each on a core of its own if there are two. Prints;
+// checks only that the bytes are right.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ void pin_to(uint32_t core) {
   (void)sched_setaffinity(0, sizeof cores, &cores);
 }
 
-/// Rank 0 sends, rank 1 sends back as much as it is asked to; the median of a round, in seconds.
+/// Rank 0 sends, rank 1 sends back as many bytes as asked; returns the median round in seconds.
 double round_time(Transport& transport, Channel& channel, Slot self, size_t bytes,
                   size_t reply_bytes, uint32_t rounds) {
   auto message = bytes_of_seed(std::max(bytes, reply_bytes), 1);

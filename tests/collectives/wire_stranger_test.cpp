@@ -1,4 +1,4 @@
-// Whoever does not belong here is turned away, and counted, and disturbs nobody.
+// Strangers are rejected and counted, and disturb nobody.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class WireAuthenticationTest : public testing::Test {
   void SetUp() override { ranks_.begin_epoch(5); }
 
   ChannelEndpoint endpoint() { return *decode_contact(ranks_[1].contact()); }
-  /// An invitation that rank 1 would take.
+  /// A request that rank 1 would accept.
   ConnectRequest right_connect_request() const {
     return {.kind = ConnectRequestKind::tcp,
             .channel = {5, 1, Lane::collective, {0, 100}, {1, 101}},
@@ -29,7 +29,7 @@ class WireAuthenticationTest : public testing::Test {
             .nonce = 12345,
             .words = {}};
   }
-  /// What rank 1 answers to these first bytes of a connection; nothing if it hangs up.
+  /// Rank 1's answer to these first bytes of a connection; nothing if it hangs up.
   std::optional<std::vector<std::byte>> answer_to(std::span<const std::byte> bytes) {
     const FileDescriptor socket = net::connect_to(endpoint().address, endpoint().port);
     size_t sent = 0;
@@ -149,7 +149,7 @@ TEST_F(WireAuthenticationTest, CannotDisturbByLetters) {
     ranks_.poll_until("room", [&] { return stranger.post(to, datagram, enclosed) == Posted::yes; });
     ++datagrams;
   }
-  // One of the job, but of no epoch that is, and one that has no segment in it.
+  // A request of the job for an epoch that does not exist, and one without its segment.
   ConnectRequest old = right_connect_request();
   old.kind = ConnectRequestKind::shared_memory;
   old.channel.epoch = 4;

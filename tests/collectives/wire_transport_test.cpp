@@ -1,4 +1,4 @@
-// How transports choose, fall back, and turn strangers away.
+// How transports choose, fall back, and reject strangers.
 #include "collectives/transports/wire_transport.hpp"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ class WireTransportTest : public testing::Test {
     return *decode_contact(transport.contact());
   }
 
-  /// A byte there and one back.
+  /// Sends a byte there and one back.
   static bool works(WireRanks& ranks, GroupId group) {
     const auto low = ranks[0].channel(group, Lane::collective, 1);
     const auto high = ranks[1].channel(group, Lane::collective, 0);
@@ -37,7 +37,7 @@ class WireTransportTest : public testing::Test {
            back == message;
   }
 
-  /// Of this process, open now.
+  /// Returns the number of descriptors that this process has open.
   static size_t descriptors() {
     return static_cast<size_t>(
         std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}) - 1);
@@ -91,10 +91,10 @@ TEST_F(WireTransportTest, GoesOverTcpWhereTheTakerGetsNoDescriptor) {
   WireRanks ranks(2);
   ranks.begin_epoch(1);
   const auto low = ranks[0].channel(1, Lane::collective, 1);
-  ranks[0].prepare_to_sleep();  // Posts the segment.
+  ranks[0].prepare_to_sleep();  // posts the segment
   {
     const ResourceLimit limit(RLIMIT_NOFILE, no_more_descriptors());
-    ranks[1].prepare_to_sleep();  // It has come, and there is no number for it.
+    ranks[1].prepare_to_sleep();  // it has arrived, and no descriptor is free for it
   }
   EXPECT_THAT(ranks[1].reason(0), HasSubstr("SCM_RIGHTS"));
   EXPECT_TRUE(works(ranks, 1));
@@ -112,7 +112,7 @@ TEST_F(WireTransportTest, LetsPeersInWhenItHasDescriptorsAgain) {
     EXPECT_THAT(ranks[0].reason(1), HasSubstr("Too many open files"));
   }
   {
-    const ResourceLimit limit(RLIMIT_NOFILE, none + 1);  // Enough to connect, not to accept.
+    const ResourceLimit limit(RLIMIT_NOFILE, none + 1);  // enough to connect, not to accept
     ranks.poll_a_while();
     EXPECT_EQ(low->send_some(std::vector<std::byte>(1)), 0u);
   }
@@ -128,7 +128,7 @@ TEST_F(WireTransportTest, GoesOverTcpWhereUnixSocketsDoNotReach) {
   ranks[0].begin_epoch(ranks.view(1), contacts);
   ranks[1].begin_epoch(ranks.view(1), contacts);
   EXPECT_TRUE(works(ranks, 1));
-  EXPECT_THAT(ranks[0].reason(1), HasSubstr("nobody is at"));
+  EXPECT_THAT(ranks[0].reason(1), HasSubstr("no process is at"));
 }
 
 TEST_F(WireTransportTest, SaysWhyAPeerCannotBeReached) {
@@ -137,11 +137,11 @@ TEST_F(WireTransportTest, SaysWhyAPeerCannotBeReached) {
   contacts[1] = {std::byte{77}};
   ranks[0].begin_epoch(ranks.view(1), contacts);
   EXPECT_EQ(ranks[0].channel(1, Lane::collective, 1)->send_some(contacts[1]), 0u);
-  EXPECT_THAT(ranks[0].reason(1), HasSubstr("has not said"));
+  EXPECT_THAT(ranks[0].reason(1), HasSubstr("no endpoint"));
 
   ChannelEndpoint endpoint = endpoint_of(ranks[1]);
   endpoint.host = "elsewhere";
-  endpoint.port = 1;  // Nobody listens there.
+  endpoint.port = 1;  // no process listens there
   contacts[1] = encode(endpoint);
   ranks[0].begin_epoch(ranks.view(2), contacts);
   const auto channel = ranks[0].channel(1, Lane::collective, 1);
@@ -153,7 +153,7 @@ TEST_F(WireTransportTest, UsesAllStripesForLargeMessages) {
   WireRanks ranks(2, [](WireOptions& options) {
     options.force_tcp = true;
     options.stripes = 4;
-    options.stripe_bytes = 10'000;  // No multiple of anything.
+    options.stripe_bytes = 10'000;  // a multiple of nothing
   });
   ranks.begin_epoch(1);
   ASSERT_TRUE(works(ranks, 1));
@@ -200,7 +200,7 @@ TEST_F(WireTransportTest, LeavesNothingBehindInAThousandEpochs) {
       }
     }
     EXPECT_EQ(descriptors(), descriptors_before);
-    // malloc, or a sanitizer's, may have grown; a mapping lost an epoch would make 99.
+    // malloc, or a sanitizer's, may have grown; a mapping leaked per epoch would make 99.
     EXPECT_LE(mappings(), mappings_before + 9);
   }
   EXPECT_EQ(descriptors(), descriptors_at_first);

@@ -1,4 +1,4 @@
-/// Processes leave a job, and others come.
+/// Processes leave a job, and others join.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
   }
 }
 
-// On a machine that is short of time a goodbye takes long. Who hung up before the others had heard
-// it was taken for dead; and when they had said how far they were, its last operation was undone.
+// On an overloaded machine a goodbye takes long. A rank that hung up before the others had received
+// it was taken for dead, and once they had reported their progress, its last operation was undone.
 TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
   auto ranks = found(3);
   ranks[0]->recorder.commit(1);
@@ -42,7 +42,7 @@ TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
   }
 }
 
-// It dies before the others have agreed to go on without it, and they need it for that: its
+// It dies before the others have agreed to go on without it, and they need its promise: its broken
 // connection tells them, goodbye or not.
 TEST_F(ControlPlane, WhoDiesWhileItLeavesIsMissedAtOnce) {
   std::promise<void> done;
@@ -59,7 +59,7 @@ TEST_F(ControlPlane, WhoDiesWhileItLeavesIsMissedAtOnce) {
     stays = one_of_two(0, 6s);
     stays->recorder.freeze_after(done.get_future().share());
     stays->found();
-    ASSERT_TRUE(stays->recorder.wait_to_freeze());  // It has heard the goodbye.
+    ASSERT_TRUE(stays->recorder.wait_to_freeze());  // it has received the goodbye
     killed = steady_clock::now();
   }
   done.set_value();
@@ -67,7 +67,7 @@ TEST_F(ControlPlane, WhoDiesWhileItLeavesIsMissedAtOnce) {
   EXPECT_LT(steady_clock::now() - killed, 4s);
 }
 
-// Nobody can agree to let it go, so it goes after as long as one may be silent.
+// No quorum can agree to let it go, so it goes after the time of one silence.
 TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
   const auto begin = [&](Slot slot) {
     ControlOptions own = options(slot, 4);
@@ -84,7 +84,7 @@ TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
       ::pause();
     });
     on_every_rank(2, [&](uint32_t slot) { (slot == 0 ? leaves : stays) = begin(slot); });
-    // Both at once: while one was still there, three could agree to go on without the other.
+    // Both at once: with one still there, three could agree to evict the other.
     for (const uint32_t index : {0u, 1u}) two.signal(index, SIGSTOP);
   }
   ASSERT_TRUE(leaves->recorder.wait_for_missing_quorum());

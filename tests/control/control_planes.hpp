@@ -1,5 +1,5 @@
-/// The control planes of several ranks, each with its own thread, in one process, and what they
-/// tell the engines that are not there.
+/// Control planes of several ranks in one process, each with its own thread, and recorders in place
+/// of their engines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace tokenyard::control::testing {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-/// Keeps what the control plane tells it.
+/// Records what the control plane calls.
 class Recorder final : public Participant {
  public:
   std::vector<GroupProgress> freeze(Epoch) override {
@@ -51,11 +51,11 @@ class Recorder final : public Participant {
   void commit(Sequence last) {
     post([&] { committed_ = last; });
   }
-  /// Before there is a reason to freeze.
+  /// Delays the answer to `freeze`. Set it before there is a reason to freeze.
   void freeze_after(std::shared_future<void> moment) {
     post([&] { until_it_freezes_ = std::move(moment); });
   }
-  /// Until the last view satisfies it; false if it does not in time.
+  /// Waits until the last view satisfies the condition; returns false on timeout.
   template <class Condition>
   bool wait_for_view(Condition condition, std::chrono::milliseconds at_most = 20s) {
     return wait([&] { return !verdicts_.empty() && condition(verdicts_.back().next); }, at_most);
@@ -66,7 +66,7 @@ class Recorder final : public Participant {
   bool wait_to_be_fenced() {
     return wait([&] { return fenced_.has_value(); });
   }
-  /// Until it was asked to.
+  /// Waits until it was asked to freeze.
   bool wait_to_freeze() {
     return wait([&] { return freezes_; });
   }
@@ -105,7 +105,7 @@ class Recorder final : public Participant {
   bool missing_ = false, freezes_ = false;
 };
 
-/// Of slot and life, so that it can be told whose it is.
+/// A contact that encodes slot and life, so that its owner can be recognised.
 inline Contact contact_of(Slot slot, int life = 1) {
   return {static_cast<std::byte>(slot), static_cast<std::byte>(life)};
 }
@@ -151,7 +151,7 @@ class ControlPlane : public ::testing::Test {
     return ranks;
   }
 
-  /// One of two without a witness, so that each misses its quorum without the other.
+  /// One of two ranks without a witness, so that each misses its quorum without the other.
   std::unique_ptr<Rank> one_of_two(Slot slot, std::chrono::seconds silence) const {
     ControlOptions own = options(slot, 2);
     own.membership.witness = false;

@@ -1,4 +1,4 @@
-/// Control planes find one another, notice what is wrong, and turn strangers away.
+/// Control planes find one another, notice failures and reject strangers.
 #include "control/control.hpp"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ TEST_F(ControlPlane, WhoDoesNotComeIsNamed) {
   }
 }
 
-/// As where the others were told another address.
+/// As if the others had been given another address.
 TEST_F(ControlPlane, WhoServesTheStoreItselfIsToldSo) {
   ControlOptions impatient = options(1, 2);
   impatient.timeout = 300ms;
@@ -86,7 +86,7 @@ TEST_F(ControlPlane, WhoServesTheStoreItselfIsToldSo) {
 TEST_F(ControlPlane, FounderThatDiedEarlyIsReplacedByOneThatIsStartedInItsPlace) {
   ControlOptions impatient = options(0, 2);
   impatient.timeout = 200ms;
-  EXPECT_THROW(Rank(impatient).found(), PeerTimeout);  // Its card stays in the store.
+  EXPECT_THROW(Rank(impatient).found(), PeerTimeout);  // its endpoint stays in the store
   const auto ranks = found(2);
   EXPECT_EQ(ranks[1]->recorder.last().next.members[0], ranks[0]->control->self());
 }
@@ -108,7 +108,7 @@ TEST_F(ControlPlane, RanksThatWereToldDifferentThingsSaySo) {
 
 TEST_F(ControlPlane, TwoOfOneRankDoNotBothBegin) {
   ControlOptions impatient = options(1, 2);
-  impatient.timeout = 1s;  // The one that came last waits for rank 0.
+  impatient.timeout = 1s;  // the later one waits for rank 0
   Rank first(impatient), second(impatient);
   const auto failures = run_ranks(2, [&](uint32_t rank) { (rank == 0 ? first : second).found(); });
   const auto published = [](const std::exception_ptr& failure) {
@@ -133,8 +133,8 @@ TEST_F(ControlPlane, StallIsReportedByTheEngineAndEndsTheEpoch) {
   }
 }
 
-// Its engine is in the middle of something large: its heartbeats go on, and nobody begins without
-// it, though that takes longer than a rank may be silent.
+// Its engine is in the middle of a large copy: heartbeats go on, and nobody begins an epoch without
+// it, although that takes longer than the limit of silence.
 TEST_F(ControlPlane, WhoTakesLongToFreezeIsWaitedFor) {
   auto ranks = found(3);
   std::promise<void> done;
@@ -152,7 +152,7 @@ TEST_F(ControlPlane, WhoTakesLongToFreezeIsWaitedFor) {
 TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
   const auto ranks = found(2);
   const auto where = [&] {
-    // Where rank 0 listens is written on its card.
+    // Rank 0's endpoint says where it listens.
     Rendezvous rendezvous(Store::open(options(0, 2).store, "tokenyard", "secret"));
     EXPECT_TRUE(rendezvous.find_founded());
     const auto endpoint = rendezvous.look(0);
@@ -177,10 +177,10 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
       case 1:
         bytes.resize(random() % bytes.size());
         break;
-      case 2:  // All of a hello, and a proof that is none.
+      case 2:  // a whole hello, and a wrong proof
         bytes.resize(bytes.size() + sizeof(net::Digest));
         break;
-      default:  // Says nothing, and stays.
+      default:  // sends nothing and stays
         bytes.clear();
     }
     asio::write(socket, asio::buffer(bytes), closed);

@@ -1,4 +1,4 @@
-/// Every kind of store keeps what it is told, and lets one of many win.
+/// Every kind of store keeps its values, and lets one of many writers win.
 #include "control/store.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ Store::Value value(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// A place for a store, and what serves it.
+/// An address of a store, and the server behind it.
 struct Place {
   explicit Place(const std::string& kind) {
     if (kind == "file") {
@@ -92,7 +92,8 @@ TEST_P(Stores, LetOneOfManyWin) {
       const auto next =
           now ? std::stoul(std::string(reinterpret_cast<const char*>(now->data()), now->size())) + 1
               : 1;
-      // Who finds its own text there may have lost to one who wrote the same: so texts differ.
+      // A writer that finds its own text could have lost to one with the same text: so texts
+      // differ.
       const auto mine = value(fmt::format("{} {}", next, net::random_number()));
       if (store->compare_and_set("count", now, mine) == mine) ++turn;
     }
@@ -141,7 +142,7 @@ TEST(TcpStore, ServerThatDiesIsNoticed) {
 }
 
 TEST(TcpStore, ServerThatIsSilentIsNotWaitedForLong) {
-  // It listens, and that is all.
+  // It listens, and never answers.
   asio::io_context io;
   const asio::ip::tcp::acceptor silent(io, {asio::ip::address_v4::loopback(), 0});
   const auto store =
@@ -185,7 +186,7 @@ TEST(TcpStore, FirstToComeServes) {
   const auto first = StoreServer::if_free("127.0.0.1", port, "secret");
   EXPECT_NE(first, nullptr);
   EXPECT_EQ(StoreServer::if_free("127.0.0.1", port, "secret"), nullptr);
-  // An address of the documentation's network is nobody's.
+  // An address of a documentation network belongs to no machine.
   EXPECT_EQ(StoreServer::if_free("192.0.2.1", port, "secret"), nullptr);
 }
 

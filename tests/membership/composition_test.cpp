@@ -1,4 +1,4 @@
-// The verdict that follows from promises: a pure function, fed with what members might have said.
+// The verdict that follows from promises: a pure function of the members' reports.
 #include "membership/composition.hpp"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// So many ranks in epoch 1, of which every one has promised and begun `begun[slot]` operations.
+/// Ranks in epoch 1, each of which has promised and begun `begun[slot]` operations.
 struct Promised {
   explicit Promised(const std::vector<Sequence>& begun) {
     view.epoch = 1;
@@ -54,7 +54,7 @@ TEST(Composition, WhoStalledIsEvictedIfTheJobSaysSo) {
   }
 }
 
-// It had begun what it came late for before it promised, and all have that now.
+// The late rank began the operation before it promised, and all have done it by now.
 TEST(Composition, NobodyIsBlamedForWhatIsDone) {
   Promised ranks({1, 1, 2});
   ranks.promises[0].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
@@ -65,8 +65,8 @@ TEST(Composition, NobodyIsBlamedForWhatIsDone) {
   EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
 }
 
-// Rank 0 had waited for rank 1 in a group of both, which was done, and just begun with it what rank
-// 2 was to begin a moment later, too: that was taken for the one for whom all waited.
+// Rank 0 had waited for rank 1 in a group of both, which was done, and had just begun with it an
+// operation that rank 2 was about to begin: rank 2 was taken for the one that all waited for.
 TEST(Composition, NobodyIsBlamedForWhatHasJustBegunInAnotherGroup) {
   Promised ranks({1, 1, 0});
   for (const Slot slot : {Slot{0}, Slot{1}})
@@ -79,7 +79,7 @@ TEST(Composition, NobodyIsBlamedForWhatHasJustBegunInAnotherGroup) {
   EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
 }
 
-// Rank 1 does not come to the group of two while it waits, together with rank 0, for rank 2.
+// Rank 1 does not come to the group of two while it waits, with rank 0, for rank 2.
 TEST(Composition, WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone) {
   Promised ranks({1, 1, 0});
   ranks.promises[0].progress.push_back({7, {0, 1}, 0, 1});
@@ -91,8 +91,8 @@ TEST(Composition, WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone) {
   EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1));
 }
 
-/// Rank 0 waits for rank 1, which does not come, in operation 5 of group 7, past its deadline.
-/// What else is under way: `begun` of each of the group's ranks after `committed`.
+/// Rank 0 waits past its deadline for rank 1, which does not come, in operation 5 of group 7.
+/// `begun`: operations under way on each of the group's ranks after `committed`.
 struct Overdue : Promised {
   Overdue() : Promised({0, 0, 0, 0}) {
     progress(7, 4, {{0, 5}, {1, 4}});
@@ -104,7 +104,7 @@ struct Overdue : Promised {
     for (const auto& [slot, sequence] : begun)
       promises[slot].progress.push_back({group, slots, committed, sequence});
   }
-  /// Of the group that was told last.
+  /// Applies to the group added last.
   void commits(Slot slot, Sequence sequence) {
     promises[slot].progress.back().committed = sequence;
   }
@@ -118,8 +118,8 @@ TEST(Composition, WhoHasNotBegunWhatIsOverdueIsBlamed) {
   EXPECT_THAT(Overdue().stalled(), ElementsAre(1));
 }
 
-// Rank 1 was taken for one that waited as well, since there was something that both had begun; and
-// rank 2 for the one for whom both did, though rank 1 is not even in that group.
+// Rank 1 was taken for a waiting rank, because both had begun some operation, and rank 2 for the
+// one that both waited for, although rank 1 is not even in that group.
 TEST(Composition, WhatTheAccuserHasJustBegunElsewhereIsNoReason) {
   for (const bool done : {false, true}) {
     Overdue ranks;
@@ -139,8 +139,8 @@ TEST(Composition, NobodyElseIsBlamedForWhatAllHaveBegun) {
   EXPECT_THAT(ranks.stalled(), ElementsAre(1));
 }
 
-// Rank 0 hears of its neighbour only, which has begun and waits as well. What that has begun
-// besides is on time.
+// Rank 0 hears only of its neighbour, which has begun and waits as well. The neighbour's other
+// operation is on time.
 TEST(Composition, WhoIsNamedAndHasBegunWaitsForWhoHasNot) {
   Promised ranks({1, 1, 1, 0});
   ranks.promises[0].timeout_reports = {{.slot = 1, .group = 0, .sequence = 1}};
@@ -149,7 +149,7 @@ TEST(Composition, WhoIsNamedAndHasBegunWaitsForWhoHasNot) {
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(3));
 }
 
-// The stages of a pipeline: who waits was blamed, if its neighbour's deadline passed first.
+// Stages of a pipeline: a waiting rank was blamed if its neighbour's deadline passed first.
 TEST(Composition, WhoIsLateIsFollowedToThoseForWhomItWaits) {
   Overdue ranks;
   ranks.progress(9, 0, {{1, 1}, {2, 0}});
@@ -166,7 +166,7 @@ TEST(Composition, WhatIsDoneIsNoExcuse) {
   EXPECT_THAT(ranks.stalled(), ElementsAre(1));
 }
 
-// Rank 2 has just been let go, and is a moment ahead of rank 3.
+// Rank 2 has just been released, and is a moment ahead of rank 3.
 TEST(Composition, NobodyIsFollowedWhereOneThatIsLateWaitsForNobody) {
   Overdue ranks;
   ranks.promises[0].timeout_reports = {{.slot = 1, .group = 11, .sequence = 1},
@@ -176,7 +176,7 @@ TEST(Composition, NobodyIsFollowedWhereOneThatIsLateWaitsForNobody) {
   EXPECT_THAT(ranks.stalled(), ElementsAre(1));
 }
 
-// Rank 1 is late because rank 2 is, and names it; what it has begun with rank 3 is on time.
+// Rank 1 is late because rank 2 is, and reports it; its operation with rank 3 is on time.
 TEST(Composition, WhoNamesSomebodyIsJudgedByThat) {
   Overdue ranks;
   ranks.progress(9, 0, {{1, 1}, {2, 0}});
@@ -187,16 +187,16 @@ TEST(Composition, WhoNamesSomebodyIsJudgedByThat) {
   EXPECT_THAT(ranks.stalled(), ElementsAre(2));
 }
 
-// Rank 1 has just come from its stall, and begun with all what it has begun first: they waited for
-// it until now.
+// Rank 1 has just come out of its stall and begun an operation of all ranks; the others have waited
+// for rank 1 until now.
 TEST(Composition, WhoHasBegunWhatTheOthersBeginNextIsNotExcused) {
   Overdue ranks;
   ranks.progress(9, 0, {{0, 0}, {1, 1}, {2, 0}, {3, 0}});
   EXPECT_THAT(ranks.stalled(), ElementsAre(1));
 }
 
-// Rank 0 calls the one operation first, rank 1 the other; neither has to do with rank 2. Whose
-// deadline has passed first makes no difference: who is named is late.
+// Rank 0 calls one operation first, rank 1 the other; neither involves rank 2. The deadline that
+// passes first makes no difference: the reported rank is late.
 TEST(Composition, WhoeverWaitsInACircleIsBlamedIfItIsLateForWhatIsOverdue) {
   Overdue ranks;
   ranks.progress(8, 2, {{0, 2}, {1, 3}});
@@ -206,7 +206,7 @@ TEST(Composition, WhoeverWaitsInACircleIsBlamedIfItIsLateForWhatIsOverdue) {
   EXPECT_THAT(ranks.stalled(), ElementsAre(0, 1));
 }
 
-// Ranks 0 and 2 are late for what the other one has begun. Rank 1, of which rank 2 hears, is not.
+// Ranks 0 and 2 are each late for an operation of the other. Rank 1, which rank 2 reports, is not.
 TEST(Composition, WhoAccusesOthersIsNotExcusedByWhoWaitsForIt) {
   Promised ranks({0, 1, 1});
   ranks.promises[0].progress.push_back({7, {0, 2}, 0, 1});
@@ -216,7 +216,7 @@ TEST(Composition, WhoAccusesOthersIsNotExcusedByWhoWaitsForIt) {
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(0, 2));
 }
 
-// Two in a circle, and others that hear of their neighbours only: those were blamed.
+// Two ranks in a circle; others hear only of their neighbours, and those were blamed.
 TEST(Composition, NeighboursOfACircleAreNotBlamed) {
   Promised ranks({1, 1, 0, 1});
   for (const Slot slot : {Slot{0}, Slot{1}, Slot{2}, Slot{3}})
@@ -234,8 +234,9 @@ TEST(Composition, NobodyIsBlamedForWhatWasGivenUp) {
   EXPECT_THAT(verdict->stalled, IsEmpty());
 }
 
-// Two of three left, and had waited in vain for the third: with them gone there was a quorum to put
-// it out, and nobody to go on. So there was no verdict, and the last rank asked for ever.
+// Two of three ranks left after waiting in vain for the third. Together they were a quorum that
+// could evict it, but then nobody would go on. So there was no verdict, and the last rank asked
+// forever.
 TEST(Composition, TheLastThatStaysIsNotEvicted) {
   Promised ranks({1, 1, 0});
   ranks.promises[1].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
@@ -247,7 +248,8 @@ TEST(Composition, TheLastThatStaysIsNotEvicted) {
   EXPECT_THAT(verdict->stalled, ElementsAre(2));
 }
 
-// Of two that do not hear each other the higher goes, unless the lower one goes anyway: both went.
+// Of two ranks that do not hear each other the higher goes, unless the lower goes anyway; once,
+// both went.
 TEST(Composition, WhoStalledTakesNobodyAlong) {
   Promised ranks({1, 1, 0, 1});
   ranks.promises[0].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};

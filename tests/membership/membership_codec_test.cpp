@@ -104,7 +104,7 @@ TEST(MembershipCodec, WhatIsAcceptedIsWhatAnEncoderWrites) {
 TEST(MembershipCodec, RandomBytesAreReadToTheirEndAndNoFurther) {
   std::mt19937 random(2);
   for (uint32_t round = 0; round < 20000; ++round) {
-    // On the heap and exactly as long, so that an address sanitizer sees every step too far.
+    // On the heap with its exact length, so that an address sanitizer sees every read past the end.
     Bytes bytes(random() % 64);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 3 == 0 ? random() : 0);
     if (const std::optional<Message> message = decode_message(bytes)) {
@@ -143,11 +143,11 @@ TEST(MembershipCodec, RefusesAccusationsThatCannotBe) {
   EXPECT_TRUE(refused({{1, 7, 5}, {1, 7, 5}}));
   EXPECT_TRUE(refused({{1, 7, 6}, {1, 7, 5}}));
   EXPECT_TRUE(refused({{1, 8, 5}, {1, 7, 5}}));
-  EXPECT_TRUE(refused({{1, 7, 5}, {1, 7, 6}, {2, 7, 5}}));  // an operation twice
+  EXPECT_TRUE(refused({{1, 7, 5}, {1, 7, 6}, {2, 7, 5}}));  // a duplicate operation
   EXPECT_TRUE(refused({{kSlotsMax, 7, 5}}));
 }
 
-// What no encoder can be brought to say.
+// Encodings that no encoder can produce.
 TEST(MembershipCodec, RefusesAnOverdueOperationOfNobodyAndFalseCounts) {
   const Bytes bytes = encode(Message{7, Promise{.timeout_reports = {{1, 7, 5}}}});
   ASSERT_TRUE(decode_message(bytes));
@@ -172,8 +172,8 @@ std::vector<Slot> every_slot() {
   return all;
 }
 
-// 20 bytes an accusation were too many from some fifty groups on, and a rank that had too much to
-// say could say nothing any more.
+// At 20 bytes per report, messages grew too long from some fifty groups on, and a rank with too
+// many reports could send none at all.
 TEST(MembershipCodec, WhoNamesAllTheOthersInEachGroupIsHeard) {
   const std::vector<Slot> all = every_slot();
   Promise promise{.accepted_in = Ballot{2, 3}, .suspected = all, .admits = all};

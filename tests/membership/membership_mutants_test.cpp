@@ -8,10 +8,10 @@
 namespace tokenyard::collectives::simulated {
 namespace {
 
-/// Of disasters of any kind; of some kinds, which are chosen for a bug that few of them show.
+/// Seeds with all kinds of failures; seeds with kinds chosen for a bug that few failures reveal.
 constexpr uint64_t kSeeds = 200, kSeedsOfKinds = 4000, kSeedsMost = 6000;
 
-/// What the first seed says that shows the bug; empty if none of them does.
+/// Returns the failure of the first seed that reveals the bug; empty if none does.
 std::string caught(Mutations mutations, const std::vector<Trouble>& kinds, uint64_t seeds) {
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     simulation::Trace trace;
@@ -25,7 +25,7 @@ std::string caught(Mutations mutations, const std::vector<Trouble>& kinds, uint6
   return "";
 }
 
-/// By disasters of these kinds; where they do not show it soon enough, by any.
+/// Expects failures of these kinds to reveal the bug or, if they do not soon enough, of any kind.
 void expect_caught(Mutations mutations, const std::vector<Trouble>& kinds) {
   std::string how = caught(mutations, kinds, kinds.empty() ? kSeeds : kSeedsOfKinds);
   if (how.empty() && !kinds.empty()) how = caught(mutations, {}, kSeedsMost);
@@ -33,14 +33,14 @@ void expect_caught(Mutations mutations, const std::vector<Trouble>& kinds) {
   fmt::print("{}\n", how);
 }
 
-/// What shows bugs that few disasters do. For the others anything may happen.
+/// Returns the kinds for bugs that few failures reveal; for other bugs, none: any may happen.
 std::vector<Trouble> kinds_for(membership::Mutant mutant) {
   switch (mutant) {
     case membership::Mutant::stalls_blamed_on_all:
       return {Trouble::stuck};
     case membership::Mutant::ballot_not_compared:
     case membership::Mutant::accepted_forgotten:
-      // Several lead, and do not hear one another.
+      // Several leaders that do not hear one another.
       return {Trouble::cut, Trouble::slow, Trouble::stop, Trouble::false_alarm,
               Trouble::decider_dies};
     case membership::Mutant::leaders_never_replaced:
@@ -108,7 +108,7 @@ struct Name {
       case membership::Mutant::goodbye_not_passed_on:
         return "goodbye_not_passed_on";
       case membership::Mutant::wishes_never_late:
-        return "wishes_never_late";  // For recovery_mutants_test.cpp.
+        return "wishes_never_late";  // tested in recovery_mutants_test.cpp
     }
     return "none";
   }
@@ -131,7 +131,7 @@ struct Name {
   }
 };
 
-/// All but `none`, up to and with `last`.
+/// Returns all kinds except `none`, up to and including `last`.
 template <class Kind>
 std::vector<Kind> all_to(Kind last) {
   std::vector<Kind> kinds;

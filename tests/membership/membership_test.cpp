@@ -1,4 +1,4 @@
-// The membership's protocol as stories: something happens to named ranks, and all others agree.
+// The membership protocol as stories: something happens to named ranks, and all others agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 using std::chrono::seconds;
 using testing::ElementsAre;
 
-/// Ranks run operations all the time; between two happenings some pass.
+/// Ranks run operations all the time; some pass between two events.
 struct Story {
   explicit Story(JobOptions options) : job(options, 1, trace) { job.run(milliseconds(100)); }
 
@@ -20,7 +20,7 @@ struct Story {
     return slots;
   }
   Epoch epoch() const { return job.newest().epoch; }
-  /// Every survivor has begun the newest epoch, and they get things done in it.
+  /// Every survivor has begun the newest epoch, and operations are done in it.
   void expect_work_goes_on() {
     const uint64_t before = job.commits.commits();
     EXPECT_TRUE(job.run_until_it([&] { return job.commits.commits() > before + 20; }, seconds(5)));
@@ -128,7 +128,7 @@ TEST(Membership, AMinorityWaitsAndIsFencedWhenTheCutHeals) {
   story.expect_work_goes_on();
 }
 
-/// Cuts 4 ranks in halves, both ways.
+/// Cuts 4 ranks into halves, in both directions.
 void halve(Job& job) {
   for (const Slot low : {0, 1}) {
     for (const Slot high : {2, 3}) {
@@ -249,7 +249,7 @@ TEST(Membership, WhoLeavesIsMissedByNobody) {
   story.expect_work_goes_on();
 }
 
-/// Three ranks whose words arrive at once, and whose engines freeze when the test says so.
+/// Three ranks whose messages arrive at once, and whose engines freeze when the test says so.
 struct Three {
   static constexpr Member members[] = {{0, 1}, {1, 2}, {2, 3}};
   Three() {
@@ -260,7 +260,7 @@ struct Three {
   void frozen(Slot slot, Sequence committed) {
     ranks[slot].frozen({{.slots = {0, 1, 2}, .committed = committed, .begun = 5}}, now);
   }
-  /// Until nobody has anything to say.
+  /// Delivers messages until there are none.
   void talk() {
     for (bool quiet = false; !std::exchange(quiet, true);) {
       for (const Member& member : members) {
@@ -280,9 +280,9 @@ struct Three {
   std::map<Slot, Verdict> verdicts;
 };
 
-// All had entered the round of operation 5 when one of them left: it had seen its end, and the
-// others had not. They had said so by the time they heard the goodbye, and whoever led did not wait
-// for another promise.
+// All were in the commit round of operation 5 when one of them left: it had seen the round's end,
+// the others had not. They had promised by the time they heard the goodbye, and the leader did not
+// wait for new promises.
 TEST(Membership, WhatOneHasDoneThatLeavesIsDone) {
   Three three;
   three.ranks[2].leave(three.now);
@@ -341,13 +341,13 @@ TEST(Membership, AReplacementEvictsTheProcessInItsSlot) {
   story.expect_work_goes_on();
 }
 
-// ---- every place where one can die --------------------------------------------------------------
+// ---- a second death at every step ---------------------------------------------------------------
 
-/// While the death of rank `ranks - 1` is being dealt with, `victim` dies after `steps` events.
-/// False: the recovery was over before.
+/// During the recovery from the death of rank `ranks - 1`, `victim` dies after `steps` events.
+/// Returns false if the recovery was over before.
 bool dies_while_recovering(uint32_t ranks, Slot victim, uint32_t steps, bool noticed) {
   JobOptions options = with_witness(ranks);
-  options.think_most = seconds(1);  // so that there is little else to die in
+  options.think_most = seconds(1);  // so that little else is under way
   Story story(options);
   Job& job = story.job;
   job.kill(job.at(ranks - 1));
@@ -363,7 +363,7 @@ bool dies_while_recovering(uint32_t ranks, Slot victim, uint32_t steps, bool not
   job.run(seconds(3));
   Process& survivor = *job.survivors().front();
   if (ranks == 3 && survivor.runtime.view().epoch == 1) {
-    // The two that died were a quorum, and may have decided.
+    // The two dead ranks were a quorum, and may have decided.
     EXPECT_TRUE(survivor.engine->misses_quorum()) << "after " << steps << " steps";
     return true;
   }

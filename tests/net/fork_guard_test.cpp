@@ -1,4 +1,4 @@
-// What a rank forks has none of its connections.
+// A forked child holds none of its parent's connections.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr unsigned kLifeOfAForkS = 60;
 
-/// Lives for a while, whatever becomes of who has made it.
+/// Forks a child that lives for a while, whatever happens to its parent.
 pid_t fork_that_lives() {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -33,7 +33,7 @@ pid_t fork_that_lives() {
   for (;;) ::pause();
 }
 
-/// The status of a child that does this.
+/// Returns the exit status of a child that runs `does`.
 int status_of_child(const std::function<bool()>& does) {
   const pid_t child = fork();
   if (child == 0) _exit(does() ? 0 : 1);
@@ -75,10 +75,10 @@ TEST(ForkGuard, DescriptorsStayAndLeadNowhere) {
               return elsewhere && next.native() != descriptor;
             }),
             0);
-  EXPECT_EQ(send(descriptor, "x", 1, 0), 1);  // Nothing has changed here.
+  EXPECT_EQ(send(descriptor, "x", 1, 0), 1);  // nothing has changed in the parent
 }
 
-// Descriptors are used again, and what a program opens is its own and its children's.
+// Descriptor numbers are reused, and a file that the program opens is for its children too.
 TEST(ForkGuard, WhatHasASocketsOldDescriptorIsNotTouched) {
   auto pair = std::make_unique<Pair>();
   const int before = pair->dialled.native();
@@ -94,7 +94,7 @@ TEST(ForkGuard, WhatHasASocketsOldDescriptorIsNotTouched) {
   EXPECT_EQ(read(ends[0].native(), &byte, 1), 1);
 }
 
-// A fork between a socket's making and its being noted would keep it.
+// A fork between the creation of a socket and its registration would keep it.
 TEST(ForkGuard, NoForkComesWhileASocketIsMade) {
   const auto sockets_of_this_process = [] {
     size_t sockets = 0;
@@ -111,7 +111,7 @@ TEST(ForkGuard, NoForkComesWhileASocketIsMade) {
     ASSERT_EQ(status_of_child([&] { return sockets_of_this_process() <= others; }), 0);
 }
 
-// The one that stays misses its quorum as soon as it knows.
+// The survivor misses its quorum as soon as it notices.
 TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
   void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);

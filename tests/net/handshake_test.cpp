@@ -1,5 +1,5 @@
-/// Two ends that know the secret find one another; whoever else comes is turned away by what it
-/// says, whatever that is.
+/// Two ends that know the secret authenticate each other; everybody else is rejected, whatever they
+/// send.
 #include "net/handshake.hpp"
 
 #include <fmt/format.h>
@@ -21,10 +21,10 @@ const Introduction kDialler{
 const Introduction kAcceptor{
     .purpose = Purpose::member, .job = 5, .self = {0, 78}, .epoch = 4, .sought = 0};
 
-/// What one end has sent and the other not yet read.
+/// Bytes that one end has sent and the other has not read.
 struct Wire {
   Bytes bytes;
-  /// Lets `reader` read as long as there is enough.
+  /// Lets `reader` read while there are enough bytes.
   void feed(Handshake& reader) {
     while (reader.wanted() > 0 && reader.wanted() <= bytes.size()) {
       const Bytes piece(bytes.begin(), bytes.begin() + static_cast<long>(reader.wanted()));
@@ -57,7 +57,7 @@ struct Pair {
   }
 };
 
-/// Why the two turn one another away.
+/// Returns why the two reject each other.
 std::string refusal(const Introduction& first, const Key& first_key, const Introduction& second,
                     const Key& second_key) {
   Pair pair(first, first_key, second, second_key);
@@ -87,13 +87,13 @@ TEST(Handshake, WhoDoesNotBelongIsToldApart) {
   EXPECT_EQ(refusal(foreign, kKey, kAcceptor, kKey), "belongs to another job");
   Introduction unborn = kDialler;
   unborn.self.incarnation = 0;
-  EXPECT_EQ(refusal(unborn, kKey, kAcceptor, kKey), "has no incarnation");
+  EXPECT_EQ(refusal(unborn, kKey, kAcceptor, kKey), "sent no incarnation");
   Introduction lost = kDialler;
   lost.sought = 79;
   EXPECT_EQ(refusal(lost, kKey, kAcceptor, kKey), "looks for another process");
   Introduction customer = kDialler;
   customer.purpose = Purpose::store;
-  EXPECT_EQ(refusal(customer, kKey, kAcceptor, kKey), "wants something else (3)");
+  EXPECT_EQ(refusal(customer, kKey, kAcceptor, kKey), "connected for another purpose (3)");
 }
 
 TEST(Handshake, AnotherVersionIsToldSo) {
@@ -107,7 +107,7 @@ TEST(Handshake, AnotherVersionIsToldSo) {
     prefix[4] = static_cast<std::byte>(version);
     EXPECT_THAT([&] { acceptor.receive(prefix); },
                 testing::ThrowsMessage<ProtocolError>(testing::StrEq(published)));
-    // Its own answer, from which a dialler of that version reads ours. Ours reads theirs.
+    // The acceptor's answer, as a dialler of that version would read it.
     Bytes answer = acceptor.take_output();
     ASSERT_EQ(answer.size(), Handshake::kPrefixBytes);
     EXPECT_EQ(answer[4], std::byte{kControlVersion});
@@ -126,10 +126,10 @@ TEST(Handshake, ProofsAreGoodForOneConversationAndOneSide) {
   const Bytes answer = first.acceptor.take_output();
   const Bytes proof(answer.end() - sizeof(Digest), answer.end());
 
-  // What the acceptor has proved is no proof of a dialler.
+  // The acceptor's proof is not a dialler's.
   EXPECT_THROW(first.acceptor.receive(proof), ProtocolError);
 
-  // Another acceptor does not believe what this one's dialler would have said.
+  // Another acceptor does not accept this dialler's proof.
   Handshake second(Handshake::Side::acceptor, kKey, kAcceptor);
   second.receive(std::span(hello).first(second.wanted()));
   second.receive(std::span(hello).subspan(Handshake::kPrefixBytes));
@@ -167,7 +167,7 @@ TEST(Handshake, RandomBytesNeverGetIn) {
     Handshake honest(Handshake::Side::dialler, kKey, kDialler);
     Bytes bytes = honest.take_output();
     bytes.resize(bytes.size() + sizeof(Digest));
-    // Begins like one of us, for longer and longer.
+    // Begins like a real peer, for longer and longer.
     for (size_t at = random() % bytes.size(); at < bytes.size(); ++at) {
       bytes[at] = static_cast<std::byte>(random());
     }
@@ -175,7 +175,7 @@ TEST(Handshake, RandomBytesNeverGetIn) {
     try {
       wire.feed(acceptor);
     } catch (const ProtocolError&) {
-      // As it should be; silence would be, too.
+      // Rejection is right; so is waiting for more.
     }
     ASSERT_FALSE(acceptor.done());
   }

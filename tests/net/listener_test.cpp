@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A listener whose connections stay pending until a test lets go of them.
+/// A listener whose connections stay pending until a test releases them.
 class ListenerTest : public ::testing::Test {
  protected:
   void serve(ListenerOptions options) {
@@ -85,7 +85,7 @@ TEST(PolledListener, HandsOverWhoHasSaidItsFirstWords) {
   EXPECT_EQ(arrived.front().first, words);
   EXPECT_EQ(listener.dropped(), 0u);
 
-  // The other one has been too slow once its time is up, whatever it says then.
+  // The other connection is dropped once its time is up, whatever it sends then.
   while (listener.dropped() == 0 && std::chrono::steady_clock::now() < until) {
     now += PolledListener::kPendingTime + 1ms;
     EXPECT_TRUE(listener.poll(now).empty());

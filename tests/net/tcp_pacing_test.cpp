@@ -1,4 +1,4 @@
-// Connections over a short way are not paced and never were, whatever the system would choose.
+// Connections over a short path are never paced, whatever the system's choice.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,7 +34,7 @@ std::string choice_of_the_system() {
 class TcpPacing : public testing::Test {
  protected:
   TcpPacing() {
-    // Before it is made: what begins a connection leaves its timers there.
+    // Read before the connection is up: its start decides which timers it keeps.
     at_first_ = choice_of(dialled_.native());
     while (!accepted_) {
       std::this_thread::yield();

@@ -67,7 +67,7 @@ def close_in_turn(say: Any, rank: int, size: int, store: str) -> str:
             job.world().barrier().wait()
             with pytest.raises(tokenyard.InvalidArgument, match="close on rank 0"):
                 group.barrier().wait()
-            with pytest.raises(tokenyard.InvalidArgument, match="one that no group"):
+            with pytest.raises(tokenyard.InvalidArgument, match="a name that no open group"):
                 job.group([0, 1], "pair")
             group.close()
         again = job.group([0, 1], "pair")

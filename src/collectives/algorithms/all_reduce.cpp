@@ -25,7 +25,7 @@ Task all_reduce_doubling(Attempt& attempt, const Team& team, Summands summands, 
     *result = other;
     co_return;
   }
-  // Two buffers: one is being sent while the sum goes to the other.
+  // Two buffers: one is being sent while the other receives the sum.
   if (fold.role == Fold::Role::inside_for_two) {
     auto lower = talk.receive_each(fold.partner, bytes, width, [=](uint64_t at, auto piece) {
       combine(mine + at, piece.data(), mine + at, piece.size() / width);
@@ -48,7 +48,7 @@ Task all_reduce_doubling(Attempt& attempt, const Team& team, Summands summands, 
   }
   if (fold.role == Fold::Role::inside_for_two) talk.post(fold.partner, {mine, bytes});
   *result = mine;
-  Sent sent = talk.sent();  // the caller may go on to change it
+  Sent sent = talk.sent();  // the caller may change it next
   co_await sent;
 }
 
@@ -62,7 +62,7 @@ Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands su
 
   if (fold.role == Fold::Role::outside) {
     talk.post(fold.partner, all);
-    Sent sent = talk.sent();  // the result comes to where this lies
+    Sent sent = talk.sent();  // the result overwrites it
     co_await sent;
     Receive whole = talk.receive(fold.partner, all);
     co_await whole;
@@ -74,7 +74,7 @@ Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands su
     });
     co_await lower;
   }
-  // Halving: of what both hold a sum of, each gives one half away and completes the other.
+  // Halving: of the sums that both hold, each rank gives one half away and completes the other.
   size_t begin = 0, end = summands.elements;
   for (uint32_t distance = fold.inside / 2; distance > 0; distance /= 2) {
     const uint32_t partner = fold.rank_inside(team, fold.place ^ distance);
@@ -90,8 +90,8 @@ Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands su
         });
     co_await theirs;
   }
-  // Doubling: the same way back. A half that was given away has been read, or it could not come
-  // back.
+  // Doubling: the same way back. A half that was given away must have been read, since its sum
+  // comes back.
   for (uint32_t distance = 1; distance < fold.inside; distance *= 2) {
     const uint32_t partner = fold.rank_inside(team, fold.place ^ distance);
     const Part theirs = fold.range_of(summands.elements, fold.place ^ distance, distance);
@@ -102,7 +102,7 @@ Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands su
     end = std::max(end, theirs.begin + theirs.elements);
   }
   if (fold.role == Fold::Role::inside_for_two) talk.post(fold.partner, all);
-  Sent sent = talk.sent();  // the caller may go on to change it
+  Sent sent = talk.sent();  // the caller may change it next
   co_await sent;
 }
 

@@ -1,14 +1,15 @@
-/// all_reduce among a team of N ranks. Bytes are what a rank sends, of an array of B bytes.
+/// all_reduce among a team of N ranks. The bytes are those that each rank sends of an array of B
+/// bytes.
 ///
-///                      steps               bytes               where
-///     doubling         log2 N              B log2 N            small
+///                      steps               bytes               used
+///     doubling         log2 N              B log2 N            small arrays
 ///     halving_doubling 2 log2 N            2 B (N-1)/N         N a power of two
-///     ring             2 (N-1), pipelined  2 B (N-1)/N         many ranks, large
+///     ring             2 (N-1), pipelined  2 B (N-1)/N         many ranks, large arrays
 ///     direct           2, pipelined        2 B (N-1)/N         within a host
-///     between two      1, pipelined        B                   two of a host
+///     between two      1, pipelined        B                   two ranks of a host
 ///
-/// All ranks end with the same bits: each element is either reduced by one rank and copied, or by
-/// all in the same order.
+/// Invariant: all ranks get the same bits. Each element is reduced by one rank and copied, or by
+/// all ranks in the same order.
 #pragma once
 
 #include "collectives/algorithms/reduce.hpp"
@@ -17,7 +18,7 @@
 
 namespace tokenyard::collectives {
 
-/// Elements of `type` that are combined, without averaging, and without care for undoing.
+/// Elements of `type` to combine, without averaging and without undo.
 struct Summands {
   std::byte* data;
   size_t elements;
@@ -25,19 +26,19 @@ struct Summands {
   ReduceOp op;
 };
 
-/// Where the number of ranks is no power of two, some ranks hand theirs to a neighbour first and
-/// get the result last. `other` is room for as many bytes; the result is in the one that is
-/// returned through `result`.
+/// If the number of ranks is no power of two, some ranks first hand their part to a neighbour and
+/// get the result last. `other` is memory of the same size; `*result` is set to whichever of the
+/// two holds the result.
 Task all_reduce_doubling(Attempt& attempt, const Team& team, Summands summands, std::byte* other,
                          std::byte** result);
 Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands summands);
 
-/// In place, saving what it replaces; averages. The array's type is its accumulator's.
+/// In place, saving what it overwrites; averages. Only for types that are their own accumulator.
 Task all_reduce_ring(Attempt& attempt, const Team& team, Array array, ReduceOp op);
-/// In place, saving what it replaces; averages. Of all types: short floats are rounded once. Pieces
-/// are reduced where they lie in the ring, and go on their way while they are in the cache.
+/// In place, saving what it overwrites; averages. For all types; short floats are rounded once.
+/// Pieces are reduced in the ring's memory and passed on while they are in the cache.
 Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp op);
-/// What `direct` is between two of a host: each sends the other all it has, and adds up all of it.
+/// `direct` between two ranks of a host: each sends its whole array, and both add up everything.
 Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, ReduceOp op);
 
 }  // namespace tokenyard::collectives

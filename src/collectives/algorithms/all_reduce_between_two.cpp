@@ -1,10 +1,11 @@
-// Two ranks that share memory send one another all they have, and both add up all of it. As many
-// bytes move as if each had reduced a half and sent its sums back, but no sum is waited for, and
-// none goes into a ring and out of it again. To add twice costs nothing beside that.
+// Two ranks that share memory send each other their whole arrays, and both add up everything. As
+// many bytes move as if each reduced one half and sent its sums back, but no rank waits for a sum,
+// and no sum passes through a ring. Adding everything twice costs nothing beside that.
 //
 //     post chunk t+1; receive chunk t: of each block save this rank's part, add the other's
 //
-// A sum goes where what was posted lies, so what arrives is used only as far as that is out.
+// A sum overwrites what was posted, so arriving bytes are used only as far as the posted ones in
+// their place have been sent.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,20 +21,20 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// What is saved, added to and perhaps divided is read once from memory if all that happens within
-/// the innermost cache; where it is first saved and then added, the shorter the better, since loads
-/// of the one are under way while stores of the other drain. Whole numbers of elements of any type.
+/// Block sizes. A block that is saved, added to and perhaps divided within the innermost cache is
+/// read from memory once. If it is first saved and then added, shorter is better: loads of one step
+/// overlap with stores of the other. Multiples of every element size.
 constexpr size_t turn_bytes = size_t{1} << 10, saving_turn_bytes = size_t{8} << 10;
 
-/// Sums of what both ranks have, in place of this one's. Both put the same one's part first, and
-/// each element goes the same way on both, however what arrives is cut into pieces: compilers
-/// exchange what is added, and of two NaNs the first one stays.
+/// Replaces this rank's array by the sums of both ranks'. Both put the same rank's part first, and
+/// compute each element in the same way however arriving bytes are cut into pieces: compilers may
+/// exchange operands, and of two NaNs the first one survives.
 struct PairSum {
   DataType type;
   ReduceOp op;
   bool mine_is_first;
-  size_t ahead;          ///< bytes to what this rank sends next
-  std::byte* wide_sums;  ///< room for a turn's, where sums are rounded at their end
+  size_t ahead;          ///< distance in bytes to what this rank sends next
+  std::byte* wide_sums;  ///< memory for one block, if sums are rounded at the end
   size_t width = bytes_of(type);
   Combine combine = combine_of(type, op), accumulate = accumulate_of(type, op);
   SavingSum saving_sum = saving_sum_of(type, op);
@@ -103,7 +104,7 @@ Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, Red
   const size_t width = bytes_of(array.type);
   const DataType wide = accumulator_of(array.type);
   auto* const data = static_cast<std::byte*>(array.data);
-  // At least four chunks, so that one rank adds while the other still sends, but none too small.
+  // At least four chunks, so that one rank adds while the other still sends, but no tiny ones.
   const size_t few = std::max<size_t>(array.elements / 4, (size_t{16} << 10) / width);
   const size_t chunk = std::max<size_t>(std::min(attempt.chunk_bytes / width, few), 1);
   const size_t chunks = (array.elements + chunk - 1) / chunk;
@@ -119,7 +120,7 @@ Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, Red
     const Part part = piece_of({0, array.elements}, chunk, index);
     return std::span<std::byte>(data + part.begin * width, part.elements * width);
   };
-  uint64_t frames[2] = {0, 0};  // the last two that were posted
+  uint64_t frames[2] = {0, 0};  // the two posted last
   const auto post = [&](size_t index) {
     frames[index % 2] = talk.posted(other);
     talk.post(other, chunk_of(index));

@@ -1,10 +1,11 @@
-// Each rank reduces one part of the array: everybody sends it theirs, and gets its sum back. Parts
+// Each rank reduces one part of the array: all others send it theirs and get its sum back. Parts
 // move in chunks, and a sum is sent as soon as it is complete:
 //
-//     post chunk t+1 to those who reduce it; receive chunk t of everybody, reduce it, post the sum;
+//     post chunk t+1 to the ranks that reduce it;
+//     receive chunk t of all ranks, reduce it, post the sum;
 //     receive the others' sums of chunk t-1
 //
-// so that a chunk stays in the cache from its first byte's arrival until it is handed on.
+// So a chunk stays in the cache from the arrival of its first byte until it is passed on.
 
 #include <algorithm>
 #include <cstring>
@@ -15,7 +16,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// The sum of a chunk of this rank's part, in the array itself or, for short floats, beside it.
+/// The sum of a chunk of this rank's part: in the array itself or, for short floats, beside it.
 struct ChunkSum {
   DataType type;
   ReduceOp op;
@@ -39,8 +40,8 @@ struct ChunkSum {
   }
 };
 
-/// What is saved and then overwritten is read once from memory if both happen within the innermost
-/// cache. A whole number of elements of any type.
+/// A block that is saved and then overwritten within the innermost cache is read from memory once.
+/// A multiple of every element size.
 constexpr size_t block_bytes = size_t{8} << 10;
 
 template <typename Body>
@@ -65,7 +66,7 @@ Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp
   const size_t width = bytes_of(array.type);
   auto* data = static_cast<std::byte*>(array.data);
   const size_t longest = part_of(array.elements, ranks, 0).elements;
-  // At least four chunks, so that sums go back while parts still come, but none too small.
+  // At least four chunks, so that sums return while parts still arrive, but no tiny ones.
   const size_t few = std::max<size_t>(longest / 4, (size_t{16} << 10) / width);
   const size_t chunk = std::max<size_t>(std::min(attempt.chunk_bytes / width, few), 1);
   const size_t chunks = (longest + chunk - 1) / chunk;

@@ -1,7 +1,7 @@
-// The array is cut into blocks of N chunks, one for each rank. A chunk goes around the ring twice:
-// first it collects every rank's part, then every rank gets it. Blocks follow one another: in each
-// round a rank takes one step of every block under way, the youngest first, so that a chunk is
-// passed on while it is in the cache and no link rests.
+// The array is cut into blocks of N chunks, one per rank. A chunk travels around the ring twice:
+// first it collects every rank's part, then every rank gets it. Blocks are pipelined: in each
+// round, a rank takes one step of every block under way, the youngest first. So a chunk is passed
+// on while it is in the cache, and no link idles.
 //
 //     round 0: block 0 step 0
 //     round 1: block 1 step 0, block 0 step 1
@@ -26,7 +26,8 @@ Task all_reduce_ring(Attempt& attempt, const Team& team, Array array, ReduceOp o
   const size_t blocks = (array.elements + chunk * ranks - 1) / (chunk * ranks);
   const uint32_t reduce_steps = ranks - 1, steps = 2 * reduce_steps;
 
-  // What a rank receives in a step of a block; what it sends is what its right neighbour receives.
+  // Returns the part that a rank receives in a step of a block; it sends what its right neighbour
+  // receives.
   const auto received = [=](uint32_t place, size_t block, uint32_t step) {
     const Part whole = {0, array.elements};
     const Part in_block = piece_of(whole, chunk * ranks, block);
@@ -47,7 +48,7 @@ Task all_reduce_ring(Attempt& attempt, const Team& team, Array array, ReduceOp o
       const Part part = received(team.me, block, step);
       std::byte* at = data + part.begin * width;
       const bool reducing = step < reduce_steps;
-      const bool first_write = step <= reduce_steps;  // the step after has this rank's own chunk
+      const bool first_write = step <= reduce_steps;  // the next step brings this rank's own chunk
       auto incoming = talk.receive_each(
           left, part.elements * width, width, [&, at](uint64_t offset, auto piece) {
             if (first_write) undo.save(at + offset, piece.size());

@@ -1,4 +1,4 @@
-/// Arrays as bytes, for what moves them and does not look inside.
+/// Arrays as bytes, for code that moves them without looking inside.
 #pragma once
 
 #include <cstddef>

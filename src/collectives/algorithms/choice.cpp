@@ -66,7 +66,7 @@ Choice for_scattered(OperationKind kind, DataType type, size_t bytes, const Shap
 Shape shape_of(const Team& team, const std::vector<uint32_t>& host_of) {
   Shape shape = {.ranks = team.size(), .hosts = 0};
   for (uint32_t place = 0; place < team.size(); ++place) {
-    // Ranks of a host stand next to one another.
+    // Ranks of a host are adjacent.
     const bool new_host =
         place == 0 || host_of[team.ranks[place]] != host_of[team.ranks[place - 1]];
     shape.hosts += new_host ? 1 : 0;
@@ -107,7 +107,7 @@ Choice choose(OperationKind kind, DataType type, size_t bytes, const Shape& shap
   }
   if (wanted == Algorithm::automatic || choice.algorithm == wanted) return choice;
   if (std::string_view(choice.rule) == "short floats are rounded once") return choice;
-  throw InvalidArgument("algorithm", "one that " + name_of(kind) + " has",
+  throw InvalidArgument("algorithm", "an algorithm that " + name_of(kind) + " has",
                         tokenyard::name_of(wanted));
 }
 

@@ -1,5 +1,5 @@
-/// Algorithms for powers of two, among any number of ranks: the largest power of two of them is
-/// inside; each rank that is not hands its part to a neighbour inside, which then stands for two.
+/// Lets algorithms for powers of two run among any number of ranks. The largest power of two of
+/// them is inside; each of the rest hands its part to a neighbour inside, which acts for both.
 #pragma once
 
 #include <bit>
@@ -12,13 +12,14 @@ namespace tokenyard::collectives {
 struct Fold {
   enum class Role { inside, inside_for_two, outside };
 
-  uint32_t inside;  ///< how many: a power of two
-  uint32_t extra;   ///< how many are not
+  uint32_t inside;  ///< number of ranks inside, a power of two
+  uint32_t extra;   ///< number of ranks outside
   Role role;
-  uint32_t partner = 0;  ///< the rank that this one stands for, or that stands for it
-  uint32_t place = 0;    ///< among those inside
+  uint32_t partner = 0;  ///< the rank that this one acts for, or that acts for it
+  uint32_t place = 0;    ///< place among the ranks inside
 
-  /// Of the first 2 x extra places, the even ones are outside, each for the odd one after it.
+  /// Of the first 2 x extra places, the even ones are outside, each represented by the next odd
+  /// one.
   explicit Fold(const Team& team)
       : inside(std::bit_floor(team.size())), extra(team.size() - inside), role(Role::inside) {
     if (team.me >= 2 * extra) {
@@ -37,7 +38,7 @@ struct Fold {
     return team.ranks[at < extra ? 2 * at + 1 : at + extra];
   }
 
-  /// What a place holds when, of a halving from the whole, steps down to `distance` have been made.
+  /// Returns the part that a place holds after halving steps from the whole down to `distance`.
   Part range_of(size_t elements, uint32_t at, uint32_t distance) const {
     size_t begin = 0, end = elements;
     for (uint32_t step = inside / 2; step >= distance; step /= 2) {

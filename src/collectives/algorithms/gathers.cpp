@@ -18,8 +18,8 @@ std::span<std::byte> chunk_of(std::span<std::byte> part, size_t chunk, size_t in
   return part.subspan(begin, std::min(chunk, part.size() - begin));
 }
 
-/// What a rank keeps for itself, copied piece by piece while the rest comes in, so that nobody
-/// waits for a rank that does that first.
+/// This rank's own part, copied piece by piece while the others' parts arrive, so that they need
+/// not wait until it is copied.
 class OwnPart {
  public:
   OwnPart(std::span<std::byte> place, std::span<const std::byte> part, bool streaming)
@@ -60,8 +60,8 @@ Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
   OwnPart kept(bytes_of_array(out[talk.self()]), own, attempt.large);
   size_t longest = 0;
   for (const uint32_t rank : team.ranks) longest = std::max(longest, out[rank].bytes());
-  // A chunk of this rank's part goes to everybody while it is in the cache, to its own place, too.
-  // Between two a part is one frame: over TCP each costs a packet of its own for its header.
+  // A chunk of this rank's part goes to all ranks, and to its own place, while it is in the cache.
+  // Between two ranks a part is one frame, since over TCP each frame's header costs a packet.
   const size_t chunk = team.size() > 2 ? attempt.chunk_bytes : longest;
   for (size_t index = 0; index == 0 || index * chunk < longest; ++index) {
     const std::span<const std::byte> mine = chunk_of(own, chunk, index);

@@ -7,10 +7,10 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// A host's leader is the first of its ranks, but for the root's, which the root leads.
+/// The leader of a host is its first rank; the root leads its own host.
 struct Hosts {
-  Team mine;     ///< the ranks of this host
-  Team leaders;  ///< `me` is of use to leaders only
+  Team mine;     ///< ranks of this host
+  Team leaders;  ///< `me` is valid on leaders only
   uint32_t leader = 0;
 
   Hosts(const Attempt& attempt, uint32_t root) {

@@ -1,5 +1,5 @@
-/// Among ranks of several hosts, of which some have several: within each host first, then between
-/// one rank of each, its leader, so that an array crosses from host to host as seldom as can be.
+/// For ranks on several hosts, some hosts with several ranks: first within each host, then between
+/// one rank per host, its leader. So an array crosses between hosts as seldom as possible.
 #pragma once
 
 #include "collectives/algorithms/rooted.hpp"
@@ -7,7 +7,7 @@
 
 namespace tokenyard::collectives {
 
-/// The result replaces the summands, which lie in working memory.
+/// The result replaces the summands, which are in work memory.
 Task all_reduce_by_host(Attempt& attempt, Summands summands);
 Task reduce_by_host(Attempt& attempt, Summands summands, uint32_t root);
 Task broadcast_by_host(Attempt& attempt, Array array, uint32_t root);

@@ -21,7 +21,7 @@ struct Complex {
   using Part = T;
   T real, imaginary;
   Complex operator+(Complex b) const { return {real + b.real, imaginary + b.imaginary}; }
-  /// Without the standard's detour for infinities, which no vector unit takes.
+  /// Omits the standard's special case for infinities, which vector units cannot do.
   Complex operator*(Complex b) const {
     return {real * b.real - imaginary * b.imaginary, real * b.imaginary + imaginary * b.real};
   }
@@ -33,7 +33,7 @@ struct TypeTag {
   using type = T;
 };
 
-/// An element at an address of any alignment.
+/// An element of any alignment.
 template <typename T>
 struct [[gnu::packed]] Anywhere {
   T value;
@@ -50,8 +50,9 @@ constexpr bool is_bits = std::is_integral_v<T> || is_bool<T>;
 template <typename T>
 constexpr bool is_ordered = !is_complex<T>;
 
-/// A loop over elements without order. Compiled for the widest vectors as well, where a machine has
-/// them: with the narrow ones that all have, sums of what lies in a cache take longer than memory.
+/// A loop over independent elements. Also compiled for the widest vectors, used where a machine has
+/// them: with the narrow ones that all machines have, summing cached data takes longer than memory
+/// does.
 template <typename Body>
 [[gnu::always_inline]] inline void plain_loop(size_t elements, const Body& body) {
   for (size_t i = 0; i < elements; ++i) body(i);
@@ -110,7 +111,7 @@ auto with_type(DataType type, Body body) {
   throw InvalidArgument("type", "a type that can be reduced", tokenyard::name_of(type));
 }
 
-/// The number that arithmetic is done with.
+/// Returns the number to calculate with.
 template <typename T>
 auto number(T value) {
   if constexpr (is_short_float<T>) {
@@ -197,7 +198,7 @@ constexpr bool allowed() {
   return false;
 }
 
-/// Null where it makes no sense.
+/// Returns null if the type does not have this reduction.
 template <typename Into, typename Second>
 Combine combine_for(ReduceOp op) {
   const auto pick = [&]<ReduceOp... ops>() {
@@ -287,7 +288,7 @@ void divide(void* data, DataType type, size_t elements, uint32_t by) {
             }
           });
     } else {
-      throw InternalError("a division of integers");
+      throw InternalError("integers cannot be averaged");
     }
   });
 }

@@ -17,12 +17,12 @@ Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const C
   const auto* own = static_cast<const std::byte*>(in[attempt.talk.self()].data);
   auto* result = static_cast<std::byte*>(out.data);
   const bool rounds = wide != out.type;
-  // Large results go past the caches, from sums that stay in them.
+  // Large results bypass the caches; the sums they come from stay in them.
   const bool beside = rounds || attempt.large;
   std::byte* sums =
       beside ? attempt.undo.scratch(std::min(chunk, out.elements) * wide_width) : nullptr;
 
-  // Chunk by chunk, so that no rank's room fills up while another's is read.
+  // Chunk by chunk, so that no rank's ring fills up while another's is read.
   const auto post_chunks = [&](size_t index) {
     for (uint32_t next = 1; next < ranks; ++next) {
       const ConstArray& theirs = in[team.after(next)];
@@ -79,10 +79,10 @@ Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const Con
   for (const uint32_t rank : team.ranks) {
     scratch_elements = std::max(scratch_elements, in[rank].elements);
   }
-  // Sums on their way through this rank: two parts, since one may still be going out.
+  // Two buffers for sums passing through this rank, since one may still be being sent.
   std::byte* passing[2] = {attempt.undo.scratch(scratch_elements * width),
                            attempt.undo.scratch(scratch_elements * width)};
-  uint64_t posted[2] = {0, 0};  // frames to the right, when the last of each of them was one
+  uint64_t posted[2] = {0, 0};  // number of frames posted to the right, when each was last posted
 
   const ConstArray& first = in[left];
   for (size_t at = 0; at < first.elements; at += chunk) {
@@ -93,8 +93,9 @@ Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const Con
     const ConstArray& own = in[team.before(step + 2)];
     const bool last = step + 2 == ranks;
     if (step >= 2) {
-      // The right one has taken what lay here before it went on to this step. It may take what came
-      // after that only in this step: who waited for all of it here would wait in a circle.
+      // Waits until the buffer's old content has been sent. The right neighbour took it before it
+      // went on to this step; later frames it may take only in this step, and waiting for all of
+      // those here would be a circular wait.
       SentUntil sent = talk.sent_until(right, posted[step % 2]);
       co_await sent;
     }

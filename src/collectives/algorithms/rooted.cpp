@@ -32,9 +32,8 @@ Tree chain(const Team& team, uint32_t root) {
 Task broadcast_along(Attempt& attempt, Tree tree, Array array) {
   FrameProtocol& talk = attempt.talk;
   const std::span<std::byte> all = bytes_of_array(array);
-  // Chunks, so that all have something to do at the same time. Where nobody hands them on one is
-  // enough: channels stream what is in it, and over TCP each costs a packet of its own for its
-  // header.
+  // Chunks let all ranks work at the same time. If no rank forwards, one chunk suffices: channels
+  // stream its content, and over TCP each frame's header costs a packet.
   const size_t chunk = tree.forwards ? attempt.chunk_bytes : all.size();
   size_t at = 0;
   do {
@@ -59,7 +58,7 @@ Task reduce_along(Attempt& attempt, Tree tree, Summands summands) {
   do {
     const size_t elements = std::min(chunk, summands.elements - at);
     std::byte* sums = summands.data + at * width;
-    // Those with the least below them are done first.
+    // Children with the smallest subtrees finish first.
     for (auto child = tree.children.rbegin(); child != tree.children.rend(); ++child) {
       auto theirs =
           talk.receive_each(*child, elements * width, width, [=](uint64_t off, auto piece) {

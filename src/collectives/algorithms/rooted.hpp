@@ -1,5 +1,5 @@
-/// From one rank to all, and from all to one, each way along a tree: of log2 N levels for small
-/// arrays, a chain with pieces following one another for large ones, where every rank sends the
+/// One rank to all, and all to one, along a tree: a binomial tree of log2 N levels for small
+/// arrays; a chain through which pieces are pipelined for large ones, where each rank sends the
 /// array once.
 #pragma once
 
@@ -10,20 +10,20 @@
 
 namespace tokenyard::collectives {
 
-/// Who a rank is next to in a tree of a team.
+/// A rank's neighbours in a tree over a team.
 struct Tree {
   static constexpr uint32_t nobody = ~0u;
   uint32_t parent = nobody;
-  std::vector<uint32_t> children;  ///< those with the most below them first
-  bool forwards = false;           ///< some rank hands on what it gets
+  std::vector<uint32_t> children;  ///< those with the largest subtrees first
+  bool forwards = false;           ///< some rank passes on what it receives
 };
 Tree binomial_tree(const Team& team, uint32_t root);
 Tree chain(const Team& team, uint32_t root);
 
-/// `undo` may have nothing reserved: the others' arrays are no inputs.
+/// `undo` may have no reservation: on ranks other than the root, the array is no input.
 Task broadcast_along(Attempt& attempt, Tree tree, Array array);
 
-/// Sums up to the root; `summands.data` is working memory everywhere.
+/// Sums towards the root; `summands.data` is work memory on all ranks.
 Task reduce_along(Attempt& attempt, Tree tree, Summands summands);
 
 }  // namespace tokenyard::collectives

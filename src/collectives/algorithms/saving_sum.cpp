@@ -14,8 +14,8 @@ namespace {
 
 #ifdef __x86_64__
 
-/// Both ranks run the same instructions on `first` and `second`, whichever of them is `mine`: so
-/// also of two NaNs the same one stays.
+/// Both ranks execute the same instructions on `first` and `second`, whichever of them is `mine`;
+/// so of two NaNs both keep the same one.
 template <typename T>
 TOKENYARD_WIDE_VECTORS void saving_sum(std::byte* saved, std::byte* mine, const std::byte* first,
                                        const std::byte* second, size_t bytes, size_t ahead) {

@@ -1,6 +1,6 @@
-/// Operations in which each rank has a part of its own. Lists have a part for each rank of the
-/// group; those of ranks outside the team are not touched. Every one of them sends what it must and
-/// no byte twice: (N-1)/N of the whole, a rank.
+/// Operations in which each rank has a part of its own. Lists have one part per rank of the group;
+/// parts of ranks outside the team are not touched. Each rank sends only the bytes it must, and
+/// none twice: (N-1)/N of the whole.
 #pragma once
 
 #include <span>
@@ -11,18 +11,19 @@
 
 namespace tokenyard::collectives {
 
-/// Each rank gets everybody's part for it and adds them up, short floats with one rounding. `out`
-/// lies apart from all of `in`.
+/// Each rank receives all other ranks' parts for it and adds them up; short floats are rounded
+/// once. `out` must not overlap `in`.
 Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const ConstArray> in,
                            Array out, ReduceOp op);
-/// Sums go around, each rank adding its part. Not for short floats, which it would round N-1 times.
+/// Sums travel around a ring, and each rank adds its part. Would round short floats N-1 times, so
+/// not for those.
 Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const ConstArray> in,
                          Array out, ReduceOp op);
 
-/// `in` lies apart from all of `out`, or in its place.
+/// `in` must not overlap `out`, or must be this rank's part of it.
 Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
                        std::span<const Array> out);
-/// This rank's own part is in its place already.
+/// This rank's own part must be in place already.
 Task all_gather_ring(Attempt& attempt, const Team& team, std::span<const Array> out);
 
 Task gather_direct(Attempt& attempt, const Team& team, ConstArray in, std::span<const Array> out,

@@ -1,5 +1,5 @@
-/// float16 and bfloat16 as bits, to and from float32, rounding to nearest even. Without branches,
-/// so that loops of them become vector code on any machine.
+/// float16 and bfloat16 as bits; conversions from and to float32 that round to nearest even.
+/// Branchless, so that compilers vectorise loops on any machine.
 #pragma once
 
 #include <bit>
@@ -22,8 +22,7 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
   float wide() const {
-    // The exponent is moved to float32's place by a multiplication, which normalises subnormal
-    // numbers on the way.
+    // A multiplication moves the exponent to float32's range, and normalises subnormals on the way.
     const uint32_t magnitude = (bits & 0x7fffu) << 13;
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
     const bool special = magnitude >= 0x0f800000;  // infinity or NaN
@@ -34,7 +33,7 @@ struct Float16 {
     const uint32_t wide = std::bit_cast<uint32_t>(value);
     const uint32_t magnitude = wide & 0x7fffffff;
     const uint32_t sign = wide >> 16 & 0x8000;
-    // Below 2^-14 the result is subnormal: adding 0.5 leaves its bits, rounded, at the bottom.
+    // Below 2^-14 the result is subnormal: adding 0.5 leaves its rounded bits at the bottom.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3f000000;
     const uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;

@@ -1,11 +1,11 @@
-/// Vectors of 512 bits, which not every x86-64 machine has.
+/// Vectors of 512 bits, which only some x86-64 machines have.
 #pragma once
 
 #ifdef __x86_64__
 
 namespace tokenyard::collectives {
 
-/// Of a function that is called only where has_wide_vectors().
+/// Marks a function that may be called only if has_wide_vectors().
 #define TOKENYARD_WIDE_VECTORS [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]]
 
 inline bool has_wide_vectors() {

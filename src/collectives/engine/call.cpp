@@ -13,7 +13,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// Sums of several arrays of one type, beside one another in working memory.
+/// Sums of several arrays of one type, contiguous in work memory.
 struct Staged {
   std::span<const Array> arrays;
   DataType type, wide;
@@ -34,7 +34,7 @@ struct Staged {
     }
     return sums;
   }
-  /// Lets the sums become the arrays' contents when the operation commits.
+  /// Stages the sums as the arrays' contents at the commit.
   void store(Undo& undo, std::byte* sums, ReduceOp op, uint32_t ranks) const {
     if (op == ReduceOp::average) divide(sums, wide, elements, ranks);
     std::byte* result = sums;
@@ -61,7 +61,7 @@ Task all_reduce_staged(Attempt& attempt, std::span<const Array> arrays, ReduceOp
     Task reduced = all_reduce_halving_doubling(attempt, attempt.team, summands);
     co_await reduced;
   } else if (choice.algorithm == Algorithm::ring) {
-    // Divides itself.
+    // Computes the average itself.
     Task reduced = all_reduce_ring(attempt, attempt.team, {sums, staged.elements, staged.wide}, op);
     co_await reduced;
     op = op == ReduceOp::average ? ReduceOp::sum : op;
@@ -73,7 +73,7 @@ Task all_reduce_staged(Attempt& attempt, std::span<const Array> arrays, ReduceOp
   staged.store(attempt.undo, sums, op, attempt.team.size());
 }
 
-/// Neighbours of one type in the list go as one array if they are staged anyway.
+/// Returns how many adjacent arrays have one type; as they are staged anyway, they go as one array.
 size_t alike(std::span<const Array> arrays) {
   size_t count = 1;
   while (count < arrays.size() && arrays[count].type == arrays[0].type) ++count;
@@ -179,11 +179,11 @@ Task move_parts(Attempt& attempt, const Call& call, Choice choice) {
     case OperationKind::all_to_all:
       return all_to_all_direct(attempt, attempt.team, call.in, call.out);
     default:
-      throw InternalError("an operation that moves no parts");
+      throw InternalError("this operation moves no parts");
   }
 }
 
-/// What a gather has in place already is no change of its input.
+/// Returns whether a gather finds its own part in place, which does not change its input.
 bool in_place(const Attempt& attempt, const Call& call, const ConstArray& in, const Array& out) {
   const bool gathers = call.signature.kind == OperationKind::all_gather ||
                        call.signature.kind == OperationKind::gather;
@@ -196,8 +196,8 @@ bool changes_an_input(const Attempt& attempt, const Call& call, const Array& out
   });
 }
 
-/// Outputs that share memory with inputs lie elsewhere until the operation commits: inputs are read
-/// to the end, and are as they were if it is aborted. `call`: a copy, changed and kept here.
+/// Keeps outputs that overlap inputs in work memory until the commit, so that inputs are readable
+/// to the end and unchanged if the operation is aborted. `call` is a copy, modified and kept here.
 Task move_apart(Attempt& attempt, Call call, Choice choice) {
   std::vector<Array> out = call.out;
   for (size_t part = 0; part < out.size(); ++part) {
@@ -255,7 +255,7 @@ bool lists_results(OperationKind kind) {
   return kind == OperationKind::gather || kind == OperationKind::all_gather ||
          kind == OperationKind::all_to_all;
 }
-/// A list with a part for each of `size` ranks; empty ones but for `ranks`.
+/// Returns a list with one part per rank of `size` ranks, empty except for `ranks`.
 template <typename List>
 List spread_list(const List& parts, const std::vector<uint32_t>& ranks, size_t size) {
   List places(size);
@@ -304,9 +304,9 @@ Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
       return apart ? move_parts(attempt, call, choice) : move_apart(attempt, call, choice);
     }
     case OperationKind::close:
-      break;  // A queue's own; see engine/parting.cpp.
+      break;  // handled by the queue; see engine/parting.cpp
   }
-  throw InternalError("an operation of no kind");
+  throw InternalError("unknown kind of operation");
 }
 
 Task commit_round(Attempt& attempt) {

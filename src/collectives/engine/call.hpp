@@ -1,4 +1,4 @@
-/// What a caller wants done: an operation's kind and arguments, and how to do it in one attempt.
+/// A caller's request (an operation's kind and arguments), and how one attempt carries it out.
 #pragma once
 
 #include <vector>
@@ -14,30 +14,32 @@ struct Call {
   Signature signature;
   std::vector<ConstArray> in = {};
   std::vector<Array> out = {};
-  /// What choices go by; the same on all ranks.
+  /// Size by which algorithms are chosen; the same on all ranks.
   size_t bytes = 0;
 
-  /// On this rank: lists with a part for each rank of the group, and how many they have.
+  /// Returns whether this rank's lists have one part per rank of the group; `parts` returns how
+  /// many.
   bool has_parts(uint32_t self) const;
   size_t parts() const { return in.size() > out.size() ? in.size() : out.size(); }
-  /// Of its results, on this rank.
+  /// Returns the size of this rank's results.
   size_t bytes_written() const;
-  /// Fills the places of `ranks` in its results with zeros, on this rank.
+  /// Zeroes the parts of `ranks` in this rank's results.
   void clear_places(uint32_t self, const std::vector<uint32_t>& ranks) const;
-  /// Whether each of its lists, on this rank, has so many parts.
+  /// Returns whether each of this rank's lists has `ranks` parts.
   bool has_parts_for(size_t ranks) const;
-  /// Whether this rank's part of its results is as long as what goes there.
+  /// Returns whether this rank's part of the results is as long as the data that goes there.
   bool own_part_fits(uint32_t self) const;
-  /// Returns the same call with a part for each of the group's `size` ranks, made from one with a
-  /// part for each of `ranks`; the other ranks' parts are empty.
+  /// Returns the call with one part per rank of the group, made from a call with one part per rank
+  /// of `ranks`; the other ranks' parts are empty.
   Call spread(const std::vector<uint32_t>& ranks, size_t size) const;
 };
 
-/// All data of the operation, without the commit round. The call outlives it.
+/// Moves all data of the operation, without the commit round. `call` must outlive the task.
 Task perform(Attempt& attempt, const Call& call, const Choice& choice);
 
-/// A barrier of empty frames in log2 N steps. Whoever leaves it knows that all have entered it, and
-/// so that all data are where they belong.
+/// The commit round: a barrier of empty frames in ceil(log2 N) steps. Every rank enters it with all
+/// its data complete. Invariant: a rank that leaves the round knows that every rank has entered it,
+/// and so that every rank's data are complete.
 Task commit_round(Attempt& attempt);
 
 }  // namespace tokenyard::collectives

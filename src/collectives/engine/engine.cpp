@@ -11,11 +11,12 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// Longer than two heartbeats of whoever asks for it.
+/// Longer than two heartbeats of the rank that asks for attention.
 constexpr Instant attentive_for = std::chrono::milliseconds(250);
 
-/// In a new epoch a sender asks again whether a message has been received, if the word for it was
-/// lost with the old one. Who has said so then has nothing to wait for.
+/// In a new epoch, a sender whose acknowledgement was lost with the old one asks again. The
+/// receiver, which has acknowledged already, waits for nothing; it looks at such questions for this
+/// long.
 constexpr Instant asked_again_for = std::chrono::seconds(2);
 
 }  // namespace
@@ -143,7 +144,7 @@ void Engine::repair_loss(Slot slot) {
   for (auto& [id, queue] : queues_) queue.repair_loss(slot, came);
 }
 
-// Nobody minds the failure of a group that is closed.
+// Failures of closed groups do not count.
 bool Engine::failed() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
@@ -235,7 +236,7 @@ void Engine::attend() {
 
 void Engine::close() {
   const std::lock_guard lock(mutex_);
-  if (!ended_) throw InternalError("an engine is closed before it was cancelled");
+  if (!ended_) throw InternalError("an engine was closed before it was cancelled");
   context_.transport = nullptr;
   transport_.reset();
 }
@@ -271,16 +272,17 @@ CollectivesCounters Engine::counters() const {
 
 std::string Engine::choice(GroupId group, OperationKind kind, size_t bytes) const {
   const std::lock_guard lock(mutex_);
-  if (ended_) std::rethrow_exception(ended_);  // The transport that it would ask may be gone.
+  if (ended_) std::rethrow_exception(ended_);  // the transport may be gone
   return queue(group).choice(kind, bytes);
 }
 
 std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
   const std::lock_guard lock(mutex_);
   if (epoch < context_.view.epoch) {
-    throw InternalError(fmt::format("epoch {} is frozen in epoch {}", epoch, context_.view.epoch));
+    throw InternalError(
+        fmt::format("asked to freeze epoch {} in epoch {}", epoch, context_.view.epoch));
   }
-  // The last words of one who has left in good order may be here already.
+  // The last frames of a rank that left in good order may be here already.
   if (!context_.frozen && !ended_) poll_queues();
   context_.frozen = context_.mutant != EngineMutant::commits_while_frozen;
   std::vector<GroupProgress> progress;
@@ -317,7 +319,7 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
       if (id == 0) queue.extend(verdict.next.slots);
       queue.install(verdict, said != published_.end() ? &said->second : nullptr, now);
     }
-    context_.founded.clear();  // What this verdict has ended was founded in the epoch before.
+    context_.founded.clear();  // the groups that this verdict completes belong to the old epoch
     context_.frozen = false;
     for (auto& [id, messages] : messages_) {
       if (id == 0) messages.extend(verdict.next.slots);
@@ -331,7 +333,7 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
 void Engine::note_places(const Verdict& verdict) {
   const View& next = verdict.next;
   if (context_.view.epoch == 0) {
-    // What was lost before this process came it has not seen: to it, whoever is there has come.
+    // This process has not seen earlier losses: to it, every slot may have been lost and refilled.
     const bool founder = next.epoch == 1;
     for (Slot slot = 0; slot < next.slots && !founder; ++slot) lost_before_.insert(slot);
     slots_found_ = founder ? next.slots : context_.self + 1;
@@ -349,7 +351,7 @@ void Engine::note_places(const Verdict& verdict) {
 void Engine::fenced(Epoch epoch, const std::string& why) {
   if (context_.mutant == EngineMutant::fence_ignored) return;
   {
-    // Who belongs to the job now this process cannot know; it does not.
+    // This process no longer knows the members, except that it is none.
     const std::lock_guard lock(mutex_);
     context_.view.epoch = std::max(context_.view.epoch, epoch);
     context_.view.members.clear();

@@ -1,5 +1,5 @@
-/// Runs the operations of all groups of a process, without threads and clocks of its own: whoever
-/// waits polls it, and the control plane tells it who is there.
+/// Runs the operations of all groups of a process. Has no threads and no clock of its own: callers
+/// that wait poll it, and the control plane tells it who the members are.
 #pragma once
 
 #include <functional>
@@ -26,12 +26,12 @@ struct EngineOptions {
   EngineMutant mutant = EngineMutant::none;
 };
 
-/// A group in the making: done when all its ranks are there.
+/// A group that is being founded; complete once all its ranks take part.
 struct Founding {
-  /// Null if the others made the group before this process came.
+  /// Null if the others founded the group before this process came.
   std::shared_ptr<Operation> barrier;
   GroupId id = 0;        ///< under the engine's lock until the barrier is done
-  bool awaited = false;  ///< somebody waits for it
+  bool awaited = false;  ///< a caller waits for it
 };
 
 class Engine final : public control::Participant {
@@ -39,28 +39,30 @@ class Engine final : public control::Participant {
   using Clock = std::function<Instant()>;
   Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock);
 
-  /// Before the first operation. Borrowed: must outlive all use of the engine.
+  /// Sets the control plane, before the first operation. Borrowed: must outlive all use of the
+  /// engine.
   void use(control::MembershipControl& control);
-  /// Called without the lock when there may be something to do that no peer will ring for, and
-  /// something to `announce`. The control plane's thread runs no caller's code.
+  /// `call` is called, without the lock, when there may be work that no peer rings for, or an
+  /// outcome to `announce`. It runs on the control plane's thread, which must run no caller's code.
   void on_news(std::function<void()> call) { on_news_ = std::move(call); }
 
-  /// Adds a group whose number its ranks know. Throws InvalidArgument if there is one of it. True:
-  /// operations of it have been done already, before this process came.
+  /// Adds a group whose id its ranks know already. Throws InvalidArgument if it exists. Returns
+  /// whether operations of it were done before this process came.
   bool add_group(const GroupIdentity& identity);
   GroupIdentity identity(GroupId group) const;
 
-  /// Makes a group of a name and slots together with its other ranks, or enters one that they have
-  /// made before this process came (engine_groups.cpp). Throws InvalidArgument if one of this name
-  /// and slots is open here. Ends with `end_founding`, whatever became of it.
+  /// Founds a group of this name and these slots together with its other ranks, or enters one that
+  /// they founded before this process came (engine_groups.cpp). Throws InvalidArgument if a group
+  /// of this name and these slots is open here. The caller must call `end_founding`, however this
+  /// ends.
   std::shared_ptr<Founding> found_group(GroupIdentity identity, std::chrono::nanoseconds timeout);
   void end_founding(const std::shared_ptr<Founding>& founding);
-  /// No more calls of this group. What is under way goes on; once all its ranks have closed it, it
-  /// is forgotten, and what it used given back.
+  /// Ends calls of this group. Operations under way go on; once all its ranks have closed the
+  /// group, it is forgotten and its resources are released.
   void close_group(GroupId group);
-  /// Some group is closed here and not yet by all its ranks.
+  /// Returns whether some group is closed here but not yet by all its ranks.
   bool closing() const;
-  /// How many groups there are, those included that are being closed.
+  /// Returns the number of groups, including those being closed.
   size_t groups() const;
 
   std::shared_ptr<Operation> start(GroupId group, Call call, std::chrono::nanoseconds timeout);
@@ -70,9 +72,10 @@ class Engine final : public control::Participant {
   std::shared_ptr<Outcome> receive(GroupId group, Array array, std::optional<uint32_t> from,
                                    uint64_t tag, std::chrono::nanoseconds timeout);
 
-  /// Lets everything go on that can. `with_transport`: looks at sockets and bells, too.
+  /// Advances everything that can go on. `with_transport`: looks at sockets and doorbells too.
+  /// Returns whether anything moved.
   bool poll(bool with_transport);
-  /// Lets peers ring from now on, and looks once more. True if something moved.
+  /// Makes peers ring from now on, and looks once more. Returns whether anything moved.
   bool prepare_to_sleep();
   bool busy() const;
   std::optional<Instant> next_deadline() const;
@@ -80,35 +83,36 @@ class Engine final : public control::Participant {
 
   View view() const;
   bool frozen() const;
-  /// Groups that have failed work again, if that was known in epoch `last` or before.
+  /// Makes failed groups work again if their failure was known in epoch `last` or before.
   void repair(Epoch last);
-  /// Forgets the loss of the slot's former processes, of which the present one has taken the place.
+  /// Forgets the losses of the slot's former processes, which its present process has replaced.
   void repair_loss(Slot slot);
-  /// Some group has failed and not been repaired.
+  /// Returns whether some group has failed and is not repaired.
   bool failed() const;
-  /// Some group has failed in a way that not all its ranks may know of.
+  /// Returns whether some group has failed in a way that some of its ranks may not know.
   bool stopped() const;
-  /// The last epoch that has mended all groups; epoch 0: none.
+  /// Returns the last epoch in which all groups recovered; epoch 0: none.
   View recovered() const;
-  /// A process holds the slot, and another one has lost it since this one came; nothing is frozen.
+  /// Returns whether a process holds a slot that was lost since this process came, and nothing is
+  /// frozen.
   bool refilled(Slot slot) const;
-  /// Some process has held the slot.
+  /// Returns whether any process has held the slot.
   bool was_filled(Slot slot) const;
-  /// The epoch in which the slot's last process came.
+  /// Returns the epoch in which the slot's last process came.
   Epoch came_in(Slot slot) const;
-  /// How many slots there were before this process came, its own counted.
+  /// Returns the number of slots when this process came, its own included.
   uint32_t slots_found() const;
   void cancel(const std::exception_ptr& why);
-  /// Tells of operations that the control plane has ended.
+  /// Announces the operations that the control plane has ended.
   void announce();
-  /// Refuses all calls from now on, and fails what is under way but for messages that have been
-  /// sent: what it returns is done when all of those have been received.
+  /// Rejects new calls and fails everything under way except messages already sent. The result is
+  /// done once all of those have been received.
   std::shared_ptr<Outcome> begin_to_leave(const std::exception_ptr& why);
-  /// A rank (of the world) that has not received what was sent to it.
+  /// Returns a rank (of the world) that has not received a message sent to it.
   std::optional<Slot> unreceived_by() const;
-  /// After `cancel`: lets go of the transport. Everything fails from now on.
+  /// Releases the transport; everything fails from now on. Only after `cancel`.
   void close();
-  /// Ranks on this process's host, itself among them.
+  /// Returns the number of ranks on this process's host, including this one.
   uint32_t neighbours() const;
   std::exception_ptr ended() const;
   std::optional<QuorumFacts> missing_quorum() const;
@@ -127,7 +131,7 @@ class Engine final : public control::Participant {
   void note_places(const Verdict& verdict);
   PointToPoint::Attention attention() const;
   void poll_farewell();
-  /// Throws InvalidArgument if it is closed.
+  /// Returns the group's queue. Throws InvalidArgument if the group is closed.
   OperationQueue& queue(GroupId group);
   const OperationQueue& queue(GroupId group) const;
   void insert_group(const GroupIdentity& identity, Sequence committed);
@@ -143,16 +147,16 @@ class Engine final : public control::Participant {
   EngineContext context_;
   std::map<GroupId, OperationQueue> queues_;
   std::map<GroupId, PointToPoint> messages_;
-  std::map<GroupId, GroupProgress> published_;               // by the last verdict
+  std::map<GroupId, GroupProgress> published_;               // progress by the last verdict
   std::map<uint64_t, std::shared_ptr<Founding>> foundings_;  // by label
   std::set<GroupId> closing_;
   View recovered_;
   std::map<Slot, Epoch> came_in_;
-  std::set<Slot> lost_before_;  // slots that a process has lost since this one came
+  std::set<Slot> lost_before_;  // slots lost since this process came
   uint32_t slots_found_ = 0;
   Instant attentive_until_{}, asked_again_until_{};
   std::exception_ptr leaving_;
-  std::shared_ptr<Outcome> farewell_;  // not done until all messages have been received
+  std::shared_ptr<Outcome> farewell_;  // done once all messages have been received
   std::exception_ptr ended_;
 };
 

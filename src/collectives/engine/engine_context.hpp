@@ -1,4 +1,4 @@
-/// What the groups of a process share: all of it under the engine's lock.
+/// State that all groups of a process share, under the engine's lock.
 #pragma once
 
 #include <map>
@@ -30,18 +30,18 @@ struct EngineContext {
   EngineMutant mutant = EngineMutant::none;
 
   View view;
-  bool frozen = true;  ///< no operation may commit, none makes progress
+  bool frozen = true;  ///< no operation may commit or make progress
   std::optional<QuorumFacts> quorum_missing;
   MemoryPool pool{size_t{256} << 20};
-  /// Groups founded in this epoch, by label: the same on all their ranks.
+  /// How often each label was founded in this epoch; the same on all ranks of a label.
   std::map<uint64_t, uint64_t> founded;
 
   CollectivesCounters counters;
-  /// To be announced by whoever lets go of the lock.
+  /// Outcomes to announce, by the thread that releases the lock.
   std::vector<std::shared_ptr<Outcome>> finished;
 
-  /// When ranks were lost that the view lacks: then, or earlier. So an epoch that mends has all
-  /// that fails for them behind it, whenever it is told.
+  /// Latest epoch in which ranks missing from the view can have been lost. A recovering epoch is
+  /// later, so it puts behind it all failures due to them, whenever they are reported.
   Epoch lost_in() const { return view.epoch - 1; }
 
   void finish(const std::shared_ptr<Outcome>& outcome, std::exception_ptr error) {
@@ -50,13 +50,13 @@ struct EngineContext {
   }
 };
 
-/// A group as all its ranks know it.
+/// A group, as all its ranks know it.
 struct GroupIdentity {
   GroupId id = 0;
   std::string name;
   std::vector<Slot> slots = {};  ///< by rank
   uint32_t self = 0;             ///< this process's rank
-  uint64_t label = 0;            ///< of its name and slots; 0: a group that is never closed
+  uint64_t label = 0;            ///< hash of name and slots; 0: never closed
 
   std::vector<uint32_t> active_ranks(const View& view) const {
     std::vector<uint32_t> active;

@@ -1,19 +1,17 @@
-// How an engine comes by groups, and gives them back.
+// How an engine gets groups and releases them.
 //
-// A group has a label, which stands for its name and slots, and a number of its own, by which
-// channels and verdicts know it: of its label, the epoch in which it was founded, and how many of
-// that label were founded in this epoch before. All its ranks know that number without a word. A
-// group is founded by a barrier of all of them, which is done on all or on none; and while it is
-// not, the group begins anew with each epoch, under that epoch's number. So a name can be used
-// again, by others than those that used it before, too, and nothing of an old group is taken for
-// something of a new one.
+// A group has a label, the hash of its name and slots, and an id, by which channels and verdicts
+// know it: a hash of the label, the epoch in which it was founded, and how many groups of that
+// label were founded before in this epoch. All its ranks compute the same id without a message. A
+// barrier of all ranks founds the group, on all of them or on none; until it is done, the founding
+// restarts in each epoch, under that epoch's id. So a name can be used again, even by other ranks,
+// and nothing of an old group passes for a new one's.
 //
-// A newcomer does not found what the others have: the verdict that lets it in tells the numbers of
-// all groups.
+// A newcomer does not found groups that the others have: the verdict that admits it lists all ids.
 //
-// Invariant: foundings of a label follow one another, since a process has one open group of a
-// label; so its ranks count alike. Counts begin anew with each epoch, and so does whoever is new in
-// it.
+// Invariant: foundings of one label follow one another, because a process has at most one open
+// group per label; so all its ranks count alike. Counts restart with each epoch, for members and
+// newcomers alike.
 
 #include <fmt/format.h>
 
@@ -45,7 +43,7 @@ GroupId Engine::founding_id(uint64_t label) const {
 
 void Engine::insert_group(const GroupIdentity& identity, Sequence committed) {
   const bool added = queues_.try_emplace(identity.id, context_, identity, committed).second;
-  if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
+  if (!added) throw InvalidArgument("name", "a name that no open group has", identity.name);
   messages_.try_emplace(identity.id, context_, identity);
   if (const std::exception_ptr why = ended_ ? ended_ : leaving_) {
     queues_.at(identity.id).fail(why);
@@ -74,7 +72,7 @@ std::shared_ptr<Founding> Engine::found_group(GroupIdentity identity,
   const auto begun = foundings_.find(identity.label);
   auto founding = begun != foundings_.end() ? begun->second : nullptr;
   if (founding ? founding->awaited : std::any_of(queues_.begin(), queues_.end(), is_open)) {
-    throw InvalidArgument("name", "one that no group of these ranks has", identity.name);
+    throw InvalidArgument("name", "a name that no open group of these ranks has", identity.name);
   }
   if (!founding) {
     const auto had = std::find_if(published_.begin(), published_.end(), [&](const auto& published) {
@@ -88,7 +86,7 @@ std::shared_ptr<Founding> Engine::found_group(GroupIdentity identity,
   }
   founding->awaited = true;
   OperationQueue& queue = queues_.at(founding->id);
-  // One that was interrupted goes on; one that failed is tried again, by all its ranks.
+  // An interrupted founding goes on; a failed one is repeated by all its ranks.
   const bool failed = founding->barrier && founding->barrier->error();
   if (queue.committed() == 0 && (!founding->barrier || failed)) {
     founding->barrier = std::make_shared<Operation>(
@@ -96,7 +94,7 @@ std::shared_ptr<Founding> Engine::found_group(GroupIdentity identity,
     queue.add(founding->barrier);
     queue.poll(now);
   } else if (failed) {
-    founding->barrier.reset();  // The others have it, as a verdict has told since.
+    founding->barrier.reset();  // the others have founded it, as a verdict has told since
   }
   return founding;
 }
@@ -111,7 +109,7 @@ void Engine::end_founding(const std::shared_ptr<Founding>& founding) {
   if (made || ended_) foundings_.erase(found->second.identity().label);
 }
 
-/// What was not founded in the epoch that ends is founded in the next one.
+/// Renames foundings: a group not founded in the epoch that ends is founded in the next one.
 void Engine::rename_foundings() {
   for (auto& [label, founding] : foundings_) {
     const auto published = published_.find(founding->id);
@@ -175,9 +173,9 @@ OperationQueue& Engine::queue(GroupId group) {
 
 const OperationQueue& Engine::queue(GroupId group) const {
   const auto found = queues_.find(group);
-  if (found == queues_.end()) throw InvalidArgument("group", "an open one", "one that is closed");
+  if (found == queues_.end()) throw InvalidArgument("group", "an open group", "a closed one");
   if (found->second.stage() != GroupStage::open) {
-    throw InvalidArgument("group", "an open one",
+    throw InvalidArgument("group", "an open group",
                           fmt::format("\"{}\", which is closed", found->second.identity().name));
   }
   return found->second;

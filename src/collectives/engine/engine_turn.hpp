@@ -1,4 +1,4 @@
-/// The engine's lock, as those take it who may end operations.
+/// The engine's lock for code that may end operations.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace tokenyard::collectives {
 
-/// Holds the lock; tells of what has ended once it has let go.
+/// Holds the lock, and announces finished outcomes after releasing it.
 class Engine::Turn {
  public:
   explicit Turn(Engine& engine, bool patiently = false) : engine_(engine) {

@@ -1,5 +1,4 @@
-// What a group's queue does when something goes wrong: ranks call different things, do not come, or
-// are lost.
+// How a group's queue handles failures: ranks make different calls, do not come, or are lost.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,15 +13,15 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// How long after its deadline an operation waits for the others to agree on what has happened.
+/// Time after a deadline in which the ranks should agree on what has happened.
 constexpr Instant connection_timer = std::chrono::seconds(2);
 
-/// After a failure that not every rank may know of.
+/// The remedy after a failure that some ranks may not know.
 constexpr std::string_view continued_by =
     "Collectives.recover or shrink, on every rank, continues it";
 
-/// What an operation has at least in a new epoch: another rank's deadline may have begun it, whose
-/// word is still on its way.
+/// Minimum time of an operation in a new epoch: another rank's deadline may have begun that epoch,
+/// and its report may still be on its way.
 constexpr Instant second_chance = std::chrono::milliseconds(100);
 
 std::string have_not_begun(const std::vector<uint32_t>& ranks) {
@@ -34,8 +33,8 @@ std::string have_not_begun(const std::vector<uint32_t>& ranks) {
 }  // namespace
 
 void OperationQueue::refuse(const Refusal& refusal) {
-  // Nobody has committed: each rank that has called what this one has not is among those who must
-  // enter the round, and its frames are refused by whoever hears them first.
+  // No rank has committed: a rank that made another call must enter the round too, and the first
+  // rank to hear its frames refuses them.
   run_.stop();
   parting_.reset();
   refusal_ = refusal;
@@ -55,11 +54,11 @@ void OperationQueue::finish_refusal() {
   const std::string other = text(refusal_.other, refusal_.other_called, refusal_.other_bytes);
   const std::string what =
       fmt::format("operation {} of group \"{}\"", committed_ + 1, identity_.name);
-  // Nothing of the operation is under way any more: its arrays are the caller's again.
+  // Nothing of the operation is under way any more, so the caller owns its arrays again.
   undo_.restore();
-  ++committed_;  // done for good, though nothing was
+  ++committed_;  // counted as done, though without effect
   if (queue_.empty()) {
-    phase_ = Phase::idle;  // Others have called something of a group that this rank has closed.
+    phase_ = Phase::idle;  // others called an operation of a group that this rank has closed
     return;
   }
   if (refusal_.one == refusal_.other) {
@@ -74,7 +73,7 @@ void OperationQueue::finish_refusal() {
 }
 
 void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
-  if (queue_.empty()) {  // It was parting.
+  if (queue_.empty()) {  // it was parting
     open_frame_protocol();
     take_back();
     unusable_ = true;
@@ -89,7 +88,7 @@ void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
                              .seen = committed_};
     talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
   } else {
-    open_frame_protocol();  // frames are half said, of memory that goes back to the caller
+    open_frame_protocol();  // frames are half sent, from memory that the caller gets back
   }
   unusable_ = true;
   break_with(error, title(*queue_.front()) + " went wrong on this rank", now);
@@ -101,7 +100,7 @@ void OperationQueue::break_by_peer(const WaitFacts& facts, Instant now) {
   std::exception_ptr error = std::make_exception_ptr(PeerTimeout(facts));
   std::string why = why_expired(facts);
   if (facts.rank == identity_.self) {
-    // The others have waited for this very rank, which would not know itself in their words.
+    // The others have waited for this very rank, so their report names it; explain it here.
     why = fmt::format("this rank came too late to {}, for which the others waited {:.3f} s",
                       title(*queue_.front()), facts.waited_s);
     error = with_sentence(error, fmt::format("{} has not happened: {}. {}", title(*queue_.front()),
@@ -131,7 +130,7 @@ void OperationQueue::break_with(const std::exception_ptr& error, std::string why
 std::exception_ptr OperationQueue::aborted(const Operation& operation, Sequence sequence) const {
   std::vector<uint32_t> lost;
   for (const auto& [rank, known_in] : failure_->lost) lost.push_back(rank);
-  // They were lost in the epoch before.
+  // The ranks were lost in the previous epoch.
   return std::make_exception_ptr(OperationAborted(name_of(operation.call.signature.kind), sequence,
                                                   failure_->known_in - 1, std::move(lost)));
 }
@@ -197,16 +196,16 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
                      .seen = committed_,
                      .waited_s = std::chrono::duration<double>(now - operation.called).count()};
   if (phase_ == Phase::awaiting_ranks) {
-    facts.phase += ": nobody has taken the place of those who were lost";
+    facts.phase += ": no process has taken the lost ranks' slots";
     return facts;
   }
   const bool talking = phase_ == Phase::running || phase_ == Phase::committing;
   const std::vector<uint32_t> absent =
       talking ? talk_->absent(attempt_->team.ranks) : std::vector<uint32_t>{};
-  // Another rank's deadline may have frozen this one a moment before its own passed: who has not
-  // come is known all the same.
+  // Another rank's deadline may have frozen this one just before its own passed. The ranks that
+  // have not come are known all the same.
   if (absent.empty() && (!talking || context_.frozen)) {
-    facts.phase += ": the ranks have not agreed on who is there";
+    facts.phase += ": the ranks have not agreed on the members";
     return facts;
   }
   if (!absent.empty()) {
@@ -228,7 +227,7 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
 }
 
 void OperationQueue::report_timeout(uint32_t rank) const {
-  // The others may have closed a group that this process has entered, and used nothing of it yet.
+  // The others may have closed a group that this process has entered but never used.
   if (identity_.label != 0 && committed_ > 0 && last_committed_.empty()) return;
   context_.control->report_timeout(
       {.slot = identity_.slots[rank], .group = identity_.id, .sequence = committed_ + 1},
@@ -264,29 +263,29 @@ void OperationQueue::install(const Verdict& verdict, const GroupProgress* publis
   const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
 
   if (committed > committed_) {
-    // Somebody has left the round of this rank's operation, so all its data are here.
+    // A rank has left the commit round of this operation, so all its data are here.
     if (phase_ == Phase::committing && committed == committed_ + 1) {
       if (context_.mutant != EngineMutant::verdict_not_followed) commit();
     } else if (phase_ == Phase::refusing && committed == committed_ + 1) {
       finish_refusal();
     } else if (phase_ == Phase::idle && queue_.empty()) {
-      committed_ = committed;  // a newcomer, or one that gave up before the others agreed
+      committed_ = committed;  // a newcomer, or it gave up before the others agreed
       last_committed_ = team_members_;
     } else {
-      throw InternalError(fmt::format("operation {} of group \"{}\" is said to be done", committed,
-                                      identity_.name));
+      throw InternalError(fmt::format("a verdict commits operation {} of group \"{}\" out of order",
+                                      committed, identity_.name));
     }
   }
   if (end_parting(published)) return;
   const bool under_way = phase_ != Phase::idle && phase_ != Phase::awaiting_ranks;
   if (under_way && phase_ == Phase::refusing) {
-    finish_refusal();  // whoever does not know of it is told by what it then hears
+    finish_refusal();  // a rank that does not know of the refusal hears of it next
   } else if (under_way) {
     ++context_.counters.aborted;
     take_back();
   }
   if (verdict.recovers && !queue_.empty()) {
-    // What its caller began before all put failures behind them begins anew with them.
+    // An operation called before all put failures behind them starts anew, with its full time.
     expired_.reset();
     queue_.front()->deadline = now + queue_.front()->timeout;
     if (!lost.empty() || phase_ == Phase::awaiting_ranks) phase_ = Phase::idle;
@@ -294,7 +293,7 @@ void OperationQueue::install(const Verdict& verdict, const GroupProgress* publis
     call_off(verdict, lost, now);
   } else if (expired_) {
     WaitFacts facts = *expired_;
-    // From some that have begun this rank had heard nothing either: now all know who has not.
+    // This rank may have missed announcements; the verdict names the ranks that had not begun.
     const std::vector<uint32_t> late = identity_.ranks_of(verdict.stalled);
     if (!late.empty() && facts.rank != late[0]) {
       facts.rank = late[0];
@@ -316,7 +315,7 @@ void OperationQueue::publish_failure(const WaitFacts& facts) {
   prepare_attempt();
   talk_->begin(committed_ + 1, queue_.front()->call.signature);
   talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
-  unusable_ = true;  // nothing after the breakage
+  unusable_ = true;  // nothing may follow the breakage
 }
 
 void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t>& lost,
@@ -333,7 +332,7 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
       break;
     case OnFailure::retry:
       if (queue_.empty()) break;
-      // Another rank may be back, for which it has waited until now.
+      // Another lost rank, for which the operation has waited, may be back.
       if (back)
         run_again(now);
       else
@@ -342,8 +341,8 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
   }
 }
 
-/// With all its time: who was lost may have used up what there was, and whoever is a moment later
-/// than this rank now would be blamed next.
+/// Restarts the operation with its full time: the lost rank may have used up what was left, and
+/// then the next rank to be a moment late would be blamed.
 void OperationQueue::run_again(Instant now) {
   phase_ = Phase::idle;
   queue_.front()->deadline = now + queue_.front()->timeout;

@@ -1,4 +1,4 @@
-// Lists with a part for each rank, where ranks are lost.
+// Lists with one part per rank when ranks are lost.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 
 namespace tokenyard::collectives {
 
-/// Those who did not take part have no place in what is done, and what lay there means nothing.
+/// Records the ranks that took no part, and zeroes their parts of the results.
 void OperationQueue::settle_results(Operation& operation) {
   if (last_committed_ != team_members_) last_committed_ = team_members_;
   if (team_members_.size() == identity_.slots.size()) return;
@@ -22,8 +22,8 @@ void OperationQueue::settle_results(Operation& operation) {
   if (!operation.placed) operation.call.clear_places(identity_.self, operation.missing);
 }
 
-/// Where only those are counted who are there: gives the call a place for each rank, or refuses it,
-/// together with the others.
+/// With Places::compact: spreads the call's parts over the active ranks, or refuses the call,
+/// together with the other ranks.
 void OperationQueue::place_parts(Operation& operation) {
   const std::vector<uint32_t> active = identity_.active_ranks(context_.view);
   operation.placed.reset();

@@ -11,21 +11,21 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// An operation that takes longer says that it has begun, so that whoever runs out of time knows
-/// whom to blame.
+/// An operation that takes longer than this announces that it has begun, so that a rank that runs
+/// out of time knows which ranks are late.
 constexpr Instant slow = std::chrono::milliseconds(100);
 
-/// How long after a deadline the others have to say so.
+/// Time after a deadline for the other ranks' announcements.
 constexpr Instant hearing = std::chrono::milliseconds(50);
 
-/// What an operation has at least once its last rank has come: those that are waited for then may
-/// have waited for it as well.
+/// Minimum time of an operation after its last rank has come: the ranks it then waits for may have
+/// waited for that rank too.
 constexpr Instant head_start = std::chrono::milliseconds(100);
 
-/// Twice a core's own cache: results of so many bytes are not in it by the time they are read.
+/// Twice the size of a core's own cache: larger results have left it by the time they are read.
 constexpr size_t large_bytes = size_t{4} << 20;
 
-/// From here on waiting looks for reasons.
+/// After this time, a waiting operation also looks at frames that it does not expect.
 constexpr Instant unusual = std::chrono::microseconds(200);
 
 }  // namespace
@@ -77,7 +77,7 @@ void OperationQueue::add(std::shared_ptr<Operation> operation) {
 bool OperationQueue::poll(Instant now) {
   if (failed_) return false;
   if (queue_.empty() && stage_ == GroupStage::open) {
-    if (talk_) talk_->push();  // the last word of the operation before
+    if (talk_) talk_->push();  // the last frames of the previous operation
     return false;
   }
   bool moved = false;
@@ -110,7 +110,7 @@ void OperationQueue::begin(Instant now) {
   began_ = now;
   here_said_ = lacks_ranks_ = false;
   complete_since_ = {};
-  // Nobody would wait for a part that the caller has no place for, nor read one that it lacks.
+  // No rank would wait for a part that this caller's list lacks, nor read one.
   const Call& call = operation.call;
   const size_t ranks_now = identity_.slots.size();
   if (context_.places == Places::kept && call.has_parts(identity_.self) &&
@@ -118,7 +118,7 @@ void OperationQueue::begin(Instant now) {
     return finish_head(std::make_exception_ptr(
         OperationAborted(name_of(call.signature.kind), committed_ + 1, context_.view.epoch, {})));
   }
-  // Others may have had an operation under way when ranks were lost, and wait for their successors.
+  // Others may have had an operation under way when ranks were lost, and wait for successors.
   if (context_.on_failure == OnFailure::retry &&
       context_.mutant != EngineMutant::successors_not_awaited &&
       identity_.active_ranks(context_.view).size() < identity_.slots.size()) {
@@ -149,7 +149,7 @@ void OperationQueue::begin(Instant now) {
 
 Team OperationQueue::team_of_hosts(std::vector<uint32_t>& host_of) const {
   Team team = {.ranks = identity_.active_ranks(context_.view), .me = 0};
-  // A host is named after its first rank; ranks of one host come next to one another.
+  // A host's number is its first rank; ranks of one host become adjacent.
   host_of.assign(identity_.slots.size(), 0);
   std::map<uint64_t, uint32_t> first_of;
   for (const uint32_t rank : team.ranks) {
@@ -163,7 +163,7 @@ Team OperationQueue::team_of_hosts(std::vector<uint32_t>& host_of) const {
 }
 
 void OperationQueue::prepare_attempt() {
-  if (attempt_) return;  // as in this epoch's operation before
+  if (attempt_) return;  // as for the previous operation of this epoch
   std::vector<uint32_t> host_of;
   Team team = team_of_hosts(host_of);
   attempt_.emplace(Attempt{.talk = *talk_,

@@ -1,20 +1,25 @@
-/// A group's operations, one after the other in the order of their calls.
+/// The operations of one group, run one after another in the order of their calls.
 ///
 ///     queued -> running -> committing -> done
 ///                  |  ^        |
 ///                  |  |        +-- the verdict says that it is done: done
-///                  |  +-- run again in the next epoch: ranks were lost and the policy says so, or
-///                  |      none of this group was lost
-///                  +-> refusing -> failed: ranks have called different things
-///                  +-> expired  -> failed, or run again without those who did not come
+///                  |  +-- runs again in the next epoch: no rank of this group was lost, or the
+///                  |      policy says so
+///                  +-> refusing -> failed: ranks have made different calls
+///                  +-> expired  -> failed, or runs again without the ranks that did not come
 ///
-/// A queue that its rank has closed says so once all its operations have ended (parting.cpp).
+/// An operation moves its data (running), then enters the commit round (committing). A rank leaves
+/// the round only when all have entered it (call.hpp). A closed queue parts from the other ranks'
+/// queues after its last operation (parting.cpp).
 ///
-/// Invariant: a rank in `running` has not committed, nor has anybody else; one in `committing` has
-/// all its data, and cannot know whether others have left the round: only the verdict can say.
-/// Invariant: after a failure that leaves frames half said, nothing more is said in that epoch.
-/// Invariant: a failure is known in one epoch, and told in no other. So what a `repair` that all
-/// ranks have agreed on has forgotten does not come back from a rank that is late.
+/// Invariant: while a rank is running an operation, no rank has committed it, for commits need its
+/// entry into the round. While a rank is committing, its data are complete, but it cannot know
+/// whether others have left the round; if the epoch ends, only the verdict can tell.
+///
+/// Invariant: after a failure that leaves frames half sent, nothing more is sent in that epoch.
+///
+/// Invariant: a failure belongs to the epoch in which it became known, and is reported in no other.
+/// So a failure that all ranks have agreed to forget (`repair`) cannot come back from a late rank.
 #pragma once
 
 #include <chrono>
@@ -34,18 +39,18 @@ class Operation : public Outcome {
       : call(std::move(call)), timeout(timeout), called(called), deadline(called + timeout) {}
   std::string choice() const override;
   std::vector<uint32_t> missing_ranks() const override { return missing; }
-  /// The call with a place for each rank of the group.
+  /// Returns the call with one part per rank of the group.
   const Call& placed_call() const { return placed ? *placed : call; }
 
   const Call call;
   const std::chrono::nanoseconds timeout;
   const Instant called;
   Instant deadline;
-  /// Of the last attempt. Written before the operation is done, read after.
+  /// Of the last attempt. Written before the operation is done, read afterwards.
   Choice chosen;
   Shape shape;
-  std::optional<Call> placed = {};     ///< where the call counts only those who are there
-  std::vector<uint32_t> missing = {};  ///< ranks of the group that took no part in what is done
+  std::optional<Call> placed = {};     ///< if the call lists active ranks only
+  std::vector<uint32_t> missing = {};  ///< ranks of the group that took no part
 };
 
 class OperationQueue {
@@ -54,48 +59,49 @@ class OperationQueue {
 
   const GroupIdentity& identity() const { return identity_; }
   Sequence committed() const { return committed_; }
-  /// The operation that is under way; else the last that is done.
+  /// Returns the operation under way, else the last one done.
   Sequence begun() const { return committed_ + (queue_.empty() ? 0 : 1); }
-  /// Has nothing to do.
+  /// Returns whether there is nothing to do.
   bool idle(Instant now) const;
-  /// Has failed and wants `repair`.
+  /// Returns whether the group has failed and needs `repair`.
   bool broken() const { return failure_.has_value(); }
-  /// Has failed, and not every rank of it may know.
+  /// Returns whether the group has failed and some of its ranks may not know.
   bool stopped() const { return failure_ && failure_->error; }
 
   void add(std::shared_ptr<Operation> operation);
-  /// No operation is added from now on. Those that were go on.
+  /// Accepts no more operations. Those accepted before go on.
   void close(Instant now);
   GroupStage stage() const { return stage_; }
-  /// All ranks that have to do with the group have closed it, and know that.
+  /// Returns whether all ranks concerned have closed the group and know that all have.
   bool over() const { return over_; }
-  /// A group that is being founded is another one in each epoch, until all its ranks are there.
+  /// Changes the id: a group that is being founded gets a new id in each epoch until it is
+  /// complete.
   void rename(GroupId id) { identity_.id = id; }
-  /// True if something moved.
+  /// Returns whether anything moved.
   bool poll(Instant now);
-  /// When `poll` wants to be called at the latest, though nothing arrives.
+  /// Returns the latest time at which to call `poll` if nothing arrives.
   std::optional<Instant> next_deadline() const;
 
-  /// The world grows with its job: every slot is a rank of it.
+  /// Adds ranks up to `slots`: every slot is a rank of the world's group, which grows with the job.
   void extend(uint32_t slots);
   std::string choice(OperationKind kind, size_t bytes) const;
-  /// `published`: what the verdict says of this group; null: nothing.
+  /// Begins the epoch of `verdict`. `published`: the verdict's entry for this group, or null.
   void install(const Verdict& verdict, const GroupProgress* published, Instant now);
   /// Forgets a failure that was known in epoch `last` or before.
   void repair(Epoch last);
-  /// Forgets the loss of the slot's former processes. `came_in`: the epoch of its present one.
+  /// Forgets the losses of the slot's former processes. `came_in`: epoch of its present process.
   void repair_loss(Slot slot, Epoch came_in);
-  /// Everything, now and later.
+  /// Fails everything, now and later.
   void fail(const std::exception_ptr& why);
 
   uint64_t bytes_sent() const;
 
  private:
-  /// Why operations fail until `repair`: something went wrong, or (no error) ranks were lost.
+  /// Why operations fail until `repair`: an error, or (without `error`) lost ranks.
   struct Failure {
     Epoch known_in = 0;
     std::exception_ptr error;
-    std::map<uint32_t, Epoch> lost = {};  ///< ranks, and the epoch in which that was known
+    std::map<uint32_t, Epoch> lost = {};  ///< by rank: epoch in which its loss became known
     Instant at{};
     std::string why;
   };
@@ -118,12 +124,12 @@ class OperationQueue {
   void fail_locally(std::exception_ptr error, Instant now);
   void break_by_peer(const WaitFacts& facts, Instant now);
   void finish_head(std::exception_ptr error);
-  /// Fails all there is, and what comes until `repair`.
+  /// Fails all operations, and those that come until `repair`.
   void break_with(const std::exception_ptr& error, std::string why, Instant now);
   void break_for(const std::vector<uint32_t>& lost, Instant now);
-  /// Ranks were lost: what an operation is told that was called before, or comes after.
+  /// Returns the error of an operation aborted because ranks were lost, or called after that.
   std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
-  /// What an operation is told that has not begun when the group has stopped.
+  /// Returns the error of an operation that had not begun when the group stopped.
   std::exception_ptr refused(const Operation& operation, Sequence sequence) const;
   std::string why_expired(const WaitFacts& facts) const;
   void take_back();
@@ -153,19 +159,19 @@ class OperationQueue {
   std::optional<Attempt> parting_;
   GroupStage stage_ = GroupStage::open;
   bool over_ = false;
-  Instant attentive_until_{};           // to the other ranks' closing
-  std::vector<Member> team_members_;    // of this epoch's attempts
-  std::vector<Member> last_committed_;  // who took part in the last operation that is done
+  Instant attentive_until_{};           // looks at the other ranks' parting until then
+  std::vector<Member> team_members_;    // members in this epoch's attempts
+  std::vector<Member> last_committed_;  // members that took part in the last operation done
   Run run_;
   Refusal refusal_;
   Instant began_{};
   bool here_said_ = false;
-  bool lacks_ranks_ = false;  // has said that it is here, and not heard all the others
-  Instant complete_since_{};  // when it had, or never
+  bool lacks_ranks_ = false;  // announced itself, but has not heard of all others yet
+  Instant complete_since_{};  // when it had heard of all; never: zero
   std::optional<WaitFacts> expired_;
   Instant gives_up_{};
 
-  std::exception_ptr failed_;       // for good
+  std::exception_ptr failed_;       // permanent
   std::optional<Failure> failure_;  // until `repair`
   bool unusable_ = false;
   uint64_t bytes_sent_before_ = 0;

@@ -1,4 +1,4 @@
-/// How an operation under way ends: once, for all who hold it.
+/// The result of an operation under way; finishes once, for all its holders.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,11 @@ class Outcome {
   virtual ~Outcome() = default;
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Null while it is under way, and if all went well.
+  /// Returns the error; null while the operation is under way or if it succeeded.
   std::exception_ptr error() const { return done() ? error_ : nullptr; }
 
-  /// By whoever runs the operation, under its lock; then `announce`, without.
+  /// `finish` is called by the code that runs the operation, under its lock; then `announce`,
+  /// without.
   void finish(std::exception_ptr error) {
     error_ = std::move(error);
     done_.store(true, std::memory_order_release);  // publishes the error and the results
@@ -44,7 +45,7 @@ class Outcome {
     call();
   }
 
-  /// See Work.
+  /// These are documented at Work.
   virtual uint32_t source() const { return 0; }
   virtual std::string choice() const { return {}; }
   virtual std::vector<uint32_t> missing_ranks() const { return {}; }

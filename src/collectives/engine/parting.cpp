@@ -1,16 +1,18 @@
 // How a group ends, each rank in its own time:
 //
-//     close()    no operation is added any more; those under way go on, and end
-//     1st round  "I have closed the group": who leaves it knows that all have
-//     2nd round  "I know that all have": who leaves it knows that all know, and forgets the group
+//     close()    no operation is accepted any more; those under way run to their end
+//     1st round  "I have closed the group": a rank that leaves it knows that all have
+//     2nd round  "I know that all have": a rank that leaves it knows that all know, and forgets
+//                the group
 //
-// A round is that by which operations commit. Whoever takes part in the second one says in the next
-// freeze that the group is closed, so the verdict tells those who are still in the first.
+// Both rounds are commit rounds (call.hpp). A rank in the second round reports the group as closed
+// at the next freeze, so the verdict tells the ranks that are still in the first.
 //
 // Invariant: a rank forgets a group only when every rank that took part in its last operation knows
-// whether that is done. So a verdict never lacks what one of them has committed.
-// Invariant: a rank that has not taken part in an operation since it came has nothing to tell, and
-// is not waited for.
+// whether that operation is done. So a verdict never lacks what one of them has committed.
+//
+// Invariant: a rank that has taken part in no operation since it came has nothing to report, and is
+// not waited for.
 
 #include <fmt/format.h>
 
@@ -23,8 +25,8 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// How long somebody looks at the messages of a group that nobody uses any more, on its own
-/// account. After that they are looked at beside other operations, and now and then.
+/// How long a rank polls on its own account for the parting of a group that it no longer uses.
+/// Afterwards it looks when other operations run, and occasionally.
 constexpr Instant attentive_to_closing = std::chrono::milliseconds(250);
 
 }  // namespace
@@ -69,7 +71,7 @@ Task OperationQueue::part() {
   co_await known;
 }
 
-/// As an epoch begins. True if that is the end of this queue.
+/// Called as an epoch begins. Returns whether this queue has ended.
 bool OperationQueue::end_parting(const GroupProgress* published) {
   if (phase_ == Phase::parting) {
     run_.stop();
@@ -80,7 +82,7 @@ bool OperationQueue::end_parting(const GroupProgress* published) {
                       (published != nullptr && published->stage == GroupStage::closed);
   if (!closed) return false;
   const bool agreed = stage_ != GroupStage::open && queue_.empty();
-  fail(std::make_exception_ptr(InvalidArgument("group", "one that its ranks have not closed",
+  fail(std::make_exception_ptr(InvalidArgument("group", "a group that no rank has closed",
                                                fmt::format("\"{}\"", identity_.name))));
   over_ = over_ || agreed;
   return true;

@@ -1,5 +1,5 @@
-/// A mutex for one who takes it again and again, and others who want it now and then: the first
-/// leaves room for the others before it takes it.
+/// A mutex for one thread that takes it over and over, and others that want it occasionally: the
+/// first lets waiting threads go first.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class PatientMutex {
   }
   void unlock() { mutex_.unlock(); }
 
-  /// For who polls. The count orders nothing: a missed waiter waits for one more turn.
+  /// For the polling thread. The count orders nothing: a waiter that is missed waits one more turn.
   void lock_patiently() {
     while (waiting_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
     mutex_.lock();

@@ -85,7 +85,7 @@ std::shared_ptr<Outcome> PointToPoint::receive(Array array, std::optional<uint32
                         .from = from,
                         .accepted = std::nullopt});
   const bool lost = from && !is_active(*from) && context_.on_failure != OnFailure::retry;
-  match();  // it may have come before its sender was lost
+  match();  // the message may have arrived before its sender was lost
   if (lost && !operation->done()) {
     receiving_.remove_if([&](const Receiving& one) { return one.operation == operation; });
     finish(operation, lost_error("receive", *from));
@@ -185,7 +185,7 @@ bool PointToPoint::take(uint32_t from, const FrameHeader& header) {
     case FrameKind::broken:
       break;
   }
-  throw InternalError("a frame of an operation among messages");
+  throw InternalError("a frame of a collective arrived among messages");
 }
 
 bool PointToPoint::take_eager(uint32_t from, const FrameHeader& header) {
@@ -227,10 +227,10 @@ void PointToPoint::let_go(const Receiving& receiving) {
 bool PointToPoint::take_content(uint32_t from, const FrameHeader& header) {
   Peer& peer = peers_[from];
   const auto offer = peer.arrived.find(header.sequence);
-  if (offer == peer.arrived.end()) throw InternalError("the content of what was not offered");
+  if (offer == peer.arrived.end()) throw InternalError("content arrived that was not offered");
   Receiving* const receiving = find_accepted(from, header.sequence);
   if (receiving == nullptr) {
-    // The memory that it was meant for is the caller's again.
+    // The receive is over, so its memory belongs to the caller again.
     if (!stream(from).discard()) return false;
     peer.got = 0;
     offer->second.stage = Stage::here;
@@ -254,7 +254,7 @@ bool PointToPoint::take_content(uint32_t from, const FrameHeader& header) {
 void PointToPoint::take_received(uint32_t from, Number number) {
   Peer& peer = peers_[from];
   const auto found = peer.sending.find(number);
-  if (found == peer.sending.end()) return;  // said twice
+  if (found == peer.sending.end()) return;  // a repeated acknowledgement
   if (found->second.eager) peer.eager_bytes -= found->second.bytes();
   if (found->second.operation) finish(found->second.operation, nullptr);
   peer.sending.erase(found);
@@ -289,7 +289,7 @@ void PointToPoint::take_unfit(uint32_t from, const FrameHeader& header) {
 }
 
 void PointToPoint::take_withdrawn(uint32_t from, Number number) {
-  peers_[from].note(number);  // it will not come again
+  peers_[from].note(number);  // it will not be sent again
   peers_[from].arrived.erase(number);
   if (Receiving* receiving = find_accepted(from, number)) receiving->accepted.reset();
 }
@@ -306,7 +306,7 @@ std::optional<std::pair<uint32_t, PointToPoint::Number>> PointToPoint::find_arri
         earliest = arrived.order;
         found = {rank, number};
       }
-      break;  // those after it were sent later
+      break;  // later entries were sent later
     }
   }
   return found;

@@ -1,23 +1,25 @@
-/// Messages from one rank of a group to another, each received once, whatever happens between.
+/// Messages from one rank of a group to another. Each is received exactly once, whatever fails in
+/// between.
 ///
 ///     sender                         receiver
-///     eager(number, bytes)  ---->    keeps it, or gives it to the receive that waits for it
+///     eager(number, bytes)  ---->    keeps it, or passes it to a waiting receive
 ///                           <----    received(number)
 ///
-///     offer(number, length) ---->    large, or too much is on its way: nothing but the offer moves
-///                           <----    accept(number): a receive is there for it
-///     content(number, bytes) --->    straight into its place
+///     offer(number, length) ---->    large, or much is on its way already: only the offer moves
+///                           <----    accept(number): a receive waits for it
+///     content(number, bytes) --->    written straight into the receive's memory
 ///                           <----    received(number)
 ///
-/// Where the receive has run out of time by then, its content is thrown away, and the offer stands:
-/// nothing is received that nobody got.
+/// If the receive has timed out before its content arrives, the content is discarded and the offer
+/// stands: a message counts as received only if a caller got it.
 ///
-/// Messages of an ordered pair are numbered. A sender keeps what has not been received (small ones
-/// as copies, so that their senders need not wait), and says it again in the next epoch; a receiver
-/// knows which numbers it has had. Messages of one tag arrive in the order in which they were sent.
+/// Messages of an ordered pair of ranks are numbered. A sender keeps each message until it is
+/// received (small ones as copies, so their callers need not wait) and sends it again in the next
+/// epoch; a receiver knows which numbers it has had. Hence exactly once. Messages of one tag arrive
+/// in the order in which they were sent.
 ///
-/// Invariant: what a receiver keeps for others is bounded: eager_bytes_max a peer, and an offer for
-/// each send that its sender waits for.
+/// Invariant: the memory in which a receiver keeps messages is bounded: eager_bytes_max per peer,
+/// and one offer per send whose caller waits.
 #pragma once
 
 #include <chrono>
@@ -45,7 +47,7 @@ class MessageOperation : public Outcome {
   const std::chrono::nanoseconds timeout;
   const uint64_t tag;
   const DataType type;
-  std::optional<uint32_t> peer;  ///< of a receive from anybody: once it is there
+  std::optional<uint32_t> peer;  ///< for a receive from any rank: set on arrival
 };
 
 class PointToPoint {
@@ -59,15 +61,15 @@ class PointToPoint {
                                 std::chrono::nanoseconds timeout);
   std::shared_ptr<Outcome> receive(Array array, std::optional<uint32_t> from, uint64_t tag,
                                    Instant now, std::chrono::nanoseconds timeout);
-  /// Whose messages are read though nobody here waits for them.
+  /// The peers whose messages are read even if no caller here waits for one.
   enum class Attention : uint8_t { nobody, acquainted, everybody };
   bool poll(Instant now, Attention attention);
-  /// Somebody's messages have been received here.
+  /// Returns whether messages of any peer have been received here.
   bool has_acquaintances() const;
   bool idle() const;
-  /// Refuses calls from now on and fails receives; what has been sent stays on its way.
+  /// Rejects calls from now on and fails receives; sent messages stay on their way.
   void begin_to_leave(const std::exception_ptr& why);
-  /// Everything that was sent has been received, and whoever sent something knows.
+  /// Returns whether all sent messages have been received, and all senders have been told so.
   bool drained() const;
   std::optional<Slot> unreceived_by() const;
   std::optional<Instant> next_deadline() const;
@@ -81,17 +83,17 @@ class PointToPoint {
   using Number = uint64_t;
   struct Sending {
     Number number = 0;
-    std::vector<std::byte> copy;         // of an eager one
-    std::span<const std::byte> content;  // of an offered one: the caller's
+    std::vector<std::byte> copy;         // if eager
+    std::span<const std::byte> content;  // if offered: the caller's memory
     bool eager = false;
     bool flowing = false;                         // its content has been posted
-    std::shared_ptr<MessageOperation> operation;  // null once its caller has been told
+    std::shared_ptr<MessageOperation> operation;  // null once its caller has its result
     uint64_t tag = 0;
     DataType type = DataType::uint8;
     size_t bytes() const { return eager ? copy.size() : content.size(); }
   };
-  /// An offer stays until its content has come. While that of one whose receive has ended is thrown
-  /// away, no later message of its tag is given to anybody.
+  /// An offer stays until its content has arrived. While the content of an offer whose receive has
+  /// ended is discarded, no later message of its tag is passed to a receive.
   enum class Stage : uint8_t { here, accepted, thrown_away };
   struct Arrived {
     uint64_t tag = 0;
@@ -100,13 +102,13 @@ class PointToPoint {
     bool eager = false;
     Stage stage = Stage::here;
     std::vector<std::byte> copy;
-    uint64_t order = 0;  // among all peers' arrivals
+    uint64_t order = 0;  // among the arrivals of all peers
   };
   struct Receiving {
     std::shared_ptr<MessageOperation> operation;
     std::span<std::byte> into;
     std::optional<uint32_t> from;
-    std::optional<std::pair<uint32_t, Number>> accepted;  // content comes from this rank
+    std::optional<std::pair<uint32_t, Number>> accepted;  // its content will come from this rank
   };
   struct Peer {
     std::optional<Stream> stream;
@@ -114,12 +116,12 @@ class PointToPoint {
     // As sender.
     Number last_number = 0;
     std::map<Number, Sending> sending;
-    size_t eager_bytes = 0;  // not received yet
-    // As receiver: all up to `floor` has been received, and what is in `above`.
+    size_t eager_bytes = 0;  // sent but not received
+    // As receiver: has received all numbers up to `floor`, and those in `above`.
     Number floor = 0;
     std::set<Number> above;
     std::map<Number, Arrived> arrived;
-    std::vector<std::byte> eager;  // the payload that is coming in
+    std::vector<std::byte> eager;  // payload being received
     size_t got = 0;
     bool is_acquainted() const { return floor > 0 || !above.empty(); }
     bool has(Number number) const { return number <= floor || above.contains(number); }
@@ -139,13 +141,13 @@ class PointToPoint {
   void take_unfit(uint32_t from, const FrameHeader& header);
   void take_withdrawn(uint32_t from, Number number);
   Receiving* find_accepted(uint32_t from, Number number);
-  /// Its receive is over before the content is here.
+  /// Handles a receive that ends before its content has arrived.
   void let_go(const Receiving& receiving);
 
-  /// Gives what has arrived to those who wait for it.
+  /// Passes arrived messages to the receives that wait for them.
   void match();
   std::optional<std::pair<uint32_t, Number>> find_arrived(const Receiving& receiving) const;
-  /// True if the receive is over.
+  /// Returns whether the receive is over.
   bool give(Receiving& receiving, uint32_t from, Number number);
 
   void finish(const std::shared_ptr<MessageOperation>& operation, std::exception_ptr error);

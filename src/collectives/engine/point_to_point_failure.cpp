@@ -1,4 +1,4 @@
-// What becomes of messages when time runs out, ranks are lost, or an epoch ends.
+// Messages when time runs out, ranks are lost or an epoch ends.
 
 #include <fmt/format.h>
 
@@ -99,8 +99,8 @@ void PointToPoint::check_deadlines(Instant now) {
         ++entry;
         continue;
       }
-      // Content that has been posted is read from the caller's memory until it is all out: from now
-      // on from a copy.
+      // Posted content is read from the caller's memory until all of it is sent; from now on it is
+      // read from a copy.
       if (sending.flowing && peer.stream) peer.stream->keep_payloads();
       finish(sending.operation, timeout_error(*sending.operation, "send", rank, now));
       entry = peer.sending.erase(entry);
@@ -123,7 +123,7 @@ void PointToPoint::install(const Verdict& verdict, Instant) {
     if (peer.stream) bytes_sent_before_ += peer.stream->bytes_sent();
     peer.stream.reset();
     peer.got = 0;
-    // Offers come again; what has been received stays.
+    // Offers are sent again; received messages stay.
     std::erase_if(peer.arrived, [](const auto& entry) { return !entry.second.eager; });
     const auto member = verdict.next.at(identity_.slots[rank]);
     if (!member) {
@@ -138,7 +138,7 @@ void PointToPoint::install(const Verdict& verdict, Instant) {
 
 void PointToPoint::lose(uint32_t rank) {
   Peer& peer = peers_[rank];
-  if (context_.on_failure == OnFailure::retry) return;  // for whoever takes its place
+  if (context_.on_failure == OnFailure::retry) return;  // kept for its successor
   for (auto& [number, sending] : peer.sending) {
     if (sending.operation) finish(sending.operation, lost_error("send", rank));
   }
@@ -157,8 +157,8 @@ void PointToPoint::lose(uint32_t rank) {
 
 void PointToPoint::renew(uint32_t rank, const Member& member) {
   Peer& peer = peers_[rank];
-  // Another process: it has received nothing yet, and gets what senders still wait for. What the
-  // old one had sent and nobody has asked for is gone with it.
+  // The slot has a new process, which has received nothing; it gets the messages whose senders
+  // still wait. Unreceived messages of the old process are lost with it.
   std::map<Number, Sending> before;
   before.swap(peer.sending);
   if (peer.incarnation != 0 && context_.on_failure != OnFailure::retry) {

@@ -8,16 +8,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How often those who sleep look whether they are to be interrupted.
+/// Interval at which sleeping threads check for an interrupt.
 constexpr std::chrono::nanoseconds nap_max = 50ms;
-/// How often the thread looks for operations that nobody waits for, and for how long after the
-/// last.
+/// Interval at which the progress thread looks for operations that no caller waits for, and the
+/// number of looks after the last start.
 constexpr std::chrono::nanoseconds watch_nap = 300us;
 constexpr int watch_naps = 64;
 
 }  // namespace
 
-/// At the wheel as long as it lives.
+/// At the wheel for as long as it lives.
 class ProgressThread::Wheel {
  public:
   Wheel(ProgressThread& progress_thread, std::unique_lock<std::mutex>& lock)
@@ -47,7 +47,7 @@ ProgressThread::ProgressThread(Engine& engine, Transport& transport, ProgressThr
 }
 
 void ProgressThread::stop() {
-  // Once stopped it leaves the transport alone, which may be gone by the time of the destructor.
+  // A stopped ProgressThread leaves the transport alone: by the destructor it may be gone.
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -57,8 +57,8 @@ void ProgressThread::stop() {
   for_thread_.notify_all();
   changed_.notify_all();
   thread_.join();
-  // Whoever waits may still be on the way out of the transport. This very thread, where it was
-  // interrupted at the wheel, is not in it.
+  // A waiting thread may still be on its way out of the transport. If this very thread was
+  // interrupted at the wheel, it is not in the transport.
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !driven_ || driven_by_ == std::this_thread::get_id(); });
 }
@@ -68,7 +68,7 @@ void ProgressThread::wake() {
 }
 
 void ProgressThread::launched() {
-  launches_.fetch_add(1);  // ordered before the look at who sleeps
+  launches_.fetch_add(1);  // ordered before the check for sleepers
   if (thread_asleep_.load()) {
     const std::lock_guard lock(mutex_);
     for_thread_.notify_all();
@@ -111,7 +111,7 @@ bool ProgressThread::wait(const Outcome& outcome, std::optional<Instant> until) 
       const Wheel wheel(*this, lock);
       while (!outcome.done() && !(until && engine_.now() >= *until)) step(last_moved, until, true);
     } else {
-      passengers_.fetch_add(1);  // ordered before the wake: the thread gives the wheel away
+      passengers_.fetch_add(1);  // ordered before the wake: the thread gives up the wheel
       if (asleep_at_wheel_.load()) wake();
       changed_.wait_for(lock, nap_max, [&] { return outcome.done() || (!driven_ && !stop_); });
       passengers_.fetch_sub(1);
@@ -127,7 +127,7 @@ void ProgressThread::step(Clock::time_point& last_moved, std::optional<Instant> 
                           bool interruptible) {
   const bool moved = engine_.poll(true);
   if (moved && passengers_.load() > 0) {
-    const std::lock_guard lock(mutex_);  // or they could miss it between their look and their sleep
+    const std::lock_guard lock(mutex_);  // or they could miss it between check and sleep
     changed_.notify_all();
   }
   const Clock::time_point now = Clock::now();
@@ -135,9 +135,9 @@ void ProgressThread::step(Clock::time_point& last_moved, std::optional<Instant> 
     last_moved = now;
     return;
   }
-  // Whoever is waited for may want this very core: then to sleep at once is best. To yield would
-  // not do, for the system lets who yields wait for everybody else's turn to end, but runs at once
-  // who is woken.
+  // On a crowded host, the awaited rank may need this very core, so sleeping at once is best.
+  // Yielding would not do: the scheduler makes a yielding thread wait for all others' turns, but
+  // runs a woken thread at once.
   if (!crowded_.load(std::memory_order_relaxed) && now - last_moved < options_.spin) return;
 
   std::chrono::nanoseconds nap = nap_max;
@@ -147,7 +147,7 @@ void ProgressThread::step(Clock::time_point& last_moved, std::optional<Instant> 
   }
   asleep_at_wheel_ = true;
   const uint64_t launches = launches_.load();
-  // What came before the transport began to ring must be looked for once more.
+  // Looks once more for what came before peers began to ring.
   if (!engine_.prepare_to_sleep() && launches == launches_.load()) {
     transport_.sleep(std::max(nap, std::chrono::nanoseconds(0)));
   }
@@ -198,7 +198,7 @@ void ProgressThread::run() {
       const Wheel wheel(*this, lock);
       drive_unattended();
     } else {
-      thread_asleep_ = true;  // ordered before the look at what was started
+      thread_asleep_ = true;  // ordered before the check for started operations
       const auto awake = [&] {
         return stop_ || news_published_ != news_ || launches_.load() != seen;
       };
@@ -212,7 +212,7 @@ void ProgressThread::run() {
       if (woken) {
         quiet_naps = 0;
       } else if (!driven_) {
-        // Nobody waits for the end of a group, nor rings for it.
+        // No caller waits for the end of a group, and no peer rings for it.
         const Wheel wheel(*this, lock);
         while (engine_.poll(true)) continue;
       }

@@ -1,13 +1,14 @@
-/// Who polls an engine: whoever waits for an operation, and if nobody does a thread of its own.
+/// Polls an engine: in a thread that waits for an operation or, if none does, in a thread of its
+/// own.
 ///
-/// One thread at a time is at the wheel. It polls as long as things move, a little longer, and then
-/// sleeps in the transport until a peer rings. Others that wait are passengers: they sleep until
-/// their operation is done or the wheel is free. So a small operation runs in its caller from
-/// beginning to end, and no thread is woken for it.
+/// One thread at a time is at the wheel. It polls as long as anything moves and a little longer,
+/// then sleeps in the transport until a peer rings. Other waiting threads are passengers: they
+/// sleep until their operation is done or the wheel is free. So a small operation runs in its
+/// caller from beginning to end, and no thread is woken for it.
 ///
-/// The thread does not take part in that. It looks every now and then, while operations are being
-/// started, whether there is one that nobody waits for, and drives those; when none are started any
-/// more it sleeps until one is.
+/// The progress thread proper does not compete for the wheel. While operations are being started it
+/// checks periodically for operations that no caller waits for, and drives those; otherwise it
+/// sleeps until one is started.
 #pragma once
 
 #include <atomic>
@@ -23,46 +24,48 @@
 namespace tokenyard::collectives {
 
 struct ProgressThreadOptions {
-  /// How long nothing may move before a thread sleeps. Waking costs about half as much again.
+  /// Idle time before a thread sleeps. Waking costs about half as much again.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
-  /// Called now and then by those who wait; may throw.
+  /// Called periodically by waiting threads; may throw.
   std::function<void()> interrupt = [] {};
 };
 
 class ProgressThread {
  public:
-  /// Both must be there until `stop` has returned.
+  /// Both arguments must live until `stop` has returned.
   ProgressThread(Engine& engine, Transport& transport, ProgressThreadOptions options);
   ~ProgressThread() { stop(); }
 
-  /// An operation has been started: somebody will see to it.
+  /// Announces a started operation, so that some thread drives it.
   void launched();
-  /// Until it is done, or `until`. Throws what `interrupt` does. False: it is not done.
+  /// Waits until the outcome is done, or until `until`. Returns whether it is done. Throws what
+  /// `interrupt` throws.
   bool wait(const Outcome& outcome, std::optional<Instant> until);
-  /// Sleeps until there is news (a verdict, the end), at most so long. Throws what `interrupt`
-  /// does.
+  /// Sleeps until there is news (a verdict, the end), at most `at_most`. Throws what `interrupt`
+  /// throws.
   void wait_for_news(std::chrono::nanoseconds at_most);
 
-  /// From the engine: something has changed that no peer rings for.
+  /// Called by the engine after a change that no peer rings for.
   void news();
-  /// Called by the thread after every piece of news.
+  /// Sets a function that the progress thread calls after news.
   void on_news(std::function<void()> call);
-  /// Ranks of this host outnumber its cores: others need the core that a spinning thread holds, so
-  /// nobody spins.
+  /// Whether ranks outnumber cores on this host. Then a spinning thread would hold a core that
+  /// others need, so none spins.
   void set_crowded(bool crowded) { crowded_ = crowded; }
 
-  /// After the end of all operations: nobody is in the transport from now on, nor will be.
+  /// Ends the thread, after the end of all operations. No thread uses the transport afterwards.
   void stop();
 
  private:
   class Wheel;
   using Clock = std::chrono::steady_clock;
 
-  /// Whoever sleeps in the transport. Under the lock, so that it is not stopped meanwhile.
+  /// Wakes the thread that sleeps in the transport. Under the lock, so that `stop` cannot
+  /// intervene.
   void wake();
   void run();
   void drive_unattended();
-  /// One look; sleeps if nothing has moved for long. `last_moved` is kept by the caller.
+  /// Polls once; sleeps if nothing has moved for long. The caller keeps `last_moved`.
   void step(Clock::time_point& last_moved, std::optional<Instant> until, bool interruptible);
 
   Engine& engine_;
@@ -70,9 +73,9 @@ class ProgressThread {
   const ProgressThreadOptions options_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // for passengers, and those who wait for news
+  std::condition_variable changed_;  // for passengers and waits for news
   std::condition_variable for_thread_;
-  bool driven_ = false;  // somebody is at the wheel
+  bool driven_ = false;  // a thread is at the wheel
   std::thread::id driven_by_;
   bool stop_ = false;
   uint64_t news_ = 0, news_published_ = 0;

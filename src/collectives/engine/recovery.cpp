@@ -19,7 +19,7 @@ std::vector<Slot> empty_slots(const View& view) {
 
 }  // namespace
 
-/// Slots to be filled, for as long as it lives.
+/// Requests to fill slots, withdrawn when destroyed.
 class Recovery::Wish {
  public:
   explicit Wish(control::MembershipControl& control) : control_(control) {}
@@ -29,8 +29,8 @@ class Recovery::Wish {
   Wish(const Wish&) = delete;
   Wish& operator=(const Wish&) = delete;
 
-  /// Says it anew where it has changed, and in every epoch: one for a slot that is held lasts for
-  /// one.
+  /// Repeats the request if it has changed, and in each epoch: a request for a slot that is held
+  /// lasts for one epoch.
   void want(const std::vector<Slot>& slots, Epoch seen_in) {
     if (slots == slots_ && seen_in == seen_in_) return;
     if (slots != slots_ && !slots_.empty()) control_.withdraw(slots_);
@@ -50,7 +50,7 @@ class Recovery::Shrink final : public Recovery::Call {
   explicit Shrink(Recovery& recovery)
       : recovery_(recovery), asked_in_(recovery.engine_.view().epoch) {
     const Engine& engine = recovery_.engine_;
-    // A newcomer need not have asked.
+    // Done already for a newcomer that has nothing to recover from.
     done_before_ = engine.recovered().epoch > recovery_.shrunk_in() && !engine.failed();
     if (!done_before_) recovery_.control_.recover(true);
   }
@@ -67,9 +67,9 @@ class Recovery::Shrink final : public Recovery::Call {
     if (late.empty()) {
       const std::vector<Member> members = recovery_.engine_.view().members;
       return {.rank = members.empty() ? 0 : members.front().slot,
-              .phase = "shrink: agreement of the ranks"};
+              .phase = "shrink: wait for the ranks to agree"};
     }
-    return {.rank = late.front(), .phase = "shrink: its call of it"};
+    return {.rank = late.front(), .phase = "shrink: wait for this rank's call"};
   }
 
  private:
@@ -93,7 +93,7 @@ class Recovery::Replace final : public Recovery::Call {
   }
 
   WaitFacts missing() const override {
-    return {.rank = slot_, .phase = fmt::format("replace: a new rank {}", slot_)};
+    return {.rank = slot_, .phase = fmt::format("replace: wait for a new rank {}", slot_)};
   }
 
  private:
@@ -124,7 +124,7 @@ class Recovery::Grow final : public Recovery::Call {
     const auto first = std::find_if(slots_.begin(), slots_.end(),
                                     [&](Slot slot) { return !recovery_.engine_.was_filled(slot); });
     return {.rank = first != slots_.end() ? *first : slots_.back(),
-            .phase = fmt::format("grow: {} new ranks", slots_.size())};
+            .phase = fmt::format("grow: wait for {} new ranks", slots_.size())};
   }
 
  private:
@@ -141,7 +141,7 @@ class Recovery::Recover final : public Recovery::Call {
 
   bool advance() override {
     Engine& engine = recovery_.engine_;
-    // Ranks that are lost meanwhile stop the group on all of its ranks: then all know.
+    // If ranks are lost meanwhile, the group stops on all its ranks, so all know.
     if (engine.stopped()) {
       if (!recovering_) recovering_.emplace(recovery_);
       if (!recovering_->advance()) return false;
@@ -162,8 +162,9 @@ class Recovery::Recover final : public Recovery::Call {
       return facts;
     }
     const std::vector<Slot> empty = empty_slots(recovery_.engine_.view());
-    if (empty.empty()) return {.phase = "recover: agreement of the ranks"};
-    return {.rank = empty.front(), .phase = fmt::format("recover: a new rank {}", empty.front())};
+    if (empty.empty()) return {.phase = "recover: wait for the ranks to agree"};
+    return {.rank = empty.front(),
+            .phase = fmt::format("recover: wait for a new rank {}", empty.front())};
   }
 
  private:
@@ -187,16 +188,16 @@ class Recovery::Evict final : public Recovery::Call {
     const View view = recovery_.engine_.view();
     if (!view.contains(member_)) return true;
     if (view.members.size() <= 2) {
-      throw InvalidArgument("rank", "one whose loss leaves a majority",
-                            fmt::format("{}, of two", member_.slot));
+      throw InvalidArgument("rank", "a rank whose loss leaves a majority",
+                            fmt::format("{} of two", member_.slot));
     }
-    // A wish lasts for an epoch: it may have come too late for the one before.
+    // A request lasts for one epoch; the last one may have come too late.
     if (std::exchange(asked_in_, view.epoch) != view.epoch) recovery_.control_.evict(member_);
     return false;
   }
 
   WaitFacts missing() const override {
-    return {.rank = member_.slot, .phase = "evict: agreement of the ranks"};
+    return {.rank = member_.slot, .phase = "evict: wait for the ranks to agree"};
   }
 
  private:
@@ -206,7 +207,7 @@ class Recovery::Evict final : public Recovery::Call {
 };
 
 void Recovery::begin(Slot self) {
-  // Who was lost when this process came is nothing to it.
+  // Losses before this process came do not concern it.
   engine_.repair(engine_.came_in(self));
   const std::lock_guard lock(mutex_);
   shrunk_in_ = engine_.recovered().epoch;

@@ -1,20 +1,21 @@
-/// The calls by which a rank goes on after a failure: shrink, replace, grow, recover, evict.
-/// Without threads and clocks of their own: whoever waits looks again after every piece of news, in
-/// a real process and in a simulated one alike.
+/// The calls by which a rank goes on after a failure: shrink, replace, grow, recover, evict. They
+/// have no threads or clocks: the caller advances them after each change, in a real process and in
+/// a simulated one alike.
 ///
-/// Invariant: a call asks for a state, relative to what this rank has seen, and never for an event.
-/// So it ends whoever has brought the state about, and whenever:
-/// - `replace` is done once the slot is held by a process that came after one this rank knows to be
-///   lost; only where none is known to be lost it waits for the next one that takes the slot.
-///   It forgets that slot's losses and nothing else.
-/// - `grow` is done once the slots up to those counted by this rank's own calls have been filled.
-///   It forgets no loss.
-/// - `recover` is done once this rank has installed what the others have agreed on; where asked,
-///   once every slot is held. It needs no other rank's call unless a group has stopped without
-///   every rank of it having been told (a deadline): then it is a `shrink`.
-/// - `shrink` alone is a step that all take together; nobody can have taken it without this rank.
-/// Wishes that come late change nothing (membership.hpp), and those of a call that has given up are
-/// withdrawn.
+/// Invariant: a call asks for a state, relative to what this rank has seen, never for an event. So
+/// it ends, whichever call brings the state about and whenever:
+/// - `replace` is done once the slot's process came after one that this rank knows to be lost. If
+///   it knows of no loss, it waits for the next process to take the slot. It forgets that slot's
+///   losses and nothing else.
+/// - `grow` is done once all slots up to the number asked for by this rank's own calls have been
+///   filled. It forgets no loss.
+/// - `recover` is done once this rank has installed what the others have agreed on and, if asked,
+///   every slot is held. It needs no other rank's call, unless a group has stopped without all its
+///   ranks knowing (a deadline): then it is a `shrink`.
+/// - `shrink` is the only step that all ranks take together; none can have taken it without this
+///   rank.
+///
+/// Late requests change nothing (membership.hpp), and a call that gives up withdraws its requests.
 #pragma once
 
 #include <memory>
@@ -27,28 +28,28 @@
 
 namespace tokenyard::collectives {
 
-/// What this process has put behind it.
+/// Makes recovery calls, and keeps what this process has put behind it.
 class Recovery {
  public:
-  /// A call under way. Dropped before it is done, its wishes are withdrawn.
+  /// A call under way. Destroying it before it is done withdraws its requests.
   class Call {
    public:
     virtual ~Call() = default;
-    /// Asks for what is still missing. True: done, and groups work again as the call promises.
+    /// Asks for what is still missing. Returns true once the call is done and groups work again.
     virtual bool advance() = 0;
-    /// What a deadline that passes now is told.
+    /// Returns the facts for a timeout at this moment.
     virtual WaitFacts missing() const = 0;
   };
 
-  /// Both must outlive this and every call.
+  /// Both arguments must outlive this and every call.
   Recovery(Engine& engine, control::MembershipControl& control)
       : engine_(engine), control_(control) {}
-  /// Once this process is a member.
+  /// Called once this process is a member.
   void begin(Slot self);
 
   std::unique_ptr<Call> shrink();
   std::unique_ptr<Call> replace(Slot slot);
-  /// Throws InvalidArgument beyond `slots_most`.
+  /// Throws InvalidArgument if the job would exceed `slots_most`.
   std::unique_ptr<Call> grow(uint32_t slots, uint32_t slots_most);
   std::unique_ptr<Call> recover(bool wait_for_replacements);
   std::unique_ptr<Call> evict(Slot slot);
@@ -67,7 +68,7 @@ class Recovery {
   Engine& engine_;
   control::MembershipControl& control_;
   mutable std::mutex mutex_;
-  Epoch shrunk_in_ = 0;  ///< the last epoch that mended and that a call here has returned
+  Epoch shrunk_in_ = 0;  ///< last recovering epoch that a call here has returned
   uint32_t slots_ = 0;   ///< as many as this rank's calls have asked for
 };
 

@@ -1,6 +1,6 @@
-/// What a call of a group that has stopped is told. It has not begun, so it does not fail as the
-/// operation did that stopped the group: the class and the fields are the cause's, the sentence is
-/// its own.
+/// Errors of calls in a group that has stopped. Such a call has not begun, so its error must not
+/// claim that it failed like the operation that stopped the group: class and fields are the
+/// cause's, the message is its own.
 #pragma once
 
 #include <exception>
@@ -22,8 +22,7 @@ class Stopped final : public Cause {
   std::string sentence_;
 };
 
-/// The same error with another sentence; errors of classes that are not the package's stay as they
-/// are.
+/// Returns the same error with another message; errors of foreign classes stay as they are.
 std::exception_ptr with_sentence(const std::exception_ptr& cause, const std::string& sentence);
 
 }  // namespace tokenyard::collectives

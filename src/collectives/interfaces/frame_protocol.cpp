@@ -124,14 +124,14 @@ void FrameProtocol::finish_frame(uint32_t from) {
 
 bool FrameProtocol::take_notice(Peer& peer, const FrameHeader& header) {
   Stream& incoming = *peer.stream;
-  const FrameHeader notice = header;  // `finish` makes room for the next one
+  const FrameHeader notice = header;  // `finish` overwrites it
   if (notice.kind == FrameKind::here) {
     incoming.finish();
     peer.heard = std::max(peer.heard, notice.sequence);
     asked_ = asked_ || notice.sequence == sequence_;
     return true;
   }
-  if (notice.bytes > peer.notice.size()) throw InternalError("a notice that is too long");
+  if (notice.bytes > peer.notice.size()) throw InternalError("a notice exceeds its size limit");
   peer.notice_got += incoming.read({peer.notice.data() + peer.notice_got, incoming.payload_left()});
   if (incoming.payload_left() > 0) return false;
   peer.notice_got = 0;
@@ -150,13 +150,13 @@ bool FrameProtocol::take_notice(Peer& peer, const FrameHeader& header) {
 void FrameProtocol::check(const Peer& peer, uint32_t from, const FrameHeader& header,
                           uint64_t bytes) const {
   if (header.sequence != sequence_) {
-    throw InternalError(fmt::format("a frame of operation {} from rank {} in operation {}",
+    throw InternalError(fmt::format("a frame of operation {} came from rank {} in operation {}",
                                     header.sequence, from, sequence_));
   }
   check_signature(from, header, bytes);
   if (header.step != peer.steps_received) {
-    throw InternalError(fmt::format("step {} from rank {} where step {} was due", header.step, from,
-                                    peer.steps_received));
+    throw InternalError(fmt::format("step {} came from rank {}, but step {} was due", header.step,
+                                    from, peer.steps_received));
   }
 }
 
@@ -176,7 +176,7 @@ void FrameProtocol::poll_others(std::span<const uint32_t> ranks) {
     if (rank == self_) continue;
     while (const FrameHeader* header = stream(rank).header()) {
       peers_[rank].heard = std::max(peers_[rank].heard, header->sequence);
-      // A peer that is done with this operation may refuse the next one, which is no news here.
+      // A peer that has finished this operation may refuse the next one; that does not matter here.
       if (header->sequence > sequence_) break;
       if (header->kind == FrameKind::data) {
         if (header->sequence == sequence_) check_signature(rank, *header, header->bytes);
@@ -198,7 +198,7 @@ std::vector<uint32_t> FrameProtocol::absent(std::span<const uint32_t> ranks) {
   for (const uint32_t rank : ranks) {
     if (rank == self_) continue;
     Peer& peer = peers_[rank];
-    // Looks at the next frame, and leaves it to those who wait for it unless it is a "here".
+    // Looks at the next frame, and leaves it to its wait unless it is a "here".
     while (const FrameHeader* header = stream(rank).header()) {
       peer.heard = std::max(peer.heard, header->sequence);
       if (header->kind != FrameKind::here) break;
@@ -212,7 +212,7 @@ std::vector<uint32_t> FrameProtocol::absent(std::span<const uint32_t> ranks) {
 void FrameProtocol::refuse(std::span<const uint32_t> ranks, const Refusal& refusal) {
   for (const uint32_t rank : ranks) {
     if (rank == self_) continue;
-    // The peer may still wait for the last frame of the operation before.
+    // The peer may still need the last frame of the previous operation.
     stream(rank).drop_unbegun(sequence_);
     stream(rank).post(header_of(FrameKind::refusal, sizeof refusal),
                       std::as_bytes(std::span(&refusal, 1)));
@@ -227,7 +227,7 @@ bool FrameProtocol::refused(std::span<const uint32_t> ranks) {
     while (!peer.refused) {
       const FrameHeader* header = stream(rank).header();
       if (header == nullptr || !stream(rank).discard()) break;
-      // One that has failed says nothing more in this epoch.
+      // A rank whose operation has failed sends nothing more in this epoch.
       peer.refused = header->kind == FrameKind::refusal || header->kind == FrameKind::broken;
       stream(rank).finish();
     }

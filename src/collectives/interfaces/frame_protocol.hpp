@@ -1,9 +1,9 @@
-/// What the ranks of a group say to one another in an operation: frames, in the order in which both
-/// ends expect them. A frame that does not belong to what this rank has called is not taken; it
-/// ends the operation with CallsDiffer.
+/// The frames that ranks of a group exchange in an operation, in the order in which both ends
+/// expect them. A frame that does not match this rank's call is not accepted: it ends the operation
+/// with CallsDiffer.
 ///
-/// Posting never waits: what a channel has no room for is queued, and goes on at every `push`. So
-/// an algorithm posts all it can, then receives in the order its peers post.
+/// Posting never waits. Bytes that the channel cannot take are queued, and each `push` goes on with
+/// them. So an algorithm posts all it can, then receives in the order in which its peers post.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@
 
 namespace tokenyard::collectives {
 
-/// Thrown by waits: two ranks have called different things.
+/// Thrown by waits: two ranks have made different calls.
 struct CallsDiffer {
   Refusal refusal;
 };
 
-/// How an operation failed on a rank that could not wait for others to agree; the rest of the group
-/// is told with the first frames of the next epoch.
+/// The failure of an operation on a rank that could not wait for agreement. It is sent to the rest
+/// of the group in the first frames of the next epoch.
 struct Breakage {
-  uint32_t rank = 0;  ///< which did not answer
+  uint32_t rank = 0;  ///< the rank that did not answer
   uint32_t phase_bytes = 0;
   uint64_t expected = 0, seen = 0, waited_ns = 0;
   char phase[232] = {};
@@ -48,69 +48,74 @@ class ReceiveEach;
 class Sent;
 class SentUntil;
 
-/// Ranks are those of the group.
+/// Ranks are counted within the group.
 class FrameProtocol {
  public:
   using OpenChannel = std::function<std::shared_ptr<Channel>(uint32_t rank)>;
   FrameProtocol(uint32_t ranks, uint32_t self, OpenChannel open);
 
-  /// Frames from now on are of this operation.
+  /// Starts an operation: frames belong to it from now on.
   void begin(Sequence sequence, const Signature& signature);
   Sequence sequence() const { return sequence_; }
   uint32_t self() const { return self_; }
 
   void post(uint32_t to, std::span<const std::byte> payload);
-  /// Everything has been handed over: the memory that was posted is the caller's again.
+  /// Waits until everything posted has been handed to the channels, so the caller owns its memory
+  /// again.
   Sent sent();
-  /// Frames posted to this rank so far, and a wait until so many of them have been handed over.
+  /// Returns the number of frames posted to this rank so far; `sent_until` waits until that many
+  /// have been handed over.
   uint64_t posted(uint32_t to) { return stream(to).posted(); }
   SentUntil sent_until(uint32_t to, uint64_t frames);
-  /// `streaming`: nobody reads it soon, so it need not go through the caches.
+  /// `streaming`: the data will not be read soon, so they may bypass the caches.
   Receive receive(uint32_t from, std::span<std::byte> into, bool streaming = false);
-  /// The same; tells `beside(bytes)` how many have just come.
+  /// As `receive`; calls `beside(bytes)` with the number of bytes that have just arrived.
   template <typename Beside>
   ReceiveBeside<Beside> receive_beside(uint32_t from, std::span<std::byte> into, bool streaming,
                                        Beside beside);
-  /// Gives the payload to `consume(offset, span)` piece by piece, where it lies; pieces are whole
-  /// multiples of `granule` bytes (at most 16).
+  /// Passes the payload to `consume(offset, span)` piece by piece, in place. Pieces are multiples
+  /// of `granule` bytes (at most 16).
   template <typename Consumer>
   ReceiveEach<Consumer> receive_each(uint32_t from, uint64_t bytes, size_t granule,
                                      Consumer consume);
-  /// The same, where `consume` changes what this rank has posted to that one as frame `posted` (of
-  /// as many bytes): it gets no byte before the one in its place is out.
+  /// As `receive_each`, for a `consume` that overwrites the payload of frame `posted`, which this
+  /// rank has posted to the same peer with as many bytes. `consume` gets a byte only after the byte
+  /// in its place has been sent.
   template <typename Consumer>
   ReceiveEach<Consumer> receive_in_exchange(uint32_t from, uint64_t posted, uint64_t bytes,
                                             size_t granule, Consumer consume);
 
-  /// True if nothing is left to be handed over.
+  /// Hands queued frames to the channels. Returns true if nothing is left.
   bool push();
   bool drained() const;
-  /// Whether a byte went or came since somebody last asked.
+  /// Returns whether any byte was sent or received since the last call.
   bool take_moved();
   uint64_t bytes_sent() const;
 
-  /// Of operations that take long: tells the others that this rank has begun, and looks whether
-  /// they have. Returns those of `ranks` of whom nothing has been heard in this operation.
+  /// For operations that take long: announces that this rank has begun, and looks whether the
+  /// others have. `absent` returns those of `ranks` not heard of in this operation.
   void say_here(std::span<const uint32_t> ranks);
   std::vector<uint32_t> absent(std::span<const uint32_t> ranks);
-  /// Somebody has said so, and would like to hear it of others.
+  /// Returns whether another rank has announced itself in this operation, and so asks for
+  /// announcements.
   bool asked() const { return asked_; }
-  /// Looks at what arrives from ranks that nobody waits for: where calls differ, ranks may wait for
-  /// one another in a circle. Throws like `expect`.
+  /// Looks at frames from ranks that no wait is for: if calls differ, ranks may wait for one
+  /// another in a circle. Throws like `expect`.
   void poll_others(std::span<const uint32_t> ranks);
 
-  /// To tell everybody of a refusal, and to get over it: what was posted and not begun is dropped,
-  /// what arrives is thrown away, until each of `ranks` has sent its own refusal. Poll until true.
+  /// `refuse` sends a refusal to `ranks` and drops posted frames that have not begun. `refused`
+  /// then discards what arrives, and returns true once each of `ranks` has sent its own refusal;
+  /// poll it.
   void refuse(std::span<const uint32_t> ranks, const Refusal& refusal);
   bool refused(std::span<const uint32_t> ranks);
 
-  /// Says that the operation has failed here, and nothing more in this epoch.
+  /// Announces that the operation has failed here. Nothing more may be posted in this epoch.
   void post_breakage(std::span<const uint32_t> ranks, const Breakage& breakage);
-  /// Of the latest operation in which something came from this rank.
+  /// Returns the latest operation of which a frame from this rank has arrived.
   Sequence heard(uint32_t rank) const { return peers_[rank].heard; }
 
-  /// For waits. Null until the next frame from this rank has begun to arrive; throws if it is not
-  /// what is expected.
+  /// For waits. Returns the stream once the next frame from this rank has begun to arrive, else
+  /// null. Throws if the frame does not match.
   Stream* expect(uint32_t from, uint64_t bytes);
   Stream& stream(uint32_t rank);
   void finish_frame(uint32_t from);
@@ -119,12 +124,12 @@ class FrameProtocol {
   struct Peer {
     std::optional<Stream> stream;
     uint32_t steps_sent = 0, steps_received = 0;
-    Sequence heard = 0;  // the latest operation that a frame from it was of
+    Sequence heard = 0;  // latest operation of a frame from it
     bool refused = false;
-    std::array<std::byte, sizeof(Breakage)> notice;  // what has come of a refusal or breakage
+    std::array<std::byte, sizeof(Breakage)> notice;  // arrived part of a refusal or breakage
     size_t notice_got = 0;
   };
-  /// Deals with frames that are of no step. True if it took one.
+  /// Handles a frame that belongs to no step. Returns true if it consumed the whole frame.
   bool take_notice(Peer& peer, const FrameHeader& header);
   void check_signature(uint32_t from, const FrameHeader& header, uint64_t bytes) const;
   void check(const Peer& peer, uint32_t from, const FrameHeader& header, uint64_t bytes) const;
@@ -235,7 +240,7 @@ class ReceiveEach : public Wait {
         }
         if (piece.size() >= granule_) return false;
       }
-      // An element lies across the end of a piece: it is put together here.
+      // An element crosses the end of a piece; it is assembled here.
       if (split_bytes_ < granule_) {
         const size_t got = stream->read({split_ + split_bytes_, granule_ - split_bytes_});
         if (got == 0) return false;
@@ -254,8 +259,8 @@ class ReceiveEach : public Wait {
   std::optional<uint32_t> awaited() const override { return from_; }
 
  private:
-  /// Bytes that `consume_` may have and change what lies in their place. Sends on, so that rings of
-  /// two that wait for one another do not both stay full.
+  /// Returns how many more bytes `consume_` may have, which is how many it may overwrite. Also
+  /// sends, so that the rings of two ranks that wait for each other do not both stay full.
   uint64_t free_now(Stream& stream) const {
     if (!posted_) return bytes_ - done_;
     stream.push();

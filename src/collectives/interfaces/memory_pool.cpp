@@ -20,7 +20,7 @@ std::byte* map(size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) throw OsError("mmap", errno, std::strerror(errno));
   if (bytes >= huge_page)
-    madvise(data, bytes, MADV_HUGEPAGE);  // a wish; refused where there are none
+    madvise(data, bytes, MADV_HUGEPAGE);  // a hint; refused where there are none
   return static_cast<std::byte*>(data);
 }
 
@@ -71,7 +71,7 @@ MemoryPool::Block::~Block() {
 MemoryPool::MemoryPool(size_t idle_bytes_max) : store_(std::make_shared<Store>(idle_bytes_max)) {}
 
 MemoryPool::Block MemoryPool::take(size_t bytes) {
-  // Powers of two, so that blocks of one operation serve another.
+  // Capacities are powers of two, so that a block can serve many sizes.
   const size_t capacity = std::bit_ceil(bytes < smallest ? smallest : bytes);
   for (size_t i = store_->idle.size(); i-- > 0;) {
     const Store::Idle found = store_->idle[i];

@@ -1,5 +1,5 @@
-/// Working memory of operations, kept for the next ones: fresh pages cost more than the copy that
-/// fills them. Used under the engine's lock.
+/// Work memory of operations, kept for later ones: touching fresh pages costs more than the copy
+/// that fills them. Used under the engine's lock.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class MemoryPool {
   struct Store;
 
  public:
-  /// A block that goes back to its pool.
+  /// A block that returns to its pool.
   class Block {
    public:
     Block() = default;
@@ -32,9 +32,10 @@ class MemoryPool {
     size_t capacity_ = 0;
   };
 
-  /// Frees rather than keeps what would make the idle blocks more than this in all.
+  /// Frees a returned block if idle blocks would exceed `idle_bytes_max` in total.
   explicit MemoryPool(size_t idle_bytes_max);
-  /// At least so many bytes, aligned to cache lines; with what they held before. Throws OsError.
+  /// Returns a block of at least `bytes` bytes, aligned to cache lines, with arbitrary content.
+  /// Throws OsError.
   Block take(size_t bytes);
 
  private:

@@ -65,7 +65,7 @@ std::string describe(const Signature& signature) {
 }
 
 uint64_t fingerprint(std::span<const uint64_t> lengths) {
-  return fnv1a(std::as_bytes(lengths)) | 1;  // Not 0, which says that there are none.
+  return fnv1a(std::as_bytes(lengths)) | 1;  // 0 means that there are no lengths
 }
 
 }  // namespace tokenyard::collectives

@@ -1,5 +1,5 @@
-/// What all ranks must agree on about an operation. Travels with each of its frames, so that a rank
-/// that calls something else is found out by the first frame that it sends or gets.
+/// The part of a call on which all ranks must agree. It travels with each frame of the operation,
+/// so a rank that makes another call is detected by its first frame.
 #pragma once
 
 #include <cstdint>
@@ -21,28 +21,28 @@ enum class OperationKind : uint8_t {
   scatter,
   reduce_scatter,
   all_to_all,
-  close,  ///< the end of the group
+  close,  ///< closes the group
 };
 std::string name_of(OperationKind kind);
 bool is_rooted(OperationKind kind);
 
-/// Where something does not apply to an operation, it is 0.
+/// Fields that do not apply to an operation are 0.
 struct Signature {
   OperationKind kind = OperationKind::barrier;
   DataType type = DataType::uint8;
   ReduceOp op = ReduceOp::sum;
   Algorithm algorithm = Algorithm::automatic;
   uint32_t root = 0;
-  uint64_t elements = 0;  ///< in all; 0 where only pairs of ranks agree on lengths
-  uint64_t lengths = 0;   ///< of the parts, as one number
+  uint64_t elements = 0;  ///< total; 0 if only pairs of ranks agree on lengths
+  uint64_t lengths = 0;   ///< fingerprint of the parts' lengths
   bool operator==(const Signature&) const = default;
 };
 static_assert(sizeof(Signature) == 24);
 
-/// "all_reduce(sum, float32[4])".
+/// Returns "all_reduce(sum, float32[4])" and the like.
 std::string describe(const Signature& signature);
 
-/// One number that tells lists of lengths apart.
+/// Returns a hash of the lengths, never 0.
 uint64_t fingerprint(std::span<const uint64_t> lengths);
 
 }  // namespace tokenyard::collectives

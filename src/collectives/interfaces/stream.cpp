@@ -64,7 +64,7 @@ uint64_t Stream::payload_out(uint64_t frame) const {
   constexpr uint64_t all = ~uint64_t{0};
   if (frame < out_) return all;
   const Outgoing& outgoing = queue_.at(first_ + (frame - out_));
-  if (outgoing.payload.empty()) return all;  // It was copied.
+  if (outgoing.payload.empty()) return all;  // the payload was copied
   return outgoing.taken > outgoing.head_bytes ? outgoing.taken - outgoing.head_bytes : 0;
 }
 
@@ -97,7 +97,7 @@ const FrameHeader* Stream::header() {
   if (header_got_ < sizeof(FrameHeader)) return nullptr;
   std::memcpy(&header_, header_bytes_.data(), sizeof header_);
   if (header_.magic != FrameHeader::magic_value) {
-    throw InternalError("a channel's bytes have lost their frames");
+    throw InternalError("a channel's stream has lost its frame boundaries");
   }
   payload_left_ = header_.bytes;
   padding_left_ = padding_of(header_.bytes);
@@ -115,7 +115,7 @@ void Stream::consume(size_t bytes) {
 
 void Stream::finish() {
   if (header_got_ != sizeof(FrameHeader) || payload_left_ != 0) {
-    throw InternalError("a frame was finished before all of it was there");
+    throw InternalError("a frame was finished before all of it had arrived");
   }
   header_got_ = 0;
 }

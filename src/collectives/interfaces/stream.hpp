@@ -1,4 +1,4 @@
-/// Frames to one peer and from it, over a channel that takes and gives bytes as it likes.
+/// Frames to and from one peer, over a channel that takes and delivers bytes in arbitrary portions.
 #pragma once
 
 #include <array>
@@ -16,46 +16,48 @@ namespace tokenyard::collectives {
 
 class Stream {
  public:
-  /// Payloads up to this are copied when they are posted; larger ones are read as room comes.
+  /// Payloads up to this many bytes are copied when posted; larger ones are read while they are
+  /// sent.
   static constexpr size_t small = 1024;
 
   explicit Stream(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-  /// Queues a frame. A large payload must stay as it is until `drained`.
+  /// Queues a frame. A large payload must stay unchanged until `drained`.
   void post(const FrameHeader& header, std::span<const std::byte> payload);
-  /// Hands to the channel what it has room for. True if nothing is left.
+  /// Hands to the channel as much as it takes. Returns true if nothing is left.
   bool push();
   bool drained() const { return first_ == queue_.size(); }
-  /// Frames that were posted since the beginning, and those of them that are out.
+  /// `posted` returns the number of frames posted since the start, `out` how many of them have been
+  /// sent.
   uint64_t posted() const { return out_ + queue_.size() - first_; }
   uint64_t out() const { return out_; }
-  /// Bytes of a frame's payload whose memory is its owner's again. Frames are counted since the
-  /// beginning; this one has been posted.
+  /// Returns how many payload bytes of a posted frame belong to their owner again. `frame` counts
+  /// from the start.
   uint64_t payload_out(uint64_t frame) const;
-  /// Drops frames of one operation of which no byte is out: the peer can read on.
+  /// Drops the operation's frames of which no byte has been sent; the peer's stream stays intact.
   void drop_unbegun(Sequence sequence);
-  /// Copies what is posted and not yet out, so that its owner may have its memory back.
+  /// Copies posted payloads that have not been sent, so that their owners get the memory back.
   void keep_payloads();
 
-  /// The header of the frame that is being received; null until all of it has come. Stays the same
+  /// Returns the header of the current incoming frame, or null until it is complete. Unchanged
   /// until `finish`.
   const FrameHeader* header();
   uint64_t payload_left() const { return payload_left_; }
-  /// Takes a part of the payload that lies in one piece; call `consume` when done with it.
+  /// Returns a contiguous part of the payload; `consume` takes it.
   std::span<const std::byte> arrived();
   void consume(size_t bytes);
-  /// Copies a part of the payload.
+  /// Copies a part of the payload; returns its length in bytes.
   size_t read(std::span<std::byte> into);
-  /// The same, past the caches where that spares something.
+  /// As `read`, bypassing the caches where that saves something.
   size_t read_streaming(std::span<std::byte> into);
-  /// Throws away what has come of the payload. True if that was the rest of it.
+  /// Discards the payload that has arrived. Returns true once all of it is discarded.
   bool discard();
-  /// The whole payload has been taken; the next header may come.
+  /// Ends the current frame, whose payload has been taken; the next header may come.
   void finish();
 
   uint64_t bytes_sent() const { return channel_->bytes_sent(); }
-  /// Whether a byte went out or came in since somebody last asked: a frame may take long, and who
-  /// moves it must not go to sleep over it.
+  /// Returns whether any byte was sent or received since the last call. A frame may take long, and
+  /// a thread that moves it must not sleep meanwhile.
   bool take_moved() { return std::exchange(moved_, false); }
 
  private:
@@ -63,7 +65,7 @@ class Stream {
     std::array<std::byte, sizeof(FrameHeader) + small + 16> head;  // header, small payload, padding
     size_t head_bytes = 0;
     std::span<const std::byte> payload;
-    std::vector<std::byte> kept = {};  // where `payload` lies, if its owner has taken it back
+    std::vector<std::byte> kept = {};  // memory of `payload`, if its owner has taken it back
     size_t padding = 0;
     size_t taken = 0;
     size_t bytes() const { return head_bytes + payload.size() + padding; }

@@ -15,7 +15,7 @@ constexpr size_t line_bytes = 64;
 
 #ifdef __SSE2__
 
-/// Whole lines; `out` begins one.
+/// Copies whole lines; `out` is aligned to a line.
 void stream_lines(char* out, const char* in, size_t bytes) {
   for (; bytes >= line_bytes; bytes -= line_bytes, out += line_bytes, in += line_bytes) {
     const auto* from = reinterpret_cast<const __m128i*>(in);
@@ -30,7 +30,7 @@ void stream_lines(char* out, const char* in, size_t bytes) {
 }
 
 #ifdef __x86_64__
-/// A line in one instruction leaves no half-filled buffer to wait for: a quarter faster.
+/// One instruction per line leaves no half-filled write buffer: a quarter faster.
 [[gnu::target("avx512f")]] void stream_lines_avx512(char* out, const char* in, size_t bytes) {
   for (; bytes >= line_bytes; bytes -= line_bytes, out += line_bytes, in += line_bytes) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(out), _mm512_loadu_si512(in));

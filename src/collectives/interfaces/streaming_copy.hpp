@@ -1,5 +1,5 @@
-/// Copies of what will not be read soon: past the caches where the machine can do that, which saves
-/// reading the lines that are overwritten anyway.
+/// Copies data that will not be read soon. Bypasses the caches where the machine can, which saves
+/// reading cache lines that are overwritten anyway.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 namespace tokenyard::collectives {
 
 void copy_streaming(void* into, const void* from, size_t bytes);
-/// Streaming stores of this thread are seen by others after this.
+/// Makes this thread's streaming stores visible to other threads, before any later store.
 void end_streaming();
 
 }  // namespace tokenyard::collectives

@@ -1,6 +1,6 @@
-/// Operations are coroutines that somebody polls. A task runs until it waits for something that is
-/// not there yet; whoever polls its run asks that one thing again, and resumes the task only when
-/// it has come. A step costs no allocation, a call of a task one (its frame).
+/// Operations are coroutines that are polled. A task runs until it awaits something that is not
+/// there yet; each poll of its Run then asks that one Wait, and resumes the task only when it is
+/// ready. A step allocates nothing; a call of a task allocates its frame.
 #pragma once
 
 #include <coroutine>
@@ -14,8 +14,8 @@ namespace tokenyard::collectives {
 
 class Run;
 
-/// A coroutine that has not begun, or waits. Lazily begun: by `co_await` of another task, or by
-/// Run.
+/// A coroutine that has not started or is suspended. Starts lazily: when another task awaits it or
+/// a Run begins it.
 class [[nodiscard]] Task {
  public:
   struct promise_type;
@@ -67,14 +67,14 @@ class [[nodiscard]] Task {
   Handle handle_ = nullptr;
 };
 
-/// Something that a task may wait for. Lives in the task's frame while it does.
+/// A condition that a task may await. Lives in the frame of the waiting task.
 class Wait {
  public:
-  /// Tries; true if it is there. What it throws, the task's run throws.
+  /// Tries; returns true once the condition holds. The task's run rethrows what it throws.
   virtual bool ready() = 0;
-  /// For reports: "all_reduce data from rank 2".
+  /// Describes the wait for reports: "all_reduce data from rank 2".
   virtual std::string describe() const = 0;
-  /// The rank (of the group) that it waits for, if it is one.
+  /// Returns the rank (of the group) awaited, if it is one rank.
   virtual std::optional<uint32_t> awaited() const { return std::nullopt; }
 
   bool await_ready() { return ready(); }
@@ -85,7 +85,7 @@ class Wait {
   ~Wait() = default;
 };
 
-/// A task and all it calls, as whoever drives it sees them.
+/// A task and everything it calls, for the code that polls it.
 class Run {
  public:
   void begin(Task task) {
@@ -95,11 +95,11 @@ class Run {
     wait_ = nullptr;
   }
   bool running() const { return root_.handle_ != nullptr; }
-  /// Null if the task waits for nothing (it is new, or not there).
+  /// Returns the current wait; null if the task is new or absent.
   const Wait* waiting_for() const { return wait_; }
 
-  /// Goes on as far as it can, but at most so many steps, so that nobody who wants the same lock
-  /// starves. True when the task is done, and then it is gone. Throws what the task threw.
+  /// Runs the task as far as it can go, but at most `steps_max` steps, so that other threads get
+  /// the lock. Returns true, and destroys the task, once it is done. Throws what the task threw.
   bool poll(int steps_max = 64) {
     for (int step = 0; step < steps_max && running(); ++step) {
       if (wait_ != nullptr && !wait_->ready()) return false;
@@ -112,10 +112,10 @@ class Run {
     }
     return !running();
   }
-  /// Whether a step was taken since the last time somebody asked.
+  /// Returns whether a step was taken since the last call.
   bool take_progress() { return std::exchange(progress_, false); }
 
-  /// Gives the task up, wherever it is.
+  /// Destroys the task, wherever it is.
   void stop() {
     wait_ = nullptr;
     root_ = Task();

@@ -46,7 +46,7 @@ void Undo::commit() {
 
 void Undo::restore() {
   end_streaming();
-  // Backwards: what was saved twice gets what it held first.
+  // Backwards: bytes that were saved twice get their first content.
   const std::byte* end = log_.data() + log_bytes_;
   for (auto saved = saved_.rbegin(); saved != saved_.rend(); ++saved) {
     end -= saved->bytes;

@@ -1,6 +1,6 @@
-/// What makes an operation's effects on its caller's memory all or nothing. Two ways: results of
-/// small operations are staged, and copied to their place when the operation commits; large ones
-/// are written in place, after the bytes that they replace have been saved.
+/// Makes an operation's effects on its caller's memory all-or-nothing. Small results are staged and
+/// copied to their place at the commit; large results are written in place after the bytes they
+/// replace have been saved.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,18 @@ class Undo {
  public:
   explicit Undo(MemoryPool& pool) : pool_(pool) {}
 
-  /// Up to so many bytes will be saved. Before anything is sent, so that memory that is refused
-  /// refuses the whole operation.
+  /// Reserves memory to save up to `bytes` bytes. Called before anything is sent, so that a lack of
+  /// memory rejects the whole operation.
   void reserve(size_t bytes);
-  /// Does nothing where nothing was reserved: not all that is written is an input.
+  /// Saves bytes before they are overwritten. Does nothing if nothing was reserved: not every
+  /// output is an input.
   void save(const void* at, size_t bytes);
-  /// The same for who copies in parts, before it changes each: where to. Something was reserved.
+  /// As `save`, for callers that copy in parts: returns where to copy the bytes. Needs a
+  /// reservation.
   std::byte* place_to_save(const void* at, size_t bytes);
-  /// Working memory until the operation ends.
+  /// Returns work memory that lives until the operation ends.
   std::byte* scratch(size_t bytes);
-  /// `result`, in working memory, goes to `place` when the operation commits.
+  /// Copies `result`, in work memory, to `place` when the operation commits.
   void stage(void* place, const std::byte* result, size_t bytes);
 
   void commit();

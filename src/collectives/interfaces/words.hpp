@@ -1,4 +1,4 @@
-/// The names of membership/view.hpp, in which everything here speaks, and a rank's contact.
+/// The names from membership/view.hpp that the collectives use, and a rank's contact.
 #pragma once
 
 #include "control/contact.hpp"

@@ -48,7 +48,7 @@ Collectives::~Collectives() {
   try {
     impl_->runtime->close();
   } catch (const std::exception&) {
-    // A destructor has nobody to tell; sockets and threads are gone all the same.
+    // A destructor cannot report an error; sockets and threads are closed all the same.
   }
 }
 
@@ -72,7 +72,7 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
   std::vector<uint32_t> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    throw InvalidArgument("ranks", "each once", "one twice");
+    throw InvalidArgument("ranks", "distinct ranks", "a duplicate");
   }
   if (!sorted.empty() && sorted.back() >= slots) {
     throw InvalidArgument("ranks", fmt::format("ranks of {}", slots),
@@ -80,7 +80,7 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
   }
   const auto self = std::find(ranks.begin(), ranks.end(), rank());
   if (self == ranks.end()) {
-    throw InvalidArgument("ranks", fmt::format("this one, {}, among them", rank()), "others only");
+    throw InvalidArgument("ranks", fmt::format("a list with this rank, {}", rank()), "only others");
   }
   collectives::GroupIdentity identity = {.name = name,
                                          .slots = {ranks.begin(), ranks.end()},
@@ -95,7 +95,7 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
     identity.id = founding->id;
   };
   try {
-    // A newcomer to a group that works already has missed it.
+    // A newcomer to a group that is already in use has missed the founding barrier.
     if (founding->barrier) {
       Work(std::make_shared<Work::State>(Work::State{runtime, founding->barrier})).wait();
     }
@@ -150,7 +150,8 @@ std::vector<uint32_t> Collectives::recover(bool wait_for_replacements,
 void Collectives::evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
   Runtime& runtime = *impl_->runtime;
   if (rank == runtime.options.rank) {
-    throw InvalidArgument("rank", "another one: this one may leave", fmt::to_string(rank));
+    throw InvalidArgument("rank", "another rank; call leave to remove this one",
+                          fmt::to_string(rank));
   }
   const auto call = runtime.recovery().evict(rank);
   runtime.await(*call, timeout);
@@ -165,7 +166,7 @@ std::vector<uint32_t> Collectives::waiting_ranks() const {
 }
 
 void Collectives::leave() {
-  // Small messages are taken by the others' threads, whatever their programs do meanwhile.
+  // The other ranks' threads receive small messages whatever their programs do meanwhile.
   impl_->runtime->leave(
       std::min<std::chrono::nanoseconds>(impl_->runtime->options.timeout, std::chrono::seconds(5)),
       "after leave");

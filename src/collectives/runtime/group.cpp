@@ -19,7 +19,7 @@ namespace {
 void check_view(const char* argument, const ConstTensorView& view) {
   if (bytes_of(view.type) == 0) throw InvalidArgument("type", "a DataType", name_of(view.type));
   if (view.data == nullptr && view.elements() > 0) {
-    throw InvalidArgument(argument, "memory", "a null pointer");
+    throw InvalidArgument(argument, "memory of that length", "a null pointer");
   }
   if (view.bytes() == UINT64_MAX) {
     throw InvalidArgument(argument, "bytes that 64 bits can count", view.text());
@@ -51,7 +51,7 @@ void check_root(const Group::State& group, const char* argument, uint32_t root) 
   throw InvalidArgument(argument, fmt::format("a rank of {}", group.size()), fmt::to_string(root));
 }
 
-/// A list with a part for each rank, all of one type.
+/// Checks a list with one part per rank, all of one type.
 template <typename List>
 void check_parts(const Group::State& group, const char* argument, const List& parts,
                  DataType type) {
@@ -84,8 +84,8 @@ void check_length(const char* argument, size_t expected, size_t seen) {
   throw InvalidArgument(argument, fmt::format("{} elements", expected), fmt::to_string(seen));
 }
 
-/// This rank's part of a list. Which one that is where only active ranks are counted, the operation
-/// finds out when it begins.
+/// Checks the length of this rank's part of a list. With Places::compact its index is known only
+/// when the operation begins, which checks it then.
 template <typename List>
 void check_own_part(const Group::State& group, const char* argument, size_t expected,
                     const List& parts) {
@@ -120,7 +120,7 @@ void Group::State::close() {
 }
 
 Work Group::State::start(Call call, const CallOptions& options) const {
-  // What the operation does not have is refused here, alike on all ranks.
+  // Rejects here, alike on all ranks, an algorithm that the operation does not have.
   choose(call.signature.kind, call.signature.type, call.bytes, {.ranks = 2, .hosts = 1},
          options.algorithm);
   call.signature.algorithm = options.algorithm;

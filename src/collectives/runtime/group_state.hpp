@@ -1,4 +1,4 @@
-/// What stands behind the public handles.
+/// The state behind the public handles.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ struct Group::State {
   std::string name;
   uint32_t rank = 0;
   std::chrono::nanoseconds timeout{};
-  uint32_t ranks = 0;  ///< 0: as many as the world has
+  uint32_t ranks = 0;  ///< 0: as many as the world
   std::atomic<bool> closed = false;
 
   State(std::shared_ptr<collectives::Runtime> runtime, const collectives::GroupIdentity& identity,

@@ -12,7 +12,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// How long the end of Collectives waits for others to take its messages.
+/// How long the destructor of Collectives waits until others have received its messages.
 constexpr std::chrono::nanoseconds farewell_max = std::chrono::seconds(1);
 
 Instant since_start() {
@@ -49,7 +49,7 @@ void check(const CollectivesOptions& options, Entrance entrance) {
   if (options.timeout <= std::chrono::nanoseconds(0)) {
     throw InvalidArgument("timeout", "a positive time", "none");
   }
-  if (!options.interrupt) throw InvalidArgument("interrupt", "something to call", "nothing");
+  if (!options.interrupt) throw InvalidArgument("interrupt", "a function", "nothing");
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ void Runtime::close() {
   try {
     if (progress_thread_ && !engine_->ended()) leave(farewell_max, "the end of these Collectives");
   } catch (const std::exception&) {
-    // It goes all the same: who wants to know calls `leave`.
+    // This rank leaves all the same. Callers that need to know call `leave`.
   }
   engine_->cancel(std::make_exception_ptr(Cancelled("the end of these Collectives")));
   control_->stop();

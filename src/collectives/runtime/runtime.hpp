@@ -1,5 +1,5 @@
-/// All that makes one process a rank of a job, put together. Groups and operations under way hold
-/// it; `close` ends it for them all.
+/// The parts that make one process a rank of a job. Groups and operations under way share it;
+/// `close` ends them all.
 #pragma once
 
 #include <atomic>
@@ -22,10 +22,10 @@ class Runtime {
   Runtime(const CollectivesOptions& options, Entrance entrance);
   ~Runtime() { close(); }
 
-  /// Waits until messages that were sent have been received, then leaves. Throws PeerTimeout, after
-  /// leaving, naming a rank that has not received one.
+  /// Waits until messages sent by this rank have been received, then leaves. If time runs out it
+  /// leaves too, then throws PeerTimeout naming a rank that has not received one.
   void leave(std::chrono::nanoseconds timeout, const char* when);
-  /// As `leave`, for a moment at most; joins the threads.
+  /// Leaves as above, within a second, and joins the threads.
   void close();
 
   const CollectivesOptions options;
@@ -35,8 +35,8 @@ class Runtime {
 
   Recovery& recovery() { return *recovery_; }
 
-  /// Until the call is done; looks after every piece of news. Throws what ended the engine,
-  /// QuorumLost or PeerTimeout after the time, and what the interrupt throws.
+  /// Advances the call at every change until it is done. Throws the error that ended the engine,
+  /// QuorumLost or PeerTimeout after the time, or whatever the interrupt throws.
   void await(Recovery::Call& call, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   std::shared_ptr<void> on_change(std::function<void()> call);
@@ -44,7 +44,7 @@ class Runtime {
 
  private:
   void publish_changes();
-  /// Nobody calls `replace` under OnFailure::retry.
+  /// Fills lost slots under OnFailure::retry, where no caller asks for it.
   void admit_replacements(const View& view);
 
   std::unique_ptr<control::Control> control_;

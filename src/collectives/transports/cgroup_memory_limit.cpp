@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-/// The number in a file; nothing if there is none ("max", or no such file).
+/// Returns the number in a file; nothing if there is none ("max", or no such file).
 std::optional<size_t> number_in(const std::filesystem::path& file) {
   std::ifstream in(file);
   size_t number = 0;
@@ -21,7 +21,7 @@ std::optional<size_t> number_in(const std::filesystem::path& file) {
   return std::nullopt;
 }
 
-/// The value of a name in a file of "name value" lines; 0 if it is not there.
+/// Returns the value of a name in a file of "name value" lines; 0 if it is missing.
 size_t value_in(const std::filesystem::path& file, const std::string& wanted) {
   std::ifstream in(file);
   std::string name;
@@ -32,7 +32,7 @@ size_t value_in(const std::filesystem::path& file, const std::string& wanted) {
   return 0;
 }
 
-/// What the two versions of control groups call things.
+/// File and field names of the two versions of control groups.
 struct Dialect {
   const char* limit;
   const char* used;
@@ -49,7 +49,7 @@ size_t room_of(const std::filesystem::path& group, const Dialect& dialect) {
   return *limit - std::min(*limit, held);
 }
 
-/// A limit may lie on any of the groups above.
+/// Returns the smallest room on the path: each group above may have a limit.
 size_t room_on_the_way_to(const std::filesystem::path& group, std::filesystem::path at,
                           const Dialect& dialect) {
   size_t room = room_of(at, dialect);
@@ -66,7 +66,7 @@ size_t cgroup_memory_limit(const std::filesystem::path& groups,
                            const std::filesystem::path& membership) {
   size_t room = kNoLimit;
   std::ifstream in(membership);
-  // "number:controllers:/group"; the second version has one hierarchy, and no controllers here.
+  // "number:controllers:/group"; version 2 has a single hierarchy and lists no controllers.
   for (std::string line; std::getline(in, line);) {
     const size_t controllers_at = line.find(':') + 1;
     const size_t group_at = line.find(":/", controllers_at);

@@ -1,4 +1,4 @@
-/// How much memory this process's control groups still grant.
+/// The memory that this process's control groups still allow it to allocate.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace tokenyard::collectives {
 
-/// Bytes that can be had before a limit is hit, counting what the kernel would give back of files
-/// it has cached. Where no limit is found: all there are. Asked before memory is committed, because
-/// whoever goes over the limit is not refused but killed.
+/// Returns how many bytes can be allocated before a limit is reached, counting reclaimable page
+/// cache as free; without a limit, the largest size_t. Ask before committing memory: exceeding the
+/// limit does not fail, it kills the process.
 size_t cgroup_memory_limit(const std::filesystem::path& groups = "/sys/fs/cgroup",
                            const std::filesystem::path& membership = "/proc/self/cgroup");
 

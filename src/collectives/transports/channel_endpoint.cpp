@@ -29,7 +29,7 @@ void append_text(Contact& out, const std::string& text) {
   out.insert(out.end(), begin, begin + bytes);
 }
 
-/// Takes from the front; once something is missing, everything is.
+/// Takes values from the front; once one is missing, all later ones are.
 struct Acceptor {
   std::span<const std::byte> rest;
   bool complete = true;

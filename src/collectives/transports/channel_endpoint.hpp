@@ -1,4 +1,4 @@
-/// What a rank tells the others of itself, so that they can open channels to it.
+/// How other ranks can open channels to a rank.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 namespace tokenyard::collectives {
 
 struct ChannelEndpoint {
-  std::string host;     ///< ranks with equal ones share memory
+  std::string host;     ///< ranks with equal hosts share memory
   std::string mailbox;  ///< name of its Unix socket
-  std::string address;  ///< of its TCP listener, as a number
+  std::string address;  ///< of its TCP listener, numeric
   uint16_t port = 0;
 };
 
 Contact encode(const ChannelEndpoint& endpoint);
-/// Nothing if it is none.
+/// Returns nothing if the bytes are no endpoint.
 std::optional<ChannelEndpoint> decode_contact(const Contact& contact);
 
-/// Equal where memory and Unix sockets can be shared: same boot of the same machine, same network
-/// namespace, same user. Two containers are two hosts.
+/// Returns a name that is equal if memory and Unix sockets can be shared: same boot of the same
+/// machine, same network namespace, same user. Two containers count as two hosts.
 std::string default_host();
 
 }  // namespace tokenyard::collectives

@@ -1,6 +1,5 @@
-/// Where TCP connections come in. Whoever connects has to show an invitation that is sealed with
-/// the job's secret, within seconds (net/polled_listener.hpp); everybody else is put out, and
-/// counted.
+/// Accepts TCP connections. A connection must present a ConnectRequest sealed with the job's secret
+/// within seconds (net/polled_listener.hpp); all others are rejected and counted.
 #pragma once
 
 #include <atomic>
@@ -15,29 +14,29 @@ namespace tokenyard::collectives {
 
 struct AuthenticatedConnection {
   ConnectRequest connect_request;
-  net::Digest connect_reply;  ///< to be sent by whoever lets the guest in
+  net::Digest connect_reply;  ///< to send once the connection is accepted
   FileDescriptor socket;
 };
 
 class ChannelListener {
  public:
-  /// At any free port of the address. Throws OsError.
+  /// Listens on any free port of `address`. Throws OsError.
   ChannelListener(const EpochGate& gate, const net::Key& key, const std::string& address,
                   net::Poller& poller, int buffer_bytes);
 
   const std::string& address() const { return listener_.address(); }
   uint16_t port() const { return listener_.port(); }
 
-  /// Those whose time is now.
+  /// Returns the connections whose epoch is the current one.
   std::vector<AuthenticatedConnection> poll(WireTime now);
-  /// Connections wait outside that could not be let in for want of descriptors.
+  /// Returns whether connections wait that cannot be accepted for lack of descriptors.
   bool is_short() const { return listener_.is_short(); }
   void count_refused() { ++refused_; }
-  /// Any thread may ask.
+  /// Callable from any thread.
   uint64_t refused() const { return refused_ + listener_.dropped(); }
 
  private:
-  /// Keeps or refuses one that has shown these bytes.
+  /// Keeps or rejects a connection by its first bytes.
   void judge(net::PolledListener::Arrival arrival,
              std::vector<AuthenticatedConnection>& connections);
 

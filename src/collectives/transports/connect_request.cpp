@@ -17,7 +17,7 @@ struct Prefix {
   uint16_t version = kVersion;
 };
 
-/// In their order on the wire, little-endian, for reading and for writing alike.
+/// Visits the fields in their order on the wire, little-endian; for reading and writing alike.
 void each_field(auto& prefix, auto& connect_request, auto visit) {
   visit(prefix.magic);
   visit(prefix.version);
@@ -36,7 +36,7 @@ void each_field(auto& prefix, auto& connect_request, auto visit) {
   visit(connect_request.nonce);
 }
 static_assert(kFieldBytes == 4 + 2 + 1 + 1 + 2 * 8 + 2 * (4 + 8) + 2 * 8 + 2 * 4 + 8,
-              "what each_field visits is what the seal leaves");
+              "the seal must cover all fields that each_field visits");
 
 }  // namespace
 

@@ -23,7 +23,7 @@ constexpr size_t kDatagramBytesMax = kConnectRequestBytes + kConnectRequestWords
   throw OsError(fmt::format("{} (a Unix datagram socket)", call), code, std::strerror(code));
 }
 
-/// Takes every descriptor that came along, so that none leaks; keeps one.
+/// Takes every attached descriptor, so that none leaks, and keeps one.
 void open_enclosures(msghdr& message, MailboxMessage& datagram) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
        part = CMSG_NXTHDR(&message, part)) {

@@ -1,6 +1,6 @@
-/// Where processes of one host reach this one: a Unix datagram socket with an abstract name.
-/// Letters carry invitations, with shared memory enclosed; an empty datagram is the bell that ends
-/// a sleep.
+/// Receives messages from other processes of this host: a Unix datagram socket with an abstract
+/// name. Messages carry ConnectRequests with shared memory attached; an empty datagram is a
+/// doorbell, which ends a sleep.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ namespace tokenyard::collectives {
 
 struct MailboxMessage {
   std::vector<std::byte> bytes;
-  FileDescriptor enclosed;      ///< if there was one, and a number for it was free
-  bool enclosure_lost = false;  ///< none was: this process has as many descriptors as it may
-  bool own_user = false;        ///< the kernel says that a process of this user has sent it
+  FileDescriptor enclosed;      ///< if one was attached and a descriptor was free
+  bool enclosure_lost = false;  ///< one was attached, but no descriptor was free
+  bool own_user = false;        ///< sent by a process of this user, as the kernel attests
 };
 
 enum class Posted : uint8_t {
   yes,
-  not_now,  ///< the box is full, or the system is short of something that comes back
-  never,    ///< nobody is there
+  not_now,  ///< the mailbox is full, or a resource is short for now
+  never,    ///< no process is there
 };
 
 class DatagramMailbox {
@@ -32,14 +32,14 @@ class DatagramMailbox {
   DatagramMailbox();
 
   const std::string& name() const { return name_; }
-  /// To be watched for arrivals.
+  /// Returns the descriptor to watch for arrivals.
   int native() const { return socket_.native(); }
 
   Posted post(const net::AbstractAddress& to, const std::vector<std::byte>& bytes,
               const FileDescriptor& enclosed);
-  /// Nothing if the box is empty. Bells come as letters without bytes.
+  /// Returns the next message, or nothing. Doorbells are messages without bytes.
   std::optional<MailboxMessage> take();
-  /// A full box rings as well: its owner has not looked yet.
+  /// A full mailbox counts as rung: its owner has not looked yet.
   void ring_doorbell(const net::AbstractAddress& to) const;
 
  private:

@@ -41,7 +41,7 @@ std::optional<FileDescriptor> Dial::poll(WireTime now, net::Poller& poller) {
   }
   if (!sent_) {
     const net::Moved sent = net::send_now(socket_, frame_);
-    // A fresh connection has room for so little, or none at all as long as it is being made.
+    // A fresh connection has room for such a message, or none at all while it is being established.
     if (sent.over || (sent.bytes > 0 && sent.bytes < frame_.size())) {
       fail(now, sent.error != 0 ? std::strerror(sent.error) : "no room in a fresh connection");
       return std::nullopt;
@@ -53,10 +53,10 @@ std::optional<FileDescriptor> Dial::poll(WireTime now, net::Poller& poller) {
       net::receive_now(socket_, std::span(connect_reply_).subspan(connect_reply_bytes_));
   connect_reply_bytes_ += got.bytes;
   if (got.over) {
-    fail(now, got.error != 0 ? std::strerror(got.error) : "turned away");
+    fail(now, got.error != 0 ? std::strerror(got.error) : "rejected");
   } else if (connect_reply_bytes_ == connect_reply_.size()) {
     if (net::same(connect_reply_, expected_)) return std::move(socket_);
-    fail(now, "somebody else listens there");
+    fail(now, "another process listens there");
   }
   return std::nullopt;
 }

@@ -1,6 +1,5 @@
-/// One TCP connection in the making, at the maker's end: it connects, sends its invitation, and
-/// waits to be welcomed; what fails is tried again, at growing intervals, as long as the epoch
-/// lasts.
+/// One outgoing TCP connection of the initiator: connects, sends its ConnectRequest, and waits for
+/// the reply. Failures are retried, at growing intervals, for as long as the epoch lasts.
 #pragma once
 
 #include <chrono>
@@ -23,11 +22,11 @@ class Dial {
        int buffer_bytes);
 
   const ConnectRequest& connect_request() const { return connect_request_; }
-  /// The connection, once the taker has welcomed it.
+  /// Returns the connection once the acceptor has replied.
   std::optional<FileDescriptor> poll(WireTime now, net::Poller& poller);
-  /// Between two tries, of which nothing tells.
+  /// Returns whether the next attempt is due after a pause, which no descriptor signals.
   bool is_pausing() const { return !socket_; }
-  /// What went wrong last; empty if nothing has.
+  /// Returns the last error; empty if there was none.
   const std::string& trouble() const { return trouble_; }
 
  private:

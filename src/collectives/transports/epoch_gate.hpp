@@ -1,4 +1,4 @@
-/// Whether an invitation is for this process, and for now.
+/// Decides whether a ConnectRequest is for this process and for the current epoch.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@ namespace tokenyard::collectives {
 
 enum class Timing : uint8_t {
   now,
-  early,  ///< the inviter has begun an epoch that this process will begin as well
-  never,  ///< for somebody else, from somebody who is no member, or of an epoch that is over
+  early,  ///< the sender has begun an epoch that this process will begin too
+  never,  ///< for another process, from a non-member, or of an epoch that is over
 };
 
 class EpochGate {
@@ -24,7 +24,7 @@ class EpochGate {
 
   Timing judge(const ConnectRequest& connect_request) const {
     const ChannelName& name = connect_request.channel;
-    // Only a refusal goes back to the maker.
+    // Only a refusal travels back to the initiator.
     const bool back = connect_request.kind == ConnectRequestKind::refusal;
     const Member& me = back ? name.initiator : name.acceptor;
     const Member& other = back ? name.acceptor : name.initiator;

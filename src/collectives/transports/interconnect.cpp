@@ -8,7 +8,7 @@
 namespace tokenyard::collectives {
 
 InterconnectPlugin::InterconnectPlugin(const std::string& library) {
-  // Never closed: libraries for networks start threads and install handlers, and few can go again.
+  // Never unloaded: network libraries start threads and install handlers, and few can be removed.
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = dlerror();
@@ -18,7 +18,7 @@ InterconnectPlugin::InterconnectPlugin(const std::string& library) {
       static_cast<const uint32_t*>(dlsym(handle, "tokenyard_interconnect_version"));
   make_ = reinterpret_cast<MakeInterconnect*>(dlsym(handle, "tokenyard_make_interconnect"));
   if (version == nullptr || make_ == nullptr) {
-    throw Unsupported("interconnect " + library, "it is no plug-in of Tokenyard");
+    throw Unsupported("interconnect " + library, "it is no Tokenyard plug-in");
   }
   if (*version != kInterconnectVersion) {
     throw Unsupported("interconnect " + library, fmt::format("it was built for version {}, not {}",

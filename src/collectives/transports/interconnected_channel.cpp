@@ -7,7 +7,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// Only members say how long theirs is; more than this is nonsense, and nothing moves then.
+/// Only members announce an address; a longer one is invalid, and then nothing moves.
 constexpr size_t kAddressBytesMax = 64 << 10;
 
 }  // namespace

@@ -1,10 +1,9 @@
-/// A channel that goes another way than the connection by which its ends have met:
+/// A channel whose bytes travel by another network than the connection over which its ends met.
 ///
-///     both    over TCP: my address, and my number there
-///     both    once the other's has come: connect, and all else goes there
+///     both    over TCP: send my address and my number there
+///     both    once the other's have come: connect; all further bytes use the other network
 ///
-/// The connection has been authenticated, so the numbers are known to the two ends only. It stays
-/// open, and idle.
+/// The TCP connection is authenticated, so only the two ends know the numbers. It stays open, idle.
 #pragma once
 
 #include <array>
@@ -34,8 +33,8 @@ class InterconnectedChannel final : public Channel {
   uint64_t bytes_sent() const override { return body_->bytes_sent(); }
 
   TcpChannel& meeting() { return *meeting_; }
-  /// Whether both ends know each other. Goes on with that: the other end may wait for it while
-  /// nobody here uses the channel.
+  /// Returns whether both ends know each other, and continues the exchange: the other end may need
+  /// it although nobody here uses the channel.
   bool met() { return connected_ || meet(); }
 
  private:

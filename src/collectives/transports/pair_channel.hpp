@@ -1,5 +1,5 @@
-/// The channel that the engine holds, whichever way its bytes go in the end: nothing moves until
-/// that is settled, and again once the epoch is over.
+/// The channel that the engine holds, whichever transport its bytes use. Moves nothing until the
+/// transport is settled, and nothing after the epoch has ended.
 #pragma once
 
 #include <memory>
@@ -44,7 +44,7 @@ class PairChannel final : public Channel {
     interconnected_ = body.get();
     body_ = std::move(body);
   }
-  /// For ever. Returns what there was, for whoever lets it go.
+  /// Ends the channel permanently. Returns its transport's channel, for the caller to release.
   std::unique_ptr<Channel> end() {
     sent_ = bytes_sent();
     shared_ = nullptr;
@@ -53,7 +53,7 @@ class PairChannel final : public Channel {
     return std::move(body_);
   }
   SharedChannel* shared() const { return shared_; }
-  /// Over which it goes, or over which its ends meet.
+  /// Returns the TCP channel that carries the bytes, or over which the ends meet.
   TcpChannel* tcp() const { return tcp_; }
   InterconnectedChannel* interconnected() const { return interconnected_; }
 

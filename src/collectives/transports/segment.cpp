@@ -20,10 +20,10 @@ namespace tokenyard::collectives {
 
 namespace {
 
-// The header has a page of its own: what follows it must begin on one, to be mapped twice.
+// The header has a page of its own: the rings after it must begin on a page, to be mapped twice.
 constexpr size_t kHeaderBytes = 4096;
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
-// The peer sees these words at another address, in another process.
+// The peer accesses these words at another address, in another process.
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
@@ -41,7 +41,7 @@ size_t mapped_bytes(size_t ring_bytes) {
   return kHeaderBytes + 4 * ring_bytes;
 }
 
-/// Going over this limit is not refused, but ends the process with a signal.
+/// Exceeding RLIMIT_FSIZE does not fail, it kills the process by a signal.
 void check_file_size_limit(size_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) segment_failed("getrlimit");
@@ -90,10 +90,10 @@ Segment Segment::adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t fi
   const bool fits = std::has_single_bit(ring_bytes) && ring_bytes >= 4096 &&
                     ring_bytes <= kRingBytesMax && S_ISREG(facts.st_mode) && facts.st_ino == file &&
                     facts.st_size == static_cast<off_t>(file_bytes(ring_bytes));
-  if (!fits) throw InvalidArgument("segment", "the file that the invitation names", "another");
+  if (!fits) throw InvalidArgument("segment", "the file that the request names", "another file");
   const int seals = fcntl(descriptor.native(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) {
-    throw InvalidArgument("segment", "a file that cannot shrink", "one that can");
+    throw InvalidArgument("segment", "a file that cannot shrink", "a file that can");
   }
   Segment adopted(std::move(descriptor), ring_bytes, file);
   adopted.descriptor_.close();

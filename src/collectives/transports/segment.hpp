@@ -1,6 +1,6 @@
-/// The memory that the two ends of a channel share: a memfd of two rings, which one end makes and
-/// the other adopts. Nothing of it has a name in a file system; it is gone with its last user, even
-/// one that was killed.
+/// The memory shared by the two ends of a channel: a memfd with two rings, which the initiator
+/// makes and the acceptor adopts. It has no name in a file system, and is gone with its last user,
+/// even if that was killed.
 #pragma once
 
 #include <array>
@@ -19,23 +19,22 @@ inline End other(End end) {
 }
 
 struct SegmentHeader {
-  alignas(kLineBytes) std::atomic<uint32_t> taken = 0;  ///< 1 once the taker has mapped it
+  alignas(kLineBytes) std::atomic<uint32_t> taken = 0;  ///< 1 once the acceptor has mapped it
   struct Line {
     alignas(kLineBytes) std::atomic<uint32_t> word = 0;
   };
-  std::array<Line, 2> asleep;                    ///< [End] 1: ring my bell when you move a position
-  std::array<Line, 2> closed;                    ///< [End] 1: this end has closed its channel
-  std::array<RingPositions, 2> positions;        ///< [End] of the ring this end writes
-  std::array<SingleCopyWords, 2> single_copies;  ///< [End] of what this end lends
+  std::array<Line, 2> asleep;              ///< [End] 1: ring my doorbell when you move a position
+  std::array<Line, 2> closed;              ///< [End] 1: this end has closed its channel
+  std::array<RingPositions, 2> positions;  ///< [End] of the ring that this end writes
+  std::array<SingleCopyWords, 2> single_copies;  ///< [End] of this end's offers
 };
 
 class Segment {
  public:
-  /// Throws OsError where the system will not have it: no memory, no descriptor, a limit. Its pages
-  /// are there before anybody touches one, so that none can be missing then (SIGBUS).
+  /// Throws OsError if memory, a descriptor or a limit does not allow it. Pages are committed
+  /// before any is touched, so none can be missing later (SIGBUS).
   static Segment make(size_t ring_bytes);
-  /// Throws OsError as well, and InvalidArgument if it is not the file it should be, or could
-  /// shrink.
+  /// Throws OsError too, and InvalidArgument if the file is not the announced one, or could shrink.
   static Segment adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t file);
 
   Segment(Segment&& other) noexcept;
@@ -46,7 +45,7 @@ class Segment {
   RingMemory ring(End writer) const;
   size_t ring_bytes() const { return ring_bytes_; }
   uint64_t file() const { return file_; }
-  /// Of whoever hands it over. The mapping stays without it.
+  /// Returns the descriptor, to pass on. The mapping stays without it.
   FileDescriptor take_descriptor() { return std::move(descriptor_); }
 
  private:

@@ -10,13 +10,15 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// The two ends copy at the same time, a piece apart; it should lie in the inner cache until then.
+/// Both ends copy at the same time, one piece apart; a piece should stay in the inner cache
+/// meanwhile.
 constexpr size_t kPieceBytes = 32 << 10;
-/// What is longer comes from memory, as a rule: chunks of large arrays.
+/// Longer data come from memory as a rule: they are chunks of large arrays.
 constexpr size_t kCachedBytes = 64 << 10;
 
-/// A loan is there and back twice between two processes, and one copy instead of two. What is
-/// longer than this goes past the caches, which the ring does better: the system copies into them.
+/// Size range of single-copy transfers. A transfer costs two round trips between the processes and
+/// saves one copy of two. Data longer than the maximum exceed the caches, where the ring is better:
+/// the system copies into the caches.
 constexpr size_t kSingleCopyMin = 256 << 10;
 constexpr size_t kSingleCopyMax = 8 << 20;
 
@@ -52,15 +54,16 @@ size_t SharedChannel::send_some(std::span<const std::byte> bytes) {
   if (!taken()) return 0;
   size_t sent = 0;
   if (copy_sender_.is_offering()) {
-    if (bytes.data() != lent_from_) throw InternalError("what was lent has moved");
+    if (bytes.data() != offered_from_)
+      throw InternalError("offered memory was sent from another address");
     sent = copy_sender_.take_back();
     sent_ += sent;
-    lent_from_ += sent;
+    offered_from_ += sent;
     if (copy_sender_.is_offering() || sent == bytes.size()) return sent;
   } else if (is_worth_single_copy(bytes)) {
     copy_sender_.offer(bytes.first(bytes.size() - bytes.size() % kSingleCopyGranule),
                        writer_.written());
-    lent_from_ = bytes.data();
+    offered_from_ = bytes.data();
     ring_if_asleep();
     return 0;
   }
@@ -69,7 +72,7 @@ size_t SharedChannel::send_some(std::span<const std::byte> bytes) {
 
 bool SharedChannel::is_worth_single_copy(std::span<const std::byte> bytes) const {
   return offers_ && bytes.size() >= kSingleCopyMin && bytes.size() <= kSingleCopyMax &&
-         bytes.data() != goes_on_from_ && copy_sender_.may_offer();
+         bytes.data() != ring_rest_ && copy_sender_.may_offer();
 }
 
 size_t SharedChannel::send_by_ring(std::span<const std::byte> bytes) {
@@ -83,7 +86,7 @@ size_t SharedChannel::send_by_ring(std::span<const std::byte> bytes) {
     sent += written;
   }
   sent_ += sent;
-  goes_on_from_ = sent < bytes.size() ? bytes.data() + sent : nullptr;
+  ring_rest_ = sent < bytes.size() ? bytes.data() + sent : nullptr;
   return sent;
 }
 
@@ -106,7 +109,7 @@ size_t SharedChannel::receive_some(std::span<std::byte> into) {
 }
 
 std::span<const std::byte> SharedChannel::arrived(size_t wanted) {
-  // Not the whole ring at once: the writer should have room while this end works on a piece.
+  // Not the whole ring at once, so that the writer has room while this end works on a piece.
   wanted = std::min(wanted, kArrivedInOnePiece);
   if (held_.empty() && copyable() > 0) hold_copied();
   if (!held_.empty()) return held_.first(std::min(wanted, held_.size()));
@@ -125,15 +128,15 @@ void SharedChannel::consume(size_t bytes) {
 size_t SharedChannel::copy_from_sender(std::span<std::byte> into) {
   const size_t copied =
       copy_receiver_.copy_from_sender(into.first(std::min(into.size(), copyable())));
-  if (copyable() == 0) ring_if_asleep();  // Of a part of it the lender has no use.
+  if (copyable() == 0) ring_if_asleep();  // the sender needs no wake-up for a part
   return copied;
 }
 
 void SharedChannel::hold_copied() {
-  if (shelf_.empty()) shelf_.resize(kArrivedInOnePiece + 2 * kSingleCopyGranule);
-  const auto begin = reinterpret_cast<uintptr_t>(shelf_.data());
-  const size_t before = (reader_.read() - begin) % kSingleCopyGranule;  // Aligned as in the stream.
-  const std::span<std::byte> place = std::span(shelf_).subspan(before, kArrivedInOnePiece);
+  if (copied_.empty()) copied_.resize(kArrivedInOnePiece + 2 * kSingleCopyGranule);
+  const auto begin = reinterpret_cast<uintptr_t>(copied_.data());
+  const size_t before = (reader_.read() - begin) % kSingleCopyGranule;  // aligned as in the stream
+  const std::span<std::byte> place = std::span(copied_).subspan(before, kArrivedInOnePiece);
   held_ = place.first(copy_from_sender(place));
 }
 

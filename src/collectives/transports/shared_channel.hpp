@@ -1,14 +1,16 @@
-/// A channel between two processes of one host: a segment of two rings, bells, and loans
-/// (single_copy.hpp) of what is large.
+/// A channel between two processes of one host: a segment with two rings, doorbells, and
+/// single-copy transfers (single_copy.hpp) for large data.
 ///
-/// How nobody sleeps through a message, and nobody pays for a bell that wakes no one:
+/// The wake-up protocol. No process sleeps through a message, and no doorbell rings for a process
+/// that is awake:
 ///
 ///     sleeper                               peer
-///     asleep = 1                            moves a position (writes, reads and makes room, lends)
-///     looks at all positions once more      asleep was 1? sets it to 0, rings the bell
-///     sleeps until the bell
+///     asleep = 1                            moves a position (writes, reads, offers or returns)
+///     looks at all positions once more      asleep was 1? sets it to 0, rings the doorbell
+///     sleeps until the doorbell
 ///
-/// All four are seq_cst: either the sleeper sees the position, or the peer sees that it sleeps.
+/// Invariant: either the sleeper sees the new position, or the peer sees that it sleeps. That holds
+/// because all four accesses are seq_cst.
 #pragma once
 
 #include <vector>
@@ -21,7 +23,8 @@ namespace tokenyard::collectives {
 
 class SharedChannel final : public Channel {
  public:
-  /// Rings with `mailbox`, which must outlive this. `offers`: what is sent may be lent.
+  /// Rings with `mailbox`, which must outlive this. `offers`: sent bytes may use single-copy
+  /// transfers.
   SharedChannel(Segment segment, End end, const DatagramMailbox& mailbox, net::AbstractAddress peer,
                 bool offers);
   ~SharedChannel() override;
@@ -33,10 +36,10 @@ class SharedChannel final : public Channel {
   bool in_place() const override { return held_.empty() && copyable() == 0; }
   uint64_t bytes_sent() const override { return sent_; }
 
-  /// Whether both ends have the segment.
+  /// Returns whether both ends have the segment.
   bool taken() const { return taken_ || (taken_ = header_.taken.load() != 0); }
   void set_asleep(bool asleep);
-  /// Whether the other end has closed its channel.
+  /// Returns whether the other end has closed its channel.
   bool is_closed_by_peer() const;
 
  private:
@@ -55,10 +58,10 @@ class SharedChannel final : public Channel {
   SingleCopySender copy_sender_;
   SingleCopyReceiver copy_receiver_;
   const bool offers_;
-  const std::byte* lent_from_ = nullptr;     ///< what is lent and not back begins here
-  const std::byte* goes_on_from_ = nullptr;  ///< the rest of something that has begun by the ring
-  /// Borrowed to be read in place.
-  std::vector<std::byte> shelf_;
+  const std::byte* offered_from_ = nullptr;  ///< start of the bytes offered and not returned
+  const std::byte* ring_rest_ = nullptr;     ///< rest of data whose beginning went through the ring
+  /// Memory for single-copied bytes that are read in place.
+  std::vector<std::byte> copied_;
   std::span<const std::byte> held_;
   const DatagramMailbox& mailbox_;
   const net::AbstractAddress peer_;

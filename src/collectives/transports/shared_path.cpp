@@ -9,9 +9,9 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// Of one look, so that who fills the box cannot keep this process from its work.
+/// Per look, so that a process that floods the mailbox cannot keep this one from its work.
 constexpr size_t kDatagramsMax = 64;
-/// Only members can send such letters; more than this many of a time to come is nonsense.
+/// Only members can send early messages; more than this many are invalid.
 constexpr size_t kEarlyConnectRequestsMax = 4096;
 
 }  // namespace
@@ -62,12 +62,13 @@ void SharedPath::post_outgoing(std::vector<SharedNews>& news) {
     switch (mailbox_.post(datagram.to, datagram.bytes, datagram.enclosed)) {
       case Posted::yes:
         break;
-      case Posted::not_now:  // Others may have room.
+      case Posted::not_now:  // other mailboxes may have room
         outbox_.push_back(std::move(datagram));
         break;
       case Posted::never:
         if (datagram.enclosed) {
-          news.push_back({datagram.channel, std::nullopt, "nobody is at the peer's Unix socket"});
+          news.push_back(
+              {datagram.channel, std::nullopt, "no process is at the peer's Unix socket"});
         }
         break;
     }

@@ -1,6 +1,6 @@
-/// How channels over shared memory come about: the maker posts the segment with an invitation, the
-/// taker maps it and says so in it, or posts a refusal. Letters of an epoch that has not begun here
-/// are kept until it does.
+/// Sets up channels over shared memory. The initiator posts the segment with a ConnectRequest; the
+/// acceptor maps it and marks it as taken, or posts a refusal. Messages of an epoch that has not
+/// begun here are kept until it does.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace tokenyard::collectives {
 
-/// News about a channel: its segment, or that there will be none.
+/// News about a channel: its segment, or the reason why there is none.
 struct SharedNews {
   ChannelName channel;
   std::optional<Segment> segment;
@@ -30,17 +30,17 @@ class SharedPath {
 
   const DatagramMailbox& mailbox() const { return mailbox_; }
 
-  /// A segment of which the taker is going to hear. Throws OsError where there is no memory for it.
+  /// Makes a segment and posts it to the acceptor. Throws OsError if there is no memory for it.
   Segment invite(const ChannelName& channel, const std::string& mailbox, size_t ring_bytes);
-  /// Tells the maker to use TCP.
+  /// Tells the initiator to use TCP.
   void refuse(const ChannelName& channel, const std::string& mailbox, const std::string& words);
 
   std::vector<SharedNews> poll();
-  /// Forgets the letters of the epoch that ends.
+  /// Drops the outgoing messages of the epoch that ends.
   void begin_epoch();
-  /// Letters that wait for room in another's box, which nothing tells of.
+  /// Returns whether messages wait for room in a mailbox, of which no descriptor tells.
   bool is_waiting() const { return !outbox_.empty(); }
-  /// Any thread may ask.
+  /// Callable from any thread.
   uint64_t refused() const { return refused_; }
 
  private:

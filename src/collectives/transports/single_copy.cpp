@@ -13,10 +13,10 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// A part of a loan: long enough that a system call costs nothing beside it.
+/// Copied per system call: long enough that its cost does not matter.
 constexpr size_t kPartBytes = 1 << 20;
 
-/// Fewer than wanted where the memory ends; 0 where it cannot be read at all.
+/// Returns the bytes read: fewer than wanted at the end of the memory; 0 if it cannot be read.
 size_t read_memory(int32_t process, uint64_t address, std::span<std::byte> into) {
   const iovec here{into.data(), into.size()};
   const iovec there{reinterpret_cast<void*>(address), into.size()};
@@ -31,7 +31,7 @@ SingleCopySender::SingleCopySender(SingleCopyWords& words)
 
 void SingleCopySender::offer(std::span<const std::byte> bytes, uint64_t after) {
   if (is_offering() || bytes.size() % kSingleCopyGranule != 0) {
-    throw InternalError("memory is lent in odd pieces, or before the last was returned");
+    throw InternalError("memory was offered in odd pieces, or before the last offer was returned");
   }
   words_.copy_sender.address = reinterpret_cast<uint64_t>(bytes.data());
   words_.copy_sender.bytes = bytes.size();
@@ -40,14 +40,14 @@ void SingleCopySender::offer(std::span<const std::byte> bytes, uint64_t after) {
   words_.copy_sender.proof = *proof_;
   words_.copy_sender.proof_address = reinterpret_cast<uint64_t>(proof_.get());
   offered_ += bytes.size();
-  words_.copy_sender.offered.store(offered_);  // Publishes where they are.
+  words_.copy_sender.offered.store(offered_);  // publishes the offer
 }
 
 size_t SingleCopySender::take_back() {
-  // In this order: who has refused returns nothing after that.
+  // In this order: a receiver that has refused returns nothing afterwards.
   const bool refused = words_.copy_receiver.refused.load() != 0;
   const uint64_t back = words_.copy_receiver.returned.load() - returned_;
-  if (back > offered_ - returned_) return 0;  // A borrower that claims more is not believed.
+  if (back > offered_ - returned_) return 0;  // a receiver that claims more is not trusted
   returned_ += back;
   if (refused) offered_ = returned_;
   return back;
@@ -67,13 +67,13 @@ size_t SingleCopyReceiver::copy_from_sender(std::span<std::byte> into) {
   const size_t got =
       is_proved() ? read_memory(words_.copy_sender.process, address, into.first(wanted)) : 0;
   if (got == 0) {
-    // Nobody may read it, or it is no such memory; or its process is gone, which others find out.
+    // Reading is not permitted or the memory is gone; if the process is gone, others will notice.
     refused_ = true;
     words_.copy_receiver.refused.store(1);
     return 0;
   }
   returned_ += got;
-  words_.copy_receiver.returned.store(returned_);  // The lender may change them from now on.
+  words_.copy_receiver.returned.store(returned_);  // the sender may change the bytes from now on
   return got;
 }
 

@@ -1,23 +1,27 @@
-/// A way past a ring for what is large: the sender lends its memory, and the receiver copies
-/// straight out of it, once instead of in and out.
+/// Single-copy transfers for large data: the sender offers its memory, and the receiver copies
+/// straight out of it (process_vm_readv), once, instead of into a ring and out of it.
 ///
-///     lender                                    borrower
-///     says where, and after which byte
-///     of the ring; moves `offered`                 has read the ring up to there?
+///     sender                                    receiver
+///     writes address and bytes, and the
+///     ring position that comes before them;
+///     moves `offered`                           has read the ring up to that position?
 ///                                               copies a part, moves `returned`
-///     takes what is returned for sent           cannot copy? sets `refused`, and borrows no more
-///     refused: the rest goes by the ring
+///     counts returned bytes as sent             cannot copy? sets `refused`, and copies no more
+///     refused: sends the rest by the ring
 ///
-/// Nothing goes through the ring while something is lent, so both ends know the order of all bytes.
+/// Invariant: nothing is written to the ring while an offer is open, so both ends know the order of
+/// all bytes.
 ///
-/// Whether a process may read another's memory (ptrace's rules, namespaces, filters of system
-/// calls) is found out by the first loan. Process numbers mean different things in different
-/// namespaces, so a borrower first reads a number there that nobody else's memory holds.
+/// The first offer finds out whether the receiver may read the sender's memory at all (ptrace
+/// rules, namespaces, system call filters). A process id means different processes in different
+/// namespaces, so the receiver first reads a random number there which no other process's memory
+/// holds.
 ///
-/// Who lends must leave its bytes alone until they are returned, as long as its operation is under
-/// way. One that has given up no longer does, and what is copied then may be torn. It is of no use
-/// to anybody: who gave up has not entered the commit round of that operation, and never will. So
-/// only what commits may be lent, and messages may not.
+/// Invariant: a torn copy never becomes a result. A sender leaves offered bytes alone until they
+/// are returned, for as long as its operation is under way. If it gives up, they may change under
+/// the receiver's copy; but then it has not entered the commit round of that operation, and never
+/// will, so the operation cannot commit. Hence only operations that commit may be offered; messages
+/// may not.
 #pragma once
 
 #include <atomic>
@@ -30,15 +34,15 @@
 
 namespace tokenyard::collectives {
 
-/// Loans are whole multiples of this, so that what follows them lies as aligned as without them.
+/// Offers are multiples of this, so that the bytes after them are aligned as they would be without.
 inline constexpr size_t kSingleCopyGranule = 64;
 
 struct SingleCopyWords {
   struct SingleCopySender {
-    alignas(kLineBytes) std::atomic<uint64_t> offered = 0;  ///< bytes, since the beginning
-    // Of the latest loan, written before `offered` says so.
+    alignas(kLineBytes) std::atomic<uint64_t> offered = 0;  ///< bytes since the start
+    // The latest offer, written before `offered` announces it.
     uint64_t address = 0, bytes = 0;
-    uint64_t after = 0;  ///< bytes that have gone through the ring before it
+    uint64_t after = 0;  ///< ring position before it
     int32_t process = 0;
     uint64_t proof = 0, proof_address = 0;
   };
@@ -54,12 +58,13 @@ class SingleCopySender {
  public:
   explicit SingleCopySender(SingleCopyWords& words);
 
-  /// Of the latest loan something is out.
+  /// Returns whether part of the latest offer is not returned yet.
   bool is_offering() const { return offered_ > returned_; }
   bool may_offer() const { return !is_offering() && words_.copy_receiver.refused.load() == 0; }
-  /// If it may: a whole number of granules. `after` so many bytes have gone through the ring.
+  /// Offers a whole number of granules, to be read after `after` bytes of the ring. Needs
+  /// may_offer().
   void offer(std::span<const std::byte> bytes, uint64_t after);
-  /// Bytes that have come back since the last call. No more will if it lends nothing then.
+  /// Returns the bytes returned since the last call. If no offer is open then, no more will come.
   size_t take_back();
 
  private:
@@ -72,9 +77,10 @@ class SingleCopyReceiver {
  public:
   explicit SingleCopyReceiver(SingleCopyWords& words) : words_(words) {}
 
-  /// Bytes to be had now by whoever has read so much of the ring.
+  /// Returns how many bytes can be copied by a receiver that has read `ring_read` bytes of the
+  /// ring.
   size_t available(uint64_t ring_read) const;
-  /// Fills `into`, which is no longer than what is available, or a part of it; 0: refused.
+  /// Copies into `into`, at most `available`; returns the number of bytes copied, or 0 and refuses.
   size_t copy_from_sender(std::span<std::byte> into);
   uint64_t returned() const { return returned_; }
 

@@ -16,10 +16,10 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// A held byte's address is that of its position in the stream, modulo this.
+/// A held byte's address equals its position in the stream, modulo this.
 constexpr size_t kAlignment = 64;
 constexpr size_t kHeldBytes = kArrivedInOnePiece + kAlignment;
-/// Small receives come in pairs, a header and what it announces: one system call for both.
+/// Small receives come in pairs, a header and its payload: one system call serves both.
 constexpr size_t kSmallBytes = 4 << 10;
 
 }  // namespace
@@ -32,7 +32,7 @@ TcpChannel::TcpChannel(uint32_t stripes, uint64_t turn_bytes)
     : turn_bytes_(turn_bytes), sockets_(stripes) {}
 
 TcpChannel::~TcpChannel() {
-  // A child process may have copies of the sockets, and closing ours alone would end nothing.
+  // A child process may have copies of the sockets, and then closing ours would end nothing.
   for (const FileDescriptor& socket : sockets_) {
     if (socket) (void)::shutdown(socket.native(), SHUT_RDWR);
   }
@@ -125,7 +125,7 @@ void TcpChannel::consume(size_t bytes) {
   held_begin_ += bytes;
 }
 
-/// Until `wanted` bytes are held, or no more have arrived.
+/// Reads until `wanted` bytes are held or no more have arrived.
 void TcpChannel::read_ahead(size_t wanted) {
   if (!held_) held_.reset(new (std::align_val_t(kAlignment)) std::byte[kHeldBytes]);
   const size_t held = held_end_ - held_begin_;

@@ -1,6 +1,6 @@
 /// A channel over TCP connections that take turns: bytes [k T, (k+1) T) of the stream travel on
-/// stripe k mod S. Both ends know the position, so no byte tells it; what arrives on the one whose
-/// turn it is goes straight to where the caller wants it, while the others fill their buffers.
+/// stripe k mod S. Both ends know the position, so it is not sent. Bytes of the current stripe are
+/// received straight into the caller's memory, while the other sockets' buffers fill.
 #pragma once
 
 #include <memory>
@@ -27,15 +27,15 @@ class TcpChannel final : public Channel {
   uint64_t turn_bytes() const { return turn_bytes_; }
   bool has(uint32_t stripe) const { return static_cast<bool>(sockets_[stripe]); }
   void add(uint32_t stripe, FileDescriptor socket);
-  /// Whether so much has moved that more than the first stripe will be wanted soon.
+  /// Returns whether so much has moved that the other stripes will be needed soon.
   bool is_busy() const { return sent_ + received_ > turn_bytes_ / 4; }
-  /// Sends nothing more; what has been sent still arrives.
+  /// Ends sending; bytes sent before still arrive.
   void finish_sending();
-  /// Throws away what arrives. True once nothing can arrive any more.
+  /// Discards arriving bytes. Returns true once no more can arrive.
   bool discard_to_end();
-  /// Whether the other end sends nothing more, though what it has sent may not have been received.
+  /// Returns whether the other end has ended sending; its last bytes may not have been received.
   bool is_closed_by_peer() const;
-  /// Why something does not move any more; 0 if all is well.
+  /// Returns the error that stopped the channel; 0: none.
   int error() const { return error_; }
 
  private:
@@ -50,17 +50,17 @@ class TcpChannel final : public Channel {
   const uint64_t turn_bytes_;
   std::vector<FileDescriptor> sockets_;
   uint64_t sent_ = 0;
-  uint64_t received_ = 0;  ///< from the sockets
+  uint64_t received_ = 0;  ///< by the sockets
 
-  /// Read, but not consumed: bytes [begin, end).
+  /// Bytes read but not consumed: [begin, end).
   struct AlignedDelete {
     void operator()(std::byte* held) const;
   };
   std::unique_ptr<std::byte[], AlignedDelete> held_;
   size_t held_begin_ = 0, held_end_ = 0;
 
-  /// One broken stripe is a hole in the stream, so nothing moves on the others either. But what
-  /// cannot be sent any more says nothing of what has been received.
+  /// A broken stripe leaves a hole in the stream, so the others stop too. The two directions fail
+  /// separately: an error in sending says nothing about received bytes.
   bool sends_ = true, receives_ = true;
   int error_ = 0;
 };

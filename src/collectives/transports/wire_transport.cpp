@@ -13,12 +13,12 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// A look costs about a microsecond of system calls, a poll of a ring a hundredth of that. So polls
-/// look rarely, more often while a channel is being made.
+/// A look costs about a microsecond of system calls, polling a ring a hundredth of that. So polls
+/// look rarely, and more often while a channel is being set up.
 constexpr uint64_t kPollsALook = 1024;
 constexpr uint64_t kPollsALookUnsettled = 16;
 
-/// How long a sleep may be while something is due of which no descriptor tells.
+/// Longest sleep while something is due of which no descriptor tells.
 constexpr int64_t kNapForeverNs = std::numeric_limits<int64_t>::max();
 constexpr int64_t kNapWhileWaitingNs = 1'000'000;
 
@@ -44,7 +44,7 @@ WireTransport::WireTransport(const WireOptions& options)
 }
 
 WireTransport::~WireTransport() {
-  for (auto& [line, pair] : pairs_) pair.channel->end();  // Somebody may hold it still.
+  for (auto& [line, pair] : pairs_) pair.channel->end();  // the engine may still hold it
 }
 
 Contact WireTransport::contact() const {
@@ -63,7 +63,7 @@ void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
   dials_.clear();
   lingering_.clear();
   if (plugin_) {
-    // A new one, so that nothing of the old epoch is under way any more.
+    // A fresh interconnect, so that nothing of the old epoch is under way.
     interconnect_.reset();
     interconnect_ = plugin_->make();
     poller_.watch_arrivals(interconnect_->descriptor());
@@ -79,12 +79,12 @@ void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
     if (endpoint) {
       peer.endpoint = std::move(*endpoint);
     } else {
-      peer.reason = "it has not said how to reach it";
+      peer.reason = "it has sent no endpoint";
     }
     peers_.emplace(member.slot, std::move(peer));
   }
-  unsettled_ = true;  // Letters and guests of this epoch may have come before it.
-  poller_.wake();     // Whoever sleeps has not announced it in the channels to come.
+  unsettled_ = true;  // messages and connections of this epoch may have come early
+  poller_.wake();     // a sleeping thread has not set `asleep` in the new channels
 }
 
 std::shared_ptr<Channel> WireTransport::channel(GroupId group, Lane lane, Slot peer) {
@@ -145,7 +145,7 @@ WireTransport::Pair& WireTransport::find_or_make(GroupId group, Lane lane, Slot 
   pair.channel = std::make_shared<PairChannel>();
   unsettled_ = true;
   if (pair.name.initiator == self) invite(pair);
-  poller_.wake();  // Whoever sleeps has not announced it in this channel.
+  poller_.wake();  // a sleeping thread has not set `asleep` in this channel
   return pair;
 }
 
@@ -220,7 +220,7 @@ void WireTransport::dial(Pair& pair, uint32_t stripe) {
 
 void WireTransport::poll() {
   if (interconnect_) interconnect_->poll();
-  const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;  // Powers of two.
+  const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;  // powers of two
   if (has_slept_.load(std::memory_order_relaxed) && has_slept_.exchange(false)) {
     for (auto& [line, pair] : pairs_) {
       if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(false);
@@ -257,16 +257,17 @@ void WireTransport::poll_mailbox() {
   for (SharedNews& news : shared_.poll()) {
     if (news.channel.initiator == gate_.self() &&
         !pairs_.contains({news.channel.group, news.channel.lane, news.channel.acceptor.slot})) {
-      continue;  // A refusal of what has been let go.
+      continue;  // a refusal of a channel that was released
     }
     Pair& pair = pair_of(news.channel);
     Peer& peer = peer_of(pair);
     if (news.channel.initiator == gate_.self()) {
-      // A refusal, but of a segment that is in use: a taker does not change its mind.
+      // A refusal of a segment that is in use would be invalid: an acceptor does not change its
+      // mind.
       const bool open = pair.channel->shared() != nullptr && !pair.channel->shared()->taken();
       if (open) invite_by_tcp(pair, news.refusal);
     } else if (pair.channel->shared() != nullptr || pair.channel->tcp() != nullptr) {
-      // Invited twice. The first one counts.
+      // A repeated request; the first one counts.
     } else if (news.segment && same_host(peer.member.slot)) {
       pair.channel->use(std::make_unique<SharedChannel>(
           std::move(*news.segment), End::acceptor, shared_.mailbox(),
@@ -319,8 +320,8 @@ void WireTransport::dial_busy_pairs() {
 }
 
 void WireTransport::prepare_to_sleep() {
-  // Letters first: a look takes bells out of the letterbox, and one that answers the announcement
-  // must stay there, to end the sleep.
+  // First drains the mailbox: a doorbell that answers the announcement must stay in the mailbox, to
+  // end the sleep.
   look();
   for (auto& [line, pair] : pairs_) {
     if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);

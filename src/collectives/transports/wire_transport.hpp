@@ -1,16 +1,16 @@
-/// The real transport of a process: shared memory to ranks of its own host, TCP to all others, and
-/// to those of its own host with whom memory cannot be shared.
+/// The real transport of a process: shared memory to ranks of its host; TCP to all other ranks, and
+/// to those of its host with which memory cannot be shared.
 ///
-/// Of two ranks the one with the lower slot makes the channels between them and decides how: it
-/// posts a segment, or connects. The other one takes whatever comes, and may ask for TCP instead of
-/// a segment. So both always mean the same, and an engine that asks for a channel on one side only
-/// waits for nobody.
+/// Roles: of two ranks, the one with the lower slot initiates all channels between them and decides
+/// how: it posts a segment or connects. The acceptor takes whatever comes, and may ask for TCP
+/// instead of a segment. So both ends always agree, and a channel that only one side has asked for
+/// blocks nobody.
 ///
-/// When a group is released both ends let go of its channels, each when it is told. Memory is
-/// unmapped at once, for what the other end has not read lies in its own mapping, too. A connection
-/// stays until both have said that they send nothing more: one that is closed with something unread
-/// in it would take along what is on its way. An invitation that comes after that makes a channel
-/// that nobody asks for; it goes when its maker lets go.
+/// When a group is released, each end lets go of its channels in its own time. Segments are
+/// unmapped at once, because the other end has its own mapping of whatever it has not read. A
+/// connection stays until both ends have ended sending: closing it with unread bytes would reset
+/// it, and destroy bytes under way. A ConnectRequest that comes later makes a channel that nobody
+/// asks for; it is dropped when its initiator lets go.
 #pragma once
 
 #include <atomic>
@@ -35,14 +35,13 @@ namespace tokenyard::collectives {
 
 class WireTransport final : public Transport {
  public:
-  /// Throws OsError where there is no port to listen at, or no descriptor, and Unsupported where
-  /// there is no such plug-in.
+  /// Throws OsError if there is no free port or descriptor, Unsupported if the plug-in is missing.
   explicit WireTransport(const WireOptions& options);
   ~WireTransport() override;
 
   Contact contact() const override;
   void begin_epoch(const View& view, const Contacts& contacts) override;
-  /// Throws InvalidArgument if the peer is no other member of the epoch.
+  /// Throws InvalidArgument if the peer is not another member of the epoch.
   std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override;
   void release(GroupId group) override;
   bool same_host(Slot peer) const override;
@@ -53,13 +52,13 @@ class WireTransport final : public Transport {
   void sleep(std::chrono::nanoseconds at_most) override;
   void wake() override { poller_.wake(); }
 
-  /// Why memory is not shared with a rank of this host, or what hinders a connection; empty if
-  /// nothing does.
+  /// Returns why memory is not shared with a rank of this host, or why a connection fails; else
+  /// empty.
   std::string reason(Slot peer) const;
-  /// Invitations and connections that were turned away: of strangers, other jobs, old epochs. Any
-  /// thread may ask.
+  /// Returns the number of rejected requests and connections: of strangers, other jobs, older
+  /// epochs. Callable from any thread.
   uint64_t refused() const { return shared_.refused() + listener_.refused(); }
-  /// Of all channels, since the beginning.
+  /// Returns the bytes sent by all channels since the start.
   uint64_t bytes_sent() const;
 
  private:
@@ -73,9 +72,9 @@ class WireTransport final : public Transport {
     ChannelName name;
     std::shared_ptr<PairChannel> channel;
     uint32_t dialled = 0;    ///< stripes that this rank has begun to connect
-    bool asked_for = false;  ///< by the engine, and not only by the other end
+    bool asked_for = false;  ///< requested by the engine here, not only by the other end
   };
-  /// Its other end may still receive.
+  /// A released channel from which the other end may still receive.
   struct Lingering {
     std::unique_ptr<Channel> channel;
     TcpChannel* tcp;
@@ -116,9 +115,9 @@ class WireTransport final : public Transport {
   std::vector<Lingering> lingering_;
   uint64_t bytes_of_past_epochs_ = 0;
 
-  bool unsettled_ = false;  ///< a channel waits for its other end: look often
+  bool unsettled_ = false;  ///< some channel waits for its other end: look often
   uint64_t polls_ = 0;
-  /// What poll leaves for sleep to know, which has no lock.
+  /// Set by `poll` for `sleep`, which holds no lock.
   std::atomic<int64_t> nap_max_ns_;
   std::atomic<bool> has_slept_ = false;
 };

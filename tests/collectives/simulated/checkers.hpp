@@ -1,5 +1,5 @@
-/// Watch a job from outside, and throw what they have seen wrong. Each knows one promise of the
-/// protocol and none of its workings.
+/// Checkers watch a job from outside and throw when a promise of the protocol is broken. Each knows
+/// one promise and no implementation.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,8 +34,8 @@ inline std::string text(const View& view) {
   return fmt::format("epoch {} [{}]", view.epoch, members);
 }
 
-/// Agreement: an epoch begins in the same way for all who are in it, they are who it says, and no
-/// epoch is skipped or begun twice by one process.
+/// Agreement: an epoch begins alike for all its members, they are those of its view, and no process
+/// skips an epoch or begins one twice.
 class AgreementChecker {
  public:
   explicit AgreementChecker(const View& first) { views_[first.epoch] = first; }
@@ -63,8 +63,8 @@ class AgreementChecker {
   std::map<Epoch, Verdict> verdicts_;
 };
 
-/// No minority goes on alone: of the members of an epoch, more than half are in the next one or
-/// have left in good order; exactly half only with a witness.
+/// No minority goes on alone: more than half of an epoch's members are in the next one or have left
+/// in good order; exactly half suffices only with a witness.
 class MajorityChecker {
  public:
   explicit MajorityChecker(bool witness) : witness_(witness) {}
@@ -83,10 +83,10 @@ class MajorityChecker {
   const bool witness_;
 };
 
-/// Commit or abort: who survives an epoch has committed in it what the verdict says, no more and
-/// no less; who has left in good order, no more; results are right for the members of that epoch;
-/// inputs of what was aborted are as they were; a group's operations are committed one after the
-/// other.
+/// Commit or abort: a rank that survives an epoch has committed in it exactly what the verdict
+/// says; a rank that left in good order, no more than that. Results are right for the members of
+/// their epoch, inputs of aborted operations are unchanged, and a group's operations commit in
+/// order.
 class CommitChecker {
  public:
   void committed(const Member& by, GroupId group, Sequence sequence, const View& view,
@@ -108,7 +108,7 @@ class CommitChecker {
            group);
     ++aborts_;
   }
-  /// It has happened without a rank that had given up; only that rank may say so.
+  /// The operation is done without a rank that had given up; only that rank may report this.
   void missed(const Member& by, GroupId group, Sequence sequence) {
     Sequence& last = last_[{by, group}];
     expect(sequence == last + 1, "commit: slot {} has missed operation {} of group {} after {}",
@@ -118,7 +118,7 @@ class CommitChecker {
   void frozen(const Member& by, const std::vector<GroupProgress>& progress) {
     for (const GroupProgress& group : progress) frozen_[{by, group.group}] = group.committed;
   }
-  /// What one has committed that then left may have been its last, and its caller counts on it.
+  /// A rank that left may have committed its last operation, and its caller relies on that.
   void decided(const View& before, const Verdict& verdict) const {
     for (const Slot slot : verdict.left) {
       const Member member = *before.at(slot);
@@ -130,7 +130,7 @@ class CommitChecker {
       }
     }
   }
-  /// `progress`: the rank's own just before it installs the verdict.
+  /// `progress`: the rank's own, just before it installs the verdict.
   void before_install(const Member& by, const std::vector<GroupProgress>& progress,
                       const Verdict& verdict) const {
     for (const GroupProgress& own : progress) {
@@ -166,7 +166,7 @@ class CommitChecker {
   uint64_t commits_ = 0, aborts_ = 0;
 };
 
-/// Only whom somebody wants gets in, and no process twice.
+/// Only requested processes are admitted, and none twice.
 class AdmissionChecker {
  public:
   explicit AdmissionChecker(const View& first) {
@@ -187,8 +187,8 @@ class AdmissionChecker {
   std::set<Member> admitted_;
 };
 
-/// What failed before an epoch that mends does not surface in it: who is told of a deadline is told
-/// by a rank whose own deadline has passed, after the same mending or a later one.
+/// A failure from before a recovering epoch does not surface in it: every reported deadline is that
+/// of a rank whose deadline passed after the same recovery or a later one.
 class NewsChecker {
  public:
   void timed_out(const Member& by, GroupId group, Sequence sequence, Epoch after, bool by_itself) {
@@ -210,8 +210,8 @@ class NewsChecker {
   std::map<std::pair<GroupId, Sequence>, Epoch> passed_;
 };
 
-/// An epoch mends when every member that goes on has asked for it since the last time; newcomers
-/// need not until ranks are lost or an epoch mends.
+/// An epoch recovers when every member that goes on has asked for it since the last recovery;
+/// newcomers need not ask until ranks are lost or an epoch recovers.
 class RecoverChecker {
  public:
   void asked(const Member& by) { asked_.insert(by); }
@@ -231,15 +231,15 @@ class RecoverChecker {
   std::set<Member> asked_, fresh_;
 };
 
-/// While ranks stall, those that wait with the others are not blamed.
+/// While ranks stall, ranks that wait like the others are not blamed.
 class BlameChecker {
  public:
-  /// `also_after`: when a stall has just ended, too. (The ones that are behind then are others.)
+  /// `also_after`: checks just after a stall too, when other ranks are behind.
   explicit BlameChecker(bool also_after) : also_after_(also_after) {}
 
   /// Its program calls nothing before `until`.
   void stuck(const Member& member, Instant until) { until_[member.slot] = until; }
-  /// Its program has put a failure behind it, and calls nothing until the others have, too.
+  /// Its program has put a failure behind it, and calls nothing until the others have too.
   void waits_to_recover(const Member& member) { waiting_.insert(member.slot); }
   void decided(const Verdict& verdict, Instant now) {
     const bool counts =
@@ -257,16 +257,16 @@ class BlameChecker {
   std::set<Slot> waiting_;
 };
 
-/// Nobody is put out for nothing: who is lost has been touched by a fault, or has lost touch with
-/// another one, which may have led: whom a leader does not hear it cannot keep, even if it goes
-/// itself. Or one that was touched stays, or goes only now (it leaves, or has stalled), and may
-/// have led. Else it has left, made way for a newcomer, or stalled where that is a reason.
+/// No rank is evicted without a reason. A lost rank was touched by a fault; or it cannot reach
+/// another rank, possibly the leader (a leader cannot keep a rank that it does not hear, even if it
+/// goes itself); or a touched rank, possibly the leader, stays or goes only now (it leaves, or has
+/// stalled); or it left, yielded its slot to a newcomer, or stalled where that is a reason.
 class InnocenceChecker {
  public:
   InnocenceChecker(bool stalled_may_go, bool may_yield_slot)
       : stalled_may_go_(stalled_may_go), may_yield_slot_(may_yield_slot) {}
 
-  /// Once touched, always touched: what a fault does may show much later.
+  /// Permanent: the effects of a fault may show much later.
   void touched(const Member& member) { touched_.insert(member); }
   void touched(const Member& one, const Member& other) { parted_.insert(std::minmax(one, other)); }
   void leaves(const Member& member) { leaving_.insert(member); }

@@ -1,5 +1,5 @@
-/// A job that a seed ruins: first anything may happen, and whatever does, nothing wrong may be
-/// seen; then the faults end, and the ranks that are left must get everything done in bounded time.
+/// A job under failures drawn from a seed. First anything may happen, and no checker may complain;
+/// then the faults end, and the remaining ranks must finish everything in bounded time.
 #pragma once
 
 #include <algorithm>
@@ -19,25 +19,25 @@ struct Mutations {
 
 enum class Trouble : uint8_t {
   kill,        ///< connections break
-  power_loss,  ///< nobody hears of it
+  power_loss,  ///< no peer is notified
   stop,        ///< and wakes later
-  cut,         ///< one way between two ranks
-  partition,   ///< some ranks from the others, one way or both
+  cut,         ///< one direction between two ranks
+  partition,   ///< some ranks from the others, in one or both directions
   slow,        ///< a rank's messages take long
   stuck,       ///< its program hangs, its heartbeats go on
-  replace,     ///< a newcomer for a slot, mostly an empty one
+  replace,     ///< a newcomer for a slot, usually an empty one
   grow,
   leave,
   no_witness,
-  false_alarm,   ///< a rank is thought dead by another one
-  decider_dies,  ///< in the moment in which it knows how the epoch ends, and few others do
+  false_alarm,   ///< a rank suspects another without reason
+  decider_dies,  ///< dies as soon as it knows how the epoch ends, when few others know
 };
 constexpr uint32_t kTroubles = 13;
 
 class Disaster {
  public:
-  /// With the stand-in for the engine, unless told how to make another program. `kinds`: nothing
-  /// but this happens; else the seed draws.
+  /// Runs the stand-in for the engine, or the programs of `make_program`. `kinds`: only these
+  /// failures happen; empty: the seed draws.
   Disaster(simulation::SeedRun& run, Mutations mutations, MakeProgram make_program = {},
            const std::vector<Trouble>& kinds = {})
       : run_(run),
@@ -53,7 +53,7 @@ class Disaster {
   void happen() {
     Instant when{};
     for (uint32_t i = 0; i < troubles_; ++i) {
-      // Often one comes right after another, while it is being dealt with.
+      // Often a failure comes right after another one, during its recovery.
       const bool soon = i > 0 && random_.chance(512);
       when = soon ? when + job_.some(milliseconds(10)) : job_.some(duration_);
       job_.schedule.at(job_.schedule.now() + when, [this] { trouble(); });
@@ -71,7 +71,7 @@ class Disaster {
   }
   static int64_t ms(Instant time) { return time / milliseconds(1); }
 
-  /// Each run knows only some kinds of trouble, so that those are not hidden by others.
+  /// Draws a few kinds of failures per run, so that frequent kinds do not hide others.
   std::vector<Trouble> draw_kinds() {
     if (only_stuck_) return {Trouble::stuck};
     std::vector<Trouble> kinds;
@@ -122,13 +122,13 @@ class Disaster {
         one_of({microseconds(200), milliseconds(2), milliseconds(20), silence_ / 4});
     options.freeze_most = one_of({Instant{}, Instant{}, milliseconds(1), membership.ballot * 3});
     options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
-    // What the longest operations take whose every 600 bytes are acknowledged (SimulatedTransport):
-    // else they might never be done.
+    // Time of the longest operations, of which every 600 bytes are acknowledged
+    // (SimulatedTransport): with less they might never be done.
     const Instant needed = milliseconds(25) * static_cast<int64_t>(options.ranks);
     const auto some_deadline = [&] { return std::max(needed, silence_ * random_.between(1, 3)); };
     if (random_.chance(400)) options.deadline = some_deadline();
     options.through_codec = random_.chance(200);
-    // Of chances of their own, so that the others are drawn alike with and without.
+    // Drawn from separate generators, so that other draws are the same with and without them.
     options.letters = run_.option("letters", Random(run_.seed ^ 0x1e77e25).chance(400));
     options.reunions = run_.option("reunions", Random(run_.seed ^ 0x6e0210).chance(500));
     leave_when_done_ = run_.option("leave_when_done", Random(run_.seed ^ 0x1ea7e5).chance(512));
@@ -136,7 +136,7 @@ class Disaster {
       return kind == Trouble::replace || kind == Trouble::grow;
     });
     if (only_stuck_) {
-      // Nobody else comes late for its operations.
+      // No other rank is late for its operations.
       options.only_stuck_are_blamed = true;
       options.deadline = some_deadline();
       options.think_most = silence_ / 10;
@@ -151,7 +151,7 @@ class Disaster {
     return survivors[random_.below(static_cast<uint32_t>(survivors.size()))];
   }
 
-  /// Whether the others could go on without one more.
+  /// Returns whether the others could go on with one rank less.
   bool may_spare() {
     if (!spares_quorum_) return true;
     const membership::Quorum quorum(job_.newest(), job_.options.membership.witness,
@@ -199,7 +199,7 @@ class Disaster {
         replace(random_.below(job_.options.ranks), *victim);
         break;
       case Trouble::grow:
-        // Who retries waits for every slot there is, and nobody comes for a new one that is lost.
+        // With retry, ranks wait for every slot, and no process comes for a new slot that is lost.
         if (job_.options.slots_max > job_.options.ranks && !job_.options.operations.only_full)
           replace(job_.options.ranks + random_.below(job_.options.slots_max - job_.options.ranks),
                   *victim);
@@ -242,7 +242,7 @@ class Disaster {
     });
   }
 
-  /// A newcomer knocks; somebody asks for it, before or after, or nobody does.
+  /// A newcomer asks to join; a member asks for it before or after, or none does.
   void replace(Slot slot, Process& by) {
     if (job_.newest().at(slot) && !random_.chance(200)) return;
     job_.spawn(slot, by);
@@ -259,7 +259,7 @@ class Disaster {
     job_.delay_most = milliseconds(2);
     job_.think_most = milliseconds(2);
     job_.witness_most = std::min(job_.witness_most, silence_ / 8);
-    // A leader counts out who takes longer than `silence` to freeze, time and again.
+    // A leader evicts ranks that repeatedly take longer than `silence` to freeze.
     job_.freeze_most = std::min(job_.freeze_most, silence_ / 4);
     for (const auto& process : job_.processes) {
       job_.slowness[process->id] = {};
@@ -269,13 +269,13 @@ class Disaster {
     Process* const one = anybody();
     Process* const other = anybody();
     if (one == other || only_stuck_ || !run_.option("lasting_cut", random_.chance(200))) return;
-    // The rest must get on without one of these two.
+    // The others must go on without one of these two.
     lasting_ = {one, other};
     job_.cut(*one, *other);
     if (random_.chance(512)) job_.cut(*other, *one);
   }
 
-  /// A replacement comes for every rank that is gone, where the program waits for it.
+  /// Starts a replacement for every lost rank, if programs wait for replacements.
   void send_newcomers() {
     if (!job_.options.operations.only_full || job_.survivors().empty()) return;
     for (Slot slot = 0; slot < job_.options.ranks; ++slot) {
@@ -289,7 +289,8 @@ class Disaster {
     }
   }
 
-  /// Who is in knows it and has done its work; who is out knows it.
+  /// Members must know that they are members and have done their work; others must know that they
+  /// are out.
   std::string unfinished() {
     std::set<Member> living;
     for (const auto& process : job_.processes) {
@@ -319,7 +320,7 @@ class Disaster {
     return "";
   }
 
-  /// It speaks with somebody who knows better.
+  /// It is in touch with a process that knows how the epoch ended.
   bool can_be_told(const Process& process) {
     const std::vector<Member>& members = job_.newest().members;
     return std::any_of(members.begin(), members.end(), [&](const Member& member) {
@@ -334,7 +335,7 @@ class Disaster {
     return std::find(lasting_.begin(), lasting_.end(), &process) != lasting_.end();
   }
 
-  /// Whether those who are left, and hear one another, are enough to go on.
+  /// Returns whether the remaining ranks that hear one another are enough to go on.
   bool has_quorum() {
     std::vector<Process*> able = job_.survivors();
     const View* view = &job_.newest();
@@ -343,8 +344,8 @@ class Disaster {
     };
     if (std::none_of(able.begin(), able.end(), knows)) {
       if (view->epoch == 1) return false;
-      // Those who know how the epoch before has ended are dead. What is left of its members has to
-      // find out, and if they are too few nobody ever does.
+      // All processes that know how the previous epoch ended are dead. Its remaining members must
+      // find out; if they are too few, none ever does.
       view = &job_.agreement.views().at(view->epoch - 1);
       able.clear();
       for (const auto& process : job_.processes) {
@@ -361,8 +362,8 @@ class Disaster {
 
   void recover() {
     Instant bound = silence_ * 12 + job_.options.membership.ballot * 60 + milliseconds(500);
-    // A rank that has put a failure behind it is waited for until deadlines pass, and one that
-    // has run out of time while too few were there has waited for its last chance.
+    // A rank that has asked to recover is waited for until deadlines pass, and a rank that ran out
+    // of time without a quorum has waited for its last chance.
     if (job_.options.deadline < std::chrono::hours(1))
       bound += job_.options.deadline * 4 + std::chrono::seconds(5);
     const Instant end = job_.schedule.now() + bound;
@@ -384,7 +385,7 @@ class Disaster {
   Instant silence_{}, duration_{};
   const bool only_stuck_;
   const std::vector<Trouble> kinds_;
-  bool leave_when_done_ = false;  ///< who leaves does it right after an operation
+  bool leave_when_done_ = false;  ///< ranks leave right after an operation
   Job job_;
   uint32_t troubles_ = 0;
   std::vector<const Process*> lasting_;

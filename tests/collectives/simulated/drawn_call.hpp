@@ -1,5 +1,5 @@
-/// One operation of a program: its kind, sizes and algorithm drawn alike on all ranks, the memory
-/// it works on, and what must come of it.
+/// One operation of a program: kind, sizes and algorithm drawn alike on all ranks, the memory it
+/// works on, and its expected results.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ enum class DrawnKind : uint8_t {
   all_to_all,
   all_to_all_uneven,
   barrier,
-  // With a root.
+  // Rooted kinds.
   reduce,
   broadcast,
   gather,
@@ -31,11 +31,11 @@ class DrawnCall {
  public:
   struct Place {
     Member self;
-    uint32_t rank = 0;        ///< of it in the group
+    uint32_t rank = 0;        ///< the process's rank in the group
     std::vector<Slot> slots;  ///< of the group, by rank
     GroupId group = 0;
     Sequence sequence = 0;
-    bool rooted = false;  ///< kinds with a root may be drawn
+    bool rooted = false;  ///< rooted kinds may be drawn
   };
 
   struct Draw {
@@ -46,7 +46,7 @@ class DrawnCall {
   };
 
   DrawnCall(Place place, const View& view) : DrawnCall(place, view, draw_for(place)) {}
-  /// The root is the drawn rank or the next one that `view` has.
+  /// The root is the drawn rank, or the next one that `view` contains.
   DrawnCall(Place place, const View& view, Draw draw)
       : place_(std::move(place)),
         kind_(draw.kind),
@@ -75,7 +75,7 @@ class DrawnCall {
     return call;
   }
 
-  /// The same through the public API.
+  /// The same operation through the public API.
   Work start(Group group) {
     std::vector<ConstTensorView> in;
     std::vector<TensorView> out;
@@ -106,10 +106,10 @@ class DrawnCall {
     return group.barrier();
   }
 
-  /// How many numbers of the results are not what `members` have brought, or not 0 in the parts of
-  /// others.
+  /// Counts the results that differ from what `members` contributed, and nonzero numbers in the
+  /// parts of other ranks.
   size_t wrong(const View& members) const { return wrong(members, place_.slots); }
-  /// Where the group has grown since: `slots` are its ranks.
+  /// For a group that has grown since: `slots` are its ranks.
   size_t wrong(const View& members, const std::vector<Slot>& slots) const {
     std::vector<Numbers> expected = blank_;
     for (uint32_t rank = 0; rank < slots.size(); ++rank) {
@@ -125,7 +125,7 @@ class DrawnCall {
     }
     return wrong;
   }
-  /// How many numbers of its input are not as its caller gave them.
+  /// Counts the numbers of its input that differ from the caller's.
   size_t touched() const {
     const bool is_input = in_place() && (kind_ != DrawnKind::broadcast || place_.rank == root_);
     size_t touched = in_ != in_before_ ? 1 : 0;
@@ -196,13 +196,13 @@ class DrawnCall {
     return kind_ == DrawnKind::all_reduce || kind_ == DrawnKind::all_reduce_coalesced ||
            kind_ == DrawnKind::reduce || kind_ == DrawnKind::broadcast;
   }
-  /// Of what goes from one rank to another.
+  /// Length of the part from one rank to another.
   size_t length(uint32_t from, uint32_t to) const {
     if (kind_ == DrawnKind::all_gather_uneven) return (elements_ + 3 * from) % 65;
     if (kind_ == DrawnKind::all_to_all_uneven) return (elements_ + 3 * from + to) % 65;
     return elements_;
   }
-  /// Alike on all ranks; 0 where only pairs know.
+  /// The same on all ranks; 0 if only pairs agree.
   size_t total() const {
     if (kind_ == DrawnKind::barrier || kind_ >= DrawnKind::gather ||
         kind_ == DrawnKind::all_to_all || kind_ == DrawnKind::all_to_all_uneven)
@@ -221,7 +221,7 @@ class DrawnCall {
     return numbers;
   }
 
-  /// Inputs, and results as they are before anybody has brought anything.
+  /// Fills inputs, and results as they are before any contribution.
   void fill() {
     const auto mine = [&](uint32_t to) { return brought(place_.self, place_.rank, to); };
     const auto empty_parts = [&](auto length_of, int64_t value) {
@@ -268,7 +268,7 @@ class DrawnCall {
     }
   }
 
-  /// What a rank's part in it does to the results of this one.
+  /// Applies a rank's contribution to this rank's results.
   void add(const Member& by, uint32_t from, std::vector<Numbers>& results) const {
     const auto sum = [&](size_t part, uint32_t to) {
       const Numbers numbers = brought(by, from, to);

@@ -1,6 +1,6 @@
-/// A job whose ranks die, are put out and grow in number while replacements wait for them already,
-/// or come late, and whose survivors go on by calls of their own, each in its own time: every call
-/// must end, and everything get done.
+/// A job whose ranks die, are evicted and grow in number, while replacements wait already or come
+/// late, and whose survivors go on by calls of their own, each in its own time. Every call must
+/// end, and all work must get done.
 ///
 ///     a failure        rank 0    rank 2              rank 3, late
 ///     lost 1           replace 1                     (computes)
@@ -19,7 +19,7 @@ namespace tokenyard::collectives::simulated {
 
 struct DrillMutations {
   membership::Mutant protocol = membership::Mutant::none;
-  std::vector<GoesOnBy> ways = {};  ///< instead of what the seed draws
+  std::vector<GoesOnBy> ways = {};  ///< instead of the seed's draw
 };
 
 class Drill {
@@ -33,7 +33,7 @@ class Drill {
     const uint32_t blows = run_.option("blows", random_.between(1, 3));
     Instant when{};
     for (uint32_t i = 0; i < blows; ++i) {
-      // Mostly one comes while the one before is being dealt with.
+      // Usually a failure comes during the recovery from the previous one.
       when = i > 0 && random_.chance(700) ? when + job_.some(milliseconds(30))
                                           : job_.some(milliseconds(200));
       job_.schedule.at(job_.schedule.now() + when, [this] { strike(); });
@@ -75,7 +75,7 @@ class Drill {
     };
     const uint32_t way = run_.option("way", random_.below(static_cast<uint32_t>(ways.size())));
     options.recovery.ways = mutations.ways.empty() ? ways[way] : mutations.ways;
-    // A deadline stops the world's group; of others, not all ranks would be told.
+    // A deadline stops the world's group; of other groups, not all ranks would know.
     if (run_.option("deadlines", random_.chance(200))) {
       options.deadline = silence_ * random_.between(1, 3);
     } else if (random_.chance(400)) {
@@ -104,7 +104,7 @@ class Drill {
     if (survivors.empty() || !may_spare()) return;
     Process& victim = *survivors[random_.below(static_cast<uint32_t>(survivors.size()))];
     Process& other = *survivors[random_.below(static_cast<uint32_t>(survivors.size()))];
-    // A spare one waits for its turn before it happens, or comes in the middle of it.
+    // A spare process waits before the failure, or comes during it.
     for (uint32_t spares = random_.below(3); spares > 0; --spares)
       job_.spawn(victim.self.slot, other);
     switch (random_.below(4)) {
@@ -120,7 +120,7 @@ class Drill {
     }
   }
 
-  /// Somebody comes for every slot that is empty, and for those that the job grows by.
+  /// Starts a process for every empty slot, and for those that the job grows by.
   void send_newcomers() {
     if (job_.survivors().empty()) return;
     const uint32_t slots = job_.options.grow_at > 0 ? job_.options.slots_max : job_.newest().slots;

@@ -1,6 +1,5 @@
-/// The real engine and its algorithms in a simulated process, and a program that calls operations
-/// of every kind, does again what was aborted, and puts failures behind it together with the
-/// others.
+/// The real engine and its algorithms in a simulated process, with a program that calls operations
+/// of every kind, repeats aborted ones, and puts failures behind it together with the others.
 #pragma once
 
 #include <algorithm>
@@ -34,14 +33,14 @@ class EngineProgram final : public Program {
  public:
   struct Options {
     Sequence target = 0;
-    uint32_t ranks = 0;  ///< in the beginning; the engine's world grows by itself
+    uint32_t ranks = 0;  ///< at the start; the engine's world grows by itself
     OnFailure on_failure = OnFailure::exclude;
     Instant timeout = std::chrono::hours(1);
-    bool rooted = false;  ///< nobody comes in a lost rank's place, or everybody waits for it
-    LetterChecker* letters = nullptr;  ///< who watches the messages; without, none are written
-    bool reunions = false;             ///< a group comes and goes beside the operations
+    bool rooted = false;  ///< lost ranks are not replaced, or all ranks wait for their replacements
+    LetterChecker* letters = nullptr;  ///< watches the messages; if null, none are sent
+    bool reunions = false;  ///< a group is made and closed over and over beside the operations
     RecoveryCalls::Options recovery = {};
-    Sequence grow_at = 0;  ///< a founder grows the job twice after so many operations of the world
+    Sequence grow_at = 0;  ///< after so many operations of the world, a founder grows the job twice
     uint32_t slots_max = 0;
     EngineMutant engine_mutant = EngineMutant::none;
     ProgramMutant mutant = ProgramMutant::none;
@@ -86,7 +85,7 @@ class EngineProgram final : public Program {
     transport_->arrive(from, std::move(parcel));
     drive();
   }
-  /// Until nothing moves.
+  /// Polls until nothing moves.
   void drive() {
     do {
       for (int round = 0; engine_.poll(true); ++round)
@@ -95,7 +94,7 @@ class EngineProgram final : public Program {
     } while (reunions_ && view_.epoch > 0 && !over_ && !engine_.frozen() &&
              reunions_->settle(groups_.at(0).committed));
     if (!over_ && view_.epoch > 0 && calls_.advance()) {
-      // What was lost meanwhile no operation may tell any more.
+      // No operation may report losses from now on that happened meanwhile.
       if (is_finished() && engine_.failed()) put_failures_behind();
       for (const auto& [id, group] : groups_) outside_.failed(id);
     }
@@ -140,7 +139,7 @@ class EngineProgram final : public Program {
     drive();
     return true;
   }
-  /// Somebody tells it, on another way, that an operation has failed.
+  /// Hears from elsewhere that an operation has failed.
   void hear_of_failure() override {
     const bool waits = std::any_of(groups_.begin(), groups_.end(),
                                    [](const auto& entry) { return entry.second.operation; });
@@ -180,7 +179,7 @@ class EngineProgram final : public Program {
       recovered_ = view_.epoch;
       begin_anew();
     } else if (!newcomer && (is_finished() || (raises() && !verdict.lost.empty()))) {
-      put_failures_behind(verdict.lost);  // A program that listens to changes of the membership.
+      put_failures_behind(verdict.lost);  // a program that listens to membership changes
     }
     outside_.drive_soon();
   }
@@ -202,7 +201,7 @@ class EngineProgram final : public Program {
   Sequence begun(GroupId id) const override { return groups_.at(id).begun; }
   bool running(GroupId id) const override { return groups_.at(id).operation != nullptr; }
   const View& view() const override { return view_; }
-  /// Whom its channels lead to.
+  /// The view whose members its channels lead to.
   const View& channels_of() const { return channels_of_; }
   bool frozen() const override { return engine_.frozen(); }
   bool misses_quorum() const override { return engine_.missing_quorum().has_value(); }
@@ -218,10 +217,10 @@ class EngineProgram final : public Program {
   struct Group {
     std::vector<Slot> slots;
     Sequence committed = 0, begun = 0;
-    std::optional<DrawnCall> call;  // whose memory the engine uses
+    std::optional<DrawnCall> call;  // the engine uses its memory
     Instant called{};
-    Epoch called_after = 0;  // the last epoch that had mended when it was called or begun anew
-    bool unsure = false;     // it gave up, and the others had not agreed with it on that
+    Epoch called_after = 0;  // last recovering epoch before it was called or restarted
+    bool unsure = false;     // it gave up without agreement with the others
     std::shared_ptr<Operation> operation;
   };
   struct Control final : control::MembershipControl {
@@ -244,7 +243,7 @@ class EngineProgram final : public Program {
     bool closed = false;
   };
 
-  /// Who retries waits for a root that is lost.
+  /// With retry, operations wait for a lost root.
   static View all_of(const std::vector<Slot>& slots) {
     View view;
     for (const Slot slot : slots) view.members.push_back({slot, 0});
@@ -268,7 +267,8 @@ class EngineProgram final : public Program {
       return entry.second.committed >= options_.target;
     });
   }
-  /// What is under way when an epoch mends has all its time once more: what fails it is new.
+  /// Operations under way when an epoch recovers restart with their full time: a later failure is
+  /// new.
   void begin_anew() {
     for (auto& [id, group] : groups_) {
       group.called = outside_.clock();
@@ -293,11 +293,11 @@ class EngineProgram final : public Program {
     for (auto& [id, group] : groups_) settle(id, group, ~Sequence{0});
     if (letters_ && view_.epoch > 0 && !over_) letters_->settle();
   }
-  /// Tells the watcher of an operation up to `most` that has ended.
+  /// Reports operations up to `most` that have ended to the watcher.
   void settle(GroupId id, Group& group, Sequence most) {
     if (!group.operation || !group.operation->done()) return;
     const std::exception_ptr error = group.operation->error();
-    if (!error && group.begun > most) return;  // Done in the epoch that begins.
+    if (!error && group.begun > most) return;  // done in the epoch that begins
     group.operation.reset();
     if (error) return fail(id, group, error);
     group.committed = group.begun;
@@ -309,7 +309,7 @@ class EngineProgram final : public Program {
       active.push_back(slot);
       sum += contribution(*member, id, group.begun);
     }
-    // Who retries waits until all are there again.
+    // With retry, operations wait until all ranks are present again.
     const bool lacks_ranks =
         options_.on_failure == OnFailure::retry && active.size() < group.slots.size();
     const auto wrong =
@@ -324,14 +324,14 @@ class EngineProgram final : public Program {
     try {
       std::rethrow_exception(error);
     } catch (const OperationAborted& aborted) {
-      // What was called before an epoch that mended, and cannot be done in it, is behind all.
+      // An operation called before a recovering epoch that cannot be done in it is behind all.
       const bool is_behind = aborted.epoch < recovered_;
       if (raises() && !aborted.lost.empty() && !is_behind)
         put_failures_behind(slots_of(group, aborted.lost));
     } catch (const PeerTimeout&) {
       group.unsure = true;
       const bool by_itself = outside_.clock() >= group.called + options_.timeout;
-      // A newcomer's own deadline is no older than the epoch it came in, whatever it knows of.
+      // A newcomer's own deadline is no older than the epoch in which it came.
       const Epoch after = by_itself ? std::max(group.called_after, came_in_) : group.called_after;
       watcher_.timed_out(id, group.begun, after, by_itself);
       put_failures_behind();
@@ -347,18 +347,18 @@ class EngineProgram final : public Program {
   const Watcher watcher_;
   const Outside outside_;
   const std::shared_ptr<SimulatedTransport> transport_;
-  std::map<GroupId, Group> groups_;  // whose memory the engine uses, as it does that of letters
+  std::map<GroupId, Group> groups_;  // the engine uses their memory, and that of letters
   std::optional<Letters> letters_;
   std::optional<Reunions> reunions_;
   Engine engine_;
   Control control_;
   View view_, channels_of_;
-  Epoch came_in_ = 0;    // where it was not there from the beginning
-  Epoch recovered_ = 0;  // the last epoch that has mended
+  Epoch came_in_ = 0;    // 0 for founders
+  Epoch recovered_ = 0;  // last recovering epoch
   bool over_ = false;
   bool has_grown_ = false;
   RecoveryCalls calls_;
-  std::optional<Instant> planned_;  ///< when the engine wants to look at the clock
+  std::optional<Instant> planned_;  ///< when the engine wants to be polled next
 };
 
 }  // namespace tokenyard::collectives::simulated

@@ -1,6 +1,6 @@
 /// A whole job in one thread and virtual time: ranks that run operations, everything that can
-/// happen to them, and the checkers that watch. Tests tell it stories; the simulator lets a seed
-/// tell them.
+/// happen to them, and the checkers that watch. Tests script it; the simulator lets a seed drive
+/// it.
 #pragma once
 
 #include <map>
@@ -26,29 +26,29 @@ using std::chrono::milliseconds;
 
 struct JobOptions {
   uint32_t ranks = 3;
-  uint32_t slots_max = 0;  ///< how far it may grow; 0: `ranks`
+  uint32_t slots_max = 0;  ///< largest size; 0: `ranks`
   membership::MembershipOptions membership = {
       .heartbeat = milliseconds(50), .silence = milliseconds(400), .ballot = milliseconds(20)};
   Operations::Options operations = {.target = 1'000'000};
-  std::vector<std::vector<Slot>> groups = {};  ///< besides the world
+  std::vector<std::vector<Slot>> groups = {};  ///< in addition to the world
   Instant delay_least = microseconds(20), delay_most = microseconds(200);
   Instant think_most = milliseconds(5);      ///< between operations
-  Instant freeze_most{};                     ///< to stop the engine
-  Instant witness_most = milliseconds(2);    ///< until it has answered
+  Instant freeze_most{};                     ///< time to stop the engine
+  Instant witness_most = milliseconds(2);    ///< until the witness has answered
   Instant deadline = std::chrono::hours(1);  ///< of an operation
   bool through_codec = false;                ///< messages travel as bytes
-  bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
-  Instant wish_most{};                       ///< until a wish to admit somebody is heard
-  bool yields_slot = true;                   ///< some ranks that live are replaced on purpose
-  bool newcomers = true;                     ///< may come, also where nobody waits for them
-  bool letters = false;                      ///< engines send messages, too
-  bool reunions = false;                     ///< engines make and close groups, too
-  RecoveryCalls::Options recovery = {};      ///< of engines that raise
-  Sequence grow_at = 0;                      ///< founders grow the job then; 0: never
+  bool only_stuck_are_blamed = false;        ///< no other delays
+  Instant wish_most{};                       ///< until a request to admit is heard
+  bool yields_slot = true;                   ///< some live ranks are replaced on purpose
+  bool newcomers = true;                     ///< may come even if nobody waits for them
+  bool letters = false;                      ///< engines send messages too
+  bool reunions = false;                     ///< engines make and close groups too
+  RecoveryCalls::Options recovery = {};      ///< for OnFailure::raise
+  Sequence grow_at = 0;  ///< number of operations after which founders grow the job; 0: never
 };
 
 class Job;
-/// Makes what runs on the ranks; without it that is the stand-in.
+/// Makes the programs of the ranks; without it, they run the stand-in.
 using MakeProgram =
     std::function<std::unique_ptr<Program>(Job&, Process&, Program::Watcher watcher)>;
 
@@ -57,14 +57,15 @@ class Job {
   Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace,
       MakeProgram make_program = {});
 
-  // ---- what happens -----------------------------------------------------------------------------
+  // ---- events
+  // -------------------------------------------------------------------------------------
 
   void run(Instant time) { run_until(schedule.now() + time); }
   void run_until(Instant end) {
     while (schedule.step(end)) {
     }
   }
-  /// Runs until it holds, at most so long; says whether it does.
+  /// Runs until the condition holds, at most `time`; returns whether it holds.
   template <class Condition>
   bool run_until_it(Condition holds, Instant most) {
     const Instant end = schedule.now() + most;
@@ -73,8 +74,8 @@ class Job {
     }
     return true;
   }
-  /// As SIGKILL does it: connections break, what was under way is lost in part. `noticed` false: as
-  /// when a host loses power.
+  /// Kills a process as SIGKILL does: its connections break, and bytes under way are partly lost.
+  /// `noticed` false: as when a host loses power.
   void kill(Process& process, bool noticed = true);
   void stop(Process& process) {
     trace.event("stop", process.self.slot, 0, 0, process.self.incarnation);
@@ -85,7 +86,7 @@ class Job {
     trace.event("wake", process.self.slot, 0, 0, process.self.incarnation);
     process.wake(random.chance(512));
   }
-  /// One takes the other for dead, for nothing.
+  /// One process suspects another without reason.
   void abort_flag(Process& by, const Process& about) {
     innocence.touched(by.self, about.self);
     by.input([&by, gone = about.self] {
@@ -97,12 +98,12 @@ class Job {
     network.cut(from.id, to.id);
   }
   void heal(const Process& from, const Process& to) { network.heal(from.id, to.id); }
-  /// All that it sends takes so much longer.
+  /// Delays everything that it sends.
   void slow_down(const Process& process, Instant by) {
     innocence.touched(process.self);
     slowness[process.id] = by;
   }
-  /// Its program hangs, its control thread does not.
+  /// Its program hangs; its control thread does not.
   void get_stuck(Process& process, Instant time) {
     process.stuck_until = schedule.now() + time;
     blame.stuck(process.self, process.stuck_until);
@@ -120,7 +121,7 @@ class Job {
       process.runtime.admit({slot}, process.runtime.view().epoch, process.now());
     });
   }
-  /// Its program puts another rank out.
+  /// Its program evicts another rank.
   void evict(Process& by, const Member& member) {
     innocence.leaves(member);
     by.input([&by, member] { by.runtime.evict(member, by.now()); });
@@ -129,10 +130,10 @@ class Job {
     innocence.leaves(process.self);
     process.input([&process] { process.runtime.leave(process.now()); });
   }
-  /// A new process for the slot, which has found `by` through the store.
+  /// Starts a process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);
 
-  /// Its program puts failures behind it, or does not want that any more.
+  /// Its program asks to recover, or withdraws that.
   void recover(Process& process, bool wanted = true) {
     process.input([this, &process, wanted] {
       if (wanted) {
@@ -153,16 +154,17 @@ class Job {
 
   /// Its program calls the group's next operation soon.
   void poke(Process& process, GroupId group);
-  /// Each group's messages overtake the others'.
+  /// Messages of different groups may overtake one another.
   static Stream stream_of(GroupId group) { return static_cast<Stream>(1 + group); }
-  /// From nothing to so long.
+  /// Draws a time from 0 to `most`.
   Instant some(Instant most) {
     return Instant(static_cast<int64_t>(random.next() % static_cast<uint64_t>(most.count() + 1)));
   }
 
-  // ---- what there is ----------------------------------------------------------------------------
+  // ---- state
+  // --------------------------------------------------------------------------------------
 
-  /// The newest process of a slot.
+  /// Returns the newest process of a slot.
   Process& at(Slot slot) {
     Process* newest = nullptr;
     for (const auto& process : processes) {
@@ -175,7 +177,7 @@ class Job {
     return found == by_member_.end() ? nullptr : found->second;
   }
   const View& newest() const { return agreement.newest(); }
-  /// Members of the newest epoch that run and have not found out that they are out.
+  /// Returns the members of the newest epoch that run and have not been told that they are out.
   std::vector<Process*> survivors() {
     std::vector<Process*> list;
     for (const Member& member : newest().members) {
@@ -191,13 +193,13 @@ class Job {
   Schedule schedule;
   VirtualNetwork network;
   Instant delay_most, think_most, freeze_most,
-      witness_most;  ///< as the options say, until somebody changes them
+      witness_most;  ///< from the options, until changed
   std::vector<std::unique_ptr<Process>> processes;
   std::optional<membership::WitnessRegister> witness;
   bool witness_dead = false;
-  bool kills_next_decider = false;  ///< who installs the next epoch first dies at once
-  std::vector<Instant> slowness;    ///< [process]: added to all it sends
-  /// Leave as soon as they have done one more operation, on which others may still be busy.
+  bool kills_next_decider = false;  ///< the process that installs the next epoch first dies at once
+  std::vector<Instant> slowness;    ///< [process]: delay of everything that it sends
+  /// These leave after one more operation, with which others may still be busy.
   std::set<Member> parting;
 
   AgreementChecker agreement;
@@ -223,7 +225,7 @@ class Job {
     for (const GroupId group : process.engine->groups()) poke(process, group);
   }
   void begin(Process& process, GroupId group);
-  /// Its connections end.
+  /// Ends its connections.
   void hang_up(Process& process);
   void notice_the_end(Process& peer, const Member& gone, Instant when);
 

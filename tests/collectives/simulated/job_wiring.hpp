@@ -1,5 +1,5 @@
-/// How the processes of a job are joined to its network, its witness and the checkers, and what
-/// becomes of one that is killed. Part of job.hpp.
+/// Connects the processes of a job to its network, its witness and the checkers, and handles kills.
+/// Part of job.hpp.
 #pragma once
 
 #include "collectives/simulated/job.hpp"
@@ -28,7 +28,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       agreement(first_view(options)),
       majority(options.membership.witness),
       admission(first_view(options)),
-      blame(make_program != nullptr),  // The stand-in gives those who wait no head start.
+      blame(make_program != nullptr),  // the stand-in gives waiting ranks no head start
       innocence(options.membership.evict_stalled, options.yields_slot),
       make_program_(std::move(make_program)) {
   const View first = first_view(options);
@@ -48,7 +48,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
 inline Process& Job::add(Member self, const View& first) {
   const auto id = static_cast<ProcessId>(processes.size());
   slowness.push_back({});
-  // Calls happen after the object is in its place.
+  // Called only after the object is in its final place.
   const auto process = [this, id]() -> Process& { return *processes[id]; };
   processes.push_back(std::make_unique<Process>(
       id, self, first, options.membership, schedule, some(std::chrono::hours(1)),
@@ -131,7 +131,7 @@ inline std::unique_ptr<Program> Job::stand_in(Process& process, Program::Watcher
       });
 }
 
-/// One question at a time, as control/ does it: while one is under way only the newest waits.
+/// Asks one question at a time, as `control` does: while one is under way, only the newest waits.
 inline void Job::ask_witness(Process& from, const membership::AskWitness& ask) {
   Client& client = clients_[from.id];
   client.question = ask.message;
@@ -237,8 +237,8 @@ inline void Job::kill(Process& process, bool noticed) {
   }
 }
 
-/// Of one that has left, what it has said arrives; but others may not have heard yet how its epoch
-/// ends, which somebody else tells them.
+/// The last messages of a process that left still arrive; but others may not know yet how its epoch
+/// ended, and learn it from elsewhere.
 inline void Job::hang_up(Process& process) {
   for (const auto& other : processes) {
     if (other.get() == &process || network.is_cut(process.id, other->id)) continue;

@@ -1,5 +1,5 @@
-/// Messages beside the operations: each program writes to the others every now and then, small and
-/// large, and takes whatever comes. Who watches knows what was written, and to whom.
+/// Messages beside the operations: each program sends to the others now and then, small and large
+/// messages, and receives all that come. The checker knows which messages were sent to whom.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ namespace tokenyard::collectives::simulated {
 
 struct Letter {
   Member from;
-  uint64_t serial = 0;  ///< among all that its sender has written, in their order
+  uint64_t serial = 0;  ///< among all messages of its sender, in order
   uint64_t tag = 0;
 };
 
-/// A letter arrives once at most, as it was written, and after those that its sender wrote before
-/// it with the same tag; and it arrives, if both ends live and its sender was not told otherwise.
+/// A letter arrives at most once, as it was written, and after earlier letters of its sender with
+/// the same tag. It does arrive if both ends live and its sender was not told otherwise.
 class LetterChecker {
  public:
   void wrote(const Letter& letter, const Member& to) {
@@ -42,7 +42,7 @@ class LetterChecker {
     const auto found = pending_.find({letter.from, letter.serial});
     if (found != pending_.end() && found->second == at) pending_.erase(found);
   }
-  /// A letter between two of these that has not arrived.
+  /// Returns two living members between which a letter has not arrived.
   std::optional<std::pair<Member, Member>> missing(const std::set<Member>& living) const {
     for (const auto& [letter, to] : pending_) {
       if (living.contains(letter.first) && living.contains(to)) return {{letter.first, to}};
@@ -57,13 +57,13 @@ class LetterChecker {
   uint64_t written_ = 0;
 };
 
-/// One program's.
+/// The letters of one program.
 class Letters {
  public:
   Letters(Member self, Engine& engine, LetterChecker& checker, std::chrono::nanoseconds timeout)
       : self_(self), engine_(engine), checker_(checker), timeout_(timeout) {}
 
-  /// To the next one in turn. Called when an operation begins.
+  /// Writes to the next rank in turn. Called when an operation begins.
   void write(const View& view) {
     if (serial_ >= kDatagramsMax || view.members.size() < 2) return;
     const auto me = std::find(view.members.begin(), view.members.end(), self_);
@@ -77,21 +77,21 @@ class Letters {
     sent.outcome = engine_.send(0, {sent.text.data(), sent.text.size(), DataType::int64}, to.slot,
                                 letter.tag, timeout_);
   }
-  /// Looks at what has come, and waits for more.
+  /// Checks the letters that have arrived, and waits for more.
   void settle() {
     std::erase_if(sent_, [&](const Sent& sent) {
       if (sent.outcome->done() && sent.outcome->error()) checker_.returned(sent.letter);
       return sent.outcome->done();
     });
     for (Awaited& awaited : awaited_) {
-      // It fails when ranks are lost, and when its time has run out.
+      // It fails when ranks are lost, and when its time runs out.
       while (!awaited.outcome || awaited.outcome->done()) {
         if (awaited.outcome && !awaited.outcome->error()) read(awaited);
         awaited.text.assign(length_of(awaited.tag), 0);
         awaited.outcome =
             engine_.receive(0, {awaited.text.data(), awaited.text.size(), DataType::int64},
                             std::nullopt, awaited.tag, timeout_);
-        if (awaited.outcome->done() && awaited.outcome->error()) return;  // It is out.
+        if (awaited.outcome->done() && awaited.outcome->error()) return;  // this rank is out
       }
     }
   }
@@ -111,7 +111,7 @@ class Letters {
   static constexpr uint64_t kDatagramsMax = 16;
   static constexpr uint64_t kTags[] = {1, 2};
 
-  /// The first goes at once, the second is offered before it moves.
+  /// The first is sent eagerly, the second is offered first.
   static size_t length_of(uint64_t tag) { return tag == 1 ? 5 : PointToPoint::eager_max / 8 + 37; }
   static Text text_of(const Letter& letter) {
     Text text(length_of(letter.tag));

@@ -1,6 +1,6 @@
-/// A stand-in for the engine: operations that add up a number of each rank, in place, by messages;
-/// then a commit round; undo; everything that the membership demands of a participant. Small, so
-/// that thousands of disasters a second can be driven through the protocol.
+/// A stand-in for the engine: operations that add up one number per rank, in place, by messages; a
+/// commit round; undo; everything that the membership demands of a participant. Small, so that the
+/// protocol runs through thousands of disasters per second.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ enum class StandInMutant : uint8_t {
   commits_while_frozen,
   undo_forgotten,
   stale_epoch_accepted,
-  sequence_not_restored,  ///< after an abort goes on with the next operation
+  sequence_not_restored,  ///< goes on with the next operation after an abort
 };
 
-/// What a frame of an operation says.
+/// The content of a frame of an operation.
 struct Frame {
   Epoch epoch = 0;
   GroupId group = 0;
@@ -38,11 +38,11 @@ struct Frame {
 class Operations final : public Program {
  public:
   struct Options {
-    Sequence target = 0;                 ///< operations of each group that the program has
-    bool only_full = false;              ///< waits until the first ranks are all there again: retry
-    bool raises = false;                 ///< the engine's caller hears of every abort
-    uint32_t full = 0;                   ///< how many they are
-    bool knows_only_neighbours = false;  ///< as in a ring: blames the one it would receive from
+    Sequence target = 0;     ///< number of operations of each group in the program
+    bool only_full = false;  ///< retry: waits until the first `full` ranks are all present
+    bool raises = false;     ///< the caller hears of every abort
+    uint32_t full = 0;       ///< number of those ranks
+    bool knows_only_neighbours = false;  ///< as in a ring: blames the rank it would receive from
     StandInMutant mutant = StandInMutant::none;
   };
   using Send = std::function<void(Slot to, Frame frame)>;
@@ -160,8 +160,8 @@ class Operations final : public Program {
       return slot >= options_.full || view_.at(slot).has_value();
     });
   }
-  /// In a step of the commit round (Hensgen, Finkel and Manber's dissemination barrier): to
-  /// whom this rank speaks, or whom it hears.
+  /// Returns the partner in a step of the commit round (the dissemination barrier of Hensgen,
+  /// Finkel and Manber): the rank to send to, or to receive from.
   Slot partner(const Group& group, uint32_t step, bool to) const {
     const std::vector<Slot> slots = active(group);
     const size_t ranks = slots.size();
@@ -237,7 +237,7 @@ class Operations final : public Program {
   const Send send_;
   View view_;
   bool frozen_ = false, over_ = false, quorum_missing_ = false;
-  bool recovering_ = false;  ///< waits until all have put behind them that ranks were lost
+  bool recovering_ = false;  ///< waits until all have put the loss of ranks behind them
   std::map<GroupId, Group> groups_;
   std::map<Epoch, std::map<FrameKey, int64_t>> frames_;
 };

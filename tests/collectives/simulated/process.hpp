@@ -1,5 +1,5 @@
-/// One simulated process of a job: the real state machine of the membership, the stand-in for the
-/// engine, and between them what control/ does in a real process.
+/// One simulated process of a job: the real membership state machine, the stand-in for the engine,
+/// and between them the work that `control` does in a real process.
 #pragma once
 
 #include <deque>
@@ -17,12 +17,12 @@ namespace tokenyard::collectives::simulated {
 
 class Process {
  public:
-  /// What the job does for it.
+  /// Services of the job for the process.
   struct Outside {
     std::function<void(const membership::Send&)> send;
     std::function<void(const membership::AskWitness&)> ask_witness;
-    std::function<void(Verdict)> install;  ///< tells the engine, and the checkers
-    std::function<void()> freeze;          ///< tells the engine at once or soon, and then `frozen`
+    std::function<void(Verdict)> install;  ///< tells the engine and the checkers
+    std::function<void()> freeze;          ///< tells the engine now or soon; then `frozen`
     std::function<void(const char* what, Epoch)> over;
   };
 
@@ -39,7 +39,7 @@ class Process {
   const Member self;
   membership::Membership runtime;
   std::unique_ptr<Program> engine;
-  Instant stuck_until{};               ///< its program does not call operations before
+  Instant stuck_until{};               ///< its program calls no operation before
   std::optional<Instant> waits_since;  ///< a newcomer: since when
 
   bool alive() const { return alive_; }
@@ -49,7 +49,7 @@ class Process {
   /// Its own clock: processes do not start at the same time.
   Instant now() const { return schedule_.now() + clock_ahead_; }
 
-  /// Something happens to it, now or when it wakes.
+  /// Delivers an event, now or when the process wakes.
   void input(std::function<void()> action) {
     if (!alive_) return;
     if (stopped_) {

@@ -1,5 +1,5 @@
-/// A rank's program: calls so many operations of each of its groups, one after the other, and takes
-/// part in the membership. The stand-in and the real engine are its two bodies.
+/// A rank's program: calls operations of each of its groups, one after another, and takes part in
+/// the membership. Implemented by the stand-in and by the real engine.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tokenyard::collectives::simulated {
 
-/// What each rank adds, everywhere known, so that everybody can check everybody's results.
+/// A rank's contribution, a function of its arguments, so that every rank can check every result.
 inline int64_t contribution(const Member& member, GroupId group, Sequence sequence) {
   const uint64_t mixed = (member.slot + 1) * 0x9e3779b97f4a7c15u ^
                          member.incarnation * 0x85ebca6bu ^ group * 0xc2b2ae35u ^
@@ -21,25 +21,25 @@ inline int64_t contribution(const Member& member, GroupId group, Sequence sequen
 
 class Program : public control::Participant {
  public:
-  /// Who watches from outside.
+  /// Callbacks of the observer.
   struct Watcher {
-    /// An operation is done for good: in this view, with these members, and this sum.
+    /// An operation is done: in this view, with these members and this sum.
     std::function<void(GroupId, Sequence, const View&, const std::vector<Slot>&, int64_t)>
         committed;
-    /// It has not happened; `left` is what the caller's memory holds now.
+    /// It has not happened; `left` is the content of the caller's memory now.
     std::function<void(GroupId, Sequence, int64_t left)> aborted;
-    /// The program had given it up, and could not agree with the others on that: it is done.
+    /// The program had given it up without agreement with the others, and it is done.
     std::function<void(GroupId, Sequence)> missed;
-    /// It was aborted because a deadline has passed: its own, or that of a rank that has said so.
-    /// `after`: the last epoch that had mended when it was called.
+    /// It was aborted because a deadline has passed: its own, or that of a rank that reported so.
+    /// `after`: last recovering epoch when it was called.
     std::function<void(GroupId, Sequence, Epoch after, bool by_itself)> timed_out;
   };
 
   virtual void add_group(GroupId id, std::vector<Slot> slots) = 0;
-  /// Calls the next operation of the group. False if there is none, or not now.
+  /// Calls the group's next operation. Returns false if there is none, or not now.
   virtual bool begin(GroupId id) = 0;
   virtual void hear_of_failure() {}
-  /// For whom the operation waits; nobody if it is not under way.
+  /// Returns the ranks that the operation waits for; none if it is not under way.
   virtual std::vector<Slot> waiting_for(GroupId id, Sequence sequence) const = 0;
 
   virtual std::vector<GroupProgress> progress() const = 0;
@@ -48,7 +48,7 @@ class Program : public control::Participant {
   virtual const View& view() const = 0;
   virtual bool frozen() const = 0;
   virtual bool misses_quorum() const = 0;
-  /// What it has still to do besides its operations; empty: nothing.
+  /// Describes unfinished work besides operations; empty: none.
   virtual std::string unfinished() const { return ""; }
 
   Sequence committed(GroupId id) const {
@@ -64,7 +64,7 @@ class Program : public control::Participant {
   }
 
  protected:
-  /// Of a map of groups by number.
+  /// Returns the progress of all groups in a map by id.
   template <class Groups>
   static std::vector<GroupProgress> progress_of(const Groups& groups) {
     std::vector<GroupProgress> list;

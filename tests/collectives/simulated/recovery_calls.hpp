@@ -1,5 +1,5 @@
-/// The calls by which a simulated program goes on after a failure: the library's own, each called
-/// when its program gets to it, one after the other.
+/// The calls by which a simulated program goes on after a failure: the library's own, each made
+/// when its program gets to it, one after another.
 #pragma once
 
 #include <deque>
@@ -14,23 +14,23 @@
 
 namespace tokenyard::collectives::simulated {
 
-/// By which call a program goes on when ranks are lost, or a deadline has passed.
+/// The call by which a program goes on when ranks are lost or a deadline has passed.
 enum class GoesOnBy : uint8_t {
   shrink,
   replace,           ///< every lost rank, in an order of its own
-  recover,           ///< with those that are there
-  recover_and_wait,  ///< for replacements
-  replace_missing,   ///< deliberately wrong: whoever comes late misses nobody, and calls nothing
+  recover,           ///< with the ranks that are present
+  recover_and_wait,  ///< waits for replacements
+  replace_missing,   ///< deliberately wrong: a late rank misses nobody and calls nothing
 };
 
 class RecoveryCalls {
  public:
   struct Options {
     std::vector<GoesOnBy> ways = {GoesOnBy::shrink};  ///< drawn anew for each failure
-    Instant late_most{};                              ///< a call comes so much after the failure
+    Instant late_most{};                              ///< longest delay of a call after the failure
     uint64_t seed = 0;
   };
-  /// `look_at`: so that `advance` is called then.
+  /// `look_at` schedules a call of `advance`.
   RecoveryCalls(Engine& engine, control::MembershipControl& control, Options options,
                 std::function<Instant()> clock, std::function<void(Instant)> look_at)
       : options_(std::move(options)),
@@ -40,11 +40,11 @@ class RecoveryCalls {
         random_(options_.seed) {}
 
   void begin(Slot self) { recovery_.begin(self); }
-  /// Something is called, or about to be called, and has not ended.
+  /// Returns whether a call is under way or about to be made.
   bool active() const { return call_ != nullptr || !next_.empty(); }
   std::string awaited() const { return call_ ? call_->missing().phase : "its turn"; }
 
-  /// After a failure; a deadline has lost nobody.
+  /// Goes on after a failure; after a deadline, `lost` is empty.
   void go_on(std::vector<Slot> lost, const View& view) {
     if (active()) return;
     switch (options_.ways[random_.below(static_cast<uint32_t>(options_.ways.size()))]) {
@@ -66,7 +66,7 @@ class RecoveryCalls {
       std::swap(lost[rest - 1], lost[random_.below(static_cast<uint32_t>(rest))]);
     for (const Slot slot : lost) call([this, slot] { return recovery_.replace(slot); });
   }
-  /// Two calls, each for one more rank.
+  /// Makes two calls, each for one more rank.
   void grow_twice(uint32_t slots_max) {
     for (int times = 0; times < 2; ++times)
       call([this, slots_max] { return recovery_.grow(1, slots_max); });
@@ -75,7 +75,7 @@ class RecoveryCalls {
     call([this, slot] { return recovery_.evict(slot); });
   }
 
-  /// True where the last of the calls has just ended.
+  /// Returns whether the last of the calls has just ended.
   bool advance() {
     if (clock_() < not_before_) return false;
     const bool was_active = active();
@@ -87,7 +87,7 @@ class RecoveryCalls {
       try {
         if (!call_->advance()) return false;
       } catch (const InvalidArgument&) {
-        // Too few would remain: that is an end, too.
+        // Too few would remain; that ends the call too.
       }
       call_.reset();
     }

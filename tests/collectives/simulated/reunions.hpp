@@ -1,5 +1,5 @@
-/// A group that comes and goes beside the operations: all ranks make it, use it once and close it,
-/// and make another one of its name.
+/// A group that is made and closed over and over beside the operations: all ranks make it, use it
+/// once, close it, and make another of its name.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace tokenyard::collectives::simulated {
 
-/// One program's. A reunion is due with every operation of the world that is done, so all ranks
-/// hold as many.
+/// The reunions of one program. One is due with every finished operation of the world, so all ranks
+/// hold the same number.
 class Reunions {
  public:
   Reunions(Slot self, Engine& engine, uint32_t ranks) : engine_(engine) {
@@ -24,7 +24,7 @@ class Reunions {
     std::iota(identity_.slots.begin(), identity_.slots.end(), 0);
   }
 
-  /// True if something has begun, or ended.
+  /// Returns whether anything has begun or ended.
   bool settle(Sequence due) {
     const Step before = step_;
     const uint64_t held = held_;
@@ -35,7 +35,7 @@ class Reunions {
 
  private:
   enum class Step : uint8_t { apart, founding, operating };
-  /// Longer than any job: who is late for a reunion is late for what comes before it, too.
+  /// Longer than any job: a rank late for a reunion is late for earlier work too.
   static constexpr std::chrono::hours kTimeout{1000};
 
   bool advance(Sequence due) {
@@ -70,7 +70,7 @@ class Reunions {
     return false;
   }
 
-  /// What differs from rank to rank shows in it.
+  /// An operation whose input differs between ranks.
   Call greatest() {
     const Array array = {numbers_, 2, DataType::uint64};
     return {.signature = {.kind = OperationKind::all_reduce,

@@ -1,5 +1,5 @@
-/// Channels over the virtual network, which cuts messages into pieces and has room for few bytes at
-/// a time.
+/// Channels over the virtual network, which cuts messages into pieces and takes few bytes at a
+/// time.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace tokenyard::collectives::simulated {
 
-/// Which channel of a pair, in which epoch.
+/// A channel of a pair, in an epoch.
 struct Line {
   Epoch epoch = 0;
   GroupId group = 0;
@@ -21,7 +21,7 @@ struct Line {
   auto operator<=>(const Line&) const = default;
 };
 
-/// Bytes on their way; or, if there are none, the news that some have been read.
+/// Bytes under way or, if empty, the news that bytes have been read.
 struct Parcel {
   Line line;
   std::vector<std::byte> bytes = {};
@@ -33,7 +33,7 @@ class SimulatedTransport final : public Transport {
   using Post = std::function<void(Slot to, Parcel parcel)>;
   static constexpr size_t kWindow = 600;  ///< bytes under way; small, so that senders must wait
 
-  /// `accepts_stale`: a deliberate bug, bytes of an older epoch pass for this one's.
+  /// `accepts_stale`: a deliberate bug that accepts bytes of an older epoch.
   explicit SimulatedTransport(Post post, bool accepts_stale = false)
       : post_(std::move(post)), accepts_stale_(accepts_stale) {}
 
@@ -110,7 +110,7 @@ class SimulatedTransport final : public Transport {
     SimulatedTransport& transport_;
     const Line line_;
     const Slot peer_;
-    Pipe* const pipe_;  ///< as long as its epoch lasts
+    Pipe* const pipe_;  ///< valid while its epoch lasts
   };
 
   const Post post_;

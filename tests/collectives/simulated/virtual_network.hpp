@@ -1,6 +1,6 @@
-/// Time that jumps from event to event, and a network in it. Messages of one stream stay in order,
-/// streams overtake one another; a cut holds messages back as TCP does, and a death loses the end
-/// of what was under way.
+/// Time that jumps from event to event, and a network in it. Messages of one stream stay in order;
+/// streams overtake one another. A cut holds messages back as TCP does, and a death loses the last
+/// bytes under way.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Schedule {
   void at(Instant when, Action action) {
     events_.push({std::max(when, now_), order_++, std::move(action)});
   }
-  /// The next event, unless it lies beyond `end`: then nothing happens until there.
+  /// Runs the next event, unless it is later than `end`: then time jumps to `end`.
   bool step(Instant end) {
     if (events_.empty() || events_.top().when > end) {
       now_ = std::max(now_, end);
@@ -56,7 +56,7 @@ class Schedule {
 };
 
 using ProcessId = uint32_t;
-/// Of a pair: 0 is the membership's connection, the others are the operations'.
+/// Of a pair: 0 is the membership's connection, the others carry operations.
 using Stream = uint32_t;
 inline constexpr Stream kControl = 0;
 
@@ -82,7 +82,7 @@ class VirtualNetwork {
     });
   }
 
-  /// One way, all streams.
+  /// Cuts one direction, all streams.
   void cut(ProcessId from, ProcessId to) { pairs_[{from, to}].cut = true; }
   void heal(ProcessId from, ProcessId to) {
     Pair& pair = pairs_[{from, to}];
@@ -99,8 +99,8 @@ class VirtualNetwork {
   void heal_all() {
     for (const auto& [ends, pair] : pairs_) heal(ends.first, ends.second);
   }
-  /// The sender dies: what would arrive from `control_end` on never does, and each stream of
-  /// operations ends after a time of its own.
+  /// The sender dies: control messages due after `control_end` never arrive, and each stream of
+  /// operations ends at a time of its own.
   template <class Draw>
   void lose(ProcessId from, ProcessId to, Instant control_end, Draw draw) {
     Pair& pair = pairs_[{from, to}];

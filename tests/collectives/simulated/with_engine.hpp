@@ -43,7 +43,7 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
           to->input([=] { static_cast<EngineProgram&>(*to->engine).arrive(from, parcel); });
         });
   };
-  // The engine says these under its lock.
+  // The engine calls these under its lock.
   const auto soon = [&job, &process](std::function<void()> action) {
     job.schedule.at(job.schedule.now(), [&process, action] { process.input(action); });
   };

@@ -318,7 +318,7 @@ void receive_without(uint32_t chunk, const SecondRanksSum& sent) {
     LowLatencyCall call{.hook = true};
     call.timeout = std::chrono::milliseconds(100);
     exchange.combine({.y = y,
-                      .topk_weights = {share.weights.data(), {tokens, 3}},
+                      .topk_weights = {sent.weights.data(), {tokens, 3}},
                       .out = {out.data(), DataType::bfloat16, {tokens, kHidden}},
                       .lost = {&lost, {tokens}}},
                      received.handle, call);

@@ -300,7 +300,7 @@ TEST_P(Errors, ArraysOfAnotherTypeShapeOrLayoutAreRefused) {
     EXPECT_EQ(combine({.y = received.x, .biases = {out.bf16_rows(8)}}, {.x = out.bf16_rows(16)}),
               "biases: [4, 16] of bfloat16, not [8, 8] of bfloat16");
     EXPECT_EQ(combine({.y = out.view(DataType::float8_e4m3fn, {4, 16})}, {}),
-              "y: bfloat16, float16 or float32: others cannot be added up, not float8_e4m3fn");
+              "y: bfloat16, float16 or float32, which can be summed, not float8_e4m3fn");
     EXPECT_EQ(out.read(), poisoned);
 
     const auto dispatch = [&](auto change) {
