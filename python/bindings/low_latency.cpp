@@ -21,31 +21,30 @@ using namespace nb::literals;
 namespace tokenyard::python {
 namespace {
 
-// The package has checked dtypes, shapes and devices, with messages that name the argument. Rows
-// are bytes, of whatever dtype. There is one signature for all dtypes: an array crosses as a DLPack
-// capsule, which can be taken once.
+// The package checks dtypes, shapes and devices, with errors that name the argument. Rows cross as
+// bytes of any dtype. All dtypes share one signature: a DLPack capsule can be consumed only once.
 template <class... Kind>
 using Matrix = nb::ndarray<Kind..., nb::ndim<2>, nb::c_contig>;
 using Cube = nb::ndarray<nb::ro, nb::ndim<3>, nb::c_contig>;
 template <class Element>
 using Row = nb::ndarray<Element, nb::ndim<1>, nb::c_contig>;
 
-/// A rank's LowLatency.
+/// A rank's LowLatency and its World.
 struct Serving : UponWorld {
   Serving(UponWorld upon, const LowLatencyOptions& options)
       : UponWorld(std::move(upon)), exchange(*world, options) {}
   LowLatency exchange;
 };
 
-/// What a dispatch left, as Python holds it; its arrays keep it, and so the batch, alive.
+/// Python's handle of a dispatched batch; the batch's arrays keep it alive.
 struct HeldBatch {
   std::shared_ptr<Serving> serving;
   LowLatencyReceived received;
   size_t tokens, local_experts, slots, hidden, scale_words;
-  std::exception_ptr refusal = nullptr;  ///< of a batch without the caller's tokens
+  std::exception_ptr refusal = nullptr;  ///< set if the batch lacks the caller's tokens
 };
 
-/// An array in the memory of a batch.
+/// Returns an array in the memory of a batch.
 template <class Element>
 nb::object batch_array(const HeldBatch& batch, const void* data,
                        std::initializer_list<size_t> shape) {
@@ -73,7 +72,7 @@ nb::object scales(const HeldBatch& self) {
                               {self.local_experts, self.scale_words, self.slots});
 }
 
-/// How a call is made, as the package says it.
+/// Returns the options of a call.
 LowLatencyCall call_of(const std::vector<bool>& active, std::optional<double> timeout_s,
                        uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
                        uint64_t stream) {
@@ -108,7 +107,7 @@ HeldBatch held(const std::shared_ptr<Serving>& serving, const LowLatencyReceived
           .scale_words = rows == LowLatencyRows::fp8_ue8m0 ? (groups + 3) / 4 : groups};
 }
 
-/// What the package refuses takes part as well, without tokens.
+/// Takes part in a dispatch without tokens, when the package has rejected the arguments.
 HeldBatch dispatch_nothing(const ServingHandle& self, uint32_t rows, bool hook, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
@@ -188,7 +187,7 @@ void write_mask(const ServingHandle& self, const Row<int32_t>& out, uint64_t str
   serving->exchange.write_mask(out.data(), stream);
 }
 
-/// A member function of LowLatency that only looks, whoever is in a call meanwhile.
+/// Calls a read-only member of LowLatency, which may run beside another thread's call.
 template <auto function>
 auto look(const ServingHandle& self) {
   const std::shared_ptr<Serving> serving = self.get();
@@ -196,7 +195,7 @@ auto look(const ServingHandle& self) {
   return (serving->exchange.*function)();
 }
 
-/// One that does something, called without the interpreter's lock.
+/// Calls any other member of LowLatency, without the interpreter lock.
 template <auto function, class... Arguments>
 auto unlocked(const ServingHandle& self, Arguments... arguments) {
   const std::shared_ptr<Serving> serving = self.get();
@@ -245,17 +244,17 @@ std::string why(const MaskedRank& masked) {
 }  // namespace
 
 void register_low_latency(nb::module_& m) {
-  nb::class_<MaskedRank>(m, "MaskedRank", "A rank that is not spoken with.")
-      .def_ro("rank", &MaskedRank::rank, "Which.")
-      .def_prop_ro("why", &why, "One of timeout, lost, left out, differs.")
-      .def_ro("phase", &MaskedRank::phase, "What was awaited of it.")
-      .def_ro("expected", &MaskedRank::expected, "What was awaited: mostly an epoch.")
-      .def_ro("seen", &MaskedRank::seen, "What was there instead.")
-      .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that it was waited for.")
+  nb::class_<MaskedRank>(m, "MaskedRank", "A rank without which a LowLatency continues.")
+      .def_ro("rank", &MaskedRank::rank, "The rank.")
+      .def_prop_ro("why", &why, "'timeout', 'lost', 'left out' or 'differs'.")
+      .def_ro("phase", &MaskedRank::phase, "The step that waited for it.")
+      .def_ro("expected", &MaskedRank::expected, "The value awaited, mostly an epoch.")
+      .def_ro("seen", &MaskedRank::seen, "The value last seen.")
+      .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that this rank waited for it.")
       .def("__str__", &MaskedRank::text)
       .def("__repr__",
            [](const MaskedRank& self) { return fmt::format("<MaskedRank: {}>", self.text()); });
-  nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
+  nb::class_<HeldBatch>(m, "LowLatencyBatch", "A low-latency batch; its arrays support DLPack.")
       .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
       .def("require_accepted",
            [](const HeldBatch& self) {

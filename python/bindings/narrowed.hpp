@@ -1,4 +1,4 @@
-/// Sizes that the library counts in 32 bits.
+/// Conversion of sizes to the library's 32 bits.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace tokenyard::python {
 
-/// The size of an argument. Throws InvalidArgument where 32 bits do not hold it.
+/// Returns the size of an argument in 32 bits. Throws InvalidArgument if it does not fit.
 inline uint32_t narrowed(const char* argument, uint64_t size) {
   constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
   if (size > kMost)
