@@ -1,4 +1,4 @@
-/// What a rank sends and receives while it is measured.
+/// Tensors that a rank sends and receives while it is measured.
 #pragma once
 
 #include "bench/harness/device_memory.hpp"
@@ -8,9 +8,9 @@
 namespace tokenyard::bench {
 
 inline constexpr uint32_t kSets =
-    3;  // Inputs taken in turn, so that no call finds its rows in a cache.
+    3;  // Input sets used in turn, so that no call finds its rows in a cache.
 
-/// One rank's inputs and outputs in memory that its kernels read.
+/// One rank's inputs and outputs in memory that its kernels access.
 class Tensors : public DeviceMemory {
  public:
   Tensors(World& world, const Shape& shape, double skew) : DeviceMemory(world.accelerator()) {
@@ -25,7 +25,7 @@ class Tensors : public DeviceMemory {
     y = reserve(size_t{shape.tokens} * shape.ranks * shape.hidden * 2);
   }
   const DispatchInput& input(uint32_t call) const { return inputs_[call % kSets]; }
-  /// The same bits as FP8 rows of half the bytes, with a scale for 128 channels.
+  /// Returns the same bits as FP8 rows of half the bytes, with one scale per 128 channels.
   DispatchInput input_fp8(uint32_t call, const Shape& shape) const {
     DispatchInput input = inputs_[call % kSets];
     input.format = {.type = ElementType::fp8_e4m3, .scale_words = shape.hidden / 128};
@@ -33,7 +33,7 @@ class Tensors : public DeviceMemory {
     return input;
   }
   void* out;  ///< [tokens, hidden] bf16
-  void* y;    ///< ordinary memory for results, of as many rows as can come
+  void* y;    ///< ordinary memory for results, with room for all rows that may arrive
 
  private:
   std::vector<DispatchInput> inputs_;
