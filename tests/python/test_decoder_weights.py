@@ -94,7 +94,7 @@ def test_weights_without_a_config_are_refused(tmp_path):
 
 
 def test_a_config_says_how_many_experts(tmp_path):
-    with pytest.raises(Refused, match="--experts goes without a config"):
+    with pytest.raises(Refused, match="--experts is for the tiny model"):
         decode.main(["--weights", str(tiny(tmp_path)), "--experts", "4"])
 
 

@@ -65,7 +65,7 @@ def test_any_text_will_do(tmp_path: Path) -> None:
         (["--top-k", "99"], "--top-k"),
         (["--tokens", "many"], "--tokens"),
         (["--text", "no/such/file"], "no/such/file"),
-        (["--text", sys.executable], "is no text in UTF-8"),
+        (["--text", sys.executable], "is not UTF-8 text"),
         (["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )

@@ -63,7 +63,7 @@ class EPHandle:
         self._rows_of_expert = received.tokens_per_expert_on_device
 
     def check_same(self, **sizes: int | None) -> None:
-        """Raises InvalidArgument if arguments of a dispatch with this handle differ from its own."""
+        """Raises InvalidArgument if a dispatch with this handle has other arguments than it."""
         for name, asked in sizes.items():
             own = getattr(self, name)
             if asked is not None and asked != own:
@@ -102,7 +102,7 @@ class EPHandle:
 
     @cached_property
     def recv_src_metadata(self) -> torch.Tensor:
-        """[rows, 2 + topk] int32: global token number, row, and each choice's row by expert or -1."""
+        """[rows, 2 + topk] int32: global token number, row, each choice's row by expert or -1."""
         row = torch.arange(self.num_recv_tokens, dtype=torch.int32, device=self._rows_from.device)
         ends = self.psum_num_recv_tokens_per_scaleup_rank
         source = torch.bucketize(row, ends, out_int32=True, right=True)

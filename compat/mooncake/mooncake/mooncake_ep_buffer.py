@@ -17,8 +17,8 @@ TOPK_MAX = 16
 """Experts per token for which memory is sized: the largest number of an exchange."""
 CONTROL_BYTES = 4 << 20
 ADVICE = (
-    "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over all"
-    " shapes of calls"
+    "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over"
+    " all shapes of calls"
 )
 TIMEOUT_S = 100.0
 """Timeout of a World that a Buffer makes, in seconds: for the rendezvous of its ranks."""
@@ -222,7 +222,7 @@ class Buffer:
         return handle.buffer
 
     def update_ep_member(self) -> None:
-        """Unmasks all ranks. Collective: all take part, and none has a call or batch in progress."""
+        """Unmasks all ranks. Collective; no rank may have a call or batch in progress."""
         for exchange in self._exchanges.values():
             exchange.wait()
             epochs = self._world.all_gather(struct.pack("I", exchange.epoch()), "epochs")

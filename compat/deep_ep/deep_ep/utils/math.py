@@ -40,7 +40,7 @@ def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Tensor:
-    """Returns the inverse of the cast as bfloat16. Scales may be packed, four exponents per word."""
+    """Inverts the cast, to bfloat16. Scales may be packed, four exponents per word."""
     tokens, hidden = x_fp8.shape
     if x_scales.dtype == torch.int:
         exponents = x_scales.contiguous().view(torch.uint8).to(torch.int)
