@@ -1,4 +1,4 @@
-"""The demo, small: what it writes, and what it says to wrong arguments."""
+"""The demo at a small size: its output, and its errors for wrong arguments."""
 
 from __future__ import annotations
 
