@@ -30,7 +30,7 @@ A constrained variable, not an unbounded one: a type checker then joins arrays o
 
 
 class Arrays(Protocol):
-    """What the package requires of an array library."""
+    """The interface that the package requires of an array library."""
 
     name: str
 

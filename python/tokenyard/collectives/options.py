@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 OnFailure = Literal["raise", "retry", "exclude"]
-"""What happens to an operation that was aborted because ranks were lost."""
+"""Handling of operations that were aborted because ranks were lost."""
 Places = Literal["kept", "compact"]
 """The form of lists with one part per rank after ranks were lost."""
 

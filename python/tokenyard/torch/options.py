@@ -16,7 +16,7 @@ class Options:
     """
 
     on_failure: OnFailure = "raise"
-    """What happens to an operation that was aborted because ranks were lost: "raise", "retry" or
+    """Handling of operations that were aborted because ranks were lost: "raise", "retry" or
     "exclude"; see Collectives.connect."""
     places: Places = "kept"
     """Form of outputs with one part per rank after ranks were lost: "kept" or "compact"; see
