@@ -1,10 +1,10 @@
-"""Collectives against gloo, through torch, in one run; and without torch.
+"""Measures collectives beside gloo, through torch and without it, in one run.
 
     python bench/collectives.py [--smoke] [--only SCENE] [--cells REGEX] [--out bench/results]
 
-Three scenes: two ranks that share memory; two ranks in network namespaces of their own, over TCP
+Three scenes: two ranks over shared memory; two ranks in network namespaces of their own, over TCP
 (needs root and `ip`); four ranks on two cores. Every result is checked before it is timed.
-Contenders take turns in blocks of calls; a block counts its slowest rank. Needs torch.
+Contenders take turns in blocks of calls; a block's time is that of its slowest rank. Needs torch.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ NETWORK = "10.117.43."
 
 @dataclass
 class Placement:
-    """Where a rank runs."""
+    """The environment in which a rank runs."""
 
     core: int
     address: str = "127.0.0.1"
     host: str = ""
     command: list[str] = field(default_factory=list)
-    """What its command line begins with."""
+    """Prefix of its command line."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def namespaces() -> Iterator[list[Placement]]:
-    """Two network namespaces joined by a cable; gone at the end."""
+    """Makes two network namespaces joined by a virtual cable; deletes them at the end."""
     ends = ("tyb0", "tyb1")
 
     def ip(*words: str) -> None:
@@ -94,7 +94,7 @@ def placements_of(scene: str) -> Iterator[list[Placement]]:
 
 
 def run(scene: str, cells: list[tuple[str, int]], blocks: int) -> list[dict[str, Any]]:
-    """The rows of one scene. Raises RuntimeError if a rank fails."""
+    """Returns the rows of one scene. Raises RuntimeError if a rank fails."""
     print(f"\n{scene}", flush=True)
     with placements_of(scene) as placements:
         port = free_port()
@@ -201,7 +201,7 @@ def environment() -> dict[str, Any]:
 
 
 def table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The rows for people."""
+    """Returns the rows as a Markdown page."""
     lines = [
         "# Collectives against gloo",
         "",
@@ -241,10 +241,10 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="small and short")
     parser.add_argument("--only", choices=("shared", "tcp", "crowded"), help="one scene")
     parser.add_argument("--cells", default="", metavar="REGEX", help='like "all_reduce (4|64) MB"')
-    parser.add_argument("--blocks", type=int, help="blocks a contender (15, smoke 2)")
+    parser.add_argument("--blocks", type=int, help="blocks per contender (15, smoke 2)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write collectives.json and .md")
     chosen = parser.parse_args()
-    # Whoever ends it early finds neither ranks nor namespaces left behind.
+    # An early end leaves neither ranks nor namespaces behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scenes = dict(shared=SHARED, tcp=TCP, crowded=CROWDED)
     sizes = SMOKE_SIZES if chosen.smoke else SIZES
@@ -258,7 +258,7 @@ def main() -> int:
         try:
             rows += run(scene, cells, blocks)
         except (FileNotFoundError, PermissionError, subprocess.CalledProcessError) as error:
-            print(f"  left out: {error}")
+            print(f"  skipped: {error}")
     if chosen.out is not None:
         facts = environment()
         chosen.out.mkdir(parents=True, exist_ok=True)

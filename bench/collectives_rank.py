@@ -1,4 +1,4 @@
-"""One rank of bench/collectives.py: operations by each contender in turn, checked, then timed."""
+"""Runs one rank of bench/collectives.py: checks, then times each contender's operations in turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLS_MOST = 2000
 
 @dataclass(frozen=True)
 class Place:
-    """Who this rank is, and how it reaches the others."""
+    """This rank's number, and how it reaches the others."""
 
     rank: int
     size: int
@@ -32,9 +32,9 @@ class Place:
     core: int
     address: str
     host: str
-    """Ranks with equal names share memory."""
+    """Host name; ranks with the same name use shared memory."""
     cells: list[tuple[str, int]]
-    """Operations, and the bytes of the larger buffer of a rank."""
+    """Operations, each with the bytes of a rank's larger buffer."""
     blocks: int
 
 
@@ -42,9 +42,9 @@ Call = Callable[[], Any]
 
 
 class Operations:
-    """An operation's buffers of so many bytes, and the call of each contender on them.
+    """An operation's buffers of a given size, and each contender's call on them.
 
-    Bytes are those of the larger buffer of a rank: all that is reduced, gathered or sent.
+    The size is that of a rank's larger buffer: all that is reduced, gathered or sent.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Operations:
         self._size, self._rank, self._groups, self._native = size, rank, groups, native
 
     def calls(self, operation: str, length: int) -> dict[str, Call]:
-        """Of each contender, all on the same buffers: `length` bytes of float32.
+        """Returns each contender's call, all on the same buffers: `length` bytes of float32.
 
         "copy" is a yardstick: every rank copies its larger buffer, and nobody waits for anybody.
         """
@@ -97,7 +97,7 @@ class Operations:
         )[operation]
 
     def check(self, operation: str, name: str, call: Call) -> None:
-        """That a call gives what it should, on random data that every rank can make."""
+        """Checks a call's result on random data that every rank can generate."""
         rows = self.whole.shape[0]
         given = [
             torch.randn(rows, generator=torch.Generator().manual_seed(rank))
@@ -119,11 +119,11 @@ class Operations:
         if not torch.allclose(seen, wanted, rtol=1e-5, atol=1e-5):
             raise AssertionError(f"{operation} by {name} of {4 * rows} bytes is wrong")
         for buffer in (self.whole, self.part, self.other):
-            buffer.zero_()  # Sums of zeros stay zeros, however often.
+            buffer.zero_()  # Repeated sums of zeros stay zero.
 
 
 def measure(place: Place, calls: dict[str, Call]) -> dict[str, list[float]]:
-    """Microseconds a call, by block. Contenders take turns: what disturbs one disturbs all."""
+    """Returns us per call, by block. Contenders take turns, so noise affects all alike."""
     counts = {name: agreed_count(call) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(place.blocks):
@@ -139,7 +139,7 @@ def measure(place: Place, calls: dict[str, Call]) -> dict[str, list[float]]:
 
 
 def agreed_count(call: Call) -> int:
-    """So many calls that a block takes long enough to be timed."""
+    """Returns the number of calls after which a block is long enough to be timed."""
     call()
     begin = time.perf_counter()
     for _ in range(3):

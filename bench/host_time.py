@@ -1,7 +1,7 @@
-"""How long a Python call of an exchange keeps its host: enqueued, nothing waited for.
+"""Measures the host time of Python calls of an exchange, which enqueue and do not wait.
 
-python bench/host_time.py                 # two GPUs, a process each
-python bench/host_time.py --device host   # small, to see that it works
+python bench/host_time.py                 # two GPUs, one process each
+python bench/host_time.py --device host   # a smoke test
 python bench/host_time.py --output bench/results/host_time_2_gpus.json
 """
 
@@ -25,7 +25,7 @@ CALLS, WARM_UP = 200, 20
 
 
 def host_us(world: tokenyard.World, call: Callable[[], object], calls: int) -> list[float]:
-    """Of each call. The device must never be so far behind that the host waits for it."""
+    """Returns the host time of each call. The device must keep up, so that the host never waits."""
     times = []
     for number in range(WARM_UP + calls):
         if number % 20 == 0:
@@ -64,7 +64,7 @@ def rank(world: tokenyard.World, tokens: int, hidden: int, calls: int) -> dict[s
 def row(
     name: str, times: list[float], shape: tuple[int, int, int], ranks: int, gpus: int
 ) -> dict[str, Any]:
-    """A result as bench/harness writes them, and the ninth decile: a host is late now and then."""
+    """Returns a result in the format of bench/harness, with the ninth decile for host jitter."""
     tokens, hidden, _ = shape
     return dict(
         case=name,
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--output", help="a JSON file, such as bench/results/host_time.json")
+    parser.add_argument("--output", help="JSON file to write, such as bench/results/host_time.json")
     arguments = parser.parse_args()
     small = arguments.device == "host"
     shape = (4, 64, 5) if small else (TOKENS, HIDDEN, CALLS)

@@ -1,23 +1,23 @@
-// How long low-latency batches take on one host, a thread a rank. Results are checked before
+// Measures low-latency batches on one host, one thread per rank. Results are checked before
 // anything is timed.
 //
 //   ./run bench low_latency                               # 4 GPUs, 128 tokens
 //   ./run bench low_latency --tokens 1,16,64,128 --sms 0,48,24
-//   ./run bench low_latency --quick                       # to compare two builds in turns
-//   ./run bench low_latency --device host --smoke         # small, to see that it works
+//   ./run bench low_latency --quick                       # to alternate between two builds
+//   ./run bench low_latency --device host --smoke         # a smoke test
 //
-// Calls are made in trains behind a pause. "In kernel" is from the first block's begin to the last
-// one's end, in the mean over a train; "per call" is a train's time from event to event over its
-// calls, launches included; "of a graph" that of a train which was captured as one CUDA graph.
+// Calls are made in trains behind a pause. "In kernel" is the time from the first block's begin to
+// the last one's end, averaged over a train; "per call" is a train's time between events, launches
+// included, per call; "of a graph" is the same for a train captured as one CUDA graph.
 //
-// "Multiprocessors held" is the time of the two kernels of a call with hooks, each times its
-// blocks: in us of one multiprocessor. The second kernel begins at once, so it also waits for what
-// is on its way.
+// "Multiprocessors held" is the sum over the two kernels of a call with hooks of time times blocks,
+// in us of one multiprocessor. The second kernel starts at once, so it also waits for rows in
+// transit.
 //
-// "Early weights": dispatch has them, so that combine need not tell them.
+// "Early weights": dispatch sends the weights, so that combine need not.
 //
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
-// (347 GB/s by stores, H200 NVLink), without a latency.
+// (347 GB/s by stores, H200 NVLink), without latency.
 
 #include <fmt/core.h>
 
@@ -74,7 +74,7 @@ class Measurement {
           check_home(world_, exchange_, tensors_, batch_, set, {logfmt, early}, stream_);
     }
     {
-      // Any memory serves as y: what it holds does not change the time.
+      // Any memory serves as y: its contents do not affect the time.
       const LowLatencyReceived first = dispatch(0, {}, false);
       y_ = exchange_.combine_buffer(first.handle);
     }
@@ -87,7 +87,7 @@ class Measurement {
   }
 
  private:
-  /// Logarithms, hooks and early weights.
+  /// Measures LogFMT, hooks and early weights.
   void run_others() {
     how_ = {.logfmt = true};
     const TrainTimes shorter = time_pairs(Launched::one_by_one);
@@ -100,7 +100,7 @@ class Measurement {
     run_hooks("early weights, hooks");
     how_ = {};
   }
-  /// Trains of dispatches alone, then of pairs.
+  /// Measures trains of dispatches alone, then of pairs.
   void run_both(const std::string& which) {
     const TrainTimes dispatches = time([&](uint32_t call, const SpanMemory& spans) {
       dispatch(call, spans.of(call, Span::dispatch), false);
@@ -147,13 +147,13 @@ class Measurement {
                        .logfmt = how_.logfmt},
                       got.handle, {.hook = hook, .span_ns = span, .stream = stream_});
   }
-  /// That of the exchange.
+  /// Returns the plan of the exchange's calls.
   low_latency::Plan plan_of_calls() {
     Accelerator& accelerator = world_.accelerator();
     return low_latency::make_plan(exchange_.options(), world_.size(), accelerator.kind(),
                                   accelerator.capacity());
   }
-  /// Of a call's two kernels, what each train took, times their blocks.
+  /// Returns, per train, the time of a call's two kernels times their blocks.
   static std::vector<double> held(const std::vector<double>& sends, low_latency::Split of_sends,
                                   const std::vector<double>& receives,
                                   low_latency::Split of_receives) {
@@ -204,7 +204,7 @@ class Measurement {
   LowLatency exchange_;
   TensorView y_;
   BatchKind how_;  ///< the batches that are timed
-  // Bytes of a row on its way.
+  // Bytes per row in transit.
   const double fp8_ = batch_.shape.hidden * (1 + 1.0 / 32), bf16_ = batch_.shape.hidden * 2.0;
   const double logfmt_ =
       (batch_.shape.hidden + 255) / 256 * low_latency::kLogFmtPiecesAChunk * sizeof(Bytes16);
@@ -225,7 +225,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
   world.accelerator().free_stream(stream);
 }
 
-/// Throws InvalidArgument for what the library would refuse, before tokens are drawn.
+/// Throws InvalidArgument for options that the library would reject, before tokens are drawn.
 void check_settings(const Settings& settings) {
   require_equal_shares(settings.shape.experts, settings.shape.ranks);
   for (const uint32_t hidden : settings.hidden)
@@ -296,7 +296,7 @@ int main(int argc, char** argv) {
       ->check(in_range(0, 1 << 20));
   app.add_option("--trains", settings.trains, "measured trains of 20 calls")
       ->check(in_range(1, 10000));
-  app.add_flag("--quick", settings.quick, "skip hooks, logarithms and early weights");
+  app.add_flag("--quick", settings.quick, "skip hooks, logfmt and early weights");
   app.add_option("--output", settings.output,
                  "JSON file to write, such as bench/results/low_latency.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");

@@ -1,12 +1,12 @@
-// What a hop from one task to the next costs inside a running megakernel: one to one, grid-wide,
+// Measures a hop from one task to the next inside a running megakernel: one to one, grid-wide,
 // through dynamic queues, and to a peer and back. Tasks are empty; the order of their records is
 // checked before anything is timed.
 //
 //   ./run bench megakernel                          # on a GPU; two GPUs for the hop to a peer
-//   ./run bench megakernel --device host --smoke    # small, to see that it works
+//   ./run bench megakernel --device host --smoke    # a smoke test
 //
-// Stages form a loop. A run of several iterations takes longer than a run of one by just their
-// hops: launching, and code that is executed for the first time, are in both.
+// Stages form a loop. A run of several iterations takes longer than a run of one by exactly their
+// hops: both include the launch and the first execution of code.
 
 #include <fmt/core.h>
 
@@ -32,15 +32,15 @@ struct Settings {
   uint32_t ranks = 1, hops = 1000, runs = 20;
 };
 
-/// A case: stages of tasks, each waiting for the whole stage before.
+/// A case: stages of tasks, each of which waits for the whole previous stage.
 struct Case {
   std::string name;
-  uint32_t width;        ///< tasks a stage
+  uint32_t width;        ///< tasks per stage
   uint32_t schedulers;   ///< 0: static placement
-  bool to_peer = false;  ///< stages take turns among the ranks
+  bool to_peer = false;  ///< stages alternate between the ranks
 };
 
-/// A task that does nothing.
+/// An empty task.
 mk::CopyToPeer::Args nothing() {
   return {.from = nullptr, .to = {}, .words = 0};
 }
@@ -62,7 +62,7 @@ mk::Graph stages(const World& world, const Case& of, uint32_t count, uint32_t wo
       else
         for (uint32_t rank = 0; rank < world.size(); ++rank)
           options.signals.push_back({round, rank});
-      // A hop goes to another worker, unless the scheduler says where.
+      // A hop goes to another worker, unless a scheduler decides.
       if (of.schedulers == 0) options.worker = (stage + i) % workers;
       graph.add<mk::CopyToPeer>(nothing(), std::move(options));
     }
@@ -71,7 +71,7 @@ mk::Graph stages(const World& world, const Case& of, uint32_t count, uint32_t wo
   return graph;
 }
 
-/// Throws unless every task of the trace began after those of its rank that it waits for.
+/// Throws if a task of the trace began before a task of its rank that it waits for.
 void check_order(const mk::Trace& trace) {
   std::vector<uint64_t> begun(trace.tasks.size(), 0);
   for (const mk::TraceSpan& span : trace.spans) begun[span.task] = span.begun_ns;
@@ -83,7 +83,7 @@ void check_order(const mk::Trace& trace) {
                                           trace.tasks[before.task].name));
 }
 
-/// Median and spread of a hop in us. Collective.
+/// Returns median and spread of a hop in us. Collective.
 Spread measure(World& world, const Case& of, const Settings& settings) {
   const bool host = world.accelerator().kind() != AcceleratorKind::gpu;
   const uint32_t workers =
@@ -98,7 +98,7 @@ Spread measure(World& world, const Case& of, const Settings& settings) {
     options.trace_records = 0;
   }
   mk::Megakernel kernel(world, graph, options);
-  kernel.run(1);  // The first loads the kernel.
+  kernel.run(1);  // The first run loads the kernel.
   constexpr uint32_t kRounds = 4;
   std::vector<double> samples;
   for (uint32_t run = 0; run < settings.runs; ++run) {

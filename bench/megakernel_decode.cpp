@@ -1,17 +1,17 @@
-// A token of a Llama-3.2-1B-shaped model, batch 1: through the megakernel, with its checks and its
-// watchdog; by the same bodies of tasks as kernels of their own in a CUDA graph with programmatic
-// dependent launch; through the megakernels of several ranks that share the model; and with several
-// sequences side by side. All begin from the same cache, a sequence from a token of its own, and
-// must find the same tokens, sequences those that each finds alone.
+// Measures a decode step of a Llama-3.2-1B-shaped model at batch 1: in the megakernel, with its
+// checks and its watchdog; with the same task bodies as separate kernels in a CUDA graph with
+// programmatic dependent launch; in the megakernels of several ranks that share the model; and with
+// batches of several sequences. All start from the same cache, each sequence from its own token,
+// and must produce the same tokens as each sequence alone.
 //
 //   ./run bench megakernel_decode                          # on a GPU
-//   ./run bench megakernel_decode --ranks 2,4              # and shared by 2 and by 4
-//   ./run bench megakernel_decode --sequences 2,4,8        # and so many sequences side by side
+//   ./run bench megakernel_decode --ranks 2,4              # also shared by 2 and by 4 ranks
+//   ./run bench megakernel_decode --sequences 2,4,8        # also batches of 2, 4 and 8 sequences
 //   ./run bench megakernel_decode --ranks 2 --sequences 4  # each, and both
-//   ./run bench megakernel_decode --device host --smoke    # small, to see that it works
+//   ./run bench megakernel_decode --device host --smoke    # a smoke test
 //
-// The floor is the time to read the weights and the cache once at 4.67 TB/s, which plain streaming
-// reads reach on an H200.
+// The floor is the time to read the weights and the cache once at 4.67 TB/s, the rate of plain
+// streaming reads on an H200.
 
 #include <fmt/core.h>
 
@@ -38,14 +38,14 @@ struct Settings {
   uint32_t context = 500, tokens = 24, runs = 7;
   uint32_t ring_units = 0, in_flight = 2;
   bool trace = false;
-  std::vector<uint32_t> ranks;      ///< that share the model, besides one alone
-  std::vector<uint32_t> sequences;  ///< side by side, besides one
+  std::vector<uint32_t> ranks;      ///< numbers of ranks that share the model, besides 1
+  std::vector<uint32_t> sequences;  ///< batch sizes, besides 1
 };
 constexpr double kStreamedBytesPerUs = 4.67e6;
 
 using Tokens = std::vector<uint32_t>;
 
-/// Of a sequence, what it has decided.
+/// The tokens that one sequence has decided.
 Tokens tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
                  const Settings& settings, uint32_t positions_max, uint32_t sequence = 0) {
   Tokens all(settings.context + settings.tokens + 1);
@@ -56,8 +56,8 @@ Tokens tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
 
 constexpr uint32_t kFirstToken = 77;
 
-/// Back to the first tokens, neighbours from `first` on, at the context's end. Rows of the cache
-/// beyond it are written again.
+/// Resets all sequences to the end of the context, with first tokens `first`, `first` + 1, ... Rows
+/// of the cache beyond it will be overwritten.
 void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Settings& settings,
             uint32_t sequences = 1, uint32_t first = kFirstToken) {
   Tokens tokens(sequences);
@@ -94,7 +94,7 @@ mk::DecoderOptions decoder_options(uint32_t blocks, uint32_t sequences,
           .place = place};
 }
 
-/// us a step of each run. Throws unless each sequence finds the tokens that it finds alone.
+/// Returns us per step of each run. Throws unless each sequence gets the tokens that it gets alone.
 std::vector<double> timed_runs(World& world, mk::TensorMemory& memory,
                                const mk::DenseDecoder& decoder, const Settings& settings,
                                uint32_t blocks, const std::vector<Tokens>& expected) {
@@ -104,14 +104,14 @@ std::vector<double> timed_runs(World& world, mk::TensorMemory& memory,
   std::vector<double> samples;
   for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
     rewind(memory, decoder, settings, sequences);
-    world.barrier("all are at the context's end");
+    world.barrier("bench: sequences are reset");
     const uint32_t ran = kernel.run(settings.tokens);
     if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
     for (uint32_t s = 0; s < sequences; ++s)
       if (tokens_of(memory, decoder, settings, positions_max, s) != expected[s])
         throw InternalError(
-            fmt::format("sequence {} of {} on rank {} of {} finds other tokens "
-                        "than alone on one",
+            fmt::format("sequence {} of {} on rank {} of {} gets other tokens "
+                        "than alone on one rank",
                         s, sequences, world.rank(), world.size()));
     if (repetition > 0)  // The first run warms up.
       samples.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
@@ -120,11 +120,11 @@ std::vector<double> timed_runs(World& world, mk::TensorMemory& memory,
     const mk::Trace trace = kernel.trace();
     fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
   }
-  world.barrier("all have run");
+  world.barrier("bench: all runs have ended");
   return samples;
 }
 
-/// us a step of each run of several ranks, by the slowest.
+/// Returns us per step of each run of several ranks, of the slowest rank.
 std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
                              const std::vector<Tokens>& expected) {
   const mk::DecoderShape shape = shape_of(settings);
@@ -147,7 +147,7 @@ std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
   return slowest;
 }
 
-/// us a step of each run of several sequences on one rank.
+/// Returns us per step of each run of several sequences on one rank.
 std::vector<double> by_sequences(World& world, mk::TensorMemory& memory,
                                  const mk::DecoderWeights& weights, const Settings& settings,
                                  const std::vector<Tokens>& expected) {
@@ -159,7 +159,7 @@ std::vector<double> by_sequences(World& world, mk::TensorMemory& memory,
   return timed_runs(world, memory, decoder, settings, blocks, expected);
 }
 
-/// What sequences find that begin with neighbouring tokens, each alone.
+/// Returns the tokens that sequences with consecutive first tokens get, each run alone.
 std::vector<Tokens> tokens_alone(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
                                  mk::Megakernel& kernel, const Settings& settings,
                                  uint32_t sequences) {
@@ -197,7 +197,7 @@ void run(const Settings& settings) {
     const double apart_ms = stages.run_ms();
     if (tokens_of(memory, decoder, settings, shape.positions_max) !=
         tokens_of(memory, apart, settings, shape.positions_max))
-      throw InternalError("the megakernel and separate kernels find different tokens");
+      throw InternalError("the megakernel and separate kernels get different tokens");
     if (repetition == 0) continue;  // The first run warms up.
     in_one.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
     in_many.push_back(apart_ms * 1e3 / settings.tokens);
@@ -269,11 +269,11 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", settings.ranks, "ranks that share the model, such as 2,4")
       ->delimiter(',')
       ->check(in_range(2, 8));
-  app.add_option("--sequences", settings.sequences, "sequences side by side, such as 2,4,8")
+  app.add_option("--sequences", settings.sequences, "sequences per batch, such as 2,4,8")
       ->delimiter(',')
       ->check(CLI::IsMember({2, 4, 8}));
   app.add_option("--output", settings.output, "JSON file to write");
-  app.add_flag("--trace", settings.trace, "also print where the time went");
+  app.add_flag("--trace", settings.trace, "also print where the time goes");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {

@@ -1,18 +1,18 @@
-// How long a throughput dispatch and combine take: the whole device time of a call, counting
-// included, on one host, a thread a rank. Results are checked, bit for bit, before anything is
+// Measures throughput dispatch and combine on one host, one thread per rank: the device time of a
+// whole call, the exchange of counts included. Results are checked bit for bit before anything is
 // timed.
 //
-//   ./run bench throughput                          # on as many of 4, 2, 1 GPUs as there are
+//   ./run bench throughput                          # on 4, 2 or 1 GPUs, as available
 //   ./run bench throughput --sms 8,16,24 --tokens 8192
 //   ./run bench throughput --ranks 2 --sweep --output bench/results/throughput_2_gpus.json
 //   ./run bench throughput --cases "dispatch bf16" --trace    # where the time of a call goes
-//   ./run bench throughput --device host --smoke    # small, to see that it works
+//   ./run bench throughput --device host --smoke    # a smoke test
 //
-// A time is that of one call by itself, from an event before it to one after it; with --together N,
-// of N calls one after the other, divided by N, so that what events and launches cost is shared.
+// A time is that of a single call between two events; with --together N it is that of N successive
+// calls divided by N, which spreads the cost of events and launches.
 //
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
-// (347 GB/s by stores, H200 NVLink, 8 SMs and more).
+// (347 GB/s by stores, H200 NVLink, with 8 or more SMs).
 
 #include <fmt/format.h>
 
@@ -49,7 +49,7 @@ struct Settings {
   bool unchecked = false, trace = false;
 };
 
-/// What is measured, in this order.
+/// The measured cases, in this order.
 constexpr std::array<const char*, 13> kCases{"dispatch bf16 uncached",
                                              "dispatch bf16, no host waits",
                                              "dispatch fp8 uncached",
@@ -77,8 +77,8 @@ ExpertParallelOptions options_of(const Settings& settings, const Shape& shape, u
           .tuning = settings.tuning};
 }
 
-/// Throws InvalidArgument for what the library would refuse, before tokens are drawn: a draw counts
-/// on more experts than a token picks, and on as many on each rank.
+/// Throws InvalidArgument for options that the library would reject, before tokens are drawn: the
+/// draw needs more experts than a token chooses, and the same number on each rank.
 void check_settings(const Settings& settings, const std::vector<Scene>& scenes) {
   for (const Scene& scene : scenes) require_equal_shares(scene.shape.experts, scene.shape.ranks);
   for (const Scene& scene : scenes)
@@ -90,8 +90,8 @@ void check_settings(const Settings& settings, const std::vector<Scene>& scenes) 
                           fmt::format("\"{}\"", settings.cases));
 }
 
-/// Device time in us of each of `calls` calls of `body` on this rank. Ranks start each call
-/// together, behind a pause, so that neither launch latency nor a late rank is counted.
+/// Returns the device time in us of each of `calls` calls of `body` on this rank. Ranks start each
+/// call together, behind a pause, which excludes launch latency and late ranks.
 template <class Body>
 std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, uint32_t together,
                                Body body) {
@@ -189,8 +189,8 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
         exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = tensors.out},
                          stream);
       });
-      // The part that needs no other rank on as many multiprocessors as a GPU has: what DeepEP's
-      // second version does with the kernels that end its calls.
+      // The part of a call that needs no other rank on all multiprocessors of the GPU, like the
+      // epilogue kernels of DeepEP's second version.
       const uint32_t all = accelerator.capacity().multiprocessors;
       measure("dispatch bf16, then expert-major on all", remote_rows * (row_bytes + metadata_bytes),
               [&](uint32_t call) {
@@ -235,7 +235,8 @@ void run(const Settings& settings) {
     on_each_rank(worlds, [&](World& world) {
       run_rank(world, settings, scene, world.rank() == 0 ? &report : nullptr);
     });
-    report.finish(settings.output);  // What is known so far, should the rest take too long.
+    report.finish(
+        settings.output);  // Written after each scene, in case a later one takes too long.
   }
 }
 
@@ -275,22 +276,22 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(in_range(0, 1 << 20));
   app.add_option("--calls", settings.calls, "measured calls")->check(in_range(1, 10000));
-  app.add_option("--together", settings.together, "calls between two events")
+  app.add_option("--together", settings.together, "successive calls between two events")
       ->check(in_range(1, 1 << 20));
   app.add_option("--cases", settings.cases, "only cases whose name contains this");
   app.add_option("--movers", settings.tuning.movers,
                  "warps per block that move rows, 1 to 8; 0: chosen")
       ->check(in_range(0, 1 << 20));
   app.add_option("--kept-percent", settings.tuning.kept_percent,
-                 "percent of a block's tokens that no other block claims, 1 to 100; 0: chosen")
+                 "percentage of its tokens that a block keeps from others, 1 to 100; 0: chosen")
       ->check(in_range(0, 1 << 20));
   app.add_option("--stages", settings.tuning.stages, "most rows in a mover's ring; 0: chosen")
       ->check(in_range(0, 1 << 20));
   app.add_option("--lag", settings.tuning.lag,
-                 "about how many of those rows stores may still read; 0: chosen")
+                 "approximate number of those rows that stores may still read; 0: chosen")
       ->check(in_range(0, 1 << 20));
-  app.add_flag("--unchecked", settings.unchecked, "do not check results first");
-  app.add_flag("--trace", settings.trace, "print when blocks reached each moment of a call");
+  app.add_flag("--unchecked", settings.unchecked, "skip the check of results");
+  app.add_flag("--trace", settings.trace, "print when blocks reach each moment of a call");
   app.add_option("--output", settings.output,
                  "JSON file to write, such as bench/results/throughput.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");

@@ -1,4 +1,4 @@
-"""Puts what `./run bench throughput` measured into docs/choosing_sms.md, with a plot of the first.
+"""Writes results of `./run bench throughput` to docs/choosing_sms.md, and plots the first file.
 
 python bench/throughput_page.py bench/results/throughput{,_2_gpus_by_sms,_2_gpus}.json
 """
@@ -37,7 +37,7 @@ VARIED = (
     ("remark", "", "By experts a token, and by how unequally experts are loaded:"),
 )
 LINES_OF_ONE = 3
-"""Of a table in which nothing varies."""
+"""Lines of a table with a single row, in which nothing varies."""
 
 
 def main(paths: list[Path]) -> None:
@@ -56,7 +56,7 @@ def main(paths: list[Path]) -> None:
 
 
 def tables(name: str, facts: dict[str, Any], rows: list[Row]) -> list[str]:
-    """Of one run: over whatever varies in it."""
+    """Returns the tables of one run, one for each thing that varies in it."""
     parts = [
         f"## {facts['gpus']} GPUs, commit {facts['commit']}",
         "",
@@ -71,7 +71,7 @@ def tables(name: str, facts: dict[str, Any], rows: list[Row]) -> list[str]:
 
 
 def split(row: Row) -> Row:
-    """Of "combine bf16, y in the arena, top-4" the case, and what is unusual about the tokens."""
+    """Splits "combine bf16, y in the arena, top-4" into the case and its unusual tokens."""
     case = next(case for case in CASES if row["case"].startswith(case)) if known(row) else ""
     return row | {"case": case, "remark": row["case"][len(case) :].lstrip(", ") or "top-8"}
 
@@ -81,7 +81,7 @@ def known(row: Row) -> bool:
 
 
 def table(rows: list[Row], varied: str, title: str) -> list[str]:
-    """One line for each value of what varies, all else as usual."""
+    """Returns a table with one line per value of what varies, all else as usual."""
     usual = {**USUAL, "remark": "top-8"}
     of_table = [
         row
@@ -101,7 +101,7 @@ def cell(row: Row | None) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draws time over multiprocessors, and dotted the wire's."""
+    """Plots time over multiprocessors, with the time of the link as a dotted line."""
     lines = {
         case: sorted(
             (row["sms"], row["ours"]["median"], row["floor"])

@@ -1,9 +1,9 @@
-"""Decodes tokens with a model whose every step is one graph of tasks.
+"""Decodes tokens with a model whose decode step is one task graph.
 
-One persistent kernel runs the graph, a token an iteration, until it meets a stop token. The model
-is a Llama, Mistral, Mixtral, Qwen2, Qwen3 or Qwen3-MoE, or without weights a tiny one drawn from a
-seed. Every token is checked against NumPy's. Several ranks share the model (tensor parallel) and
-find the same tokens.
+One persistent kernel runs the graph, one token per iteration, until a stop token. The model is a
+Llama, Mistral, Mixtral, Qwen2, Qwen3 or Qwen3-MoE, or without weights a tiny one drawn from a seed.
+Every token is checked against NumPy. Several ranks share the model (tensor parallel) and get the
+same tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from decoder.arguments import parser
 def main(arguments: list[str] | None = None) -> int:
     chosen = parser(__doc__ or "").parse_args(arguments)
     with program.importing():
-        from decoder import decoding  # Heavy: after the arguments are known to be good.
+        from decoder import decoding  # Heavy: only once the arguments are valid.
 
     return decoding.run(chosen)
 

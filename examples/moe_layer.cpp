@@ -1,8 +1,8 @@
-/// One mixture-of-experts layer over several ranks, in C++: the small twin of moe_layer.py.
+/// One mixture-of-experts layer over several ranks, in C++; a small version of moe_layer.py.
 ///
-/// Every rank has tokens of its own, a gate picks two experts for each, dispatch carries the tokens
-/// to the ranks that hold their experts, the experts work, and combine brings the sums home. A
-/// dense computation of the same layer checks every number.
+/// Every rank has its own tokens, and a gate chooses two experts for each. Dispatch sends the
+/// tokens to the ranks that hold their experts, the experts compute, and combine returns the sums.
+/// A dense computation of the same layer checks every number.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -19,10 +19,10 @@
 
 namespace {
 
-using BFloat16 = uint16_t;  // Its bits.
+using BFloat16 = uint16_t;  // The bits of a bfloat16.
 
 constexpr uint32_t kHidden = 64, kExpertsPerRank = 2, kTopk = 2;
-constexpr float kTolerance = 0.02f;  // Of the largest value: a few roundings to 8 bits.
+constexpr float kTolerance = 0.02f;  // Relative to the largest value: a few roundings to 8 bits.
 
 float to_float(BFloat16 value) {
   return std::bit_cast<float>(uint32_t{value} << 16);
@@ -42,7 +42,7 @@ Vector random_vector(uint32_t size, uint32_t seed, float scale) {
   return values;
 }
 
-/// The experts: a matrix each, and a smooth bend.
+/// The experts: one matrix and a smooth nonlinearity each.
 class Experts {
  public:
   Experts(uint32_t first, uint32_t count) : first_(first) {
@@ -64,7 +64,7 @@ class Experts {
   std::vector<Vector> matrices_;
 };
 
-/// What one rank puts into the layer.
+/// One rank's input to the layer.
 struct Batch {
   std::vector<BFloat16> x;       // [tokens, hidden]
   std::vector<int32_t> choices;  // [tokens, topk]
@@ -78,7 +78,7 @@ struct Batch {
   }
 };
 
-/// The gate: softmax over all experts' scores, the best two, their weights scaled to sum to one.
+/// Applies the gate: softmax over the experts' scores, the best two, weights of sum 1.
 Batch make_batch(uint32_t rank, uint32_t tokens, uint32_t experts) {
   Batch batch;
   for (const float value : random_vector(tokens * kHidden, rank, 1))
@@ -99,7 +99,7 @@ Batch make_batch(uint32_t rank, uint32_t tokens, uint32_t experts) {
   return batch;
 }
 
-/// The experts of one rank on the rows that it received: for each the weighted sum of its picks.
+/// Runs the experts of one rank on its received rows: for each, the weighted sum of its choices.
 void run_local_experts(const tokenyard::Received& received, uint32_t rank, BFloat16* y) {
   const uint32_t first = rank * kExpertsPerRank;
   const Experts experts(first, kExpertsPerRank);
@@ -110,13 +110,13 @@ void run_local_experts(const tokenyard::Received& received, uint32_t rank, BFloa
     Vector token(kHidden), sum(kHidden);
     std::transform(x + row * kHidden, x + (row + 1) * kHidden, token.begin(), to_float);
     for (uint32_t choice = row * kTopk; choice < (row + 1) * kTopk; ++choice)
-      if (ids[choice] >= 0)  // Else it is another rank's.
+      if (ids[choice] >= 0)  // -1: on another rank.
         experts.add(first + ids[choice], weights[choice], token, sum);
     std::transform(sum.begin(), sum.end(), y + row * kHidden, to_bfloat16);
   }
 }
 
-/// The largest difference from the same layer computed densely.
+/// Returns the largest difference from the same layer computed densely.
 float largest_error(const Batch& batch, uint32_t experts_in_all, const std::vector<BFloat16>& out) {
   const Experts experts(0, experts_in_all);
   float error = 0;
@@ -136,7 +136,7 @@ struct Outcome {
   std::string problem;
 };
 
-/// One rank's part of the layer: this is how an application uses the library.
+/// Runs one rank's part of the layer: the way an application uses the library.
 Outcome run_layer(tokenyard::World& world, uint32_t tokens) {
   const uint32_t experts = world.size() * kExpertsPerRank;
   const Batch batch = make_batch(world.rank(), tokens, experts);
@@ -149,7 +149,7 @@ Outcome run_layer(tokenyard::World& world, uint32_t tokens) {
       exchange.dispatch({.x = {batch.x.data(), DataType::bfloat16, {tokens, kHidden}},
                          .topk_idx = {batch.choices.data(), {tokens, kTopk}},
                          .topk_weights = {batch.weights.data(), {tokens, kTopk}}});
-  // In arena memory, results are read where they lie.
+  // Combine reads results in arena memory in place.
   const tokenyard::CombineBuffer results = exchange.combine_buffer(*received.route);
   run_local_experts(received, world.rank(), results.y.as<BFloat16>());
   std::vector<BFloat16> out(batch.x.size());
@@ -164,8 +164,8 @@ Outcome run_layer(tokenyard::World& world, uint32_t tokens) {
 int main(int argc, char** argv) {
   uint32_t ranks = 4, tokens = 64;
   CLI::App app("A mixture-of-experts layer over several ranks, checked against a dense one");
-  app.add_option("--ranks", ranks, "ranks, a thread each")->check(CLI::Range(1, 64));
-  app.add_option("--tokens", tokens, "tokens a rank")->check(CLI::Range(1, 65536));
+  app.add_option("--ranks", ranks, "ranks, one thread each")->check(CLI::Range(1, 64));
+  app.add_option("--tokens", tokens, "tokens per rank")->check(CLI::Range(1, 65536));
   CLI11_PARSE(app, argc, argv);
 
   const auto worlds = tokenyard::World::in_process(ranks, "host");

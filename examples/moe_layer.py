@@ -1,8 +1,8 @@
-"""A text through one mixture-of-experts layer, spread over several ranks.
+"""Sends a text through one mixture-of-experts layer that is spread over several ranks.
 
-Words become vectors, a gate chooses experts for each, Tokenyard carries them to the ranks that hold
-those experts and brings the results home, and a dense computation in one process checks every
-number. Leaves out/demo/load.png, out/demo/trace.json (for ui.perfetto.dev) and
+Words become vectors, and a gate chooses experts for each. Tokenyard sends them to the ranks that
+hold these experts and returns the results, and a dense computation in one process checks every
+number. Writes out/demo/load.png, out/demo/trace.json (for ui.perfetto.dev) and
 out/demo/report.json; the exit status is 0 only if all results are within tolerance.
 """
 
@@ -15,7 +15,8 @@ import program
 
 SHIPPED_TEXT = Path(__file__).parent / "data" / "alice.txt"
 RANKS_MAX = 64
-"""Each rank has an executor with threads of its own; more ranks than this only wait for cores."""
+"""Largest number of ranks: each has an executor with threads, and more would only wait for cores.
+"""
 TOP_K_MAX = 32
 
 
@@ -26,15 +27,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--ranks", type=int, default=4, metavar="N", help=f"ranks, at most {RANKS_MAX} (4)"
     )
-    parser.add_argument("--experts", type=int, metavar="N", help="experts in all (4 per rank)")
+    parser.add_argument(
+        "--experts", type=int, metavar="N", help="experts over all ranks (4 per rank)"
+    )
     parser.add_argument("--top-k", type=int, default=2, metavar="N", help="experts per word (2)")
     parser.add_argument(
-        "--hidden", type=int, default=256, metavar="N", help="length of a row (256)"
+        "--hidden", type=int, default=256, metavar="N", help="elements per row (256)"
     )
     parser.add_argument("--tokens", type=int, default=512, metavar="N", help="words per rank (512)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of all weights (1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of all weights (1)")
     parser.add_argument(
-        "--processes", action="store_true", help="run each rank in a process, not in a thread"
+        "--processes", action="store_true", help="run each rank in a process, not a thread"
     )
     parser.add_argument("--device", choices=("host", "cuda"), default="host", help="(host)")
     parser.add_argument("--text", type=Path, default=SHIPPED_TEXT, metavar="FILE", help="any text")
@@ -60,11 +63,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def memory_of(chosen: argparse.Namespace) -> int:
-    """Estimates the bytes that a run takes; weights and rows dominate."""
+    """Estimates the memory of a run in bytes; weights and rows dominate."""
     weights = chosen.experts * 6 * chosen.hidden**2 * 4  # gate, up, down: hidden x 2 hidden, fp32
     words = chosen.ranks * chosen.tokens
-    # A row of each word as fp32 in the rank's report, its process's and the reference, and as BF16
-    # on its way; its scores for each expert, twice; and the words themselves.
+    # Per word: a row as fp32 in the rank's report, its process's and the reference, and as BF16 in
+    # transit; its scores for each expert, twice; and the word itself.
     rows = words * (chosen.hidden * 4 * 4 + chosen.experts * 4 * 2 + 100)
     table = chosen.ranks * min(words, 100_000) * chosen.hidden * 4  # each rank embeds words itself
     return weights + rows + table
@@ -76,7 +79,7 @@ def main() -> int:
     program.require_memory(memory_of(chosen), f"{sizes} and --experts {chosen.experts}")
     program.write_into(chosen.out, ["load.png", "trace.json", "report.json"])
     with program.importing():
-        from moe_demo import demo  # Heavy: after the arguments are known to be good.
+        from moe_demo import demo  # Heavy: only once the arguments are valid.
 
     return demo.run(chosen)
 

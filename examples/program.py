@@ -1,6 +1,6 @@
-"""How every example begins and ends as a program.
+"""The start and the end of every example program.
 
-The examples import this before anything heavy, so that `--help` and Ctrl-C are answered at once.
+The examples import this before heavy modules, so that `--help` and Ctrl-C respond at once.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 128 + 2
-"""Exit status of a program that SIGINT ended, as shells report it."""
+"""Exit status after SIGINT, as shells report it."""
 NO_READER = 128 + 13
-"""Exit status of a program whose reader has closed its standard output."""
+"""Exit status after the reader of standard output has closed it."""
 
 
 class Refused(Exception):
-    """An argument that cannot work, in one sentence."""
+    """An argument is wrong; the message is one sentence."""
 
 
 class Failed(Exception):
-    """A run that came to nothing, in one sentence."""
+    """A run has failed; the message is one sentence."""
 
 
 def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
     """Calls `main` and ends the process with the status that it returns.
 
-    Failures that a user can act on end in one sentence on standard error: a refused argument (2),
-    a failed run or an error of the library or the system (1), a missing package (1; `needs` is what
-    pip installs to bring it), Ctrl-C (130).
+    Failures that a user can act on print one sentence on standard error: a wrong argument (exit
+    status 2), a failed run or an error of the library or the system (1), a missing package (1;
+    `needs` is the argument of pip install), Ctrl-C (130).
     """
-    # Every rank is a thread or a process of its own: threads that BLAS adds slow ranks down by a
-    # factor of a hundred where ranks outnumber cores. Libraries read these when they are imported.
+    # Every rank is a thread or a process: additional threads of BLAS slow ranks down by a factor of
+    # a hundred if ranks outnumber cores. Libraries read these variables when they are imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if sys.stdout is None:
@@ -50,14 +50,14 @@ def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
         status = _fail(str(refused), 2)
     except Failed as failed:
         status = _fail(str(failed), 1)
-    except ModuleNotFoundError as missing:  # Of all ImportErrors only this one means: install it.
+    except ModuleNotFoundError as missing:  # The only ImportError that an installation fixes.
         status = _fail(f"This example needs {missing.name}: pip install {needs}", 1)
     except BrokenPipeError:
         status = NO_READER
     except MemoryError:
         status = _fail("There is too little memory for sizes as large as these.", 1)
     except OSError as error:
-        # The file that cannot be written has a name; standard output has none.
+        # A file has a name; standard output has none.
         where = error.filename or "standard output"
         status = _fail(f"Cannot go on with {where}: {error.strerror}", 1)
     except Exception as error:
@@ -73,10 +73,10 @@ def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Puts Ctrl-C off to the end of a block that imports compiled modules.
+    """Defers Ctrl-C to the end of a block that imports compiled modules.
 
-    One that meets it in the midst of its import reports another error, ends the process, or drops
-    it, and the program goes on.
+    A module that is interrupted while it is imported may raise another error, end the process, or
+    ignore Ctrl-C.
     """
     came: list[int] = []
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -92,15 +92,15 @@ def importing() -> Iterator[None]:
 
 
 def write_into(folder: Path, names: Sequence[str]) -> None:
-    """Makes the folder of a run's results; raises Refused if one of them could not be written.
+    """Makes the folder of a run's results; raises Refused if a file cannot be written.
 
-    Called before the work begins, so that no result is lost to a path at its end.
+    Call it before the run, so that no result is lost at its end.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in (folder / name for name in names):
             existed = path.exists()
-            with path.open("ab"):  # Leaves an earlier run's result as it is.
+            with path.open("ab"):  # Keeps an earlier run's result.
                 pass
             if not existed:
                 path.unlink()
@@ -110,7 +110,7 @@ def write_into(folder: Path, names: Sequence[str]) -> None:
 
 
 def require_memory(needed: int, sizes: str) -> None:
-    """Raises Refused if a run of these sizes needs more bytes than the machine has free."""
+    """Raises Refused if a run of these sizes needs more memory than is free."""
     free = _free_memory()
     if free is not None and needed > free:
         raise Refused(
@@ -119,7 +119,7 @@ def require_memory(needed: int, sizes: str) -> None:
 
 
 def _free_memory() -> int | None:
-    """Bytes that Linux would hand out without swapping; None where it does not tell."""
+    """Returns the bytes available without swapping; None if the system does not report them."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -140,8 +140,7 @@ def _readable(size: int) -> str:
 
 
 def _comes_of_ctrl_c(error: BaseException | None) -> bool:
-    """Tells whether Ctrl-C is behind an error: compiled modules that it meets while they are being
-    imported raise ImportError."""
+    """Returns whether Ctrl-C caused an error: an interrupted import may raise ImportError."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -163,8 +162,7 @@ def _fail(sentence: str, status: int) -> int:
 
 
 def _flush() -> None:
-    """Flushes standard output; what cannot be written is dropped, so that the interpreter's own
-    last flush has nothing to complain about."""
+    """Flushes standard output; drops what cannot be written, so that the last flush succeeds."""
     try:
         sys.stdout.flush()
     except OSError:

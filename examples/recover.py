@@ -1,9 +1,9 @@
-"""Goes on after one of its ranks is killed, or stopped.
+"""Continues after one of its ranks is killed or stopped.
 
-Processes share the steps of a mixture-of-experts layer. In the midst of them one process is struck:
-by SIGKILL, or by SIGSTOP, as a machine that hangs. The others go on without it, or have a new
-process take its place, and in the end the result is compared, bit for bit, with one that was worked
-out in one place. The exit status is 0 only if all are equal.
+Processes share the steps of a mixture-of-experts layer. One process receives SIGKILL during a step,
+or SIGSTOP, like a machine that hangs. The others continue without it, or let a new process take its
+place. At the end the result is compared bit for bit with a single-process reference. The exit
+status is 0 only if all are equal.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--blow",
         choices=("kill", "stop", "both"),
         default="both",
-        help="what strikes a rank (both)",
+        help="signal that a rank receives (both)",
     )
     parser.add_argument(
         "--on-death",
         choices=("continue", "replace", "both"),
         default="both",
-        help="how the others go on (both)",
+        help="how the others continue (both)",
     )
     parser.add_argument(
-        "--timeout", type=float, default=3.0, metavar="SECONDS", help="of every wait (3)"
+        "--timeout", type=float, default=3.0, metavar="SECONDS", help="deadline of every wait (3)"
     )
     chosen = parser.parse_args(arguments)
     if not 3 <= chosen.ranks <= 16:
@@ -47,7 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main() -> int:
     chosen = parse(None)
     with program.importing():
-        from recovery import scenes  # Heavy: after the arguments are known to be good.
+        from recovery import scenes  # Heavy: only once the arguments are valid.
 
     return scenes.run(chosen)
 

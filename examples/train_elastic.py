@@ -1,9 +1,9 @@
 """Trains a small network on a text while its ranks are killed and replaced.
 
-Four processes share the work of each step. Twice over: once undisturbed, once with ranks killed,
-rank 0 too, and two at a time. New processes take their places, the step that was under way is done
-again, and the loss is the same at every step, to the last bit. Leaves out/elastic/loss.png and
-out/elastic/report.json; the exit status is 0 only if the curves are equal.
+Four processes share the work of each step. The training runs twice: once undisturbed, once with
+ranks killed, rank 0 included, and two at a time. New processes take their places, the interrupted
+step is repeated, and the loss is the same at every step, to the last bit. Writes
+out/elastic/loss.png and out/elastic/report.json; the exit status is 0 only if the curves are equal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> int:
     chosen = parse(None)
     program.write_into(chosen.out, ["loss.png", "report.json"])
     with program.importing():
-        from elastic_training import training  # Heavy: after the arguments are known to be good.
+        from elastic_training import training  # Heavy: only once the arguments are valid.
 
     return training.run(chosen)
 

@@ -1,9 +1,9 @@
-"""Trains a small mixture-of-experts language model, its experts spread over the ranks.
+"""Trains a small mixture-of-experts language model whose experts are spread over the ranks.
 
-Bytes of a text, two transformer blocks, sixteen experts a block, two for each byte. First one rank
-trains it alone for a while, with all experts; then the ranks do it together, each with its part of
-the experts and its share of every step. The losses must be the same but for rounding. Leaves
-out/train_moe/loss.png and report.json; the exit status is 0 only if they are.
+The model predicts bytes of a text: two transformer blocks, sixteen experts per block, two per byte.
+First one rank trains alone for some steps, with all experts; then all ranks train together, each
+with its part of the experts and its share of every step. The losses must agree up to rounding.
+Writes out/train_moe/loss.png and report.json; the exit status is 0 only if they agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="processes (4)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="(200)")
     parser.add_argument(
-        "--compared", type=int, metavar="N", help="steps that one rank does alone, too (50, or all)"
+        "--compared",
+        type=int,
+        metavar="N",
+        help="steps that one rank also trains alone (50, or all)",
     )
     parser.add_argument("--device", choices=("host", "cuda"), default="host", help="(host)")
     parser.add_argument("--text", type=Path, default=SHIPPED_TEXT, metavar="FILE", help="any text")
@@ -46,7 +49,7 @@ def main() -> int:
     chosen = parse(None)
     program.write_into(chosen.out, ["loss.png", "report.json"])
     with program.importing():
-        from moe_training import training  # Heavy: after the arguments are known to be good.
+        from moe_training import training  # Heavy: only once the arguments are valid.
 
     return training.run(chosen)
 

@@ -1,4 +1,4 @@
-/// Memory that a rank's kernels read and write, freed with this object.
+/// Device memory of a rank, freed with this object.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class DeviceMemory {
     return static_cast<const T*>(to);
   }
 
-  /// Waits for what the stream does before, and for the copy.
+  /// Copies from the device; waits for earlier work of the stream, and for the copy.
   template <class T>
   std::vector<T> download(const void* from, size_t count, Stream stream) const {
     std::vector<T> to(count);

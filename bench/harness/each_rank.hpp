@@ -1,4 +1,4 @@
-/// Runs a measurement on every rank of a world, a thread each.
+/// Runs a measurement on every rank of a world, on one thread per rank.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@
 
 namespace tokenyard::bench {
 
-/// World::in_process, which knows of its own build alone: whether there is a GPU is said here, and
-/// what to do without one.
+/// Calls World::in_process. Its error tells only whether the build supports CUDA; this one adds
+/// whether there is a GPU, and what to do without one.
 inline std::vector<std::unique_ptr<World>> worlds_on(uint32_t ranks, const std::string& device,
                                                      const WorldOptions& options = {}) {
   try {
@@ -37,7 +37,8 @@ inline std::vector<std::unique_ptr<World>> worlds_on(uint32_t ranks, const std::
   }
 }
 
-/// On "cuda" with a GPU each: what ranks take that share one says nothing of links or of GPUs.
+/// Makes worlds, on "cuda" with one GPU per rank: times of ranks that share a GPU say nothing about
+/// links or GPUs.
 inline std::vector<std::unique_ptr<World>> worlds_apart(uint32_t ranks, const std::string& device,
                                                         const WorldOptions& options = {}) {
   auto worlds = worlds_on(ranks, device, options);
@@ -46,13 +47,13 @@ inline std::vector<std::unique_ptr<World>> worlds_apart(uint32_t ranks, const st
   return worlds;
 }
 
-/// Whether --smoke is given: its small numbers are known before the options are read, and so each
-/// of these may yet say otherwise.
+/// Returns whether --smoke is given. It sets defaults before the options are parsed, so that each
+/// option may override its own.
 inline bool asks_for_smoke(int count, char** arguments) {
   return std::find(arguments, arguments + count, std::string("--smoke")) != arguments + count;
 }
 
-/// Returns when all have; throws what was thrown first.
+/// Returns when all ranks have; rethrows the first exception.
 inline void on_each_rank(const std::vector<std::unique_ptr<World>>& worlds,
                          const std::function<void(World&)>& body) {
   std::mutex mutex;
@@ -71,7 +72,7 @@ inline void on_each_rank(const std::vector<std::unique_ptr<World>>& worlds,
   if (failure) std::rethrow_exception(failure);
 }
 
-/// Of each measurement the slowest rank's time. Collective.
+/// Returns the slowest rank's time of each measurement. Collective.
 inline Spread over_ranks(World& world, const std::vector<double>& mine) {
   const auto all = world.all_gather(std::as_bytes(std::span(mine)), "bench: times");
   std::vector<double> slowest(mine.size());

@@ -17,7 +17,7 @@ cudaStream_t native_stream(Stream stream) {
 Graph::Graph(Accelerator& accelerator, Stream stream, std::function<void()> enqueue)
     : stream_(stream), enqueue_(std::move(enqueue)) {
   if (accelerator.kind() != AcceleratorKind::gpu) return;
-  // What other ranks' threads do meanwhile is none of this capture's business.
+  // Thread-local: what other ranks' threads do meanwhile must not break this capture.
   cuda::check(cudaStreamBeginCapture(native_stream(stream), cudaStreamCaptureModeThreadLocal),
               "cudaStreamBeginCapture");
   enqueue_();
@@ -30,7 +30,7 @@ Graph::Graph(Accelerator& accelerator, Stream stream, std::function<void()> enqu
 }
 
 Graph::~Graph() {
-  // An error here has been seen by whoever launched the graph.
+  // The launch has reported any error.
   if (launchable_ != nullptr) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(launchable_));
 }
 

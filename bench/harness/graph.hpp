@@ -1,5 +1,5 @@
-/// What is enqueued on a stream once and launched there as often as wanted: a CUDA graph on a GPU.
-/// A host, which has none, enqueues it anew each time.
+/// Work that is captured once and launched any number of times: a CUDA graph on a GPU. A host
+/// enqueues it anew each time.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,8 @@ namespace tokenyard::bench {
 
 class Graph {
  public:
-  /// `enqueue` enqueues on `stream`, and nothing that it launches is launched for the first time.
+  /// Captures what `enqueue` enqueues on `stream`. It must have launched each of its kernels
+  /// before.
   Graph(Accelerator& accelerator, Stream stream, std::function<void()> enqueue);
   ~Graph();
   Graph(const Graph&) = delete;

@@ -1,5 +1,5 @@
-/// A kernel that holds a stream for a while, so that what is enqueued behind it starts without a
-/// gap and at about the same moment on every rank.
+/// A kernel that delays a stream, so that work enqueued behind it starts without gaps and at about
+/// the same time on every rank.
 #pragma once
 
 #include "device/kernel.hpp"

@@ -6,7 +6,7 @@
 namespace tokenyard::bench {
 
 DEVICE void pause_for(const PauseParams& params) {
-  // Bounded by its own clock: there is nobody to wait for, so no deadline beside it.
+  // Bounded by its own clock, so it needs no deadline.
   for (const uint64_t start = now_ns(); now_ns() - start < params.ns;) nap(200);
 }
 

@@ -17,7 +17,7 @@ namespace tokenyard::bench {
 
 namespace {
 
-/// The first line a command prints; empty if it fails. Only for what a result file should name.
+/// Returns the first line that a command prints, for a result file; empty if it fails.
 std::string first_line_of(const char* command) {
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command, "r"), pclose);
   std::array<char, 256> line{};
@@ -71,7 +71,7 @@ void Report::finish(const std::string& path) const {
       {"commit", first_line_of("git rev-parse --short HEAD 2>/dev/null")},
       {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
   };
-  // One row per line, so that a new measurement changes the lines of what it measured.
+  // One row per line, so that a new measurement changes only its own lines.
   std::ofstream file(path);
   file << R"({"environment":)" << environment.dump() << ",\n"
        << R"("rows":[)";

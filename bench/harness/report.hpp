@@ -1,4 +1,4 @@
-/// What a benchmark measured, as a table for people and as bench/results/NAME.json for programs.
+/// A benchmark's results, as a printed table and as bench/results/NAME.json.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace tokenyard::bench {
 
-/// Of one case over its repetitions, the slowest rank of each.
+/// Times of one case over its repetitions, each of the slowest rank.
 struct Spread {
   double median = 0, min = 0, max = 0;
 };
 Spread spread_of(std::vector<double> samples);
 
-/// Of a call: when the first block came to it, the middle one and the last one, in us after the
-/// first one began.
+/// Times at which the first, the median and the last block reached a moment of a call, in us since
+/// the first block began.
 struct Moment {
   std::string name;
   double first, middle, last;
@@ -26,13 +26,13 @@ struct Row {
   std::string name;  ///< "dispatch bf16 uncached"
   uint32_t gpus, ranks, tokens, hidden, sms;
   Spread ours;   ///< us
-  double floor;  ///< us: the bytes of the busiest rank at the rate of its link; 0 if there is none
-  std::vector<Moment> moments = {};  ///< of its last call, if it was traced
+  double floor;  ///< us to move the busiest rank's bytes at its link's rate; 0 if there is none
+  std::vector<Moment> moments = {};  ///< moments of the last call, if it was traced
 };
 
 class Report {
  public:
-  /// `name` becomes bench/results/name.json.
+  /// `name`: the NAME of bench/results/NAME.json.
   Report(std::string name, const World& world);
   void add(const Row& row);
   /// Prints the table; writes the file unless `path` is empty.

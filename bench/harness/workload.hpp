@@ -1,5 +1,5 @@
-/// The tokens of one rank and what should become of all ranks' tokens: made plainly, on the host,
-/// and without a line of the code that is measured.
+/// The tokens of one rank, and the expected results for all ranks' tokens, made on the host without
+/// the code that is measured.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ struct Shape {
   uint32_t ranks, tokens, hidden, topk, experts;
 };
 
-/// Throws InvalidArgument for experts that the ranks do not divide: the library takes them, but the
-/// measured claims, and the checks before them, are about equal shares.
+/// Throws InvalidArgument unless the ranks divide the experts: the library does not require it, but
+/// the measured claims and the checks assume equal shares.
 inline void require_equal_shares(uint32_t experts, uint32_t ranks) {
   if (experts % ranks != 0)
     throw InvalidArgument("experts", fmt::format("a multiple of {} ranks", ranks),
@@ -30,18 +30,18 @@ inline void require_equal_shares(uint32_t experts, uint32_t ranks) {
 
 struct Workload {
   std::vector<uint16_t> x;        ///< [tokens, hidden] bf16
-  std::vector<int64_t> topk_idx;  ///< [tokens, topk], distinct in a row
+  std::vector<int64_t> topk_idx;  ///< [tokens, topk], distinct within a row
   std::vector<float> topk_weights;
 };
 
-/// A token's experts, distinct: each time the one whose turn would come first, if experts came by
-/// at rates that fall as 1 / (their place) ^ skew. 0: all alike.
+/// Draws a token's distinct experts with probabilities proportional to 1 / rank^skew; 0: uniform.
+/// Draws them as the earliest of exponential arrival times at these rates.
 class ExpertDraw {
  public:
   ExpertDraw(uint32_t experts, double skew) : rates_(experts), turns_(experts) {
     for (uint32_t expert = 0; expert < experts; ++expert)
       rates_[expert] = std::pow(1.0 / (expert + 1), skew);
-    // The same experts are busy on all ranks, and they are nobody's neighbours.
+    // The same experts are popular with all ranks, and popular ones are not neighbours.
     std::shuffle(rates_.begin(), rates_.end(), std::mt19937(7));
   }
 
@@ -58,7 +58,7 @@ class ExpertDraw {
   std::vector<std::pair<double, uint32_t>> turns_;
 };
 
-/// Where a rank's tokens go; the same for a rank and set wherever it is made.
+/// Draws the destinations of a rank's tokens; every rank draws the same for a given rank and set.
 inline Workload make_choices(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
   std::mt19937 random(1000 * set + rank + 1);
   ExpertDraw experts(shape.experts, skew);
@@ -71,7 +71,7 @@ inline Workload make_choices(const Shape& shape, uint32_t rank, uint32_t set, do
   return made;
 }
 
-/// The picks with their rows: any bits but NaN and infinity, numbers of all sizes below 2.
+/// Draws destinations and rows: any bits but NaN and infinity, magnitudes below 2.
 inline Workload make_workload(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
   Workload made = make_choices(shape, rank, set, skew);
   std::mt19937 random(1000 * set + rank + 500);
@@ -84,7 +84,7 @@ inline Workload make_workload(const Shape& shape, uint32_t rank, uint32_t set, d
   return made;
 }
 
-/// [tokens][ranks]: whether the token has an expert there.
+/// Returns [tokens][ranks] whether the token has an expert on the rank.
 inline std::vector<uint8_t> destinations(const Shape& shape, const Workload& workload) {
   std::vector<uint8_t> goes(size_t{shape.tokens} * shape.ranks);
   const uint32_t local = shape.experts / shape.ranks;
@@ -94,7 +94,7 @@ inline std::vector<uint8_t> destinations(const Shape& shape, const Workload& wor
   return goes;
 }
 
-/// The most rows that any rank sends to, or receives from, all other ranks together.
+/// Returns the largest number of rows that a rank sends to, or receives from, all others together.
 inline uint64_t busiest_remote_rows(const Shape& shape, uint32_t set, double skew = 0) {
   std::vector<uint64_t> out(shape.ranks), in(shape.ranks);
   for (uint32_t source = 0; source < shape.ranks; ++source) {

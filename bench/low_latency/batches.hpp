@@ -1,4 +1,4 @@
-/// The batches that are measured: drawn plainly, and laid out in memory that kernels read.
+/// The measured batches: drawn on the host, then copied to memory that kernels read.
 #pragma once
 
 #include <algorithm>
@@ -12,22 +12,22 @@
 
 namespace tokenyard::bench {
 
-/// Input sets taken in turn, so that no call finds its rows in a cache.
+/// Number of input sets used in turn, so that no call finds its rows in a cache.
 inline constexpr uint32_t kSets = 3;
 
-/// How a batch is made.
+/// Options of a batch.
 struct BatchKind {
   bool logfmt = false;  ///< rows of sums travel as ten-bit logarithms
-  bool early = false;   ///< dispatch has the weights, and not combine
+  bool early = false;   ///< dispatch sends the weights, instead of combine
 };
 
 struct Batch {
   Shape shape;
-  double zipf = 0;  ///< exponent of the experts' popularity; 0: all alike
+  double zipf = 0;  ///< exponent of the experts' popularity; 0: uniform
 };
 
-/// Distinct experts for every token, the r-th most popular with a weight of 1 / r^zipf. Popular
-/// ones lie anywhere.
+/// Draws distinct experts for every token, the r-th most popular with a weight of 1 / r^zipf.
+/// Popular experts are at random positions.
 inline std::vector<int64_t> draw_by_popularity(const Batch& of, uint32_t rank, uint32_t set) {
   const Shape& shape = of.shape;
   std::vector<int64_t> experts(shape.experts);
@@ -56,8 +56,8 @@ inline Workload draw(const Batch& of, uint32_t rank, uint32_t set) {
   return made;
 }
 
-/// The most rows that any rank sends to, or receives from, all others together, in the mean over
-/// the sets.
+/// Returns the largest number of rows that a rank sends to, or receives from, all others together,
+/// averaged over the sets.
 inline double busiest_remote_rows(const Batch& of) {
   const Shape& shape = of.shape;
   double sum = 0;
@@ -76,7 +76,7 @@ inline double busiest_remote_rows(const Batch& of) {
   return sum / kSets;
 }
 
-/// One rank's inputs and outputs in memory that its kernels read.
+/// One rank's inputs and outputs in memory that its kernels access.
 class Tensors : public DeviceMemory {
  public:
   Tensors(World& world, const Batch& of) : DeviceMemory(world.accelerator()) {
@@ -91,7 +91,7 @@ class Tensors : public DeviceMemory {
            DataType::bfloat16,
            {of.shape.tokens, of.shape.hidden}};
   }
-  /// `early`: with the weights.
+  /// Returns the input of a dispatch. `early`: with the weights.
   LowLatencyInput input(uint32_t call, LowLatencyRows rows, bool early = false) const {
     LowLatencyInput input = inputs_[call % kSets];
     input.rows = rows;

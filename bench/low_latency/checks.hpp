@@ -1,4 +1,4 @@
-/// That what is measured is also right.
+/// Checks of the results that are measured.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,7 +18,7 @@ inline float value_of(uint16_t bits) {
   return value;
 }
 
-/// Every row of every expert, in FP8, is its token within a rounding.
+/// Checks that every FP8 row of every expert is its token within one rounding.
 inline void check_rows(World& world, LowLatency& exchange, const Tensors& tensors,
                        const Batch& batch, uint32_t set, Stream stream) {
   const Shape& shape = batch.shape;
@@ -55,8 +55,8 @@ inline void check_rows(World& world, LowLatency& exchange, const Tensors& tensor
   }
 }
 
-/// What experts leave as it was comes home times the sum of its weights, within the two roundings,
-/// or as near as ten-bit logarithms are.
+/// Checks that identity experts return each token times the sum of its weights, within two
+/// roundings, or within the error of ten-bit logarithms.
 inline void check_home(World& world, LowLatency& exchange, const Tensors& tensors,
                        const Batch& batch, uint32_t set, BatchKind how, Stream stream) {
   const Shape& shape = batch.shape;

@@ -1,4 +1,4 @@
-/// Device time in trains of calls behind a pause, so that no call waits for its launch.
+/// Measures device time in trains of calls behind a pause, so that no call waits for its launch.
 #pragma once
 
 #include <cstring>
@@ -11,21 +11,21 @@
 
 namespace tokenyard::bench {
 
-/// Calls between two events, and how long their stream is held until all are enqueued.
+/// Calls between two events, and the pause during which all of them are enqueued.
 inline constexpr uint32_t kTrain = 20, kPauseNs = 1'000'000;
 
-/// The kernels of a batch that tell their span.
+/// The kernels of a batch that record their span.
 enum class Span : uint32_t { dispatch, dispatch_receive, combine, combine_receive };
 inline constexpr uint32_t kSpans = 4;
 
-/// Of each train, in us.
+/// Times of each train, in us.
 struct TrainTimes {
-  std::vector<double> call;           ///< from event to event, a call (or pair, as the body is)
-  std::vector<double> spans[kSpans];  ///< from the first block's begin to the last one's end, in
-                                      ///< the mean over the calls; empty: there is no such kernel
+  std::vector<double> call;           ///< between events, per call (or pair, as the body is)
+  std::vector<double> spans[kSpans];  ///< from the first block's begin to the last one's end,
+                                      ///< averaged over the calls; empty: there is no such kernel
 };
 
-/// Where the kernels of a train tell their spans.
+/// Memory in which the kernels of a train record their spans.
 class SpanMemory {
  public:
   explicit SpanMemory(Tensors& tensors)
@@ -36,7 +36,7 @@ class SpanMemory {
       for (auto& span : call) span[0] = UINT64_MAX, span[1] = 0;
     accelerator.copy(device_, told_, sizeof(Told), stream);
   }
-  /// Of a dispatch or combine, both its halves.
+  /// Returns the spans of both halves of a dispatch or combine.
   TensorView of(uint32_t call, Span first) const {
     return {device_ + (call * kSpans + static_cast<uint32_t>(first)) * 2, {2, 2}};
   }
@@ -57,10 +57,10 @@ class SpanMemory {
   Told told_;
 };
 
-/// How a train's calls reach the device.
+/// The way in which a train's calls are launched.
 enum class Launched : uint8_t { one_by_one, as_a_graph };
 
-/// `body(call, spans)` enqueues a call. Ranks start each train together.
+/// Measures trains. `body(call, spans)` enqueues a call. Ranks start each train together.
 template <class Body>
 TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t trains, Launched how,
                        Body body) {

@@ -12,7 +12,7 @@ namespace tokenyard::bench {
 
 namespace {
 
-/// Normal numbers drawn once, of which every matrix takes its scaled share again and again.
+/// A pool of normal random numbers, drawn once and reused, scaled, for every matrix.
 class Drawn {
  public:
   explicit Drawn(float deviation, float mean = 0) : block_(kBlock) {
@@ -26,7 +26,7 @@ class Drawn {
     }
   }
 
-  /// So many of them from a place that differs: a block's size has nothing to do with that of rows.
+  /// Takes `count` numbers from a varying position: the pool's period is unrelated to row sizes.
   std::vector<uint16_t> take(size_t count, size_t shift) const {
     std::vector<uint16_t> taken(count);
     for (size_t at = 0; at < count;) {
@@ -37,7 +37,7 @@ class Drawn {
     }
     return taken;
   }
-  /// A rank's part of each of so many rows.
+  /// Takes a rank's part of each of several rows.
   std::vector<uint16_t> take_parts(size_t rows, size_t row, size_t shift,
                                    const megakernel::Graph::Place& place) const {
     const size_t part = row / place.ranks;

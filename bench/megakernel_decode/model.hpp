@@ -5,7 +5,7 @@
 
 namespace tokenyard::bench {
 
-/// Llama-3.2-1B: 16 layers, 2.47 GB of BF16 read for a token.
+/// Llama-3.2-1B: 16 layers, 2.47 GB of BF16 read per token.
 constexpr megakernel::DecoderShape llama_1b(uint32_t positions_max) {
   return {.vocabulary = 128256,
           .hidden = 2048,
@@ -33,17 +33,17 @@ constexpr megakernel::DecoderShape tiny(uint32_t positions_max) {
           .rope_base = 10000};
 }
 
-/// Weights of a scale at which activations neither vanish nor explode: what one of the ranks that
-/// share the model has of them.
+/// Makes one rank's part of the weights, at a scale at which activations neither vanish nor
+/// explode.
 megakernel::DecoderWeights random_weights(megakernel::TensorMemory& memory,
                                           const megakernel::DecoderShape& shape,
                                           const megakernel::Graph::Place& place = {});
-/// Fills the caches of all sequences with the same random numbers, whatever part of them a rank
-/// has.
+/// Fills the caches of all sequences with random numbers that do not depend on how many ranks share
+/// them.
 void fill_cache(megakernel::TensorMemory& memory, const megakernel::DenseDecoder& decoder,
                 const megakernel::DecoderShape& shape, const megakernel::Graph::Place& place = {},
                 uint32_t sequences = 1);
-/// Bytes that a token of each sequence at a position must read.
+/// Returns the bytes that one step of all sequences must read at a position.
 double bytes_of_step(const megakernel::DecoderShape& shape, uint32_t position,
                      uint32_t sequences = 1);
 

@@ -10,13 +10,13 @@ namespace tokenyard::bench {
 
 class Recording {
  public:
-  /// `enqueue` enqueues on a stream.
+  /// Captures what `enqueue` enqueues on a stream.
   Recording(Accelerator& accelerator, const std::function<void(Stream)>& enqueue);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  /// Runs it to its end, and returns how long it took on the device.
+  /// Runs the graph, waits for it, and returns its device time.
   double run_ms();
 
  private:

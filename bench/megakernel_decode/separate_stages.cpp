@@ -24,7 +24,7 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
   shape_ = {.workers = blocks,
             .compute_warps = host ? 1u : 8u,
             .streams = {.unit_bytes = decoder.unit_bytes(), .depth = depth, .in_flight = 0}};
-  // A long cache that is loaded ahead leaves less room.
+  // Prefetching a long cache leaves less room.
   if (rings.ring_units == 0)
     shape_.streams.depth = mk::ring_units_that_fit(graph, shape_, world.accelerator().capacity());
   shape_.streams.in_flight = std::min(rings.in_flight, shape_.streams.depth);
@@ -62,7 +62,7 @@ void SeparateStages::lay_out_packets() {
       const uint32_t from = program_.positions[at] * mk::kPacketAlignment;
       const uint32_t bytes = program_.positions[at + 1] * mk::kPacketAlignment - from;
       if (bytes > kStagePacketBytes || blocks_[stage] != block)
-        throw InternalError("stages are of blocks from the first on, with small packets");
+        throw InternalError("a stage must use the first blocks, with small packets");
       std::copy_n(program_.packets.begin() + from, bytes,
                   packets.begin() + (size_t{stage} * shape_.workers + block) * kStagePacketBytes);
       ++blocks_[stage];
@@ -88,7 +88,7 @@ void SeparateStages::enqueue(Stream stream) const {
 }
 
 double SeparateStages::run_ms() {
-  // Iterations are those of the recording: what they count must begin again.
+  // A replay repeats the recorded iterations, so their counters must start again.
   for (const auto& [begin, bytes] : decoder_.words) world_.accelerator().fill(begin, 0, bytes, {});
   std::byte* window = nullptr;
   memory_.read(TensorView::bytes_at(&window, sizeof(window)),

@@ -1,4 +1,5 @@
-/// A decoder's graph run as one kernel a stage, all stages of some tokens in one CUDA graph.
+/// Runs a decoder's graph as one kernel per stage, with all stages of some tokens in one CUDA
+/// graph.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ class SeparateStages {
   SeparateStages(World& world, megakernel::TensorMemory& memory,
                  const megakernel::DenseDecoder& decoder, uint32_t tokens, const Rings& rings);
 
-  /// Decodes the tokens, from where the decoder's words say, and returns how long that took.
+  /// Decodes the tokens from the decoder's current state; returns the device time.
   double run_ms();
 
  private:
@@ -31,7 +32,7 @@ class SeparateStages {
   megakernel::TensorMemory& memory_;
   const megakernel::DenseDecoder& decoder_;
   uint32_t tokens_;
-  std::vector<uint32_t> blocks_;  ///< [stages] that have a task in it
+  std::vector<uint32_t> blocks_;  ///< [stages] number of blocks with a task
   std::byte* packets_ = nullptr;  ///< [stages][workers][kStagePacketBytes]
   ErrorRecord cell_;
   megakernel::Shape shape_;

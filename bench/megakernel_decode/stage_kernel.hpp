@@ -1,6 +1,6 @@
 /// One stage of a megakernel's graph as a kernel of its own: each block runs the task that the
-/// worker of its index would run then, the same body on the same packet. A stage begins to stream
-/// while the one before it still runs (programmatic dependent launch).
+/// worker of its index would run, with the same body and packet. A stage starts to stream while the
+/// previous one still runs (programmatic dependent launch).
 #pragma once
 
 #include "device/kernel.hpp"
@@ -12,7 +12,7 @@ inline constexpr uint32_t kStagePacketBytes = 512;
 
 struct StageParams {
   megakernel::RunParams run;
-  const std::byte* packets;  ///< [blocks][kStagePacketBytes] of the stage
+  const std::byte* packets;  ///< [blocks][kStagePacketBytes], of this stage
 };
 
 DECLARE_KERNEL(stage_kernel, StageParams);

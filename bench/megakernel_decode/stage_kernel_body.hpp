@@ -7,7 +7,7 @@ namespace tokenyard::bench {
 
 namespace mk = tokenyard::megakernel;
 
-/// By one lane: the packet, and that there is no other.
+/// Loads the block's only packet, on one lane, and announces that no other follows.
 DEVICE void bring_packet(const StageParams& stage, mk::WorkerShared& shared) {
   shared.notes[0] = {.iteration = stage.run.first, .kind = mk::NoteKind::task};
   shared.packet_full[0].arrive_expect(kStagePacketBytes);

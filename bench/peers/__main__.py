@@ -1,12 +1,12 @@
-"""Tokenyard beside other libraries on the same GPUs, with the same tokens, in one run.
+"""Measures Tokenyard beside other libraries on the same GPUs, with the same tokens, in one run.
 
     python bench/peers --site deep_ep_v1=FOLDER --out bench/results
     python bench/peers --site deep_ep_v2=FOLDER --nccl FOLDER
     python bench/peers --page    # docs/against_deep_ep.md from bench/results
 
-A site is what bench/peers/build.sh makes of a peer's sources. Peers have packages of one name, so
-each has its own scene: a process a GPU, in which ours and the peer's calls take turns. Both are
-checked before anything is timed. Figures are in us; of each call the slowest rank counts.
+A site is the folder that bench/peers/build.sh makes from a peer's sources. The peers' packages
+share one name, so each peer has its own scene: one process per GPU, in which our calls and the
+peer's take turns. Both are checked before anything is timed. Times are in us, of the slowest rank.
 
 Needs GPUs, torch, and tokenyard's package and module on PYTHONPATH.
 """
@@ -32,7 +32,7 @@ PEERS = {
     "deep_ep_v2": ("throughput", "low_latency"),
     "hybrid_ep": ("throughput",),
 }
-"""What each is measured at."""
+"""Shape of each kind of scene."""
 MANY = dict(tokens=4096, hidden=7168, topk=8, experts=256)
 FEW = dict(tokens=128, hidden=7168, topk=8, experts=288)
 
@@ -43,13 +43,13 @@ def main() -> int:
     )
     parser.add_argument("--site", action="append", default=[], metavar="PEER=FOLDER")
     parser.add_argument(
-        "--nccl", type=Path, metavar="FOLDER", help="a pip --target with deep_ep_v2's NCCL"
+        "--nccl", type=Path, metavar="FOLDER", help="a pip --target folder with deep_ep_v2's NCCL"
     )
     parser.add_argument("--ranks", type=int, default=2, help="GPUs")
-    parser.add_argument("--sms", default="16,24", help="multiprocessors a throughput call")
-    parser.add_argument("--tokens", default="128,64,16,1", help="of low-latency batches")
-    parser.add_argument("--seconds", type=float, default=100, help="that a scene may take")
-    parser.add_argument("--commit", default="", help="where this is no checkout")
+    parser.add_argument("--sms", default="16,24", help="multiprocessors per throughput call")
+    parser.add_argument("--tokens", default="128,64,16,1", help="tokens per low-latency batch")
+    parser.add_argument("--seconds", type=float, default=100, help="time limit per scene")
+    parser.add_argument("--commit", default="", help="commit to record outside a checkout")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write NAME_peers_N_gpus.json")
     parser.add_argument("--page", action="store_true", help="only write the page of the docs")
     chosen = parser.parse_args()
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def scenes(sites: dict[str, str], chosen: argparse.Namespace) -> Iterator[Place]:
-    """Says, of each, what it is and how long it took."""
+    """Prints the name and duration of each scene."""
     for peer, site in sites.items():
         for kind in PEERS[peer]:
             print(f"\n{kind} beside {peer}", flush=True)
@@ -104,7 +104,7 @@ def scenes(sites: dict[str, str], chosen: argparse.Namespace) -> Iterator[Place]
 
 
 def values_of(peer: str, values: list[int]) -> list[int]:
-    """HybridEP compiles its kernels anew for each number of multiprocessors, so it gets one."""
+    """Returns one number of multiprocessors for HybridEP, which recompiles its kernels for each."""
     return values[:1] if peer == "hybrid_ep" else values
 
 
@@ -113,13 +113,13 @@ def numbers(text: str) -> list[int]:
 
 
 def environment_of(peer: str, nccl: Path | None) -> dict[str, str]:
-    """Variables that a peer's processes want beside the usual ones."""
+    """Returns additional environment variables of a peer's processes."""
     if peer != "deep_ep_v2":
         return {}
     # GPUs of one host reach each other without a network.
     if nccl is None:
         return dict(EP_DISABLE_GIN="1")
-    # torch loads the first NCCL that it finds on Python's path, and there may be only one.
+    # torch loads the first NCCL on Python's path, and a process may load only one.
     path = [str(nccl.resolve()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     root = nccl.resolve() / "nvidia" / "nccl"
     return dict(

@@ -1,4 +1,4 @@
-"""What is sent, drawn alike on every rank, and what should come of it."""
+"""The tokens to send, drawn alike on every rank, and the expected results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 SETS = 3
-"""Input sets taken in turn, so that no call finds its rows in a cache."""
+"""Number of input sets used in turn, so that no call finds its rows in a cache."""
 GROUP = 128
-"""Channels that share a scale."""
+"""Channels per scale."""
 DIGITS = 4
-"""A row's first channels hold its rank and its token, by digits that FP8 keeps exactly."""
+"""A row's first channels encode its rank and token in digits that FP8 represents exactly."""
 BASE = 16
 
 
@@ -40,21 +40,21 @@ class Batch:
     scales: torch.Tensor
     """[tokens, hidden / 128] float32."""
     topk_idx: torch.Tensor
-    """[tokens, topk] int64, distinct in a row, uniform over the experts."""
+    """[tokens, topk] int64, distinct within a row, uniform over the experts."""
     topk_weights: torch.Tensor
-    """[tokens, topk] float32, of sum 1."""
+    """[tokens, topk] float32, each row of sum 1."""
 
     def goes_to(self, rank: int) -> torch.Tensor:
-        """[tokens] bool: who has an expert there."""
+        """Returns [tokens] bool: whether the token has an expert on the rank."""
         return (self.topk_idx // self.shape.local_experts == rank).any(dim=1)
 
     def ranks_of_each(self) -> torch.Tensor:
-        """[tokens] how many ranks a token goes to."""
+        """Returns [tokens] the number of ranks that each token goes to."""
         return sum(self.goes_to(rank).int() for rank in range(self.shape.ranks))  # type: ignore
 
 
 def draw(shape: Shape, rank: int, number: int, device: torch.device) -> Batch:
-    """The same wherever it is drawn, as long as the devices are of one kind."""
+    """Draws a set of one rank; the same on every rank if the devices are of one kind."""
     random = torch.Generator(device).manual_seed(1000 * number + rank + 1)
     x = torch.randn(
         shape.tokens, shape.hidden, dtype=torch.bfloat16, device=device, generator=random
@@ -65,7 +65,7 @@ def draw(shape: Shape, rank: int, number: int, device: torch.device) -> Batch:
         x[:, place] = (token // BASE ** (DIGITS - 1 - place) % BASE).to(x.dtype)
     groups = x.float().view(shape.tokens, -1, GROUP)
     scales = groups.abs().amax(dim=2).clamp(1e-4) / 448
-    scales[:, 0] = 1  # So that the digits stay what they are.
+    scales[:, 0] = 1  # Keeps the digits exact.
     x_fp8 = (groups / scales[..., None]).view_as(x).to(torch.float8_e4m3fn)
     scores = torch.rand(shape.tokens, shape.experts, device=device, generator=random)
     topk_idx = scores.topk(shape.topk, dim=1, sorted=False).indices
@@ -74,7 +74,7 @@ def draw(shape: Shape, rank: int, number: int, device: torch.device) -> Batch:
 
 
 def draw_sets(shape: Shape) -> list[list[Batch]]:
-    """Every set, of every rank, on the current GPU."""
+    """Draws every set of every rank on the current GPU."""
     device = torch.device("cuda", torch.cuda.current_device())
     return [
         [draw(shape, rank, number, device) for rank in range(shape.ranks)] for number in range(SETS)
@@ -82,14 +82,14 @@ def draw_sets(shape: Shape) -> list[list[Batch]]:
 
 
 def names_of(x: torch.Tensor) -> torch.Tensor:
-    """[rows] rank * 4096 + token of each row, read from its first channels."""
+    """Returns [rows] rank * 4096 + token of each row, decoded from its first channels."""
     digits = x[:, :DIGITS].float().long()
     powers = torch.tensor([BASE**place for place in reversed(range(DIGITS))], device=x.device)
     return (digits * powers).sum(dim=1)
 
 
 def busiest_remote_rows(everybody: list[Batch]) -> int:
-    """The most rows that any rank sends to, or receives from, all others together."""
+    """Returns the largest number of rows that a rank sends to, or receives from, all others."""
     ranks = range(len(everybody))
     rows = [[int(batch.goes_to(rank).sum()) for rank in ranks] for batch in everybody]
     out = [sum(rows[rank]) - rows[rank][rank] for rank in ranks]

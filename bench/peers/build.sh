@@ -5,13 +5,13 @@
 #   bench/peers/build.sh deep_ep_v2 CHECKOUT SITE   # DeepEP, main
 #   bench/peers/build.sh hybrid_ep  CHECKOUT SITE   # DeepEP, branch hybrid-ep
 #
-# The second version wants an NCCL of 2.30.4 or later, the same that torch loads:
+# The second version needs NCCL 2.30.4 or later, the same that torch loads:
 #
 #   pip install --no-deps --target NCCL "nvidia-nccl-cu13>=2.30.4"
 #   EP_NCCL_ROOT_DIR=NCCL/nvidia/nccl bench/peers/build.sh deep_ep_v2 ...
 #   python bench/peers --nccl NCCL ...
 #
-# SITE becomes a folder for PYTHONPATH. Nothing is installed and the checkout is left as it was.
+# SITE becomes a folder for PYTHONPATH. Nothing is installed, and the checkout is not changed.
 set -euo pipefail
 
 peer=${1:?peer} checkout=$(realpath "${2:?checkout}") site=${3:?site}
@@ -25,15 +25,15 @@ cd "$tree"
 export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-9.0}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 export CPLUS_INCLUDE_PATH=$cuda/include/cccl${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}
-# A toolchain that links libstdc++ statically breaks iostreams and std::regex within an extension:
-# the shared one is named before.
+# A toolchain that links libstdc++ statically breaks iostreams and std::regex in an extension, so
+# the shared one is linked first.
 shared=$(ls /usr/lib/x86_64-linux-gnu/libstdc++.so.6 2>/dev/null || true)
 [ -n "$shared" ] && export LDFLAGS="-Wl,--no-as-needed $shared ${LDFLAGS:-}"
 
 case $peer in
 deep_ep_v1) ;;
 deep_ep_v2)
-  # Its submodule, or fmt as installed; before fmt 11 there was no base.h.
+  # Its submodule, or the installed fmt, which lacks base.h before fmt 11.
   if [ ! -e third-party/fmt/include/fmt ]; then
     mkdir -p third-party/fmt/include
     cp -r /usr/include/fmt third-party/fmt/include/
@@ -42,7 +42,7 @@ deep_ep_v2)
   fi
   ;;
 hybrid_ep)
-  # Only its own extension: the other is V1 again.
+  # Only its own extension: the other one is V1.
   sed -i '/^ *get_extension_deep_ep_cpp(),$/d' setup.py
   printf 'from .hybrid_ep_buffer import HybridEPBuffer\n' >deep_ep/__init__.py
   if [ ! -e "$cuda/lib64/libnvtx3interop.so" ]; then
@@ -62,6 +62,6 @@ esac
 
 python3 setup.py build
 cp -r build/lib*/. "$site"
-# What setup.py does not copy: sources that are compiled when a kernel is first called.
+# Copies what setup.py does not: sources that are compiled at a kernel's first call.
 [ "$peer" = hybrid_ep ] && cp -r deep_ep/backend "$site/deep_ep/"
 ls "$site"

@@ -1,4 +1,4 @@
-"""That what is measured is also right."""
+"""Checks of the results that are measured."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contender import LowLatency, Rows, Throughput
 
 
 class WrongResultError(Exception):
-    """A contender's result is not what it should be."""
+    """A contender's result is wrong."""
 
 
 def check_throughput(contender: Throughput, everybody: list[Batch], rank: int) -> None:
-    """Every row that should have come has, and comes home as often as its token has ranks."""
+    """Checks that every row arrives, and returns times the number of its token's ranks."""
     mine = everybody[rank]
     for fp8 in (False, True):
         rows = contender.dispatch(mine, fp8)
@@ -38,15 +38,15 @@ def check_rows(name: str, rows: Rows, everybody: list[Batch], rank: int, fp8: bo
     sent = [(batch, batch.goes_to(rank)) for batch in everybody]
     wanted = torch.cat([(batch.x_fp8 if fp8 else batch.x)[goes] for batch, goes in sent])
     if rows.x.shape != wanted.shape:
-        raise WrongResultError(f"{name}: {tuple(rows.x.shape)} came, not {tuple(wanted.shape)}")
-    # Whoever does not promise an order may deliver in any.
+        raise WrongResultError(f"{name}: received {tuple(rows.x.shape)}, not {tuple(wanted.shape)}")
+    # A library that promises no order may deliver in any.
     order = names_of(rows.x).argsort()
     if not torch.equal(bits(rows.x)[order], bits(wanted)):
-        raise WrongResultError(f"{name}: rows are not as they were sent")
+        raise WrongResultError(f"{name}: received rows differ from those sent")
     if fp8:
         scales = torch.cat([batch.scales[goes] for batch, goes in sent])
         if rows.scales is None or not torch.equal(rows.scales[order], scales):
-            raise WrongResultError(f"{name}: scales are not as they were sent")
+            raise WrongResultError(f"{name}: received scales differ from those sent")
 
 
 def check_by_expert(
@@ -63,7 +63,7 @@ def check_by_expert(
         if got.shape != wanted.shape:
             raise WrongResultError(f"{contender.name}: expert {expert} has {len(got)} rows")
         if not torch.equal(bits(got)[names_of(got).argsort()], bits(wanted)):
-            raise WrongResultError(f"{contender.name}: rows of expert {expert}")
+            raise WrongResultError(f"{contender.name}: rows of expert {expert} are wrong")
     home = contender.combine_by_expert(rows.x, rows)
     contender.wait()
     check_sums(contender.name, home, mine, mine.shape.topk, 2**-6)
@@ -79,7 +79,7 @@ def check_sums(
 
 
 def check_low_latency(contender: LowLatency, mine: Batch, hooks: bool) -> None:
-    """Experts that change nothing: every token comes home within the rounding of its FP8 row."""
+    """Checks identity experts: every token returns within the rounding of its FP8 row."""
     x, scales, handle = contender.dispatch(mine, hooks)
     contender.wait()
     wide = scales.contiguous().float().repeat_interleave(GROUP, dim=-1)
@@ -89,7 +89,7 @@ def check_low_latency(contender: LowLatency, mine: Batch, hooks: bool) -> None:
     wanted = mine.x.float() * (1 if contender.weighted else mine.shape.topk)
     error = (out.float() - wanted).norm() / wanted.norm()
     if not error < 0.05:
-        raise WrongResultError(f"{contender.name}: tokens come home changed by {error.item():.1%}")
+        raise WrongResultError(f"{contender.name}: tokens return changed by {error.item():.1%}")
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a contender can do, whoever made it."""
+"""The interface of a contender: our library or a peer."""
 
 from __future__ import annotations
 
@@ -18,71 +18,75 @@ def nothing() -> None:
 
 @dataclass
 class Rows:
-    """What a rank received."""
+    """Rows that a rank received."""
 
     x: torch.Tensor
     """[rows, hidden]"""
     handle: Any
-    """For combine, and for a dispatch over the same route."""
+    """Handle for combine, and for a dispatch on the same route."""
     scales: torch.Tensor | None = None
-    """[rows, hidden / 128] float32, of FP8 rows."""
+    """[rows, hidden / 128] float32 scales of FP8 rows."""
 
 
 class Throughput(Protocol):
-    """Many tokens a call."""
+    """A contender with many tokens per call."""
 
     name: str
     lacks: frozenset[str]
     """Cases that it has no call for."""
 
     def use(self, sms: int, batch: Batch) -> None:
-        """From now on calls take that many multiprocessors. Collective."""
+        """Sets the multiprocessors of later calls. Collective."""
 
     def dispatch(self, batch: Batch, fp8: bool = False) -> Rows: ...
 
     def dispatch_again(self, batch: Batch, rows: Rows) -> torch.Tensor:
-        """Other tokens over the same route: nothing is counted."""
+        """Dispatches other tokens on the same route, without an exchange of counts."""
 
     def dispatch_by_expert(self, batch: Batch, at_once: bool = False) -> Rows:
-        """Grouped by expert, each group padded to a multiple of 128 rows. `at_once`: as they come,
-        by those who can, on as many multiprocessors as that takes."""
+        """Dispatches into groups by expert, each padded to a multiple of 128 rows.
+
+        `at_once`: groups rows while they arrive, if it can, on as many multiprocessors as needed.
+        """
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:
-        """Of rows grouped by expert: the first and the end of each local expert's. May wait."""
+        """Returns begin and end of each local expert's rows, if grouped by expert. May wait."""
 
     def output(self, rows: Rows) -> torch.Tensor:
-        """Where results are best written to for combine: [rows, hidden] bfloat16."""
+        """Returns the best memory for combine's input: [rows, hidden] bfloat16."""
 
     def combine(self, y: torch.Tensor, rows: Rows) -> torch.Tensor: ...
 
     def combine_by_expert(self, y: torch.Tensor, rows: Rows) -> torch.Tensor: ...
 
     def wait(self) -> None:
-        """Until what was enqueued is done."""
+        """Waits for all enqueued work."""
 
     def close(self) -> None: ...
 
 
 class LowLatency(Protocol):
-    """Few tokens a call, in buffers that stay. The host waits for nothing."""
+    """A contender with few tokens per call and fixed buffers; the host does not wait."""
 
     name: str
     hooks: bool
-    """Whether a call may be had in two halves: it sends, and its hook receives."""
+    """Whether a call can be split into a sending half and a hook that receives."""
     weighted: bool
-    """Whether combine weighs; if not, it only sums."""
+    """Whether combine applies weights; if not, it only sums."""
 
     def dispatch(
         self, batch: Batch, hooks: bool, between: Between = nothing
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Rows by expert [..., hidden] FP8, their scales, and what combine needs. `between` is
-        called between the two halves, if there are two."""
+        """Returns FP8 rows by expert [..., hidden], their scales, and a handle for combine.
+
+        `between` is called between the two halves, if there are two.
+        """
 
     def combine(
         self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool, between: Between = nothing
     ) -> torch.Tensor: ...
 
     def wait(self) -> None:
-        """Until what was enqueued is done."""
+        """Waits for all enqueued work."""
 
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""A token of a Llama-3.2-1B-shaped model: by one kernel of ours, and by one CUDA graph of torch's.
+"""Measures a decode step of a Llama-3.2-1B-shaped model: our megakernel beside torch's CUDA graph.
 
     python bench/peers/decode.py --ours build/cuda/bench/megakernel_decode
     python bench/peers/decode.py --ours ... --context 512,4000 --compile --out bench/results
-    python bench/peers/decode.py --ours ... --sequences 1,2,4,8  # and so many side by side
+    python bench/peers/decode.py --ours ... --sequences 1,2,4,8  # also in batches
 
 BF16, random weights, greedy. A step takes every sequence to its next token; they begin with
 neighbouring tokens at the same context, each with a cache of its own. torch's step keeps its
@@ -35,13 +35,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ours", type=Path, metavar="PROGRAM", help="none: torch alone")
+    parser.add_argument(
+        "--ours", type=Path, metavar="PROGRAM", help="our benchmark; if missing, torch alone"
+    )
     parser.add_argument("--context", default="512", help="positions before the first tokens")
-    parser.add_argument("--sequences", default="1", help="side by side, such as 1,2,4,8")
-    parser.add_argument("--tokens", type=int, default=24, help="a run")
+    parser.add_argument("--sequences", default="1", help="batch sizes, such as 1,2,4,8")
+    parser.add_argument("--tokens", type=int, default=24, help="tokens per run")
     parser.add_argument("--runs", type=int, default=7, help="measured runs")
     parser.add_argument("--compile", action="store_true", help="also torch's step compiled")
-    parser.add_argument("--commit", default="", help="where this is no checkout")
+    parser.add_argument("--commit", default="", help="commit to record outside a checkout")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write megakernel_torch.json")
     chosen = parser.parse_args()
     weights = random_weights(Shape(), "cuda")
@@ -52,7 +54,7 @@ def main() -> int:
         run = Run(context, sequences, chosen.tokens, chosen.runs)
         before = by_ours(chosen.ours, run) if chosen.ours else None
         off = rounding_off(weights, in_float32, run)
-        # Sums and the vectors between layers are rounded to BF16 otherwise than in float32.
+        # The tolerance allows sums and the vectors between layers to be rounded to BF16.
         if not off < 2**-4:
             print(f"torch's logits are off by {off} of the largest", file=sys.stderr)
             return 1
@@ -78,8 +80,8 @@ class Run:
         self.context, self.sequences, self.tokens, self.runs = context, sequences, tokens, runs
 
     def decoder(self, weights: Weights) -> Decoder:
-        """At the context's end, with caches of random numbers."""
-        # Kernels of attention like rows of masks that begin at whole vectors.
+        """Starts at the end of the context, with caches of random numbers."""
+        # Attention kernels prefer rows of masks that are aligned to whole vectors.
         positions_max = (self.context + self.tokens + 16) // 16 * 16
         decoder = Decoder(Shape(), weights, positions_max, self.sequences)
         drawing = torch.Generator("cuda").manual_seed(5)
@@ -93,12 +95,12 @@ class Run:
 
 
 def by_ours(program: Path, run: Run) -> dict[str, Any]:
-    """The row of the megakernel."""
+    """Returns the row of the megakernel."""
     case = "decode, megakernel"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ours.json"
         asked = dict(context=run.context, tokens=run.tokens, runs=run.runs, output=path)
-        if run.sequences > 1:  # One alone is always measured.
+        if run.sequences > 1:  # A batch of one is always measured.
             asked["sequences"] = run.sequences
             case = f"decode, {run.sequences} sequences side by side"
         words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
@@ -108,19 +110,19 @@ def by_ours(program: Path, run: Run) -> dict[str, Any]:
 
 
 def off_by(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of the worst sequence, the largest difference, as a part of the largest logit expected."""
+    """Returns the worst sequence's largest difference, relative to the largest expected logit."""
     difference = (logits.float() - expected).abs().amax(-1)
     return float((difference / expected.abs().amax(-1)).max())
 
 
 def rounding_off(weights: Weights, in_float32: Weights, run: Run) -> float:
-    """By how much a few steps' logits differ from float32's, fed the same tokens."""
+    """Returns by how much a few steps' logits differ from float32's for the same tokens."""
     rounding, exact = run.decoder(weights), run.decoder(in_float32)
     steps = []
     for _ in range(4):
         steps.append(off_by(rounding.step(), exact.step()))
         exact.token.copy_(rounding.token)
-    return float(torch.tensor(steps).max())  # Unlike Python's, it tells of NaN.
+    return float(torch.tensor(steps).max())  # Unlike Python's max, it propagates NaN.
 
 
 def by_torch(weights: Weights, run: Run, compiled: bool) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def by_torch(weights: Weights, run: Run, compiled: bool) -> dict[str, Any]:
     run.rewind(decoder)
     off = off_by(decoder.replay(), expected)
     if not off < 2**-5:
-        raise RuntimeError(f"the captured graph's logits are off by {off} from a single step's")
+        raise RuntimeError(f"the captured graph's logits differ by {off} from a single step's")
     times = []
     for repetition in range(run.runs + 1):
         run.rewind(decoder)

@@ -89,7 +89,7 @@ class Throughput:
 
 
 def fastest(calls: list[Call]) -> int:
-    """The index of the call whose slowest rank is fastest. Collective."""
+    """Returns the index of the call whose slowest rank is fastest. Collective."""
     times = event_times(Meeting(), calls, count=5, sets=1)
     middles = [sorted(mine)[len(mine) // 2] for mine in times]
     over_ranks = slowest(middles)

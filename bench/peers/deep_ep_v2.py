@@ -77,7 +77,7 @@ class Throughput:
 
 
 class LowLatency:
-    """The same calls without the host's wait. They take rows in FP8 already and do not weigh."""
+    """The same calls without a host wait; they take rows already in FP8 and apply no weights."""
 
     name = f"deep_ep {deep_ep.__version__}, {LOW_LATENCY_SMS} SMs"
     hooks = weighted = False

@@ -1,4 +1,4 @@
-"""Where something was measured."""
+"""The environment of a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(gpus: int, commit: str = "") -> dict[str, Any]:
-    """What a file of results begins with. Empty where it cannot be known."""
+    """Returns the header of a results file; fields that cannot be determined are empty."""
     release = re.search(r"release ([\d.]+)", printed_by("nvcc", "--version"))
     models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     query = ("nvidia-smi", "--format=csv,noheader")

@@ -13,7 +13,7 @@ from contender import Rows
 
 class Throughput:
     name = "hybrid_ep 94a9f8f"
-    # It groups by expert as well, but says how many rows an expert has only with their padding.
+    # It can group by expert, but reports an expert's rows only with their padding.
     lacks = frozenset({"dispatch bf16 by expert", "combine bf16 by expert"})
 
     def __init__(self, shape: Shape) -> None:
@@ -22,8 +22,8 @@ class Throughput:
 
     def use(self, sms: int, batch: Batch) -> None:
         self.wait()
-        # A buffer is of one dtype and one number of multiprocessors; its kernels are compiled when
-        # they are first called.
+        # A buffer has one dtype and one number of multiprocessors; its kernels are compiled at
+        # their first call.
         self._buffers = [
             deep_ep.HybridEPBuffer(
                 group=dist.group.WORLD,

@@ -1,4 +1,4 @@
-"""Dispatch and combine of few tokens: ours and a peer's, in trains that take turns.
+"""Measures low-latency dispatch and combine, ours and a peer's, in trains that take turns.
 
 A train is some pairs of dispatch and combine behind a pause, so that the host is ahead of the
 device throughout. Its first pair only brings the ranks together.
@@ -21,18 +21,18 @@ PAUSE_US = 8000
 HALVES = ("dispatch sends", "dispatch receives", "combine sends", "combine receives")
 CALLS = ("dispatch", "combine")
 MEANWHILE_VALUES = 1 << 25
-"""To add to which takes some 60 us on H200: time enough for all to arrive."""
+"""Size of a sum that takes some 60 us on H200: long enough for all rows to arrive."""
 
 Run = list[Work]
 
 
 class Trains:
-    """One contender's."""
+    """The trains of one contender."""
 
     def __init__(self, contender: LowLatency, mine: list[Batch]) -> None:
         self._contender, self._mine = contender, mine
         x, _, handle = contender.dispatch(mine[0], hooks=False)
-        # What y holds does not change the time.
+        # The contents of y do not affect the time.
         self._y = torch.randn(x.shape, dtype=torch.bfloat16, device=x.device)
         contender.combine(self._y, mine[0], handle, hooks=False)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
@@ -47,14 +47,14 @@ class Trains:
         self._events[1].record()
 
     def us_a_pair(self) -> float:
-        """Of the last train, which has ended."""
+        """Returns the times of the last train, which must have ended."""
         return self._events[0].elapsed_time(self._events[1]) * 1e3 / PAIRS
 
 
 def measure(
     ours: LowLatency, peer: LowLatency, shape: Shape, rank: int, tokens: list[int]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the result, alike on all ranks. Checks first. Collective."""
+    """Checks, then measures; returns the rows of the result, the same on all ranks. Collective."""
     meeting = Meeting()
     for count in tokens:
         now = Shape(shape.ranks, count, shape.hidden, shape.topk, shape.experts)
@@ -106,8 +106,11 @@ def measure(
 def held_rows(
     meeting: Meeting, trains: list[Trains], shape: Shape, peer: str
 ) -> Iterator[dict[str, Any]]:
-    """What calls with hooks take from others: their kernels' times, each times the multiprocessors
-    that it holds, where other work lies between the halves and lasts until all has arrived."""
+    """Measures what calls with hooks take from other work.
+
+    That is the time of their kernels, each times the multiprocessors that it holds, with other work
+    between the halves that lasts until all rows have arrived.
+    """
     other = torch.ones(MEANWHILE_VALUES, device="cuda")
     runs = profiled(meeting, trains, True, lambda: other.add_(1))
     held = [[multiprocessor_us(run) for run in of_one] for of_one in runs]
@@ -128,7 +131,7 @@ def held_rows(
 
 
 def multiprocessor_us(run: Run) -> tuple[float, ...]:
-    """Of a pair's dispatch and combine. A grid has at most a block for every multiprocessor."""
+    """Returns time times blocks of dispatch and combine; a block occupies one multiprocessor."""
     return tuple(
         sum(work.us * work.blocks for work in run if call in work.name) / (PAIRS + 1)
         for call in CALLS
@@ -143,9 +146,9 @@ def profiled(
 
 
 def phases(run: Run) -> list[float]:
-    """Mean us of each of a pair's kernels, in order, over a train without its first pair.
+    """Returns mean us of each of a pair's kernels, in order, over a train without its first pair.
 
-    Whatever else the device did is counted with the kernel before it.
+    Other activity of the device is counted with the kernel before it.
     """
     kernels: list[float] = []
     for work in run:
@@ -161,13 +164,13 @@ def phases(run: Run) -> list[float]:
 
 
 def halved(kernels: list[float]) -> tuple[float, float]:
-    """Dispatch and combine, of one kernel each or two."""
+    """Splits kernels into dispatch and combine, of one or two kernels each."""
     middle = len(kernels) // 2
     return sum(kernels[:middle]), sum(kernels[middle:])
 
 
 def floors_of(everybody: list[list[Batch]]) -> dict[str, float]:
-    """us that the busiest rank's bytes take on its links, without a latency."""
+    """Returns us to move the busiest rank's bytes over its links, without latency."""
     hidden = everybody[0][0].shape.hidden
     rows = sum(busiest_remote_rows(of_set) for of_set in everybody) / len(everybody)
     fp8, bf16 = hidden * (1 + 1 / 32), hidden * 2

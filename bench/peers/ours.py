@@ -12,12 +12,11 @@ import tokenyard
 
 ALIGNMENT = 128
 AT_ONCE_SMS = 48
-"""For rows that are grouped as they come: each is stored once an expert, and not twice."""
+"""Multiprocessors for rows grouped while they arrive: each is stored once per expert, not twice."""
 
 
 def local_sms(array: torch.Tensor) -> int:
-    """All that a GPU has, for the part of a call that needs no other rank: as DeepEP's second
-    version does it."""
+    """Returns all multiprocessors, for the part of a call that needs no other rank."""
     if not array.is_cuda:
         return 0
     return torch.cuda.get_device_properties(array.device).multi_processor_count

@@ -1,4 +1,4 @@
-"""docs/against_deep_ep.md and its plots, made from what was measured."""
+"""Makes docs/against_deep_ep.md and its plots from the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def write_page(results: Path, docs: Path) -> None:
-    """Puts tables between the page's two marks, and a plot of most GPUs beside it."""
+    """Writes tables between the page's two marks, and a plot of the run with the most GPUs."""
     parts = [BEGIN, ""]
     for name, section in (("throughput", throughput_of), ("low_latency", low_latency_of)):
         paths = results.glob(f"{name}_peers_*_gpus.json")
@@ -87,7 +87,7 @@ def low_latency_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
 
 
 def measured_before(facts: dict[str, Any], rows: list[Row]) -> list[str]:
-    """Says so, of rows that are of another commit than the others."""
+    """Returns a note about rows that were measured at another commit than the others."""
     commits = {row.get("commit", facts["commit"]) for row in rows} - {facts["commit"]}
     return [f"At commit {', '.join(sorted(commits))}:", ""] if commits else []
 
@@ -129,7 +129,7 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 def height(rows: list[Row], case: str, contender: str) -> float:
-    """Ours is measured beside every peer: the median of those medians."""
+    """Returns the median of our medians, since ours is measured beside every peer."""
     of_case = [row for row in rows if row["case"] == case]
     if contender == "Tokenyard":
         medians = sorted(row["ours"]["median"] for row in of_case)

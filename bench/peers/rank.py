@@ -1,6 +1,6 @@
-"""One rank of a scene: measures ours beside one peer, and prints a JSON line a row on rank 0.
+"""Runs one rank of a scene: measures ours beside one peer; rank 0 prints a JSON line per row.
 
-Started by `python bench/peers` with a Place as JSON.
+`python bench/peers` starts it with a Place as JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
             if place.rank == 0:
                 print(json.dumps(row), flush=True)
     except BaseException:
-        # Leaves at once: the other ranks may wait for this one, and it must not wait for them.
+        # Exits at once: the other ranks may wait for this one, which must not wait for them.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

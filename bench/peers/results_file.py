@@ -1,4 +1,4 @@
-"""Writes bench/results/NAME.json: where it was measured, then one row per line."""
+"""Writes bench/results/NAME.json: the environment, then one row per line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_results(path: Path, environment: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Writes the file as `Report::finish` of bench/harness does."""
+    """Writes the file in the format of `Report::finish` of bench/harness."""
     lines = ",\n".join(line_of(row) for row in rows)
     path.write_text(f'{{"environment":{line_of(environment)},\n"rows":[\n{lines}\n]}}\n')
 

@@ -1,4 +1,4 @@
-"""A scene: ours beside one peer, in a process a GPU."""
+"""Plays a scene: ours beside one peer, in one process per GPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank's process is told."""
+    """Arguments of a rank's process."""
 
     kind: str
     """throughput or low_latency"""
     peer: str
-    """The module beside this one that drives it."""
+    """The module in this folder that drives the peer."""
     site: str
-    """The folder where the peer's own package lies."""
+    """The folder that contains the peer's package."""
     shape: dict[str, int]
     """tokens, hidden, topk, experts"""
     values: list[int]
@@ -35,11 +35,11 @@ class Place:
 
 
 class SceneError(Exception):
-    """A scene did not come to its end."""
+    """A scene failed or took too long."""
 
 
 def play(place: Place, seconds: float, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Rows of a scene as they come. Raises SceneError if a rank fails, or it takes too long."""
+    """Yields rows of a scene. Raises SceneError if a rank fails, or the scene takes too long."""
     place = replace(place, ports=tuple(free_ports(2)))
     ranks = [
         subprocess.Popen(
@@ -70,10 +70,10 @@ def told(place: Place, rank: int) -> str:
 
 
 class Watch:
-    """Kills all ranks when time is up, or soon after one has failed: the others wait for it."""
+    """Kills all ranks at the time limit, or soon after one has failed, for which others wait."""
 
     GRACE = 3.0
-    """Seconds in which the others may say what they have found wrong themselves."""
+    """Seconds in which the other ranks may report errors of their own."""
 
     def __init__(self, ranks: list[subprocess.Popen[str]], seconds: float) -> None:
         self.why = "a rank failed"
@@ -95,7 +95,7 @@ class Watch:
             rank.kill()
 
     def stop(self) -> None:
-        """Leaves no rank behind."""
+        """Kills all remaining ranks."""
         self._over.set()
         self._thread.join()
 

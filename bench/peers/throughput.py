@@ -1,4 +1,4 @@
-"""Dispatch and combine of many tokens: ours and a peer's, in turn, in one process a rank."""
+"""Measures throughput dispatch and combine, ours and a peer's in turn, in one process per rank."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contender import Throughput
 from timing import Call, Meeting, event_times, kernel_times, slowest, spread
 
 LINK_BYTES_PER_US = 347e3
-"""What a GPU's links take by stores: H200, NVLink, 8 multiprocessors and more."""
+"""Rate of a GPU's links by stores: H200, NVLink, 8 or more multiprocessors."""
 CALLS, PROFILED = 20, 8
 
 
 def measure(
     ours: Throughput, peer: Throughput, shape: Shape, rank: int, budgets: list[int]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the result, alike on all ranks. Checks first. Collective."""
+    """Checks, then measures; returns the rows of the result, the same on all ranks. Collective."""
     everybody = draw_sets(shape)
     mine = [batches[rank] for batches in everybody]
     floors = floors_of(everybody[0])
@@ -51,7 +51,7 @@ def measure(
 
 
 def calls_of(contender: Throughput, mine: list[Batch]) -> Iterator[tuple[str, Call]]:
-    """What is measured, by name. Collective."""
+    """Returns the measured calls by name. Collective."""
     yield "dispatch bf16", lambda number: contender.dispatch(mine[number])
     yield "dispatch fp8", lambda number: contender.dispatch(mine[number], fp8=True)
     rows = contender.dispatch(mine[0])
@@ -79,7 +79,7 @@ def calls_of(contender: Throughput, mine: list[Batch]) -> Iterator[tuple[str, Ca
 
 
 def floors_of(everybody: list[Batch]) -> dict[str, float]:
-    """us that the busiest rank's bytes take on its links."""
+    """Returns us to move the busiest rank's bytes over its links."""
     shape = everybody[0].shape
     rows = busiest_remote_rows(everybody)
     metadata = shape.topk * 8 + 4

@@ -1,4 +1,4 @@
-"""How long calls take on the device: between two events, and by the profiler's kernels.
+"""Measures device time of calls: between two events, and by the profiler's kernels.
 
 Ranks meet on the device before every measured call, so that neither a late host nor a late rank is
 counted: a pause, behind which the host enqueues the call, then an all-reduce of one number. Its
@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 PAUSE, MARK = "spin_kernel", "nccl"
-"""In the names of the kernels of a pause, and of the all-reduce that follows it."""
+"""Parts of the names of the pause's kernels, and of the all-reduce that follows it."""
 CLOCK_MHZ = 1980
-"""Of an H200's multiprocessors; elsewhere the pause is a little longer or shorter."""
+"""Clock of an H200's multiprocessors; on other GPUs the pause is slightly longer or shorter."""
 WARM_UP = 3
 
 Call = Callable[[int], Any]
@@ -28,23 +28,24 @@ Call = Callable[[int], Any]
 
 
 class Work(NamedTuple):
-    """Something that the device did."""
+    """An activity of the device."""
 
     name: str
     us: float
-    """Since what its stream did before had ended: a kernel may start before that, and waits."""
+    """Duration, from the end of the stream's previous activity: a kernel may start before, and
+    wait."""
     blocks: int = 0
-    """Of a kernel."""
+    """Blocks of a kernel."""
 
 
 class Meeting:
-    """Where the ranks meet on the device."""
+    """Aligns the ranks on the device."""
 
     def __init__(self) -> None:
         self._one = torch.ones(1, device="cuda")
 
     def hold(self, pause_us: float) -> None:
-        """Enqueues the pause and the meeting."""
+        """Enqueues the pause and an all-reduce."""
         torch.cuda._sleep(int(pause_us * CLOCK_MHZ))
         dist.all_reduce(self._one, op=dist.ReduceOp.MAX)
 
@@ -52,7 +53,7 @@ class Meeting:
 def event_times(
     meeting: Meeting, calls: Sequence[Call], count: int, sets: int, pause_us: float = 400
 ) -> list[list[float]]:
-    """us of `count` runs of each of `calls`, which take turns."""
+    """Returns us of `count` runs of each of `calls`, which take turns."""
     times: list[list[float]] = [[] for _ in calls]
     for turn in range(count + WARM_UP):
         for call, mine in zip(calls, times, strict=True):
@@ -62,7 +63,7 @@ def event_times(
             result = call(turn % sets)
             end.record()
             torch.cuda.synchronize()
-            del result  # Letting go of it is no part of the call.
+            del result  # Not part of the call.
             if turn >= WARM_UP:
                 mine.append(begin.elapsed_time(end) * 1e3)
     return times
@@ -71,7 +72,7 @@ def event_times(
 def kernel_times(
     meeting: Meeting, calls: Sequence[Call], count: int, sets: int, pause_us: float = 400
 ) -> list[list[list[Work]]]:
-    """Everything that each run of each call had the device do, in order."""
+    """Returns all activities of the device for each run of each call, in order."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for turn in range(count):
             for call in calls:
@@ -88,7 +89,7 @@ def kernel_times(
 
 
 def parted(trace: dict[str, Any]) -> list[list[Work]]:
-    """What lies between one mark of a trace and the next, without the pauses."""
+    """Splits a trace at its marks, without the pauses."""
     kinds = ("kernel", "gpu_memcpy", "gpu_memset")
     events = [event for event in trace["traceEvents"] if event.get("cat") in kinds]
     runs: list[list[Work]] = []
@@ -103,7 +104,7 @@ def parted(trace: dict[str, Any]) -> list[list[Work]]:
         if PAUSE in name:
             paused = True
         elif paused and name.startswith(MARK):
-            # Only the first: a contender may have NCCL do a part of its work.
+            # Only the first: a contender may itself use NCCL.
             runs.append([])
             paused = False
         elif runs and not paused:
@@ -113,7 +114,7 @@ def parted(trace: dict[str, Any]) -> list[list[Work]]:
 
 
 def slowest(mine: Sequence[float]) -> list[float]:
-    """Of each run the slowest rank's time. Collective."""
+    """Returns the slowest rank's time of each run. Collective."""
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, list(mine))
     return [max(of_run) for of_run in zip(*everybody, strict=True)]

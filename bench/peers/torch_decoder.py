@@ -1,4 +1,4 @@
-"""A Llama-shaped decoder in torch: a step of sequences side by side, all of it one CUDA graph."""
+"""A Llama-shaped decoder in torch: a step of a batch of sequences as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Shape:
-    """Llama-3.2-1B's, unless told otherwise."""
+    """The shape of a model; by default Llama-3.2-1B's."""
 
     vocabulary: int = 128256
     hidden: int = 2048
@@ -25,13 +25,13 @@ class Shape:
 
     @property
     def group(self) -> int:
-        """Query heads of a KV head."""
+        """Query heads per KV head."""
         return self.query_heads // self.kv_heads
 
 
 @dataclass
 class Layer:
-    """Rows of Q, K and V together, and of gate and up, so that each is one product."""
+    """A layer's weights, with Q, K and V, and gate and up, fused to one matrix each."""
 
     attention_norm: torch.Tensor  # [hidden]
     qkv: torch.Tensor  # [(query heads, KV heads, KV heads) * dim, hidden]
@@ -56,7 +56,7 @@ class Weights:
 
 
 def random_weights(shape: Shape, device: str, seed: int = 3) -> Weights:
-    """Of a scale at which activations neither vanish nor explode."""
+    """Draws weights at a scale at which activations neither vanish nor explode."""
     drawing = torch.Generator(device).manual_seed(seed)
 
     def normal(*size: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ def random_weights(shape: Shape, device: str, seed: int = 3) -> Weights:
 
 
 class Decoder:
-    """Greedy, sequences side by side. What changes from step to step lies in tensors that stay."""
+    """Greedy decoding of a batch. State that changes between steps is in fixed tensors."""
 
     def __init__(
         self, shape: Shape, weights: Weights, positions_max: int, sequences: int = 1
@@ -95,7 +95,7 @@ class Decoder:
         device, dtype = weights.embedding.device, weights.embedding.dtype
         cache = (sequences, shape.kv_heads, positions_max, shape.head_dim)
 
-        # A tensor a layer: where a cache is part of a larger tensor, a compiled step copies it.
+        # One tensor per layer: a compiled step copies a cache that is part of a larger tensor.
         def caches() -> list[torch.Tensor]:
             return [torch.zeros(cache, device=device, dtype=dtype) for _ in range(shape.layers)]
 
@@ -103,7 +103,7 @@ class Decoder:
         self.sequence = torch.arange(sequences, device=device)
         self.token = torch.zeros_like(self.sequence)
         self.position = torch.zeros_like(self.sequence)
-        # By position: how it is rotated, and that what later ones hold counts for nothing.
+        # By position: its rotation, and the mask of later positions.
         half = torch.arange(shape.head_dim // 2) / (shape.head_dim // 2)
         turns = torch.pow(torch.tensor(shape.rope_base), -half).to(device)
         angle = torch.arange(positions_max, device=device)[:, None] * turns
@@ -114,13 +114,13 @@ class Decoder:
         self._graph: Any = None
 
     def rewind(self, first: int, position: int) -> None:
-        """All sequences to the position, with neighbouring tokens from `first` on."""
+        """Resets all sequences to a position, with first tokens `first`, `first` + 1, ..."""
         self.token.copy_(self.sequence + first)
         self.position.fill_(position)
 
     @torch.no_grad()
     def step(self) -> torch.Tensor:
-        """Each sequence from its token to the next one. Logits: [sequences, vocabulary]."""
+        """Advances each sequence by one token; returns logits [sequences, vocabulary]."""
         mask = self.masks[self.position][:, None, None].expand(-1, -1, self.shape.group, -1)
         turn = self.cosine[self.position][:, None], self.sine[self.position][:, None]
         x = self.weights.embedding[self.token]
@@ -150,15 +150,15 @@ class Decoder:
         q, k = rotated(both, *turn).split([shape.query_heads, shape.kv_heads], 1)
         for cache, new in ((self.keys, k), (self.values, v)):
             cache[index][self.sequence, :, self.position] = new
-        # Query heads of a KV head as rows of one matrix: nothing of the cache is repeated.
+        # Query heads of a KV head are rows of one matrix, so the cache is not repeated.
         q = q.view(len(x), shape.kv_heads, shape.group, -1)
         out = functional.scaled_dot_product_attention(q, self.keys[index], self.values[index], mask)
         return functional.linear(out.reshape(len(x), -1), layer.out)
 
     def capture(self, compiled: bool = False) -> None:
-        """From now on `replay` takes a step. Warms up, which moves on."""
+        """Captures a step for `replay`. Warms up first, which advances the sequences."""
         if compiled:
-            torch.compiler.reset()  # Sizes that differ from another decoder's would become dynamic.
+            torch.compiler.reset()  # Else sizes of another decoder become dynamic.
         step = torch.compile(self.step, fullgraph=True) if compiled else self.step
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -171,7 +171,7 @@ class Decoder:
             self._logits = step()
 
     def replay(self) -> torch.Tensor:
-        """The step's logits, until the next one."""
+        """Replays a step; returns its logits, valid until the next one."""
         self._graph.replay()
         return self._logits
 

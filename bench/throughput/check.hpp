@@ -1,4 +1,4 @@
-/// Whether a dispatch and a combine do what they should, before anybody asks how long they take.
+/// Checks of dispatch and combine, made before they are timed.
 #pragma once
 
 #include <fmt/core.h>
@@ -23,8 +23,8 @@ inline uint16_t to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Of some sets of inputs: every row in its place, and a combine of the received rows themselves
-/// gives each token as many times as it has ranks.
+/// Checks, for some input sets, that every row is in its place, and that a combine of the received
+/// rows returns each token times the number of its ranks.
 inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, const Shape& shape,
                   double skew, uint32_t sets, Stream stream) {
   for (uint32_t set = 0; set < sets; ++set) {
@@ -73,7 +73,7 @@ inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, cons
   }
 }
 
-/// Rows that are grouped by expert as they come give the same sums as those grouped after.
+/// Checks that rows grouped by expert while they arrive give the same sums as rows grouped after.
 inline void check_by_expert(World& world, ExpertParallel& exchange, Tensors& tensors,
                             const Shape& shape, Stream stream) {
   const Received received = exchange.dispatch(tensors.input(0), stream);
@@ -88,7 +88,7 @@ inline void check_by_expert(World& world, ExpertParallel& exchange, Tensors& ten
   };
   if (home(after) != home(at_once.rows))
     throw InternalError(fmt::format(
-        "rank {}: rows grouped as they come differ from those grouped after", world.rank()));
+        "rank {}: rows grouped on arrival differ from those grouped after", world.rank()));
 }
 
 }  // namespace tokenyard::bench

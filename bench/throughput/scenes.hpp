@@ -1,4 +1,4 @@
-/// What is measured: shapes of tokens, how the experts are loaded, multiprocessors.
+/// The measured scenes: shapes, loads of the experts, numbers of multiprocessors.
 #pragma once
 
 #include <fmt/core.h>
@@ -12,10 +12,10 @@ namespace tokenyard::bench {
 
 struct Scene {
   Shape shape;
-  double skew = 0;  ///< of the experts' load: Zipf's exponent
+  double skew = 0;  ///< Zipf exponent of the experts' load; 0: uniform
   std::vector<uint32_t> sms;
 
-  /// What the table's columns do not say.
+  /// Returns the part of the description that the table's columns do not show.
   std::string remark() const {
     std::string text;
     if (shape.topk != 8) text += fmt::format(", top-{}", shape.topk);
@@ -24,7 +24,7 @@ struct Scene {
   }
 };
 
-/// The given scene on several numbers of multiprocessors, then with one thing changed at a time.
+/// Returns the given scene with several numbers of multiprocessors, then with one change at a time.
 inline std::vector<Scene> sweep(const Scene& base) {
   std::vector<Scene> scenes{base};
   scenes[0].sms = {4, 8, 12, 16, 24, 32, 48};

@@ -1,4 +1,4 @@
-/// What a rank sends and receives while it is measured.
+/// Tensors that a rank sends and receives while it is measured.
 #pragma once
 
 #include "bench/harness/device_memory.hpp"
@@ -8,9 +8,9 @@
 namespace tokenyard::bench {
 
 inline constexpr uint32_t kSets =
-    3;  // Inputs taken in turn, so that no call finds its rows in a cache.
+    3;  // Input sets used in turn, so that no call finds its rows in a cache.
 
-/// One rank's inputs and outputs in memory that its kernels read.
+/// One rank's inputs and outputs in memory that its kernels access.
 class Tensors : public DeviceMemory {
  public:
   Tensors(World& world, const Shape& shape, double skew) : DeviceMemory(world.accelerator()) {
@@ -28,7 +28,7 @@ class Tensors : public DeviceMemory {
          {shape.tokens * shape.ranks, shape.hidden}};
   }
   const DispatchInput& input(uint32_t call) const { return inputs_[call % kSets]; }
-  /// The same bits as FP8 rows of half the bytes, with a scale for 128 channels.
+  /// Returns the same bits as FP8 rows of half the bytes, with one scale per 128 channels.
   DispatchInput input_fp8(uint32_t call, const Shape& shape) const {
     DispatchInput input = inputs_[call % kSets];
     input.x.type = DataType::float8_e4m3fn;
@@ -40,7 +40,7 @@ class Tensors : public DeviceMemory {
     return {y.data, DataType::bfloat16, {rows, y.shape[1]}};
   }
   TensorView out;  ///< [tokens, hidden] bf16
-  TensorView y;    ///< ordinary memory for results, of as many rows as can come
+  TensorView y;    ///< ordinary memory for results, with room for all rows that may arrive
 
  private:
   std::vector<DispatchInput> inputs_;

@@ -1,4 +1,4 @@
-/// Where the time of a call goes.
+/// A breakdown of a call's time.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,7 +13,7 @@
 
 namespace tokenyard::bench {
 
-/// Of the last call, in the order in which they were first reached.
+/// Returns the moments of the last call in the order in which they were first reached.
 inline std::vector<Moment> moments_of(const std::vector<ExpertParallel::Moment>& trace) {
   std::map<std::string, std::vector<uint64_t>> reached;
   for (const ExpertParallel::Moment& moment : trace) reached[moment.name].push_back(moment.ns);
@@ -22,7 +22,7 @@ inline std::vector<Moment> moments_of(const std::vector<ExpertParallel::Moment>&
   const uint64_t begun = *std::min_element(starts.begin(), starts.end());
   std::vector<Moment> moments;
   for (auto& [name, ns] : reached) {
-    // Other kinds of calls, before this one, have moments that this kind has not.
+    // Earlier calls of other kinds have moments that this kind lacks.
     std::erase_if(ns, [&](uint64_t at) { return at < begun; });
     if (ns.empty()) continue;
     std::sort(ns.begin(), ns.end());

@@ -1,1 +1,1 @@
-"""A Llama-shaped decoder as one graph of tasks."""
+"""A Llama-shaped decoder as one task graph."""

@@ -1,4 +1,4 @@
-"""The command line of the decoder example. It needs nothing that must be installed."""
+"""The command line of the decoder example. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from .families import FAMILIES
 
 WORKERS_MAX = SCHEDULERS_MAX = 1024
-"""Each is a thread on the host, and a block on a GPU, which has no more."""
+"""Largest numbers of either: each is a thread on the host, and a block on a GPU."""
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -17,9 +17,11 @@ def parser(description: str) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.add_argument(
-        "--ranks", type=at_least(1), default=1, metavar="N", help="tensor parallel (1)"
+        "--ranks", type=at_least(1), default=1, metavar="N", help="tensor-parallel ranks (1)"
     )
-    command.add_argument("--processes", action="store_true", help="a process a rank, not a thread")
+    command.add_argument(
+        "--processes", action="store_true", help="one process per rank, not a thread"
+    )
     command.add_argument("--device", choices=("host", "cuda"), default="host", help="(host)")
     command.add_argument(
         "--config",
@@ -35,50 +37,50 @@ def parser(description: str) -> argparse.ArgumentParser:
         help="safetensors: a file, or a folder with one or with an index of several (random "
         "without). Numbers that BF16 cannot hold are rounded to it",
     )
-    command.add_argument("--seed", type=at_least(0), default=1, help="of random weights (1)")
+    command.add_argument("--seed", type=at_least(0), default=1, help="seed of random weights (1)")
     command.add_argument(
         "--experts",
         type=at_least(0),
         metavar="N",
-        help="of the tiny model (0: dense); a config says its own",
+        help="experts of the tiny model (0: dense); a config has its own",
     )
     command.add_argument(
         "--prompt",
         action="append",
         type=token_numbers,
         metavar="TOKENS",
-        help="token numbers (1,2,3); given 2, 4 or 8 times, sequences are decoded side by side",
+        help="token numbers (1,2,3); give it 2, 4 or 8 times for a batch of sequences",
     )
     command.add_argument(
-        "--tokens", type=at_least(1), default=32, metavar="N", help="to decode (32)"
+        "--tokens", type=at_least(1), default=32, metavar="N", help="tokens to decode (32)"
     )
     command.add_argument(
-        "--positions", type=at_least(1), default=64, metavar="N", help="that the cache has (64)"
+        "--positions", type=at_least(1), default=64, metavar="N", help="positions of the cache (64)"
     )
     command.add_argument(
         "--stop",
         type=stop_numbers,
         metavar="TOKENS",
-        help="ends at any of these tokens, or at none (the config's eos_token_id)",
+        help="stop at any of these tokens, or at none (the config's eos_token_id)",
     )
     command.add_argument(
         "--workers",
         type=at_least(1, WORKERS_MAX),
         metavar="N",
-        help="blocks a rank; more of them for a longer cache (host: 4, or a KV head and sequence "
-        "each; cuda: as many as there is room for)",
+        help="blocks per rank; use more for a longer cache (host: 4, or one per KV head and "
+        "sequence; cuda: as many as fit)",
     )
     command.add_argument(
         "--schedulers",
         type=at_least(0, SCHEDULERS_MAX),
         default=0,
         metavar="N",
-        help="give tasks out as they run (0: no)",
+        help="blocks that assign tasks at run time (0: assign when compiling)",
     )
     command.add_argument(
         "--counters",
         action="store_true",
-        help="stages wait for counters, and ranks copy their sums and add them up",
+        help="stages wait for counters, and ranks exchange and add their sums",
     )
     command.add_argument("--trace", type=Path, metavar="FILE", help="for ui.perfetto.dev")
     command.add_argument("--no-check", action="store_true", help="do not compare with NumPy")
@@ -86,7 +88,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def at_least(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:
-    """Of an option: a whole number, no smaller and no larger."""
+    """Returns the parser of an option that is a whole number from `smallest` to `largest`."""
 
     def number(text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Compares the tokens of a graph with what the reference finds."""
+"""Compares a graph's tokens with the reference's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from .reference import Reference
 
 TOLERANCE = 0.05
-"""By how many standard deviations of a step's logits the graph's token may lie below the best one:
-graphs keep keys, values and inner elements in BF16."""
+"""Allowed distance of a graph's token below the best logit, in standard deviations of the step's
+logits: graphs keep keys, values and inner elements in BF16."""
 
 
 @dataclass
 class Verdict:
-    """About one sequence or several."""
+    """The result of the comparison, of one sequence or several."""
 
     wrong: list[str] = field(default_factory=list)
     ties: list[str] = field(default_factory=list)
@@ -36,12 +36,12 @@ def check(
     stops: Collection[int],
     count: int,
 ) -> Verdict:
-    """Feeds the reference the tokens of each sequence, and asks of each what it would choose.
+    """Feeds each sequence's tokens to the reference, and compares with the tokens it would choose.
 
     Args:
         found: the tokens of each sequence, its prompt included.
         stops: tokens that end a sequence.
-        count: tokens of a whole sequence, unless one of `stops` ends it.
+        count: tokens of a complete sequence, unless one of `stops` ends it.
     """
     verdict = Verdict()
     for sequence, (prompt, tokens) in enumerate(zip(prompts, found, strict=True)):

@@ -1,4 +1,4 @@
-"""The shape of a model, as Hugging Face's config.json tells it."""
+"""The shape of a model, read from Hugging Face's config.json."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .values import ConfigError, checked, checked_list
 
 EXPERTS_PER_TOKEN_MAX, GROUP_MAX, COLUMNS_MAX, STOP_TOKENS_MAX = 8, 16, 8192, 8
 LAYERS_MAX = 4096
-"""What tasks, and their graphs, do at most."""
+"""Limits of the tasks and their graphs."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
 class Config:
-    """Names are those of config.json, where there is one."""
+    """The shape of a model. Fields have config.json's names if it has them."""
 
     vocab_size: int = 256
     hidden_size: int = 64
@@ -37,22 +37,22 @@ class Config:
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
     num_local_experts: int = 0
-    """0: a dense feed-forward."""
+    """Number of experts; 0: a dense feed-forward."""
     num_experts_per_tok: int = 2
     moe_intermediate_size: int = 0
-    """Inner elements of an expert."""
+    """Inner elements per expert."""
     norm_topk_prob: bool = True
-    """Whether the weights of a token's experts add up to 1."""
+    """Whether the weights of a token's experts are normalised to sum 1."""
     dense_layers: frozenset[int] = frozenset()
-    """Layers without experts, of a model that has experts."""
+    """Indices of layers without experts in a model with experts."""
     windows: tuple[int | None, ...] = ()
-    """By layer, how many of the latest positions a token attends to; None, or beyond: all."""
+    """[layers] latest positions that a token attends to; all if None, or for missing layers."""
     model_type: str = "llama"
     tie_word_embeddings: bool = False
     eos_token_id: tuple[int, ...] = ()
     max_position_embeddings: int | None = None
     page_tokens: int = 8
-    """Positions of a page of the KV cache."""
+    """Positions per page of the KV cache."""
     positions_max: int = 64
 
     @property
@@ -61,7 +61,7 @@ class Config:
 
     @property
     def group(self) -> int:
-        """Query heads of a KV head."""
+        """Query heads per KV head."""
         return self.num_attention_heads // self.num_key_value_heads
 
     def window(self, layer: int) -> int | None:
@@ -71,8 +71,7 @@ class Config:
         return self.num_local_experts > 0 and layer not in self.dense_layers
 
     def rope_frequencies(self) -> np.ndarray:
-        """[head_dim / 2] float32: by which angle each pair of elements turns from one position to
-        the next."""
+        """Returns [head_dim / 2] float32: the angle per position of each pair of elements."""
         half = self.head_dim // 2
         steps = np.arange(half, dtype=np.float32) / np.float32(half)
         plain = np.float32(self.rope_theta) ** -steps
@@ -85,7 +84,7 @@ class Config:
         return (kept + (1 - kept) / np.float32(scaling.factor)) * plain
 
     def check(self, ranks: int) -> None:
-        """Raises ConfigError naming what the tasks cannot do."""
+        """Raises ConfigError if the tasks do not support this shape."""
         counts = (*("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
                   *("num_key_value_heads", "head_dim", "intermediate_size", "num_experts_per_tok"),
                   *("page_tokens", "positions_max"))  # fmt: skip
@@ -129,7 +128,7 @@ class Config:
         _require(rules)
 
     def check_tiles(self, ranks: int) -> None:
-        """Raises ConfigError naming what the graph of tiles cannot do beyond `check`."""
+        """Raises ConfigError if the graph of tiles does not support this shape; see `check`."""
         attended = self.num_attention_heads * self.head_dim // ranks
         inner = self.intermediate_size // ranks
         is_dense = not all(self.has_experts(layer) for layer in range(self.num_hidden_layers))
@@ -147,7 +146,7 @@ class Config:
 
 
 def _require(rules: dict[str, bool]) -> None:
-    """Raises the first rule that is not kept."""
+    """Raises ConfigError with the first broken rule."""
     for rule, kept in rules.items():
         if not kept:
             raise ConfigError(rule)
@@ -160,7 +159,7 @@ SIZES = (
 
 
 def toy(experts: int = 0) -> dict[str, Any]:
-    """What a config.json would say of a model for which there is none."""
+    """Returns the contents of a config.json for the tiny model."""
     plain = Config()
     names = (*SIZES, "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta")
     said = {name: getattr(plain, name) for name in names} | {"eos_token_id": None}
@@ -171,10 +170,10 @@ def toy(experts: int = 0) -> dict[str, Any]:
 
 
 def said_in(path: Path) -> dict[str, Any]:
-    """The object that a config.json holds.
+    """Returns the object in a config.json.
 
     Raises:
-        ConfigError: it holds none.
+        ConfigError: the file is not JSON, or holds no object.
     """
     try:
         said = json.loads(path.read_text())
@@ -186,13 +185,14 @@ def said_in(path: Path) -> dict[str, Any]:
 
 
 def config_of(said: Mapping[str, Any], where: str, **others: Any) -> Config:
-    """The shape that it says; `others` are fields that it does not.
+    """Returns the shape that a config describes.
 
     Args:
-        where: what errors begin with.
+        where: prefix of errors.
+        others: fields that a config does not have.
 
     Raises:
-        ConfigError: it says too little, or what the tasks cannot do.
+        ConfigError: it lacks keys, or the tasks do not support it.
     """
     try:
         return _config_of(said, **others)
@@ -255,7 +255,7 @@ def _or(said: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _or_if_missing(said: Mapping[str, Any], name: str, if_null: int, if_missing: int) -> int:
-    """Hugging Face tells a key that is null from one that is not there."""
+    """Returns a value, with different defaults for null and for a missing key, as Hugging Face."""
     if name not in said:
         return if_missing
     return if_null if said[name] is None else checked(name, said[name], int)
@@ -278,7 +278,7 @@ def _eos(said: Mapping[str, Any], family: Family, vocabulary: int) -> tuple[int,
 
 
 def _windows(said: Mapping[str, Any], family: Family, layers: int) -> tuple[int | None, ...]:
-    """By layer."""
+    """Returns the window of each layer."""
     window = _or(said, "sliding_window", int, None) if "sliding_window" in said else family.window
     if window is not None and window < 1:
         raise ConfigError(f"sliding_window must be at least 1, not {window}")
@@ -299,7 +299,7 @@ def _windows(said: Mapping[str, Any], family: Family, layers: int) -> tuple[int 
 def _slides_by_types(
     said: Mapping[str, Any], family: Family, window: int | None, slides: list[bool]
 ) -> list[bool]:
-    """Which layers have a window by `layer_types`; `slides`: which have one without it."""
+    """Returns which layers have a window by `layer_types`; `slides` is the default without it."""
     types = checked_list("layer_types", said["layer_types"], str)
     others = sorted(set(types) - {FULL, SLIDING})
     if others or len(types) != len(slides):
@@ -318,7 +318,7 @@ def _slides_by_types(
 def _experts(
     said: Mapping[str, Any], family: Family, layers: int, intermediate: int
 ) -> dict[str, Any]:
-    """The fields of Config about experts."""
+    """Returns the fields of Config that concern experts."""
     if family.experts_at is None:
         return {}
     counts = {

@@ -1,4 +1,4 @@
-"""The decode: on its ranks, and what NumPy says of it."""
+"""Decodes on all ranks, and compares with NumPy."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ STATUS = ("goes on", "stopped", "cache full", "not a number")
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one rank found."""
+    """Results of one rank."""
 
     tokens: list[list[int]]
-    """By sequence, its prompt included."""
+    """Tokens of each sequence, its prompt included."""
     status: list[str]
     seconds: float
     summary: str
     is_short: bool
-    """Whether the cache was full before all tokens had come."""
+    """Whether the cache was full before all tokens were decoded."""
 
 
 def weights_of(job: Job, *, tells: bool) -> Weights:
-    """As each rank reads them; `tells` what BF16 cannot hold of them."""
+    """Reads the weights; with `tells`, prints what BF16 cannot represent exactly."""
     if job.weights is None:
         return read_weights(Drawn(random_tensors(job.config, job.seed)), job.config)
     tensors = Tensors(job.weights)
@@ -52,14 +52,14 @@ def weights_of(job: Job, *, tells: bool) -> Weights:
 
 
 def reference_of(job: Job) -> Reference:
-    """With tensors of its own reading."""
+    """Makes the reference, which reads the tensors itself."""
     if job.weights is None:
         return Reference(job.said, random_tensors(job.config, job.seed).get)
     return Reference(job.said, stored(first_file(job.weights)))
 
 
 def until(tokens: list[int], begin: int, stops: list[int]) -> list[int]:
-    """Up to the first stop token from `begin` on: a sequence that has ended gets no more."""
+    """Returns the tokens up to the first stop token at or after `begin`."""
     for at in range(begin, len(tokens)):
         if tokens[at] in stops:
             return tokens[: at + 1]
@@ -67,7 +67,7 @@ def until(tokens: list[int], begin: int, stops: list[int]) -> list[int]:
 
 
 def run_steps(kernel: Megakernel, steps: int, progress: Progress | None) -> int:
-    """Runs so many steps, or until the loop ends; returns how many."""
+    """Runs up to `steps` steps, fewer if the loop ends; returns how many ran."""
     kernel.start()
     kernel.feed(steps)
     done = 0
@@ -84,7 +84,7 @@ def run_steps(kernel: Megakernel, steps: int, progress: Progress | None) -> int:
 
 
 def decode(world: tokenyard.World, job: Job) -> Decoded:
-    """One rank's part."""
+    """Decodes on one rank."""
     steps = job.steps
     weights = weights_of(job, tells=world.rank == 0)
     records = 1 << 14 if job.trace else 0

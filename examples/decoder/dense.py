@@ -1,4 +1,4 @@
-"""A dense model, on one rank or shared by several, through the graph whose stages hand on words."""
+"""A dense model in the graph of `DenseDecoder`, on one rank or shared by several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .weights import Layer, Weights
 
 
 def shape_of(config: Config) -> DecoderShape:
-    """What the graph must know of a model."""
+    """Returns the shape of a model for the graph."""
     return DecoderShape(
         vocabulary=config.vocab_size,
         hidden=config.hidden_size,
@@ -94,7 +94,7 @@ class DenseGraph:
         self.logits = Place(self.decoder.logits)
 
     def _part(self, array: np.ndarray, axis: int = 0) -> np.ndarray:
-        """This rank's."""
+        """Returns this rank's part of an array."""
         return np.ascontiguousarray(np.split(array, self.ranks, axis)[self.rank])
 
     def _tiled(self, array: np.ndarray) -> Piece:
@@ -125,7 +125,7 @@ class DenseGraph:
 
 
 def biases_of(config: Config, layer: Layer) -> np.ndarray | None:
-    """[KV heads, its query heads and K and V times dim] of Q, K and V, if the layer has some."""
+    """Returns biases [KV heads, (query heads per KV head + K and V) * dim], or None."""
     if layer.q_bias is None or layer.k_bias is None or layer.v_bias is None:
         return None
     heads = config.num_key_value_heads

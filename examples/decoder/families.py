@@ -1,4 +1,4 @@
-"""The model types that the tasks can do, and how each reads what its config leaves out."""
+"""The supported model types, and the defaults of keys that their configs omit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Windows(Enum):
-    """Which layers attend to a window."""
+    """The rule by which layers have a window."""
 
     NONE = "none"
     ALL = "all, if the config says sliding_window"
@@ -17,27 +17,27 @@ class Windows(Enum):
 
 @dataclass(frozen=True)
 class Family:
-    """A model type. Defaults are those of Hugging Face's class for its config."""
+    """A model type, with the defaults of Hugging Face's class for its config."""
 
     architecture: str
-    """The class of its language model."""
+    """Name of Hugging Face's class of its language model."""
     reads: frozenset[str]
-    """Keys beyond those that every family has."""
+    """Keys beyond those of every family."""
     kv_heads: int | None = None
-    """None: as many as query heads."""
+    """Default number of KV heads; None: as many as query heads."""
     head_dim: int | None = None
-    """None: the hidden size over the query heads."""
+    """Default head dimension; None: hidden size / query heads."""
     epsilon: float = 1e-6
     theta: float = 10000.0
     eos: tuple[int, ...] = ()
     windows: Windows = Windows.NONE
     window: int | None = None
     has_biases: bool = False
-    """Of the projections to Q, K and V."""
+    """Whether the projections to Q, K and V have biases."""
     has_norms: bool = False
-    """Of each head of Q and K."""
+    """Whether each head of Q and K is normalised."""
     experts_at: str | None = None
-    """The module of a layer that has the experts, where the family has them."""
+    """Name of the module with a layer's experts; None for dense families."""
 
 
 WINDOW_KEYS = frozenset({"use_sliding_window", "sliding_window", "max_window_layers"})

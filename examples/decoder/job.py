@@ -1,4 +1,4 @@
-"""What the ranks are asked to do, from the command line and the files that it names."""
+"""The job of the ranks, from the command line and the files that it names."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .weights import check_tensors
 
 @dataclass(frozen=True)
 class Job:
-    """What all ranks are told."""
+    """The arguments of all ranks."""
 
     said: dict[str, Any]
-    """By the config.json."""
+    """Contents of the config.json."""
     config: Config
     weights: Path | None
     seed: int
@@ -39,20 +39,21 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Until the longest prompt has got its tokens."""
+        """Steps until the longest prompt has all its tokens."""
         return max(len(prompt) for prompt in self.prompts) + self.count - 1
 
     @property
     def positions_needed(self) -> int:
-        """In the cache, unless a stop token comes before."""
+        """Positions of the cache that the job needs, unless a stop token comes earlier."""
         page = self.config.page_tokens
         return -(-self.steps // page) * page
 
     def hands_on_words(self, ranks: int) -> bool:
-        """Whether the graph of `DenseDecoder` can do it: a dense model, static places.
+        """Returns whether `DenseDecoder` supports the job: a dense model, assigned when compiled.
 
         Raises:
-            tokenyard.InvalidArgument: it cannot, and no other graph has several sequences.
+            tokenyard.InvalidArgument: it does not, and the job has several sequences, which no
+                other graph supports.
         """
         if self.counters or self.config.num_local_experts or self.schedulers:
             return False
@@ -68,7 +69,7 @@ class Job:
 
 
 def job_of(chosen: argparse.Namespace) -> Job:
-    """What was asked. Raises Refused where that cannot be, before any rank is started."""
+    """Returns the job of a command line. Raises Refused, before any rank starts, if it is wrong."""
     try:
         said, config = _config(chosen)
         prompts = chosen.prompt or [[1, 2, 3]]
@@ -99,7 +100,7 @@ def job_of(chosen: argparse.Namespace) -> Job:
 
 
 def _config(chosen: argparse.Namespace) -> tuple[dict[str, Any], Config]:
-    """What the config says, and what that means."""
+    """Returns the contents of the config and the shape it describes."""
     path = chosen.config
     if path is None and chosen.weights is not None:
         first = first_file(chosen.weights)
@@ -111,14 +112,14 @@ def _config(chosen: argparse.Namespace) -> tuple[dict[str, Any], Config]:
     if path is None:
         said, where = toy(chosen.experts or 0), "the tiny model"
     elif chosen.experts is not None:
-        raise Refused("--experts goes without a config, which says its own")
+        raise Refused("--experts is for the tiny model; a config has its own number")
     else:
         said, where = said_in(path), str(path)
     return said, config_of(said, where, positions_max=chosen.positions)
 
 
 def _check(chosen: argparse.Namespace, config: Config, prompts: list[list[int]]) -> None:
-    """Raises Refused saying what cannot be."""
+    """Raises Refused for options that cannot work together."""
     config.check(chosen.ranks)
     if chosen.weights is not None:
         first_file(chosen.weights).open("rb").close()
@@ -142,7 +143,7 @@ def _check(chosen: argparse.Namespace, config: Config, prompts: list[list[int]])
     if len(prompts) not in (1, 2, 4, 8):
         raise Refused("--prompt is given 1, 2, 4 or 8 times")
     if len(prompts) > 1 and not _is_dense_and_static(chosen, config):
-        raise Refused("several sequences go with a dense model of static places")
+        raise Refused("several sequences need a dense model, without --schedulers or --counters")
     program.require_memory(
         bytes_needed(config, chosen.ranks, len(prompts)),
         f"--ranks {chosen.ranks}, --positions {config.positions_max} and the sizes of the model",
@@ -154,8 +155,11 @@ def _check(chosen: argparse.Namespace, config: Config, prompts: list[list[int]])
 
 
 def bytes_needed(config: Config, ranks: int, sequences: int) -> int:
-    """At least: each rank holds the weights once while it takes its part, and all ranks together
-    hold the parts and the caches."""
+    """Returns a lower bound of the memory that a job takes.
+
+    Each rank holds all weights while it takes its part, and all ranks together hold the parts and
+    the caches.
+    """
     hidden, layers = config.hidden_size, config.num_hidden_layers
     heads = config.num_attention_heads + config.num_key_value_heads
     experts = config.num_local_experts

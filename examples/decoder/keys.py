@@ -1,6 +1,6 @@
-"""What a config.json may say beside the shape of a model, and what it may not.
+"""Keys of a config.json beyond the shape of a model: ignored ones, and unsupported values.
 
-A key that this file does not list is refused: it may change the numbers.
+A key that is not listed here is rejected, since it may change the results.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ READ = frozenset(
         *("max_position_embeddings", "eos_token_id", "tie_word_embeddings"),
     }
 )
-"""Keys that every family has, and that config.py reads."""
+"""Keys of every family that config.py reads."""
 
 HARMLESS = frozenset(
     {
-        # Who wrote the file, with what, and how it is to be loaded.
+        # Origin of the file, and how to load it.
         *("_name_or_path", "_commit_hash", "transformers_version", "transformers.js_config"),
         *("torch_dtype", "dtype", "use_bfloat16", "torchscript", "unsloth_fixed"),
         *("is_llama_config", "max_sequence_length", "unsloth_version"),
@@ -31,7 +31,7 @@ HARMLESS = frozenset(
         # Training.
         *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "initializer_range"),
         *("router_aux_loss_coef", "router_jitter_noise", "output_router_logits"),
-        # What a call returns, and how it works it out.
+        # Results of a call, and how they are computed.
         *("use_cache", "output_attentions", "output_hidden_states", "output_scores"),
         *("return_dict", "use_return_dict", "return_dict_in_generate", "pretraining_tp"),
         *("chunk_size_feed_forward", "tf_legacy_loss"),
@@ -45,7 +45,7 @@ HARMLESS = frozenset(
         *("length_penalty", "early_stopping", "num_return_sequences", "remove_invalid_values"),
     }
 )
-"""Keys that change no number of a greedy decode, whatever they say."""
+"""Keys that do not affect greedy decoding, whatever their value."""
 
 NOTHING = ()
 CHANGES: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -123,12 +123,14 @@ CHANGES: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "forced_bos_token_id": (NOTHING, "tokens that must come"),
     "forced_eos_token_id": (NOTHING, "tokens that must come"),
 }
-"""By key: the values that change nothing, and what any other value means."""
+"""By key: values without effect, and the meaning of any other value."""
 
 
 def complaints(said: Mapping[str, Any], family: Family | None) -> Iterator[str]:
-    """What else the config says that the tasks cannot do, or may not be able to. Of a family that
-    they do not know, only keys of which the meaning is known are named."""
+    """Yields what the config contains that the tasks do not, or perhaps not, support.
+
+    For an unknown family, names only keys with a known meaning.
+    """
     reads = READ | (family.reads if family is not None else frozenset())
     for key, value in said.items():
         if key in reads or key in HARMLESS or value is None:

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: their names, as Hugging Face's models have them, and shapes."""
+"""The tensors of a checkpoint: their names in Hugging Face's models, and their shapes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-"""Tensors that old checkpoints hold and that follow from their config."""
+"""Tensors of old checkpoints that follow from the config."""
 
 
 def layer_at(index: int) -> str:
-    """How the names of a layer's tensors begin."""
+    """Returns the prefix of the names of a layer's tensors."""
     return f"model.layers.{index}."
 
 
 def expert_names(config: Config, layer: int) -> list[dict[str, str]]:
-    """Of each expert of a layer, its gate, up and down projection: of one where it is dense."""
+    """Returns names of gate, up and down projection per expert; one entry if the layer is dense."""
     at = layer_at(layer)
     if not config.has_experts(layer):
         return [{name: f"{at}mlp.{name}_proj.weight" for name in ("gate", "up", "down")}]
@@ -39,8 +39,7 @@ def router_name(config: Config, layer: int) -> str:
 
 
 def layout(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor that a model of this config has; its head, too, though it may be
-    the embedding."""
+    """Returns the shape of each tensor of a model, the head included even if it is tied."""
     hidden, vocabulary = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (vocabulary, hidden)}
     for index in range(config.num_hidden_layers):

@@ -1,10 +1,11 @@
-"""A decode step as a graph: from a token to the next, on one rank or several (tensor parallel).
+"""A decode step as a task graph, on one rank or several (tensor parallel).
 
     embed -> per layer: qkv -> attention -> out [-> copies -> sums] ->
              gate/up -> down [-> copies -> sums]                    -> logits -> best -> next token
 
-A rank holds a part of the heads, of the feed-forward's inner rows and of the vocabulary. Partial
-sums go to every rank, which adds them in the order of the ranks, so that all have the same bits.
+A rank holds a part of the heads, of the feed-forward's inner rows and of the vocabulary. Every rank
+receives the others' partial sums and adds them in the order of the ranks, so that all have the same
+bits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STOP_TOKENS_MAX = 8
 
 
 class DecodeGraph(TiledGraph):
-    """One rank's."""
+    """One rank's graph of a decode step."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class DecodeGraph(TiledGraph):
         self._next_token(weights, ready, prompt, stops)
 
     def _make_words(self, prompt: list[int]) -> None:
-        """What is left from one iteration to the next."""
+        """Makes the state that is kept between iterations."""
 
         def words(name: str, values: list[int]) -> Tensor:
             return self._given(name, np.array(values, np.uint32))
@@ -307,11 +308,11 @@ class DecodeGraph(TiledGraph):
         y: Tensor,
         product: Callable[[Tensor, Tensor | None], Event],
     ) -> Event:
-        """y = residual + the sum over ranks of their products."""
+        """Adds tasks for y = residual + the sum of all ranks' products."""
         if self.ranks == 1:
             return product(y, residual)
         hidden = self.config.hidden_size
-        # Of this sum alone: no later one may write it while a copy to another rank still reads.
+        # A buffer per sum: a later sum must not write it while a copy to another rank still reads.
         partial = self._scratch(f"{name} partial sums", hidden)
         mine = product(partial, None)
         parts, arrived = self._to_every_rank(name, partial, hidden, mine)

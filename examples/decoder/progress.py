@@ -1,4 +1,4 @@
-"""How far a decode is, and how fast, while it runs."""
+"""Shows the progress and speed of a running decode."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import sys
 import time
 
 ON_A_TERMINAL_S, ELSEWHERE_S = 0.1, 2.0
-"""Between one look and the next."""
+"""Seconds between updates."""
 
 
 def can_change_lines() -> bool:
-    """Whether standard error is a terminal that takes back what it has shown."""
+    """Returns whether standard error is a terminal that can erase a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def fresh_line() -> str:
-    """Before what is printed while the progress may stand in its line."""
+    """Returns the text that erases a line of progress before other output."""
     return "\r\033[K" if can_change_lines() else ""
 
 
 class Progress:
-    """A line on stderr: on a terminal one that changes, elsewhere another one now and then."""
+    """Progress on stderr: one changing line on a terminal, elsewhere a new line now and then."""
 
     def __init__(self, steps: int, sequences: int) -> None:
         self._steps, self._sequences = steps, sequences
@@ -29,7 +29,7 @@ class Progress:
         self._changes = can_change_lines()
 
     def show(self, done: int) -> None:
-        """So many steps have ended."""
+        """Shows that `done` steps have ended."""
         now = time.perf_counter()
         if now - self._shown < (ON_A_TERMINAL_S if self._changes else ELSEWHERE_S):
             return
@@ -39,5 +39,5 @@ class Progress:
         print(fresh_line() + text, end="" if self._changes else "\n", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """What is printed next has the line to itself."""
+        """Erases the line of progress."""
         print(fresh_line(), end="", file=sys.stderr, flush=True)

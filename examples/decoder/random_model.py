@@ -10,8 +10,10 @@ from .tensors import BF16
 
 
 def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
-    """Tensors by name, such that activations neither vanish nor explode, and tokens vary. A head
-    that is tied is left out."""
+    """Draws tensors by name, without a tied head.
+
+    Activations neither vanish nor explode, and tokens vary.
+    """
     random = np.random.default_rng(seed)
     shapes = layout(config)
     if config.tie_word_embeddings:

@@ -1,13 +1,13 @@
-"""The models themselves, in NumPy and float64: what the tokens of every graph are compared with.
+"""Reference models in NumPy and float64, with which the tokens of every graph are compared.
 
-Nothing here is shared with the code that builds graphs. It reads a config.json and safetensors
-files in its own way, and works out all positions of a sequence at once, with no cache.
+Shares nothing with the code that builds graphs: it reads config.json and safetensors files by
+itself, and computes all positions of a sequence at once, without a cache.
 
     x      = embedding[token]
     x     += attention(norm(x));  x += feed_forward(norm(x))        of each layer
     logits = head . norm(x)
 
-Weights are rounded to BF16, as those of the graphs are; nothing else is rounded.
+Weights are rounded to BF16, like those of the graphs; nothing else is rounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 Find = Callable[[str], np.ndarray | None]
-"""A tensor by its name, if there is one."""
+"""Returns a tensor by name; None if there is none."""
 
 ROWS_AT_A_TIME = 8192
 """Of a matrix, in float64."""
@@ -33,8 +33,8 @@ class Reference:
     """A model as Hugging Face defines its `model_type`.
 
     Args:
-        said: what its config.json holds.
-        find: its tensors.
+        said: contents of its config.json.
+        find: finds its tensors.
     """
 
     def __init__(self, said: Mapping[str, Any], find: Find) -> None:
@@ -53,7 +53,7 @@ class Reference:
         self.angles = self._angles()
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """[tokens, vocabulary] after each of them."""
+        """Returns the logits [tokens, vocabulary] after each token."""
         table = self._weight("model.embed_tokens.weight")
         x = _double(table[np.array(tokens)])
         for layer in range(self.layers):
@@ -71,13 +71,13 @@ class Reference:
     # Reading the config.
 
     def stop_tokens(self) -> list[int]:
-        """Tokens that end an answer."""
+        """Returns the tokens that end an answer."""
         unsaid = 2 if self.type in ("llama", "mistral", "mixtral") else None
         eos = self.said.get("eos_token_id", unsaid)
         return [] if eos is None else list(eos) if isinstance(eos, list) else [eos]
 
     def _angles(self) -> np.ndarray:
-        """[dim / 2] by which pairs of elements turn from one position to the next."""
+        """Returns [dim / 2] the angle per position of each pair of elements."""
         rope = self.said.get("rope_parameters") or self.said.get("rope_scaling") or {}
         rope = rope.get("full_attention", rope)
         unsaid = 1e6 if self.type == "mixtral" else 1e4
@@ -85,8 +85,8 @@ class Reference:
         angles = base ** (-2.0 * np.arange(self.dim // 2) / self.dim)
         if rope.get("rope_type", rope.get("type")) != "llama3":
             return angles
-        # Wavelengths longer than the training context over `low` are stretched by the factor,
-        # those shorter than it over `high` are kept, and between them it goes over smoothly.
+        # Wavelengths longer than the training context / `low` are stretched by the factor, those
+        # shorter than the context / `high` are unchanged; in between it is interpolated.
         trained = rope["original_max_position_embeddings"]
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         lengths = 2 * np.pi / angles
@@ -96,7 +96,7 @@ class Reference:
         return np.where(lengths < trained / high, angles, stretched)
 
     def _window(self, layer: int) -> int | None:
-        """Positions that a token of the layer sees, its own included; None: all."""
+        """Returns the positions that a token attends to, its own included; None for all."""
         said = self.said
         size = said.get("sliding_window", None if self.type == "mixtral" else 4096)
         if self.type == "llama":
@@ -140,7 +140,7 @@ class Reference:
         return y.reshape(len(x), heads, self.dim)
 
     def _turned(self, x: np.ndarray) -> np.ndarray:
-        """Each head of each position as a vector of complex numbers that turn."""
+        """Rotates each head of each position, as a vector of complex numbers."""
         turns = np.exp(1j * np.arange(len(x))[:, None, None] * self.angles)
         half = self.dim // 2
         turned = (x[..., :half] + 1j * x[..., half:]) * turns
@@ -186,9 +186,9 @@ class Reference:
 
 
 def _double(weights: np.ndarray) -> np.ndarray:
-    """Rounded to BF16, in float64."""
+    """Returns weights rounded to BF16, as float64."""
     bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
-    # To the nearest, of two as near to the even one: half of what is cut off, less one if even.
+    # Round to nearest, ties to even.
     nearest = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
     return (nearest & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
 
@@ -207,10 +207,10 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 
 
 def stored(path: Path) -> Find:
-    """The tensors of safetensors files: of one, or of all in a folder.
+    """Finds tensors in a safetensors file, or in all files of a folder.
 
-    A file is the length of its header in 8 bytes; the header, which tells of each tensor its dtype,
-    its shape and where its bytes are; and the bytes.
+    A file consists of the length of its header in 8 bytes; the header, with dtype, shape and
+    position of each tensor; and the tensors' bytes.
     """
     folder = path.parent if path.name.endswith(".index.json") else path
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [path]

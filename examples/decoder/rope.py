@@ -1,4 +1,4 @@
-"""How heads rotate by position, as config.json says it in one of its forms."""
+"""The rotation of heads by position, from the forms that config.json has for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LLAMA_3 = (
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3 stretches what turns slowly, for contexts longer than it was trained with."""
+    """Llama 3's scaling of low frequencies, for contexts longer than in training."""
 
     factor: float
     low_freq_factor: float
@@ -29,15 +29,16 @@ class RopeScaling:
 def rotation(
     said: Mapping[str, Any], theta: float, layer_kinds: set[str]
 ) -> tuple[float, RopeScaling | None]:
-    """The base and the scaling, from `rope_parameters` (transformers 5) or from `rope_theta` and
-    `rope_scaling`.
+    """Returns base and scaling from `rope_parameters` (transformers 5) or the older keys.
+
+    The older keys are `rope_theta` and `rope_scaling`.
 
     Args:
-        theta: the base where the config says none.
-        layer_kinds: of the model's layers, as `layer_types` names them.
+        theta: the base if the config has none.
+        layer_kinds: kinds of the model's layers, named as in `layer_types`.
 
     Raises:
-        ConfigError: two of the forms contradict each other, or the tasks cannot do what they say.
+        ConfigError: two forms contradict each other, or the tasks do not support them.
     """
     name, parameters = _parameters(said, layer_kinds)
     stretch = _scaling(name, parameters)
@@ -58,7 +59,7 @@ def rotation(
 
 
 def _parameters(said: Mapping[str, Any], layer_kinds: set[str]) -> tuple[str, dict[str, Any]]:
-    """One dictionary, and its name for errors."""
+    """Returns the parameters as one dictionary, and its name for errors."""
     given = {key: said[key] for key in ("rope_scaling", "rope_parameters") if said.get(key)}
     for key, value in given.items():
         if not isinstance(value, dict):

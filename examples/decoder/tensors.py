@@ -1,4 +1,4 @@
-"""The tensors of a model by name: in one safetensors file, or in several that an index lists."""
+"""A model's tensors by name, from one safetensors file or from several that an index lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = "model.safetensors"
 
 BF16 = ml_dtypes.bfloat16
 DTYPES = ("BF16", "F16", "F32", "F64")
-"""Of tensors that mean what they say: those of fewer bits come with scales."""
+"""Supported dtypes; narrower ones come with scales."""
 
 
 class WeightsError(Refused):
@@ -25,15 +25,15 @@ class WeightsError(Refused):
 
 
 class Source(Protocol):
-    """Where tensors come from, each in BF16."""
+    """A source of tensors, each in BF16."""
 
     said_by: str
-    """What says which there are, for errors."""
+    """Name of the source of the list of tensors, for errors."""
 
     def __iter__(self) -> Iterator[str]: ...
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Raises WeightsError if the tensor cannot be read as it is."""
+        """Returns a tensor's shape; raises WeightsError if its dtype is not supported."""
         ...
 
     def get(self, name: str) -> np.ndarray: ...
@@ -58,10 +58,10 @@ class Drawn:
 
 
 def first_file(path: Path) -> Path:
-    """The file that says where tensors are: of a folder, its index, or the one file that has all.
+    """Returns the file that lists the tensors: of a folder, its index or its only file.
 
     Raises:
-        WeightsError: a folder that has neither.
+        WeightsError: the folder has neither.
     """
     if not path.is_dir():
         return path
@@ -72,21 +72,21 @@ def first_file(path: Path) -> Path:
 
 
 class Tensors:
-    """Open files, each tensor of which is read when it is asked for.
+    """Open safetensors files; each tensor is read on access.
 
     Args:
-        path: a safetensors file, an index (.json), or a folder that has one of the two.
+        path: a safetensors file, an index (.json), or a folder that contains one of the two.
 
     Raises:
-        WeightsError: what is no such file, an index of files that are missing or elsewhere, or a
-            file with a tensor that the index leaves out.
+        WeightsError: it is no such file, the index lists files that are missing or outside its
+            folder, or a file has a tensor that the index omits.
     """
 
     def __init__(self, path: Path) -> None:
         first = first_file(path)
         self.said_by = str(first)
         self.rounded: Counter[str] = Counter()
-        """By dtype, how many of the tensors read so far BF16 cannot hold exactly."""
+        """By dtype, the number of tensors read so far that BF16 cannot represent exactly."""
         if first.suffix == ".json":
             self._file_of = _files_listed(first)
             self._files = {file: _opened(file) for file in sorted(set(self._file_of.values()))}
@@ -103,7 +103,7 @@ class Tensors:
         return iter(self._file_of)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Raises WeightsError if the file lacks the tensor, or has it as quantised weights."""
+        """Returns a tensor's shape; raises WeightsError if it is missing or quantised."""
         file = self._file_of[name]
         if name not in self._files[file].keys():  # noqa: SIM118  It is no dictionary.
             raise WeightsError(f"{file} has no tensor {name}, which {self.said_by} says it has")
@@ -116,7 +116,7 @@ class Tensors:
         return tuple(about.get_shape())
 
     def get(self, name: str) -> np.ndarray:
-        """In BF16. Raises WeightsError if that cannot hold one of the numbers."""
+        """Returns a tensor in BF16. Raises WeightsError if a number is out of its range."""
         file = self._file_of[name]
         tensor = self._files[file].get_tensor(name)
         with np.errstate(over="ignore"):
@@ -130,7 +130,7 @@ class Tensors:
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
-    """Some names, and how many more there are."""
+    """Returns up to `most` names, and the number of others."""
     ordered = sorted(names)
     more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
     what = "the tensors" if len(ordered) > 1 else "the tensor"
@@ -138,7 +138,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 def _opened(file: Path) -> Any:
-    from safetensors import SafetensorError, safe_open  # Only who has weights needs it.
+    from safetensors import SafetensorError, safe_open  # Needed only with weights.
 
     try:
         return safe_open(file, framework="numpy")
@@ -147,7 +147,7 @@ def _opened(file: Path) -> Any:
 
 
 def _files_listed(index: Path) -> dict[str, Path]:
-    """By an index: the file of each tensor."""
+    """Returns the file of each tensor that an index lists."""
     try:
         said = json.loads(index.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -156,7 +156,7 @@ def _files_listed(index: Path) -> dict[str, Path]:
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise WeightsError(f"{index} has no weight_map from tensors to files")
     for name in sorted(set(names.values())):
-        # Links are followed, wherever they lead: caches of checkpoints are made of them.
+        # Links are followed wherever they lead: caches of checkpoints consist of them.
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise WeightsError(f"{index} names {name!r}, which is outside of its folder")
         if not (index.parent / name).is_file():

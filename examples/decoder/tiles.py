@@ -1,4 +1,4 @@
-"""A graph whose stages are tiles of rows, and the memory of everything in it."""
+"""A task graph whose stages are tiles of rows, and its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F32 = 4
 
 
 class TiledGraph:
-    """One rank's."""
+    """One rank's graph of tiles."""
 
     def __init__(self, world: World, *, tiles: int, epsilon: float) -> None:
         self.rank, self.ranks = world.rank, world.size
@@ -30,7 +30,7 @@ class TiledGraph:
         return self.graph.tensor(name, self.memory.local(words * F32), words * F32)
 
     def _tiles(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Rows in about as many parts as there are tiles: (first, count)."""
+        """Yields (first, count) of parts of rows, about as many as there are tiles."""
         step = max(1, -(-rows // self.tiles))
         for first in range(0, rows, step):
             yield first, min(step, rows - first)
@@ -46,7 +46,7 @@ class TiledGraph:
         norm: Tensor | None = None,
         residual: Tensor | None = None,
     ) -> Event:
-        """y = residual + weights . norm(x), in tiles of rows."""
+        """Adds tasks for y = residual + weights . norm(x), in tiles of rows."""
         done = self.graph.event(name)
         rows, columns = weights.shape
         matrix = self._given(f"{name} weights", weights)
@@ -77,7 +77,7 @@ class TiledGraph:
     def _to_every_rank(
         self, name: str, own: Tensor, words: int, ready: Event
     ) -> tuple[Tensor, Event]:
-        """What all ranks have of this kind, in the order of the ranks, and when it has come."""
+        """Copies a tensor to every rank; returns all ranks' copies, and the event of arrival."""
         pieces = self.memory.shared(self.ranks * words * F32)
         parts = self.graph.tensor(f"{name} parts", pieces[self.rank], self.ranks * words * F32)
         arrived = self.graph.event(f"{name} arrived")
@@ -98,5 +98,5 @@ class TiledGraph:
 
 
 def slice_of(tensor: Tensor, first: int, count: int) -> Region:
-    """Words of a tensor."""
+    """Returns the region of some words of a tensor."""
     return tensor.part(first * F32, (first + count) * F32)

@@ -1,4 +1,4 @@
-"""Values of a config.json, by their kind."""
+"""Checks of the types of a config.json's values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LARGEST = 1e38
 
 
 class ConfigError(Refused):
-    """A config of a model that the tasks cannot do. The sentence names the key."""
+    """The config of a model that the tasks do not support. The message names the key."""
 
 
 def checked(name: str, value: Any, kind: type) -> Any:
-    """Returns the value, which is of this kind.
+    """Returns a value of type `kind`.
 
     Raises:
-        ConfigError: it is of another kind, or a number that is not finite or does not fit 32 bits.
+        ConfigError: it is of another type, or a number that is not finite or exceeds 32 bits.
     """
     kinds = (int, float) if kind is float else (kind,)
     if type(value) not in kinds:
@@ -31,10 +31,10 @@ def checked(name: str, value: Any, kind: type) -> Any:
 
 
 def checked_list(name: str, value: Any, kind: type) -> list[Any]:
-    """Returns the list, whose elements are of this kind.
+    """Returns a list with elements of type `kind`.
 
     Raises:
-        ConfigError: it is no list, or one of its elements is of another kind.
+        ConfigError: it is no list, or an element is of another type.
     """
     if not isinstance(value, list):
         raise ConfigError(f"{name} must be a list, not {value!r}")

@@ -1,4 +1,4 @@
-"""A model's weights, as the graphs take them."""
+"""A model's weights in the form that the graphs take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tensors import Source, WeightsError, listed
 
 @dataclass
 class Layer:
-    """All BF16."""
+    """The weights of a layer, all BF16."""
 
     attention_norm: np.ndarray  # [hidden]
     q: np.ndarray  # [heads, dim, hidden]
@@ -33,7 +33,7 @@ class Layer:
     out: np.ndarray  # [hidden, heads, dim]
     mlp_norm: np.ndarray  # [hidden]
     router: np.ndarray | None  # [experts, hidden]
-    gate: np.ndarray  # [experts, intermediate, hidden]; one expert where the layer is dense
+    gate: np.ndarray  # [experts, intermediate, hidden]; one expert if the layer is dense
     up: np.ndarray  # [experts, intermediate, hidden]
     down: np.ndarray  # [experts, hidden, intermediate]
     q_bias: np.ndarray | None = None  # [heads, dim]; all three biases, or none
@@ -52,19 +52,20 @@ class Weights:
 
 
 def read_weights(source: Source, config: Config) -> Weights:
-    """From tensors with the names of the config's family, whose q and k rows rotate by halves as
-    Hugging Face's do.
+    """Reads weights from tensors with the names of the config's family.
+
+    Rows of q and k rotate by halves, as in Hugging Face's models.
 
     Raises:
-        WeightsError: a tensor is missing, or no task uses it, or it has another shape or dtype. The
-            head may be missing where the config ties it to the embedding.
+        WeightsError: a tensor is missing, unused, or of another shape or dtype. The head may be
+            missing if the config ties it to the embedding.
     """
     check_tensors(source, config)
     get = source.get
     embedding = get(EMBEDDING)
     head = get(HEAD) if HEAD in set(source) else embedding
-    # As transformers does since version 5: a head that is there and differs is used, whatever the
-    # config says, for the config must be wrong. (Version 4 threw it away.)
+    # Like transformers since version 5: a head that differs from the embedding is used, whatever
+    # the config says, which must be wrong then. (Version 4 dropped it.)
     if config.tie_word_embeddings and not np.array_equal(head, embedding):
         warnings.warn(
             f"{source.said_by}: {HEAD} is not {EMBEDDING}, though the config says "
@@ -76,10 +77,10 @@ def read_weights(source: Source, config: Config) -> Weights:
 
 
 def check_tensors(source: Source, config: Config) -> None:
-    """Looks at names, shapes and dtypes, and reads nothing.
+    """Checks names, shapes and dtypes, without reading tensors.
 
     Raises:
-        WeightsError: as `read_weights` does.
+        WeightsError: as `read_weights`.
     """
     shapes, found = layout(config), set(source)
     missing = shapes.keys() - found

@@ -1,1 +1,1 @@
-"""The parts of train_elastic.py: text, model, what a rank does, who watches over the ranks."""
+"""The parts of train_elastic.py: text, model, ranks, supervisor."""

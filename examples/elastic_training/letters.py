@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Letters:
-    """A text to learn."""
+    """A text to train on."""
 
     alphabet: str
     """Every letter of the text once."""
@@ -18,7 +18,7 @@ class Letters:
     """[length] int64 into `alphabet`."""
 
     def batch(self, step: int, rank: int, rows: int, context: int) -> tuple[np.ndarray, np.ndarray]:
-        """What a rank learns from in a step: whoever has this number, and whenever it asks.
+        """Returns a rank's batch of a step, which depends on these numbers alone.
 
         Returns:
             [rows, context] letters, and [rows] the letter that follows each.
@@ -30,7 +30,7 @@ class Letters:
 
 
 def read_letters(path: Path) -> Letters:
-    """Raises ValueError for a text that is too short to learn from."""
+    """Reads a text; raises ValueError if it is too short to train on."""
     text = " ".join(path.read_text(encoding="utf-8").split())
     if len(text) < 100:
         raise ValueError(f"{path} has only {len(text)} letters; 100 are needed")

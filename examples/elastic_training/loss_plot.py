@@ -1,4 +1,4 @@
-"""The picture of a training that ranks died in, beside one that nothing disturbed."""
+"""Plots the losses of a training with killed ranks beside those of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INK = "#22303c"
 
 
 def plot_losses(path: Path, calm: Run, struck: Run) -> None:
-    """The two curves, which lie on one another, and their difference at every step."""
+    """Plots both curves, which should coincide, and their difference at every step."""
     style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with plt.rc_context(style):
         figure, (above, below) = plt.subplots(

@@ -1,4 +1,4 @@
-"""A small network that guesses the next letter, with gradients by hand."""
+"""A small network that predicts the next letter, with hand-written gradients."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the network and of its training."""
+    """The shape of the network and of its training."""
 
     letters: int
     context: int = 12
     embedding: int = 16
     hidden: int = 128
     rows: int = 64
-    """A rank and step."""
+    """Rows per rank and step."""
     rate: float = 0.06
     momentum: float = 0.9
     seed: int = 1
 
 
 class Model:
-    """Embedding, one hidden layer, softmax. Its whole state is one vector, to be sent at once."""
+    """Embedding, one hidden layer, softmax. Its state is one array, so one message can send it."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -37,7 +37,7 @@ class Model:
         )
         count = sum(int(np.prod(size)) for size in sizes.values())
         self.state = np.zeros((2, count), np.float32)
-        """[2, parameters]: the parameters, and their momentum."""
+        """[2, parameters]: parameters and momentum."""
         self.gradient = np.zeros(count, np.float32)
         self._weights = _views(self.state[0], sizes)
         self._slopes = _views(self.gradient, sizes)
@@ -47,7 +47,7 @@ class Model:
                 view[:] = rng.standard_normal(view.shape) / np.sqrt(max(view.shape[0], 1))
 
     def learn(self, letters: np.ndarray, follows: np.ndarray) -> float:
-        """The mean loss of a batch; leaves its gradient in `gradient`."""
+        """Returns the mean loss of a batch; writes its gradient to `gradient`."""
         weights, slopes = self._weights, self._slopes
         rows = len(letters)
         embedded = weights["table"][letters].reshape(rows, -1)
@@ -71,7 +71,7 @@ class Model:
         return float(loss)
 
     def step(self) -> None:
-        """Follows `gradient`."""
+        """Updates the parameters by `gradient`."""
         parameters, momentum = self.state
         momentum *= np.float32(self.shape.momentum)
         momentum -= np.float32(self.shape.rate) * self.gradient

@@ -1,14 +1,14 @@
-"""What one rank does: learn, and when ranks are lost, wait for new ones and go on together.
+"""The program of one rank: trains, and when ranks are lost, waits for new ones and continues.
 
     survivors                             a new process
     a step's all_reduce is aborted
     recover: wait for replacements        join
-    tell one another their steps          says that it has none
-    whoever is furthest sends its state   takes it
-    the step again, all of them
+    exchange their steps                  announces that it has none
+    the furthest rank sends its state     receives it
+    all repeat the step
 
-An operation is done on every survivor or on none. So survivors are always at the same step, with
-the same state, and nothing that was learned is lost or learned twice.
+An operation is done on every survivor or on none. So survivors are always at the same step with the
+same state, and no step is lost or applied twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .letters import Letters
 from .model import Model, Shape
 
 NO_STEP = -1
-"""Of a newcomer, which has no state yet."""
+"""Step of a new process, which has no state yet."""
 
 
 def run_rank(
@@ -37,8 +37,10 @@ def run_rank(
     shape: Shape,
     steps: int,
 ) -> None:
-    """Sends (step, loss) home after each step, and None at the end. Ends with the supervisor, whose
-    process number it is told."""
+    """Trains; sends (step, loss) to the supervisor after each step, and None at the end.
+
+    The process ends with the supervisor, whose process id it is passed.
+    """
     end_with_parent(supervisor)
     begin = tokenyard.Collectives.join if join else tokenyard.Collectives.connect
     with begin(**job_options) as job:
@@ -54,7 +56,7 @@ def run_rank(
 
 
 class Trainer:
-    """A rank's model, kept equal to all others'."""
+    """A rank's model, kept equal to those of all other ranks."""
 
     def __init__(self, job: tokenyard.Collectives, letters: Letters, shape: Shape) -> None:
         self.step = 0
@@ -80,7 +82,7 @@ class Trainer:
         return float(loss[0])
 
     def share_state(self) -> None:
-        """Makes the job whole again, and all states equal; begins anew if more ranks are lost."""
+        """Recovers the job, then equalizes all states; starts over if more ranks are lost."""
         while True:
             try:
                 self._job.recover(wait_for_replacements=True)
@@ -94,7 +96,7 @@ class Trainer:
                 continue
 
     def until_all_are_done(self) -> None:
-        """A rank that is lost in the last step needs the others' state."""
+        """Waits for all ranks: a rank lost in the last step needs the others' state."""
         while True:
             try:
                 self._world.barrier().wait()

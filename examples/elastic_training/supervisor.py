@@ -1,4 +1,4 @@
-"""Who starts the ranks, kills some of them, and starts others in their place."""
+"""Starts the ranks, kills some of them, and starts replacements."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .model import Shape
 from .rank import run_rank
 
 SILENCE_S = 120.0
-"""If no rank has anything to say for so long, the run has failed."""
+"""Seconds without a message from any rank after which the run has failed."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Ranks to be killed as soon as one of them has finished a step."""
+    """Ranks to kill as soon as one of them has finished a step."""
 
     step: int
     ranks: tuple[int, ...]
@@ -33,17 +33,17 @@ class Kill:
 
 @dataclass
 class Run:
-    """What came of a training."""
+    """Results of a training."""
 
     losses: list[float] = field(default_factory=list)
-    """[steps], each the same on all ranks."""
+    """[steps] loss of each step, the same on all ranks."""
     kills: list[tuple[int, tuple[int, ...], float]] = field(default_factory=list)
-    """Step, ranks, and seconds until all ranks, the new ones too, had done another step."""
+    """Step, ranks, and seconds until all ranks, new ones included, had done another step."""
     seconds: float = 0.0
 
 
 class Supervisor:
-    """One training, from its first process to its last."""
+    """Runs one training and its processes."""
 
     def __init__(
         self, folder: Path, ranks: int, steps: int, letters: Letters, shape: Shape
@@ -85,12 +85,15 @@ class Supervisor:
             target=run_rank,
             args=(os.getpid(), theirs, {**self._job, "rank": rank}, join, *self._work),
         )
-        # Ctrl-C is for this process alone, which ends the others: they keep what is masked here.
-        resource_tracker.ensure_running()  # It would unmask it.
+        # Ctrl-C is for this process, which ends the others: they inherit the signal mask.
+        resource_tracker.ensure_running()  # Starting it later would unmask SIGINT.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
-            self._ranks[ours] = (rank, process)  # Before Ctrl-C ends this, or it lives on.
+            self._ranks[ours] = (
+                rank,
+                process,
+            )  # Before Ctrl-C can end this process and leave the child.
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
@@ -98,7 +101,7 @@ class Supervisor:
     def _listen(self) -> None:
         ready = wait(list(self._ranks), SILENCE_S)
         if not ready:
-            raise Failed(f"no rank has said anything for {SILENCE_S} s")
+            raise Failed(f"no rank has reported for {SILENCE_S} s")
         for home in ready:
             assert isinstance(home, Connection)
             rank, process = self._ranks[home]

@@ -1,4 +1,4 @@
-"""The training twice over, undisturbed and with ranks killed, and what is shown of both."""
+"""Trains twice, undisturbed and with ranks killed, and compares both runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from .supervisor import Kill, Run, Supervisor
 
 
 def kills_of(ranks: int, steps: int) -> list[Kill]:
-    """Some rank, rank 0, and as many at once as may die: with half of them gone the store, which
-    is the witness, lets the other half go on."""
+    """Returns kills of one rank, of rank 0, and of as many ranks at once as may die.
+
+    With half of the ranks gone, the store, as the witness, lets the other half continue.
+    """
     half = tuple(range(1, ranks, 2)) if ranks % 2 == 0 else (1,)
     return [
         Kill(steps // 5, (ranks // 2,)),

@@ -1,1 +1,1 @@
-"""The parts of moe_layer.py: text, layer, what a rank does, and what is shown of it."""
+"""The parts of moe_layer.py: text, layer, ranks, report."""

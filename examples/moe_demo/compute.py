@@ -1,4 +1,4 @@
-"""What an expert needs of an array library, for NumPy on the host and torch on GPUs."""
+"""The array operations that an expert needs, in NumPy on the host and in torch on GPUs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 
 
 class Compute(Protocol):
-    """Arrays are NumPy's or torch's; the operators between them are the same."""
+    """Operations on arrays of NumPy or torch, beyond the operators that both share."""
 
     def array(self, values: np.ndarray) -> Any:
-        """Host values where the kernels of this rank can read them."""
+        """Copies host values to this rank's device."""
 
     def float32(self, array: Any) -> Any: ...
     def store(self, target: Any, values: Any) -> None:
         """Writes float32 values to a bfloat16 array, rounded."""
 
     def rows(self, mask: Any) -> Any:
-        """Numbers of the rows in which `mask` holds."""
+        """Returns the indices of rows in which `mask` is true."""
 
     def silu(self, array: Any) -> Any: ...
     def to_host(self, array: Any) -> np.ndarray:
-        """As float32 in host memory."""
+        """Copies an array to host memory as float32."""
 
     def finish(self) -> None:
-        """Waits for what was enqueued, so that a phase's time is its own."""
+        """Waits for enqueued work, so that each phase is timed separately."""
 
 
 class HostCompute:

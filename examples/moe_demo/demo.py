@@ -1,4 +1,4 @@
-"""The demo: the layer on its ranks, the dense reference, and what is shown of both."""
+"""Runs the demo: the layer on its ranks, the dense reference, and the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .text import Text, read_text
 
 
 class Ticks:
-    """Progress of a total that threads and processes report by name alone."""
+    """Progress bars that threads and processes advance."""
 
     def __init__(self, console: Console) -> None:
         self._queue = multiprocessing.get_context("spawn").SimpleQueue()
@@ -52,7 +52,7 @@ class Ticks:
 
 
 class Tick:
-    """One step of one task; a rank takes it along into its process."""
+    """Advances one task by a step; can be sent to a rank's process."""
 
     def __init__(self, queue: multiprocessing.queues.SimpleQueue[int | None], task: int) -> None:
         self._queue = queue

@@ -1,5 +1,7 @@
-"""The layer itself: embedding, gate and experts, seeded, so that every rank and the reference make
-the same numbers without telling each other."""
+"""The layer: embedding, gate and experts, drawn from a seed.
+
+So every rank and the reference make the same numbers without communication.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """What the user chose."""
+    """The options of a run."""
 
     ranks: int
     experts: int
     topk: int
     hidden: int
     tokens: int
-    """A rank."""
+    """Tokens per rank."""
     words: int
     seed: int
 
@@ -28,7 +30,7 @@ class Shape:
 
     @property
     def inner(self) -> int:
-        """Width of an expert's feed-forward."""
+        """Inner elements of an expert's feed-forward."""
         return 2 * self.hidden
 
 
@@ -46,9 +48,9 @@ def _generator(shape: Shape, *place: int) -> np.random.Generator:
 
 
 def embed(shape: Shape, tokens: np.ndarray) -> np.ndarray:
-    """[tokens] -> [tokens, hidden] bfloat16.
+    """Returns [tokens, hidden] bfloat16 embeddings of [tokens].
 
-    Each word has a vector, and leans on the word before it: the same word may choose other experts
+    A word's embedding also depends on the previous word, so the same word may choose other experts
     elsewhere.
     """
     table = _generator(shape, 0).standard_normal((shape.words, shape.hidden), np.float32)
@@ -59,9 +61,10 @@ def embed(shape: Shape, tokens: np.ndarray) -> np.ndarray:
 
 
 def choose_experts(shape: Shape, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The gate: softmax over experts, the topk best, their probabilities scaled to sum 1.
+    """Applies the gate to [tokens, hidden]: softmax, the topk best experts, weights of sum 1.
 
-    [tokens, hidden] -> ([tokens, topk] int64, [tokens, topk] float32).
+    Returns:
+        [tokens, topk] int64 experts, and [tokens, topk] float32 weights.
     """
     projection = _generator(shape, 1).standard_normal((shape.hidden, shape.experts), np.float32)
     logits = x.astype(np.float32) @ projection * np.float32(1.5 / np.sqrt(shape.hidden))
@@ -74,7 +77,7 @@ def choose_experts(shape: Shape, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def expert_weights(shape: Shape, expert: int) -> ExpertWeights:
-    """The weights of one expert of all; a rank makes only its own."""
+    """Returns the weights of one expert; a rank makes only its own."""
     generator = _generator(shape, 2, expert)
     inwards = (shape.hidden, shape.inner)
     return ExpertWeights(

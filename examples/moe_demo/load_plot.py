@@ -1,5 +1,4 @@
-"""The picture of a run: which expert got how many words from whom, which words those were, who sent
-to whom, and when everybody did what."""
+"""Plots a run: words per expert and sender, typical words, traffic between ranks, a timeline."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PHASE_COLOURS = dict(zip(PHASES, ("#8d99a6", "#2a7fb8", "#f2a93b", "#3d9a6b"), s
 WORDS_AN_EXPERT = 4
 LETTERS_SHOWN = 12
 EXPERTS_NAMED = 40
-"""With more experts than this their words would not be legible."""
+"""Largest number of experts whose words are legible."""
 
 
 def plot_load(path: Path, shape: Shape, text: Text, reports: list[RankReport]) -> None:
@@ -59,7 +58,7 @@ def _rank_colours(ranks: int) -> np.ndarray:
 
 
 def _bars(axes: Axes, shape: Shape, text: Text, reports: list[RankReport]) -> None:
-    """Experts side by side, grouped by the rank that holds them; a bar is stacked by sender."""
+    """Plots a bar per expert, stacked by sender; experts are grouped by their rank."""
     load = load_of(shape, reports)
     base = np.zeros(shape.experts)
     places = np.arange(shape.experts)
@@ -99,7 +98,7 @@ def _bars(axes: Axes, shape: Shape, text: Text, reports: list[RankReport]) -> No
 
 
 def _favourites(shape: Shape, text: Text, reports: list[RankReport]) -> list[list[str]]:
-    """For each expert the words that chose it furthest above what chance would give them."""
+    """Returns for each expert the words that chose it most above chance."""
     counts = np.zeros((shape.experts, len(text.words)))
     for tokens, report in zip(text.tokens, reports, strict=True):
         for choice in report.chosen.T:
@@ -115,7 +114,7 @@ def _favourites(shape: Shape, text: Text, reports: list[RankReport]) -> list[lis
 
 
 def _shown(word: str) -> str:
-    """Punctuation is hard to see without quotes around it, and long words run into neighbours."""
+    """Returns a label: punctuation in quotes, to be visible, and long words shortened."""
     if not word[0].isalnum():
         return f"“{word}”"
     return word if len(word) <= LETTERS_SHOWN else word[: LETTERS_SHOWN - 1] + "…"

@@ -1,4 +1,4 @@
-"""What one rank does: its words in, its experts' work on everybody's words, its results out."""
+"""The program of one rank: dispatches its words, runs its experts, combines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .compute import Compute, GpuCompute, HostCompute
 from .layer import Shape, choose_experts, embed, expert_weights
 
 STEPS = 8
-"""The words of a rank go through the layer in this many batches, as they would in training."""
+"""Number of batches in which a rank's words go through the layer, as in training."""
 
 
 @dataclass
 class Span:
-    """A phase of one step. Seconds of the clock that all processes of a machine share."""
+    """A phase of one step, in seconds of the machine's monotonic clock."""
 
     phase: str
     step: int
@@ -31,14 +31,14 @@ class Span:
 
 @dataclass
 class RankReport:
-    """What a rank brings home."""
+    """Results of a rank."""
 
     out: np.ndarray
     """[tokens, hidden] float32."""
     chosen: np.ndarray
-    """[tokens, topk] the experts of each token."""
+    """[tokens, topk] experts of each token."""
     rows_from: np.ndarray
-    """[ranks] rows received from each rank."""
+    """[ranks] number of rows received from each rank."""
     spans: list[Span] = field(default_factory=list)
 
     @contextmanager
@@ -50,7 +50,7 @@ class RankReport:
 
 
 class Experts:
-    """The experts of this rank, and their work on the rows received."""
+    """The experts of this rank."""
 
     def __init__(self, shape: Shape, rank: int, compute: Compute) -> None:
         self._compute = compute
@@ -62,7 +62,7 @@ class Experts:
             self._weights.append([compute.array(part) for part in parts])
 
     def apply(self, received: tokenyard.Received[Any], y: Any) -> None:
-        """Writes the weighted sum of this rank's experts for every row to `y`."""
+        """Writes to `y`, for each received row, the weighted sum of this rank's experts."""
         compute = self._compute
         x = compute.float32(received.x)
         total = x * 0
@@ -78,7 +78,7 @@ class Experts:
 def run_rank(
     world: tokenyard.World, shape: Shape, tokens: np.ndarray, advance: Callable[[], None]
 ) -> RankReport:
-    """`tokens`: [ranks, tokens] of all ranks, of which this one takes its own."""
+    """Runs one rank. `tokens`: [ranks, tokens] of all ranks."""
     compute = GpuCompute(world.device_index) if world.device_index is not None else HostCompute()
     experts = Experts(shape, world.rank, compute)
     x = embed(shape, tokens[world.rank])
@@ -103,7 +103,7 @@ def run_rank(
         with report.timed("dispatch", step, compute):
             received = exchange.dispatch(*inputs)
         with report.timed("experts", step, compute):
-            y = exchange.combine_buffer(received)  # In the arena: combine reads it in place.
+            y = exchange.combine_buffer(received)  # Combine reads it in place.
             experts.apply(received, y)
         with report.timed("combine", step, compute):
             out = exchange.combine(y, received)

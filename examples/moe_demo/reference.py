@@ -1,5 +1,7 @@
-"""The same layer, dense, in one process: every expert sees every token, and the gate decides how
-much of each counts. Shares the weights with the ranks and nothing of how tokens travel."""
+"""The same layer, dense, in one process: every expert computes every token, weighted by the gate.
+
+Shares the weights with the ranks, but no communication code.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ import numpy as np
 from .layer import ExpertWeights, Shape, choose_experts, embed, expert_weights
 
 TOLERANCE = 1.1 * 2.0**-7
-"""A rank's part of a sum is rounded to bfloat16, and so is the sum: each time by at most 2^-8 of
-the sum of all magnitudes. A tenth is left for float32's own roundings."""
+"""A rank's part of a sum and the sum are rounded to bfloat16: each time by at most 2^-8 of the sum
+of magnitudes. A tenth more allows for float32's roundings."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What should come out, and how large the numbers are that it is the sum of."""
+    """Expected results, and the magnitudes of their addends."""
 
     out: np.ndarray
     """[ranks, tokens, hidden] float32."""
@@ -25,16 +27,16 @@ class Expected:
     """The same sums over absolute values."""
 
     def error(self, rank: int, seen: np.ndarray) -> float:
-        """The largest error of a rank's results, as a fraction of the magnitude there."""
-        # A magnitude near zero comes of cancellation inside an expert, and errors do not shrink
-        # with it: nothing is measured against less than a hundredth of the average.
+        """Returns the largest error of a rank's results relative to the magnitude."""
+        # A magnitude near zero results from cancellation inside an expert, and errors do not shrink
+        # with it: magnitudes count as at least a hundredth of the average.
         magnitude = self.magnitude[rank] + 0.01 * self.magnitude.mean()
         return float((np.abs(seen - self.out[rank]) / magnitude).max())
 
 
 def dense(shape: Shape, tokens: np.ndarray, advance: Callable[[], None]) -> Expected:
-    """[ranks, tokens] words through the layer; calls `advance` after each expert."""
-    # Rank by rank, since the first word of each rank's stretch has none before it.
+    """Computes the layer for [ranks, tokens] words; calls `advance` after each expert."""
+    # Rank by rank, since the first word of each rank has no previous word.
     x = np.concatenate([embed(shape, of_rank) for of_rank in tokens])
     topk_idx, topk_weights = choose_experts(shape, x)
     x = x.astype(np.float32)
@@ -50,6 +52,6 @@ def dense(shape: Shape, tokens: np.ndarray, advance: Callable[[], None]) -> Expe
 
 
 def feed_forward(weights: ExpertWeights, x: np.ndarray) -> np.ndarray:
-    """[rows, hidden] float32 -> the same."""
+    """Returns an expert's output for [rows, hidden] float32, of the same shape."""
     gate = x @ weights.gate
     return (gate / (1 + np.exp(-gate)) * (x @ weights.up)) @ weights.down

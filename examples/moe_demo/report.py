@@ -1,4 +1,4 @@
-"""What is shown of a run: a table, a report for programs, a trace for Perfetto."""
+"""Reports a run: a table, a JSON report, a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CAPTION = "phases in ms, all steps together"
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far the ranks' results are from the reference."""
+    """The errors of the ranks' results against the reference."""
 
     errors: list[float]
-    """[ranks] the largest error of each rank's tokens."""
+    """[ranks] largest error of each rank's tokens."""
     tolerance: float
 
     @property
@@ -34,12 +34,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        # A NaN compares false, and so is no pass.
+        # Written so that NaN, which compares false, fails.
         return self.max_error <= self.tolerance
 
 
 def phase_ms(report: RankReport, phase: str) -> float:
-    """All steps together."""
+    """Returns the ms of a phase, all steps together."""
     return 1e3 * sum(span.end_s - span.begin_s for span in report.spans if span.phase == phase)
 
 
@@ -47,7 +47,7 @@ COLUMNS = ("rank", "tokens", "sent", "received", *PHASES, "error")
 
 
 def print_result(console: Console, reports: list[RankReport], verdict: Verdict) -> None:
-    """Prints a line per rank, or a block per rank where the terminal is too narrow for that."""
+    """Prints a line per rank, or a block per rank if the terminal is narrow."""
     rows = [_cells(rank, reports, verdict) for rank in range(len(reports))]
     table = _table(rows)
     unbound = console.options.update(width=1000)
@@ -101,7 +101,7 @@ def write_report(path: Path, shape: Shape, reports: list[RankReport], verdict: V
 
 
 def write_trace(path: Path, reports: list[RankReport]) -> None:
-    """Chrome's trace format, which ui.perfetto.dev opens: a process a rank."""
+    """Writes a trace for ui.perfetto.dev in Chrome's format, with one process per rank."""
     start = min(span.begin_s for report in reports for span in report.spans)
     events: list[dict[str, Any]] = []
     for rank, report in enumerate(reports):
@@ -125,6 +125,6 @@ def write_trace(path: Path, reports: list[RankReport]) -> None:
 
 
 def load_of(shape: Shape, reports: list[RankReport]) -> np.ndarray:
-    """[ranks, experts] how many of each rank's tokens chose each expert."""
+    """Returns [ranks, experts] the number of each rank's tokens that chose each expert."""
     counts = [np.bincount(r.chosen.ravel(), minlength=shape.experts) for r in reports]
     return np.stack(counts)

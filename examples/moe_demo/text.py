@@ -13,21 +13,21 @@ WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # noqa: RUF001  The apostrophe
 
 @dataclass(frozen=True)
 class Text:
-    """The stretch of a text that is to be sent through the layer."""
+    """The part of a text that goes through the layer."""
 
     name: str
     words: list[str]
-    """[words] the vocabulary: every word once, in alphabetical order."""
+    """[words] vocabulary: every word once, in alphabetical order."""
     tokens: np.ndarray
-    """[ranks, tokens] int64 into `words`: consecutive stretches of the text, one a rank."""
+    """[ranks, tokens] int64 indices into `words`: consecutive parts of the text, one per rank."""
 
 
 def read_text(path: Path, ranks: int, tokens: int) -> Text:
-    """Reads as much as is needed; a short text is begun again from its start."""
+    """Reads as much as is needed; repeats a text that is too short."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
     found = [word.lower() for word in WORD.findall(text)]
     if not found:
         raise ValueError(f"{path} holds no words")

@@ -1,1 +1,1 @@
-"""The parts of train_moe.py: text, model, what a rank does, the picture."""
+"""The parts of train_moe.py: text, model, ranks, plot."""

@@ -1,4 +1,4 @@
-"""The picture of a training: its losses, and how far they are from one rank's."""
+"""Plots the losses of a training, and their difference from those of one rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 
 
 def plot_losses(path: Path, losses: list[float], alone: list[float], ranks: int) -> None:
-    """The two curves, and their relative difference at every step that both did."""
+    """Plots both curves, and their relative difference at every step that both have."""
     style: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with plt.rc_context(style):
         figure, (above, below) = plt.subplots(

@@ -17,7 +17,7 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the model and of its training."""
+    """The shape of the model and of its training."""
 
     window: int = 64
     hidden: int = 64
@@ -27,13 +27,13 @@ class Shape:
     topk: int = 2
     inner: int = 128
     rows: int = 16
-    """Windows of a step, on all ranks together."""
+    """Windows per step over all ranks."""
     rate: float = 0.003
     seed: int = 1
 
 
 class Block(nn.Module):
-    """Attention over what came before, then a mixture of experts."""
+    """Causal attention, then a mixture of experts."""
 
     def __init__(self, shape: Shape, exchange: tokenyard.ExpertParallel, seed: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Guesses the byte that follows each. The same for every number of ranks."""
+    """Predicts the next byte. Its parameters do not depend on the number of ranks."""
 
     def __init__(self, shape: Shape, exchange: tokenyard.ExpertParallel) -> None:
         super().__init__()
@@ -81,12 +81,12 @@ class Model(nn.Module):
         return self.scores(self.last(x))
 
     def expert_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of this rank's experts."""
+        """Yields the parameters of this rank's experts."""
         for block in self.blocks:
             assert isinstance(block, Block)
             yield from block.experts.expert_parameters()
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Those that every rank has; the others are experts, each of which one rank has."""
+        """Returns the parameters that every rank holds: all but those of experts."""
         own = {id(parameter) for parameter in self.expert_parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in own]

@@ -1,4 +1,4 @@
-"""What one rank does: its share of every step's windows, with experts that are spread over all."""
+"""The program of one rank: trains on its share of every step's windows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .shared_gradients import SharedGradients
 from .text import Text
 
 TELLS = 25
-"""Steps between two lines of progress."""
+"""Steps between lines of progress."""
 
 
 def train(
     world: tokenyard.World, job: dict[str, Any], text: Text, shape: Shape, steps: int
 ) -> list[float]:
-    """Returns the mean loss of every step, over all ranks' windows."""
-    torch.set_num_threads(1)  # Ranks share the machine's cores as it is.
+    """Trains; returns the mean loss of every step over all ranks' windows."""
+    torch.set_num_threads(1)  # The ranks already share the machine's cores.
     device = "cpu" if world.device_index is None else f"cuda:{world.device_index}"
     share = shape.rows // world.size
     exchange = tokenyard.ExpertParallel(

@@ -1,4 +1,4 @@
-"""Gradients of the parameters that every rank has: each rank's part, added up over the ranks."""
+"""Sums, over the ranks, the gradients of the parameters that every rank holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tokenyard
 
 
 class SharedGradients:
-    """One vector that all these gradients are views of, so that one operation adds them up."""
+    """One vector of which these gradients are views, so that one operation sums all of them."""
 
     def __init__(self, parameters: list[nn.Parameter], group: tokenyard.Group) -> None:
         self._group = group
@@ -23,7 +23,7 @@ class SharedGradients:
         self._vector.zero_()
 
     def add_up(self, loss: Tensor) -> float:
-        """Returns the sum of the ranks' losses, and leaves the sums of their gradients."""
+        """Replaces the gradients by their sums over the ranks; returns the sum of the losses."""
         self._sent.copy_(self._vector)
         losses = loss.detach().cpu().reshape(1)
         self._group.all_reduce([self._sent.numpy(), losses.numpy()], "sum").wait()

@@ -1,4 +1,4 @@
-"""A text as bytes, and what each step learns from."""
+"""A text as bytes, and the batches of each step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Text:
-    """A text to learn, in windows of bytes."""
+    """A text to train on, in windows of bytes."""
 
     content: bytes
     window: int
 
     def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor]:
-        """What all ranks together learn from in a step.
+        """Returns the windows of all ranks in a step.
 
         Returns:
             [rows, window] int64 bytes, and the byte that follows each.
@@ -30,7 +30,7 @@ class Text:
 
 
 def read_text(path: Path, window: int) -> Text:
-    """Raises ValueError for a text that is too short to learn from."""
+    """Reads a text; raises ValueError if it is too short to train on."""
     content = path.read_bytes()
     if len(content) < 10 * window:
         raise ValueError(f"{path} has only {len(content)} bytes; {10 * window} are needed")

@@ -1,4 +1,4 @@
-"""The training twice over, on one rank and on all, and what is shown of both."""
+"""Trains twice, on one rank and on all, and compares both runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .rank import train
 from .text import Text, read_text
 
 TOLERANCE = 1e-5
-"""Largest relative difference of losses that rounding explains: sums run in another order."""
+"""Largest relative difference of losses due to rounding: sums are taken in another order."""
 
 
 def losses_of(ranks: int, steps: int, device: str, text: Text, shape: Shape) -> list[float]:

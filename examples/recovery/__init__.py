@@ -1,1 +1,1 @@
-"""The parts of recover.py: the work that ranks share, what a rank does, the report."""
+"""The parts of recover.py: the shared work, the ranks, the report."""

@@ -1,10 +1,10 @@
-"""What one rank does: its share of every step, and after a loss, whatever it takes to go on.
+"""The program of one rank: its share of every step, and the recovery after a loss.
 
     "continue"   survivors rebuild the world without the lost rank, and share its work
-    "replace"    survivors have a new process take its place, and send it their state
+    "replace"    survivors let a new process take its place, and send it their state
 
-What a rank has sent last may be lost with it, so one survivor may be a step further than another:
-whoever is furthest gives the others its state, and a new process has none at all.
+The last message of a lost rank may be lost, too, so survivors may differ by a step: the furthest
+rank sends its state to the others. A new process has no state at all.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ import tokenyard
 from .work import SharedSteps, Work
 
 NO_STEP = -1
-"""Of a new process, which has no state yet."""
+"""Step of a new process, which has no state yet."""
 
 
 @dataclass(frozen=True)
 class Blow:
-    """What happens to one of the ranks."""
+    """A signal to one of the ranks."""
 
     signal: signal.Signals
     victim: int
     step: int
-    """At which it strikes."""
+    """Step at which the rank receives it."""
     on_death: Literal["continue", "replace"]
 
 
 @dataclass
 class RankReport:
-    """What a rank brings home."""
+    """Results of a rank."""
 
     state: np.ndarray
     ranks_at_end: int
     told: str = ""
-    """How it heard of the loss."""
+    """The error by which it learned of the loss."""
     noticed_s: float = 0.0
-    """From the last step that ended well to the news."""
+    """Seconds from the last successful step to the error."""
     recovered_s: float = 0.0
-    """From the news to the next step that ended well."""
+    """Seconds from the error to the next successful step."""
     lost: list[int] = field(default_factory=list)
 
 
@@ -106,7 +106,7 @@ class Rank:
             pid = self._pids[lost]
             self._world = self._world.rebuild(without=[lost])
             if self._blow.signal == signal.SIGSTOP and self._world.rank == 0:
-                os.kill(pid, signal.SIGCONT)  # For it to say what it thinks of its absence.
+                os.kill(pid, signal.SIGCONT)  # So that it reports its absence.
         self._share_state()
 
     def _share_state(self) -> None:

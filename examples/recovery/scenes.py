@@ -1,4 +1,4 @@
-"""The scenes: what strikes a rank, how the others go on, and whether the result is right."""
+"""The scenes: a signal, a way to continue, and a check of the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Plays the scenes that the arguments ask for; returns the exit status."""
+    """Plays the scenes that the arguments select; returns the exit status."""
     work = Work(chosen.ranks, chosen.steps)
     blows = BLOWS.values() if chosen.blow == "both" else [BLOWS[chosen.blow]]
     ways: tuple[Literal["continue", "replace"], ...] = ("continue", "replace")
@@ -33,7 +33,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def play(work: Work, blow: Blow, timeout: float) -> bool:
-    """One scene. Whether its result is right."""
+    """Plays one scene; returns whether its result is right."""
     name = f"{blow.signal.name}, then {blow.on_death}"
     print(f"{name}: rank {blow.victim} of {work.ranks} at step {blow.step}", flush=True)
     begin = time.monotonic()

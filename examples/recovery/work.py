@@ -1,4 +1,4 @@
-"""The work: tokens through experts, step by step, into a state that every rank has."""
+"""The work: in each step, tokens pass through experts and update a state that every rank has."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ TOPK = 2
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done, whoever does it: its result does not depend on the number of ranks."""
+    """The work. Its result does not depend on the number of ranks."""
 
     ranks: int
-    """At the start."""
+    """Ranks at the start."""
     steps: int
     tokens: int = 24
-    """Of each step; ranks share them."""
+    """Tokens per step, which the ranks share."""
     hidden: int = 64
 
     @property
     def experts(self) -> int:
-        """So many that all ranks divide them, and all but one."""
+        """Number of experts, divisible by the number of ranks and by one less."""
         return math.lcm(self.ranks, self.ranks - 1)
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns [tokens, hidden] rows, [tokens, TOPK] experts and weights: small numbers, whose
-        sums are exact in any order."""
+        """Returns [tokens, hidden] rows, and [tokens, TOPK] experts and weights.
+
+        The numbers are small, so that sums are exact in any order.
+        """
         rng = np.random.default_rng(step)
         rows = rng.integers(-4, 5, (self.tokens, self.hidden)).astype(ml_dtypes.bfloat16)
         first = rng.integers(0, self.experts, self.tokens)
@@ -40,11 +42,11 @@ class Work:
         return rows, topk_idx, weights
 
     def state(self) -> np.ndarray:
-        """Returns that before the first step."""
+        """Returns the state before the first step."""
         return np.zeros((self.tokens, self.hidden), np.float32)
 
     def reference(self) -> np.ndarray:
-        """Returns the state after the last step, worked out in one place."""
+        """Returns the state after the last step, computed in one process."""
         state = self.state()
         for step in range(self.steps):
             rows, topk_idx, weights = self.batch(step)
@@ -54,7 +56,7 @@ class Work:
 
 
 def scale_of(expert: np.ndarray) -> np.ndarray:
-    """An expert multiplies by this."""
+    """Returns the factor by which an expert multiplies."""
     return (expert % 3 + 1).astype(np.float32)
 
 
@@ -63,7 +65,7 @@ def advance(state: np.ndarray, sums: np.ndarray) -> np.ndarray:
 
 
 class SharedSteps:
-    """One world's way to take steps; another world needs another one."""
+    """Runs steps on one world; a rebuilt world needs a new one."""
 
     def __init__(self, world: tokenyard.World, work: Work) -> None:
         self._world = world
@@ -78,7 +80,7 @@ class SharedSteps:
         )
 
     def step(self, state: np.ndarray, number: int) -> np.ndarray:
-        """Returns the state after a step; `state` is as it was if a rank is lost meanwhile."""
+        """Returns the state after a step; `state` is unchanged if a rank is lost meanwhile."""
         rows, topk_idx, weights = (part[self._mine] for part in self._work.batch(number))
         received = self._exchange.dispatch(rows, topk_idx, weights)
         here = received.topk_idx >= 0

@@ -1,6 +1,6 @@
-/// The arena as an allocator that torch can be given (torch.cuda.MemPool): a GEMM then writes
-/// straight to where peers read. torch calls two C functions by their names, and tells them a
-/// device and nothing else; so which World lends its arena is known to the process, by device.
+/// The arena as an allocator for torch.cuda.MemPool, so that a GEMM writes directly to memory that
+/// peers read. torch calls two C functions by name and passes only a device, so the World that
+/// serves a device is process-wide state.
 #include <sys/types.h>
 
 #include <map>
@@ -24,13 +24,14 @@ class Lending {
     return lending;
   }
 
-  /// Takes the place of whoever lent this device before.
+  /// Makes `world` serve its device, instead of any other World.
   void lend(const std::shared_ptr<World>& world) {
     const std::lock_guard lock(mutex_);
     lenders_[world->accelerator().device_index()] = world;
   }
 
-  /// Null if nobody lends this device, or not so much: torch then says that memory is short.
+  /// Returns null if no World serves the device, or its arena is too small: torch then reports that
+  /// it is out of memory.
   void* allocate(ssize_t bytes, int device, uintptr_t stream) {
     const std::lock_guard lock(mutex_);
     const auto lender = lenders_.find(device);
@@ -46,7 +47,7 @@ class Lending {
     }
   }
 
-  /// A piece keeps its memory mapped, whatever became of its World.
+  /// Frees a block. A block keeps its memory mapped even if its World is gone.
   void free(void* memory, uintptr_t stream) {
     const std::lock_guard lock(mutex_);
     const auto block = lent_.find(memory);
@@ -67,13 +68,12 @@ void register_arena_lending(nb::module_& m) {
   m.def(
       "lend_arena", [](const WorldHandle& world) { Lending::of_this_process().lend(world.get()); },
       "world"_a,
-      "tokenyard_allocate and tokenyard_free of this library take memory of its device from now on "
-      "from this world's arena.");
+      "Makes tokenyard_allocate of this library allocate from this world's arena, for its device.");
 }
 
 }  // namespace tokenyard::python
 
-// As torch.cuda.memory.CUDAPluggableAllocator wants them.
+// The signatures that torch.cuda.memory.CUDAPluggableAllocator requires.
 extern "C" {
 __attribute__((visibility("default"), used)) void* tokenyard_allocate(ssize_t bytes, int device,
                                                                       void* stream) {

@@ -1,4 +1,4 @@
-/// A World, and all that is made upon it, is used by one thread at a time.
+/// Enforces that one thread at a time uses a World and the objects made on it.
 #pragma once
 
 #include <atomic>
@@ -8,19 +8,19 @@
 
 namespace tokenyard::python {
 
-/// Says no to a second caller of a World, where it would not end well.
+/// Rejects a second concurrent caller of a World.
 class Callers {
  public:
-  /// A call, from its begin to its end.
+  /// One call, from begin to end.
   class Turn {
    public:
-    /// Throws InvalidArgument where another thread is in a call, and in a fork of the process that
-    /// made the World.
+    /// Throws InvalidArgument if another thread is in a call, or in a fork of the process that made
+    /// the World.
     explicit Turn(Callers& callers) : callers_(callers) {
       callers.check_process();
       if (callers.busy_.exchange(true, std::memory_order_acquire))
-        throw InvalidArgument("world", "one call at a time, of whatever is made upon it",
-                              "one while another thread's is under way");
+        throw InvalidArgument("world", "one call at a time, of it and of objects made on it",
+                              "a call while another thread is in one");
     }
     ~Turn() { callers_.busy_.store(false, std::memory_order_release); }
     Turn(const Turn&) = delete;
@@ -30,11 +30,11 @@ class Callers {
     Callers& callers_;
   };
 
-  /// For calls that others may be under way beside. Throws InvalidArgument in a fork of the process
-  /// that made the World.
+  /// Throws InvalidArgument in a fork of the process that made the World. For calls that may run
+  /// beside others.
   void check_process() const {
     if (forks_.since())
-      throw InvalidArgument("world", "a call in the process that made it", "one in a fork of that");
+      throw InvalidArgument("world", "a call in the process that made it", "a call in its fork");
   }
 
  private:

@@ -22,8 +22,7 @@ CollectivesHandle::CollectivesHandle(std::unique_ptr<Collectives> collectives)
     : collectives_(shared_and_destroyed_unlocked(std::move(collectives))) {}
 
 void refuse_fork() {
-  throw InvalidArgument("collectives", "a call in the process that made it",
-                        "one in a fork of that");
+  throw InvalidArgument("collectives", "a call in the process that made it", "a call in its fork");
 }
 
 std::shared_ptr<Collectives> CollectivesHandle::get() const {
@@ -41,7 +40,7 @@ void CollectivesHandle::close() {
 
 namespace {
 
-/// By name: Python has no enumerators called `raise`.
+/// Takes a name, since `raise` cannot be an enumerator in Python.
 OnFailure on_failure_of(const std::string& name) {
   if (name == "raise") return OnFailure::raise;
   if (name == "retry") return OnFailure::retry;
@@ -107,7 +106,7 @@ GroupHandle group(const CollectivesHandle& self, const std::vector<uint32_t>& ra
   });
 }
 
-/// What `on_change` returns: dropped, there are no more calls.
+/// The result of `on_change`: callbacks end when it is dropped.
 struct Listening {
   std::shared_ptr<void> held;
   void stop() {
@@ -151,18 +150,19 @@ void register_enums(nb::module_& m) {
 
 void register_collectives(nb::module_& m) {
   register_enums(m);
-  nb::class_<CollectivesCounters>(m, "CollectivesCounters", "What a rank counted since its start.")
-      .def_ro("operations", &CollectivesCounters::operations, "Operations begun.")
-      .def_ro("committed", &CollectivesCounters::committed, "Operations done for good.")
+  nb::class_<CollectivesCounters>(m, "CollectivesCounters", "Counts of a rank since its start.")
+      .def_ro("operations", &CollectivesCounters::operations, "Operations started.")
+      .def_ro("committed", &CollectivesCounters::committed, "Operations committed.")
       .def_ro("aborted", &CollectivesCounters::aborted, "Operations undone.")
       .def_ro("retried", &CollectivesCounters::retried, "Operations run again.")
       .def_ro("bytes_sent", &CollectivesCounters::bytes_sent,
-              "Bytes of operations, headers included.")
+              "Bytes sent by operations, headers included.")
       .def_ro("refused", &CollectivesCounters::refused,
-              "Connections and messages of strangers, other jobs and old epochs.")
+              "Rejected connections and messages: unauthenticated, of other jobs, or of old "
+              "epochs.")
       .def_ro("epochs", &CollectivesCounters::epochs, "Changes of the membership.");
-  nb::class_<Listening>(m, "Listening", "Calls back until it is stopped or dropped.")
-      .def("stop", &Listening::stop, "No more calls from now on.");
+  nb::class_<Listening>(m, "Listening", "A registered callback; dropping it ends the calls.")
+      .def("stop", &Listening::stop, "Ends the calls.");
   nb::class_<CollectivesHandle>(m, "Collectives", "See tokenyard.Collectives.")
       .def_static("join_rendezvous", &join_rendezvous, nb::kw_only(), "entrance"_a, "store"_a,
                   "own_store"_a.none(), "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a,

@@ -1,7 +1,7 @@
-/// A job, its groups and their operations as Python holds them.
+/// Python's handles of a job, its groups and their operations.
 ///
-/// Whatever calls the library does so without the interpreter lock, even where it is quick: the
-/// library's threads take that lock while they hold others of their own.
+/// Every call into the library releases the interpreter lock, even a quick one: the library's
+/// threads take that lock while they hold locks of their own.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,10 +17,10 @@
 
 namespace tokenyard::python {
 
-/// Throws InvalidArgument: no thread of the library's runs in this process.
+/// Throws InvalidArgument in a fork, where no thread of the library runs.
 [[noreturn]] void refuse_fork();
 
-/// Shared by calls under way, so that `close` on one thread does not take it from another.
+/// Shared by calls in progress, so that `close` on one thread does not destroy it under another.
 class CollectivesHandle {
  public:
   explicit CollectivesHandle(std::unique_ptr<Collectives> collectives);
@@ -28,10 +28,11 @@ class CollectivesHandle {
   CollectivesHandle(const CollectivesHandle&) = delete;
   CollectivesHandle& operator=(const CollectivesHandle&) = delete;
 
-  /// Throws InvalidArgument once closed, and in a fork of the process that made it.
+  /// Returns the job. Throws InvalidArgument once closed, and in a fork of the process that made
+  /// it.
   std::shared_ptr<Collectives> get() const;
   bool closed() const { return collectives_ == nullptr; }
-  /// Ends everything that waits; the last call under way is the end of the job's threads.
+  /// Ends every wait; the job's threads end with the last call in progress.
   void close();
 
  private:
@@ -39,8 +40,8 @@ class CollectivesHandle {
   Forks made_;
 };
 
-/// Ends a copy of a group, without the interpreter lock; in a fork of the process that made it,
-/// lets it lie.
+/// Destroys a copy of a group without the interpreter lock; leaks it in a fork of the process that
+/// made it.
 struct DropGroup {
   Forks made;
   void operator()(Group* group) const;
@@ -49,7 +50,7 @@ struct DropGroup {
 class GroupHandle {
  public:
   explicit GroupHandle(Group group) : group_(new Group(std::move(group)), DropGroup{}) {}
-  /// Throws InvalidArgument in a fork of the process that made it.
+  /// Returns the group. Throws InvalidArgument in a fork of the process that made it.
   Group& group() const {
     if (made_.since()) refuse_fork();
     return *group_;
@@ -60,13 +61,13 @@ class GroupHandle {
   Forks made_;
 };
 
-/// The bytes of an array, whatever it is of; ml_dtypes' types are unknown to nanobind.
+/// The bytes of an array of any dtype; nanobind does not know the dtypes of ml_dtypes.
 template <class Byte>
 using Bytes = nanobind::ndarray<Byte, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 template <class Byte>
 using TypedBytes = std::vector<std::pair<Bytes<Byte>, DataType>>;
 
-/// An operation, and the arrays it works on: they live until it is done, even if nobody waits.
+/// An operation and its arrays, which live until it is done, even if no caller waits.
 class WorkHandle {
  public:
   struct Arrays {
@@ -81,7 +82,7 @@ class WorkHandle {
         made_(other.made_) {}
   WorkHandle& operator=(WorkHandle&&) = delete;
 
-  /// Throws InvalidArgument in a fork of the process that made it.
+  /// Returns the operation. Throws InvalidArgument in a fork of the process that made it.
   Work& work() {
     if (made_.since()) refuse_fork();
     return *work_;

@@ -1,4 +1,4 @@
-/// Groups and the work of their operations.
+/// Bindings of groups and of operations in progress.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -17,7 +17,7 @@ namespace tokenyard::python {
 WorkHandle::~WorkHandle() {
   if (!work_) return;  // Moved from.
   if (made_.since()) {
-    // A lock of the library's may be held for ever here: what it has is left alone.
+    // Leaked: in a fork, a lock of the library may be held for ever.
     new Work(std::move(*work_));
     return;
   }
@@ -27,8 +27,8 @@ WorkHandle::~WorkHandle() {
     done = work_->done();
   }
   if (done) return;
-  // Nobody will wait any more, but the library still reads and writes the arrays. The lock is taken
-  // again for their end, by whoever finishes the operation.
+  // No caller waits any more, but the library still accesses the arrays. The thread that finishes
+  // the operation takes the interpreter lock to release them.
   auto held = std::shared_ptr<Arrays>(new Arrays(std::move(arrays_)), [](Arrays* last) {
     const nb::gil_scoped_acquire locked;
     delete last;
@@ -39,7 +39,7 @@ WorkHandle::~WorkHandle() {
 }
 
 void DropGroup::operator()(Group* group) const {
-  if (made.since()) return;  // A lock of the library's may be held for ever here.
+  if (made.since()) return;  // In a fork, a lock of the library may be held for ever.
   if (PyGILState_Check() == 0) {
     delete group;
     return;
@@ -55,7 +55,7 @@ std::vector<core::Array> described(const TypedBytes<Byte>& arrays) {
   std::vector<core::Array> result;
   result.reserve(arrays.size());
   for (const auto& [bytes, type] : arrays) {
-    // An operation that only reads does not write, whatever the pointer's type.
+    // Inputs are not written, although core::Array has a mutable pointer.
     result.push_back({.data = const_cast<uint8_t*>(bytes.data()),
                       .elements = bytes.size() / bytes_of(type),
                       .type = static_cast<core::Type>(type)});
@@ -108,7 +108,7 @@ void when_done(WorkHandle& self, nb::callable call) {
       try {
         (*held)();
       } catch (nb::python_error& error) {
-        error.discard_as_unraisable("a callback of an operation that is done");
+        error.discard_as_unraisable("a callback of a finished operation");
       }
     });
   });
@@ -120,14 +120,14 @@ void raise_error(WorkHandle& self) {
 }
 
 void register_work(nb::module_& m) {
-  nb::class_<WorkHandle>(m, "Work", "An operation under way; see tokenyard.Work.")
+  nb::class_<WorkHandle>(m, "Work", "An operation in progress; see tokenyard.Work.")
       .def("wait", [](WorkHandle& self) { unlocked(self, [](Work& work) { work.wait(); }); })
       .def(
           "wait_for",
           [](WorkHandle& self, double seconds) {
             return unlocked(self, [&](Work& work) {
               if (!work.wait_for(nanoseconds_of(seconds))) return false;
-              work.wait();  // Raises what went wrong.
+              work.wait();  // Throws the operation's error.
               return true;
             });
           },
@@ -151,7 +151,7 @@ void register_work(nb::module_& m) {
 }  // namespace
 
 void register_group(nb::module_& m) {
-  nb::enum_<core::Kind>(m, "Kind", "Operations, as Group.submit names them.")
+  nb::enum_<core::Kind>(m, "Kind", "Kinds of operations for Group.submit.")
       .value("all_reduce", core::Kind::all_reduce)
       .value("reduce", core::Kind::reduce)
       .value("broadcast", core::Kind::broadcast)
@@ -165,7 +165,7 @@ void register_group(nb::module_& m) {
       .value("send", core::Kind::send)
       .value("receive", core::Kind::receive);
   register_work(m);
-  nb::class_<GroupHandle>(m, "Group", "Ranks that operate together; see tokenyard.Group.")
+  nb::class_<GroupHandle>(m, "Group", "Ranks that run operations together; see tokenyard.Group.")
       .def_prop_ro("rank", [](const GroupHandle& self) { return self.group().rank(); })
       .def_prop_ro("size",
                    [](const GroupHandle& self) {

@@ -1,5 +1,5 @@
-/// The functions of tokenyard/torch/core_table.hpp. No exception crosses them: each is caught, and
-/// travels as a Failure.
+/// The functions of tokenyard/torch/core_table.hpp. No exception crosses them: each is caught and
+/// passed on as a Failure.
 #include "core_table.hpp"
 
 #include "collectives.hpp"
@@ -39,7 +39,7 @@ core::Work* submit_described(core::Group* group, const core::Operation* operatio
 int wait(core::Work* work, int64_t timeout_ns, core::Failure** failure) {
   try {
     if (timeout_ns >= 0 && !work->work.wait_for(std::chrono::nanoseconds(timeout_ns))) return 0;
-    work->work.wait();  // Raises what went wrong.
+    work->work.wait();  // Throws the operation's error.
     return 1;
   } catch (...) {
     *failure = new core::Failure{std::current_exception()};
@@ -89,8 +89,9 @@ nb::capsule group_capsule(const GroupHandle& handle) {
 void register_core_table(nb::module_& m) {
   m.def(
       "core_table", [] { return nb::capsule(&kTable, core::kTableCapsule); },
-      "For torch's backend: the functions of tokenyard/torch/core_table.hpp.");
-  m.def("group_capsule", &group_capsule, nb::arg("group"), "For torch's backend: a group.");
+      "Returns the functions of tokenyard/torch/core_table.hpp, for torch's backend.");
+  m.def("group_capsule", &group_capsule, nb::arg("group"),
+        "Returns a group as a capsule, for torch's backend.");
 }
 
 }  // namespace tokenyard::python

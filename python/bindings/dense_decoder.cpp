@@ -1,4 +1,4 @@
-/// A dense decoder's graph, for Python; the words are those of tokenyard.megakernel.DenseDecoder.
+/// Bindings of a dense decoder's graph; see tokenyard.megakernel.DenseDecoder.
 #include "decoder/dense_decoder.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -28,23 +28,22 @@ const BFloat16* matrix(const Piece& piece, size_t elements, const char* what) {
   return reinterpret_cast<const BFloat16*>(piece.address);
 }
 
-/// Of a matrix as tiles.hpp lays it out.
+/// Returns the elements of a tiled matrix; see tiles.hpp.
 const BFloat16* tiles(const Piece& piece, size_t rows, uint32_t columns, const char* what) {
   return matrix(piece, mk::tiled_elements(rows, columns), what);
 }
 
-/// A layer's pieces, in the order of tokenyard.megakernel.LayerPieces; those that its model lacks
-/// are none.
+/// A layer's pieces in the order of tokenyard.megakernel.LayerPieces; optional ones may be absent.
 using Pieces = std::vector<std::optional<Piece>>;
 constexpr size_t kNeeded = 6, kPieces = 9;
 
-/// A vector that a model may lack.
+/// Returns an optional vector; null if the model lacks it.
 const BFloat16* optional_vector(const std::optional<Piece>& piece, size_t elements,
                                 const char* what) {
   return piece ? matrix(*piece, elements, what) : nullptr;
 }
 
-/// With all memory that its tasks use.
+/// A decoder and all memory that its tasks use.
 class Decoder {
  public:
   Decoder(const Memory& memory, const mk::DecoderShape& shape, std::vector<Piece> outer,
@@ -65,7 +64,7 @@ class Decoder {
   }
 
   const mk::DenseDecoder& get() const { return *decoder_; }
-  /// It keeps the weights, too.
+  /// Returns the graph, which keeps the weights alive, too.
   TaskGraph graph() const {
     TaskGraph graph{.graph = decoder_->graph(), .memories = {memory_}};
     for (const Piece& piece : outer_) graph.keep(piece);
@@ -131,8 +130,8 @@ class Decoder {
   std::unique_ptr<mk::DenseDecoder> decoder_;
 };
 
-/// As many as were asked for; else what the device has room for, on hosts two a KV head, or as many
-/// as sequences.
+/// Returns `asked`, or, if that is 0, the number that a GPU has room for; on hosts as many per KV
+/// head as there are sequences, at least two.
 uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked,
                     uint32_t sequences) {
   if (asked != 0) return asked;
@@ -162,7 +161,7 @@ std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderSha
 }  // namespace
 
 void register_dense_decoder(nb::module_& m) {
-  nb::class_<mk::RopeScaling>(m, "RopeScaling", "How Llama 3 stretches what turns slowly.")
+  nb::class_<mk::RopeScaling>(m, "RopeScaling", "Llama 3's scaling of RoPE's low frequencies.")
       .def(
           "__init__",
           [](mk::RopeScaling* self, float factor, float low, float high, uint32_t positions) {

@@ -1,4 +1,4 @@
-/// What works on this machine, as read-only values.
+/// Bindings of the diagnosis of this machine, as read-only values.
 #include "tokenyard/doctor.hpp"
 
 #include <nanobind/stl/string.h>
@@ -17,18 +17,18 @@ void register_doctor(nb::module_& m) {
       .def_ro("uuid", &GpuFacts::uuid)
       .def_ro("memory_bytes", &GpuFacts::memory_bytes)
       .def_ro("links", &GpuFacts::links,
-              "To each GPU: 'NV18', 'PCIe peer', 'none'; '-' to itself.");
-  nb::class_<FabricFacts>(m, "FabricFacts", "A way for ranks to reach each other.")
+              "Link to each GPU: 'NV18', 'PCIe peer' or 'none'; '-' to itself.");
+  nb::class_<FabricFacts>(m, "FabricFacts", "A fabric, by which ranks reach each other.")
       .def_ro("name", &FabricFacts::name)
       .def_ro("works", &FabricFacts::works)
       .def_ro("why", &FabricFacts::why, "Why it works, as far as it was tried, or does not.");
-  nb::class_<Diagnosis>(m, "Diagnosis", "What works on this machine, and why the rest does not.")
+  nb::class_<Diagnosis>(m, "Diagnosis", "Hardware, driver and fabrics of this machine.")
       .def_ro("system", &Diagnosis::system)
       .def_ro("toolkit", &Diagnosis::toolkit)
       .def_ro("driver", &Diagnosis::driver)
       .def_ro("gpus", &Diagnosis::gpus)
       .def_ro("fabrics", &Diagnosis::fabrics)
-      .def("__str__", &Diagnosis::text, "A page for people.");
+      .def("__str__", &Diagnosis::text, "Returns a page of text.");
   m.def("doctor", &doctor, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -1,5 +1,5 @@
-/// Turns the library's exceptions into the classes of tokenyard/errors.py, fields and all. They are
-/// written in Python, where they have a second base, a pickle and a docstring.
+/// Translates the library's exceptions to the classes of tokenyard/errors.py, with their fields.
+/// The classes are written in Python, where they have a second base, pickling and docstrings.
 #include "errors.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -73,7 +73,7 @@ void translate(const std::exception_ptr& thrown, void*) {
   } catch (const Error& error) {
     set_error("Error", error);
   } catch (const std::system_error& error) {
-    // What the standard library asked of the system: a thread, most likely.
+    // A system call of the standard library failed: most likely the creation of a thread.
     set_error("OsError", error, "call"_a = "the C++ library", "code"_a = error.code().value());
   }
 }

@@ -1,12 +1,12 @@
-/// The library's exceptions as Python's.
+/// Translation of the library's exceptions to Python's.
 #pragma once
 
 #include <exception>
 
 namespace tokenyard::python {
 
-/// Sets Python's error to what was thrown; needs the interpreter lock. For code that is called by
-/// something other than nanobind, which does this by itself.
+/// Sets Python's error to the exception; needs the interpreter lock. For code that nanobind, which
+/// does this itself, does not call.
 void set_python_error(const std::exception_ptr& thrown);
 
 }  // namespace tokenyard::python

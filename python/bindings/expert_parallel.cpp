@@ -20,11 +20,11 @@ using namespace nb::literals;
 namespace tokenyard::python {
 namespace {
 
-// The package has checked dtypes, shapes and devices, with messages that name the argument; these
-// types make sure that nothing else gets through. Rows and scales are bytes, of whatever dtype.
+// The package checks dtypes, shapes and devices, with errors that name the argument; these types
+// reject anything else. Rows and scales cross as bytes of any dtype.
 //
-// There is one signature for all dtypes: an array crosses as a DLPack capsule, which can be taken
-// once, so there is no second try at another overload.
+// All dtypes share one signature: a DLPack capsule can be consumed only once, so nanobind could not
+// try a second overload.
 template <class... Kind>
 using Matrix = nb::ndarray<Kind..., nb::ndim<2>, nb::c_contig>;
 using Rows = Matrix<nb::ro>;
@@ -50,7 +50,7 @@ ConstTensorView view_of(const Ids& ids) {
   return view_of(ids, is_int64(ids.dtype()) ? DataType::int64 : DataType::int32);
 }
 
-/// A rank's exchange as Python holds it; arrays it gave out keep the exchange itself alive.
+/// Python's handle of an exchange; arrays that it returned keep the exchange itself alive.
 class ExchangeHandle {
  public:
   ExchangeHandle(const WorldHandle& world, const ExpertParallelOptions& options)
@@ -72,7 +72,7 @@ DataType scale_type_of(nb::dlpack::dtype dtype) {
   return dtype == nb::dtype<int32_t>() ? DataType::int32 : DataType::uint8;
 }
 
-/// What the forms of dispatch have in common.
+/// Returns the input that all forms of dispatch share.
 DispatchInput input_of(const Rows& x, DataType type, const std::optional<Rows>& scales,
                        ScaleOrder scale_order, const CastToFp8* cast,
                        std::optional<uint64_t> watcher, uint32_t sms) {
@@ -86,7 +86,7 @@ DispatchInput input_of(const Rows& x, DataType type, const std::optional<Rows>& 
   return input;
 }
 
-/// And of those that count.
+/// Adds the input of a dispatch that exchanges counts.
 void add_choices(DispatchInput& input, const Ids& topk_idx,
                  const std::optional<Weights>& topk_weights, uint32_t received_tokens_max) {
   input.topk_idx = view_of(topk_idx);
@@ -152,7 +152,7 @@ void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& ro
                            .weighted = weighted,
                            .topk_weights = view_of(weights, DataType::float32),
                            .biases = {view_of(bias, type), view_of(second_bias, type)},
-                           // The kernel takes what is no rank for one that has no row.
+                           // The kernel treats a number that is no rank as a rank without a row.
                            .rank_order = view_of(rank_order, DataType::int32),
                            .sms = sms,
                            .local_sms = local_sms};
@@ -243,11 +243,11 @@ std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t
 }  // namespace
 
 void register_expert_parallel(nb::module_& m) {
-  nb::enum_<ScaleOrder>(m, "ScaleOrder", "How scales lie where they are received.")
+  nb::enum_<ScaleOrder>(m, "ScaleOrder", "Layout of received scales.")
       .value("rows", ScaleOrder::rows)
       .value("columns", ScaleOrder::columns);
-  nb::class_<CastToFp8> cast(m, "CastToFp8", "FP8 made of bf16 rows before they travel.");
-  nb::enum_<CastToFp8::Scales>(cast, "Scales", "What a group's scale becomes.")
+  nb::class_<CastToFp8> cast(m, "CastToFp8", "A cast of bf16 rows to FP8 before they are sent.");
+  nb::enum_<CastToFp8::Scales>(cast, "Scales", "Format of a group's scale.")
       .value("none", CastToFp8::Scales::none)
       .value("fp32", CastToFp8::Scales::fp32)
       .value("packed", CastToFp8::Scales::packed);

@@ -5,7 +5,7 @@
 namespace tokenyard::python {
 
 namespace {
-uint64_t forks = 0;  // Of this process's line; changes only where a process has a single thread.
+uint64_t forks = 0;  // Depth in the tree of forks; written only when a child has one thread.
 }
 
 void Forks::count() {

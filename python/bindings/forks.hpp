@@ -1,22 +1,22 @@
-/// Whether this process is a fork of the one that made an object.
+/// Detects whether this process is a fork of the one that made an object.
 ///
-/// A fork has a copy of every object and none of its threads: an end that waits for a thread would
-/// wait for ever, and memory, sockets and pipes are still the parent's. So what was made before a
-/// fork is left alone after it.
+/// A fork has a copy of every object but none of its threads: a destructor that joins a thread
+/// would hang, and memory, sockets and pipes still belong to the parent. So objects made before a
+/// fork are leaked after it.
 #pragma once
 
 #include <cstdint>
 
 namespace tokenyard::python {
 
-/// Which process this is; cheaper than asking the system.
+/// Identifies the process that made an object; cheaper than getpid().
 class Forks {
  public:
   Forks() : then_(so_far()) {}
-  /// Whether there has been a fork on the way from the process that made this to this one.
+  /// Returns whether this process is a fork, direct or not, of the process that made this object.
   bool since() const { return so_far() != then_; }
 
-  /// Begins to count. To be called once, before any object is made.
+  /// Starts to count. Call once, before any object is made.
   static void count();
 
  private:

@@ -1,4 +1,4 @@
-/// Which integers expert ids are.
+/// The integer type of expert ids.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -7,7 +7,7 @@
 
 namespace tokenyard::python {
 
-/// Of int32 or int64, which the package has seen to.
+/// Returns whether ids are int64 rather than int32; the package has rejected all else.
 inline bool is_int64(nanobind::dlpack::dtype dtype) {
   if (dtype == nanobind::dtype<int64_t>()) return true;
   if (dtype == nanobind::dtype<int32_t>()) return false;

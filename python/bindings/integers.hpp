@@ -1,4 +1,4 @@
-/// Integers, as they are taken from Python.
+/// Conversion of Python's integers.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@
 
 namespace tokenyard::python {
 
-/// Returns an integer of any type that is no flag, if it lies between 0 and `largest`.
+/// Returns the value of any Python integer but a bool, if it is between 0 and `largest`.
 inline std::optional<uint64_t> integer_of(nanobind::handle value, uint64_t largest) {
   if (nanobind::isinstance<nanobind::bool_>(value)) return std::nullopt;
   const nanobind::object index = nanobind::steal(PyNumber_Index(value.ptr()));

@@ -16,7 +16,7 @@ Interrupt::Interrupt()
 void Interrupt::operator()() const {
   if (PyThread_get_thread_ident() != main_thread_) return;
   const Time::duration now = Time::now().time_since_epoch();
-  // Relaxed: a look too many or too late by a moment does no harm.
+  // Relaxed: an extra or slightly late check is harmless.
   if (now < next_look_->load(std::memory_order_relaxed)) return;
   next_look_->store(now + std::chrono::milliseconds(20), std::memory_order_relaxed);
   nb::gil_scoped_acquire locked;

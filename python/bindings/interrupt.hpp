@@ -1,4 +1,4 @@
-/// Ctrl-C while the library waits without the interpreter lock.
+/// Handles Ctrl-C while the library waits without the interpreter lock.
 #pragma once
 
 #include <atomic>
@@ -9,17 +9,18 @@
 namespace tokenyard::python {
 
 /// For WorldOptions::interrupt: lets Python run its signal handlers, and throws what they raise.
-/// Python runs them on its main thread only, so any other thread returns at once; a launch on
-/// threads is ended from the main thread by World::cancel.
+/// Python runs these on its main thread only, so on any other thread it returns at once; the main
+/// thread ends a launch on threads by World::cancel.
 class Interrupt {
  public:
-  /// Call with the interpreter lock held.
+  /// Needs the interpreter lock.
   Interrupt();
   void operator()() const;
 
  private:
   unsigned long main_thread_;
-  /// Waits spin far more often than a person presses a key: the lock is taken every 20 ms at most.
+  /// Time of the next check. Waits call far more often than a key is pressed, so the interpreter
+  /// lock is taken at most every 20 ms.
   std::shared_ptr<std::atomic<std::chrono::steady_clock::duration>> next_look_;
 };
 

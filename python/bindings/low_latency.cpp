@@ -20,31 +20,30 @@ using namespace nb::literals;
 namespace tokenyard::python {
 namespace {
 
-// The package has checked dtypes, shapes and devices, with messages that name the argument. Rows
-// are bytes, of whatever dtype. There is one signature for all dtypes: an array crosses as a DLPack
-// capsule, which can be taken once.
+// The package checks dtypes, shapes and devices, with errors that name the argument. Rows cross as
+// bytes of any dtype. All dtypes share one signature: a DLPack capsule can be consumed only once.
 template <class... Kind>
 using Matrix = nb::ndarray<Kind..., nb::ndim<2>, nb::c_contig>;
 using Cube = nb::ndarray<nb::ro, nb::ndim<3>, nb::c_contig>;
 template <class Element>
 using Row = nb::ndarray<Element, nb::ndim<1>, nb::c_contig>;
 
-/// A rank's LowLatency.
+/// A rank's LowLatency and its World.
 struct Serving : UponWorld {
   Serving(UponWorld upon, const LowLatencyOptions& options)
       : UponWorld(std::move(upon)), exchange(*world, options) {}
   LowLatency exchange;
 };
 
-/// What a dispatch left, as Python holds it; its arrays keep it, and so the batch, alive.
+/// Python's handle of a dispatched batch; the batch's arrays keep it alive.
 struct HeldBatch {
   std::shared_ptr<Serving> serving;
   LowLatencyReceived received;
   size_t tokens;
-  std::exception_ptr refusal = nullptr;  ///< of a batch without the caller's tokens
+  std::exception_ptr refusal = nullptr;  ///< set if the batch lacks the caller's tokens
 };
 
-/// An array in the memory of a batch.
+/// Returns an array in the memory of a batch.
 template <class Element>
 nb::object batch_array(const HeldBatch& batch, const void* data,
                        std::initializer_list<size_t> shape) {
@@ -80,7 +79,7 @@ ConstTensorView matrix_of(const Array& array, DataType type) {
   return {array.data(), type, {array.shape(0), array.shape(1) * array.itemsize() / bytes_of(type)}};
 }
 
-/// How a call is made, as the package says it.
+/// Returns the options of a call.
 LowLatencyCall call_of(const std::vector<bool>& active, std::optional<double> timeout_s,
                        uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
                        uint64_t stream) {
@@ -101,7 +100,7 @@ class ServingHandle {
   std::shared_ptr<Serving> serving_;
 };
 
-/// What the package refuses takes part as well, without tokens.
+/// Takes part in a dispatch without tokens, when the package has rejected the arguments.
 HeldBatch dispatch_nothing(const ServingHandle& self, uint32_t rows, bool hook, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
@@ -179,7 +178,7 @@ void write_mask(const ServingHandle& self, const Row<int32_t>& out, uint64_t str
   serving->exchange.write_mask({out.data(), {out.shape(0)}}, Stream(stream));
 }
 
-/// A member function of LowLatency that only looks, whoever is in a call meanwhile.
+/// Calls a read-only member of LowLatency, which may run beside another thread's call.
 template <auto function>
 auto look(const ServingHandle& self) {
   const std::shared_ptr<Serving> serving = self.get();
@@ -187,7 +186,7 @@ auto look(const ServingHandle& self) {
   return (serving->exchange.*function)();
 }
 
-/// One that does something, called without the interpreter's lock.
+/// Calls any other member of LowLatency, without the interpreter lock.
 template <auto function, class... Arguments>
 auto unlocked(const ServingHandle& self, Arguments... arguments) {
   const std::shared_ptr<Serving> serving = self.get();
@@ -241,17 +240,17 @@ std::string why(const FailedRank& masked) {
 
 void register_low_latency(nb::module_& m) {
   nb::class_<FailedRank>(m, "FailedRank",
-                         "A rank that an exchange goes on without, or has failed for.")
-      .def_ro("rank", &FailedRank::rank, "The rank's number.")
-      .def_prop_ro("why", &why, "One of timeout, lost, left out, differs.")
-      .def_ro("phase", &FailedRank::phase, "The phase in which it was awaited.")
-      .def_ro("expected", &FailedRank::expected, "The awaited value: mostly an epoch.")
-      .def_ro("seen", &FailedRank::seen, "The value that was there instead.")
-      .def_ro("waited_s", &FailedRank::waited_s, "Seconds of waiting for it.")
+                         "A rank without which an exchange continues, or for which it has failed.")
+      .def_ro("rank", &FailedRank::rank, "The rank.")
+      .def_prop_ro("why", &why, "'timeout', 'lost', 'left out' or 'differs'.")
+      .def_ro("phase", &FailedRank::phase, "The step that waited for it.")
+      .def_ro("expected", &FailedRank::expected, "The value awaited, mostly an epoch.")
+      .def_ro("seen", &FailedRank::seen, "The value last seen.")
+      .def_ro("waited_s", &FailedRank::waited_s, "Seconds that this rank waited for it.")
       .def("__str__", [](const FailedRank& self) { return self.text; })
       .def("__repr__",
            [](const FailedRank& self) { return fmt::format("<FailedRank: {}>", self.text); });
-  nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
+  nb::class_<HeldBatch>(m, "LowLatencyBatch", "A low-latency batch; its arrays support DLPack.")
       .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
       .def("require_accepted",
            [](const HeldBatch& self) {

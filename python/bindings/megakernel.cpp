@@ -1,4 +1,4 @@
-/// Graphs of tasks and the kernel that runs them; the words are those of tokenyard.megakernel.
+/// Bindings of task graphs and of the kernel that runs them; see tokenyard.megakernel.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -55,7 +55,7 @@ uint32_t add_task(TaskGraph& self, const std::string& type, const nb::dict& args
   return self.graph.add(type, task_args.bytes(), std::move(options), task_args.pieces()).id;
 }
 
-/// [types] the name of each and of its arguments.
+/// Returns the name of each task type and of its arguments.
 std::vector<std::pair<std::string, std::vector<std::string>>> types_of(const TaskGraph& self) {
   std::vector<std::pair<std::string, std::vector<std::string>>> types;
   for (const mk::TaskType& type : self.graph.task_set().types) {
@@ -66,8 +66,8 @@ std::vector<std::pair<std::string, std::vector<std::string>>> types_of(const Tas
   return types;
 }
 
-/// A Megakernel with the memory it needs: in this order, since members die in the reverse order and
-/// the kernel must go first.
+/// A Megakernel and its memory, in this order: members are destroyed in reverse, and the kernel
+/// must be destroyed first.
 struct Running : UponWorld {
   Running(UponWorld upon, const TaskGraph& graph, const mk::MegakernelOptions& options)
       : UponWorld(std::move(upon)),
@@ -102,8 +102,8 @@ std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const TaskGraph& g
                                                         .check_accesses = check_accesses});
 }
 
-/// A member function of Megakernel without the interpreter's lock: any may wait for other ranks,
-/// whose threads may need it. Ranks that share a GPU even start together.
+/// Calls a member of Megakernel without the interpreter lock: any may wait for other ranks, whose
+/// threads may need it. Ranks that share a GPU even start together.
 template <auto function, class... Arguments>
 auto without_lock(const Kernel& kernel, Arguments... arguments) {
   Running& running = kernel.get();
@@ -112,7 +112,7 @@ auto without_lock(const Kernel& kernel, Arguments... arguments) {
   return (running.kernel.*function)(arguments...);
 }
 
-/// While another thread may be in wait(): a server feeds from one and waits in another.
+/// Feeds while another thread may be in wait(): a server feeds on one thread and waits on another.
 void feed(const Kernel& kernel, uint32_t iterations) {
   Running& running = kernel.get();
   running.callers->check_process();
@@ -132,7 +132,7 @@ std::string summary_of(const mk::Trace& trace) {
 }  // namespace
 
 void register_megakernel(nb::module_& m) {
-  nb::class_<Piece>(m, "Piece", "A place in memory that tasks reach.")
+  nb::class_<Piece>(m, "Piece", "A range of memory that tasks access.")
       .def_ro("bytes", &Piece::bytes)
       .def_prop_ro("dtype", [](const Piece& self) { return self.allocation->dtype; })
       .def(
@@ -199,7 +199,7 @@ void register_megakernel(nb::module_& m) {
             self.graph.set_cost({task}, cost_ns);
           },
           "task"_a, "cost_ns"_a);
-  nb::class_<mk::Trace>(m, "TaskTrace", "When each task of a run waited, ran and ended.")
+  nb::class_<mk::Trace>(m, "TaskTrace", "Times at which each task of a run waited, ran and ended.")
       .def("perfetto", &mk::Trace::perfetto)
       .def("summary", &summary_of)
       .def("measured_costs", &mk::Trace::measured_costs)

@@ -1,5 +1,5 @@
-/// The module `_tokenyard`. It translates and does nothing else: what users see, and its
-/// documentation, is the package `tokenyard`.
+/// The module `_tokenyard`. It only translates; the API that users see, and its documentation, is
+/// the package `tokenyard`.
 #include "forks.hpp"
 #include "registration.hpp"
 
@@ -10,7 +10,7 @@ NB_MODULE(_tokenyard, m) {
   m.attr("version") = TOKENYARD_VERSION;
   tokenyard::python::Forks::count();
   m.def("warn_of_leaks", &nb::set_leak_warnings, nb::arg("warn"),
-        "Whether objects that live when the program has ended are told of.");
+        "Sets whether objects that outlive the interpreter are reported as leaks.");
   tokenyard::python::register_errors(m);
   tokenyard::python::register_topology(m);
   tokenyard::python::register_world(m);

@@ -66,7 +66,7 @@ std::shared_ptr<control::Store> own_store_of(const nb::object& capsule) {
   if (functions == nullptr) throw nb::python_error();
   if (functions->drop == nullptr) throw InvalidArgument("own_store", "a new store", "a used one");
   auto store = std::make_shared<OwnStore>(*functions);
-  functions->drop = nullptr;  // The capsule's end checks.
+  functions->drop = nullptr;  // The capsule's destructor checks it.
   return store;
 }
 

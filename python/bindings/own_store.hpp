@@ -1,4 +1,4 @@
-/// A store that lives on the other side of core_table.hpp.
+/// A store implemented on the other side of core_table.hpp.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,7 @@
 
 namespace tokenyard::python {
 
-/// From a capsule with a core::Store, which is emptied: its end is this object's now.
+/// Takes the core::Store out of a capsule; the result owns it.
 std::shared_ptr<control::Store> own_store_of(const nanobind::object& capsule);
 
 }  // namespace tokenyard::python

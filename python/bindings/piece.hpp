@@ -1,4 +1,4 @@
-/// A place in a rank's memory, as Python moves it about.
+/// A range of a rank's memory, which Python passes around.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,17 +16,17 @@ namespace mk = tokenyard::megakernel;
 
 struct HeldMemory;
 
-/// What was allocated at once.
+/// The allocation that a piece is part of.
 struct Allocation {
   std::byte* begin;
   size_t bytes;
-  size_t guard;                       ///< bytes behind it that belong to nothing else
+  size_t guard;                       ///< bytes behind it that no other allocation uses
   std::string dtype;                  ///< of the array that was copied there; empty: any
-  std::vector<const void*> of_ranks;  ///< [ranks] the same of all ranks, of shared memory
-  uint32_t rank;                      ///< whose it is
+  std::vector<const void*> of_ranks;  ///< [ranks] begin on each rank; empty if not shared
+  uint32_t rank;                      ///< the rank whose memory it is
 };
 
-/// A place in memory that tasks reach. Python moves it about and never looks into it.
+/// A range of memory that tasks access. Python passes it around and never reads it.
 struct Piece {
   std::byte* address;
   size_t bytes;
@@ -38,7 +38,7 @@ struct Piece {
       throw InvalidArgument("offset", fmt::format("at most {}", bytes), fmt::format("{}", offset));
     return {address + offset, bytes - offset, owner, allocation};
   }
-  /// [ranks] where it lies on all of them; of memory of this rank alone, here.
+  /// Returns its address on every rank [ranks]; of memory that is not shared, only its own.
   std::vector<ConstTensorView> places() const {
     const std::ptrdiff_t offset = address - allocation->begin;
     if (allocation->of_ranks.empty()) return {ConstTensorView::bytes_at(address, bytes)};

@@ -14,7 +14,7 @@ namespace {
 
 struct Owner {
   std::shared_ptr<Exchange> exchange;
-  std::shared_ptr<void> memory;  // Dies before the exchange whose arena it is a piece of.
+  std::shared_ptr<void> memory;  // Destroyed before the exchange whose arena it is part of.
 };
 
 nb::capsule capsule_of(const std::shared_ptr<Exchange>& exchange,
@@ -43,7 +43,7 @@ template nb::object arena_array(const std::shared_ptr<Exchange>&, const std::sha
 
 namespace {
 
-/// What travelled beside the rows is the route's, and keeps no rows alive.
+/// Returns an array of what travelled beside the rows. It keeps the route alive, but no rows.
 template <class Element>
 nb::object beside_rows(const HeldReceived& self, const Element* data,
                        std::initializer_list<size_t> shape) {
@@ -69,7 +69,7 @@ const std::shared_ptr<void>& owner_of_rows(const ExpertRows& rows) {
   return rows.rows_owner;
 }
 
-/// Scales as they lie: by rows [rows, stride], by columns [words, stride].
+/// Returns scales in their layout: by rows [rows, stride], by columns [words, stride].
 template <class Held, class Rows>
 nb::object scales_of(const Held& self, const Rows& rows) {
   const ConstTensorView& scales = rows.scales;
@@ -121,7 +121,7 @@ HeldRoute route(const HeldReceived& self) {
 }  // namespace
 
 void register_received(nb::module_& m) {
-  nb::class_<HeldRoute>(m, "Route", "Where each token of a call went; see tokenyard.Route.")
+  nb::class_<HeldRoute>(m, "Route", "The route of a dispatch; see tokenyard.Route.")
       .def_prop_ro("tokens", [](const HeldRoute& self) { return self.route.tokens(); })
       .def_prop_ro("rows_received",
                    [](const HeldRoute& self) { return self.route.rows_received(); })
@@ -134,7 +134,7 @@ void register_received(nb::module_& m) {
           },
           "[tokens, ranks] int32.");
   nb::class_<HeldReceived>(m, "Received",
-                           "What a dispatch received; arrays lie in the arena, for DLPack.")
+                           "The result of a dispatch; its arrays, in the arena, support DLPack.")
       .def(
           "record_stream",
           [](const HeldReceived& self, uint64_t stream) {

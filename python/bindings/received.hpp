@@ -1,4 +1,4 @@
-/// What a dispatch gives back, as Python holds it.
+/// Python's handles of a dispatch's results.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@
 
 namespace tokenyard::python {
 
-/// A rank's ExpertParallel.
+/// A rank's ExpertParallel and its World.
 struct Exchange : UponWorld {
   Exchange(UponWorld upon, const ExpertParallelOptions& options)
       : UponWorld(std::move(upon)), expert_parallel(*world, options) {}
@@ -23,20 +23,20 @@ struct HeldRoute {
   Route route;
 };
 
-/// What was received, and the exchange whose arena it lies in.
+/// Received rows, and the exchange whose arena holds them.
 struct HeldReceived {
   std::shared_ptr<Exchange> exchange;
   Received received;
 };
 
-/// Rows grouped by expert, and the exchange whose arena they lie in.
+/// Rows grouped by expert, and the exchange whose arena holds them.
 struct HeldExpertRows {
   std::shared_ptr<Exchange> exchange;
   ExpertRows rows;
 };
 
-/// An array in the arena of the exchange's rank; `memory` and the exchange live until the last view
-/// of it has died. Rows cross as bytes: NumPy's buffers know no BF16.
+/// Returns an array in the arena of the exchange's rank; its last view keeps `memory` and the
+/// exchange alive. Rows cross as bytes, since NumPy's buffer protocol has no BF16.
 template <class Element>
 nanobind::object arena_array(const std::shared_ptr<Exchange>& exchange,
                              const std::shared_ptr<void>& memory, const Element* data,

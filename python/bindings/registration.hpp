@@ -1,4 +1,4 @@
-/// What each file of the module adds to it.
+/// The functions with which each file adds its classes to the module.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-/// Calls that take room of the arena.
+/// Calls that allocate from the arena.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,11 +7,10 @@
 
 namespace tokenyard::python {
 
-/// Runs `call` without the interpreter lock. If the arena has no room for it, once more after
-/// Python has looked for what only cycles keep: rows, perhaps, that the frames of an exception
-/// hold, or what is left of a graph of autograd. The other ranks wait meanwhile, as they do for
-/// whoever frees some and calls again, and a call that finds no room has launched nothing that
-/// others see.
+/// Runs `call` without the interpreter lock. If the arena is full, collects garbage and runs it
+/// once more: cycles may keep rows alive, such as the frames of an exception or the rest of an
+/// autograd graph. The other ranks meanwhile wait, as they would for a caller that frees memory and
+/// calls again; a call that finds no memory has launched nothing that they see.
 template <class Call>
 auto with_room(Call call) {
   try {

@@ -1,4 +1,4 @@
-/// Times as Python gives them.
+/// Conversion of Python's times, in seconds.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 
 namespace tokenyard::python {
 
-/// No wait is as long: three decades, and still within nanoseconds when it is added to now.
+/// Longer than any wait: three decades. Added to the current time it still fits in nanoseconds.
 constexpr double kSecondsMax = 1e9;
 
-/// Of a number; infinity, too, is only a long time.
+/// Returns `seconds`, clamped to kSecondsMax; so infinity is allowed.
 inline std::chrono::nanoseconds nanoseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(std::clamp(seconds, -kSecondsMax, kSecondsMax)));

@@ -1,4 +1,4 @@
-/// The store of a job, served from Python.
+/// Bindings of a job's store server.
 #include "control/store_server.hpp"
 
 #include <nanobind/stl/string.h>

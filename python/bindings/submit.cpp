@@ -18,7 +18,7 @@ std::vector<A> views_of(const core::Array* arrays, uint64_t count) {
   return result;
 }
 
-/// Of kinds that have exactly one.
+/// Returns the array of an operation that takes exactly one.
 template <class A>
 A one_of(const char* argument, const core::Array* arrays, uint64_t count) {
   if (count != 1) throw InvalidArgument(argument, "one array", fmt::format("{}", count));

@@ -1,4 +1,4 @@
-/// An operation described by plain values, as the package and torch's backend name it.
+/// Starts operations described by plain values, for the package and for torch's backend.
 #pragma once
 
 #include "core_table.hpp"
@@ -6,7 +6,7 @@
 
 namespace tokenyard::python {
 
-/// Starts it. Throws InvalidArgument where the description is not one of an operation.
+/// Starts an operation. Throws InvalidArgument if the description is not a valid one.
 Work submit(Group& group, const core::Operation& operation);
 
 }  // namespace tokenyard::python

@@ -10,7 +10,7 @@ namespace tokenyard::python {
 
 namespace {
 
-/// Returns a real number of any type that is no flag.
+/// Returns the value of any number but a bool.
 std::optional<float> real_of(const nb::object& value) {
   if (nb::isinstance<nb::bool_>(value) || nb::isinstance<nb::str>(value)) return std::nullopt;
   const double number = PyFloat_AsDouble(value.ptr());
@@ -41,7 +41,7 @@ TaskArgs::TaskArgs(TaskGraph& graph, const mk::TaskType& type, const std::string
     throw InvalidArgument(fmt::format("arguments of a {} task", type.name),
                           fmt::format("{} of them", type.fields.size()),
                           fmt::format("{}", values.size()));
-  // Only now: a task that is refused leaves the graph as it was.
+  // Last, so that a rejected task leaves the graph unchanged.
   for (const Piece& piece : named_) graph.keep(piece);
 }
 

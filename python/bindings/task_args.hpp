@@ -1,4 +1,4 @@
-/// Arguments of a task, from Python's values to the bytes of its Args.
+/// Converts Python's values to the bytes of a task's Args.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,15 +11,15 @@
 
 namespace tokenyard::python {
 
-/// Every field by its name: pieces and None, integers, numbers, and events as tuples of one number.
-/// Throws InvalidArgument naming the argument. The graph keeps the memory.
+/// Arguments by field name: pieces or None, integers, numbers, and events as 1-tuples of their id.
+/// Throws InvalidArgument naming the argument. The graph keeps the pieces' memory alive.
 class TaskArgs {
  public:
   TaskArgs(TaskGraph& graph, const mk::TaskType& type, const std::string& task,
            const nb::dict& values);
 
   const std::vector<std::byte>& bytes() const { return bytes_; }
-  /// Of all arguments that name memory; they point into the type.
+  /// Returns the pieces among the arguments; their names point into the task type.
   const std::vector<mk::ArgPiece>& pieces() const { return pieces_; }
 
  private:

@@ -1,4 +1,4 @@
-/// A graph as Python holds it.
+/// Python's handle of a task graph.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace tokenyard::python {
 
-/// With the memory that its tasks reach: they know bare addresses. A tensor's counts even if no
-/// task of this rank uses it, since peers' may.
+/// A graph and the memory that its tasks access by bare addresses. It includes the memory of
+/// tensors that no task of this rank uses, since peers' tasks may.
 struct TaskGraph {
   mk::Graph graph;
   std::set<std::shared_ptr<HeldMemory>> memories = {};

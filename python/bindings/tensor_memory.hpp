@@ -1,4 +1,4 @@
-/// Memory of one rank, as Python holds it and moves pieces of it about.
+/// Python's handle of one rank's memory for task graphs.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,7 +17,7 @@ namespace tokenyard::python {
 
 namespace nb = nanobind;
 
-/// A rank's TensorMemory.
+/// A rank's TensorMemory and its World.
 struct HeldMemory : UponWorld {
   explicit HeldMemory(UponWorld upon) : UponWorld(std::move(upon)), memory(*world) {}
   mk::TensorMemory memory;
@@ -25,19 +25,19 @@ struct HeldMemory : UponWorld {
 
 using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-/// The memory of one rank; lives as long as a piece of it, or a graph or kernel that was given one,
-/// or this.
+/// The memory of one rank. It lives as long as this, any of its pieces, and any graph or kernel
+/// that uses one.
 class Memory {
  public:
   explicit Memory(const WorldHandle& world) : held_(make_upon<HeldMemory>(world)) {}
 
-  /// `dtype`: of the array that will lie there, if one will.
+  /// Allocates zeroed memory. `dtype`: of the array to be copied there; empty if none.
   Piece local(size_t bytes, const std::string& dtype) {
     const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
     return own(held_->memory.local(bytes), dtype);
   }
-  /// Memory of the host that tasks reach, too, and an array of it, which keeps it alive.
+  /// Allocates host memory that tasks access, too; returns it and an array that keeps it alive.
   std::pair<Piece, HostBytes> visible(size_t bytes, const std::string& dtype) {
     const Callers::Turn turn = held_->turn();
     const Piece piece = [&] {

@@ -1,4 +1,4 @@
-/// How a rank reaches the others, as read-only values.
+/// Bindings of the topology, as read-only values.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -27,18 +27,18 @@ const char* name_of(Reach reach) {
 }  // namespace
 
 void register_topology(nb::module_& m) {
-  nb::class_<PeerReach>(m, "PeerReach", "How one rank is reached from this one.")
+  nb::class_<PeerReach>(m, "PeerReach", "The way from this rank to a peer's memory.")
       .def_prop_ro(
           "reach", [](const PeerReach& peer) { return name_of(peer.reach); },
           "'none', 'self', 'load_store' or 'put_signal'.")
-      .def_ro("how", &PeerReach::how, "The means, for people.")
+      .def_ro("how", &PeerReach::how, "The fabric, as text.")
       .def_ro("why_not", &PeerReach::why_not,
-              "Why its memory is not within reach of loads and stores, where it is not.");
-  nb::class_<Topology>(m, "Topology", "Which ranks share a host, and how this rank reaches each.")
+              "The reason if its memory is not within reach of loads and stores; else empty.");
+  nb::class_<Topology>(m, "Topology", "The host of each rank, and the way to each rank.")
       .def_ro("hosts", &Topology::hosts, "Number of hosts.")
-      .def_ro("host_of", &Topology::host_of, "Host of each rank.")
-      .def_ro("peers", &Topology::peers, "How each rank is reached.")
-      .def("__str__", &Topology::text, "A table for people.");
+      .def_ro("host_of", &Topology::host_of, "[ranks] host of each rank.")
+      .def_ro("peers", &Topology::peers, "[ranks] way to each rank.")
+      .def("__str__", &Topology::text, "Returns a table of text.");
 }
 
 }  // namespace tokenyard::python

@@ -1,4 +1,4 @@
-/// What is made upon a World, as Python holds it.
+/// Python's handles of objects made on a World.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,8 +11,8 @@
 
 namespace tokenyard::python {
 
-/// The base of what needs a World: a base goes after the members of what derives from it, so the
-/// World outlives them.
+/// The base of objects that need a World. A base is destroyed after the members of a derived class,
+/// so the World outlives them.
 struct UponWorld {
   explicit UponWorld(const WorldHandle& handle) : world(handle.get()), callers(handle.callers()) {}
   Callers::Turn turn() const { return Callers::Turn(*callers); }
@@ -20,8 +20,8 @@ struct UponWorld {
   std::shared_ptr<Callers> callers;
 };
 
-/// A `Made`, which derives from UponWorld. In a turn of its own, and without the interpreter's
-/// lock, since other ranks may be waited for.
+/// Makes a `Made`, which derives from UponWorld: as one call of the World, and without the
+/// interpreter lock, since it may wait for other ranks.
 template <class Made, class... Arguments>
 std::shared_ptr<Made> make_upon(const WorldHandle& handle, const Arguments&... arguments) {
   UponWorld upon(handle);

@@ -117,7 +117,7 @@ void register_world(nb::module_& m) {
       .def_prop_ro("timeout_s", &timeout_s)
       .def_prop_ro("device_index", &device_index)
       .def_prop_ro("closed", &WorldHandle::closed)
-      // By value: a Topology in Python's hands may outlive its World.
+      // By value: a Topology may outlive its World.
       .def_prop_ro("topology", [](const WorldHandle& self) { return self.get()->topology(); })
       .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
       .def("barrier", &barrier, nb::kw_only(), "what"_a)
@@ -129,7 +129,7 @@ void register_world(nb::module_& m) {
                    [](const WorldHandle& self) { return self.get()->arena().capacity(); })
       .def_prop_ro(
           "users", [](const WorldHandle& self) { return self.get().use_count() - 1; },
-          "Exchanges and arrays that need the world.")
+          "Number of exchanges and arrays that keep the world alive.")
       .def("close", &WorldHandle::close);
 }
 

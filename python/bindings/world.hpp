@@ -1,4 +1,4 @@
-/// A World as Python holds it.
+/// Python's handle of a World.
 #pragma once
 
 #include <memory>
@@ -8,18 +8,18 @@
 
 namespace tokenyard::python {
 
-/// Shared by the Python object, the objects built upon it and the arrays that lie in its arena: the
-/// World goes when the last of them has gone, so an array outlives `close`.
+/// The Python object, objects made on the World and arrays in its arena share it: the World ends
+/// with the last of them, so an array outlives `close`.
 class WorldHandle {
  public:
   explicit WorldHandle(std::unique_ptr<World> world);
-  /// Throws InvalidArgument once closed.
+  /// Returns the World. Throws InvalidArgument once closed.
   const std::shared_ptr<World>& get() const;
-  /// For a call that may wait, or that launches; see Callers.
+  /// Begins a call that may wait or launch; see Callers.
   Callers::Turn turn() const { return Callers::Turn(*callers_); }
   const std::shared_ptr<Callers>& callers() const { return callers_; }
   bool closed() const { return world_ == nullptr; }
-  /// Gives up this handle's share.
+  /// Drops this handle's share.
   void close() { world_.reset(); }
 
  private:

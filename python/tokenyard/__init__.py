@@ -1,14 +1,14 @@
-"""Moves tokens between the ranks of a mixture-of-experts model, and their results back.
+"""Expert-parallel dispatch and combine, and collectives that survive dead ranks.
 
-    launch          calls a function for every rank of a new world, on threads or in processes
-    World           one rank's end of a world
-    ExpertParallel  dispatch and combine
-    LowLatency      the same for serving: few tokens, hooks, ranks that may die
-    Collectives     all_reduce and its like among ranks that may die, leave and join
-    errors          what goes wrong, with fields
+    launch          runs a function on every rank of a new world, on threads or in processes
+    World           one rank's end of a set of ranks that share an arena
+    ExpertParallel  dispatch and combine for training and prefill
+    LowLatency      dispatch and combine for decoding: few tokens, receive hooks, masked ranks
+    Collectives     all_reduce and the like among ranks that may die, leave and join
+    errors          typed exceptions with fields
 
-Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m tokenyard doctor` says
-what works on this machine.
+Arrays are NumPy arrays (bfloat16 from ml_dtypes) or torch tensors. `python -m tokenyard doctor`
+reports which fabrics work on this machine.
 """
 
 import warnings
@@ -89,7 +89,7 @@ _PUBLIC_MODULES = ("errors", "megakernel", "moe", "torch")
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return [*__all__, *(name for name in _PUBLIC_MODULES if name in globals())]
 
 

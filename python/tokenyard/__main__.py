@@ -1,4 +1,4 @@
-"""`python -m tokenyard`: what is installed, and what works on this machine."""
+"""`python -m tokenyard`: prints the version, diagnoses this machine, serves a job's store."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tokenyard {_tokenyard.version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     doctor = commands.add_parser(
-        "doctor", help="GPUs, links, driver; which fabrics work here, and why the others do not"
+        "doctor", help="reports GPUs, links, driver, and which fabrics work here or why not"
     )
-    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     store = commands.add_parser(
-        "store", help="serves the store of a job of collectives, until it is ended"
+        "store", help="serves the store of a collectives job until SIGINT or SIGTERM"
     )
-    store.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
-    store.add_argument("--port", type=int, default=0, help="0: any that is free (%(default)s)")
+    store.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    store.add_argument("--port", type=int, default=0, help="0: any free port (%(default)s)")
     store.add_argument(
-        "--secret-file", required=True, help="a file with the job's secret; - for standard input"
+        "--secret-file", required=True, help="file with the job's secret; - for standard input"
     )
     chosen = parser.parse_args(arguments)
     if chosen.command is None:
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _say(text: str) -> int:
-    """Prints `text`; returns the exit status. A reader that has gone has read enough."""
+    """Prints `text` and returns the exit status; a broken pipe is not an error."""
     if sys.stdout is None:
         print("python -m tokenyard: standard output is closed", file=sys.stderr)
         return 1
@@ -62,11 +62,12 @@ def _say(text: str) -> int:
 
 
 def _serve(host: str, port: int, secret_file: str) -> int:
-    """Prints where it listens, then serves until SIGINT or SIGTERM."""
+    """Prints the store's address, then serves until SIGINT or SIGTERM."""
     ends = {signal.SIGINT, signal.SIGTERM}
     try:
         text = sys.stdin.readline() if secret_file == "-" else Path(secret_file).read_text()
-        # Once nobody has to be waited for; before there are threads, which are deaf to them alike.
+        # After the read of standard input, which Ctrl-C must interrupt; before the server's
+        # threads, which inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, ends)
         server = StoreServer(secret=text.strip(), host=host, port=port)
     except (OSError, Error) as error:
@@ -79,7 +80,7 @@ def _serve(host: str, port: int, secret_file: str) -> int:
 
 
 def _fields(value: Any) -> Any:
-    """The module's read-only values as what JSON knows."""
+    """Returns `value` as JSON types: objects of the module become dictionaries."""
     if isinstance(value, list):
         return [_fields(item) for item in value]
     if not isinstance(value, _tokenyard.Diagnosis | _tokenyard.GpuFacts | _tokenyard.FabricFacts):

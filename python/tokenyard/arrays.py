@@ -1,7 +1,7 @@
-"""What the package asks of an array, whoever made it: NumPy's answer, and the way to torch's.
+"""The operations the package needs from an array library, implemented for NumPy.
 
-Arrays are checked here, where a message can name the argument and both values, and cross into C++
-with their memory and nothing else: BF16 as the integers of its bits. Nothing is ever copied.
+Arrays are checked here, where an error can name the argument, the expected and the actual value.
+Only their memory crosses into C++, BF16 as unsigned integers. Nothing is ever copied.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     import torch
 
 A = TypeVar("A", NDArray[Any], "torch.Tensor")
-"""A NumPy array or a torch tensor: results are of the kind that came in.
+"""A NumPy array or a torch tensor; a call returns the kind that it was given.
 
-One of two types, not any: arrays of several dtypes, such as rows, ids and weights, are then all
-`NDArray[Any]` to a type checker, and not the `object` that is all they have in common.
+A constrained variable, not an unbounded one: a type checker then joins arrays of several dtypes
+(rows, ids, weights) to `NDArray[Any]` instead of `object`.
 """
 
 
 class Arrays(Protocol):
-    """The words in which the package speaks to a library of arrays."""
+    """The interface that the package requires of an array library."""
 
     name: str
 
@@ -40,30 +40,30 @@ class Arrays(Protocol):
     def contiguous(self, array: Any) -> bool: ...
     def writable(self, array: Any) -> bool: ...
     def to_native(self, array: Any) -> Any:
-        """The same memory as the module takes it, once."""
+        """Returns a view of the same memory in the form that `_tokenyard` takes, for one call."""
 
     def from_native(self, array: Any, dtype: str) -> Any:
-        """The arena's memory, as an array of this library that keeps it alive."""
+        """Returns arena memory as an array of this library, which keeps the memory alive."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any: ...
     def bits(self, array: Any, dtype: str) -> Any:
-        """The same memory read as another dtype of the same size."""
+        """Returns a view of the same memory as another dtype of the same size."""
 
     def from_bytes(self, array: Any, dtype: str) -> Any:
-        """As from_native, of a matrix of bytes."""
+        """Returns a matrix of arena bytes as an array of `dtype`, like `from_native`."""
 
     def transposed(self, array: Any, rows: int) -> Any:
-        """[rows, columns]: a view of the first `rows` of [columns, stride]."""
+        """Returns a view [rows, columns] of an array [columns, stride], rows <= stride."""
 
 
 @functools.cache
 def _name_of(dtype: np.dtype) -> str:
-    # NumPy puts it together anew every time, and says "float32" of either byte order.
+    # Cached because NumPy builds the name on every access. `name` omits the byte order.
     return dtype.name if dtype.isnative else dtype.str
 
 
 class NumpyArrays:
-    """NumPy, with ml_dtypes for bfloat16."""
+    """Implements `Arrays` for NumPy, with bfloat16 and float8 from ml_dtypes."""
 
     name = "numpy"
 
@@ -83,7 +83,7 @@ class NumpyArrays:
         return array.flags.writeable
 
     def to_native(self, array: np.ndarray) -> np.ndarray:
-        # By name: NumPy takes long to compare a dtype with a type that is not its own.
+        # By name: NumPy is slow to compare a dtype with a type that is not its own.
         dtype = _name_of(array.dtype)
         if dtype == "bfloat16":
             return array.view(np.uint16)
@@ -113,10 +113,10 @@ NUMPY = NumpyArrays()
 
 @functools.cache
 def _library_of_type(kind: type) -> Arrays | None:
-    """The library that arrays of this type are of."""
+    """Returns the library that arrays of type `kind` belong to."""
     if issubclass(kind, np.ndarray):
         return NUMPY
-    torch = sys.modules.get("torch")  # Whoever has a tensor has imported it.
+    torch = sys.modules.get("torch")  # A tensor exists only once torch is imported.
     if torch is not None and issubclass(kind, torch.Tensor):
         from .torch_arrays import TORCH
 
@@ -125,13 +125,13 @@ def _library_of_type(kind: type) -> Arrays | None:
 
 
 def library_of(array: Any) -> Arrays | None:
-    """Returns the library that `array` is of; None for a list, a scalar, None."""
+    """Returns the library that `array` belongs to; None for a list, a scalar or None."""
     kind: Any = type(array)
     return _library_of_type(kind)
 
 
 def arrays_of(argument: str, array: Any) -> Arrays:
-    """The library that `array` is of; raises InvalidArgument for a list, a scalar, None."""
+    """Returns the library that `array` belongs to; raises InvalidArgument if it is no array."""
     library = library_of(array)
     if library is None:
         raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
@@ -154,9 +154,10 @@ def check_array(
     device: str,
     written: bool,
 ) -> None:
-    """Raises InvalidArgument unless `array` is what the module can take as it lies, and write to.
+    """Raises InvalidArgument unless the module can use `array` without a copy.
 
-    A number in `shape` is demanded, a name stands for any length.
+    An integer in `shape` must match; a name matches any length. If `written`, the array must be
+    writable.
     """
     found = arrays_of(argument, array)
     if found is not arrays:
@@ -176,7 +177,7 @@ def check_array(
 
 
 def current_stream(device_index: int | None) -> Callable[[], int]:
-    """Says which stream work is enqueued on now, as an integer; 0 on the host."""
+    """Returns a function that gives the current stream as an integer; 0 on the host."""
     if device_index is None:
         return int
     from .torch_arrays import current_stream_of
@@ -185,5 +186,5 @@ def current_stream(device_index: int | None) -> Callable[[], int]:
 
 
 def stream_number(argument: str, stream: Any) -> int:
-    """A torch stream as the integer that CUDA knows it by; an integer is one already."""
+    """Returns the cudaStream_t of a torch stream, or of an integer, as an integer."""
     return size_of(argument, getattr(stream, "cuda_stream", stream), largest=2**64 - 1)

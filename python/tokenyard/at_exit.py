@@ -1,4 +1,4 @@
-"""What a program that ends is not told of."""
+"""Silences leak warnings at exit that daemon threads would cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import _tokenyard
 
 
 @atexit.register
-def _expect_no_leaks_of_daemons() -> None:
-    """A daemon thread that still runs keeps all that it holds, which is no mistake in counting."""
-    if threading.active_count() > 1:  # Others than daemons have been joined by now.
+def _ignore_leaks_of_daemons() -> None:
+    """Turns leak warnings off if daemon threads run: their references are not leaks."""
+    if threading.active_count() > 1:  # Only daemons are left; all other threads were joined.
         _tokenyard.warn_of_leaks(False)

@@ -1,4 +1,4 @@
-"""Things that a `with` block ends."""
+"""The base of classes that a `with` block closes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Closed at the end of a `with` block, however that ends."""
+    """Calls `close` at the end of a `with` block, also after an exception."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Everything that Tokenyard raises. Each class carries fields; the sentence is made from them.
+"""The exceptions that Tokenyard raises. Each has fields, from which its message is made.
 
-All derive from `Error`, and from the built-in class that fits, so that `except TimeoutError` works.
-They survive pickling, and so arrive whole from the processes of `launch`.
+All derive from `Error`, and from a built-in class that fits, so that `except TimeoutError` works.
+They can be pickled, so `launch` passes them on from its processes with all fields.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def _restore(kind: type[Error], message: str, fields: dict[str, Any]) -> Error:
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument that cannot be right, here or against another rank's.
+    """An argument is wrong, by itself or compared with another rank's.
 
-    Nothing was launched or sent when this rank's host could see it; no row had moved when it took
-    the ranks together.
+    If this rank's host can see that, it is raised before anything is launched or sent; if only the
+    ranks together can, before a row has moved.
 
     Attributes:
-        argument: The argument's name.
-        expected: What it had to be.
-        seen: What it was.
-        rank: Whose argument, where it is not this rank's own.
+        argument: Name of the argument.
+        expected: What it must be.
+        seen: What it is.
+        rank: The rank that passed it, if not this one.
     """
 
     argument: str
@@ -48,12 +48,12 @@ class InvalidArgument(Error, ValueError):
 
 
 class InvalidGraph(InvalidArgument):
-    """A megakernel's graph cannot work. Every rank is told alike, and nothing was launched.
+    """A megakernel's graph is wrong. Every rank raises the same, and nothing was launched.
 
     Attributes:
-        fault: What is wrong with it, as in "cycle" or "write after read".
-        witness: What leads there, step by step: tasks, events, bytes.
-        fix: What would be right.
+        fault: Kind of fault, such as "cycle" or "write after read".
+        witness: Steps that lead to it: tasks, events, bytes.
+        fix: A change that would make the graph right.
     """
 
     fault: str
@@ -66,10 +66,10 @@ class PeerTimeout(Error, TimeoutError):
 
     Attributes:
         rank: The rank awaited.
-        phase: What was awaited, as in "dispatch: counts".
+        phase: The step that waited, such as "dispatch: counts".
         expected: The value awaited.
         seen: The value last seen.
-        waited_s: How long this rank waited, in seconds.
+        waited_s: Seconds that this rank waited.
     """
 
     rank: int
@@ -80,10 +80,10 @@ class PeerTimeout(Error, TimeoutError):
 
 
 class TaskTimeout(PeerTimeout):
-    """A megakernel's task could not go on before its deadline: `phase` names it.
+    """A megakernel's task could not continue before its deadline; `phase` names the task.
 
     Attributes:
-        dump: What each worker of this rank was waiting for, a line each.
+        dump: What each worker of this rank was waiting for, one line per worker.
     """
 
     dump: str
@@ -94,10 +94,10 @@ class PeerLost(Error, ConnectionError):
 
     Attributes:
         rank: The rank that is gone.
-        phase: What was awaited of it.
+        phase: The step that waited for it.
         expected: The value awaited.
         seen: The value last seen.
-        waited_s: How long this rank waited, in seconds.
+        waited_s: Seconds that this rank waited.
     """
 
     rank: int
@@ -108,41 +108,46 @@ class PeerLost(Error, ConnectionError):
 
 
 class OutOfTouch(Error, ConnectionError):
-    """This rank has not run for a while (it was stopped, or got no CPU), so that its wait failed;
-    or the others have rebuilt the world without it. No other rank is to blame."""
+    """This rank was out of touch with the others; none of them is to blame.
+
+    Either it did not run for a while (it was stopped, or got no CPU), so that its wait failed, or
+    the others have rebuilt the world without it.
+
+    Attributes:
+        rank: The rank that was awaited, or that has rebuilt the world without this one.
+        phase: The step that waited.
+        since: Start of the pause, in seconds since 1970; None if this rank has run throughout.
+        absent_s: Length of the pause in seconds.
+        left_out: Whether the others have rebuilt the world without this rank.
+    """
 
     rank: int
-    """The rank that was awaited, or that has rebuilt the world without this one."""
     phase: str
-    """What was awaited."""
     since: float | None
-    """When this rank ran last before it did not, in seconds since 1970; None if it has run."""
     absent_s: float
-    """For how long it did not run, in seconds."""
     left_out: bool
-    """Whether the others have rebuilt the world without this rank."""
 
 
 class Cancelled(Error):
-    """The wait was ended from this side, by `World.cancel`.
+    """This rank ended the wait itself, by `World.cancel`, `Collectives.cancel` or `close`.
 
     Attributes:
-        phase: What was awaited.
+        phase: The step that waited.
     """
 
     phase: str
 
 
 class OperationAborted(Error, RuntimeError):
-    """Ranks were lost in a collective operation, so it has not happened on any rank.
+    """Ranks were lost during a collective operation, so it has not happened on any rank.
 
-    Its inputs are as they were, and it may be called again once the group works again.
+    Its inputs are unchanged, and it may be called again once the group works again.
 
     Attributes:
-        operation: Which, as in "all_reduce".
-        sequence: Its number within its group, from 1.
-        epoch: In which ranks were lost; of a root or peer that had long been, the one before the
-            call's.
+        operation: Name of the operation, such as "all_reduce".
+        sequence: Number of the operation within its group, from 1.
+        epoch: Epoch in which ranks were lost; if a root or peer had been lost earlier, the epoch
+            before the call's.
         lost: The ranks that are gone.
     """
 
@@ -153,11 +158,11 @@ class OperationAborted(Error, RuntimeError):
 
 
 class QuorumLost(Error, ConnectionError):
-    """Too few ranks answer to go on: it might be the others that are right.
+    """Too few ranks answer to continue: the other ranks may have continued without these.
 
     Attributes:
-        answering: The ranks that do answer.
-        needed: How many would have to.
+        answering: The ranks that answer.
+        needed: Number of ranks that must answer.
     """
 
     answering: list[int]
@@ -165,23 +170,21 @@ class QuorumLost(Error, ConnectionError):
 
 
 class Fenced(Error, ConnectionError):
-    """The others have gone on without this rank, which had been silent for too long.
-
-    It may join again.
+    """The others have continued without this rank, after a silence or by `evict`; it may rejoin.
 
     Attributes:
-        epoch: The first epoch without it.
+        epoch: The first epoch without this rank.
     """
 
     epoch: int
 
 
 class Unsupported(Error):
-    """What was asked for exists, but not here.
+    """A feature of the library is not available on this machine or in this build.
 
     Attributes:
-        asked: What was asked for.
-        why: Why it is not to be had here.
+        asked: The feature.
+        why: The reason.
     """
 
     asked: str
@@ -192,8 +195,8 @@ class OsError(Error, OSError):
     """A system or driver call failed.
 
     Attributes:
-        call: The call.
-        code: Its error code.
+        call: Name of the call.
+        code: Error code that it returned.
     """
 
     call: str
@@ -201,16 +204,18 @@ class OsError(Error, OSError):
 
 
 class InternalError(Error):
-    """A broken invariant of Tokenyard's own: please report it."""
+    """An invariant of Tokenyard is broken; please report it."""
 
 
 class ProcessDied(Error):
-    """A rank's process in `launch` ended without a word: killed, perhaps out of memory. Or the
-    rank, be it a thread, called sys.exit.
+    """A rank of `launch` ended without a result.
+
+    Its process was killed, perhaps for lack of memory, or the rank (process or thread) called
+    sys.exit.
 
     Attributes:
-        rank: The rank whose process or thread it was.
-        exit_code: As multiprocessing has it: the negative number of the signal that killed it.
+        rank: The rank that ended.
+        exit_code: Exit status; if a signal killed the process, its negative number.
     """
 
     rank: int
@@ -218,7 +223,7 @@ class ProcessDied(Error):
 
 
 def invalid(argument: str, expected: str, seen: str, rank: int | None = None) -> InvalidArgument:
-    """An InvalidArgument with its sentence, for what Python sees before C++ does."""
+    """Returns an InvalidArgument with its message, for checks made in Python."""
     whose = "" if rank is None else f" on rank {rank}"
     message = f"{argument}{whose}: expected {expected}, got {seen}"
     return InvalidArgument(message, argument=argument, expected=expected, seen=seen, rank=rank)

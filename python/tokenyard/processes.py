@@ -1,4 +1,4 @@
-"""Deprecated: what callers use of this module has moved to `tokenyard.world`."""
+"""Deprecated: `end_with_parent` has moved to `tokenyard.world`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Sizes, as they are taken from callers: any integer type that C++ can hold; and names."""
+"""Checks of integers and names that callers pass."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .errors import invalid
 
 
 def size_of(argument: str, value: Any, *, smallest: int = 0, largest: int = 2**32 - 1) -> int:
-    """`value` as an int; raises InvalidArgument if it is no integer or out of range.
+    """Returns `value` as an int; raises InvalidArgument if it is no integer or out of range.
 
-    True is an integer to Python, and never meant as a size.
+    Rejects bool, which Python counts among the integers.
     """
     try:
         if isinstance(value, bool):
@@ -25,7 +25,7 @@ def size_of(argument: str, value: Any, *, smallest: int = 0, largest: int = 2**3
 
 
 def text_of(argument: str, value: Any) -> str:
-    """`value` itself; raises InvalidArgument if it is no text, or empty."""
+    """Returns `value`; raises InvalidArgument if it is not a string, or empty."""
     if not isinstance(value, str) or not value:
         raise invalid(argument, "a text that is not empty", repr(value))
     return value

@@ -1,4 +1,4 @@
-"""torch tensors, on the CPU and on GPUs. Imported only once a tensor has come in."""
+"""Implements `arrays.Arrays` for torch tensors. Imported only once a tensor was passed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 _VIEWED = ("bfloat16", "float8_e4m3fn")
-"""What crosses as the integers of its bits."""
+"""Dtypes that cross into C++ as unsigned integers of the same size."""
 
 
 @functools.cache
@@ -24,7 +24,7 @@ def _text_of(device: torch.device) -> str:
 
 
 class TorchArrays:
-    """See arrays.Arrays."""
+    """Implements `arrays.Arrays` for torch, on the CPU and on GPUs."""
 
     name = "torch"
 
@@ -44,8 +44,8 @@ class TorchArrays:
         return True
 
     def to_native(self, array: torch.Tensor) -> Any:
-        # A capsule, since __dlpack__ takes twenty times as long. Gradients do not pass through an
-        # exchange by themselves, so nobody asks for them.
+        # A capsule: __dlpack__ takes twenty times as long. It would reject tensors that require
+        # gradients, which no plain exchange propagates.
         return to_dlpack(array.view(torch.uint8) if array.dtype == torch.float8_e4m3fn else array)
 
     def from_native(self, array: Any, dtype: str) -> torch.Tensor:
@@ -75,5 +75,5 @@ def _asked_for_a_stream(device_index: int) -> int:
 current_stream_of: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", _asked_for_a_stream
 )
-"""torch's current stream on that GPU, as the integer that CUDA knows it by. What torch's compiled
-code calls takes a tenth of the time that an object for the stream does."""
+"""Returns torch's current stream on a GPU as a cudaStream_t integer. The function that torch's
+compiled code calls takes a tenth of the time that a stream object does."""

@@ -1,4 +1,4 @@
-"""What collectives ought to give, in NumPy, and inputs whose results no rounding touches."""
+"""Expected results of collectives, in NumPy, and inputs whose results are exact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPS = ("sum", "average", "product", "min", "max", "bit_and", "bit_or", "bit_xor"
 
 
 def allowed(op: str, dtype: np.dtype) -> bool:
-    """Whether a reduction makes sense for a type."""
+    """Returns whether a reduction is defined for a type."""
     whole = dtype.kind in "bui"
     if op.startswith("bit_"):
         return whole
@@ -27,7 +27,7 @@ def allowed(op: str, dtype: np.dtype) -> bool:
 
 
 def given(dtype: np.dtype, op: str, rank: int, shape: tuple[int, ...], salt: int = 0) -> np.ndarray:
-    """What a rank gives. Sums and products over six ranks are exact in every type."""
+    """Returns a rank's input. Sums and products over six ranks are exact in every type."""
     rng = np.random.default_rng((rank, salt, len(op)))
     if dtype.kind == "b":
         return rng.random(shape) < 0.5
@@ -41,7 +41,7 @@ def given(dtype: np.dtype, op: str, rank: int, shape: tuple[int, ...], salt: int
 
 
 def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:
-    """The reduction of all ranks' arrays; short floats in float32, rounded once."""
+    """Reduces all ranks' arrays; short floats in float32, rounded once."""
     dtype = arrays[0].dtype
     if dtype.kind == "b":
         logical = {"sum": np.logical_or, "max": np.logical_or, "product": np.logical_and}
@@ -68,7 +68,7 @@ def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def same_bits(seen: np.ndarray, wanted: np.ndarray) -> bool:
-    """Also where they are NaN. The sign of a complex zero depends on who multiplies whom."""
+    """Compares arrays, NaN equal to NaN. Signs of complex zeros depend on the order of factors."""
     if seen.dtype.kind == "c":
         return np.array_equal(seen, wanted)
     return seen.shape == wanted.shape and seen.tobytes() == wanted.tobytes()

@@ -12,7 +12,7 @@ from numpy_reference import Input, experts_of
 
 @dataclass(frozen=True)
 class Configuration:
-    """One dispatch and combine over all ranks. Its repr tells how to make it again."""
+    """One dispatch and combine over all ranks. Its repr is the code that makes it again."""
 
     seed: int
     ranks: int
@@ -20,7 +20,7 @@ class Configuration:
     hidden: int
     topk: int
     tokens: tuple[int, ...]
-    """A rank."""
+    """Tokens per rank."""
     ids: str
     """dtype of the expert ids."""
     skew: str
@@ -29,38 +29,38 @@ class Configuration:
     """Share of choices that are -1."""
     sms: int
     exact: bool
-    """Whether y is of small integers, whose sums no rounding touches."""
+    """Whether y consists of small integers, whose sums are exact."""
     weights: bool
-    """Whether combine brings weights home."""
+    """Whether combine returns weights."""
     again: bool
     """Whether the route is used for a second dispatch."""
     dtype: str
-    """Of x."""
+    """dtype of x."""
     y_dtype: str
-    """Of the results."""
+    """dtype of the results."""
     scales: str
     """dtype of the scales beside the rows, or none."""
     scale_words: int
     by_columns: bool
-    """How scales are received."""
+    """Layout of received scales."""
     cast: str
-    """Rows of a dispatch that casts; empty: as they are."""
+    """`rows` of a dispatch that casts; empty: none."""
     scale_channels: int
     spare: int
-    """Places more than rows come, where the host does not wait; -1 where it does."""
+    """Places beyond the received rows, if the host does not wait; -1 if it does."""
     alignment: int
-    """Of rows by expert; 0: results are by received row."""
+    """Alignment of rows by expert; 0: results are by received row."""
     weighted: bool
-    """Whether results by expert are."""
+    """Whether combine weights results by expert."""
     biases: int
     ordered: bool
-    """Whether combine is told in which order to add the ranks."""
+    """Whether combine gets an order of the ranks."""
     watched: bool
     """Whether dispatches have a watcher."""
 
 
 def draw(seed: int, ranks: int) -> Configuration:
-    """Sizes are small: what differs between sizes is their remainders, not their number."""
+    """Draws a configuration. Sizes are small: their remainders matter, not their magnitude."""
     rng = np.random.default_rng((seed, ranks))
     experts, topk = _experts(rng, ranks)
     most = int(rng.choice([1, 4, 24, 70]))
@@ -87,8 +87,11 @@ def draw(seed: int, ranks: int) -> Configuration:
 
 
 def _experts(rng: np.random.Generator, ranks: int) -> tuple[int, int]:
-    """How many there are, in half of the cases not a multiple of the ranks, sometimes fewer than
-    ranks; and how many a token chooses, sometimes more than a warp has lanes."""
+    """Draws the numbers of experts and of choices per token.
+
+    Half of the numbers of experts are not a multiple of the ranks, some are below it; sometimes a
+    token has more choices than a warp has lanes.
+    """
     many = rng.random() < 0.1
     experts = int(rng.integers(33, 301)) if many else ranks * int(rng.integers(1, 9))
     if rng.random() < 0.5:
@@ -98,7 +101,7 @@ def _experts(rng: np.random.Generator, ranks: int) -> tuple[int, int]:
 
 
 def _rows(rng: np.random.Generator) -> dict[str, Any]:
-    """What is drawn of the rows' formats and layouts."""
+    """Draws the rows' formats and layouts."""
     cast = str(rng.choice(["", "", "", "", "fp8", "fp8_ue8m0"]))
     scales = "" if cast else str(rng.choice(["", "", "float32", "int32", "uint8"]))
     dtypes = ["bfloat16", "bfloat16", "float16", "float32", "float8_e4m3fn", "uint8"]
@@ -120,7 +123,7 @@ def _rows(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _choices(given: Configuration, rng: np.random.Generator, tokens: int) -> np.ndarray:
-    """[tokens, topk] experts, none twice in a row."""
+    """Draws [tokens, topk] experts, distinct within a row."""
     odds = rng.random((tokens, given.experts))
     if given.skew == "one expert":
         odds[:, rng.integers(given.experts)] = 2
@@ -134,7 +137,7 @@ def _choices(given: Configuration, rng: np.random.Generator, tokens: int) -> np.
 
 
 def input_of(given: Configuration, rank: int, call: int = 0) -> Input:
-    """What `rank` gives; x differs from call to call, the choices do not."""
+    """Returns the input of `rank`; x differs between calls, the choices do not."""
     rng = np.random.default_rng((given.seed, rank, 1))
     tokens = given.tokens[rank]
     topk_idx = _choices(given, rng, tokens)
@@ -146,7 +149,7 @@ def input_of(given: Configuration, rank: int, call: int = 0) -> Input:
     else:
         dtype = dtype_of(given.dtype)
         bits = rng.integers(0, 256, (tokens, given.hidden * dtype.itemsize), np.uint8)
-        # Any bits at all, NaNs too: dispatch moves them and must not look at them.
+        # Any bits, NaNs included: dispatch moves them unseen.
         x = bits.view(dtype)
     scales = None
     if given.scales:
@@ -165,17 +168,17 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def y_of(given: Configuration, rank: int, rows: int) -> np.ndarray:
-    """The results that `rank` gives to combine, for the rows it received or for those by expert."""
+    """Returns the results that `rank` passes to combine, by received row or by expert."""
     rng = np.random.default_rng((given.seed, rank, 3))
     if given.exact:
-        # 16 ranks times 8 and two biases of 8 are 144: up to 256 bfloat16 has all integers.
+        # At most 16 ranks * 8 + two biases of 8 = 144: bfloat16 represents all integers up to 256.
         return rng.integers(-8, 9, (rows, given.hidden)).astype(dtype_of(given.y_dtype))
     scale = np.exp(rng.normal(0, 1 if given.y_dtype == "float16" else 3, (rows, 1)))
     return (rng.standard_normal((rows, given.hidden)) * scale).astype(dtype_of(given.y_dtype))
 
 
 def order_of(given: Configuration, rank: int) -> np.ndarray | None:
-    """[tokens, ranks] the ranks, otherwise mixed for every token; or None."""
+    """Returns [tokens, ranks] a random order of ranks per token, or None."""
     rng = np.random.default_rng((given.seed, rank, 5))
     mixed = rng.random((given.tokens[rank], given.ranks)).argsort(axis=1).astype(np.int32)
     return mixed if given.ordered else None

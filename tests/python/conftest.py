@@ -49,5 +49,5 @@ def run(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def torch_backend() -> None:
-    """Built, with as long as that takes on a busy machine; ranks find it."""
+    """Builds the module, however long that takes on a busy machine, so that ranks find it."""
     subprocess.run([sys.executable, "-c", "import tokenyard.torch"], timeout=500, check=True)

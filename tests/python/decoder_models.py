@@ -1,4 +1,4 @@
-"""Tiny models of every family that the decoder example supports, and what its graphs find."""
+"""Tiny models of every family that the decoder example supports, and their graphs' logits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LLAMA_3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
-"""Such that of the tiny model's frequencies some are stretched, some are not, and some half."""
+"""Scaling that stretches some of the tiny model's frequencies fully, some partly, some not."""
 SLIDES = {"use_sliding_window": True, "sliding_window": 5}
 EXPERTS = {
     "num_experts": 8,
@@ -44,7 +44,7 @@ EXPERTS = {
 
 
 def said(model_type: str, **others: Any) -> dict[str, Any]:
-    """A config.json."""
+    """Returns the contents of a config.json."""
     return {"model_type": model_type, **SIZES, **others}
 
 
@@ -81,12 +81,12 @@ def config_for(config: dict[str, Any]) -> Config:
 
 
 def drawn(config: dict[str, Any], seed: int = 5) -> dict[str, np.ndarray]:
-    """Tensors by name."""
+    """Returns tensors by name."""
     return random_tensors(config_for(config), seed)
 
 
 def saved(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Path:
-    """As Hugging Face's models are saved."""
+    """Saves a model like Hugging Face."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / WHOLE, metadata={"format": "pt"})
@@ -96,7 +96,7 @@ def saved(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]) 
 def logits_by_graph(
     config: dict[str, Any], tensors: dict[str, np.ndarray], *, ranks: int = 1, tiles: bool = False
 ) -> np.ndarray:
-    """[positions, vocabulary] what the megakernel finds, fed FED."""
+    """Returns the megakernel's logits [positions, vocabulary] for the tokens FED."""
     model_config = config_for(config)
     weights = read_weights(Drawn(tensors), model_config)
 

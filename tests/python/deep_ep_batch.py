@@ -1,4 +1,4 @@
-"""What the tests of the deep_ep package share: a batch on three ranks, and what must come of it."""
+"""A batch on three ranks and its expected results, for the tests of the deep_ep package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "compat" / "deep_ep"
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 else:
     sys.path.insert(0, str(PACKAGE))
 
@@ -26,12 +26,15 @@ RANKS, EXPERTS, TOPK, HIDDEN = 3, 12, 4, 256
 LOCAL = EXPERTS // RANKS
 NVL_BYTES = 32 << 20
 LARGEST = 40
-"""Tokens of a low-latency call."""
+"""Largest number of tokens per low-latency call."""
 
 
 def inputs(rank: int) -> tuple[Any, Any, Any]:
-    """Of any rank, so that each can tell what the others send: tokens of small integers, ids with
-    holes, weights. Another number of tokens on each rank, none on the last."""
+    """Returns any rank's input, so that each rank knows what the others send.
+
+    Tokens are small integers and ids have holes. Ranks have different numbers of tokens, the last
+    one none.
+    """
     tokens = 30 - 15 * rank
     generator = torch.Generator("cpu").manual_seed(rank)
     with torch.device("cpu"):
@@ -42,13 +45,13 @@ def inputs(rank: int) -> tuple[Any, Any, Any]:
 
 
 def in_ranks(topk_idx: Any) -> Any:
-    """[tokens, ranks] bool."""
+    """Returns [tokens, ranks] whether the token goes to the rank."""
     owner = topk_idx.div(LOCAL, rounding_mode="floor")
     return torch.stack([(owner == rank).any(1) for rank in range(RANKS)], 1)
 
 
 def expected_rows(rank: int) -> tuple[Any, Any, Any]:
-    """What a rank receives: tokens, local ids, weights, in the order of their sources."""
+    """Returns the rows that a rank receives: tokens, local ids, weights, ordered by source."""
     parts = []
     for source in range(RANKS):
         x, topk_idx, weights = inputs(source)
@@ -60,7 +63,7 @@ def expected_rows(rank: int) -> tuple[Any, Any, Any]:
 
 
 def expected_sum(x: Any, topk_idx: Any) -> Any:
-    """Of rows sent back as they came."""
+    """Returns the sums of rows that are returned unchanged."""
     return (x.float() * in_ranks(topk_idx).sum(1, keepdim=True)).to(torch.bfloat16)
 
 
@@ -75,7 +78,7 @@ def run_on(
     ranks: int = RANKS,
     arena_bytes: int = 128 << 20,
 ) -> None:
-    """Runs a program on ranks whose tensors lie where the world does."""
+    """Runs a program on ranks with tensors on the world's device."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
 
@@ -89,7 +92,7 @@ def run_on(
 
 
 def serving_buffer_of(world: tokenyard.World, **options: Any) -> Any:
-    """For low-latency calls."""
+    """Returns the options of low-latency calls."""
     from deep_ep import Buffer
 
     size = Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, world.size, EXPERTS)
@@ -101,7 +104,7 @@ def device_of(world: tokenyard.World) -> str:
 
 
 def given(world: tokenyard.World, rank: int | None = None) -> Any:
-    """A rank's inputs, where this one's world lies."""
+    """Returns a rank's inputs on this world's device."""
     tensors = inputs(world.rank if rank is None else rank)
     return [tensor.to(device_of(world)) for tensor in tensors]
 

@@ -1,4 +1,4 @@
-"""What a process holds of the system: memory, mappings, descriptors, threads."""
+"""Resources that a process holds: memory, mappings, descriptors, threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MEMORY_SLACK_KB = 4096
-"""What allocators and interpreters keep as they like. A thousand things that kept 5 KB each, or one
-page of a mapping, would be more."""
+"""Slack for allocators and interpreters. A thousand leaks of 5 KB, or of one page each, exceed
+it."""
 
 
 @dataclass
@@ -34,8 +34,10 @@ class Holdings:
         )
 
     def exceeds(self, before: Holdings, slack_kb: int = MEMORY_SLACK_KB) -> bool:
-        """By more than a few mappings, which an allocator splits and joins, and two threads, which
-        begin when they are first needed."""
+        """Returns whether it exceeds `other` by more than noise.
+
+        Allocators split and join mappings, and two threads start when they are first needed.
+        """
         return (
             self.resident_kb > before.resident_kb + slack_kb
             or self.mappings > before.mappings + 30
@@ -50,8 +52,10 @@ def cycle(
     settle: Callable[[], object],
     slack_kb: int = MEMORY_SLACK_KB,
 ) -> None:
-    """Calls `once(number)` so often; asserts that the process holds afterwards what it held after
-    the first tenth. `settle` lets what was closed last come to its end."""
+    """Calls `once(number)` repeatedly; asserts that resources do not grow after the first tenth.
+
+    `settle` waits for the end of what was closed last.
+    """
     for number in range(cycles // 10):
         once(number)
     settle()

@@ -1,5 +1,7 @@
-"""Low-latency dispatch and combine for all ranks at once, as plain NumPy. Written from the
-documentation of `LowLatency` alone, so that it shares no thought with the kernels it judges."""
+"""Low-latency dispatch and combine for all ranks at once, in plain NumPy.
+
+Written from the documentation of `LowLatency` alone, independently of the kernels.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ import numpy as np
 
 FP8_LARGEST = np.float32(448)
 LEAST = np.float32(1e-4)
-"""Groups whose values are all smaller are scaled as if this were the largest."""
+"""Lower bound of a group's largest magnitude, for its scale."""
 GROUP = 128
 
 
 @dataclass(frozen=True)
 class Given:
-    """What one rank gives to a batch."""
+    """One rank's input to a batch."""
 
     x: np.ndarray
     topk_idx: np.ndarray
@@ -25,16 +27,16 @@ class Given:
 
 @dataclass(frozen=True)
 class Rows:
-    """What one expert should receive, row after row."""
+    """The rows that one expert should receive."""
 
     source: np.ndarray
     """[rows] source ranks."""
     token: np.ndarray
-    """[rows] tokens there."""
+    """[rows] tokens on the source rank."""
 
 
 def cast(x: np.ndarray, rows: str) -> tuple[np.ndarray, np.ndarray]:
-    """[tokens, hidden] to E4M3 and [tokens, groups] float32 scales."""
+    """Casts [tokens, hidden] to E4M3; returns it with [tokens, groups] float32 scales."""
     tokens, hidden = x.shape
     groups = -(-hidden // GROUP)
     padded = np.zeros((tokens, groups * GROUP), np.float32)
@@ -54,8 +56,10 @@ def cast(x: np.ndarray, rows: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def packed(scales: np.ndarray) -> np.ndarray:
-    """[tokens, groups] powers of two to [tokens, words] exponents, four a word; of those that are
-    not there, zero."""
+    """Packs [tokens, groups] powers of two to [tokens, words], four exponents per word.
+
+    Exponents of missing groups are zero.
+    """
     tokens, groups = scales.shape
     exponents = np.zeros((tokens, -(-groups // 4) * 4), np.uint8)
     exponents[:, :groups] = np.frexp(scales)[1] - 1 + 127
@@ -63,7 +67,7 @@ def packed(scales: np.ndarray) -> np.ndarray:
 
 
 def rows_of(batch: list[Given], expert: int) -> Rows:
-    """By source rank, then token; a token has one row however often it names the expert."""
+    """Orders rows by source rank, then token; a token that repeats an expert has one row."""
     sources, tokens = [], []
     for source, given in enumerate(batch):
         for token in np.flatnonzero((given.topk_idx == expert).any(axis=1)):
@@ -73,8 +77,10 @@ def rows_of(batch: list[Given], expert: int) -> Rows:
 
 
 def smallest(share: np.ndarray) -> np.ndarray:
-    """What a logarithm may lose beside its relative error: of 128 channels those more than 32
-    octaves below the largest."""
+    """Returns the absolute error of a logarithm, beside its relative one.
+
+    Of 128 channels, those more than 32 octaves below the largest are lost.
+    """
     padded = np.pad(np.abs(share), (0, -len(share) % GROUP)).reshape(-1, GROUP)
     return np.repeat(padded.max(axis=1) * 2.0**-32, GROUP)[: len(share)]
 
@@ -87,8 +93,10 @@ def combined(
     *,
     logfmt: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The sums for a rank's tokens in float64, and what bounds their error: one rounding of every
-    other rank's share, or its way as a logarithm, one of the sum, and float32 in between.
+    """Returns the sums for a rank's tokens in float64, and the bounds of their errors.
+
+    The error is one rounding (or the logarithm) of every other rank's share, one rounding of the
+    sum, and float32 in between.
 
     `y_of[expert][source, token]` is the expert's row for that token.
     """

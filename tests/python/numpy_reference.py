@@ -1,5 +1,7 @@
-"""Dispatch and combine for all ranks at once, as plain NumPy. Written from the documentation of
-`ExpertParallel` alone, so that it shares no thought with the kernels it judges."""
+"""Dispatch and combine for all ranks at once, in plain NumPy.
+
+Written from the documentation of `ExpertParallel` alone, independently of the kernels.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Input:
-    """What one rank gives to a dispatch."""
+    """One rank's input to a dispatch."""
 
     x: np.ndarray
     topk_idx: np.ndarray
@@ -21,7 +23,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Expected:
-    """What one rank should receive."""
+    """The rows that one rank should receive."""
 
     x: np.ndarray
     scales: np.ndarray | None
@@ -33,19 +35,19 @@ class Expected:
 
 
 def experts_of(experts: int, ranks: int) -> list[range]:
-    """By rank: the first experts % ranks ranks hold one more than the others."""
+    """Returns the experts of each rank: the first experts % ranks ranks hold one more."""
     parts = np.array_split(np.arange(experts), ranks)
     ends = np.cumsum([len(part) for part in parts]).tolist()
     return [range(end - len(part), end) for end, part in zip(ends, parts, strict=True)]
 
 
 def here(topk_idx: np.ndarray, experts: range) -> np.ndarray:
-    """[tokens, topk] which choices fall on these experts; -1 falls on nobody's."""
+    """Returns [tokens, topk] which choices are among these experts; -1 never is."""
     return (topk_idx >= experts.start) & (topk_idx < experts.stop)
 
 
 def dispatched(inputs: list[Input], experts: int) -> list[Expected]:
-    """By receiving rank."""
+    """Returns the received rows of each rank."""
     expected = []
     for mine in experts_of(experts, len(inputs)):
         parts = []
@@ -79,7 +81,7 @@ def dispatched(inputs: list[Input], experts: int) -> list[Expected]:
 def combined(
     received: list[Expected], ys: list[np.ndarray], tokens: list[int]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """By owning rank: the sums in float64, and the sums of magnitudes that bound their error."""
+    """Returns, per owning rank, sums in float64, and sums of magnitudes that bound their error."""
     hidden = ys[0].shape[1]
     sums = [np.zeros((count, hidden)) for count in tokens]
     magnitudes = [np.zeros((count, hidden)) for count in tokens]
@@ -88,7 +90,7 @@ def combined(
         for source, count in enumerate(expected.rows_from):
             rows = slice(begin, begin + count)
             values = y[rows].astype(np.float64)
-            # A token comes to a rank at most once, so no index stands twice here.
+            # A token goes to a rank at most once, so indices are distinct here.
             sums[source][expected.source_token[rows]] += values
             magnitudes[source][expected.source_token[rows]] += np.abs(values)
             begin += count
@@ -96,7 +98,7 @@ def combined(
 
 
 def weights_home(received: list[Expected], tokens: list[int], topk: int) -> list[np.ndarray]:
-    """By owning rank: each choice's weight, from the rank that had its expert; 0 for -1."""
+    """Returns, per owning rank, each choice's weight from its expert's rank; 0 for -1."""
     home = [np.zeros((count, topk), np.float32) for count in tokens]
     for expected in received:
         begin = 0
@@ -108,7 +110,7 @@ def weights_home(received: list[Expected], tokens: list[int], topk: int) -> list
 
 
 def cast(x: np.ndarray, kind: str, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """bfloat16 rows as FP8, and their scales: float32 factors, or exponents packed into int32."""
+    """Casts bfloat16 rows to FP8; returns them with float32 scales, or packed exponents."""
     groups = x.astype(np.float32).reshape(len(x), x.shape[1] // channels, channels)
     largest = np.maximum(np.abs(groups).max(axis=2), np.float32(1e-4))
     scale = largest / np.float32(448)
@@ -129,10 +131,10 @@ class Grouped:
 
     offsets: list[int]
     row_of: np.ndarray
-    """[rows] -1 for padding."""
+    """[rows] received row, -1 for padding."""
     weights: np.ndarray
     choice: np.ndarray
-    """[rows] which of the row's choices it is, -1 for padding."""
+    """[rows] index of the row's choice, -1 for padding."""
 
 
 def grouped(expected: Expected, alignment: int) -> Grouped:
@@ -151,7 +153,7 @@ def grouped(expected: Expected, alignment: int) -> Grouped:
 
 
 def reduced(expected: Expected, by_expert: Grouped, y: np.ndarray, weighted: bool) -> np.ndarray:
-    """[rows received, hidden] float64: each row's results added up."""
+    """Returns [rows received, hidden] float64: the sum of each row's results."""
     sums = np.zeros((len(expected.source_token), y.shape[1]))
     valid = by_expert.row_of >= 0
     factors = by_expert.weights[valid, None] if weighted else 1

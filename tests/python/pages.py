@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the blocks of code that they show."""
+"""The pages of the documentation, and their blocks of code."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PAGES = {path.name: path for path in (*_FIRST, *sorted((ROOT / "docs").glob("*.m
 
 
 class Block(NamedTuple):
-    """What stands between two fences."""
+    """A block of code between two fences."""
 
     page: str
     line: int
-    """Of the page, counted from 1: the block's first."""
+    """Line of the page on which the block begins, from 1."""
     code: str
 
     @property
     def in_place(self) -> str:
-        """The code on the lines that it has on its page, for tracebacks."""
+        """Returns the code on its lines of the page, for tracebacks."""
         return "\n" * (self.line - 1) + self.code
 
     @property
@@ -33,7 +33,7 @@ class Block(NamedTuple):
         return "torch.cuda" in self.code
 
     def run(self, names: dict[str, Any], replaced: tuple[str, str] = ("", "")) -> None:
-        """In these names, which it adds to, where it stands: tracebacks name the page's lines."""
+        """Runs it in a namespace, which it extends; tracebacks name the page's lines."""
         assert replaced[0] in self.code
         exec(compile(self.in_place.replace(*replaced), PAGES[self.page], "exec"), names)
 
@@ -43,12 +43,12 @@ def text_of(page: str) -> str:
 
 
 def blocks_of(page: str, language: str) -> list[Block]:
-    """Those of a page, in their order."""
+    """Returns the blocks of a page in order."""
     text = text_of(page)
     found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [Block(page, text.count("\n", 0, block.start(1)) + 1, block[1]) for block in found]
 
 
 def fragments(page: str) -> list[Block]:
-    """Its Python that is no program by itself."""
+    """Returns its Python blocks that are no complete programs."""
     return [block for block in blocks_of(page, "python") if not block.is_program]

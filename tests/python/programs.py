@@ -1,4 +1,4 @@
-"""Python programs that tests run to their end, as a user would."""
+"""Runs Python programs as a user would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = ROOT / "examples"
 def run_python(
     *arguments: str | Path, timeout: float = 300, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """What this interpreter makes of the arguments; `options` are those of subprocess.run."""
+    """Runs this interpreter with arguments; `options` are those of subprocess.run."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -28,19 +28,19 @@ def run_python(
 
 
 def start_python(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """This interpreter on its way, with a pipe for what it says; Ctrl-C reaches it."""
+    """Starts this interpreter with a pipe for its output; Ctrl-C reaches it."""
     return subprocess.Popen(
         [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        # Tests that run in a shell's background are deaf to Ctrl-C, and so would their children be.
+        # Tests in a shell's background ignore Ctrl-C, which their children would inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
 
 
 def torchrun(program: str, ranks: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The text of a program, a process a rank; it lies in `folder` meanwhile."""
+    """Runs the text of a program with one process per rank, from a file in `folder`."""
     path = folder / "program.py"
     path.write_text(program, encoding="utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -48,7 +48,7 @@ def torchrun(program: str, ranks: int, folder: Path) -> subprocess.CompletedProc
 
 
 def assert_beside_the_real_one_it_stops(package: str, real: str, folder: Path) -> None:
-    """Of compat: where the distribution that it stands for is installed, an import names both."""
+    """Checks that importing a compat package fails if the original distribution is installed."""
     (folder / f"{real}-1.2.dist-info").mkdir()
     about = folder / f"{real}-1.2.dist-info" / "METADATA"
     about.write_text(f"Metadata-Version: 2.1\nName: {real}\nVersion: 1.2\n", encoding="utf-8")
@@ -61,7 +61,7 @@ def assert_beside_the_real_one_it_stops(package: str, real: str, folder: Path) -
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], complaint: str) -> None:
-    """A wrong argument is answered in a sentence that names it, and no traceback."""
+    """Checks that a wrong argument gives one sentence that names it, and no traceback."""
     assert done.returncode == 2
     assert complaint in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

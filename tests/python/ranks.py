@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_S = 120.0
-"""No test's rank lives longer, whatever happens."""
+"""Seconds after which any test's rank is killed."""
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["numpy", "ml_dtypes", "tokenyard"])
 
 
 class Rank:
-    """One process, which calls `fn(say, *args)` and sends home what it says and returns."""
+    """A process that calls `fn(say, *args)` and sends its words and result to the test."""
 
     def __init__(self, fn: Callable[..., Any], *args: Any) -> None:
         self.number = args[0] if args else None
@@ -39,13 +39,13 @@ class Rank:
         assert (kind, value) == ("said", word), f"expected {word!r}, got {kind} {value}"
 
     def result(self, timeout: float = LONGEST_S) -> Any:
-        """What the rank returned; fails with its traceback if it raised."""
+        """Returns the rank's result; fails with its traceback if it raised."""
         ok, value = self.outcome(timeout)
         assert ok, value
         return value
 
     def outcome(self, timeout: float = LONGEST_S) -> tuple[bool, Any]:
-        """True and what the rank returned, or False and how it ended instead."""
+        """Returns True and the rank's result, or False and how it ended instead."""
         kind, value = self._next(timeout)
         return (True, value) if kind == "returned" else (False, f"{kind}: {value}")
 
@@ -60,7 +60,7 @@ class Rank:
         os.kill(self._pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """However it is."""
+        """Kills the process in any state."""
         if self.process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -94,7 +94,7 @@ def _main(home: Connection, fn: Callable[..., Any], args: tuple[Any, ...]) -> No
 
 @contextlib.contextmanager
 def ranks_of(fn: Callable[..., Any], size: int, *args: Any) -> Iterator[list[Rank]]:
-    """`size` processes that call `fn(say, rank, size, *args)`; all gone at the end."""
+    """Starts `size` processes that call `fn(say, rank, size, *args)`; ends all of them."""
     ranks = [Rank(fn, rank, size, *args) for rank in range(size)]
     try:
         yield ranks
@@ -104,7 +104,7 @@ def ranks_of(fn: Callable[..., Any], size: int, *args: Any) -> Iterator[list[Ran
 
 
 def results(ranks: Iterable[Rank]) -> list[Any]:
-    """What each of them returned; fails with all that any of them raised."""
+    """Returns the result of each; fails with the tracebacks of all that raised."""
     outcomes = [(rank.number, *rank.outcome()) for rank in ranks]
     wrong = [f"rank {number}: {text}" for number, ok, text in outcomes if not ok]
     assert not wrong, "\n".join(wrong)
@@ -112,11 +112,11 @@ def results(ranks: Iterable[Rank]) -> list[Any]:
 
 
 def results_of(fn: Callable[..., Any], size: int, *args: Any) -> list[Any]:
-    """What `fn(say, rank, size, *args)` returned, by rank; fails with all that any rank raised."""
+    """Returns results of `fn(say, rank, size, *args)` by rank; fails with all tracebacks."""
     with ranks_of(fn, size, *args) as ranks:
         return results(ranks)
 
 
 def file_store(folder: Path) -> str:
-    """A store that nobody has to serve."""
+    """Returns the address of a store that needs no server."""
     return f"file:{folder}/store-{time.monotonic_ns()}"

@@ -1,5 +1,4 @@
-"""The programs of bench/, as they are built beside the package: what they refuse, and how small
-they can be."""
+"""The built programs of bench/: the arguments they reject, and how small sizes may be."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def complaint_of(name: str, *arguments: str) -> str:
     ],
 )
 def test_a_throughput_that_cannot_be(wrong: str, complaint: str) -> None:
-    """Before tokens are drawn, which counts on it."""
+    """Rejected before tokens are drawn, which relies on it."""
     assert complaint_of("throughput", *SMALL, *wrong.split()) == complaint
 
 

@@ -1,4 +1,4 @@
-"""What of bench/peers needs no GPU: reading traces, checking contenders, writing the page."""
+"""The parts of bench/peers that need no GPU: traces, checks of contenders, the page."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_torchs_sequences_find_side_by_side_what_each_finds_alone() -> None:
     for cache in together.keys + together.values:
         cache.copy_(torch.randn(cache.shape, generator=drawing))
     together.rewind(first=77, position=9)
-    together.position[1] = 0  # Each stands where it likes.
+    together.position[1] = 0  # Each at a place of its own.
     alone = [Decoder(shape, weights, positions_max=32) for _ in range(3)]
     for s, decoder in enumerate(alone):
         caches = zip(decoder.keys + decoder.values, together.keys + together.values, strict=True)

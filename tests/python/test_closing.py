@@ -1,6 +1,6 @@
-"""Whatever can be made and closed is made and closed often, and leaves nothing behind.
+"""Everything that can be made and closed is made and closed many times, and leaves nothing behind.
 
-Groups 1,000 times; what takes longer some hundred times, which shows a page that stays as well.
+Groups 1,000 times; slower objects some hundred times, which still reveals a page that leaks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_groups(say: Any, rank: int, size: int, store: str, cycles: int, apart: 
                 group.receive(array, (group.rank + 2) % size).wait()
             if number % 3 == 0:
                 with group:
-                    kept[:] = [group.barrier()]  # Goes on, though its group is closed.
+                    kept[:] = [group.barrier()]  # Continues although its group is closed.
                 kept[0].wait()
             elif number % 3 == 1:
                 group.close()
@@ -46,7 +46,7 @@ def make_groups(say: Any, rank: int, size: int, store: str, cycles: int, apart: 
                 assert (group.rank, group.size, group.name) == ((rank + 1) % 3, size, name)
                 with pytest.raises(tokenyard.InvalidArgument, match="closed"):
                     group.barrier()
-            # Else nobody refers to it any more.
+            # Otherwise its last reference is dropped.
 
         cycle(once, cycles, lambda: time.sleep(0.3))
 

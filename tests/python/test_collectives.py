@@ -19,7 +19,7 @@ SIZES = (0, 1, 7, 4099, 70_001)
 LARGEST = 300_007
 LARGEST_DTYPES = ("float32", "bfloat16", "int64")
 PART_MOST = 10_007
-"""Of what reduce_scatter gives each rank: its input is as large for every rank."""
+"""Largest part of a reduce_scatter: its input has as much for every rank."""
 
 
 def connect(rank: int, size: int, store: str, **options: Any) -> tokenyard.Collectives:
@@ -107,7 +107,7 @@ def moves(world: tokenyard.Group, dtype: np.dtype, length: int) -> None:
         check(received[source], part(source, me), "all_to_all", dtype, length)
 
     if world.size == 1:
-        return  # Nobody sends to itself.
+        return  # No rank sends to itself.
     to, source = (me + 1) % world.size, (me - 1) % world.size
     got = np.empty(length, dtype)
     sent = world.send(everybodys[me], to, tag=length)
@@ -133,7 +133,7 @@ def test_every_operation_is_what_numpy_says(tmp_path: Path, size: int) -> None:
 
 
 def every_algorithm(say: Any, rank: int, size: int, store: str) -> set[str]:
-    """Whatever moves the bytes, and whatever the values, all ranks have the same bits."""
+    """All ranks get the same bits, for every algorithm and all values."""
     seen = set()
     with connect(rank, size, store) as job:
         world = job.world()
@@ -174,7 +174,7 @@ def lists_and_types(say: Any, rank: int, size: int, store: str) -> None:
         world.all_reduce(mixed).wait()
         total = size * (size + 1) // 2
         assert all((array == total).all() for array in mixed)
-        # A view of an array whose memory is in order is as good as an array.
+        # A contiguous view is accepted like an array.
         whole = np.zeros((4, 3), np.float32)
         world.all_reduce(whole[1:3]).wait()
         world.broadcast(np.asfortranarray(np.ones((1, 3))), root=0).wait()
@@ -236,7 +236,7 @@ def test_a_wait_may_have_all_the_time_there_is(tmp_path: Path) -> None:
 
 
 def groups_and_threads(say: Any, rank: int, size: int, store: str) -> None:
-    """Groups do not wait for one another, whatever thread calls first."""
+    """Groups are independent, whichever thread calls first."""
     with connect(rank, size, store) as job:
         pairs = {
             (low, high): job.group([high, low], f"{low} and {high}")
@@ -284,7 +284,7 @@ def dropped_work(say: Any, rank: int, size: int, store: str) -> None:
         for index in range(50):
             work = world.all_reduce(np.ones(10_000))
             work.when_done(lambda index=index: calls.append(index))
-            del work  # And the array with it: the library holds what it needs.
+            del work  # With its array: the library keeps what it needs.
         last = world.barrier()
         last.wait()
         assert last.done()

@@ -1,4 +1,4 @@
-"""Collectives that cannot be right, or not in time, say so on every rank that can know."""
+"""Wrong or late collectives raise on every rank that can know."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def connect_without_rank_1(say: Any, rank: int, size: int, store: str) -> tuple[
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     named = results_of(connect_without_rank_1, 2, file_store(tmp_path))
-    # Who gives up later may miss who gave up first, too.
+    # A rank that gives up later may also miss the one that gave up first.
     assert 1 in [rank for rank, _ in named]
     for rank, sentence in named:
         assert f"rank {rank}" in sentence
@@ -126,7 +126,7 @@ AT_ODDS: dict[str, Any] = {
 
 
 def at_odds(say: Any, rank: int, size: int, store: str, kind: str) -> str:
-    """Rank 1 calls something else than the others."""
+    """Rank 1 calls another operation than the others."""
     with connect(rank, size, store) as job:
         with pytest.raises(tokenyard.InvalidArgument) as caught:
             AT_ODDS[kind](job.world(), rank == 1).wait()
@@ -176,7 +176,7 @@ def late(say: Any, rank: int, size: int, store: str) -> None:
         world.barrier().wait()
         if rank == 1:
             say("not yet")
-            time.sleep(4)  # Its heart beats on; only its part in the operation is missing.
+            time.sleep(4)  # Its heartbeats continue; only its part of the operation is missing.
             with pytest.raises(tokenyard.Error):
                 world.barrier().wait()
             return
@@ -273,7 +273,7 @@ def test_ctrl_c_ends_a_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["wrong secret", "another job"])
 def test_a_stranger_is_turned_away(tmp_path: Path, fault: str) -> None:
-    """And those who belong together find one another all the same."""
+    """The ranks that belong together find one another nevertheless."""
     store = file_store(tmp_path)
     with ranks_of(stays, 2, store) as ranks:
         for rank in ranks:

@@ -25,7 +25,7 @@ def total_of(group: tokenyard.Group, mine: int) -> int:
 
 
 def until_aborted(world: tokenyard.Group) -> tokenyard.OperationAborted:
-    """Operates until somebody is lost; what was aborted has its input as it was."""
+    """Operates until a rank is lost; the input of the aborted operation is unchanged."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         array = np.full(1000, world.rank, np.int64)
@@ -45,11 +45,11 @@ def survive(say: Any, rank: int, size: int, store: str, lost: list[int]) -> dict
         assert total_of(world, rank) == sum(range(size))
         say("operating")
         error = until_aborted(world)
-        with pytest.raises(tokenyard.OperationAborted):  # Until somebody has done something.
+        with pytest.raises(tokenyard.OperationAborted):  # Until a rank has acted.
             world.barrier().wait()
         active = job.shrink()
         survivors = [other for other in range(size) if other not in lost]
-        # Two that die at once may be found out one after the other.
+        # Two simultaneous deaths may be detected one after the other.
         while active != survivors:
             error = until_aborted(world)
             active = job.shrink()
@@ -61,7 +61,7 @@ def survive(say: Any, rank: int, size: int, store: str, lost: list[int]) -> dict
         assert out[:, 0].tolist() == [r if r in survivors else 0 for r in range(size)]
         assert changed.wait(10)
         listening.stop()
-        epoch = job.epoch()  # Who is done first leaves, and begins another.
+        epoch = job.epoch()  # The first rank to finish leaves, and starts another.
         world.barrier().wait()
         return dict(operation=error.operation, epoch=epoch, lost=error.lost)
 
@@ -146,7 +146,7 @@ def test_a_job_grows(tmp_path: Path) -> None:
 
 
 def exclude(say: Any, rank: int, size: int, store: str) -> list[int]:
-    """Without an error: operations run again among those who are left."""
+    """No error is raised: operations run again among the remaining ranks."""
     with connect(rank, size, store, silence=2, on_failure="exclude") as job:
         world = job.world()
         say("operating")
@@ -165,12 +165,12 @@ def test_operations_may_leave_the_dead_out(tmp_path: Path) -> None:
         ranks[1].kill()
         for rank in (0, 2):
             seen = ranks[rank].result()
-            assert set(seen) <= {2, 3}  # With rank 1 or without: nothing in between.
+            assert set(seen) <= {2, 3}  # Either with rank 1 or without.
             assert 2 in seen
 
 
 def operate_until_all_know(job: tokenyard.Collectives, first: int) -> None:
-    """Every operation has all three ranks in it, whoever they are by then."""
+    """Every operation includes all three ranks, original or replaced."""
     known = 0
     while not known:
         array = np.array([job.rank, job.epoch() != first])
@@ -226,7 +226,7 @@ def test_a_rank_may_leave(tmp_path: Path) -> None:
 
 
 def until_error(world: tokenyard.Group, **call: Any) -> tokenyard.Error:
-    """Barriers until one goes wrong."""
+    """Calls barriers until one fails."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         work = world.barrier(**call)
@@ -253,7 +253,7 @@ def stopped(say: Any, rank: int, size: int, store: str) -> str:
         assert job.shrink() == [0, 2]
         assert total_of(world, rank) == 2
         say("without it")
-        time.sleep(2)  # While it wakes: nothing it says is heard.
+        time.sleep(2)  # While it wakes: its messages are ignored.
         assert total_of(world, rank) == 2
         return "went on"
 
@@ -272,7 +272,7 @@ def test_who_was_stopped_is_fenced_when_it_wakes(tmp_path: Path) -> None:
 def no_quorum(say: Any, rank: int, size: int, store: str) -> list[int]:
     with connect(rank, size, store, silence=1, witness=False, timeout=5) as job:
         say("operating")
-        # If one is found out before the other dies, two of three go on; one of two does not.
+        # If one death is detected before the other, two of three continue; one of two does not.
         for _ in range(2):
             error = until_error(job.world(), timeout=3)
             assert isinstance(error, tokenyard.OperationAborted | tokenyard.QuorumLost)

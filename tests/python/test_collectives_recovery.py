@@ -1,4 +1,4 @@
-"""How survivors go on: late, in any order, whoever else has recovered already. Real processes."""
+"""Recovery of survivors: late, in any order, after others have recovered. Real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def until(condition: Any, what: str) -> None:
 
 
 def total_after_recovery(job: tokenyard.Collectives) -> int:
-    """The sum over all ranks, each of which goes on as the documentation says."""
+    """Returns the sum over all ranks, each of which recovers as documented."""
     while True:
         try:
             return total_of(job.world(), job.rank)
@@ -42,7 +42,7 @@ def spare(say: Any, rank: int, size: int, store: str) -> int:
 
 @contextlib.contextmanager
 def spares(store: str, size: int, *ranks: int) -> Iterator[list[Rank]]:
-    """Processes that wait to be let in."""
+    """Starts processes that wait to be admitted."""
     waiting = [Rank(spare, rank, size, store) for rank in ranks]
     try:
         yield waiting
@@ -60,7 +60,7 @@ def recover_late(say: Any, rank: int, size: int, store: str, late: str) -> int:
         if rank != 3:
             job.replace(1)
             return total_of(job.world(), rank)
-        # Nobody is missing any more when this rank comes to look.
+        # No rank is missing any more when this one recovers.
         until(lambda: job.active_ranks() == [0, 1, 2, 3], "the replacement")
         with pytest.raises(
             tokenyard.OperationAborted, match=r"stopped in epoch .* rank 1 was lost"
@@ -94,7 +94,7 @@ def replace_two(say: Any, rank: int, size: int, store: str) -> int:
         say("operating")
         until_aborted(job.world())
         until(lambda: {1, 2}.isdisjoint(job.active_ranks()) or rank == 4, "the second loss")
-        if rank == 4:  # Both have long come when this one calls.
+        if rank == 4:  # Both joined long before this call.
             until(lambda: job.active_ranks() == [0, 1, 2, 3, 4], "the replacements")
         for lost in orders[rank]:
             job.replace(lost)
@@ -203,7 +203,7 @@ def test_a_living_rank_is_put_out_by_name(tmp_path: Path) -> None:
 def test_jobs_of_one_process_leave_nothing_and_do_not_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither needs a store: a file of one would let the other find it."""
+    """Neither needs a store; with a file store the ranks would find one another."""
     monkeypatch.chdir(tmp_path)
     before = set(Path("/").iterdir())
     with (

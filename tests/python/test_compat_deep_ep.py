@@ -46,7 +46,7 @@ def buffer_of(world: tokenyard.World, **options: Any) -> Any:
 
 
 def test_a_layout_of_experts_that_do_not_exist() -> None:
-    """An index out of range would be the end of a GPU; the dispatch names the id."""
+    """An index out of range would fault on a GPU; the dispatch names the id."""
     from deep_ep.routing import layout_of
 
     layout = layout_of(torch.tensor([[0, 3], [4, 1 << 40]]), experts=4, ranks=2)
@@ -122,7 +122,7 @@ def test_the_sequence_of_sglang(run: Callable[..., None]) -> None:
             allocate_on_comm_stream=True,
         )
         (rows, scales), _, _, counts, handle, event = buffer.dispatch(
-            (fp8[0], fp8[1].T.contiguous().T),  # Column by column, as its GEMM wants them.
+            (fp8[0], fp8[1].T.contiguous().T),  # By columns, as its GEMM requires.
             topk_idx=topk_idx,
             topk_weights=topk_weights,
             num_tokens_per_rank=per_rank,
@@ -182,7 +182,7 @@ def test_the_sequence_of_megatron(run: Callable[..., None]) -> None:
         )
         after.current_stream_wait()
         assert torch.tensor(counts).tolist() == expected_counts(world.rank)
-        # Backward: the gradient of rows and probabilities goes home, that of sums goes out.
+        # Backward: gradients of rows and probabilities are combined, those of sums dispatched.
         grad_x, grad_probs, _ = buffer.combine(rows, handle, topk_weights=probs.float())
         assert equal(grad_probs, probabilities.where(topk_idx >= 0, 0))
         assert equal(grad_x, expected_sum(x, topk_idx))
@@ -193,7 +193,7 @@ def test_the_sequence_of_megatron(run: Callable[..., None]) -> None:
 
 
 def test_places_without_ids_and_with_padding(run: Callable[..., None]) -> None:
-    """As DeepEP's own test has them: tokens that say only where they go, and fixed sizes."""
+    """As in DeepEP's own test: tokens that encode their destinations, and fixed sizes."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = buffer_of(world)
@@ -262,7 +262,7 @@ def test_a_buffer_of_a_process_group() -> None:
         "legacy/test_low_latency.py",
         "legacy/test_low_latency.py --use-logfmt",
         "legacy/test_low_latency.py --shrink-test",  # In which ranks 1, 3 and 5 fail.
-        "elastic/test_ep.py --skip-perf-test",  # Whose measurements take a quarter of an hour.
+        "elastic/test_ep.py --skip-perf-test",  # Its measurements take a quarter of an hour.
     ],
 )
 def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None:
@@ -350,7 +350,7 @@ def test_what_cannot_be_had_says_so() -> None:
 
 
 def test_errors_of_room_say_which_argument_makes_more() -> None:
-    """They name an arena, or the tokens of an exchange: callers have given neither."""
+    """They name an arena, or an exchange's tokens, which DeepEP's callers do not know."""
 
     def notes(call: Callable[[], Any]) -> str:
         with pytest.raises(tokenyard.InvalidArgument) as caught:
@@ -371,7 +371,7 @@ def test_errors_of_room_say_which_argument_makes_more() -> None:
 
         buffer = deep_ep.Buffer(world, 1 << 20)
         assert "num_nvl_bytes, here 1048576," in notes(lambda: dispatch(64))
-        # Tensors keep the rows that they are views of.
+        # Tensors keep the rows alive that they view.
         assert "num_nvl_bytes" in notes(lambda: [dispatch(16)[0] for _ in range(32)])
         serving = serving_buffer_of(world)
         x = torch.zeros(1, 7168, dtype=torch.bfloat16)

@@ -33,7 +33,7 @@ pytestmark = needs_torch
 
 
 def low_latency_rows(world: tokenyard.World, expert: int) -> tuple[Any, Any]:
-    """What an expert of this rank receives, and where each source's rows begin and how many."""
+    """Returns the rows of a local expert, and begin and number of each source's rows."""
     number = world.rank * LOCAL + expert
     parts = [inputs(source)[0][(inputs(source)[1] == number).any(1)] for source in range(RANKS)]
     counts = torch.tensor([len(part) for part in parts])
@@ -87,7 +87,7 @@ def test_low_latency_sequences(run: Callable[..., None], hooks: bool, fp8: bool)
         hook() if hooks else event.current_stream_wait()
         assert home is out
         assert torch.allclose(home.float(), expected, rtol=0.1, atol=0.1)
-        # DeepEP combines a batch again if asked to, also from the buffer's own memory.
+        # DeepEP allows a second combine of a batch, also from the buffer's own memory.
         buffer.get_next_low_latency_combine_buffer(handle)[:] = results
         again, event, hook = buffer.low_latency_combine(
             results, topk_idx, topk_weights, handle, zero_copy=True, **how
@@ -99,12 +99,12 @@ def test_low_latency_sequences(run: Callable[..., None], hooks: bool, fp8: bool)
 
 
 def bits(rows: Any) -> Any:
-    """What lies after an expert's rows may be no number, and stays as it is, too."""
+    """Places behind an expert's rows may be NaN, and are unchanged, too."""
     return rows.contiguous().view(torch.uint8)
 
 
 def test_a_batch_is_combined_again_as_it_was_received(run: Callable[..., None]) -> None:
-    """Its rows lie in memory that the second dispatch of its ids takes."""
+    """The second dispatch of its ids reuses the memory of its rows."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world)
@@ -144,7 +144,7 @@ def test_received_scales_outlast_a_second_combine(run: Callable[..., None]) -> N
 
 
 def test_a_batch_is_combined_again_wherever_others_lie(run: Callable[..., None]) -> None:
-    """Its second dispatch comes to lie elsewhere, its third on what was received."""
+    """Its second dispatch uses other memory, its third that of the received rows."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world)
@@ -167,7 +167,7 @@ def test_a_batch_is_combined_again_wherever_others_lie(run: Callable[..., None])
         assert equal(combine(second), double)
         combine(third)
 
-        # The first one's memory is the fourth's by now, which must not notice.
+        # The fourth batch now uses the first one's memory, and must not be affected.
         fourth = dispatch(x)
         buffer.get_next_low_latency_combine_buffer(first[1])
         assert equal(combine(fourth), home)
@@ -191,7 +191,7 @@ def test_a_combine_from_a_buffer_that_was_not_asked_for_dispatches_nothing() -> 
 
 
 def test_ids_that_a_second_combine_reads_outlast_it() -> None:
-    """On the buffer's stream, so torch must not give their memory to others before."""
+    """They are used on the buffer's stream, so torch must not reuse their memory earlier."""
 
     def layer(world: tokenyard.World) -> None:
         used: list[Any] = []
@@ -224,7 +224,7 @@ def test_what_a_hook_brings_is_there_in_the_order_of_its_call(run: Callable[...,
             )
             with torch.cuda.stream(other):
                 if other is not None:
-                    torch.cuda._sleep(100_000_000)  # Nothing that is enqueued here ends soon.
+                    torch.cuda._sleep(100_000_000)  # Enqueued work takes long here.
                 hook()
             results = rows.clone()
             home, _, hook = buffer.low_latency_combine(
@@ -260,7 +260,7 @@ def test_both_kinds_of_calls_from_one_buffer(run: Callable[..., None]) -> None:
 
 
 def test_options_of_forks_are_refused_where_they_ask_for_something() -> None:
-    """SGLang hands all options of an overlap to a combine, also where the overlap itself is off."""
+    """SGLang passes all options of an overlap to a combine, even if the overlap is off."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world)

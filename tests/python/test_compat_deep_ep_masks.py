@@ -1,4 +1,4 @@
-"""The deep_ep package's masks: by hand, and of ranks that fail."""
+"""The deep_ep package's masks: set by the caller, and of ranks that fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = needs_torch
 
 
 def fleet_inputs(rank: int, ranks: int) -> tuple[Any, Any, Any]:
-    """Of any rank of any number: each expert is picked by each rank."""
+    """Returns any rank's input, for any number of ranks: each rank chooses each expert."""
     generator = torch.Generator("cpu").manual_seed(10 * ranks + rank)
     tokens = 24 - 4 * rank
     x = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
@@ -63,7 +63,7 @@ def test_masks(run: Callable[..., None], request: pytest.FixtureRequest) -> None
 
 
 def test_a_mask_holds_for_calls_of_every_shape() -> None:
-    """Also for those that come later: here a mask belongs to an exchange, there to the buffer."""
+    """Also in later exchanges: here a mask belongs to an exchange, in DeepEP to the buffer."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world, enable_shrink=True)
@@ -95,7 +95,7 @@ def test_a_mask_holds_for_calls_of_every_shape() -> None:
 
 @pytest.mark.parametrize("all_of_them", [False, True])
 def test_unmasking_that_is_refused_changes_nothing(all_of_them: bool) -> None:
-    """A hook of one shape is not called: batches of the others are still under way."""
+    """A hook of one shape is not called, while batches of the others are in progress."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world, enable_shrink=True)
@@ -160,7 +160,7 @@ def test_ranks_meet_once_there_was_a_call_and_room_for_another() -> None:
 
 
 FAILS_AT = {2: {"dispatch": 1}, 4: {"dispatch": 1, "combine": 3, "clean": 2}}
-"""The rank that is gone from its first call of a kind on."""
+"""Returns the rank that is gone from its first call of a kind on."""
 
 
 @pytest.mark.parametrize("ranks", FAILS_AT)
@@ -187,7 +187,7 @@ def test_ranks_that_fail_are_masked_and_the_others_go_on(ranks: int, hooks: bool
         x, topk_idx, weights = batches[world.rank]
         how = dict(async_finish=not hooks, return_recv_hook=hooks)
         local = EXPERTS // ranks
-        # The exchange is made by ranks that are all there.
+        # All ranks are alive when the exchange is made.
         buffer.low_latency_dispatch(x[:0], topk_idx[:0], LARGEST, EXPERTS)
         for _ in range(3):
             if fails("dispatch"):
@@ -217,7 +217,7 @@ def test_ranks_that_fail_are_masked_and_the_others_go_on(ranks: int, hooks: bool
 
 
 def test_a_batch_is_combined_again_only_by_those_who_dispatched_it() -> None:
-    """Places of rows depend on who takes part."""
+    """Places of rows depend on the ranks that take part."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world, enable_shrink=True)

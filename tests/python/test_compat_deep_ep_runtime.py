@@ -1,4 +1,4 @@
-"""What the deep_ep package has of DeepEP's C++ side, and how long it waits."""
+"""The deep_ep package's `runtime`, and its timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElasticBuffer of the deep_ep package: plain, by expert, with a handle used again, and home."""
+"""ElasticBuffer of the deep_ep package: plain, by expert, with a reused handle, and combine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def buffer_of(world: tokenyard.World, **options: Any) -> Any:
 
 
 def expected_numbers(rank: int) -> Any:
-    """Of the tokens that a rank receives: among those of all ranks."""
+    """Returns the global numbers of the tokens that a rank receives."""
     return torch.cat(
         [
             in_ranks(inputs(source)[1])[:, rank].nonzero()[:, 0] + source * TOKENS_MAX
@@ -84,7 +84,7 @@ def test_rows_as_they_come(run: Callable[..., None], waits: bool, events: bool) 
         assert equal(handle.recv_src_metadata[:received, 0], expected_numbers(world.rank).int())
         assert handle.topk_idx.data_ptr() != topk_idx.data_ptr() or not len(x)
 
-        # Whoever sent a token knows its row there.
+        # The sender of a token knows its row.
         slots = handle.dst_buffer_slot_idx
         assert equal(slots < 0, topk_idx < 0)
         mine = in_ranks(topk_idx)[:, world.rank].nonzero()[:, 0]
@@ -170,8 +170,7 @@ def test_rows_by_expert(run: Callable[..., None], waits: bool, fp8: bool) -> Non
 def test_padding_is_cleared_where_that_is_asked(
     run: Callable[..., None], again: bool, waits: bool
 ) -> None:
-    """Rows whose memory held something else before: the padding may still, unless it is cleared.
-    What comes home is the same."""
+    """Padding may keep the memory's old contents unless it is cleared; sums are the same."""
     before = 7.0
 
     def layer(world: tokenyard.World) -> None:
@@ -188,12 +187,12 @@ def test_padding_is_cleared_where_that_is_asked(
             return rows, handle
 
         def left_of_before(cleared: bool) -> int:
-            """Elements of the padding that nobody has written."""
+            """Returns elements of the padding that were not written."""
             rows_and_handle(cleared)[0].fill_(before)
             rows, handle = rows_and_handle(cleared)
             own = handle.rows.row_of >= 0
             padding = ~own
-            padding[handle.rows.offsets[-1] :] = False  # Places that nobody has needed.
+            padding[handle.rows.offsets[-1] :] = False  # Unused places.
             assert padding.any()
             assert not cleared or (rows[padding] == 0).all()
             left = int((rows[padding] == before).sum())
@@ -204,7 +203,7 @@ def test_padding_is_cleared_where_that_is_asked(
             return left
 
         for cleared in (False, True, False, True):
-            # Calls in a row mostly get equal places, but on a GPU they need not.
+            # Successive calls mostly get the same memory, but on a GPU they need not.
             left = sum(left_of_before(cleared) for _ in range(5))
             assert (left == 0) == cleared
 
@@ -216,8 +215,10 @@ def test_padding_is_cleared_where_that_is_asked(
 def test_sums_are_taken_in_the_order_of_deep_ep(
     run: Callable[..., None], biases: int, rounds_on_ranks: bool
 ) -> None:
-    """On each rank in the order of its choices; then to the biases, a rank where its last choice
-    stands. Numbers whose sums depend on the order in their last bits."""
+    """Sums on each rank in the order of choices, then ranks by their last choice, after the biases.
+
+    The last bits of these sums depend on the order.
+    """
 
     def results(world: tokenyard.World, source: int, topk_idx: Any) -> Any:
         generator = torch.Generator("cpu").manual_seed(50 + source)
@@ -262,8 +263,8 @@ def test_sums_are_taken_in_the_order_of_deep_ep(
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_calls_of_all_sizes_share_what_peers_have_agreed_on(waits: bool) -> None:
-    """vLLM names another size at every batch. Making an exchange is for all ranks together, and
-    nothing for a CUDA graph."""
+    """vLLM passes another size with every batch, but making an exchange is collective, and is not
+    possible in a CUDA graph."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = buffer_of(world)
@@ -295,8 +296,8 @@ def test_calls_of_all_sizes_share_what_peers_have_agreed_on(waits: bool) -> None
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_what_callers_write_to_is_theirs(run: Callable[..., None], dtype: str) -> None:
-    """vLLM makes global ids of the received ones in place, and trainers put a handle's tensors back
-    that they have saved."""
+    """vLLM converts received ids to global ones in place, and trainers restore saved tensors of a
+    handle."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = buffer_of(world)

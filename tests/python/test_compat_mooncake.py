@@ -1,4 +1,4 @@
-"""The mooncake package: its Buffer's calls in their order, against what they must give."""
+"""The mooncake package: its Buffer's calls in order, against expected results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "compat" / "mooncake"
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 else:
     sys.path.insert(0, str(PACKAGE))
     from mooncake.mooncake_ep_buffer import Buffer, refuse_in_graph
@@ -43,7 +43,7 @@ def everybody() -> Any:
 
 
 def there_and_back(buffer: Any, active: Any, seed: int, timeout_us: int, **how: Any) -> Any:
-    """Experts that change nothing, each weighing one half."""
+    """Runs identity experts with weights of one half."""
     x, picks, weights = inputs(buffer.rank, seed)
     rows, counts, handle, event, hook = buffer.dispatch(
         x,
@@ -120,7 +120,7 @@ def test_fp8_rows_come_with_scales_and_ranges() -> None:
 
 
 def test_a_silent_rank_becomes_inactive_and_the_rest_is_exact() -> None:
-    """Rank 1 speaks with nobody; the others do not know."""
+    """Rank 1 makes no call; the others do not know."""
 
     def program(world: tokenyard.World) -> list[int]:
         buffer = Buffer(world)
@@ -132,7 +132,7 @@ def test_a_silent_rank_becomes_inactive_and_the_rest_is_exact() -> None:
         spoken = active.bool()[there].float().mean(1, keepdim=True)
         assert torch.equal(home.float(), x.float() * spoken)
         seen = active.tolist()
-        # Members are updated, and everybody is there again.
+        # Members are updated, and all ranks are back.
         world.barrier("no call is under way")
         buffer.update_ep_member()
         active = everybody()
@@ -172,7 +172,7 @@ def test_what_cannot_be_is_named() -> None:
 
 
 def test_a_batch_is_combined_again() -> None:
-    """As Mooncake's own test does: as it lies, and then from the buffer's memory."""
+    """As in Mooncake's own test: in place, then from the buffer's memory."""
 
     def program(world: tokenyard.World) -> None:
         buffer = Buffer(world)
@@ -193,7 +193,7 @@ def test_a_batch_is_combined_again() -> None:
 
 
 def test_a_batch_is_combined_again_as_it_was_received() -> None:
-    """Its rows lie in memory that the second dispatch of its ids takes."""
+    """The second dispatch of its ids reuses the memory of its rows."""
 
     def program(world: tokenyard.World) -> None:
         buffer = Buffer(world)
@@ -209,7 +209,7 @@ def test_a_batch_is_combined_again_as_it_was_received() -> None:
                 rows, picks, weights, everybody(), -1, handle, zero_copy=zero_copy
             )
             assert torch.equal(home, x)
-            # What lies after an expert's rows may be no number.
+            # Places behind an expert's rows may be NaN.
             assert torch.equal(rows.view(torch.int16), received.view(torch.int16))
 
     tokenyard.launch(program, ranks=RANKS)
@@ -231,7 +231,7 @@ def test_received_scales_outlast_a_second_combine() -> None:
 
 
 def test_a_batch_is_combined_again_wherever_others_lie() -> None:
-    """Its second dispatch comes to lie elsewhere, its third on what was received."""
+    """Its second dispatch uses other memory, its third that of the received rows."""
 
     def program(world: tokenyard.World) -> None:
         buffer = Buffer(world)
@@ -267,7 +267,7 @@ def test_no_graph_holds_what_the_host_has_read(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_call_without_a_timeout_waits_as_long_as_it_can() -> None:
-    """A rank that compiles meanwhile may take longer than ranks have to meet."""
+    """A rank that compiles meanwhile may take longer than the rendezvous timeout."""
 
     def program(world: tokenyard.World) -> list[int]:
         buffer = Buffer(world)
@@ -284,7 +284,7 @@ def test_a_call_without_a_timeout_waits_as_long_as_it_can() -> None:
 
 
 def test_everybody_is_active_unless_told_otherwise() -> None:
-    """And rows are FP8: None is Mooncake's default of `use_fp8`."""
+    """Rows are FP8: None is Mooncake's default of `use_fp8`."""
 
     def program(world: tokenyard.World) -> None:
         buffer = Buffer(world)
@@ -331,7 +331,7 @@ CALLS = {
     "get_next_combine_buffer": dict(handle=NONE),
     "update_ep_member": {},
 }
-"""Names, order and defaults of arguments, as Mooncake's commit 3b5a594 has them."""
+"""Names, order and defaults of arguments are those of Mooncake's commit 3b5a594."""
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -1,4 +1,4 @@
-"""The mooncake package: a second combine of a batch, after ranks have gone or come."""
+"""The mooncake package: a second combine of a batch, after ranks were lost or unmasked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 
 
 def test_a_batch_is_combined_again_without_a_rank_that_fell_silent() -> None:
-    """Its rows have left the places of the others', which are found all the same."""
+    """Its missing rows move the others', which are still found."""
 
     def program(world: tokenyard.World) -> None:
         buffer = Buffer(world)

@@ -1,4 +1,4 @@
-"""What the deep_ep package is called with: names, order and defaults, as in DeepEP."""
+"""Arguments of the deep_ep package: names, order and defaults are DeepEP's."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ CALLS = {
     "get_physical_domain_size": dict(group=NONE),
     "get_logical_domain_size": dict(group=NONE, allow_hybrid_mode=True),
 }
-"""As DeepEP's commit dd758ca has them."""
+"""They are those of DeepEP's commit dd758ca."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -188,7 +188,7 @@ def test_calls_take_what_deep_eps_take(name: str) -> None:
     named.pop("self", None)
     theirs = CALLS[name]
     assert list(named.items())[: len(theirs)] == list(theirs.items())
-    assert set(list(named)[len(theirs) :]) <= {"device", "timeout"}  # Which ours have besides.
+    assert set(list(named)[len(theirs) :]) <= {"device", "timeout"}  # Additional arguments of ours.
 
 
 @pytest.mark.parametrize(

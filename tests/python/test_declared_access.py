@@ -1,4 +1,4 @@
-"""What tasks touch and what they declare: two statements that are compared, and never trusted."""
+"""Accesses of tasks are compared with their declarations; neither is trusted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=
 
 
 def with_graph(build, ranks=1, **options):
-    """What `build(world, graph, memory)` ends with on rank 0."""
+    """Returns the result or error of `build(world, graph, memory)` on rank 0."""
 
     def run(world):
         return build(world, Graph(world), TensorMemory(world))
@@ -301,7 +301,7 @@ def test_a_checked_run_finds_nothing_where_all_is_declared(schedulers):
     [({}, "in no piece of the graph"), (dict(after=True), "of tensor 'neighbour' of rank 0")],
 )
 def test_a_checked_run_ends_before_contents_lead_elsewhere(neighbours, seen, fed, schedulers):
-    """A token beyond the table: no argument tells."""
+    """A token beyond the table, which no argument reveals."""
 
     def build(world, graph, memory):
         embedding_of(graph, memory, 4, **neighbours)

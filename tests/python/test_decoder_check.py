@@ -1,4 +1,4 @@
-"""The check of the decoder example finds what a graph that drops part of a model would find."""
+"""The decoder example's check detects graphs that drop part of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 33
 
 
 def greedy(said, tensors):
-    """The prompt and what the definition finds after it."""
+    """Returns the prompt and the tokens that the reference finds after it."""
     reference, tokens = Reference(said, tensors.get), list(PROMPT)
     while len(tokens) < COUNT:
         tokens.append(int(np.argmax(reference.logits(tokens)[-1])))
@@ -38,7 +38,7 @@ def test_the_definition_agrees_with_itself(name):
 
 
 def without(name, ending, value):
-    """The tensors of a model, those of this ending all of one value."""
+    """Returns a model's tensors, those with this suffix all of one value."""
     tensors = drawn(MODELS[name])
     changed = {key: np.full_like(t, value) for key, t in tensors.items() if key.endswith(ending)}
     assert changed
@@ -102,8 +102,8 @@ def test_a_token_that_is_nearly_as_good_is_told_and_taken(lower, is_tie):
 @pytest.mark.parametrize(
     ("stops", "cut", "complaint"),
     [
-        ([], 2, "an end after 19 tokens"),  # Too few, and nothing that ends it.
-        ("third", 0, "an end after 21 tokens"),  # It goes on beyond its end.
+        ([], 2, "an end after 19 tokens"),  # Too few, without a stop token.
+        ("third", 0, "an end after 21 tokens"),  # It continues beyond its end.
         ("third", 18, None),
     ],
 )

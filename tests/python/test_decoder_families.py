@@ -29,7 +29,7 @@ from decoder_models import (
 )
 
 TOLERANCE = 0.03
-"""In standard deviations of all logits: graphs keep keys, values and inner elements in BF16."""
+"""Tolerance in standard deviations of all logits: graphs keep some values in BF16."""
 
 
 def worst(found, expected):
@@ -59,7 +59,7 @@ def test_a_graph_that_hands_on_words_finds_the_logits_of_the_definition(name, ra
 
 
 KEPT = json.loads(Path(__file__).with_name("decoder_logits.json").read_text())
-"""By model, the first logits of the last position, as transformers 5.24 found them."""
+"""By model, the first logits of the last position, from transformers 5.24."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -92,7 +92,7 @@ def test_the_definition_is_that_of_transformers(name, tmp_path):
     found = Reference(MODELS[name], stored(folder)).logits(FED)
     np.testing.assert_allclose(found, expected, atol=2e-4)
     np.testing.assert_allclose(expected[-1][:4], KEPT["logits"][name], atol=2e-4)
-    # What transformers saves is the same model, though its config is put another way.
+    # transformers saves the same model with another form of its config.
     again = tmp_path / "again"
     model.save_pretrained(again)
     config = config_of(said_in(again / "config.json"), "again", positions_max=POSITIONS)
@@ -111,7 +111,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(kind):
         experts = {"num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 48}
         said |= {key: value for key, value in experts.items() if key in family.reads}
         said["num_experts_per_tok"] = 3
-    # Other families' classes take no null there.
+    # Other families' classes accept no null there.
     nulls = {"head_dim": None, "num_key_value_heads": None} if kind == "llama" else {}
     for others in ({}, nulls):
         theirs = transformers.AutoConfig.for_model(**said, **others)

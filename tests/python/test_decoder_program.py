@@ -1,4 +1,4 @@
-"""The decoder example as a program: wrong input, Ctrl-C, output that nobody takes."""
+"""The decoder example as a program: wrong input, Ctrl-C, closed output."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_ctrl_c_ends_it_with_130_and_one_word(ranks: list[str], runs: bool) -> N
         assert decode.stderr.readline().startswith("step ")
     else:
         await_library(decode.pid, "_multiarray_umath")
-    os.killpg(decode.pid, signal.SIGINT)  # As a terminal does it: to all of them.
+    os.killpg(decode.pid, signal.SIGINT)  # To the whole process group, like a terminal.
     _, errors = decode.communicate(timeout=120)
     assert without_progress(errors) == ["Interrupted."]
     assert decode.returncode == 130
 
 
 def await_library(process: int, name: str) -> None:
-    """Until the process has begun to load it."""
+    """Waits until the process has begun to load it."""
     end = time.monotonic() + 120
     while name not in Path(f"/proc/{process}/maps").read_text():
         assert time.monotonic() < end
@@ -75,7 +75,7 @@ def await_library(process: int, name: str) -> None:
 
 
 def without_progress(errors: str) -> list[str]:
-    """Lines of standard error; on a busy machine some tell how far the decode is."""
+    """Returns lines of standard error; on a busy machine some show progress."""
     return [line for line in errors.splitlines() if not line.startswith("step ")]
 
 
@@ -118,7 +118,7 @@ def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ctrl_c_waits_for_the_end_of_imports() -> None:
-    """A compiled module that meets it halfway reports another error, or drops it."""
+    """A compiled module that is interrupted may raise another error, or ignore it."""
     reached = False
     with pytest.raises(KeyboardInterrupt), program.importing():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)

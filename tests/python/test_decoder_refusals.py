@@ -1,4 +1,4 @@
-"""What a config says and the tasks cannot do is refused by name; so is what nobody knows."""
+"""Unsupported and unknown keys of a config are rejected by name."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_config_that_the_tasks_cannot_do_ends_in_one_sentence(tmp_path: Path) 
 
 
 DEFAULTS = {
-    # As the classes of transformers 5 for these configs have them.
+    # The defaults of transformers 5's classes for these configs.
     "llama": ("kv 8, dim 8, eps 1e-06, theta 10000, windows None None, eos 2"),
     "mistral": ("kv 8, dim 8, eps 1e-06, theta 10000, windows 4096 4096, eos 2"),
     "mixtral": ("kv 8, dim 8, eps 1e-05, theta 1e+06, windows None None, eos 2"),

@@ -1,4 +1,4 @@
-"""The decoder example reads the weights of a model: of one file, or of shards and their index."""
+"""The decoder example reads weights from one file, or from shards and their index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def config_from(**others):
 
 
 def saved(folder, tensors, said, **changed):
-    """A file such as Hugging Face's, and its config; tensors that are None are left out."""
+    """Writes a file like Hugging Face's, and its config, without tensors that are None."""
     folder.mkdir(exist_ok=True)
     tensors = {name: tensor for name, tensor in (tensors | changed).items() if tensor is not None}
     save_file(tensors, folder / WHOLE)
@@ -36,7 +36,7 @@ def saved(folder, tensors, said, **changed):
 
 
 def tiny(folder, **changed):
-    """The toy, drawn from seed 5."""
+    """Returns the tiny model, drawn from seed 5."""
     return saved(folder, random_tensors(config_from(), 5), toy(), **changed)
 
 
@@ -44,7 +44,7 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
 def saved_in_shards(folder, tensors, said):
-    """The same tensors, every other one in the second file, and an index; its map is returned."""
+    """Writes the tensors alternately to two files, and an index; returns its map."""
     folder.mkdir()
     shard_of = {name: SHARDS[at % 2] for at, name in enumerate(sorted(tensors))}
     for shard in SHARDS:
@@ -81,7 +81,7 @@ def test_weights_come_from_safetensors(experts, kind, tmp_path, capsys):
     found = capsys.readouterr()
     assert found.out.splitlines()[0] == tokens
     assert "NumPy finds the same" in found.out
-    # Without --config it is the one beside the weights, which is said.
+    # Without --config the one beside the weights is used, and named.
     beside = given[kind] if given[kind].is_dir() else given[kind].parent
     assert found.err.splitlines()[0] == f"--config: {beside / 'config.json'}"
 
@@ -94,7 +94,7 @@ def test_weights_without_a_config_are_refused(tmp_path):
 
 
 def test_a_config_says_how_many_experts(tmp_path):
-    with pytest.raises(Refused, match="--experts goes without a config"):
+    with pytest.raises(Refused, match="--experts is for the tiny model"):
         decode.main(["--weights", str(tiny(tmp_path)), "--experts", "4"])
 
 
@@ -140,7 +140,7 @@ def test_weights_of_another_model_are_named(changed, complaint, tmp_path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_tensor_of_a_family_is_used_and_needed(name, tmp_path):
-    """Each is missing once; a model lacks none of them, and has none of another family's."""
+    """Each missing tensor, and each of another family, is reported."""
     tensors, config = drawn(MODELS[name]), config_for(MODELS[name])
     for missing in tensors:
         if missing.startswith("model.layers.1."):  # Those of the other layers are alike.
@@ -238,7 +238,7 @@ def test_what_is_no_safetensors_file_is_named(tmp_path):
 
 @pytest.fixture
 def shards(tmp_path):
-    """A folder of them, and what its index says."""
+    """Makes a folder of shards; returns it with the contents of its index."""
     folder = tmp_path / "shards"
     tensors = random_tensors(config_from(), 5)
     save_file(tensors, tmp_path / WHOLE)

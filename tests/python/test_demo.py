@@ -1,4 +1,4 @@
-"""The demo, small: what it writes, and what it says to wrong arguments."""
+"""The demo at a small size: its output, and its errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_any_text_will_do(tmp_path: Path) -> None:
         (["--top-k", "99"], "--top-k"),
         (["--tokens", "many"], "--tokens"),
         (["--text", "no/such/file"], "no/such/file"),
-        (["--text", sys.executable], "is no text in UTF-8"),
+        (["--text", sys.executable], "is not UTF-8 text"),
         (["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a DenseDecoder refuses before anything runs."""
+"""Arguments that a DenseDecoder rejects before anything runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ def decoder_of(
     window: int | None = None,
     **changed: int,
 ) -> DenseDecoder:
-    """Of weights that are all 0; `extras` are the elements of biases and norms, `changed` counts of
-    the shape."""
+    """Makes a decoder with weights of 0.
+
+    `extras` are elements of biases and norms, `changed` fields of the shape.
+    """
     memory = TensorMemory(world)
 
     def matrix(*shape: int) -> Piece:
@@ -168,7 +170,7 @@ def test_weights_of_another_type_are_named(dtype: type) -> None:
 
 
 def test_weights_that_are_not_tiled_are_named() -> None:
-    """`out` has fewer columns than a tile: tiled, it takes twice the room."""
+    """`out` has fewer columns than a tile: tiled, it takes twice the memory."""
 
     def run(world: tokenyard.World) -> None:
         memory = TensorMemory(world)

@@ -1,7 +1,7 @@
 """Every Python block of the documentation runs, read from its page.
 
-A block that launches is a program. The others are fragments: those of a page run in their order,
-with names that the page takes for granted. Those that name CUDA need a GPU.
+A block that launches is a program. The others are fragments: those of a page run in order, with
+names that the page presupposes. Blocks that mention CUDA need a GPU.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_program_prints_what_its_page_says(block: Block, tmp_path: Path) -> No
     if told:
         assert done.stdout.splitlines() == [str(eval(value)) for value in told]
     else:
-        # The README's, of four ranks. Half of x twice over is x again, but for rounding.
+        # The README's, with four ranks. Twice half of x is x, up to rounding.
         assert block.page == "README.md"
         errors = [float(error) for error in re.findall(r"\d+\.\d+", done.stdout)]
         assert len(errors) == 4
@@ -69,7 +69,7 @@ def test_a_program_prints_what_its_page_says(block: Block, tmp_path: Path) -> No
 
 
 def exchange_and_tokens(world: tokenyard.World, tokens: int = 6) -> Names:
-    """What the pages on exchanges take for granted, of experts that change nothing."""
+    """Returns the names that pages on exchanges presuppose, with identity experts."""
     rng = np.random.default_rng(world.rank)
     sizes = dict(experts=256, hidden=7168, topk=8, tokens_max=4096)
     return dict(
@@ -85,7 +85,7 @@ def exchange_and_tokens(world: tokenyard.World, tokens: int = 6) -> Names:
 
 
 def on_gpu(names: Names) -> Names:
-    """The same as tensors, and what only pages on GPUs take for granted."""
+    """Returns the same as tensors, and names that only pages on GPUs presuppose."""
     import torch
 
     torch.cuda.set_device(names["world"].device_index)
@@ -106,7 +106,7 @@ def on_gpu(names: Names) -> Names:
 
 
 def on_ranks(page: str, device: str, check: Callable[[Names], None]) -> None:
-    """Runs a page's fragments, on the host without those that name CUDA, then `check`."""
+    """Runs a page's fragments, on the host without those that mention CUDA, then `check`."""
     ranks = gpus() if device == "cuda" else 2
 
     def rank(world: tokenyard.World) -> None:
@@ -124,7 +124,7 @@ def on_ranks(page: str, device: str, check: Callable[[Names], None]) -> None:
 
 
 def assert_home(home: Any, x: Any) -> None:
-    """Weights of eight experts add up to one; sums of each rank and of all are rounded."""
+    """Weights of eight experts sum to one; sums of each rank and of all are rounded."""
     differences = [float(abs(one - other).max()) for one, other in zip(home, x, strict=True)]
     assert max(differences) < 0.05
 
@@ -204,7 +204,7 @@ STEPS, SIZE, LOST = 6, 3, 2
 
 
 def go_on(say: Any, rank: int, store: str, meet: str) -> list[float]:
-    """What the gradients became; the lost rank dies of its fourth, unless it has just joined."""
+    """Returns the averaged gradients; the victim dies at its fourth, unless it has just joined."""
     gradients: dict[int, np.ndarray] = {}
     steps = np.zeros((SIZE, 1), np.int64)
     options = dict(secret="of the tests", rank=rank, size=SIZE, timeout=60)
@@ -251,7 +251,7 @@ def test_dispatch_and_combine_of_torch() -> None:
     def rank(world: tokenyard.World) -> bool:
         x = torch.ones(5, 64, requires_grad=True)
         names = dict(tokenyard=tokenyard, world=world, x=x, my_experts=lambda there: 3 * there.x)
-        names["topk_idx"] = torch.tensor([[0, 1]] * 5)  # Both are on rank 0, so one row comes.
+        names["topk_idx"] = torch.tensor([[0, 1]] * 5)  # Both are on rank 0, so one row arrives.
         names["topk_weights"] = torch.full((5, 2), 0.5)
         block.run(names)
         names["home"].sum().backward()

@@ -1,4 +1,4 @@
-"""What the documentation tells a reader to type exists, and so do its options.
+"""Commands in the documentation exist, and so do their options.
 
 Nothing is run but `--help`, since the commands themselves install, build, measure or need GPUs.
 """
@@ -44,7 +44,7 @@ def help_of(*program: str | Path) -> str:
 
 
 def where_options_stand(words: list[str]) -> str:
-    """The help of what the words name, or its sources where asking would build it."""
+    """Returns the help of a command, or its sources if the help would build it."""
     match words:
         case ["python", "-m", module, *rest]:
             return help_of("-m", module, *rest[:1])

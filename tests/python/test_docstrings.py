@@ -1,4 +1,4 @@
-"""Every public name is documented, and what the documentation runs, runs."""
+"""Every public name is documented, and the examples of docstrings run."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_timeout_names_rank_phase_and_time() -> None:
 
     def one_stays_away(world: tokenyard.World) -> tokenyard.PeerTimeout | None:
         if world.rank == 1:
-            # Still there, or the others would be told that it left.
+            # Still running; otherwise the others would learn that it left.
             assert all(told.acquire(timeout=60) for _ in range(2))
             return None
         with pytest.raises(tokenyard.PeerTimeout) as caught:

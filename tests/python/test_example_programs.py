@@ -1,4 +1,4 @@
-"""Every example as a program: help, sizes, Ctrl-C, output that nobody takes, results in the way."""
+"""Every example as a program: help, sizes, Ctrl-C, closed output, blocked results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "program.py")
 SMALL = ["--tokens", "40", "--hidden", "64"]
-"""A demo of a second."""
+"""Arguments of a demo that takes a second."""
 
 
 def test_there_are_examples() -> None:
@@ -28,7 +28,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_help_needs_nothing_but_python(name: str) -> None:
-    # -S and -I: neither site-packages nor PYTHONPATH, so none of what the example itself needs.
+    # -S and -I: neither site-packages nor PYTHONPATH, so none of the example's packages.
     done = run_python("-I", "-S", "-c", _BARE, EXAMPLES / name, "--help")
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_it_with_130_and_one_word(
         start_new_session=True,
     )
     time.sleep(seconds)
-    os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
+    os.killpg(program.pid, signal.SIGINT)  # To the whole process group, like a terminal.
     _, errors = program.communicate(timeout=60)
     assert errors == "Interrupted.\n"
     assert program.returncode == 130

@@ -1,4 +1,4 @@
-"""What an exchange on GPUs can be asked for beside its calls: streams, watchers, torch's memory."""
+"""Features of exchanges on GPUs beside their calls: streams, watchers, torch's memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inputs(world: tokenyard.World, seed: int = 0) -> tuple[Any, Any, Any]:
 
 
 def sums(world: tokenyard.World, x: Any, topk_idx: Any) -> Any:
-    """Of rows that come home as they went; small integers, so exact."""
+    """Returns the sums of rows that are returned unchanged; small integers, so exact."""
     went_to = torch.nn.functional.one_hot(topk_idx // 8, world.size).amax(1).sum(1)
     return (x.float() * went_to[:, None]).to(torch.bfloat16)
 
@@ -52,7 +52,7 @@ def test_a_communication_stream_waits_and_is_waited_for() -> None:
         exchange.dispatch(x, topk_idx, weights)
         communication, compute = torch.cuda.Stream(), torch.cuda.current_stream()
         for _ in range(3):
-            torch.cuda._sleep(20_000_000)  # So that rows read too early would be the old ones.
+            torch.cuda._sleep(20_000_000)  # Rows that are read too early would be the old ones.
             x += 1
             inputs_ready = compute.record_event()
             with torch.cuda.stream(communication):
@@ -72,7 +72,7 @@ def test_a_communication_stream_waits_and_is_waited_for() -> None:
 
 
 def test_low_latency_calls_keep_their_order_on_any_stream() -> None:
-    """A dispatch sends on one stream and receives on another; the first is told of masks."""
+    """A dispatch sends on one stream and receives on another; the first gets the mask."""
 
     def layer(world: tokenyard.World) -> None:
         torch.cuda.set_device(world.device_index)
@@ -84,7 +84,7 @@ def test_low_latency_calls_keep_their_order_on_any_stream() -> None:
         mask = torch.full((world.size,), 7, dtype=torch.int32, device=x.device)
         communication, compute = torch.cuda.Stream(), torch.cuda.current_stream()
         for _ in range(3):
-            torch.cuda._sleep(20_000_000)  # So that tokens read too early would be the old ones.
+            torch.cuda._sleep(20_000_000)  # Tokens that are read too early would be the old ones.
             x += 1
             inputs_ready = compute.record_event()
             with torch.cuda.stream(communication):
@@ -118,7 +118,7 @@ def test_memory_used_on_another_stream_is_not_given_away() -> None:
                 late = received.x + 0
             received.record_stream(reader)
             del received
-            # What is received now would take the place of rows that nobody reads any more.
+            # A new dispatch would reuse the memory of rows that are dropped.
             for call in range(3):
                 exchange.dispatch(x * (call + 2), topk_idx, weights)
             reader.synchronize()

@@ -1,5 +1,5 @@
-"""The face of what ExpertParallel can be asked for beyond BF16 rows: formats, layouts, places, and
-every wrong argument by name. What it computes is judged by test_reference.py."""
+"""ExpertParallel's options beyond BF16 rows: formats, layouts, places, and every wrong argument by
+name. test_reference.py checks results."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_a_watcher_is_told_who_has_come(again: bool) -> None:
 
 
 def test_several_exchanges_of_a_process_and_calls_of_one_cross() -> None:
-    """Two objects, and two calls of each before either comes home."""
+    """Two exchanges, and two dispatches of each before either is combined."""
 
     def layer(world: tokenyard.World) -> None:
         exchanges = [make(world), make(world, experts=2 * EXPERTS)]

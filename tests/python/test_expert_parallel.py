@@ -1,5 +1,5 @@
-"""ExpertParallel's face: kinds and lifetimes of arrays, reuse, and every wrong argument by name.
-What it computes is judged by test_reference.py."""
+"""ExpertParallel's interface: kinds and lifetimes of arrays, reuse, and every wrong argument by
+name. test_reference.py checks results."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_views_outlive_exchange_and_world() -> None:
 
 def test_memory_comes_back_when_the_views_die() -> None:
     def layer(world: tokenyard.World) -> None:
-        # The arena holds a few calls' rows and not a hundred.
+        # The arena holds the rows of a few calls, not of a hundred.
         exchange = make(world, hidden=4096)
         x = np.zeros((TOKENS, 4096), ml_dtypes.bfloat16)
         _, topk_idx, topk_weights = inputs(world.rank)
@@ -264,7 +264,7 @@ def test_a_rank_that_stays_away_is_named_with_the_phase() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         if world.rank == 1:
-            assert given_up.wait(60)  # Still there, and not gone.
+            assert given_up.wait(60)  # Still running.
             return
         with pytest.raises(tokenyard.PeerTimeout) as caught:
             exchange.dispatch(*inputs(world.rank))
@@ -277,7 +277,7 @@ def test_a_rank_that_stays_away_is_named_with_the_phase() -> None:
 
 
 def test_who_comes_after_the_others_gave_up_gets_an_error_and_no_rows() -> None:
-    """Their counts may be there, told before they gave up, and their rows never will be."""
+    """Their counts may have arrived before they gave up, but their rows never will."""
     given_up = [threading.Event(), threading.Event()]
 
     def layer(world: tokenyard.World) -> None:
@@ -288,7 +288,7 @@ def test_who_comes_after_the_others_gave_up_gets_an_error_and_no_rows() -> None:
             exchange.dispatch(*inputs(world.rank))
         given_up[world.rank].set()
         assert caught.value.rank == 1 - world.rank
-        assert given_up[1].wait(60)  # Rank 0 is still there.
+        assert given_up[1].wait(60)  # Rank 0 is still running.
 
     tokenyard.launch(layer, ranks=2, timeout=2)
 
@@ -321,7 +321,7 @@ def test_weights_may_be_left_out_and_are_1_then(by_expert: bool) -> None:
 
 @pytest.mark.parametrize(("experts", "ranks"), [(8, 3), (2, 3), (7, 2)])
 def test_experts_that_the_ranks_do_not_divide(experts: int, ranks: int) -> None:
-    """8 on 3 ranks as after a loss; 2 on 3, of which the last one holds none."""
+    """8 experts on 3 ranks, as after a loss; 2 on 3, of which the last rank holds none."""
     shares = [
         range(part[0], part[-1] + 1) if len(part) else range(experts, experts)
         for part in np.array_split(np.arange(experts), ranks)

@@ -1,4 +1,4 @@
-"""World.from_torch: what ranks of a process group give one another first. Needs no torch."""
+"""World.from_torch: the exchange among the ranks of a process group. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tokenyard.world import rendezvous
 
 RANKS = 3
 SOON_S = 20
-"""For what should happen at once, on any machine."""
+"""Seconds for steps that should be immediate, on any machine."""
 
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A process group whose ranks are threads, which give their number to `sit` first."""
+    """A process group whose ranks are threads, which pass their number to `sit` first."""
     here = threading.local()
     everybodys: list[Any] = [None] * RANKS
     meeting = threading.Barrier(RANKS)
@@ -43,7 +43,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def outcomes(group: Any, ranks: list[Any]) -> list[Any]:
-    """What came of it on each rank, where each gives its own `ranks`."""
+    """Returns the outcome on each rank, each with its own `ranks`."""
     came: list[Any] = [None] * RANKS
 
     def take_part(rank: int) -> None:

@@ -1,6 +1,6 @@
-"""Every integer that a public function takes is checked for sign and range before C++ takes it as
-unsigned: an InvalidArgument names the argument and the value. The last test finds those that have
-no line here."""
+"""Every integer argument of a public function is checked for sign and range before C++ gets it as
+unsigned: an InvalidArgument names the argument and the value. The last test finds arguments that
+are missing here."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import tokenyard
 
 BF16 = ml_dtypes.bfloat16
 NEVER = (-1, 2**70, 1.5, True, "3", None)
-"""No size, whatever the argument; None only where it has no meaning of its own."""
+"""Values that are wrong for any argument; None only where it has no meaning."""
 SHAPE = dict(experts=8, hidden=64, topk=2, tokens_max=4)
 OTHERS = ("Megakernel", "TaskGraph", "Graph", "Memory", "TensorMemory", "DenseDecoder", "Task")
 """Checked with the megakernel's arguments."""
 
 
 class Ranks:
-    """A job and a world of one rank, and what is made upon them."""
+    """A job and a world of one rank, and objects made on them."""
 
     def __init__(self, folder: Path) -> None:
         store = file_store(folder)
@@ -191,9 +191,9 @@ MEANT = {
     ("Group.receive", "source"),
     ("World.connect", "local_rank"),
 }
-"""May be None."""
+"""Arguments that may be None."""
 LISTS = ("Collectives.group", "ExpertParallel.set_expert_map", "World.rebuild", "World.replace")
-"""Of ranks or experts, each of which is checked."""
+"""Lists of ranks or experts, each of which is checked."""
 FROM_MINUS_ONE = ("ExpertParallel.set_expert_map",)
 
 
@@ -222,7 +222,7 @@ def test_an_integer_that_cannot_be_is_named(ranks: Ranks, name: str) -> None:
 
 
 def integers(name: str, function: Any) -> Iterator[tuple[str, str]]:
-    """A function's parameters that are integers, by its annotations."""
+    """Returns a function's integer parameters, by its annotations."""
     for parameter in inspect.signature(function).parameters.values():
         kinds = str(parameter.annotation).replace("|", " ").split()
         if "int" in kinds or "Sequence[int]" in kinds:

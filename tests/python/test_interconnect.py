@@ -23,7 +23,7 @@ LENGTHS = (1, 1000, 300_007)
 
 
 def plugin() -> str | None:
-    """Of this build, or else one that the system's loader finds."""
+    """Returns the plug-in of this build, or one that the system's loader finds."""
     built = Path(_tokenyard.__file__).parents[2] / "src" / "ucx" / NAME
     if built.exists():
         return str(built)
@@ -40,7 +40,7 @@ needs_ucx = pytest.mark.skipif(
 
 
 def check(sum_of: Callable[[np.ndarray], None], rank: int, size: int) -> None:
-    """`sum_of` makes its argument the sum of all ranks' arguments."""
+    """Runs `sum_of`, which replaces its argument by the sum over all ranks."""
     for length in LENGTHS:
         array = np.arange(length, dtype=np.int64) + rank
         sum_of(array)
@@ -55,7 +55,7 @@ def on_arrays(say: Any, rank: int, size: int, store: str) -> int:
         rank=rank,
         size=size,
         address="127.0.0.1",
-        host=f"host {rank}",  # Or they would share memory.
+        host=f"host {rank}",  # Otherwise they would use shared memory.
         interconnect=plugin(),
     ) as job:
         world = job.world()

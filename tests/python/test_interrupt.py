@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from programs import start_python
 
-# The issue asks for a second. That is what a machine at rest takes; one that is busy with other
-# tests is granted what is still far from the ten minutes that everything here would wait.
+# An idle machine takes less than a second. One that is busy with other tests gets more, still far
+# below the ten minutes that every wait here would take.
 SOON_S = 20
 
 PROGRAM = """
@@ -64,7 +64,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def all_gone(processes: set[int]) -> bool:
-    """Soon: multiprocessing's own helper notices only by its pipe that its parent has ended."""
+    """Waits a little: multiprocessing's helper notices the end of its parent only by its pipe."""
     deadline = time.monotonic() + SOON_S
     while any(Path(f"/proc/{process}").exists() for process in processes):
         if time.monotonic() > deadline:
@@ -74,7 +74,7 @@ def all_gone(processes: set[int]) -> bool:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Presses the key and sees the program end soon."""
+    """Sends Ctrl-C and checks that the program ends soon."""
     process.send_signal(signal.SIGINT)
     try:
         out, err = process.communicate(timeout=SOON_S)
@@ -85,7 +85,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_listener(port: int) -> None:
-    """Until somebody listens there. The connection says nothing, and is refused in time."""
+    """Waits for a listener. The connection sends nothing, and is rejected in time."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -113,5 +113,7 @@ def test_a_wait_of_the_main_thread_ends(tmp_path: Path) -> None:
 
     port = HeldPort()
     process = start(tmp_path, "main", "", port.number)
-    wait_for_listener(port.number)  # It says nothing while it waits for rank 1, which never comes.
+    wait_for_listener(
+        port.number
+    )  # It prints nothing while it waits for rank 1, which never comes.
     interrupt(process)

@@ -1,4 +1,4 @@
-"""Handles and tickets of many layers, kept until the backward pass where the rows of a few fit."""
+"""Handles and tickets of many layers, kept until the backward pass in memory for few rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARENA = 1 << 19
 
 
 def layers_rows(rank: int) -> int:
-    """Bytes of the rows that a rank receives in all layers."""
+    """Returns the bytes of the rows that a rank receives in all layers."""
     return LAYERS * expected_rows(rank)[0].numel() * 2
 
 
@@ -50,7 +50,7 @@ def test_arrays_beside_the_rows_keep_no_rows() -> None:
         )
         assert memory.kept_bytes - memory.kept_by_route_bytes == 16 * 4096 * 2
         kept = []
-        # Of as many calls as there would be room for, twice.
+        # Twice as many calls as fit.
         for _ in range(2 * (2 << 20) // memory.kept_bytes):
             received = exchange.dispatch(x, ids, weights)
             kept.append(
@@ -96,7 +96,7 @@ def test_rows_by_expert_that_are_forgotten() -> None:
         ids = (np.arange(16, dtype=np.int64) % 2)[:, None]
         weights = np.ones((16, 1), np.float32)
         kept = []
-        # Of more calls than there would be room for.
+        # More calls than fit.
         for _ in range(2 * (2 << 20) // (16 * 4096 * 2)):
             received = exchange.dispatch(x, ids, weights)
             rows = exchange.group_by_expert(received, alignment=8)
@@ -117,7 +117,7 @@ def test_rows_by_expert_that_are_forgotten() -> None:
 
 
 def test_rows_that_only_cycles_keep_make_room() -> None:
-    """As an exception does whose traceback holds the frame that holds it."""
+    """Makes a cycle, like an exception whose traceback holds the frame that holds it."""
 
     def layer(world: tokenyard.World) -> None:
         exchange = tokenyard.ExpertParallel(world, experts=1, hidden=4096, topk=1, tokens_max=32)
@@ -151,7 +151,7 @@ def test_rows_that_only_cycles_keep_make_room() -> None:
 @needs_torch
 @pytest.mark.parametrize("num_worst_tokens", [0, 90])
 def test_handles_of_deep_ep(run: Callable[..., None], num_worst_tokens: int) -> None:
-    """Megatron's order: forward through all layers with a handle a layer, then back."""
+    """Megatron's order: forward through all layers with one handle per layer, then backward."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = deep_ep.Buffer(world, ARENA)

@@ -36,7 +36,7 @@ def fail_on_rank_1(world: tokenyard.World) -> None:
 
 
 class Stubborn(Exception):
-    """Cannot be unpickled: its constructor wants two arguments."""
+    """Cannot be unpickled: its constructor requires two arguments."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")
@@ -53,7 +53,7 @@ def die_on_rank_1(world: tokenyard.World) -> None:
 
 
 LARGE_BYTES = 256 << 20
-"""Takes a while to travel home."""
+"""Takes a while to be sent."""
 
 
 def die_while_sending_on_rank_1(world: tokenyard.World) -> bytes:
@@ -221,11 +221,11 @@ def test_a_rank_that_returns_early_is_told_to_have_left(processes: bool) -> None
     waited = tokenyard.launch(
         wait_for_rank_1_that_returns, ranks=2, processes=processes, timeout=600
     )
-    assert waited[0] < 60  # Not until its time is up: neither the host's wait nor the kernel's.
+    assert waited[0] < 60  # Long before the deadline of the host's wait and of the kernel's.
 
 
 def test_a_goodbye_is_said_though_the_world_is_closed() -> None:
-    """While an array that is returned keeps it."""
+    """A returned array keeps it alive."""
 
     def layer(world: tokenyard.World) -> np.ndarray | float:
         exchange = tokenyard.ExpertParallel(world, experts=2, hidden=64, topk=1, tokens_max=1)
@@ -372,8 +372,8 @@ def test_what_the_system_has_no_more_of_is_named(
     program = tmp_path / "program.py"
     text = SCARCE.replace("{limit}", limit).replace("{ranks}", str(ranks))
     program.write_text(text.replace("{processes}", str(processes)))
-    # In less time than the ranks would wait for one another. With large stacks, so that memory is
-    # short for a thread and not for the little that glibc cannot do without.
+    # In less time than the ranks would wait for one another. With large stacks, so that memory
+    # suffices for glibc's own small needs, but not for a thread.
     large = partial(resource.setrlimit, resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
     done = run_python(program, preexec_fn=large, env=os.environ | {"MALLOC_ARENA_MAX": "1"})
     assert call in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""What results hold of ranks that are lost, under on_failure="exclude"."""
+"""Results of lost ranks under on_failure="exclude"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST, LEFT = 1, [0, 2, 3]
 
 
 def until_lost(world: tokenyard.Group) -> None:
-    """All are told by the same operation."""
+    """All ranks learn of the loss in the same operation."""
     deadline = time.monotonic() + 60
     lost: list[int] = []
     while lost != [LOST]:
@@ -109,14 +109,14 @@ def compact(say: Any, rank: int, size: int, store: str) -> None:
         world.all_to_all(np.tile(mine, (3, 1)), out).wait()
         assert (out == np.array(left)[:, None]).all()
 
-        # Who has not heard of the loss has other lists: all are told, and the next one goes well.
+        # A rank that does not know of the loss passes other lists: all raise once.
         places = size if rank == 2 else 3
         with pytest.raises(tokenyard.InvalidArgument) as refused:
             world.all_gather(mine, np.ones((places, 3), mine.dtype)).wait()
         assert refused.value.expected.startswith("3 parts, one for each of ranks 0, 2, 3")
         assert "lost ranks: 1" in refused.value.expected
         assert "on rank 2 with 4 parts" in refused.value.seen
-        # And so is everybody if only one rank's own part does not fit.
+        # All raise, too, if only one rank's own part does not fit.
         out = np.ones(3 if rank == 0 else 5, mine.dtype)
         with pytest.raises(tokenyard.InvalidArgument):
             world.reduce_scatter(np.ones((3, 3), mine.dtype), out).wait()

@@ -25,9 +25,9 @@ def given(rank: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def there_and_back(
     exchange: tokenyard.LowLatency, rank: int, seed: int, early: bool = False, **call
 ) -> bool:
-    """Experts that change nothing, each weighing one half: everything comes home as it was.
+    """Runs identity experts with weights of one half, so that results equal the inputs.
 
-    `early`: it is dispatch that gets the weights.
+    `early`: whether dispatch gets the weights.
     """
     x, topk_idx, weights = given(rank, seed)
     told = weights if early else None
@@ -63,7 +63,7 @@ def test_two_batches_overlap_on_one_exchange() -> None:
         exchange = tokenyard.LowLatency(world, **SIZES)
         x, topk_idx, weights = given(world.rank)
         other, other_idx, _ = given(world.rank, seed=2)
-        # The second batch's sends fill the time of the first one's way, and so on.
+        # The second batch is sent while the first is in transit, and so on.
         first = exchange.dispatch(x, topk_idx, rows="bf16", return_recv_hook=True)
         second = exchange.dispatch(other, other_idx, rows="bf16", return_recv_hook=True)
         first.hook()
@@ -124,7 +124,7 @@ def test_statistics_add_up() -> None:
             exchange.wait()
             expected += got.counts
         assert (waited > 0).all()
-        # Of a combine whoever sends sums is waited for, if they are not there yet.
+        # A combine waits for ranks whose sums have not arrived yet.
         waited[:] = 0
         late = world.rank == 0
         got = exchange.dispatch(x, topk_idx, rows="bf16")
@@ -182,7 +182,7 @@ def test_a_rank_that_stays_away_is_named_with_what_was_awaited() -> None:
         (masked,) = exchange.failed_ranks()
         assert (masked.rank, masked.why) == (1, "timeout")
         assert masked.phase == "low latency dispatch: ids"
-        assert (masked.expected, masked.seen) == (2, 0)  # Of that parity nothing has come yet.
+        assert (masked.expected, masked.seen) == (2, 0)  # Nothing of that parity has arrived yet.
         assert masked.waited_s >= 0.2
         told = 'rank 1 did not answer in phase "low latency dispatch: ids": expected 2, seen 0'
         assert str(masked).startswith(told)
@@ -204,7 +204,7 @@ def bits(*values: float) -> np.ndarray:
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_what_is_no_number_arrives_as_such(rows: str) -> None:
-    """And nothing of it is taken for staging to which nothing has come: that is all ones."""
+    """All-ones payloads are not taken for empty staging, which is all ones."""
 
     def program(world: tokenyard.World) -> None:
         exchange = tokenyard.LowLatency(world, experts=2, hidden=160, topk=1, tokens_max=4)
@@ -220,7 +220,7 @@ def test_what_is_no_number_arrives_as_such(rows: str) -> None:
         assert np.isnan(seen[:2]).all()
         assert np.isnan(seen[2]).nonzero()[0].tolist() == ([3, 150] if rows == "fp8" else [150])
         if rows != "bf16":
-            # With an infinity in its group the scale leaves nothing of what is finite.
+            # With an infinity in its group, the scale makes finite values zero.
             assert not seen[2, :3].any()
             assert not seen[2, 4:128].any()
         assert (seen[2, 128:150] == seen[3, 128:150]).all()
@@ -287,7 +287,7 @@ def test_arguments_are_named() -> None:
         named = []
 
         def refused(call, *arguments, **options) -> None:
-            # Whoever keeps the error keeps the batch that it holds.
+            # The error keeps its batch alive.
             try:
                 call(*arguments, **options)
             except tokenyard.InvalidArgument as error:

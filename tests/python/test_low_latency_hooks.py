@@ -1,4 +1,4 @@
-"""Calls in two halves: what their hooks keep, and what becomes of those that nobody calls."""
+"""Calls in two halves: lifetimes of arrays that hooks use, and hooks that are never called."""
 
 from __future__ import annotations
 

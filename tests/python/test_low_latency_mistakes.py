@@ -1,4 +1,4 @@
-"""Mistakes of one rank in the low-latency exchange, as users meet them."""
+"""Mistakes of one rank in the low-latency exchange, as users see them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def next_batch_is_right(exchange: tokenyard.LowLatency, rank: int) -> bool:
 
 
 def hear(exchange: tokenyard.LowLatency, hook: Any = None) -> list[tokenyard.InvalidArgument]:
-    """What the hook and waits say."""
+    """Returns the errors of the hook and of waits."""
     heard: list[tokenyard.InvalidArgument] = []
     if hook is not None:
         try:
@@ -128,7 +128,7 @@ def test_a_rank_that_differs_is_named_on_every_rank(what: str) -> None:
     def layer(world: tokenyard.World) -> bool:
         exchange = tokenyard.LowLatency(world, **SIZES)
         x, topk_idx, weights = given(world.rank)
-        # So that all exchange sums with all.
+        # So that all ranks exchange sums with all.
         topk_idx[:3] = [[0, 3], [3, 6], [6, 0]]
         odd = world.rank == WRONG
         rows = "fp8" if odd and what == "rows" else "bf16"

@@ -16,15 +16,15 @@ from low_latency_reference import Given, cast, combined, packed, rows_of
 import tokenyard
 
 SHARES = {1: 200, 2: 500, 3: 400, 4: 500, 6: 160, 8: 160, 10: 80}
-"""Configurations of each number of ranks: 2,000 in all. Of more than 8 ranks kernels look up where
-they are."""
+"""Configurations per number of ranks: 2,000 in all. Beyond 8 ranks kernels use a table of windows.
+"""
 BATCH = 10
-"""Configurations that share a world, and so meet what the one before left in its arena."""
+"""Configurations that share a world, and so see the previous one's data in its arena."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One exchange of two batches. Its repr tells how to make it again."""
+    """One exchange of two batches. Its repr is the code that makes it again."""
 
     seed: int
     ranks: int
@@ -41,21 +41,21 @@ class Configuration:
     """Whether a token may name an expert twice."""
     hooks: bool
     overlap: bool
-    """With hooks: the second batch is sent before the first is received, and so with combines."""
+    """With hooks, whether the second batch (or combine) is sent before the first is received."""
     sms: int
     combine_sms: int
     exact: bool
-    """Whether y is of small integers and weights are one: no rounding touches the sums."""
+    """Whether y consists of small integers and weights are one, so that sums are exact."""
     logfmt: bool
     own_y: bool
-    """Whether combine reads the caller's memory, and not the exchange's."""
+    """Whether combine reads the caller's memory instead of the exchange's."""
     spare: int
-    """By which tokens_max is more than anybody's tokens."""
+    """tokens_max minus the largest number of tokens."""
     left_out: int | None
     """The rank that nobody speaks with in the second batch, nor it with anybody. A third one comes
     when masks are cleared."""
     early_weights: tuple[bool, ...]
-    """[ranks] whether a rank gives its weights to dispatch, and not to combine."""
+    """[ranks] whether a rank passes its weights to dispatch instead of combine."""
 
 
 def draw(seed: int, ranks: int) -> Configuration:
@@ -108,7 +108,7 @@ def given_of(config: Configuration, rank: int, batch: int) -> Given:
 
 
 def expert_row(config: Configuration, expert: int, source: int, token: int) -> np.ndarray:
-    """What an expert makes of a token."""
+    """Returns an expert's result for a token."""
     rng = np.random.default_rng((config.seed, expert, source, token, 9))
     if config.exact:
         return rng.integers(-4, 5, config.hidden).astype(ml_dtypes.bfloat16)
@@ -118,7 +118,7 @@ def expert_row(config: Configuration, expert: int, source: int, token: int) -> n
 
 @dataclass
 class Outcome:
-    """What one rank saw of one batch; arrays are copies."""
+    """One rank's results of one batch; arrays are copies."""
 
     x: np.ndarray
     scales: np.ndarray | None
@@ -130,7 +130,7 @@ class Outcome:
 
 
 class Batch:
-    """One batch of one rank, step by step. Every step but `combine` may be a hook's."""
+    """One batch of one rank in steps. Every step but `combine` may be a hook."""
 
     def __init__(
         self, exchange: tokenyard.LowLatency, config: Configuration, number: int, rank: int
@@ -199,7 +199,7 @@ class Batch:
 
 
 def active_of(config: Configuration, number: int, rank: int) -> list[bool]:
-    """With whom a rank speaks in a batch."""
+    """Returns the ranks with which a rank exchanges rows in a batch."""
     if number != 1 or config.left_out is None:
         return [True] * config.ranks
     alone = config.left_out
@@ -207,7 +207,7 @@ def active_of(config: Configuration, number: int, rank: int) -> list[bool]:
 
 
 def batch_of(config: Configuration, number: int, rank: int) -> list[Given]:
-    """What all ranks give to a batch, as far as a rank gets to know it."""
+    """Returns the inputs of all ranks of a batch that reach a rank."""
     batch = [given_of(config, source, number) for source in range(config.ranks)]
     for source, active in enumerate(active_of(config, number, rank)):
         if not active:
@@ -271,7 +271,7 @@ def assert_same(what: str, seen: np.ndarray, expected: np.ndarray) -> None:
 def judge_dispatch(
     config: Configuration, batch: list[Given], rank: int, outcome: Outcome
 ) -> dict[int, dict]:
-    """The rows that each expert of the rank should have made."""
+    """Returns the rows that each expert of the rank should produce."""
     local_experts = config.experts // config.ranks
     made = {}
     for local in range(local_experts):
@@ -303,7 +303,7 @@ def judge_scales(config: Configuration, name: str, seen: np.ndarray, scales: np.
     if config.rows != "fp8_ue8m0":
         assert_same(f"{name} scales", np.ascontiguousarray(seen), scales[0])
         return
-    # Exponents past the last group mean nothing.
+    # Exponents past the last group are undefined.
     groups = scales.shape[1]
     exponents = np.ascontiguousarray(seen).view(np.uint8)[:groups]
     assert_same(f"{name} scales", exponents, packed(scales)[0].view(np.uint8)[:groups])

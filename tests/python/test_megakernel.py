@@ -1,4 +1,4 @@
-"""The decoder example finds NumPy's tokens, however it is spread."""
+"""The decoder example finds NumPy's tokens in every configuration."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_finds_the_tokens_of_numpy(how, capsys):
 
 
 def told(path, **others):
-    """A config.json of the tiny model."""
+    """Writes a config.json of the tiny model."""
     path.write_text(json.dumps(toy() | others))
     return path
 
 
 LLAMA_3 = RopeScaling(8.0, 1.0, 4.0, 16)
-"""Such that of the tiny model's frequencies some are stretched, some are not, and some half."""
+"""Scaling that stretches some of the tiny model's frequencies fully, some partly, some not."""
 
 
 @pytest.mark.parametrize("how", [[], ["--counters"], ["--ranks", "2"]], ids=" ".join)
@@ -145,7 +145,7 @@ def test_wrong_arguments_get_one_sentence(arguments: list[str], complaint: str, 
 
 
 def refusal_of(arguments, capsys):
-    """What the example says of arguments that cannot be: argparse's error, or a refusal."""
+    """Returns the example's message for wrong arguments: argparse's, or its own."""
     with pytest.raises((SystemExit, Refused)) as raised:
         decode.main(arguments)
     if isinstance(raised.value, Refused):
@@ -285,7 +285,7 @@ def test_a_trace_is_a_file_for_perfetto(tmp_path, capsys):
 
 
 def arrows_between_ranks(events):
-    """(rank, task) to (rank, task), by the names of tasks without their numbers."""
+    """Returns edges (rank, task) to (rank, task), by names of tasks without numbers."""
     tasks = sorted(
         (event["ts"], event["pid"], event["tid"], event["name"])
         for event in events

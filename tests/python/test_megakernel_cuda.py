@@ -36,7 +36,7 @@ LLAMA_1B = Config(
 
 
 def drawn(config):
-    """Weights of a scale at which activations neither vanish nor explode, on the GPU."""
+    """Draws weights on the GPU, at a scale at which activations neither vanish nor explode."""
     torch.manual_seed(3)
 
     def matrix(*shape, inputs):
@@ -67,7 +67,7 @@ def drawn(config):
 
 
 def in_numpy(weights):
-    """The same as the example's Weights."""
+    """Returns them as the example's Weights."""
 
     def host(tensor):
         return tensor.view(torch.uint16).cpu().numpy().view(BF16)
@@ -81,7 +81,7 @@ def in_numpy(weights):
 
 
 class Reference:
-    """The model in torch: float32 sums; the cache and the inner elements are rounded to BF16."""
+    """The model in torch: sums in float32; cache and inner elements rounded to BF16."""
 
     def __init__(self, config, weights):
         self.config, self.weights = config, weights
@@ -121,7 +121,7 @@ class Reference:
 
 
 def logits_by_graph(world, weights, fed):
-    """[steps, sequences] what the megakernel finds: this rank's part of the vocabulary."""
+    """Returns the megakernel's logits [steps, sequences] for this rank's part of the vocabulary."""
     model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=fed, stops=[], blocks=0)
     kernel = Megakernel(
         world, model.graph, workers=model.decoder.blocks, unit_bytes=model.decoder.unit_bytes
@@ -155,5 +155,5 @@ def test_logits_are_those_of_torch(ranks, sequences):
             expected = reference.logits(tokens[step], step).cpu().numpy()
             largest = np.abs(expected).max()
             worst = np.abs(logits[s] - expected).max()
-            # A rounding of an inner element that falls the other way grows over the layers.
+            # A different rounding of an inner element is amplified over the layers.
             assert worst < 2**-6 * largest, f"sequence {s}, step {step}: {worst} of {largest}"

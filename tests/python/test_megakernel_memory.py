@@ -1,7 +1,7 @@
-"""Who keeps the memory of a graph's tensors: whatever still needs it, in whatever order things go.
+"""Memory of a graph's tensors lives as long as any object needs it, in any order of destruction.
 
-Each program runs on its own, with an allocator that spoils what is freed, so that a use of freed
-memory shows as a wrong number or as a crash."""
+Each program runs with an allocator that overwrites freed memory, so that a use after free gives a
+wrong number or a crash."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ print("gone")
 
 
 def said(program: str, **names: str) -> str:
-    """What it prints, where nothing that was freed is used."""
+    """Returns the program's output; fails on a use of freed memory."""
     text = HEAD + textwrap.dedent(program)
     for name, value in names.items():
         text = text.replace("{" + name + "}", value)

@@ -1,4 +1,4 @@
-"""A server's loop: it feeds while it waits, counts signals, and is told what a call cannot do."""
+"""A server's loop: feeds during waits, dynamic signals, and errors of its calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=
 
 
 def counting_graph(world, promised, sent, *, senders=1, dynamic_max=5, to=0):
-    """Signals of `senders` tasks on every rank but, where there are others, the one that counts."""
+    """Signals of `senders` tasks on every rank except, if there are others, the counting one."""
     graph, memory = Graph(world), TensorMemory(world)
     rows = graph.event("rows", dynamic_max=dynamic_max)
     done = graph.event("done")
@@ -57,7 +57,7 @@ def test_more_signals_than_expected_are_named(promised, sent, senders, expected,
     tasks = ", ".join(f"task 'send {sender}' of rank 0" for sender in range(senders))
     assert error.argument == f"signals of {tasks} to event 'rows'"
     assert error.expected.startswith(f"{expected} in an iteration")
-    # The first signal that is too many ends the run: others may not have come by then.
+    # The first excess signal ends the run, perhaps before others arrive.
     assert expected < int(error.seen) <= seen
 
 
@@ -126,7 +126,7 @@ def test_a_server_feeds_while_it_waits():
 
 
 def is_refused(call, why):
-    """Whether it is, for that reason; other reasons are not what is asked for."""
+    """Returns whether a call is rejected for this reason; raises any other error."""
     try:
         call()
     except tokenyard.InvalidArgument as error:

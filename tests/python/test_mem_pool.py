@@ -12,7 +12,7 @@ import _tokenyard
 import tokenyard
 
 HOST = -1
-"""A device that is none of CUDA's."""
+"""A device number that is not CUDA's."""
 
 
 def allocator() -> Any:
@@ -37,7 +37,7 @@ def test_memory_comes_from_the_arena_and_goes_back() -> None:
         x = np.ones((4, 8), np.float32)
         ids = np.array([[0], [1], [1], [0]])
         received = exchange.dispatch(x, ids, np.ones((4, 1), np.float32))
-        for _ in range(50):  # More than the arena holds, if nothing came back.
+        for _ in range(50):  # More than the arena holds, unless memory is freed.
             pointer = library.tokenyard_allocate(received.x.nbytes, HOST, None)
             assert abs(pointer - received.x.ctypes.data) < 1 << 20
             memory = (ctypes.c_float * received.x.size).from_address(pointer)
@@ -58,7 +58,7 @@ def test_what_is_not_there_is_a_null_pointer() -> None:
         _tokenyard.lend_arena(world._native)
         assert library.tokenyard_allocate(1 << 21, HOST, None) is None
         assert library.tokenyard_allocate(16, HOST + 77, None) is None
-        library.tokenyard_free(12345, 16, HOST, None)  # Nobody's.
+        library.tokenyard_free(12345, 16, HOST, None)  # No world's.
 
     tokenyard.launch(layer, ranks=1, arena_bytes=1 << 20)
     assert allocator().tokenyard_allocate(16, HOST, None) is None  # The world has gone.

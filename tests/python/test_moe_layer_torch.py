@@ -17,7 +17,7 @@ from tokenyard.world.rendezvous import HeldPort
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 else:
     from tokenyard.moe import Exchange, MoE, exchange, operators, routes
 
@@ -28,7 +28,7 @@ EXPERTS, TOPK, HIDDEN, INNER, TOKENS = 8, 3, 32, 16, 12
 
 @pytest.fixture(params=["host", "cuda"])
 def run(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
-    """Runs a program on ranks, with tensors where the world lies."""
+    """Runs a program on ranks, with tensors on the world's device."""
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
 
@@ -56,7 +56,7 @@ def expert_parallel(world: tokenyard.World, **sizes: int) -> tokenyard.ExpertPar
 
 
 def tokens_of(rank: int) -> Any:
-    """Another number on each rank, none on the third."""
+    """Returns tokens, a different number on each rank, none on the third."""
     count = (TOKENS, 5, 0, 7)[rank]
     return torch.randn(
         count, HIDDEN, generator=torch.Generator("cpu").manual_seed(rank), device="cpu"
@@ -64,7 +64,7 @@ def tokens_of(rank: int) -> Any:
 
 
 def dense(layer: Any, x: Any) -> Any:
-    """What a layer that has all experts computes, with no exchange."""
+    """Computes the layer with all experts, without an exchange."""
     weights, picks = (x @ layer.gate).softmax(-1).topk(TOPK, sorted=False)
     weights = weights / weights.sum(-1, keepdim=True)
     out = torch.zeros_like(x)
@@ -102,13 +102,13 @@ def test_gradients_are_those_of_a_dense_layer(run: Callable[..., Any], ranks: in
         torch.cat(seen[4]),
     ]
     for mine, theirs in zip(together, expected, strict=True):
-        # Sums of large terms may cancel, so what counts is how large the terms are.
+        # Sums of large terms may cancel, so errors are relative to the terms.
         atol = 1e-5 * theirs.abs().max().item()
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=atol)
 
 
 def test_weights_and_picks_of_nobody(run: Callable[..., Any]) -> None:
-    """A weight's gradient is what its rows make of it; one of a pick of -1 has none."""
+    """A weight's gradient comes from its rows; a choice of -1 has none."""
 
     def program(world: tokenyard.World) -> None:
         there_and_back = Exchange(expert_parallel(world, topk=2))
@@ -116,7 +116,7 @@ def test_weights_and_picks_of_nobody(run: Callable[..., Any]) -> None:
         weights = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
         picks = torch.tensor([[0, EXPERTS - 1], [1, -1], [-1, -1]])
         there = there_and_back.dispatch(x, picks, weights)
-        # Weights of experts elsewhere count for nothing, whatever is done with them.
+        # Weights of experts on other ranks have no effect, however they are used.
         rows = there.x * (2 * there.topk_weights + there.topk_idx).sum(1, keepdim=True)
         assert there.tokens == 3
         there_and_back.combine(rows, there).sum().backward()
@@ -142,8 +142,10 @@ def test_routes_end_with_their_tensors(run: Callable[..., Any]) -> None:
 
 @pytest.fixture
 def alone() -> Iterator[tokenyard.World]:
-    """A world of one rank on this thread: torch's compiler leaves things behind on its thread, and
-    crashes if that has gone."""
+    """Makes a world of one rank on this thread.
+
+    torch's compiler keeps state on its thread, and crashes if that has ended.
+    """
     port = HeldPort()
     with tokenyard.World.connect("127.0.0.1", port.number, rank=0, size=1) as world:
         yield world

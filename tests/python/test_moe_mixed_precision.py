@@ -12,7 +12,7 @@ import tokenyard
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 else:
     from torch.utils.checkpoint import checkpoint
 
@@ -35,7 +35,7 @@ def tokens_of(rank: int) -> Any:
 
 
 def trained(world: tokenyard.World, dtype: Any, forward: Any) -> list[Any]:
-    """Output, and gradients of x, gate and experts, of a step whose forward pass is `forward`."""
+    """Returns output, and gradients of x, gate and experts, of a step with this forward pass."""
     layer = MoE(exchange_of(world), inner=INNER, seed=3, dtype=dtype)
     x = tokens_of(world.rank).to(dtype).requires_grad_()
     out = forward(layer, x)
@@ -48,7 +48,7 @@ def float32_step(world: tokenyard.World) -> list[Any]:
 
 
 def assert_near_float32(program: Any, tolerance: float) -> list[list[Any]]:
-    """What `program` computes is float32's, but for the rounding of a shorter dtype."""
+    """Checks that results of `program` are float32's up to the rounding of a shorter dtype."""
     seen = tokenyard.launch(program, ranks=RANKS, timeout=60)
     expected = tokenyard.launch(float32_step, ranks=RANKS, timeout=60)
     for mine, exact in zip(seen, expected, strict=True):

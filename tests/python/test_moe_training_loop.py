@@ -1,5 +1,5 @@
-"""What surrounds the MoE layer in a training loop: DataLoader workers, and a compiled layer whose
-batches differ in length."""
+"""The MoE layer in a training loop: with DataLoader workers, and compiled with batches of different
+lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenyard.world.rendezvous import HeldPort
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 else:
     from torch.utils.data import DataLoader
 
@@ -31,7 +31,7 @@ def layer_on(world: tokenyard.World) -> Any:
 
 
 class Numbers:
-    """A dataset of rows that tell their index."""
+    """A dataset of rows that encode their index."""
 
     def __len__(self) -> int:
         return ROWS
@@ -41,7 +41,7 @@ class Numbers:
 
 
 def train(world: tokenyard.World) -> float:
-    """Forks DataLoader workers while the exchange exists; their exit must leave it alone."""
+    """Forks DataLoader workers while the exchange exists; their exit must not affect it."""
     layer, total = layer_on(world), 0.0
     for _ in range(2):
         for batch in DataLoader(

@@ -1,4 +1,4 @@
-"""Every spelling of before works for one version, does what the new one does, and names it."""
+"""Every old spelling works for one version like the new one, and names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUT = np.empty((TOKENS, HIDDEN), BF16)
 
 
 class Case:
-    """A throughput exchange of one rank, and what a dispatch of it returned."""
+    """A throughput exchange of one rank, and a dispatch's result."""
 
     def __init__(self, world: tokenyard.World) -> None:
         self.exchange = tokenyard.ExpertParallel(world, **SIZES)

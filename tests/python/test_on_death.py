@@ -1,4 +1,4 @@
-"""launch(on_death=...): processes that die, and what the others do then."""
+"""launch(on_death=...): processes that die, and the reaction of the others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ import tokenyard
 
 VICTIM = 1
 PATIENT_S = 600.0
-"""Nobody waits as long: what ends here ends by a death."""
+"""Longer than any test: waits end by a death."""
 IMPATIENT_S = 2.0
 
 
 def meet_until_one_falls(world: tokenyard.World, blow: signal.Signals) -> int:
-    """Returns the rank that is gone. The victim falls once all others have heard from it: what it
-    has just said may be lost with it."""
+    """Returns the rank that is gone.
+
+    The victim dies once all others have its message, which might be lost with it.
+    """
     world.barrier("all are there")
     try:
         while True:
@@ -55,7 +57,7 @@ def go_on_with_another(world: tokenyard.World, blow: signal.Signals) -> tuple[in
 
 
 def replace_twice(world: tokenyard.World) -> tuple[int, int]:
-    """Two deaths, one after the other; the second strikes a rank that was new."""
+    """Two deaths in succession; the second is that of a new rank."""
     lost = 0
     while True:
         known = b"" if world.is_replacement else b"%d" % lost

@@ -1,4 +1,4 @@
-"""The example of recovery: every blow, every way to go on, and one sentence for wrong arguments."""
+"""The recovery example: every signal, every way to continue, and errors for wrong arguments."""
 
 from __future__ import annotations
 

@@ -21,20 +21,20 @@ from numpy_reference import (
 
 import tokenyard
 
-# Ranks and how many configurations of them; a world of 16 costs as much as ten of 2.
+# Configurations per number of ranks; a world of 16 costs as much as ten of 2.
 SHARES = {1: 300, 2: 500, 3: 360, 4: 340, 5: 240, 8: 180, 16: 80}
 BATCH = 20
-"""Configurations that share a world, and so meet what the one before left in its arena."""
+"""Configurations that share a world, and so see the previous one's data in its arena."""
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 SMALLEST = {"bfloat16": 0.0, "float16": 2.0**-25, "float32": 0.0}
-"""Half the distance between subnormal numbers, where results come near them."""
+"""Half the distance between subnormal numbers, for results near them."""
 
 BATCHES = [(ranks, first) for ranks, count in SHARES.items() for first in range(0, count, BATCH)]
 
 
 @dataclass
 class Outcome:
-    """What one rank saw of one configuration; arrays are copies."""
+    """One rank's results of one configuration; arrays are copies."""
 
     received: dict[str, np.ndarray]
     counts: tuple[list[int], list[int]]
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
-    """`rows`: that come to this rank."""
+    """Runs one rank. `rows`: number of rows that it receives."""
     exchange = tokenyard.ExpertParallel(
         world,
         experts=given.experts,
@@ -55,7 +55,7 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
         sms=given.sms,
     )
     mine = input_of(given, world.rank)
-    # Rows by expert are made of scales that lie by rows.
+    # Grouping by expert requires scales by rows.
     by_columns = given.by_columns and not given.alignment
     how = dict(
         scales_by_columns=by_columns, rows=given.cast or None, scale_channels=given.scale_channels
@@ -127,7 +127,7 @@ def run_batch(
 
 
 def travelled(given: Configuration, call: int = 0) -> list[Expected]:
-    """By receiving rank; rows as they travel, cast if so asked."""
+    """Returns inputs per rank, with rows as they are sent, cast if requested."""
     inputs = [input_of(given, rank, call) for rank in range(given.ranks)]
     if given.cast:
         pairs = [cast(mine.x, given.cast, given.scale_channels) for mine in inputs]
@@ -139,7 +139,7 @@ def travelled(given: Configuration, call: int = 0) -> list[Expected]:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """So that a NaN equals itself, and -0 is not 0."""
+    """Returns the bits, so that a NaN equals itself, and -0 differs from 0."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 
@@ -203,7 +203,7 @@ def judge_home(given: Configuration, outcomes: list[Outcome], expected: list[Exp
         if given.exact and not given.alignment:
             assert_same(f"out on rank {rank}", outcome.out, (sums[rank] + 0.0).astype(dtype))
             continue
-        # What float32 loses in adding up, and the roundings: one at home, and by expert one before.
+        # Errors of float32 sums, and roundings: one by the owner, and one before if by expert.
         roundings = 2 if given.alignment else 1
         unit = UNIT_ROUNDOFF[dtype.name]
         added = max(32, given.topk) * 2.0**-24

@@ -18,7 +18,7 @@ BENCHES = sorted(path.stem for path in (ROOT / "bench").glob("*.cpp"))
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The parts of a fresh clone that help needs, and a PATH with no compiler and no installer."""
+    """Makes a fresh clone's parts that help needs, and a PATH without compiler and installer."""
     folder = tmp_path_factory.mktemp("clone")
     shutil.copy(ROOT / "run", folder / "run")
     for part in ("bench", "examples"):
@@ -29,7 +29,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = shutil.which(tool)
         assert found is not None, tool
         (tools / tool).symlink_to(found)
-    # The interpreter without the packages of its environment; python3 of PATH may be a script.
+    # The interpreter without its environment's packages; python3 in PATH may be a script.
     (tools / "python3").symlink_to(Path(sys.executable).resolve())
     return folder
 

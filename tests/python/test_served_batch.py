@@ -1,4 +1,4 @@
-"""What batches are to callers of other packages, apart from those packages' own tests."""
+"""ServedBatch, apart from the tests of the packages that use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 else:
     from tokenyard.compat.served_batch import moved, on_stream_of_call
 

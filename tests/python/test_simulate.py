@@ -1,4 +1,4 @@
-"""The simulator's command line, as it is built beside the package: what it refuses, and how."""
+"""The command line of the built simulator: the arguments it rejects, and its errors."""
 
 from __future__ import annotations
 

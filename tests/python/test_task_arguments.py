@@ -1,4 +1,4 @@
-"""Every argument of every task is compared with the piece that it names before anything runs."""
+"""Every argument of every task is checked against its piece before anything runs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_no_argument_ends_the_interpreter(body: str, said: str) -> None:
 
 BF16, F32, U32, U64, ANY = "bfloat16", "float32", "uint32", "uint64", ""
 
-# Of each task type: arguments that fit, pieces as (what the task does, elements, their number). A
-# question mark: None will do.
+# Valid arguments per task type; pieces as (access, element type, number). A question mark: may be
+# None.
 TASKS = {
     "embed": dict(table=("reads", BF16, 32), token=("reads", U32, 1), x=("writes", F32, 8),
                   hidden=8),
@@ -92,7 +92,7 @@ TASKS = {
     "signal_often": dict(count=("reads", U32, 1), event="event", rank=0),
 }  # fmt: skip
 
-# Which tokens or positions they name, not which memory.
+# They name tokens or positions, not memory.
 FREE = {("pick_best", "first_token"), ("attention", "window")}
 FREE |= {("next_token", f"stop_tokens[{i}]") for i in range(8)}
 
@@ -103,7 +103,7 @@ def array_of(dtype: str, elements: int) -> np.ndarray:
 
 
 def attempt(world, kind, change=None, runs=True):
-    """A graph of one such task, an argument changed; a dynamic one has its companion."""
+    """Makes a graph of one such task with one argument changed; a dynamic task gets its partner."""
     graph, memory = Graph(world), TensorMemory(world)
     regions: dict[str, list] = dict(reads=[], writes=[], streams=[])
     event = graph.event("counted", dynamic_max=1)
@@ -135,7 +135,7 @@ def attempt(world, kind, change=None, runs=True):
 
 
 def refusals(kind, changes):
-    """What each change of an argument is refused for."""
+    """Returns the error of each change of an argument."""
 
     def run(world):
         answers = []
@@ -241,7 +241,7 @@ def test_a_number_beyond_the_pieces_is_refused(kind, huge):
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_zero_runs_or_is_refused(kind):
-    """A zero that is taken must not lead a task to memory that is not there."""
+    """An accepted zero must not make a task access invalid memory."""
 
     def run(world):
         for name in fields(kind, int):
@@ -276,7 +276,7 @@ def test_an_event_is_an_event(kind, wrong):
 
 @pytest.mark.parametrize("elements", [{"q_norm": 4}, {"k_norm": 4}, {"q_norm": 4, "k_norm": 3}])
 def test_heads_have_both_norms_or_neither(elements):
-    """Each as long as a head."""
+    """Returns norms, each as long as a head."""
 
     def run(world, sizes):
         graph, memory = Graph(world), TensorMemory(world)

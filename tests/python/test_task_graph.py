@@ -1,4 +1,4 @@
-"""Graphs of tasks that Python puts together: what they say, what is refused, and how they run."""
+"""Task graphs built in Python: their results, rejected graphs, and how they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUM = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=0)
 
 
 def with_graph(build, **options):
-    """What `build(world, graph, memory)` ends with on a world of one rank."""
+    """Returns the result or error of `build(world, graph, memory)` on a world of one rank."""
 
     def run(world):
         return build(world, Graph(world), TensorMemory(world))
@@ -62,7 +62,7 @@ def test_arguments_go_by_their_names():
 
 
 def kernel_of_a_sum(world, graph, memory):
-    """Adds 1.5 and 2.5, and where it puts the sum."""
+    """Adds a task for 1.5 + 2.5; returns the piece of the sum."""
     parts = memory.local(np.array([1.5, 2.5], np.float32))
     given = graph.tensor("parts", parts, 8, given=True)
     total = graph.tensor("total", memory.local(4), 4)
@@ -117,7 +117,7 @@ def test_a_start_lets_other_threads_run():
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1000)  # No thread is made to let go.
         try:
-            for _ in range(200):  # It need not take its turn each time.
+            for _ in range(200):  # It need not take the lock each time.
                 before = turns
                 kernel.start()
                 after = turns
@@ -134,7 +134,7 @@ def test_a_start_lets_other_threads_run():
 
 
 class CountedRows:
-    """Sums three numbers once as many rows have been sent as were promised: two words that the host
+    """Sums three numbers once as many rows have been sent as promised, by two words that the host
     writes."""
 
     def __init__(self, graph, memory):
@@ -200,7 +200,7 @@ def test_a_task_that_cannot_go_on_is_named_with_all_workers(schedulers):
 
 
 def kernel_of_many_sums(world, graph, memory, **options):
-    """A hundred tasks at once, of which each sums three numbers, and where they put the sums."""
+    """Adds a hundred parallel tasks that sum three numbers each; returns the pieces of the sums."""
     numbers = memory.local(np.arange(300, dtype=np.float32))
     given = graph.tensor("numbers", numbers, numbers.bytes, given=True)
     sums = memory.local(400)
@@ -323,7 +323,7 @@ def test_costs_that_were_measured_place_the_next_run(longest):
         costs = kernel.trace().measured_costs()
         assert len(costs) == 3
         assert all(cost > 0 for cost in costs)
-        costs[longest] = 2 * sum(costs)  # Two cores that others use measure anything.
+        costs[longest] = 2 * sum(costs)  # Two shared cores give arbitrary times.
         graph.set_costs(dict(zip(tasks, costs, strict=True)))
         kernel = Megakernel(world, graph, workers=2, trace_records=8)
         kernel.run(1)

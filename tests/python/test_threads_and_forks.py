@@ -1,5 +1,5 @@
-"""What is made upon a World belongs to one thread at a time and to one process: anybody else is
-told so, and neither crashes nor waits for threads that its process does not have."""
+"""Objects made on a World may be used by one thread at a time, in one process: other callers get an
+error, and neither crash nor wait for threads that their process lacks."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def make_kernel(world: tokenyard.World) -> Megakernel:
 
 
 def calls_of_graphs(world: tokenyard.World) -> list[Callable[[], object]]:
-    """All that may wait or change something, of graphs and their memory; but for a kernel's feed,
-    which may be called while another thread waits."""
+    """Returns calls that may wait or change graphs and their memory.
+
+    A kernel's feed is missing: it may be called while another thread waits.
+    """
     kernel, memory = make_kernel(world), TensorMemory(world)
     piece, _ = memory.visible(np.zeros(8, np.uint8))
     return [
@@ -99,7 +101,7 @@ def refusal_of(call: Callable[[], object]) -> str:
 
 
 def ends_of(child: int) -> int | None:
-    """Its exit status; None if it had to be killed."""
+    """Returns its exit status; None if it had to be killed."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -127,7 +129,7 @@ def fork_in_the_middle(world: tokenyard.World) -> tuple[int | None, float]:
         finally:
             os._exit(7 if refused == 3 + 14 else 1)
     status = ends_of(child)
-    # What the fork has dropped was not its own.
+    # The fork must not destroy the parent's objects.
     world.barrier()
     home = exchange.combine(received.x, received.route)
     return status, float(dispatch(exchange).x.sum() + home.sum())
@@ -173,7 +175,7 @@ def test_a_rank_that_ends_is_named_while_its_fork_lives(tmp_path: Path) -> None:
         tokenyard.launch(
             leave_a_fork_behind, ranks=2, processes=True, timeout=300, args=(str(tmp_path),)
         )
-    assert time.monotonic() - begin < 120  # Neither the deadline nor the fork's end.
+    assert time.monotonic() - begin < 120  # Neither the deadline nor the end of the fork.
     os.kill(int((tmp_path / "fork").read_text()), signal.SIGKILL)
 
 

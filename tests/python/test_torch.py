@@ -14,7 +14,7 @@ from tokenyard.world.rendezvous import HeldPort
 try:
     import torch
 except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
+    torch = None  # Skipped test by test: a file without tests counts as a failure.
 
 pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 
@@ -101,9 +101,9 @@ def in_group(rank: int, port: int, queue: object) -> None:
     with tokenyard.World.from_torch(timeout=60) as everybody:
         assert (everybody.rank, everybody.size, everybody.device) == (rank, 4, "host")
         everybody.barrier()
-    # A subset, its ranks in another order; the others are told that they are not in it.
+    # A subset with its ranks in another order; the others get None.
     some = tokenyard.World.from_torch(ranks=[3, 1], timeout=60)
-    # Two halves side by side, each rank giving its own.
+    # Two disjoint halves, each rank passing its own.
     mine = [0, 2] if rank in (0, 2) else [1, 3]
     with tokenyard.World.from_torch(ranks=mine, timeout=60) as half:
         seen = half.all_gather(b"%d" % rank)

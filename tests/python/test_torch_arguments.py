@@ -1,4 +1,4 @@
-"""Numbers that cross from torch are checked for sign and range before any byte moves."""
+"""Numbers from torch are checked for sign and range before any byte moves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def splits(rank: int, size: int) -> None:
 
 
 def splits_of_one_rank(rank: int, size: int) -> str:
-    """The others are told which rank they wait for; the group goes on once that has called."""
+    """The others learn which rank they wait for; the group continues once it has called."""
     into, given = torch.zeros(4), torch.arange(4.0) + 10 * rank
     late = dist.new_group(timeout=timedelta(seconds=1))
     said = ""

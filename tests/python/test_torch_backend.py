@@ -133,7 +133,7 @@ def messages(rank: int, size: int) -> None:
             assert (got == source).all()
     else:
         dist.send(torch.full((3,), float(rank)), 0, tag=5)
-    dist.barrier()  # Who leaves takes along what nobody has received.
+    dist.barrier()  # A rank that leaves takes messages with it that were not received.
 
 
 def work_and_futures(rank: int, size: int) -> None:
@@ -142,7 +142,7 @@ def work_and_futures(rank: int, size: int) -> None:
     futures = [work.get_future().then(lambda done: done.value()[0].sum()) for work in works]
     assert [future.wait().item() for future in futures] == [size * 10_000.0] * 5
     assert all(work.is_completed() and work.is_success() for work in works)
-    dist.all_reduce(torch.ones(100_000), async_op=True)  # Nobody waits for it.
+    dist.all_reduce(torch.ones(100_000), async_op=True)  # No rank waits for it.
     dist.barrier()
     work = dist.barrier(async_op=True)
     assert work.get_future().wait() == []
@@ -184,7 +184,7 @@ def groups_and_objects(rank: int, size: int) -> None:
 def data_parallel(rank: int, size: int) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    torch.manual_seed(rank)  # Of the first rank, after all: DDP sees to that.
+    torch.manual_seed(rank)  # The first rank's, by DDP.
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(9, 4), torch.nn.Linear(4, 2))
     )

@@ -1,4 +1,4 @@
-"""torch.distributed groups that grow, lose and put out ranks, and the joiner that waits."""
+"""torch.distributed groups that grow, lose and evict ranks, and ranks that wait to join."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def as_older_torch() -> None:
-    """Groups keep the size that they were made with."""
+    """Makes torch fix a group's size when the group is made."""
     from tokenyard.torch import build
 
     if hasattr(build.load(), "resize"):
@@ -32,7 +32,7 @@ def as_older_torch() -> None:
 
 
 def everything_has_size_four(rank: int) -> list[int]:
-    """What the default group and groups made from it give, on each of four ranks."""
+    """Returns results of the default group and of groups made from it, on each of four ranks."""
     assert dist.get_world_size() == dist.group.WORLD.size() == 4
     assert dist.get_rank() == rank
     assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1, 2, 3]
@@ -99,14 +99,14 @@ def go_on_computing(say: Any, rank: int, size: int, folder: Path) -> list[int]:
         states = tokenyard.torch.peer_states
         assert states() == {0: "active", 1: "active", 2: "active"}
         say("operating")
-        # Everybody computes until all see that the newcomer waits.
+        # All ranks compute until all see the new process wait.
         sees = 0
         while sees < 3:
             sees = total(int(states().get(3) == "waiting"))
         say("seen")
         tokenyard.torch.grow(1)
         assert states() == dict.fromkeys(range(4), "active")
-        pair = dist.new_group([0, 3])  # As the joiner has made it, alone.
+        pair = dist.new_group([0, 3])  # As the joining rank made it, alone.
         if rank == 0:
             assert total(7, pair) == 14
         assert total(rank) == 6
@@ -128,7 +128,7 @@ def until_fenced(rank: int) -> None:
 
 
 def without_rank_1(rank: int) -> list[int]:
-    """The group is kept, with everybody's numbers, and the place of the lost rank."""
+    """The group keeps its ranks' numbers, and the place of the lost rank."""
     assert until_aborted(rank).lost == [1]
     assert tokenyard.torch.collectives().recover() == [0, 2, 3]
     assert tokenyard.torch.peer_states()[1] == "absent"
@@ -140,7 +140,7 @@ def without_rank_1(rank: int) -> list[int]:
 def compute_alone(say: Any, rank: int, folder: Path) -> list[int]:
     with in_job(rank, 4, folder, join=True, alone_first=True, size_max=4):
         assert dist.get_world_size() == 4
-        assert total(rank) == 3  # Nobody else's.
+        assert total(rank) == 3  # No other rank's.
         pair = dist.new_group([0, 3])
         assert total(7, pair) == 7
         broadcast = torch.full((3,), 5)

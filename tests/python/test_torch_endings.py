@@ -30,7 +30,7 @@ print(total.sum().item())
 
 
 def ended(ranks: list[subprocess.Popen[str]]) -> list[tuple[str, str]]:
-    """What each said on stdout and on stderr."""
+    """Returns stdout and stderr of each."""
     try:
         return [rank.communicate(timeout=100) for rank in ranks]
     finally:

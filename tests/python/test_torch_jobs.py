@@ -17,7 +17,7 @@ import tokenyard
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module, without its package, which imports torch."""
+    """Imports the module without its package, which imports torch."""
     package = ModuleType("tokenyard.torch")
     package.__path__ = [str(Path(tokenyard.__file__).parent / "torch")]
     monkeypatch.setitem(sys.modules, "tokenyard.torch", package)

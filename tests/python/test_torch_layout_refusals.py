@@ -1,4 +1,4 @@
-"""Tensors that no copy puts right are refused, and nothing is copied back from what failed."""
+"""Tensors that no copy can fix are rejected, and failed operations copy nothing back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_a_copy_cannot_put_right_is_refused(tmp_path: Path) -> None:
 
 
 def killed(say: Any, rank: int, size: int, folder: Path) -> bool:
-    """Operates on what is transposed until a rank is lost: the input is as it was."""
+    """Operates on a transposed tensor until a rank is lost: the input is unchanged."""
     with in_job(rank, size, folder):
         say("operating")
         base = torch.empty(300, 200)
@@ -88,7 +88,7 @@ def test_an_aborted_operation_copies_nothing_back(tmp_path: Path) -> None:
 
 
 def late(rank: int, size: int) -> None:
-    """A deadline passes; nothing is copied back, whichever way the caller learns of it."""
+    """After a timeout nothing is copied back, however the caller learns of it."""
     out = torch.full((3, 2), 5.0)
     if rank == 0:
         options = dist.distributed_c10d.AllgatherOptions()

@@ -18,11 +18,11 @@ pytestmark = needs_torch
 SHAPE = (4, 3, 2, 5)
 LAYOUTS = ("plain", "reversed", "channels_last", "gaps", "swapped")
 NOTE = 77
-"""What lies in the gaps of a tensor that has some."""
+"""Value in the gaps of a tensor."""
 
 
 def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """A tensor of these values, whose elements lie in another order."""
+    """Returns a tensor of these values with its elements in another order."""
     if layout == "reversed":
         place = torch.empty(values.shape[::-1], dtype=values.dtype).permute(3, 2, 1, 0)
     elif layout == "channels_last":
@@ -39,7 +39,7 @@ def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def given(rank: int, index: int = 0, dtype: Any = None, shape: tuple[int, ...] = SHAPE) -> Any:
-    """Small numbers of one rank, exact in every type."""
+    """Returns small numbers of one rank, exact in every type."""
     generator = torch.Generator().manual_seed(101 * rank + index)
     return torch.randint(0, 16, shape, generator=generator).to(dtype or torch.float32)
 
@@ -66,7 +66,7 @@ class Case:
         return [self.values(rank, index) for rank in range(self.size)]
 
     def out(self, wanted: torch.Tensor) -> torch.Tensor:
-        """A tensor that is to become `wanted`, and is not yet."""
+        """Returns a tensor that is to become `wanted`."""
         return self.becomes(laid_out(torch.full_like(wanted, 99), self.layout()), wanted)
 
     def becomes(self, tensor: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,7 @@ WAYS: tuple[Callable[[Any], Any], ...] = (
     polled,
     lambda work: work.get_future().wait(),
 )
-"""To learn that an operation is done: its outputs are right then."""
+"""Ways to learn that an operation is done, after which outputs must be right."""
 
 
 def every_operation(rank: int, size: int) -> None:
@@ -252,7 +252,7 @@ def messages(rank: int, size: int) -> None:
 
 
 def over_themselves(rank: int, size: int) -> None:
-    """Outputs in the memory of inputs: what is read is what was there."""
+    """Outputs in the memory of inputs: the operation reads the original values."""
     for rows in (3, 200_000):
         whole = given(rank, shape=(size, rows))
         wanted = torch.stack([given(source, shape=(size, rows))[rank] for source in range(size)])
@@ -281,7 +281,7 @@ def whole_group_into_one(rank: int, size: int) -> None:
 
 
 def views(rank: int, size: int) -> None:
-    """What is read may be expanded; conjugates and negatives are read and written by value."""
+    """Inputs may be expanded; conjugates and negatives are read and written by value."""
     one = torch.full((1,), float(rank))
     outs = [torch.zeros(3) for _ in range(size)]
     dist.all_gather(outs, one.expand(3))
@@ -303,7 +303,7 @@ def views(rank: int, size: int) -> None:
     with torch.no_grad():
         dist.all_reduce(leaf.t())
     assert (leaf == size).all()
-    assert leaf._version == version  # As of one whose own memory is written.
+    assert leaf._version == version  # As for a tensor whose own memory is written.
     with torch.inference_mode():
         inferred = torch.ones(3, 2).t()
     dist.all_reduce(inferred)
@@ -311,7 +311,7 @@ def views(rank: int, size: int) -> None:
 
 
 def nobody_waits(rank: int, size: int) -> None:
-    """Outputs get there though nobody waits, and the operation's caller has dropped them."""
+    """Outputs are written even if no caller waits, or the caller has dropped them."""
     wide = torch.full((size, 500, 300), -1.0)
     dist.all_gather([part.t() for part in wide], given(rank, shape=(300, 500)), async_op=True)
     deadline = time.monotonic() + 60

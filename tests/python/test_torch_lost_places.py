@@ -19,7 +19,7 @@ LOST, LEFT = 1, [0, 2, 3]
 
 
 def until_lost() -> None:
-    """All are told by the same operation."""
+    """All ranks learn of the loss in the same operation."""
     deadline = time.monotonic() + 60
     lost: list[int] = []
     while lost != [LOST]:
@@ -51,7 +51,7 @@ def kept(say: Any, rank: int, size: int, folder: Path) -> None:
         into = torch.full((size,), -1)
         dist.all_to_all_single(into, torch.full((size,), rank + 1))
         assert into.tolist() == expected
-        # In place: a part that is read is one of those that are written.
+        # In place: the input is one of the outputs.
         into = torch.full((size, 3), -1)
         into[rank] = rank + 1
         dist.all_gather_into_tensor(into, into[rank])
@@ -114,10 +114,10 @@ def test_places_of_a_lost_rank(tmp_path: Path, program: Any) -> None:
 
 
 def be_lost_between_gathers(say: Any, rank: int, size: int, folder: Path) -> list[Any]:
-    """torch gathers sizes first: one rank dies when it has told its own."""
+    """torch gathers sizes first: one rank dies after it has sent its own."""
     with in_job(rank, size, folder, on_failure="exclude"):
         if rank == LOST:
-            # Which of them it calls has changed from version to version.
+            # Versions of torch differ in which of them they call.
             c10d = dist.distributed_c10d
             name = "all_gather_single" if hasattr(c10d, "all_gather_single") else "all_gather"
             gather, calls = getattr(c10d, name), []

@@ -1,4 +1,4 @@
-"""torch.distributed groups whose ranks die, are aborted, shrink and are put together anew."""
+"""torch.distributed groups whose ranks die, that are aborted, shrink or are reconfigured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shrink(say: Any, rank: int, size: int, folder: Path, lost: int) -> list[int]
         assert dist.get_rank() == rank - (rank > lost)
         assert tokenyard.torch.collectives().size == size - 1
         seen = [total(rank)]
-        again = dist.new_group([1, 0])  # In the job of those who are left, by their new numbers.
+        again = dist.new_group([1, 0])  # In the remaining ranks' job, by their new numbers.
         seen.append(total(10 * rank, again))
         if rank < 2:
             with pytest.raises((ValueError, RuntimeError)):
@@ -54,10 +54,10 @@ def shrink_living(say: Any, rank: int, size: int, folder: Path) -> list[int]:
         told = dist.FileStore(str(folder / "told"), -1)
         if rank == 1:
             told.get("they have shrunk")
-            return []  # It leaves the job of which only it is left.
+            return []  # It leaves the job in which only it remains.
         waiting = dist.all_reduce(torch.ones(1), async_op=True)  # Rank 1 does not come.
         dist.shrink_group([1], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
-        # Or the other one has left the old job before.
+        # Or the other one has already left the old job.
         with pytest.raises((tokenyard.Cancelled, tokenyard.OperationAborted)):
             waiting.wait()
         told.set("they have shrunk", "")
@@ -79,7 +79,7 @@ def shrink_part(say: Any, rank: int, size: int, folder: Path) -> int:
         if part is not None:
             assert dist.get_process_group_ranks(part) == [0, 3]
             assert total(rank, part) == 3
-        seen = total(rank)  # The default group is as it was.
+        seen = total(rank)  # The default group is unchanged.
         dist.barrier()
     return seen
 
@@ -123,7 +123,7 @@ def torch_abort(group: Any = None) -> None:
 
 
 def error_of_waiting(work: Any, call: Callable[[], Any]) -> BaseException | None:
-    """What somebody who waits for `work` is told when `call` is called."""
+    """Returns the error of a wait for `work` when `call` is called."""
     raised: list[BaseException] = []
 
     def wait() -> None:
@@ -150,7 +150,7 @@ def reconfigure(say: Any, rank: int, size: int, folder: Path, lost: int) -> list
         exchange = dist.FileStore(str(folder / "handles"), -1)
         assert dist._supports_reconfigure()
         with pytest.raises(tokenyard.Cancelled):
-            total(1)  # Nobody's yet.
+            total(1)  # Not in a job yet.
         exchange.set(f"first/{rank}", dist._get_reconfigure_handle())
         handles = [exchange.get(f"first/{other}").decode() for other in range(size)]
         with pytest.raises(tokenyard.InvalidArgument):

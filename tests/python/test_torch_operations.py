@@ -1,5 +1,5 @@
-"""What torch.distributed offers above its plain calls, over backend tokenyard; every reduction of
-every type; and what ranks are told that call different things."""
+"""torch.distributed's higher-level functions over backend tokenyard; every reduction of every type;
+and errors of ranks that call different operations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(body: Callable[[int, int], Any], folder: Path, size: int = RANKS) -> lis
 
 
 def given(dtype: str, rank: int, length: int) -> torch.Tensor:
-    """Small numbers: what is made of three ranks' is exact in every type."""
+    """Returns small numbers: reductions over three ranks are exact in every type."""
     generator = torch.Generator().manual_seed(17 * rank + length)
     whole = torch.randint(0, 4, (length,), generator=generator)
     if dtype == "bool":
@@ -47,7 +47,7 @@ def given(dtype: str, rank: int, length: int) -> torch.Tensor:
 
 
 def reductions() -> dict[str, tuple[Any, Callable[[Any, Any], Any], tuple[str, ...]]]:
-    """By name: torch's constant, what it does with two tensors, and of which types."""
+    """By name: torch's constant, its function of two tensors, and its types."""
     return {
         "sum": (dist.ReduceOp.SUM, torch.add, WHOLE + FLOATS + COMPLEX),
         "average": (dist.ReduceOp.AVG, torch.add, FLOATS + COMPLEX),
@@ -155,7 +155,7 @@ def coalesced(rank: int, size: int) -> None:
 
 
 def threads_and_groups(rank: int, size: int) -> None:
-    """A group a thread; the threads start in another order on each rank."""
+    """One group per thread; the threads start in another order on each rank."""
     groups = [dist.new_group(list(range(size))) for _ in range(4)]
     wrong: list[BaseException] = []
 
@@ -213,7 +213,7 @@ def test_a_call_has_a_deadline_of_its_own(tmp_path: Path) -> None:
 
 
 def blocked(rank: int, size: int) -> float:
-    """Seconds of processor time that a rank uses which waits a second for another."""
+    """Returns the CPU time of a rank that waits a second for another."""
     dist.barrier()
     begin = time.process_time()
     if rank == 1:
@@ -233,13 +233,13 @@ def out_of_order(rank: int, size: int) -> str:
     with pytest.raises(tokenyard.InvalidArgument) as caught:
         calls[rank]()
     total = torch.ones(1)
-    dist.all_reduce(total)  # What nobody has done is behind them all.
+    dist.all_reduce(total)  # The operation that no rank has done is skipped on all.
     assert total.item() == size
     return str(caught.value)
 
 
 def test_calls_out_of_order_are_named(tmp_path: Path) -> None:
-    """By operation, type, shape, place in the order of calls, and both ranks."""
+    """Ranks that differ in operation, type, shape or order of calls both raise."""
     for sentence in run(out_of_order, tmp_path):
         for word in (
             "operation 2 of",

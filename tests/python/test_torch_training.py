@@ -1,4 +1,4 @@
-"""DistributedDataParallel goes on when a rank is killed in the middle of a backward pass."""
+"""DistributedDataParallel continues when a rank is killed during a backward pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS, STEPS, FATAL_STEP = 3, 24, 10
 
 
 class Training:
-    """A small model; its data are those of the step and the rank, whoever the rank is."""
+    """A small model; its data depend only on the step and the rank's number."""
 
     def __init__(self, rank: int) -> None:
         torch.manual_seed(rank)
@@ -30,7 +30,7 @@ class Training:
 
     def wrap(self) -> None:
         """Collective: DDP compares the ranks' shapes, and takes the first rank's values."""
-        # Several buckets: some may be reduced when a rank dies, and others not.
+        # Several buckets, of which some may be reduced when a rank dies.
         self.model = torch.nn.parallel.DistributedDataParallel(self.plain, bucket_cap_mb=0.001)
         self.optimizer = torch.optim.SGD(self.plain.parameters(), lr=0.05)
 
@@ -52,7 +52,7 @@ class Training:
         return torch.cat([p.detach().flatten() for p in self.plain.parameters()]).tolist()
 
     def take_over(self, newcomer: bool) -> None:
-        """Everybody's state becomes that of whoever has one: survivors are all at one step."""
+        """Copies the state of a survivor to all ranks; all survivors are at one step."""
         steps = [torch.empty(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
         dist.all_gather(steps, torch.tensor([-1 if newcomer else self.step]))
         self.step, source = max((int(step), rank) for rank, step in enumerate(steps))
@@ -74,7 +74,7 @@ def train_without(say: Any, rank: int, size: int, folder: Path, lost: int) -> li
 
 
 def check_average(training: Training, ranks: int) -> None:
-    """The gradients are the mean of those of the ranks that are left."""
+    """Gradients are the mean over the remaining ranks."""
     training.optimizer.zero_grad()
     training.loss(training.model).backward()
     averaged = [parameter.grad.clone() for parameter in training.plain.parameters()]
@@ -103,8 +103,8 @@ def train(
             training.wrap()
         while training.step < STEPS:
             if training.step == FATAL_STEP and not kill and not newcomer:
-                # As those do who have lost a rank: a new wrapper cuts its first buckets otherwise
-                # than one that has seen gradients, and sums are rounded by where they lie.
+                # Like survivors of a loss: a new wrapper cuts its first buckets differently from
+                # one that has seen gradients, and rounding depends on positions in buckets.
                 training.wrap()
             try:
                 training.one_step(fatal=kill and rank == 0 and training.step == FATAL_STEP)

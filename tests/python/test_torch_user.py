@@ -1,4 +1,4 @@
-"""What somebody sees who uses backend tokenyard for the first time, or wrongly."""
+"""Backend tokenyard at its first use, and used wrongly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = needs_torch
 
 
 def importing(cache: Path, **environment: str) -> subprocess.Popen[str]:
-    """Another process, which has only this folder to keep what it builds in."""
+    """Starts another process with this folder as its only cache."""
     return subprocess.Popen(
         [sys.executable, "-c", "import tokenyard.torch; print('imported')"],
         env=dict(os.environ, XDG_CACHE_HOME=str(cache), **environment),
@@ -54,7 +54,7 @@ def test_without_a_place_to_keep_it_the_variable_is_named(tmp_path: Path) -> Non
 
 
 def test_of_two_that_build_at_once_one_does(tmp_path: Path) -> None:
-    """The compiler is one that notes its calls, and links by a copy of what was built before."""
+    """Uses a compiler that records its calls, and links by a copy of an earlier build."""
     from tokenyard.torch import build
 
     built, calls = build.cached(), tmp_path / "calls"

@@ -1,4 +1,4 @@
-"""The elastic training, short: its curve is the undisturbed one's while ranks are killed."""
+"""A short elastic training: killed ranks do not change its curve."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> N
     )
     assert program.stdout is not None
     assert "undisturbed" in program.stdout.readline()
-    os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
+    os.killpg(program.pid, signal.SIGINT)  # To the whole process group, like a terminal.
     _, errors = program.communicate(timeout=60)
     assert program.returncode == 130
     assert errors == "Interrupted.\n"
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> N
 
 
 def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
-    """Stopped ones, too, of which none would end by itself."""
+    """Also stopped ranks, which would not end by themselves."""
     program = start_python(PROGRAM, "--out", tmp_path, start_new_session=True)
     try:
         until = time.monotonic() + 200
@@ -89,7 +89,7 @@ def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
 
 
 def has_threads(rank: Path) -> bool:
-    """Whether it has joined its job, whose control plane is a thread."""
+    """Returns whether it has joined its job, whose control plane is a thread."""
     try:
         return len(list((rank / "task").iterdir())) > 1
     except OSError:  # It has just ended.
@@ -97,7 +97,7 @@ def has_threads(rank: Path) -> bool:
 
 
 def ranks_of(group: int) -> list[Path]:
-    """Processes of the group that multiprocessing has spawned; its resource tracker is none."""
+    """Returns processes of the group that multiprocessing spawned, without its resource tracker."""
 
     def is_rank(process: Path) -> bool:
         try:

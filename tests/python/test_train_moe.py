@@ -1,4 +1,4 @@
-"""The MoE training, short: on several ranks its losses are those of one."""
+"""A short MoE training: losses on several ranks are those of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ try:
     import matplotlib
     import torch
 except ModuleNotFoundError:
-    matplotlib = torch = None  # Skipped test by test: a file without any would count as a failure.
+    matplotlib = torch = None  # Skipped test by test: a file without tests counts as a failure.
 
 pytestmark = pytest.mark.skipif(
     torch is None or matplotlib is None, reason="needs torch, matplotlib"

@@ -90,7 +90,7 @@ def test_a_closed_world_says_so() -> None:
     def close(world: tokenyard.World) -> None:
         with world:
             world.barrier()
-        world.close()  # Twice does no harm.
+        world.close()  # A second call does nothing.
         assert repr(world) == "World(closed)"
         with pytest.raises(tokenyard.InvalidArgument, match="closed"):
             world.barrier()
@@ -112,7 +112,7 @@ def facts_of(world: tokenyard.World) -> tuple[object, ...]:
 
 
 def test_facts_that_cannot_change_stay_readable() -> None:
-    """A handler that logs who it was does not fail itself."""
+    """An error handler that logs the rank does not fail itself."""
 
     def end_worlds(world: tokenyard.World) -> int:
         before = facts_of(world)

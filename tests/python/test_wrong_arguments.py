@@ -1,5 +1,5 @@
-"""Arguments that cannot be right, each answered by an InvalidArgument that names it, on the rank
-that gave it, before anything was launched; so the exchange goes on."""
+"""Wrong arguments: each raises an InvalidArgument that names it, on the rank that passed it, before
+anything is launched; the exchange continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENS, HIDDEN, TOPK, EXPERTS = 4, 64, 2, 8
 
 
 def swapped(array: np.ndarray) -> np.ndarray:
-    """The same numbers in the other byte order, which NumPy calls by the same name."""
+    """Returns the same numbers in the other byte order, whose dtype has the same name."""
     return array.astype(array.dtype.newbyteorder())
 
 
@@ -28,7 +28,7 @@ def read_only(*shape: int, dtype: Any = BF16) -> np.ndarray:
 
 
 class Case:
-    """An exchange, and what one call of it gave."""
+    """An exchange, and the result of one call."""
 
     def __init__(self, world: tokenyard.World, experts: int = EXPERTS) -> None:
         self.world = world
@@ -174,7 +174,7 @@ def test_results_of_another_dtype_than_the_rows_are_refused_unless_out_has_it() 
         out = np.empty((TOKENS, HIDDEN), np.float32)
         assert case.combine(y, out=out) is out
         assert (out == 2).all()
-        # Rows that nobody adds up say nothing of their results.
+        # Rows that are not summed do not determine the results' dtype.
         for dtype in (np.float32, np.float16, BF16):
             received = case.dispatch(rows="fp8", scale_channels=64)
             y = np.ones((received.route.rows_received, HIDDEN), dtype)
@@ -266,8 +266,10 @@ LOW_LATENCY_DISPATCH: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", LOW_LATENCY_DISPATCH)
 def test_of_a_low_latency_dispatch(name: str) -> None:
-    """One rank alone has it wrong, says so at once, and takes part without tokens: the other one
-    does not wait for it. Where there is no format to take part in, it makes the call again."""
+    """Only one rank's argument is wrong: it raises at once, and takes part without tokens.
+
+    So the other rank does not wait. If there is no format to take part in, it repeats the call.
+    """
     wrong, argument = LOW_LATENCY_DISPATCH[name]
     rows = wrong.get("rows", "bf16") if argument != "rows" else "bf16"
 

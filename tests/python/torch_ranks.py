@@ -31,7 +31,7 @@ needs_torch = [
 def in_job(
     rank: int, size: int, folder: Path, *, reconfigurable: bool = False, **options: Any
 ) -> Iterator[None]:
-    """In the default group; the store is a file, so that any rank may die."""
+    """Joins the default group; the store is a file, so that any rank may die."""
     import tokenyard.torch
 
     torch.set_num_threads(1)
@@ -53,7 +53,7 @@ def in_job(
 
 
 def total(mine: int, group: Any = None) -> int:
-    """The sum over the ranks of a group, by all_reduce."""
+    """Returns the sum over the ranks of a group, by all_reduce."""
     tensor = torch.full((1000,), mine)
     dist.all_reduce(tensor, group=group)
     assert (tensor == tensor[0]).all()
@@ -61,7 +61,7 @@ def total(mine: int, group: Any = None) -> int:
 
 
 def until_aborted(mine: int) -> tokenyard.OperationAborted:
-    """Operates until somebody is lost; the input of what was aborted is as it was."""
+    """Operates until a rank is lost; the input of the aborted operation is unchanged."""
     for _ in range(1_000_000):
         tensor = torch.full((1000,), mine)
         try:

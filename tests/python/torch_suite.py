@@ -2,11 +2,11 @@
 
     python tests/python/torch_suite.py [--ranks 4] [--only REGEX] [--backend gloo] [--out FILE]
 
-The tests are those that torch ships in torch.testing: DistributedTest, which torch runs for each of
-its backends. They ask for gloo by name, so here gloo is tokenyard, and does what torch asks of MPI
-only, all_to_all of tensors on the CPU; --backend gloo runs them unchanged, for comparison. Prints
-what passes, what is skipped, and what fails and why; the exit status is the number of failures that
-`EXPECTED` does not explain. Tests of groups that are neither all nor few want 8 ranks.
+The tests are torch.testing's DistributedTest, which torch runs for each of its backends. They name
+gloo, so here gloo stands for tokenyard, which also supports all_to_all of CPU tensors, for torch an
+MPI feature; --backend gloo runs them unchanged, for comparison. Prints which tests pass, are
+skipped, or fail and why; the exit status is the number of failures that `EXPECTED` does not
+explain. Tests of groups that are neither all nor few ranks need 8 ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXPECTED = {
     ),
     "test_sparse_all_reduce_sum": "sparse tensors are refused",
 }
-"""Tests that ask for something that this backend does differently, and what."""
+"""Tests of features in which this backend differs, with the difference."""
 
 
 def parse() -> argparse.Namespace:
@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
 
 
 def gloo_is_tokenyard() -> None:
-    """Whoever makes a group of gloo gets one of tokenyard that goes by gloo's name."""
+    """Makes groups of gloo groups of tokenyard, under gloo's name."""
     import torch.distributed.distributed_c10d as c10d
 
     import tokenyard.torch  # noqa: F401  Registers the backend.
@@ -69,7 +69,7 @@ def gloo_is_tokenyard() -> None:
         return made
 
     c10d._new_process_group_helper = helper
-    # Conditions are looked at when the tests are imported.
+    # Conditions are evaluated when the tests are imported.
     from torch.testing._internal import common_utils
 
     skip_if = common_utils.skip_but_pass_in_sandcastle_if
@@ -90,7 +90,7 @@ def tests(only: str, title: str) -> unittest.TestSuite:
     event_of = distributed_test.get_profiling_event
 
     def events_of(name: str, *rest: Any, **options: Any) -> list[Any]:
-        """What a profiler calls "tokenyard:send", by the name that is asked for."""
+        """Renames the profiler's "tokenyard:send" to the expected name."""
         events = event_of(name.replace("gloo:", f"{title}:"), *rest, **options)
         for event in events:
             event.name = event.name.replace(f"{title}:", "gloo:")
@@ -102,7 +102,7 @@ def tests(only: str, title: str) -> unittest.TestSuite:
 
 
 class Listing(unittest.TestResult):
-    """Every test's outcome, with the line that says why."""
+    """Prints every test's outcome, with the line of the reason."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""DeepEP's buffers over Tokenyard: code written against `deep_ep` runs as it is.
+"""DeepEP's buffers over Tokenyard: code written for `deep_ep` runs unchanged.
 
     Buffer          dispatch and combine for throughput and at low latency
-    ElasticBuffer   dispatch and combine of DeepEP's second API, whose handle is an EPHandle
-    Config          the multiprocessors that a call may use, and how large a buffer has to be
-    EventOverlap    an event that work on other streams waits for
-    topk_idx_t      the dtype of expert ids that DeepEP's own code asks for
-    __version__     of DeepEP, whose calls these are: callers that know several ask for it
+    ElasticBuffer   dispatch and combine of DeepEP's second API, with EPHandle as its handle
+    Config          multiprocessors of a call, and sizes of buffers
+    EventOverlap    an event that work on other streams can wait for
+    topk_idx_t      dtype of expert ids in DeepEP's own code
+    __version__     version of DeepEP that has this API, for callers that support several
 
-It is a distribution of its own, so that it never stands in for a real DeepEP unasked.
+A separate distribution, so that it replaces the real DeepEP only where it is installed.
 """
 
 from importlib import metadata
@@ -36,7 +36,7 @@ __all__ = [
 __version__ = "2.1.0"
 
 topk_idx_t = torch.int64
-"""torch.int32 is taken too; received ids are of the dtype that was dispatched."""
+"""torch.int32 is accepted, too; received ids have the dispatched dtype."""
 
 try:
     _real = metadata.version("deep_ep")

@@ -1,4 +1,4 @@
-"""`Buffer`: the calls of DeepEP's legacy API, over Tokenyard."""
+"""`Buffer`: DeepEP's legacy API over Tokenyard."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from .throughput import Bias, Rows, Throughput
 from .utils.event import EventHandle, EventOverlap
 
 CONTROL_BYTES = 64 << 20
-"""Of the arena beside what callers ask for: control words, and the rounding of sizes."""
+"""Arena bytes beyond those that callers request: control words, and rounded sizes."""
 RECEIVED_BYTES = 2 << 30
-"""Of the arena beside `num_nvl_bytes`: received rows, which DeepEP takes from torch, lie there."""
+"""Arena bytes beyond `num_nvl_bytes`: for received rows, which DeepEP allocates from torch."""
 DEFAULT_CHUNKS = (6, 256, 6, 256)
-"""Of the configurations that are handed out; they mean nothing here."""
+"""Chunk sizes of returned configurations; ignored here."""
 
 
 class Buffer:
-    """One rank's memory and calls. Made, and its calls made, by all ranks of a group together.
+    """One rank's memory and calls. Collective: all ranks of a group make it and its calls together.
 
     Args:
-        group: the ranks, as a torch.distributed process group of any backend; or a
-            `tokenyard.World`, which is then the caller's to close.
-        num_nvl_bytes: for `dispatch` and `combine`; with 2 GiB more, or in a given World without,
-            they bound the tokens of a call, and the rows of earlier ones that tensors and handles
-            keep.
-        num_rdma_bytes: for the low-latency calls; see `get_low_latency_rdma_size_hint`.
-        low_latency_mode: whether there will be any.
+        group: a torch.distributed process group of any backend; or a `tokenyard.World`, which
+            the caller has to close.
+        num_nvl_bytes: memory for `dispatch` and `combine`. Together with 2 GiB more (not with a
+            World) it bounds the tokens per call, and the rows of earlier calls that tensors and
+            handles keep.
+        num_rdma_bytes: memory for low-latency calls; see `get_low_latency_rdma_size_hint`.
+        low_latency_mode: whether low-latency calls are allowed.
         explicitly_destroy: whether `destroy` will be called.
-        enable_shrink: low-latency calls go on without ranks that do not answer. Without it, the
-            call after such a one raises `tokenyard.PeerTimeout`.
-        num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: mean nothing here: every
+        enable_shrink: whether low-latency calls continue without ranks that do not answer. If not,
+            the call after one that timed out raises `tokenyard.PeerTimeout`.
+        num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: no effect, since every
             peer is reached by loads and stores.
-        device: "cuda" or "host"; None takes GPUs where there are any.
-        timeout: seconds that any wait may take; None takes the environment's
-            TOKENYARD_DEEP_EP_TIMEOUT, or 100. A given World has its own.
+        device: "cuda" or "host"; None for "cuda" if there are GPUs.
+        timeout: deadline of every wait in seconds; None for the environment's
+            TOKENYARD_DEEP_EP_TIMEOUT, or 100. Must be None with a World, which has its own.
     """
 
     num_sms: int = 20
-    """Multiprocessors of a call whose Config does not say; see `set_num_sms`."""
+    """Default multiprocessors of a call without a Config; see `set_num_sms`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Buffer:
         self._serving = Serving(self._world, enable_shrink)
 
     def destroy(self) -> None:
-        """Gives everything back. Collective. No call may follow."""
+        """Frees the buffer. Collective; no call may follow."""
         if not self.explicitly_destroy:
             raise invalid("explicitly_destroy", "True of a buffer that is destroyed", "False")
         self.runtime.close()
@@ -119,40 +119,40 @@ class Buffer:
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """Whether FP8 rows are to be had: always."""
+        """Returns True: FP8 rows are always available."""
         return True
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """For configurations handed out from now on, of all buffers."""
+        """Sets the multiprocessors of configurations returned from now on, for all buffers."""
         if new_num_sms < 0 or new_num_sms % 2:
             raise invalid("new_num_sms", "an even number", str(new_num_sms))
         Buffer.num_sms = new_num_sms
 
     @staticmethod
     def capture() -> EventOverlap:
-        """All that the current stream holds now, as an event."""
+        """Returns an event after all work that the current stream holds now."""
         return EventOverlap(EventHandle())
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
-        """Good for any number of ranks."""
+        """Returns a configuration that suits any number of ranks."""
         return Config(Buffer.num_sms, *DEFAULT_CHUNKS)
 
     @staticmethod
     def get_combine_config(num_ranks: int) -> Config:
-        """Good for any number of ranks."""
+        """Returns a configuration that suits any number of ranks."""
         return Config(Buffer.num_sms, *DEFAULT_CHUNKS)
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """`num_rdma_bytes` for low-latency calls of these sizes."""
+        """Returns the `num_rdma_bytes` for low-latency calls of these sizes."""
         return arena_bytes(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts)
 
     def get_comm_stream(self) -> torch.cuda.Stream:
-        """The stream of calls with `async_finish`."""
+        """Returns the stream of calls with `async_finish`."""
         if self._stream.stream is None:
             raise unsupported("get_comm_stream", "there are no streams on the host")
         return self._stream.stream
@@ -164,10 +164,10 @@ class Buffer:
         offset: int = 0,
         use_rdma_buffer: bool = False,
     ) -> torch.Tensor:
-        """An empty tensor: there is nothing in the buffer that callers may write or need to clean.
+        """Returns an empty tensor: callers may not write the buffer and need not clean it.
 
         Raises:
-            Unsupported: a size is asked for.
+            Unsupported: `size` is not 0 or None.
         """
         if size is not None and size.numel() > 0:
             raise unsupported(
@@ -183,9 +183,9 @@ class Buffer:
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, None, torch.Tensor, torch.Tensor, EventOverlap]:
-        """How many tokens go to each rank and to each expert, and which to which rank.
+        """Returns the number of tokens per rank and per expert, and each token's ranks.
 
-        Only a dispatch without topk_idx reads them; counting is part of every other one.
+        Only a dispatch without topk_idx reads them; any other dispatch counts by itself.
 
         Args:
             topk_idx: [tokens, topk] int64 or int32, -1 for none.
@@ -217,24 +217,25 @@ class Buffer:
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Any, ...]:
-        """Sends every token to the ranks that hold its experts. Collective.
+        """Sends each token to the ranks that hold its experts. Collective.
 
         Args:
             x: [tokens, hidden] bfloat16; or a tuple of float8_e4m3fn and [tokens, groups] scales of
                 four bytes.
-            handle: of an earlier dispatch, whose places are used again; with no ids and weights.
-            is_token_in_rank: [tokens, ranks] bool; needed where topk_idx is None.
-            num_tokens_per_expert: [experts] int32; of the others only its size is used.
-            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; ids may come without
+            handle: handle of an earlier dispatch whose route is used again, instead of ids and
                 weights.
-            expert_alignment: counts of rows are rounded up to a multiple of it.
-            num_worst_tokens: returned tensors have so many rows, with ids of -1 after the received
-                ones, and counts are left out.
+            is_token_in_rank: [tokens, ranks] bool; required if topk_idx is None.
+            num_tokens_per_expert: [experts] int32; only its size is used if topk_idx is given.
+            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; weights are
+                optional.
+            expert_alignment: counts of rows are rounded up to a multiple of this.
+            num_worst_tokens: if not 0, the number of rows of returned tensors, with ids of -1 after
+                the received ones; counts are omitted.
 
         Returns:
-            x as received, ids (of this rank's experts, or -1), weights (None if none were given),
-            [local experts] counts, the handle and the event. Received rows lie in the buffer until
-            their tensors die; the handle keeps none.
+            Received x, ids (of this rank's experts, or -1), weights (None if none were given),
+            [local experts] counts, the handle and the event. Received rows take space in the buffer
+            until their tensors are dropped; the handle keeps none.
         """
         chosen = config or Buffer.get_dispatch_config(self.group_size)
         with (
@@ -279,12 +280,12 @@ class Buffer:
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
-        """Brings results home: for every token the sum over the ranks it went to. Collective.
+        """Returns to each token the sum of its results over the ranks it went to. Collective.
 
         Args:
             x: [rows of the dispatch, hidden] bfloat16.
-            topk_weights: [rows of the dispatch, topk] float32, to be summed over the ranks too.
-            bias: one or two [tokens, hidden] tensors to be added.
+            topk_weights: [rows of the dispatch, topk] float32, summed over the ranks, too.
+            bias: one or two [tokens, hidden] tensors to add.
 
         Returns:
             [tokens, hidden] bfloat16, [tokens, topk] float32 or None, and the event.
@@ -304,23 +305,25 @@ class Buffer:
         return out, home, turn.end
 
     def internode_dispatch(self, *arguments: Any, **options: Any) -> Any:
-        """Not to be had: `dispatch` serves all ranks that loads and stores reach."""
+        """Raises Unsupported: use `dispatch`, which serves all ranks within reach of loads."""
         raise unsupported("internode_dispatch", "all ranks are those of one host; call dispatch")
 
     def internode_combine(self, *arguments: Any, **options: Any) -> Any:
-        """Not to be had: see `internode_dispatch`."""
+        """Raises Unsupported: use `combine`; see `internode_dispatch`."""
         raise unsupported("internode_combine", "all ranks are those of one host; call combine")
 
     def clean_low_latency_buffer(
         self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
     ) -> None:
-        """Nothing is ever dirty here. With `enable_shrink` ranks meet, as they do in DeepEP, and
-        those that do not come are masked: once there was a low-latency call, since that makes what
-        they meet in. Collective.
+        """Synchronizes ranks with `enable_shrink`; does nothing otherwise. Collective.
+
+        Buffers need no cleaning here. With `enable_shrink`, as in DeepEP, ranks that do not take
+        part are masked. Before the first low-latency call, which makes the exchange, it does
+        nothing.
 
         Raises:
-            InvalidArgument: two batches of a shape are under way, or a dispatch's hook was not
-                called: to meet is a dispatch of its own.
+            InvalidArgument: two batches of a shape are in progress, or a dispatch's hook was not
+                called: the synchronization is a dispatch.
         """
         if self.enable_shrink:
             self._serving.barrier()
@@ -340,22 +343,23 @@ class Buffer:
         return_recv_hook: bool = False,
         **others: Any,
     ) -> tuple[Any, torch.Tensor, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
-        """Sends every token to the ranks that hold its experts, as rows of each. Collective.
+        """Sends each token to the ranks that hold its experts, one row per expert. Collective.
 
         Args:
             x: [tokens, hidden] bfloat16, hidden a multiple of 32.
             topk_idx: [tokens, topk] int64 or int32, topk up to 16, -1 for none.
-            cumulative_local_expert_recv_stats: [local experts] int32: received rows are added.
-            dispatch_wait_recv_cost_stats: [ranks] int64: cycles waited for each are added.
-            use_fp8, round_scale, use_ue8m0: what is delivered: E4M3 with scales; these rounded up
-                to powers of two; these as packed exponents.
-            return_recv_hook: only send; the hook receives.
+            cumulative_local_expert_recv_stats: [local experts] int32 to which received rows are
+                added.
+            dispatch_wait_recv_cost_stats: [ranks] int64 to which cycles waited for each are added.
+            use_fp8, round_scale, use_ue8m0: format of delivered rows: E4M3 with scales; scales
+                rounded up to powers of two; these as packed exponents.
+            return_recv_hook: whether to send only; the hook then receives.
 
         Returns:
-            [local experts, ranks * tokens, hidden], with scales a tuple; [local experts] int32 rows
-            of each; the handle, the event, and the hook if one was asked for, which runs on this
-            call's stream. Rows, scales, counts and the handle's tensors lie in the exchange's own
-            memory: once this batch is combined, the next dispatch may take it.
+            [local experts, ranks * tokens, hidden] rows, in a tuple with scales for FP8;
+            [local experts] int32 number of rows; the handle, the event, and the hook or None, which
+            runs on this call's stream. Rows, scales, counts and the handle's tensors are in memory
+            of the exchange: once this batch is combined, the next dispatch may overwrite them.
         """
         refuse(others)
         self._require_low_latency(async_finish, return_recv_hook)
@@ -391,17 +395,17 @@ class Buffer:
         combine_wait_recv_cost_stats: torch.Tensor | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
-        """Brings results home, weighted and summed over a token's experts. Collective.
+        """Returns to each token the weighted sum of its experts' results. Collective.
 
-        A batch may be combined again: its ids are then dispatched anew, which all ranks do.
+        A batch may be combined again, by all ranks: its ids are then dispatched again.
 
         Args:
-            x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched. The tensor that was dispatched is read, whatever this one
-                holds, and only by a second combine: until then it stays as it was.
+            x: [local experts, ranks * tokens, hidden] bfloat16, at the places of the rows.
+            topk_idx: as dispatched; not read. A second combine reads the tensor that was
+                dispatched, which must not change until then.
             topk_weights: [tokens, topk] float32.
-            zero_copy: results lie in `get_next_low_latency_combine_buffer`; x is not read. (Others
-                are read in place too.)
+            zero_copy: whether results are in `get_next_low_latency_combine_buffer`; x is then not
+                read. (Without it, x is read in place, too.)
             out: [tokens, hidden] bfloat16 to write to.
 
         Returns:
@@ -430,23 +434,25 @@ class Buffer:
         return out, turn.end, hook
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
-        """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
+        """Returns [local experts, ranks * tokens, hidden] bfloat16 memory for `zero_copy`."""
         check_handle(handle, LowLatencyHandle, "low_latency_dispatch")
         return self._serving.buffer(handle)
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Masks a rank, or unmasks it: before any rank does so all have drained their streams, and
-        none calls anything until all have done so. Handles of batches that were not combined are
-        refused after that.
+        """Masks or unmasks a rank.
+
+        Before any rank unmasks one, all must have drained their streams, and none may make a call
+        until all have unmasked it. Afterwards, handles of batches that were not combined are
+        rejected.
 
         Raises:
-            InvalidArgument: a rank is unmasked while a hook was not called. Nothing has changed.
+            InvalidArgument: a rank is to be unmasked while a hook was not called. Nothing has
+                changed.
         """
         self._serving.update_mask(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes 1 for masked ranks and 0 for the others, after the calls before it on the current
-        stream.
+        """Enqueues, on the current stream, a write of 1 for masked ranks and 0 for the others.
 
         Args:
             mask_status: [ranks] int32.

@@ -1,4 +1,4 @@
-"""What callers of DeepEP tune, and what of it means something here."""
+"""DeepEP's tuning parameters; only the number of multiprocessors has an effect here."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from tokenyard.errors import invalid
 
 TOKENS_HINTED = 8192
-"""Tokens a rank and call for which `get_nvl_buffer_size_hint` asks for room."""
+"""Tokens per rank and call for which `get_nvl_buffer_size_hint` sizes a buffer."""
 CALLS_HELD = 3
-"""Calls of the largest size that find room at once: one that is being received, what has been
-received before, and what is being combined."""
+"""Calls of the largest size that fit at once: one being received, one received before, and one
+being combined."""
 METADATA_BYTES = 512
-"""Room for the ids, weights and sources of a row: as much as 32 experts a token take."""
+"""Bytes for a row's ids, weights and source; enough for 32 experts per token."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a call may use the GPU.
+    """The configuration of a call.
 
-    Only `num_sms` has a meaning: rows go straight to their final place, so there are no chunks to
-    tune. The others are taken, and checked as DeepEP checks them, so that its tuned tables fit.
+    Only `num_sms` has an effect: rows go directly to their final place, so there are no chunks to
+    tune. The other fields are accepted and checked like DeepEP's, so that its tuned tables work.
     """
 
     num_sms: int = 20
@@ -43,14 +43,14 @@ class Config:
                 )
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """`num_nvl_bytes` for calls of up to 8192 tokens a rank, each of `hidden_bytes`."""
+        """Returns the `num_nvl_bytes` for calls of up to 8192 tokens of `hidden_bytes` per rank."""
         return TOKENS_HINTED * num_ranks * (hidden_bytes + METADATA_BYTES)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """0: all ranks are within reach of loads and stores."""
+        """Returns 0: all ranks are within reach of loads and stores."""
         return 0
 
 
 def tokens_max(room: int, hidden_bytes: int, num_ranks: int) -> int:
-    """The most tokens a rank and call that so many bytes have room for."""
+    """Returns the largest number of tokens per rank and call that fit into `room` bytes."""
     return room // (CALLS_HELD * num_ranks * (hidden_bytes + METADATA_BYTES))

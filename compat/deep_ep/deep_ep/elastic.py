@@ -1,4 +1,4 @@
-"""`ElasticBuffer`: the calls of DeepEP's second API on one host, over Tokenyard."""
+"""`ElasticBuffer`: DeepEP's second API, on one host, over Tokenyard."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .throughput import SMS_MAX, Bias, Rows
 from .utils.event import EventHandle, EventOverlap
 
 CONTROL_BYTES = 64 << 20
-"""Of the arena beside what callers ask for: control words, and the rounding of sizes."""
+"""Arena bytes beyond those that callers request: control words, and rounded sizes."""
 SMS = 16
-"""Multiprocessors of a call that does not say: as many as fill the links of a host."""
+"""Default multiprocessors of a call: enough to saturate the links of a host."""
 
 Dispatched = tuple[Rows, torch.Tensor | None, torch.Tensor | None, EPHandle, EventOverlap]
 """Rows, ids, weights, the handle, the event."""
@@ -33,22 +33,22 @@ Dispatched = tuple[Rows, torch.Tensor | None, torch.Tensor | None, EPHandle, Eve
 
 @refuses_calls_elsewhere
 class ElasticBuffer:
-    """One rank's memory and calls. Made, and its calls made, by all ranks of a group together.
+    """One rank's memory and calls. Collective: all ranks of a group make it and its calls together.
 
     Args:
-        group: as of `Buffer`.
-        num_bytes: memory for received rows, which lie in the buffer until their tensors die, by
-            expert their handles too; otherwise it follows from the next three.
-        num_max_tokens_per_rank: tokens a rank and call, unless a call says otherwise.
-        hidden, num_topk: of the tokens.
-        allow_multiple_reduction: rows by expert are added up, and rounded, on their rank before
-            they go home. Without it they are added up, and go home, in float32.
-        num_gpu_timeout_secs: how long any wait may take.
+        group: as for `Buffer`.
+        num_bytes: memory for received rows, which take space until their tensors are dropped, and
+            rows by expert until their handles are, too. None: derived from the next three.
+        num_max_tokens_per_rank: default largest number of tokens per rank and call.
+        hidden, num_topk: elements and experts per token.
+        allow_multiple_reduction: whether rows by expert are summed and rounded on their rank
+            before they are sent. If not, they are summed and sent in float32.
+        num_gpu_timeout_secs: deadline of every wait.
         explicitly_destroy: whether `destroy` will be called.
-        deterministic: calls always are.
+        deterministic: no effect; calls are always deterministic.
         use_fp8_dispatch, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx,
-            num_allocated_qps, num_cpu_timeout_secs: mean nothing here.
-        device: "cuda" or "host"; None takes GPUs where there are any.
+            num_allocated_qps, num_cpu_timeout_secs: no effect.
+        device: "cuda" or "host"; None for "cuda" if there are GPUs.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ElasticBuffer:
         self._barrier_exchange: tokenyard.ExpertParallel | None = None
 
     def destroy(self) -> None:
-        """Gives everything back. Collective. No call may follow."""
+        """Frees the buffer. Collective; no call may follow."""
         if not self.explicitly_destroy:
             raise invalid("explicitly_destroy", "True of a buffer that is destroyed", "False")
         self._exchanges.close()
@@ -124,27 +124,27 @@ class ElasticBuffer:
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
     ) -> int:
-        """`num_bytes` for calls of these sizes."""
+        """Returns the `num_bytes` for calls of these sizes."""
         ranks = group.size if isinstance(group, tokenyard.World) else group.size()
         return buffer_bytes(ranks, num_max_tokens_per_rank, hidden, num_topk)
 
     @staticmethod
     def capture() -> EventHandle:
-        """All that the current stream holds now."""
+        """Returns an event after all work that the current stream holds now."""
         return EventHandle()
 
     def get_comm_stream(self) -> torch.cuda.Stream:
-        """The stream of calls with `async_with_compute_stream`."""
+        """Returns the stream of calls with `async_with_compute_stream`."""
         if self._stream.stream is None:
             raise unsupported("get_comm_stream", "there are no streams on the host")
         return self._stream.stream
 
     def get_physical_domain_size(self) -> tuple[int, int]:
-        """1, and the ranks: all reach one another by loads and stores."""
+        """Returns (1, ranks): all reach one another by loads and stores."""
         return 1, self.num_ranks
 
     def get_logical_domain_size(self) -> tuple[int, int]:
-        """The same."""
+        """Returns (1, ranks), like `get_physical_domain_size`."""
         return 1, self.num_ranks
 
     def get_theoretical_num_sms(
@@ -157,19 +157,20 @@ class ElasticBuffer:
         sm_read_gbs: float = 200,
         sm_write_gbs: float = 50,
     ) -> int:
-        """Multiprocessors that fill the links, whatever their speeds are said to be; more make no
-        call faster."""
+        """Returns the multiprocessors that saturate the links, whatever rates are passed.
+
+        More make no call faster.
+        """
         return SMS
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
-        """0: there is no network in between."""
+        """Returns 0: no network is used."""
         return 0
 
     def barrier(
         self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True
     ) -> None:
-        """What is enqueued on the current stream from now on comes after what all ranks have
-        enqueued on theirs so far. Collective."""
+        """Orders later work on the current stream after all ranks' work so far. Collective."""
         with self._stream.turn((), async_finish=use_comm_stream) as turn:
             self._meet_on_device()
         turn.end.current_stream_wait()
@@ -177,7 +178,7 @@ class ElasticBuffer:
             torch.cuda.synchronize(self._stream.stream.device)
 
     def _meet_on_device(self) -> None:
-        """A dispatch of no tokens: it ends when all ranks have come to it."""
+        """Enqueues a dispatch without tokens, which ends once all ranks have reached it."""
         if self._barrier_exchange is None:
             self._barrier_exchange = tokenyard.ExpertParallel(
                 self._world, experts=self.num_ranks, hidden=8, topk=1, tokens_max=1, sms=1
@@ -210,29 +211,31 @@ class ElasticBuffer:
         do_zero_padding: bool = False,
         use_tma_aligned_col_major_sf: bool = False,
     ) -> Dispatched:
-        """Sends every token to the ranks that hold its experts. Collective.
+        """Sends each token to the ranks that hold its experts. Collective.
 
         Args:
             x: [tokens, hidden] bfloat16; or a tuple of float8_e4m3fn and [tokens, words] scales of
                 four bytes.
-            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; weights may be left
-                out. With a handle no ids, but new weights are taken.
-            num_experts, num_max_tokens_per_rank, expert_alignment: with a handle as it has them, or
+            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; weights are
+                optional. With a handle, ids must be None; new weights are accepted.
+            num_experts, num_max_tokens_per_rank, expert_alignment: with a handle, the handle's or
                 None.
-            cumulative_local_expert_recv_stats: [local experts] int32: received rows are added.
-            expert_alignment: where rows lie by expert, each expert's first row is a multiple of it;
-                elsewhere counts are rounded up to one.
-            do_cpu_sync: False waits for nothing: tensors have places for all tokens of all ranks.
-            do_handle_copy: whether the handle has a copy of topk_idx, or the tensor itself.
-            do_expand: rows lie by expert; what lies between experts may be anything, also NaN, with
-                weights and scales of 0.
-            do_zero_padding: zeros between experts, too; only with `do_expand`, and also of a
-                dispatch with a handle, whatever the first one was told.
-            use_tma_aligned_col_major_sf: scales are received by columns, 16 bytes aligned.
+            cumulative_local_expert_recv_stats: [local experts] int32 to which received rows are
+                added.
+            expert_alignment: with `do_expand`, each expert's first row is a multiple of this;
+                otherwise counts are rounded up to it.
+            do_cpu_sync: False: the host does not wait, and tensors have places for all tokens of
+                all ranks.
+            do_handle_copy: whether the handle holds a copy of topk_idx instead of the tensor.
+            do_expand: whether rows are grouped by expert; padding between experts is undefined,
+                perhaps NaN, with weights and scales of 0.
+            do_zero_padding: whether padding is zeros; requires `do_expand`. With a handle, it need
+                not agree with the first dispatch.
+            use_tma_aligned_col_major_sf: whether to receive scales by columns, 16-byte aligned.
 
         Returns:
-            x as received, ids (of this rank's experts, or -1; None for rows by expert), weights (a
-            row's, [rows, topk], or [rows] by expert), the handle and the event.
+            Received x, ids (of this rank's experts, or -1; None for rows by expert), weights
+            ([rows, topk], or [rows] by expert), the handle and the event.
         """
         if do_zero_padding and not do_expand:
             raise invalid("do_zero_padding", "False without do_expand", "True")
@@ -314,14 +317,15 @@ class ElasticBuffer:
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
-        """Brings results home: for every token the biases, and the sum over the ranks it went to,
-        in float32, in DeepEP's order. Collective.
+        """Returns to each token its biases plus the sum of its results over its ranks. Collective.
+
+        Sums are in float32, in DeepEP's order.
 
         Args:
-            x: [rows, hidden] bfloat16, as the dispatch's rows lie; those by expert are added up on
-                their rank first.
-            topk_weights: [rows, topk] float32, or [rows] by expert: brought home beside them.
-            bias: one or two [tokens, hidden] tensors that the sums begin with.
+            x: [rows, hidden] bfloat16 in the layout of the dispatch's rows; rows by expert are
+                first summed on their rank.
+            topk_weights: [rows, topk] float32, or [rows] by expert, to return beside the rows.
+            bias: one or two [tokens, hidden] tensors with which the sums begin.
 
         Returns:
             [tokens, hidden] bfloat16, [tokens, topk] float32 or None, and the event.
@@ -338,7 +342,7 @@ class ElasticBuffer:
                 weights = None if weights is None else handle.weights_of_rows(weights)
                 if not self.allow_multiple_reduction:
                     y, beside = x.float(), tuple(each.float() for each in biases)
-            # Of two rows and nothing else the order does not matter.
+            # Two addends without a bias need no order.
             ordered = self.num_ranks > 2 or biases
             home: Any = handle.exchange.combine(
                 y,

@@ -1,4 +1,4 @@
-"""What DeepEP's ElasticBuffer does besides, and this one does not: said when it is called."""
+"""Calls of DeepEP's ElasticBuffer that are not supported; each raises when it is called."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ELSEWHERE = {
         "get_agrs_num_max_session_bytes",
     ),
 }
-"""Names of calls, by why they are not to be had."""
+"""Names of unsupported calls, by reason."""
 
 
 def refuses_calls_elsewhere(kind: T) -> T:
-    """Gives a class those calls, of an object or of the class: each raises Unsupported."""
+    """Adds these calls to a class as static methods that raise Unsupported."""
     for why, names in ELSEWHERE.items():
         for name in names:
             setattr(kind, name, staticmethod(_refusal(name, why)))
@@ -48,5 +48,5 @@ def _refusal(name: str, why: str) -> Callable[..., NoReturn]:
         raise unsupported(name, why)
 
     refuse.__name__ = name
-    refuse.__doc__ = f"Not to be had: {why}."
+    refuse.__doc__ = f"Raises Unsupported: {why}."
     return refuse

@@ -1,4 +1,4 @@
-"""The exchanges of an ElasticBuffer, and its dispatches in the terms of Tokenyard."""
+"""The exchanges of an ElasticBuffer, and its dispatches as calls of Tokenyard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .throughput import SMS_MAX, Rows
 
 
 class ElasticExchanges:
-    """One for every shape of call; those of fewer tokens than `tokens_max` share one."""
+    """One exchange per shape of call; calls with fewer tokens than `tokens_max` share one."""
 
     def __init__(self, world: tokenyard.World, tokens_max: int) -> None:
         self._world = world
@@ -42,7 +42,7 @@ class ElasticExchanges:
         clears_padding: bool,
         by_columns: bool,
     ) -> tuple[EPHandle, tokenyard.Received[torch.Tensor]]:
-        """A dispatch to new places."""
+        """Dispatches on a new route."""
         tokens, scales = x if isinstance(x, tuple) else (x, None)
         topk = topk_idx.size(1)
         if tokens_max <= 0:
@@ -96,8 +96,10 @@ class ElasticExchanges:
         clears_padding: bool,
         by_columns: bool,
     ) -> tuple[Rows, torch.Tensor | None]:
-        """The same tokens' other rows, and weights if new ones are given: they travel beside the
-        rows, as words after the scales."""
+        """Dispatches other rows of the same tokens on a handle's route.
+
+        New weights, if given, travel beside the rows, as words after the scales.
+        """
         tokens, scales = x if isinstance(x, tuple) else (x, None)
         beside = [] if scales is None else [scales.contiguous().view(torch.int32)]
         if topk_weights is not None:
@@ -136,7 +138,7 @@ class ElasticExchanges:
     def _exchange(
         self, hidden: int, experts: int, topk: int, tokens_max: int
     ) -> tokenyard.ExpertParallel:
-        """Made by all ranks together when the first call of its shape comes."""
+        """Returns the exchange of a shape; all ranks make it together at its first call."""
         shape = (hidden, experts, topk, tokens_max)
         if shape not in self._exchanges:
             self._exchanges[shape] = tokenyard.ExpertParallel(

@@ -1,8 +1,8 @@
-"""What `ElasticBuffer.dispatch` hands to its combine, and to a dispatch that uses it again.
+"""The handle of `ElasticBuffer.dispatch`, for combine and for later dispatches on the same route.
 
-Its tensors are those that callers of DeepEP read. They are computed from what the dispatch left on
-the device when somebody asks for them, on the stream that is current then: so after the dispatch's
-event, as its rows are.
+Its tensors are those that callers of DeepEP read. They are computed on first access from the
+dispatch's results on the device, on the stream that is current then. So, like the rows, they may
+only be read after the dispatch's event.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .expert_ranks import ranks_of
 
 
 class EPHandle:
-    """Of one dispatch; a dispatch that is given a handle returns the same one.
+    """The handle of one dispatch; a dispatch with a handle returns the same one.
 
     Attributes:
-        do_expand: whether rows were received by expert.
-        num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as the dispatch had them.
-        topk_idx: [tokens, topk] as dispatched; a copy, unless that was asked to be left out.
-        num_recv_tokens, num_expanded_tokens: rows received, and by expert; places for them, where
-            no host waited for the counts.
-        num_recv_tokens_per_expert_list: [local experts] rows, rounded up to the alignment; empty
-            where no host waited.
+        do_expand: whether rows are grouped by expert.
+        num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: arguments of the dispatch.
+        topk_idx: [tokens, topk] as dispatched; a copy, with `do_handle_copy`.
+        num_recv_tokens, num_expanded_tokens: numbers of received rows, and of rows by expert; or of
+            places, if the host did not wait for the counts.
+        num_recv_tokens_per_expert_list: [local experts] numbers of rows, rounded up to the
+            alignment; empty if the host did not wait.
         token_metadata_at_forward, channel_linked_list: None; there is no second hop.
     """
 
@@ -63,31 +63,33 @@ class EPHandle:
         self._rows_of_expert = received.tokens_per_expert_on_device
 
     def check_same(self, **sizes: int | None) -> None:
-        """That a dispatch which uses this again was told nothing else than it has."""
+        """Raises InvalidArgument if a dispatch with this handle has other arguments than it."""
         for name, asked in sizes.items():
             own = getattr(self, name)
             if asked is not None and asked != own:
                 raise invalid(name, f"{own}, as of the handle", str(asked))
 
     def check_weights(self, weights: torch.Tensor, *shape: int) -> None:
-        """Before torch looks into them: an index past their end would be the end of a GPU."""
+        """Raises InvalidArgument for weights of a wrong shape, which could fault on a GPU."""
         if weights.dtype != torch.float32 or weights.shape != shape:
             seen = f"{list(weights.shape)} of {weights.dtype}"
             raise invalid("topk_weights", f"{list(shape)} of torch.float32", seen)
 
     def received_topk_idx(self) -> torch.Tensor:
-        """[rows, topk] experts of this rank, or -1, for a caller to keep and to write to."""
+        """Returns a copy of the received ids, [rows, topk]: experts of this rank, or -1."""
         return self.received_ids.to(self.topk_idx.dtype, copy=True)
 
     @cached_property
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
-        """[ranks] int32: rows received from this rank and those before it."""
+        """[ranks] int32: number of rows received from ranks 0 to r."""
         return self._rows_from.cumsum(0, dtype=torch.int32)
 
     @cached_property
     def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
-        """[local experts] int32: rows up to this expert's end, padding included; the expert's own
-        padding is left out where rows lie by expert."""
+        """[local experts] int32: end of each expert's rows, with the padding of earlier experts.
+
+        The expert's own padding is included unless rows are grouped by expert.
+        """
         if self.rows is not None:
             return self.rows.offsets[:-1] + self._rows_of_expert
         padded = -(-self._rows_of_expert // self.expert_alignment) * self.expert_alignment
@@ -95,13 +97,12 @@ class EPHandle:
 
     @cached_property
     def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor | None:
-        """[local experts] int32, of rows by expert."""
+        """[local experts] int32: number of rows without padding; None unless grouped by expert."""
         return self._rows_of_expert if self.do_expand else None
 
     @cached_property
     def recv_src_metadata(self) -> torch.Tensor:
-        """[rows, 2 + topk] int32: the token's number among those of all ranks, the row, and where
-        each of its choices lies by expert, or -1."""
+        """[rows, 2 + topk] int32: global token number, row, each choice's row by expert or -1."""
         row = torch.arange(self.num_recv_tokens, dtype=torch.int32, device=self._rows_from.device)
         ends = self.psum_num_recv_tokens_per_scaleup_rank
         source = torch.bucketize(row, ends, out_int32=True, right=True)
@@ -112,17 +113,16 @@ class EPHandle:
 
     @cached_property
     def dst_buffer_slot_idx(self) -> torch.Tensor:
-        """[tokens, topk] int32: the row that the token became where each of its experts is."""
+        """[tokens, topk] int32: the token's row on the rank of each choice, or -1."""
         rank = self._rank_of_choice
         return self.route.row_on.gather(1, rank.clamp(min=0)).where(rank >= 0, -1)
 
     @cached_property
     def rank_order(self) -> torch.Tensor:
-        """[tokens, ranks] int32: ranks in the order of the last of the token's choices that is
-        there, as DeepEP adds them."""
+        """[tokens, ranks] int32: ranks ordered by the token's last choice on them, as in DeepEP."""
         ranks = self.exchange.world.size
         tokens, topk = self.topk_idx.shape
-        # Choices of nobody are those of one rank more.
+        # Choices of -1 count for an additional rank.
         rank = self._rank_of_choice.where(self._rank_of_choice >= 0, ranks)
         turn = torch.arange(topk, device=rank.device).expand(tokens, topk)
         last = torch.full((tokens, ranks + 1), -1, dtype=torch.int64, device=rank.device)
@@ -131,11 +131,11 @@ class EPHandle:
 
     @property
     def _rank_of_choice(self) -> torch.Tensor:
-        """[tokens, topk] int64, -1 for none."""
+        """[tokens, topk] int64: the rank of each choice, -1 for none."""
         return ranks_of(self.topk_idx, self.num_experts, self.exchange.world.size)
 
     def weights_of_rows(self, weights: torch.Tensor) -> torch.Tensor:
-        """[rows, topk] float32 of [rows by expert]: 0 for choices that are elsewhere."""
+        """Returns weights [rows, topk] from [rows by expert], 0 for choices on other ranks."""
         assert self.rows is not None
         self.check_weights(weights, self.num_expanded_tokens)
         slots = self.rows.row_of_choice
@@ -143,10 +143,10 @@ class EPHandle:
         return picked.where(slots >= 0, 0)
 
     def weights_by_expert(self, weights: torch.Tensor) -> torch.Tensor:
-        """[rows by expert] float32 of [rows, topk]: 0 for padding."""
+        """Returns weights [rows by expert] from [rows, topk], 0 for padding."""
         assert self.rows is not None
         slots = self.rows.row_of_choice.flatten().to(torch.int64)
-        # Choices that are elsewhere go to one place more.
+        # Choices on other ranks go to an additional place.
         places = weights.new_zeros(self.num_expanded_tokens + 1)
         places.scatter_(0, slots.where(slots >= 0, self.num_expanded_tokens), weights.flatten())
         return places[:-1]

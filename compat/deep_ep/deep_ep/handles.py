@@ -1,7 +1,7 @@
-"""What a dispatch hands to its combine. Callers pass it on; DeepEP's tests look into it.
+"""Handles of dispatches. Callers pass them to combine; DeepEP's tests read them.
 
-They read as the tuples of DeepEP. What nobody asks for is not computed, and what has no meaning
-here is None.
+They read as DeepEP's tuples. Elements are computed on access; elements without a meaning here are
+None.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from tokenyard.errors import invalid
 
 
 def check_handle(handle: object, kind: type, call: str) -> None:
-    """That it is what `call` gave; its parts in a tuple, or another call's handle, are not."""
+    """Raises InvalidArgument unless `handle` is what `call` returned, not a tuple of its parts."""
     if not isinstance(handle, kind):
         raise invalid("handle", f"what {call} gave", type(handle).__name__)
 
 
 class DispatchHandle(Sequence[Any]):
-    """Of `Buffer.dispatch`: the prefix matrix of ranks, two Nones, the source tokens,
-    is_token_in_rank, and None."""
+    """The handle of `Buffer.dispatch`.
+
+    Reads as (rank_prefix_matrix, None, None, source tokens, is_token_in_rank, None).
+    """
 
     def __init__(
         self,
@@ -55,8 +57,10 @@ class DispatchHandle(Sequence[Any]):
         return parts[index]()
 
     def _rank_prefix_matrix(self) -> torch.Tensor:
-        """[ranks, ranks] int32: in this rank's column how many rows came from ranks 0 .. row. What
-        went between others it does not know: -1."""
+        """Returns [ranks, ranks] int32: rows from ranks 0 to r in this rank's column, -1 elsewhere.
+
+        This rank does not know the counts of the other columns.
+        """
         ranks, rank = self.exchange.world.size, self.exchange.world.rank
         matrix = self._rows_from.new_full((ranks, ranks), -1)
         matrix[:, rank] = self._rows_from.cumsum(0)
@@ -64,7 +68,7 @@ class DispatchHandle(Sequence[Any]):
 
 
 class LowLatencyHandle(ServedBatch):
-    """Of `Buffer.low_latency_dispatch`."""
+    """The handle of `Buffer.low_latency_dispatch`."""
 
     def __init__(
         self,
@@ -75,4 +79,4 @@ class LowLatencyHandle(ServedBatch):
     ) -> None:
         super().__init__(exchange, received, topk_idx)
         self.left_out = left_out
-        """Ranks that were masked by hand when it was dispatched."""
+        """Ranks that the caller had masked when it was dispatched."""

@@ -1,4 +1,4 @@
-"""What is not to be had here, said in a sentence."""
+"""Errors for options and calls that are not supported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BESIDE_OVERLAP = (
     "src_signals",
     "src_signal_expect_value",
 )
-"""Options that ask for nothing while `overlap` is off: SGLang gives them either way."""
+"""Options without effect while `overlap` is off: SGLang passes them in both cases."""
 
 
 def unsupported(asked: str, why: str) -> tokenyard.Unsupported:
@@ -26,8 +26,10 @@ def unsupported(asked: str, why: str) -> tokenyard.Unsupported:
 
 
 def refuse(options: dict[str, Any]) -> None:
-    """Options of DeepEP's forks: quantised otherwise, or overlapped with a GEMM's signals. Those
-    that are off, as false, 0 or None, are let pass."""
+    """Raises Unsupported for options of DeepEP's forks (other formats, overlap with a GEMM).
+
+    Options that are off (False, 0 or None) are ignored.
+    """
     off = BESIDE_OVERLAP if options.get(OVERLAP) is False else ()
     asked = [name for name, value in options.items() if name not in off and _is_on(value)]
     if asked:
@@ -35,5 +37,5 @@ def refuse(options: dict[str, Any]) -> None:
 
 
 def _is_on(value: Any) -> bool:
-    # What a tensor holds only its device knows; that it was given is enough.
+    # A tensor counts as on: reading its value would wait for the device.
     return isinstance(value, torch.Tensor) or bool(value)

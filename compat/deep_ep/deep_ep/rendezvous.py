@@ -1,4 +1,4 @@
-"""How the ranks of a process group become a world, and how long it waits."""
+"""Makes a world of the ranks of a process group, and determines its timeout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from tokenyard.errors import invalid
 from tokenyard.world import check_timeout
 
 TIMEOUT_S = 100.0
-"""Seconds that any wait may take unless the caller or the environment says otherwise, as in
-DeepEP."""
+"""Default deadline of every wait in seconds, as in DeepEP."""
 TIMEOUT_VARIABLE = "TOKENYARD_DEEP_EP_TIMEOUT"
-"""Environment variable: the same, in seconds."""
+"""Environment variable that overrides TIMEOUT_S."""
 
 
 def timeout_of(asked: float | None) -> float:
-    """Seconds that any wait may take: what the caller asks for, else what the environment says."""
+    """Returns the deadline in seconds: the caller's, or the environment's, or the default."""
     if asked is not None:
         return check_timeout(asked)
     text = os.environ.get(TIMEOUT_VARIABLE)
@@ -35,10 +34,10 @@ def timeout_of(asked: float | None) -> float:
 def join_rendezvous(
     group: dist.ProcessGroup, device: str | None, arena_bytes: int, timeout: float
 ) -> tokenyard.World:
-    """Collective. `device`: "cuda" or "host"; None takes GPUs where there are any."""
+    """Makes a world. Collective. `device`: "cuda" or "host"; None for "cuda" if there are GPUs."""
     chosen = device or ("cuda" if torch.cuda.is_available() else "host")
     if chosen == "cuda":
-        torch.cuda.init()  # Who has not set its device yet means the first one.
+        torch.cuda.init()  # A process that has set no device uses the first one.
     world = tokenyard.World.from_torch(
         group, device=chosen, timeout=timeout, arena_bytes=arena_bytes
     )

@@ -1,4 +1,4 @@
-"""What a caller can do about errors of room: they name an arena, which DeepEP has none of."""
+"""Advice in out-of-memory errors, which name an arena that DeepEP's users do not know."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from tokenyard.errors import InvalidArgument
 
 OF_ROOM = ("tokens", "arena_bytes")
-"""What they are about: a call with too many tokens, or no room for what it brings."""
+"""Arguments that such errors name: too many tokens in a call, or no memory for its rows."""
 
 
 @contextlib.contextmanager
 def advised(advice: str) -> Iterator[None]:
-    """Adds a note to such an error of the calls within."""
+    """Adds a note to such errors that are raised in the block."""
     try:
         yield
     except InvalidArgument as error:

@@ -1,4 +1,4 @@
-"""Who gets which token, as DeepEP tells it: by experts, or by ranks."""
+"""DeepEP's two descriptions of a route: by experts, or by ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .expert_ranks import first_experts, ranks_of
 
 
 class Layout(NamedTuple):
-    """What `Buffer.get_dispatch_layout` computes of the experts that tokens were given."""
+    """The tensors that `Buffer.get_dispatch_layout` computes from expert ids."""
 
     num_tokens_per_rank: torch.Tensor
     """[ranks] int32."""
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
-    """Without waiting for the GPU.
+    """Returns the layout of expert ids, without waiting for the GPU.
 
     >>> layout_of(torch.tensor([[0, 3], [2, -1]]), experts=4, ranks=2)[0].tolist()
     [1, 2]
@@ -31,8 +31,8 @@ def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
     if experts <= 0:
         raise invalid("num_experts", "1 or more", str(experts))
     ids = topk_idx.to(torch.int64)
-    # Those of nobody are counted for one expert more, which no rank has. So are experts that do not
-    # exist, which the dispatch names: an index out of range would be the end of a GPU.
+    # Ids of -1 count for an additional expert, which no rank has. So do ids out of range, which
+    # dispatch reports: here they would be an index fault on the GPU.
     somebody = ids.masked_fill((ids < 0) | (ids >= experts), experts)
     counts = torch.zeros(experts + 1, dtype=torch.int32, device=ids.device)
     counts.scatter_add_(
@@ -46,7 +46,7 @@ def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
 
 
 def one_expert_a_rank(is_token_in_rank: torch.Tensor, experts: int) -> torch.Tensor:
-    """Ids that take every token where it is to go, for a dispatch that was given none.
+    """Returns expert ids that send each token to its ranks, for a dispatch without ids.
 
     Args:
         is_token_in_rank: [tokens, ranks] bool.

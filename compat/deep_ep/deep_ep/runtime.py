@@ -1,4 +1,4 @@
-"""`Buffer.runtime`: what callers ask of DeepEP's C++ side, as far as it has a meaning here."""
+"""`Buffer.runtime`: the calls of DeepEP's C++ object that have a meaning here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tokenyard.errors import invalid
 
 
 class Runtime:
-    """All ranks reach one another by loads and stores, so there is one rank of RDMA: number 0."""
+    """Stands for DeepEP's C++ object. All ranks use loads and stores: there is one RDMA rank, 0."""
 
     def __init__(self, world: tokenyard.World) -> None:
         self._device_index = world.device_index
         self._available = True
 
     def close(self) -> None:
-        """Not DeepEP's: the buffer was destroyed."""
+        """Marks the buffer as destroyed; not part of DeepEP's API."""
         self._available = False
 
     def is_available(self) -> bool:
-        """Whether calls may be made: from the buffer's making on until it is destroyed."""
+        """Returns whether calls are allowed: until the buffer is destroyed."""
         return self._available
 
     def get_rdma_rank(self) -> int:
@@ -33,7 +33,7 @@ class Runtime:
         return 0
 
     def get_local_device_id(self) -> int:
-        """Index of this rank's GPU; -1 on the host, as torch numbers the CPU."""
+        """Returns the index of this rank's GPU; -1 on the host, as torch numbers the CPU."""
         return -1 if self._device_index is None else self._device_index
 
     def sync(self, *handles: Any) -> None:

@@ -1,4 +1,4 @@
-"""Dispatch and combine at low latency, in the terms of DeepEP."""
+"""DeepEP's low-latency dispatch and combine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .handles import LowLatencyHandle
 from .room import advised
 
 TOPK_MAX = 16
-"""Picks a token that memory is reckoned for: the most that an exchange takes."""
+"""Experts per token for which memory is sized: the largest number of an exchange."""
 ADVICE = (
-    "num_rdma_bytes is the room of low-latency calls: get_low_latency_rdma_size_hint of each shape"
-    " of call, added up"
+    "num_rdma_bytes is the memory of low-latency calls: use the sum of"
+    " get_low_latency_rdma_size_hint over all shapes of calls"
 )
 
 
 def arena_bytes(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
-    """Memory that peers reach, for calls of these sizes."""
+    """Returns the arena bytes for calls of these sizes."""
     return tokenyard.LowLatency.memory(
         experts=experts,
         hidden=hidden,
@@ -33,19 +33,19 @@ def arena_bytes(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
 
 
 def rows_of(use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> str:
-    """The rows that DeepEP's flags ask for."""
+    """Returns the format of rows that DeepEP's flags select."""
     if not use_fp8:
-        return "bf16"  # Whatever the flags of scales say: there are none.
+        return "bf16"  # Without scales, whatever their flags are.
     if use_ue8m0 and not round_scale:
         raise invalid("use_ue8m0", "round_scale beside it", "scales that are not rounded")
     return "fp8_ue8m0" if use_ue8m0 else "fp8_rounded" if round_scale else "fp8"
 
 
 class Serving:
-    """The low-latency exchanges of a buffer: one for every shape of call.
+    """The low-latency exchanges of a buffer, one per shape of call.
 
-    Made, by all ranks together, when the first call of its shape comes: not within a CUDA graph,
-    and by a rank that is alive.
+    All ranks make an exchange together at the first call of its shape, which therefore must not be
+    in a CUDA graph, and needs all ranks alive.
     """
 
     def __init__(self, world: tokenyard.World, masks: bool) -> None:
@@ -55,7 +55,7 @@ class Serving:
         self._device = torch.device("cpu") if index is None else torch.device("cuda", index)
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
         self._left_out: set[int] = set()
-        """Masked by hand: also in exchanges that are still to be made."""
+        """Ranks that the caller has masked; also masked in exchanges made later."""
 
     def dispatch(
         self,
@@ -111,11 +111,12 @@ class Serving:
         )
         handle.combined, handle.buffer = True, None
         if combined.hook is None:
-            handle.exchange.check()  # The batch is over: nobody waits for who is told now.
+            # Only now: the batch is over, so no rank waits for one that raises.
+            handle.exchange.check()
         return combined, self._hook(combined.hook)
 
     def begin_again(self, handle: LowLatencyHandle) -> None:
-        """Where the batch was combined already: see ServedBatch."""
+        """Dispatches the batch again if it was combined; see ServedBatch."""
         left_out = self._left_out - handle.left_out
         if handle.combined and left_out:
             raise invalid(
@@ -126,21 +127,20 @@ class Serving:
         handle.begin_again()
 
     def buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
-        """The exchange's own memory, for the results of a batch."""
+        """Returns memory of the exchange for the results of a batch."""
         self.begin_again(handle)
         handle.buffer = handle.exchange.combine_buffer(handle.received)
         return handle.buffer
 
     def barrier(self) -> None:
-        """A call without tokens of every shape so far: whoever does not come to it is masked."""
+        """Makes a call without tokens per shape so far, which masks ranks that do not take part."""
         for exchange in self._exchanges.values():
             none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=self._device)
             ids = torch.empty(0, exchange.topk, dtype=torch.int64, device=self._device)
             exchange.dispatch(none, ids)
 
     def write_mask(self, status: torch.Tensor) -> None:
-        """1 for ranks that are not spoken with, 0 for the others. Comes after the calls before it;
-        the host does not wait."""
+        """Enqueues a write of 1 for masked ranks and 0 for the others; the host does not wait."""
         self._require_masks()
         ranks = self._world.size
         if status.dtype != torch.int32 or status.shape != (ranks,):
@@ -199,8 +199,11 @@ class Serving:
         return on_stream_of_call(hook, self._world.device_index)
 
     def _refuse_hooks_left(self) -> None:
-        """An exchange refuses to unmask before its hooks are called. Asked one by one, those before
-        it would have ended their batches by then."""
+        """Raises InvalidArgument if a hook of any exchange was not called.
+
+        An exchange rejects unmasking until its hooks are called. Checked here for all, before the
+        first of them unmasks and ends its batches.
+        """
         if any(exchange.hooks_left for exchange in self._exchanges.values()):
             raise invalid("hook", "called before ranks are unmasked", "not called")
 
@@ -209,8 +212,11 @@ class Serving:
             raise invalid("enable_shrink", "True of a buffer whose masks are asked for", "False")
 
     def _refuse_silence(self) -> None:
-        """Without enable_shrink nobody asks who is masked: the next call must not go on as if
-        everybody had answered."""
+        """Raises if a rank was masked and enable_shrink is off.
+
+        No caller queries masks then, so the next call must not continue as if all ranks had
+        answered.
+        """
         if self._masks:
             return
         for exchange in self._exchanges.values():
@@ -218,7 +224,7 @@ class Serving:
                 if masked.why == "differs":
                     raise invalid("call", "the same on all ranks", str(masked), rank=masked.rank)
                 raise tokenyard.PeerTimeout(
-                    f"{masked}; with enable_shrink=True the others would go on without it",
+                    f"{masked}; with enable_shrink=True the others would continue without it",
                     rank=masked.rank,
                     phase=masked.phase,
                     expected=masked.expected,

@@ -1,10 +1,10 @@
-"""On which stream a call's work goes, and what it waits for.
+"""The stream of a call, and the events that it waits for.
 
-A call without `async_finish` goes to the caller's current stream. One with it goes to the buffer's
-own, after `previous_event` and after all that the current stream holds: that may still read arrays
-that were received before and have died since, whose memory the call may take. The event that it
-returns is its end. A hook, the second half of a call, goes to the stream of the first half. On the
-host there are no streams, and a call has ended when it returns.
+A call without `async_finish` runs on the caller's current stream. With it, the call runs on the
+buffer's own stream, after `previous_event` and after all work of the current stream: that may still
+read received arrays that have been dropped since, whose memory the call may reuse. The returned
+event is the end of the call. A hook, the second half of a call, runs on the stream of the first
+half. On the host there are no streams, and a call is complete when it returns.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ import torch
 from .utils.event import EventHandle, EventOverlap
 
 Moment = EventHandle | EventOverlap | None
-"""What a call may be told to wait for."""
+"""An event that a call may wait for."""
 
 
 class Turn:
-    """One call's place among the work of streams."""
+    """One call's position in the streams."""
 
     def __init__(self) -> None:
         self.end = EventOverlap()
-        """When it ends; made as the turn is left."""
+        """The end of the call; set when the `with` block of the turn ends."""
         self._tensors: list[torch.Tensor] = []
 
     def uses(self, *tensors: torch.Tensor | None) -> None:
-        """Of a call on the buffer's stream: memory of torch's that it reads or writes, which torch
-        gives to nobody else before it has ended."""
+        """Registers tensors that the call accesses.
+
+        torch does not reuse their memory before a call on the buffer's stream has ended.
+        """
         self._tensors += [tensor for tensor in tensors if tensor is not None]
 
 
@@ -44,7 +46,7 @@ class CommunicationStream:
     def turn(
         self, previous_events: Sequence[Moment] = (), async_finish: bool = False
     ) -> Iterator[Turn]:
-        """A call's place: after `previous_events`, and on the buffer's stream if `async_finish`."""
+        """Runs a block after `previous_events`, on the buffer's stream if `async_finish`."""
         turn = Turn()
         events = [
             each.event if isinstance(each, EventOverlap) else each for each in previous_events
@@ -66,7 +68,7 @@ class CommunicationStream:
             turn.end = EventOverlap(EventHandle(self.stream))
 
     def caller_uses(self, *tensors: torch.Tensor | None) -> None:
-        """Tensors made on the buffer's stream, which the caller reads on its own."""
+        """Registers tensors made on the buffer's stream that the caller reads on its own."""
         if self.stream is None:
             return
         for tensor in tensors:

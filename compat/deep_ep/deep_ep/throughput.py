@@ -1,4 +1,4 @@
-"""Dispatch and combine for throughput, in the terms of DeepEP."""
+"""DeepEP's throughput dispatch and combine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Rows = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 Bias = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
 
 TOKENS_LIMIT = 1 << 16
-"""No call has more tokens a rank, however large the buffer is."""
+"""Largest number of tokens per rank and call, however large the buffer is."""
 SMS_MAX = 32
-"""No call uses more multiprocessors: fewer fill the links."""
+"""Largest number of multiprocessors per call: fewer saturate the links."""
 
 
 class Dispatched(NamedTuple):
-    """What `Buffer.dispatch` returns, but for its event."""
+    """The results of `Buffer.dispatch` without the event."""
 
     recv_x: Rows
     recv_topk_idx: torch.Tensor | None
@@ -36,11 +36,11 @@ class Dispatched(NamedTuple):
 
 
 class Throughput:
-    """The exchanges of a buffer: one for every shape of call.
+    """The exchanges of a buffer, one per shape of call.
 
-    DeepEP says neither how many tokens a call may have nor how wide they are. So the first is taken
-    from the size of the buffer, and an exchange is made, by all ranks together, when the first call
-    of a width, a number of experts and of picks comes.
+    DeepEP's API states neither the tokens per call nor their width. So the number of tokens follows
+    from the size of the buffer, and all ranks make an exchange together at the first call with its
+    width, number of experts and topk.
     """
 
     def __init__(self, world: tokenyard.World, room: int) -> None:
@@ -89,7 +89,7 @@ class Throughput:
         )
 
     def dispatch_again(self, x: Rows, handle: DispatchHandle, config: Config) -> Dispatched:
-        """The same tokens' other rows, which nothing is counted for."""
+        """Dispatches other rows of the same tokens, without an exchange of counts."""
         tokens, scales = _parts(x)
         received = handle.exchange.dispatch(
             tokens, route=handle.route, scales=scales, sms=_sms(config)
@@ -106,7 +106,7 @@ class Throughput:
         out: torch.Tensor,
         config: Config,
     ) -> torch.Tensor | None:
-        """Writes the sums to `out`; returns the weights that came home, if any were given."""
+        """Writes the sums to `out`; returns the summed weights, if any were given."""
         home = handle.exchange.combine(
             x, handle.route, topk_weights, out=out, bias=bias, sms=_sms(config)
         )
@@ -124,8 +124,8 @@ class Throughput:
             if tokens == 0:
                 raise invalid(
                     "num_nvl_bytes",
-                    f"room for tokens of {hidden} channels; Config.get_nvl_buffer_size_hint tells"
-                    " how much is good",
+                    f"room for tokens of {hidden} channels, as Config.get_nvl_buffer_size_hint"
+                    " returns",
                     f"{self._room} bytes",
                 )
             self._exchanges[shape] = tokenyard.ExpertParallel(
@@ -139,8 +139,10 @@ class Throughput:
         return self._exchanges[shape]
 
     def _counts_of(self, num_tokens_per_expert: torch.Tensor) -> list[int]:
-        """Rows that name each expert of this rank, as the ranks tell one another: rows that come
-        without ids do not say whose they are."""
+        """Returns the rows per expert of this rank, which the ranks exchange.
+
+        Rows without ids do not carry that information.
+        """
         mine = num_tokens_per_expert.to("cpu", torch.int32).numpy()
         everybody = self._world.all_gather(mine.tobytes(), "rows of each expert")
         counts = sum(np.frombuffer(theirs, np.int32) for theirs in everybody)
@@ -153,7 +155,7 @@ def _aligned(counts: list[int], alignment: int) -> list[int]:
 
 
 def _parts(x: Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Tokens, and their scales in the order of tokens, whichever they came in."""
+    """Returns tokens and their scales, stored by rows whatever their layout."""
     tokens, scales = x if isinstance(x, tuple) else (x, None)
     return tokens, None if scales is None else scales.contiguous()
 

@@ -1,6 +1,6 @@
 """Mooncake's expert-parallel `Buffer` over Tokenyard: `mooncake.mooncake_ep_buffer.Buffer`.
 
-It is a distribution of its own, so that it never stands in for a real Mooncake unasked.
+A separate distribution, so that it replaces the real Mooncake only where it is installed.
 """
 
 from importlib import metadata
@@ -20,7 +20,7 @@ _BUILDS = (
     "-npu",
     "-rocm",
 )
-"""Mooncake has a distribution for each kind of machine, which all bring the same package."""
+"""Suffixes of Mooncake's distributions, one per kind of machine, all with the same package."""
 
 for _build in _BUILDS:
     _name = f"mooncake-transfer-engine{_build}"

@@ -1,5 +1,4 @@
-"""Dispatch and combine in the terms of Mooncake: every call takes the ranks that are active, and
-how long to wait for them."""
+"""Mooncake's dispatch and combine: each call takes the active ranks, and a timeout for them."""
 
 from __future__ import annotations
 
@@ -15,25 +14,25 @@ from tokenyard.compat.served_batch import ServedBatch, on_stream_of_call
 from tokenyard.errors import invalid
 
 TOPK_MAX = 16
-"""Picks a token that memory is reckoned for: the most that an exchange takes."""
+"""Experts per token for which memory is sized: the largest number of an exchange."""
 CONTROL_BYTES = 4 << 20
 ADVICE = (
-    "num_ep_buffer_bytes is the room of all calls: get_ep_buffer_size_hint of each shape of call,"
-    " added up"
+    "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over"
+    " all shapes of calls"
 )
 TIMEOUT_S = 100.0
-"""Of a World that a Buffer makes: for its ranks to meet."""
+"""Timeout of a World that a Buffer makes, in seconds: for the rendezvous of its ranks."""
 FOREVER_S = 14 * 60.0
-"""Of a call with a `timeout_us` of -1, which waits for ever in Mooncake: the longest there is. So a
-rank that compiles its kernels for minutes, before its first call, is not taken for lost."""
+"""Timeout of a call with a `timeout_us` of -1, which in Mooncake waits for ever: the longest
+possible, so that a rank that compiles kernels for minutes before its first call is not lost."""
 
 
 class Handle(ServedBatch):
-    """What a combine must know of its dispatch. Reads as Mooncake's tuple."""
+    """A dispatch's handle, for combine. Reads as Mooncake's tuple."""
 
 
 def refuse_in_graph(device_index: int | None) -> None:
-    """The host reads `active_ranks` before a call: a graph would hold what it read for ever."""
+    """Raises Unsupported during a capture: the host reads `active_ranks` before each call."""
     if device_index is not None and torch.cuda.is_current_stream_capturing():
         why = "the host reads it at every call; a graph can hold calls with active_ranks=None"
         raise tokenyard.Unsupported(
@@ -42,14 +41,13 @@ def refuse_in_graph(device_index: int | None) -> None:
 
 
 class EventOverlap:
-    """The end of a call. Its work is on the stream that was current, and comes before what is
-    enqueued there next: there is nothing to wait for."""
+    """The end of a call. Calls run on the current stream, so there is nothing to wait for."""
 
     def __init__(self, event: Any = None, extra_tensors: tuple[torch.Tensor, ...] | None = None):
         self.event, self.extra_tensors = event, extra_tensors
 
     def current_stream_wait(self) -> None:
-        """The current stream has what the call brings."""
+        """Does nothing: the call is on the current stream already."""
 
     def __enter__(self) -> EventOverlap:
         return self
@@ -59,14 +57,14 @@ class EventOverlap:
 
 
 class Buffer:
-    """One rank's end. Made, and its calls made, by all ranks of the group together.
+    """One rank's memory and calls. Collective: all ranks of a group make it and its calls together.
 
     Args:
         group: a process group of any backend, or a `tokenyard.World`.
-        num_ep_buffer_bytes: memory that peers reach; see `get_ep_buffer_size_hint`. Of a World its
-            arena is used, whatever this says.
-        disable_p2p: not to be had: peers are reached by loads and stores.
-        device: "cuda" or "host"; without one, GPUs where there are any.
+        num_ep_buffer_bytes: arena bytes; see `get_ep_buffer_size_hint`. Ignored with a World, which
+            has its arena.
+        disable_p2p: must be False: peers are reached by loads and stores.
+        device: "cuda" or "host"; None for "cuda" if there are GPUs.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class Buffer:
         else:
             chosen = device or ("cuda" if torch.cuda.is_available() else "host")
             if chosen == "cuda":
-                torch.cuda.init()  # Who has not set its device yet means the first one.
+                torch.cuda.init()  # A process that has set no device uses the first one.
             world = tokenyard.World.from_torch(
                 group,
                 device=chosen,
@@ -103,7 +101,7 @@ class Buffer:
     def get_ep_buffer_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """Bytes for calls of this shape with up to 16 picks a token."""
+        """Returns the bytes for calls of this shape with up to 16 experts per token."""
         return tokenyard.LowLatency.memory(
             experts=num_experts,
             hidden=hidden,
@@ -130,22 +128,22 @@ class Buffer:
         EventOverlap,
         Callable[[], None] | None,
     ]:
-        """Sends every token to the ranks that hold its experts, as rows of each. Collective.
+        """Sends each token to the ranks that hold its experts, one row per expert. Collective.
 
         Args:
             x: [tokens, hidden] bfloat16.
             topk_idx: [tokens, topk] int64 or int32, -1 for none.
-            active_ranks: [ranks] int32: 0 leaves a rank out. Ranks that do not answer become 0, in
-                the order of the stream. None: everybody who has answered so far.
-            timeout_us: how long to wait; -1: 14 minutes, the longest there is.
-            use_fp8: rows as E4M3 with scales, unless False.
-            return_recv_hook: only send; the hook receives.
+            active_ranks: [ranks] int32: 0 excludes a rank. Ranks that do not answer are set to 0,
+                in stream order. None: all ranks that have answered so far.
+            timeout_us: microseconds to wait for a rank; -1 for 14 minutes, the longest possible.
+            use_fp8: whether rows are E4M3 with scales; only False turns it off.
+            return_recv_hook: whether to send only; the hook then receives.
 
         Returns:
-            [local experts, ranks * tokens, hidden], with scales a tuple; [local experts] int32 rows
-            of each; the handle, the event, and the hook if one was asked for, which runs on this
-            call's stream. Rows, scales, counts and the handle's tensors lie in the exchange's own
-            memory: once this batch is combined, the next dispatch may take it.
+            [local experts, ranks * tokens, hidden] rows, in a tuple with scales for FP8;
+            [local experts] int32 number of rows; the handle, the event, and the hook or None, which
+            runs on this call's stream. Rows, scales, counts and the handle's tensors are in memory
+            of the exchange: once this batch is combined, the next dispatch may overwrite them.
         """
         exchange = self._exchange(
             (num_max_dispatch_tokens_per_rank, x.size(1), num_experts, topk_idx.size(1))
@@ -176,22 +174,22 @@ class Buffer:
         return_recv_hook: bool = False,
         out: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
-        """Brings results home, weighted and summed over a token's experts. Collective.
+        """Returns to each token the weighted sum of its experts' results. Collective.
 
-        A batch may be combined again: its ids are then dispatched anew, which all ranks do.
+        A batch may be combined again, by all ranks: its ids are then dispatched again.
 
         Args:
-            x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched. The tensor that was dispatched is read, whatever this one
-                holds, and only by a second combine: until then it stays as it was.
+            x: [local experts, ranks * tokens, hidden] bfloat16, at the places of the rows.
+            topk_idx: as dispatched; not read. A second combine reads the tensor that was
+                dispatched, which must not change until then.
             topk_weights: [tokens, topk] float32.
             active_ranks, timeout_us, return_recv_hook: as `dispatch`.
-            zero_copy: results lie in `get_next_combine_buffer`; x is not read.
+            zero_copy: whether results are in `get_next_combine_buffer`; x is then not read.
             out: [tokens, hidden] bfloat16 to write to.
 
         Returns:
-            [tokens, hidden] bfloat16, which lacks the experts of ranks that did not answer; the
-            event, and the hook if one was asked for.
+            [tokens, hidden] bfloat16 sums, which lack the experts of ranks that did not answer; the
+            event, and the hook or None.
         """
         exchange = self._exchange_of(handle)
         how: dict[str, Any] = dict(
@@ -213,19 +211,18 @@ class Buffer:
         handle.combined, handle.buffer = True, None
         hook = self._told(exchange, active_ranks, combined.hook)
         if hook is None:
-            exchange.check()  # The batch is over: nobody waits for who is told now.
+            exchange.check()  # Only now: the batch is over, so no rank waits for one that raises.
         return combined.x, EventOverlap(), hook
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
-        """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
+        """Returns [local experts, ranks * tokens, hidden] bfloat16 memory for `zero_copy`."""
         exchange = self._exchange_of(handle)
         handle.begin_again(timeout=FOREVER_S)
         handle.buffer = exchange.combine_buffer(handle.received)
         return handle.buffer
 
     def update_ep_member(self) -> None:
-        """Everybody is spoken with again. Collective: all ranks are there, and none has a call or a
-        batch under way."""
+        """Unmasks all ranks. Collective; no rank may have a call or batch in progress."""
         for exchange in self._exchanges.values():
             exchange.wait()
             epochs = self._world.all_gather(struct.pack("I", exchange.epoch()), "epochs")
@@ -233,7 +230,7 @@ class Buffer:
         self._world.barrier("members are updated")
 
     def _exchange(self, shape: tuple[int, int, int, int]) -> tokenyard.LowLatency:
-        """Made by all ranks together, when the first call of its shape comes."""
+        """Returns the exchange of a shape; all ranks make it together at its first call."""
         if shape not in self._exchanges:
             tokens_max, hidden, experts, topk = shape
             try:
@@ -255,7 +252,7 @@ class Buffer:
     def _active(
         self, exchange: tokenyard.LowLatency, active_ranks: torch.Tensor | None
     ) -> list[bool] | None:
-        """Of this call. The tensor loses the ranks that have not answered an earlier one."""
+        """Returns the active ranks of a call; clears masked ranks in the tensor first."""
         if active_ranks is None:
             return None
         refuse_in_graph(self._world.device_index)
@@ -270,7 +267,7 @@ class Buffer:
         active_ranks: torch.Tensor | None,
         hook: Callable[[], None] | None,
     ) -> Callable[[], None] | None:
-        """After a call, or as part of its hook: `active_ranks` learns who has not answered."""
+        """Clears masked ranks in `active_ranks` after a call, or as part of the returned hook."""
         if hook is None:
             if active_ranks is not None:
                 self._write_masked(exchange, active_ranks)

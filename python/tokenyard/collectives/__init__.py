@@ -1,9 +1,9 @@
-"""Collectives: operations among ranks that may die, hang, leave and join.
+"""Collective operations among ranks that may die, hang, leave and join.
 
-Collectives    one rank's part in a job
-Group          ranks that operate together
-Work           an operation under way
-StoreServer    the store at which the ranks of a job meet
+Collectives    one rank's membership in a job
+Group          ranks that run operations together
+Work           a handle to an operation in progress
+StoreServer    serves the store through which the ranks of a job rendezvous
 """
 
 from .group import Group
@@ -25,5 +25,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return list(__all__)

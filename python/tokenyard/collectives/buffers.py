@@ -1,4 +1,4 @@
-"""NumPy arrays as collectives take them: any shape, without gaps, of a type that they know."""
+"""Converts NumPy arrays to the buffers that collectives take: C-contiguous, of a known dtype."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from _tokenyard import DataType
 from ..errors import invalid
 
 Buffer = tuple[np.ndarray, DataType]
-"""The bytes of an array, [bytes] uint8 in its own memory, and what they are."""
+"""A uint8 view [bytes] of an array's memory, and the type of its elements."""
 
 TYPES: dict[np.dtype, DataType] = {
     np.dtype(getattr(ml_dtypes, name, name)): kind for name, kind in DataType.__members__.items()
 }
-"""Of this machine's byte order: np.dtype(">f4") is not among them."""
+"""Supported dtypes, in native byte order only: np.dtype(">f4") is not a key."""
 
 
 def buffer_of(argument: str, array: np.ndarray) -> Buffer:
-    """Where `array` lies; raises InvalidArgument if it would have to be copied.
+    """Returns a view of `array`; raises InvalidArgument if it would have to be copied.
 
     >>> bytes, kind = buffer_of("array", np.zeros((3, 2), np.float32))
     >>> bytes.shape, kind.name
@@ -39,7 +39,7 @@ def buffer_of(argument: str, array: np.ndarray) -> Buffer:
 
 
 def written_buffer_of(argument: str, array: np.ndarray) -> Buffer:
-    """As `buffer_of`, of an array that is written to."""
+    """Returns `buffer_of` an array that is written to; raises if it is read-only."""
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise invalid(argument, "an array that can be written to", "a read-only one")
     return buffer_of(argument, array)
@@ -48,13 +48,13 @@ def written_buffer_of(argument: str, array: np.ndarray) -> Buffer:
 def parts_of(
     argument: str, parts: Sequence[np.ndarray] | np.ndarray, ranks: int
 ) -> list[np.ndarray]:
-    """One array for each rank: from a list, or from the rows of one array."""
+    """Returns one array per rank: the elements of a list, or the rows of one array."""
     if isinstance(parts, np.ndarray):
         if parts.ndim == 0 or parts.shape[0] != ranks:
             raise invalid(
                 argument, f"shape [{ranks}, ...], a row for each rank", f"shape {list(parts.shape)}"
             )
-        if not parts.flags.c_contiguous:  # Or its rows would be copies.
+        if not parts.flags.c_contiguous:  # reshape() would copy it.
             raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
         return list(parts.reshape(ranks, -1))
     if not isinstance(parts, Sequence) or len(parts) != ranks:

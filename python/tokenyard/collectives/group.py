@@ -1,4 +1,4 @@
-"""A Group: ranks that operate together."""
+"""A Group: ranks that run collective operations together."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from .buffers import Buffer, buffer_of, parts_of, written_buffer_of
 from .work import Work
 
 Parts = Sequence[np.ndarray] | np.ndarray
-"""An array for each rank of the group; or one array [size, ...] whose rows they are."""
+"""One array per rank of the group, or one array [size, ...] with a row per rank."""
 
 
 class Group(Closing):
-    """Ranks that operate together, counted within the group.
+    """Ranks that run collective operations together, numbered from 0 within the group.
 
-    Calls of one group happen in the same order on all its ranks; any thread may call, and groups do
-    not wait for one another. Every operation returns a Work at once; its arrays must be left alone
-    until `wait` has returned. Arrays are NumPy's, C-contiguous, of any shape, and of bool, any
-    integer, float16, bfloat16 (from ml_dtypes), float32, float64, complex64 or complex128.
+    All ranks of a group must issue its calls in the same order; different groups are independent.
+    Any thread may call. Every operation returns a `Work` at once, and its arrays must be left
+    alone until `Work.wait` has returned. Arrays are C-contiguous NumPy arrays of any shape, of
+    dtype bool, any integer, float16, bfloat16 (from ml_dtypes), float32, float64, complex64 or
+    complex128.
 
-    All operations take these:
+    All operations accept these keywords:
 
-        timeout    seconds until the operation fails with PeerTimeout; the group's if None.
+        timeout    seconds until the operation fails with PeerTimeout; None for the group's.
         algorithm  how bytes move, the same on all ranks: "automatic"; for all_reduce "doubling",
                    "halving_doubling", "ring", "tree" or "direct"; for reduce and broadcast "tree"
                    or "ring"; for all_gather and reduce_scatter "ring" or "direct".
@@ -39,12 +40,16 @@ class Group(Closing):
     `op` is "sum", "average", "product", "min", "max", "bit_and", "bit_or" or "bit_xor". float16 and
     bfloat16 are reduced in float32 and rounded once.
 
-    A group that `Collectives.group` has made is closed by `close`, at the end of a `with` block,
-    and when nobody refers to it any more. What is under way goes on. Once all its active ranks
-    have closed it, it gives back on all of them what it used.
+    Errors of an operation in progress are raised by `Work.wait`; a call itself raises
+    InvalidArgument for arguments that cannot be right.
 
-    A lost rank's part of a list is not read, and holds zeros in results; `Work.failed_ranks` names
-    it. With `places="compact"` lists have a part for each active rank instead.
+    A group that `Collectives.group` has made is closed by `close`, at the end of a `with` block,
+    or when its last reference is dropped. Operations in progress continue. Each rank frees the
+    group's resources once all active ranks have closed it.
+
+    In a list with one part per rank, a lost rank's input is not read and its result is zeros;
+    `Work.failed_ranks` names the lost ranks. With `places="compact"`, lists have one part per
+    active rank instead.
 
     >>> with tokenyard.Collectives.connect(store, secret="s", rank=0, size=1) as job:
     ...     x = np.ones(3, np.float32)
@@ -54,49 +59,50 @@ class Group(Closing):
     """
 
     def __init__(self, native: Any) -> None:
-        """Not for callers: see `Collectives.world` and `Collectives.group`."""
+        """Is called by `Collectives.world` and `Collectives.group`, not by users."""
         self._native: _tokenyard.Group = native
 
     @property
     def rank(self) -> int:
-        """This rank's number within the group."""
+        """Index of this rank within the group."""
         return self._native.rank
 
     @property
     def size(self) -> int:
-        """How many ranks belong to the group, active or not."""
+        """Number of ranks in the group, active or not."""
         return self._native.size
 
     @property
     def name(self) -> str:
-        """The group's name, the same on all its ranks."""
+        """Name of the group, the same on all its ranks."""
         return self._native.name
 
     @property
     def closed(self) -> bool:
-        """Whether this rank has closed it."""
+        """Whether this rank has closed the group."""
         return self._native.closed
 
     def close(self) -> None:
-        """Ends the group on this rank, which waits for nobody. May be called again.
+        """Closes the group on this rank without waiting; a second call does nothing.
 
-        Later calls raise InvalidArgument, as do calls of ranks that have not closed it. The name
-        may be used again at once. The world stays open.
+        Later calls raise InvalidArgument, on this rank and on ranks that have not closed the
+        group. Its name is free for a new group at once. The group of all ranks stays open.
         """
         self._native.close()
 
     def active_ranks(self) -> list[int]:
-        """The ranks that take part in operations now, ascending."""
+        """Returns the ranks that take part in operations now, ascending."""
         return self._native.active_ranks()
 
     def all_reduce(
         self, array: np.ndarray | Sequence[np.ndarray], op: str = "sum", **call: Any
     ) -> Work:
-        """Every rank's arrays become the reduction of all ranks'.
+        """Reduces arrays element by element over all ranks, in place, on every rank.
 
         Args:
-            array: [...] any type, reduced in place; or a list of arrays, whose types may differ,
-                reduced one by one in one operation.
+            array: [...] any dtype, of one shape on all ranks; or a list of arrays, whose dtypes
+                may differ, each reduced on its own within one operation.
+            op: the reduction.
         """
         given = isinstance(array, np.ndarray) or not isinstance(array, Iterable)
         arrays: list[Any] = [array] if given else list(array)
@@ -104,28 +110,31 @@ class Group(Closing):
         return self._submit(Kind.all_reduce, out=out, op=op, **call)
 
     def reduce(self, array: np.ndarray, op: str = "sum", *, root: int, **call: Any) -> Work:
-        """The root's array becomes the reduction of all ranks'; the others' are left as they are.
+        """Reduces arrays element by element over all ranks, in place, on the root only.
 
         Args:
-            array: [...] any type, in place.
+            array: [...] any dtype; replaced on the root, unchanged elsewhere.
+            op: the reduction.
+            root: the rank that gets the result.
         """
         out = [written_buffer_of("array", array)]
         return self._submit(Kind.reduce, out=out, op=op, peer=self._rank("root", root), **call)
 
     def broadcast(self, array: np.ndarray, *, root: int, **call: Any) -> Work:
-        """Every rank's array becomes the root's.
+        """Copies the root's array to every rank, in place.
 
         Args:
-            array: [...] any type, as long on every rank.
+            array: [...] any dtype, of the same length on every rank.
+            root: the rank whose array is copied.
         """
         out = [written_buffer_of("array", array)]
         return self._submit(Kind.broadcast, out=out, peer=self._rank("root", root), **call)
 
     def all_gather(self, array: np.ndarray, out: Parts, **call: Any) -> Work:
-        """Every rank's array arrives on every rank.
+        """Gathers every rank's array on every rank.
 
         Args:
-            array: [...] any type; lengths may differ from rank to rank.
+            array: [...] any dtype; lengths may differ between ranks.
             out: a list of `size` arrays, out[r] as long as rank r's `array`; or one [size, ...].
         """
         return self._submit(
@@ -138,11 +147,12 @@ class Group(Closing):
     def gather(
         self, array: np.ndarray, out: Parts | None = None, *, root: int, **call: Any
     ) -> Work:
-        """Every rank's array arrives on the root.
+        """Gathers every rank's array on the root.
 
         Args:
-            array: [...] any type; lengths may differ from rank to rank.
+            array: [...] any dtype; lengths may differ between ranks.
             out: on the root, as for `all_gather`; None elsewhere.
+            root: the rank that gathers.
         """
         parts = [] if out is None else self._parts("out", out)
         return self._submit(
@@ -156,12 +166,13 @@ class Group(Closing):
     def scatter(
         self, out: np.ndarray, parts: Parts | None = None, *, root: int, **call: Any
     ) -> Work:
-        """Each rank's `out` becomes its part of the root's.
+        """Distributes the root's parts, one to each rank.
 
         Args:
-            out: [...] any type.
+            out: [...] any dtype; receives this rank's part.
             parts: on the root, a list of `size` arrays, parts[r] as long as rank r's `out`, or one
                 [size, ...]; None elsewhere.
+            root: the rank that distributes.
         """
         given = [] if parts is None else self._parts("parts", parts)
         return self._submit(
@@ -173,11 +184,12 @@ class Group(Closing):
         )
 
     def reduce_scatter(self, parts: Parts, out: np.ndarray, op: str = "sum", **call: Any) -> Work:
-        """Each rank's `out` becomes the reduction of what all ranks have for it.
+        """Reduces parts over all ranks; rank r receives the reduction of all parts[r].
 
         Args:
             parts: a list of `size` arrays, parts[r] as long as rank r's `out`; or one [size, ...].
-            out: [...] any type.
+            out: [...] any dtype.
+            op: the reduction.
         """
         return self._submit(
             Kind.reduce_scatter,
@@ -188,11 +200,12 @@ class Group(Closing):
         )
 
     def all_to_all(self, parts: Parts, out: Parts, **call: Any) -> Work:
-        """Rank r's out[s] becomes rank s's parts[r].
+        """Exchanges parts between all ranks: rank r's out[s] receives rank s's parts[r].
 
         Args:
             parts: a list of `size` arrays of any lengths; or one [size, ...].
-            out: a list of `size` arrays, out[s] as long as rank s's part for this rank; or one.
+            out: a list of `size` arrays, out[s] as long as rank s's part for this rank; or one
+                [size, ...].
         """
         return self._submit(
             Kind.all_to_all,
@@ -202,18 +215,20 @@ class Group(Closing):
         )
 
     def barrier(self, **call: Any) -> Work:
-        """Done once every active rank has called it."""
+        """Completes once every active rank has called it."""
         return self._submit(Kind.barrier, **call)
 
     def monitored_barrier(self, **call: Any) -> Work:
-        """A barrier that names, on every rank that came in time, each rank that did not."""
+        """Completes like `barrier`; on a timeout, names every missing rank on all the others."""
         return self._submit(Kind.monitored_barrier, **call)
 
     def send(self, array: np.ndarray, to: int, tag: int = 0, **call: Any) -> Work:
-        """Sends to one rank, which receives with the same tag. Not part of the group's order.
+        """Sends an array to one rank. Messages are outside the group's order of operations.
 
         Args:
-            array: [...] any type.
+            array: [...] any dtype.
+            to: the rank that receives it.
+            tag: an integer from 0 to 2**64 - 1; the receiver must give the same.
         """
         given = [buffer_of("array", array)]
         return self._submit(Kind.send, given, peer=self._rank("to", to), tag=tag, **call)
@@ -221,23 +236,27 @@ class Group(Closing):
     def receive(
         self, array: np.ndarray, source: int | None = None, tag: int = 0, **call: Any
     ) -> Work:
-        """Receives what `source` sends with the same tag; None: whoever sends first.
+        """Receives an array from one rank.
 
         Args:
-            array: [...] any type, as long as what is sent.
+            array: [...] any dtype, of the length that is sent.
+            source: the rank that sends; None for the first message with this tag from any rank,
+                which `Work.source` then names.
+            tag: the sender's tag.
         """
         peer = None if source is None else self._rank("source", source)
         out = [written_buffer_of("array", array)]
         return self._submit(Kind.receive, out=out, peer=peer, tag=tag, **call)
 
     def choice(self, operation: str, bytes_: int) -> str:
-        """The algorithm that an operation of so many bytes would use here, and why."""
+        """Returns the algorithm that `operation` would use for `bytes_` bytes here, and why."""
         return self._native.choice(operation, size_of("bytes_", bytes_, largest=2**63 - 1))
 
     def _parts(self, argument: str, parts: Parts) -> list[np.ndarray]:
         count = self._native.parts
         if count < self.size and isinstance(parts, Sequence | np.ndarray):
-            # Who has not heard of a loss has other lists: all ranks learn of that together.
+            # A rank that does not know of a loss yet passes longer lists; the operation itself
+            # then raises, on all ranks alike.
             return parts_of(argument, parts, min(len(parts), self.size))
         try:
             return parts_of(argument, parts, count)

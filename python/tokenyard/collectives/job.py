@@ -1,4 +1,4 @@
-"""A job's Collectives: operations among ranks that may die, hang, leave and join."""
+"""One rank's membership in a job whose ranks may die, hang, leave and join."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .group import Group
 from .options import JobOptions, OnFailure, Places
 
 DEFAULT_SILENCE = 5.0
-"""Seconds after which a rank that is not heard of is taken for gone, unless told."""
+"""Seconds without a heartbeat after which a rank counts as gone, by default."""
 
 _open: weakref.WeakSet[Collectives] = weakref.WeakSet()
 
 
 class Collectives(Closing):
-    """One rank's part in a job. Any thread may call anything.
+    """One rank's membership in a job. All methods are safe to call from any thread.
 
-    Every rank has a number, which stays its own whatever happens to the others. After any failure
-    all survivors agree: an operation is done on every one of them, with the same membership, or it
-    has not happened on any, and inputs are as they were. A context manager: it leaves the job in
-    good order, or, if an exception ends it, just closes.
+    Every rank has a number, which it keeps whatever happens to the others. After any failure the
+    survivors agree: an operation is done on every one of them, with the same membership, or on
+    none, and then its inputs are unchanged. As a context manager it leaves the job in good order,
+    or only closes if an exception ends the block.
 
     >>> with tokenyard.Collectives.connect(store, secret="s", rank=0, size=1) as job:
     ...     job.active_ranks()
@@ -36,7 +36,7 @@ class Collectives(Closing):
     """
 
     def __init__(self, native: Any) -> None:
-        """Not for callers: see `connect` and `join`."""
+        """Is called by `connect` and `join`, not by users."""
         self._native: _tokenyard.Collectives = native
         _open.add(self)
 
@@ -44,37 +44,39 @@ class Collectives(Closing):
     def connect(
         cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
     ) -> Self:
-        """Begins a job with all its other ranks. Blocks until every rank has come.
+        """Starts a job together with its other ranks; blocks until every rank has connected.
 
         Args:
-            store: where the ranks find one another: "file:/a/directory/all/ranks/see", made if
-                the folder that it lies in is there, or "tcp://host:port", a store that StoreServer
-                or `python -m tokenyard store` runs, or a rank of that host itself if nobody does.
-            secret: what all ranks know; whoever does not is turned away.
-            rank, size: this rank's number and how many there are.
-            job: a name that all ranks share, "tokenyard" if not given.
-            size_max: how far `grow` may go; `size` if not given.
-            timeout: seconds that an operation may take, unless told; 30.
-            silence: seconds after which a rank that is not heard of is gone; 5.
-            on_failure: what an operation does that was aborted because ranks are gone: "raise"
-                OperationAborted, and so do all later ones until `recover`, `shrink` or `replace`;
-                "retry" once somebody has taken the lost ranks' places; or "exclude": run again
-                among the survivors.
-            places: what lists with a part for each rank look like once ranks are lost: "kept",
-                `size` parts, those of lost ranks zeros in results and not read in inputs; or
-                "compact", a part for each active rank, ascending by rank. Alike on all ranks.
-            witness: whether the store decides which half goes on when the ranks are cut in two
-                equal halves; True.
+            store: where the ranks find one another. "file:/a/directory/all/ranks/see" is created
+                if its parent exists; "tcp://host:port" is a store that StoreServer or
+                `python -m tokenyard store` runs, or else one that a rank on that host starts.
+            secret: known to all ranks; connections without it are rejected.
+            rank, size: this rank's number, and the number of ranks.
+            job: the job's name, the same on all ranks; default "tokenyard".
+            size_max: the size up to which `grow` may go; default `size`.
+            timeout: default deadline of operations, in seconds; 30.
+            silence: seconds without a heartbeat after which a rank counts as gone; 5.
+            on_failure: what happens to an operation that was aborted because ranks were lost:
+                "raise" OperationAborted, from later operations too, until `recover`, `shrink` or
+                `replace`; "retry" it once new processes hold the lost ranks' places; or "exclude"
+                the lost ranks and run it again among the survivors. Default "raise".
+            places: the form of lists with one part per rank after ranks were lost: "kept",
+                `size` parts, a lost rank's part zeros in results and not read in inputs; or
+                "compact", one part per active rank, ascending by rank. The same on all ranks;
+                default "kept".
+            witness: whether the store has the casting vote when the ranks are cut into two equal
+                halves; True.
             host_store: whether this rank may run the tcp store; True.
-            address: where others reach this rank; found out if empty.
-            host: ranks with equal names share memory; found out if empty.
-            interconnect: a plug-in that carries what would go over TCP, "libtokenyard_ucx.so" for
-                one, alike on all ranks; none if empty.
+            address: address at which other ranks reach this one; detected if empty.
+            host: ranks with the same name use shared memory; detected if empty.
+            interconnect: a plug-in that replaces TCP between hosts, such as
+                "libtokenyard_ucx.so", the same on all ranks; none if empty.
 
         Raises:
-            PeerTimeout: names a rank that did not come.
-            Unsupported: there is no such interconnect.
-            InvalidArgument: for example two ranks with one number.
+            PeerTimeout: a rank did not connect in time; names it.
+            Unsupported: the interconnect is not available.
+            InvalidArgument: arguments are wrong, or contradict each other, such as two ranks with
+                one number.
         """
         return cls._rendezvous("connect", store, secret, rank, size, **options)
 
@@ -82,22 +84,22 @@ class Collectives(Closing):
     def join(
         cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
     ) -> Self:
-        """Takes the place of a lost rank, or one that `grow` opens, in a job that runs.
+        """Joins a running job in the place of a lost rank, or in one that `grow` opens.
 
-        Blocks until the members admit this rank: by `recover`, `replace`, `grow`, or
-        on_failure="retry". Arguments are those of `connect`.
+        Blocks until the members admit this rank by `recover`, `replace`, `grow` or
+        on_failure="retry". Takes the arguments of `connect`.
 
         Raises:
-            PeerTimeout: nobody admitted this rank.
+            PeerTimeout: the members did not admit this rank in time.
         """
         return cls._rendezvous("join", store, secret, rank, size, **options)
 
     @classmethod
     def alone(cls, *, rank: int, size: int, **options: Unpack[JobOptions]) -> Self:
-        """Begins a job of which all other ranks' places are empty, and meets nobody.
+        """Starts a job in which the places of all other ranks are empty, without waiting.
 
-        For a process that wants to compute before it joins another job. Takes the options of
-        `connect`, but no store and no secret.
+        Lets a process compute before it joins another job. Takes the options of `connect`, but
+        no store and no secret.
         """
         return cls._rendezvous("alone", "file:none", "of nobody else", rank, size, **options)
 
@@ -148,28 +150,28 @@ class Collectives(Closing):
 
     @property
     def rank(self) -> int:
-        """This rank's number."""
+        """Index of this rank in the job."""
         return self._native.rank
 
     @property
     def size(self) -> int:
-        """How many numbers there are, taken or not."""
+        """Number of places in the job, taken or empty."""
         return self._native.size
 
     def world(self) -> Group:
-        """The group of all ranks."""
+        """Returns the group of all ranks."""
         return Group(self._native.world())
 
     def group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
-        """Makes a group of some ranks. Collective among them; others need not call.
+        """Creates a group of some ranks. All of them must call it; others need not.
 
-        A context manager that closes it. A newcomer enters the groups that the others had open
-        when they let it in.
+        The result is a context manager that closes the group. A new process takes part in the
+        groups that the others had open when they admitted it.
 
         Args:
-            ranks: of the world, in any order; ranks of the group are counted in that order.
-            name: the same on all; used again once this rank has closed the group that had it.
-            timeout: seconds that an operation may take, unless told; the job's if None.
+            ranks: ranks of the job in any order; rank i of the group is ranks[i].
+            name: the same on all ranks; free again once this rank has closed the group that had it.
+            timeout: default deadline of the group's operations, in seconds; None for the job's.
         """
         members = [size_of("ranks", rank) for rank in ranks]
         text_of("name", name)
@@ -177,120 +179,129 @@ class Collectives(Closing):
         return Group(self._native.group(members, name, timeout_s=limit))
 
     def active_ranks(self) -> list[int]:
-        """The ranks that belong to the job now, ascending. None once this rank is fenced."""
+        """Returns the ranks that are members now, ascending; none once this rank is fenced."""
         return self._native.active_ranks()
 
     def waiting_ranks(self) -> list[int]:
-        """Ranks for which a new process waits to be let in, ascending. Waits for nobody.
+        """Returns the ranks whose place a new process asks to take, ascending, without waiting.
 
-        Whoever a newcomer has found knows at once, the others within some heartbeats.
+        The member that a new process contacts knows at once, the others within some heartbeats.
         """
         return self._native.waiting_ranks()
 
     def epoch(self) -> int:
-        """How often the membership was agreed on; the first is 1."""
+        """Returns the number of the current membership; it rises with every change, from 1."""
         return self._native.epoch()
 
     def on_change(self, call: Callable[[], None]) -> _tokenyard.Listening:
         """Calls `call()` after every change of the membership, until the result is dropped.
 
-        It is called on a thread of the library, and must not wait for operations.
+        `call` runs on a thread of the library and must not wait for operations.
         """
         return self._native.on_change(call)
 
     def shrink(self) -> list[int]:
-        """Goes on among the survivors, together. Returns the ranks that have, alike on all.
+        """Continues without the lost ranks; waits until every survivor has called it.
 
-        Waits until every survivor has called it, and lets all groups work again. What failed
-        before, on whichever rank, is behind them all: no later operation fails for it. One that
-        was called before, and whose root is lost, may still fail, with an `OperationAborted` of an
-        epoch before `epoch()`: that asks for no other shrink.
+        All groups work again afterwards, and no later operation fails because of an earlier
+        failure on any rank. An operation that was called before, and whose root is lost, may still
+        fail, with an `OperationAborted` whose epoch is below `epoch()`: that needs no other shrink.
+
+        Returns:
+            The ranks that continue, ascending, the same on all of them.
 
         Raises:
-            PeerTimeout: a rank has not called it.
-            QuorumLost: too few of them answer.
+            PeerTimeout: a rank has not called it in time.
+            QuorumLost: too few ranks answer.
         """
         return self._native.shrink()
 
     def recover(
         self, *, wait_for_replacements: bool = False, timeout: float | None = None
     ) -> list[int]:
-        """Goes on with the ranks that are there now. Returns them, ascending.
+        """Continues with the current members, after which all groups work again.
 
-        Lets all groups work again, and ends whatever the others have called and whenever: at once
-        where they have recovered already. Only after a PeerTimeout, of which not every rank may
-        have been told, it waits until all ranks have called it, as `shrink` does.
+        Ranks need not pair their recovery calls: it returns whatever the others have called and
+        whenever, at once if they have already recovered. Only after a PeerTimeout, which perhaps
+        not every rank has seen, does it wait until all ranks have called it, as `shrink` does.
 
         Args:
-            wait_for_replacements: wait until new processes hold all places that are empty.
-            timeout: seconds; the job's if None.
+            wait_for_replacements: whether to wait until new processes hold all empty places.
+            timeout: seconds; None for the job's.
+
+        Returns:
+            The members, ascending.
 
         Raises:
-            PeerTimeout: names a rank that did not come, or did not call it.
+            PeerTimeout: a rank did not join, or did not call it, in time; names it.
             QuorumLost: too few ranks answer.
         """
         limit = None if timeout is None else check_timeout(timeout)
         return self._native.recover(wait_for_replacements=wait_for_replacements, timeout_s=limit)
 
     def replace(self, rank: int, *, timeout: float | None = None) -> None:
-        """Waits until a new process holds a lost rank's place, by `join`.
+        """Waits until a new process has taken a lost rank's place by `join`.
 
-        Done at once if one has come since the loss, whoever called for it. Every survivor calls it
-        for each lost rank, in any order: a group works again once all its lost ranks are replaced.
-        A rank that nobody has lost hands its place over to the next process that comes for it.
+        Returns at once if one has joined since the loss, whichever rank admitted it. Every
+        survivor calls it for each lost rank, in any order: a group works again once all its lost
+        ranks are replaced. A rank that is not lost yields its place to the next process that asks
+        for it.
 
         Raises:
-            PeerTimeout: nobody came.
+            PeerTimeout: no process joined in time.
         """
         limit = None if timeout is None else check_timeout(timeout)
         self._native.replace(size_of("rank", rank), timeout_s=limit)
 
     def grow(self, ranks: int, *, timeout: float | None = None) -> None:
-        """Waits until `ranks` more ranks have come, by `join`, than earlier calls asked for.
+        """Waits until `ranks` more ranks have joined than earlier calls asked for.
 
-        Done at once if they have. It continues no group that has stopped. Every member calls it;
-        a newcomer counts from the ranks that there were before it, and itself.
+        Returns at once if they have. Groups that stopped after a failure stay stopped. Every
+        member calls it; a new rank counts from the ranks that were there before it, plus itself.
 
         Raises:
-            PeerTimeout: too few came.
+            PeerTimeout: too few ranks joined in time.
         """
         limit = None if timeout is None else check_timeout(timeout)
         self._native.grow(size_of("ranks", ranks, smallest=1), timeout_s=limit)
 
     def evict(self, rank: int, *, timeout: float | None = None) -> None:
-        """Puts a living rank out: it is Fenced, and lost to all the others.
+        """Evicts a running rank: it gets Fenced, and counts as lost on all others.
 
-        One rank's call is enough. The others' operations raise OperationAborted as for any lost
-        rank; all of them, this one too, go on by `recover`, `shrink` or `replace`.
+        One rank's call is enough. Operations of the others raise OperationAborted as for any lost
+        rank; all of them, the caller too, continue by `recover`, `shrink` or `replace`.
 
         Raises:
-            InvalidArgument: this rank itself, or too few would remain.
+            InvalidArgument: `rank` is the caller, or too few ranks would remain.
             PeerTimeout: the ranks did not agree in time.
         """
         limit = None if timeout is None else check_timeout(timeout)
         self._native.evict(size_of("rank", rank), timeout_s=limit)
 
     def leave(self) -> None:
-        """Leaves in good order, once all messages it has sent have been received.
+        """Leaves the job once all messages that this rank has sent are received.
 
-        What else is under way fails with Cancelled. The others go on without an error as soon as
-        they `shrink`, or at once under on_failure="exclude".
+        Other operations in progress fail with Cancelled. The remaining ranks continue without an
+        error after `shrink`, or at once under on_failure="exclude".
 
         Raises:
-            PeerTimeout: a rank has not taken a message in time. This one has left all the same.
+            PeerTimeout: a rank has not received a message in time. This rank has left anyway.
         """
         self._native.leave()
 
     def cancel(self) -> None:
-        """Ends everything that waits, on this rank, with Cancelled."""
+        """Ends every wait on this rank with Cancelled."""
         self._native.cancel()
 
     def counters(self) -> _tokenyard.CollectivesCounters:
-        """What was counted since the start."""
+        """Returns counts of operations, bytes and failures since the start."""
         return self._native.counters()
 
     def close(self) -> None:
-        """Ends this rank's part: what is under way fails with Cancelled. May be called again."""
+        """Ends this rank's membership; a second call does nothing.
+
+        Operations in progress fail with Cancelled.
+        """
         self._native.close()
 
     def __exit__(
@@ -313,6 +324,6 @@ class Collectives(Closing):
 
 @atexit.register
 def _close_all() -> None:
-    """The library's threads must not look for an interpreter that is gone."""
+    """Closes all jobs before the interpreter goes, which their threads may call."""
     for collectives in list(_open):
         collectives.close()

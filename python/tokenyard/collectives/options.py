@@ -1,17 +1,17 @@
-"""The options of a job, so that type checkers know their names and values."""
+"""The options of a job, typed for type checkers."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
 OnFailure = Literal["raise", "retry", "exclude"]
-"""What an operation does that was aborted because ranks are gone."""
+"""Handling of operations that were aborted because ranks were lost."""
 Places = Literal["kept", "compact"]
-"""What results with a part for each rank look like once ranks are lost."""
+"""The form of lists with one part per rank after ranks were lost."""
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of `Collectives.connect`, which explains them."""
+    """Options of `Collectives.connect`, documented there."""
 
     job: str
     size_max: int | None

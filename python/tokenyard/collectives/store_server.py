@@ -1,4 +1,4 @@
-"""The store of a job, served over TCP: where its ranks find one another."""
+"""A job's store, served over TCP, through which its ranks find one another."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..sizes import size_of, text_of
 
 
 class StoreServer(Closing):
-    """Serves "tcp://host:port" to whoever knows the secret, from a thread of its own.
+    """Serves "tcp://host:port" to processes that know the secret, on a thread of its own.
 
-    A job whose rank 0 may die should have its store elsewhere: here, or by
-    `python -m tokenyard store`.
+    A job whose rank 0 may die should keep its store outside that rank: in a process that runs
+    this class or `python -m tokenyard store`. A context manager that closes the server.
 
     >>> with tokenyard.StoreServer(secret="s") as server:
     ...     server.address.startswith("tcp://127.0.0.1:")
@@ -20,16 +20,16 @@ class StoreServer(Closing):
     """
 
     def __init__(self, *, secret: str, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listens at once.
+        """Starts to listen.
 
         Args:
-            secret: what all ranks of the job know.
-            host: the address to listen at, and under which ranks reach it.
-            port: 0 for any that is free.
+            secret: known to all ranks of the job.
+            host: the address to listen on, at which ranks reach the store.
+            port: 0 for any free port.
 
         Raises:
-            OsError: it cannot listen there.
-            InvalidArgument: an empty secret, or a port that cannot be.
+            OsError: the address or port cannot be used.
+            InvalidArgument: the secret is empty, or the port is out of range.
         """
         self._host = host
         self._native = _tokenyard.StoreServer(
@@ -40,19 +40,19 @@ class StoreServer(Closing):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """TCP port on which the store listens."""
         return self._native.port
 
     @property
     def address(self) -> str:
-        """What `Collectives.connect` takes as its store."""
+        """Store address to pass to `Collectives.connect`."""
         return f"tcp://{self._host}:{self.port}"
 
     @property
     def refused(self) -> int:
-        """Connections that were turned away."""
+        """Number of connections that were rejected."""
         return self._native.refused
 
     def close(self) -> None:
-        """Ends it; what it knew is gone. May be called again."""
+        """Stops the server and drops its contents; a second call does nothing."""
         self._native.close()

@@ -1,4 +1,4 @@
-"""An operation under way."""
+"""A handle to a collective operation in progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ..errors import Error, invalid
 
 
 class Work:
-    """An operation under way. It goes on even if this is dropped, and keeps its arrays alive.
+    """A handle to a collective operation. All methods are safe to call from any thread.
+
+    The operation continues if the handle is dropped, and keeps its arrays alive until it ends.
 
     >>> with tokenyard.Collectives.connect(store, secret="s", rank=0, size=1) as job:
     ...     work = job.world().barrier()
@@ -24,34 +26,37 @@ class Work:
     __slots__ = ("_native",)
 
     def __init__(self, native: Any) -> None:
-        """Not for callers: operations of a Group return it."""
+        """Is called by the operations of a Group, not by users."""
         self._native: _tokenyard.Work = native
 
     def wait(self) -> None:
-        """Returns once the operation is done on every active rank. Ctrl-C ends the wait.
+        """Blocks until the operation is done on every active rank; Ctrl-C ends the wait.
 
         Raises:
-            OperationAborted: ranks were lost; it has not happened on any rank.
-            PeerTimeout: names a rank that did not take part by the deadline.
-            InvalidArgument: also where ranks called different things.
-            QuorumLost, Fenced: this rank cannot go on.
+            OperationAborted: ranks were lost; the operation has not happened on any rank.
+            PeerTimeout: a rank did not take part by the deadline; names it.
+            InvalidArgument: arguments are wrong, or ranks called different operations.
+            QuorumLost, Fenced: this rank cannot continue.
             Cancelled: by `Collectives.cancel` or `close`.
         """
         self._native.wait()
 
     def wait_for(self, seconds: float) -> bool:
-        """Whether it is done within `seconds`, which may be infinite; raises as `wait` does if it
-        went wrong."""
+        """Blocks for at most `seconds` (may be infinite); returns whether the operation is done.
+
+        Raises:
+            As `wait`, if the operation failed.
+        """
         if not isinstance(seconds, Real) or seconds != seconds:
             raise invalid("seconds", "a number of seconds", repr(seconds))
         return self._native.wait_for(seconds)
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Returns whether the operation has ended, in success or failure, without waiting."""
         return self._native.done()
 
     def error(self) -> Error | None:
-        """What went wrong; None while it is under way, and if all went well."""
+        """Returns the operation's error; None while it is in progress, and after success."""
         try:
             self._native.raise_error()
         except Error as error:
@@ -59,21 +64,23 @@ class Work:
         return None
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Calls `call()` once, on the thread that finishes the operation, or now if it is done."""
+        """Calls `call()` once, on the thread that ends the operation, or now if it has ended."""
         self._native.when_done(call)
 
     def source(self) -> int:
-        """Of a receive from any rank that is done: the rank whose message it was."""
+        """Returns the sender of a completed `receive`; needed where that named no source."""
         return self._native.source()
 
     def failed_ranks(self) -> list[int]:
-        """Returns the ranks of the group that are missing from what was done, ascending: they were
-        lost before. Empty while the operation is under way, and if it failed: then the error names
-        them."""
+        """Returns the ranks of the group that are missing from the result, ascending.
+
+        They were lost before the operation. Empty while it is in progress, and if it failed: then
+        the error names the lost ranks.
+        """
         return self._native.failed_ranks()
 
     def choice(self) -> str:
-        """The algorithm that was chosen, and why."""
+        """Returns the algorithm that was chosen, and why."""
         return self._native.choice()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What packages that speak another library's calls over Tokenyard have in common.
+"""Code shared by the packages that offer another library's calls on top of Tokenyard.
 
-The packages themselves are distributions of their own: tokenyard-deep-ep, tokenyard-mooncake.
+Those packages are separate distributions: tokenyard-deep-ep and tokenyard-mooncake.
 """

@@ -1,5 +1,7 @@
-"""A low-latency batch as callers of other packages have it: combined as often as they like, with
-hooks that belong to the stream of their call. For those who speak such a package's language."""
+"""A low-latency batch with the semantics of other libraries, for the packages that imitate them.
+
+Such a batch may be combined any number of times, and a hook runs on the stream of its call.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from ..expert_parallel import LowLatency, LowLatencyReceived
 
 
 def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Callable[[], None]:
-    """The hook, for the stream that is current now: whoever calls it may be on another by then."""
+    """Returns a hook bound to the current stream, whichever stream is current when it runs."""
     if device_index is None:
         return hook
     stream = torch.cuda.current_stream(device_index)
@@ -26,8 +28,11 @@ def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Cal
 
 
 class ServedBatch(Sequence[Any]):
-    """A dispatch's handle. It reads as (recv_src_info, recv_layout_range,
-    num_max_dispatch_tokens_per_rank, hidden, num_experts)."""
+    """A dispatch's handle, which may be combined any number of times.
+
+    It reads as the tuple (recv_src_info, recv_layout_range, num_max_dispatch_tokens_per_rank,
+    hidden, num_experts).
+    """
 
     def __init__(
         self,
@@ -40,22 +45,22 @@ class ServedBatch(Sequence[Any]):
         self.topk_idx = topk_idx
         self.combined = False
         self.buffer: torch.Tensor | None = None
-        """Handed out for a combine without a copy."""
+        """Memory that was handed out for a combine without a copy."""
         self._given = received
-        """What the caller has, whatever memory the batch is in by now."""
+        """The caller's arrays, of the first dispatch; `received` is the latest."""
         self._places: torch.Tensor | None = None
-        """[local experts, ranks, 2] the first dispatch's ranges, once its rows have come."""
+        """[local experts, ranks, 2] int32: ranges of the first dispatch, once they are known."""
         self._moved = False
-        """Whether rows may have come to other places since."""
+        """Whether a later dispatch may have moved the rows."""
         self._unmaskings = exchange.unmaskings
         self._put_back: torch.cuda.Event | None = None
-        """When that is as it was, on whatever stream that was done."""
+        """The event after which the caller's rows are restored, on the stream that does it."""
 
     def __len__(self) -> int:
         return 5
 
     def __getitem__(self, index: Any) -> Any:
-        # Of a call with a hook there are ranges once it was called, so they are not packed before.
+        # Each part is made on demand: after a call with a hook, ranges exist only once it ran.
         parts: list[Callable[[], Any]] = [
             lambda: self.received.source_token,
             self._layout_range,
@@ -68,20 +73,21 @@ class ServedBatch(Sequence[Any]):
         return parts[index]()
 
     def begin_again(self, **how: Any) -> None:
-        """There a batch may be combined more than once; here the first combine ends it. So before
-        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone, and
-        on who takes part. A rank that has fallen silent since takes its places with it: see
-        `results`.
+        """Dispatches the batch's ids again, if a combine has ended the batch.
 
-        There what was received is the caller's, who may combine it as it lies, again and again.
-        Where those rows come to lie on it, it is put back.
+        Other libraries allow several combines per batch; here the first one ends it. Row positions
+        depend only on the ids and on which ranks take part, so a dispatch of rows that nobody
+        reads restores the routing. A rank that was masked since moves rows: see `results`.
+
+        The caller may combine the received rows in place again and again, so if the new dispatch
+        overwrites them, they are restored from a copy.
 
         Args:
-            how: the dispatch is made, as `LowLatency.dispatch` takes it.
+            how: keywords of `LowLatency.dispatch`.
 
         Raises:
-            InvalidArgument: ranks have been unmasked since the first dispatch: of those that it
-                lacks there are no results.
+            InvalidArgument: ranks were unmasked since the first dispatch; it has no results of
+                theirs.
         """
         if not self.combined:
             return
@@ -96,7 +102,7 @@ class ServedBatch(Sequence[Any]):
         nothing = ids.new_zeros((ids.size(0), self.exchange.hidden), dtype=torch.bfloat16)
         self.received = self.exchange.dispatch(nothing, ids, rows="fp8", **how)
         self.combined, self._moved = False, True
-        # Elsewhere it stays as it is: another batch may have taken that memory.
+        # Only if the new rows lie on the caller's: other memory may belong to another batch.
         if self.received.x.data_ptr() == given.x.data_ptr():
             for rows, copy in kept:
                 rows.copy_(copy)
@@ -105,11 +111,10 @@ class ServedBatch(Sequence[Any]):
                 self._put_back.record()
 
     def results(self, y: torch.Tensor) -> torch.Tensor:
-        """Returns the experts' results where the batch has its rows now; for each combine, just
-        before it.
+        """Returns the experts' results at the current row positions; call it before each combine.
 
         Args:
-            y: [local experts, rows_max, hidden] where the caller's rows lie.
+            y: [local experts, rows_max, hidden] results at the positions of the first dispatch.
         """
         ranges = self.received.ranges
         if not self._moved or self._places is None:
@@ -120,19 +125,20 @@ class ServedBatch(Sequence[Any]):
         return moved(y, self._places, ranges)
 
     def _layout_range(self) -> torch.Tensor:
-        """[local experts, ranks] int64: a source's first row in the upper half, its rows below."""
+        """Returns [local experts, ranks] int64: first row << 32 | number of rows, per source."""
         ranges = self.received.ranges
         return ranges.flip(2).contiguous().view(torch.int64)[:, :, 0]
 
 
 def moved(y: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Returns rows that lie by the ranges `before` where those `after` have them; the host waits
-    for nothing. Rows beyond the ranges hold anything.
+    """Returns rows moved from the ranges `before` to the ranges `after`, without a host wait.
+
+    Rows outside the ranges are undefined.
 
     Args:
         y: [local experts, rows_max, hidden].
-        before, after: [local experts, ranks, 2] int32: first row and rows of each rank; of the same
-            rank as many in both, or none in `after`.
+        before, after: [local experts, ranks, 2] int32: first row and number of rows per rank. A
+            rank has the same number in both, or none in `after`.
     """
     slots = torch.arange(y.size(1), device=y.device, dtype=torch.int32).expand(y.size(0), -1)
     ends = (after[..., 0] + after[..., 1]).contiguous()

@@ -1,9 +1,9 @@
-"""Dispatch and combine: every token to the ranks that hold its experts, and the results home.
+"""Dispatch sends each token to the ranks that hold its experts; combine returns the results.
 
-    ExpertParallel    for throughput: any number of tokens, rows in the order of their sources
-    LowLatency        for serving: few tokens, rows by expert, hooks, ranks that may die
+    ExpertParallel    for training and prefill: any number of tokens, rows ordered by source
+    LowLatency        for decoding: few tokens, rows by expert, receive hooks, masked ranks
 
-Both are called alike: `received = dispatch(x, topk_idx, topk_weights)`, then
+Both are called the same way: `received = dispatch(x, topk_idx, topk_weights)`, then
 `combine(y, received)`.
 """
 
@@ -30,5 +30,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return list(__all__)

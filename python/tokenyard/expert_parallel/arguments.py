@@ -1,4 +1,4 @@
-"""Checks of the arrays that callers give to ExpertParallel: nothing is launched before."""
+"""Checks of ExpertParallel's array arguments, made before anything is launched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows_of_dispatch(
     rows: str | None,
     scale_channels: int,
 ) -> dict[str, Any]:
-    """Returns what every form of dispatch tells the module of its rows, checked."""
+    """Checks the rows of a dispatch; returns the module's arguments that describe them."""
     dtype = arrays.dtype(x)
     device.check("x", x, arrays, MOVED, (tokens, "bytes" if dtype == "uint8" else hidden))
     cast = cast_of(rows, scale_channels, dtype)
@@ -42,7 +42,7 @@ def rows_of_dispatch(
 def choices_of_dispatch(
     device: CallDevice, topk: int, x: Any, topk_idx: Any, topk_weights: Any, arrays: Arrays
 ) -> tuple[Any, Any]:
-    """Returns the experts of each token and their weights, or None for these, checked."""
+    """Checks the expert ids and weights of a dispatch; returns them, weights perhaps None."""
     shape = (arrays.shape(x)[0], topk)
     if topk_idx is None:
         raise invalid("topk_idx", f"[tokens, {topk}] expert ids, or a route", "None")
@@ -56,8 +56,11 @@ def choices_of_dispatch(
 def dtype_of_results(
     device: CallDevice, hidden: int, y: Any, arrays: Arrays, route: Route, rows: int, out: Any
 ) -> str:
-    """Returns the dtype of results, checked. Nobody converts results by mistake: where the rows of
-    the route were of a dtype that is summed, y has this dtype, unless `out` says otherwise."""
+    """Checks the dtype of results and returns it.
+
+    If the dispatched rows had a dtype that combine sums, y must have it too unless `out` is given,
+    so that no caller changes precision by mistake.
+    """
     device.check("y", y, arrays, SUMMED, (rows, hidden))
     dtype, sent = arrays.dtype(y), route._dtype
     if out is None and sent in SUMMED and dtype != sent:
@@ -70,7 +73,7 @@ def dtype_of_results(
 
 
 def route_of(received: Any, argument: str = "received") -> Route:
-    """Returns the route of what a dispatch returned, or the route itself."""
+    """Returns the route of a Received, or `received` if it is a route."""
     if isinstance(received, Received):
         return received.route
     if not isinstance(received, Route):
@@ -81,7 +84,7 @@ def route_of(received: Any, argument: str = "received") -> Route:
 def _check_scales(
     device: CallDevice, scales: Any, arrays: Arrays, tokens: int, by_columns: bool
 ) -> None:
-    # A column is of words, so what lies in it must be.
+    # Columns consist of 4-byte words, so scales by columns cannot be uint8.
     dtypes = SCALES if not by_columns else SCALES[:2]
     device.check("scales", scales, arrays, dtypes, (tokens, "words"))
     width = arrays.shape(scales)[1]

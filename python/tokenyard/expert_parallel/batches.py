@@ -1,4 +1,4 @@
-"""Batches of the low-latency exchange: what its calls return."""
+"""Results of low-latency calls."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from ..arrays import A, Arrays
 from ..errors import InvalidArgument
 
 Hook = Callable[[], None]
-"""The second half of a call: receives. To be called once, in the order of the first halves."""
+"""Receives the rows of a call that only sent. Call each hook once, in the order of the calls."""
 
 
 class Memory(NamedTuple):
-    """Memory of a LowLatency on each rank."""
+    """Memory that a LowLatency takes on each rank."""
 
     arena_bytes: int
-    """Bytes of the arena, which peers reach, as long as the exchange lives."""
+    """Bytes of the arena, reachable by peers, held until the exchange is closed."""
     device_bytes: int
-    """Bytes beside the arena."""
+    """Bytes of device memory outside the arena."""
     combine_buffer_bytes: int
-    """Bytes of each of the two buffers that `combine_buffer` returns, made when it is first
-    called."""
+    """Bytes of each of the two buffers of `combine_buffer`, allocated by its first call."""
 
 
 @dataclass(frozen=True, eq=False)
 class LowLatencyReceived(Generic[A]):
-    """What a rank received, by expert. Each has room for rows_max = ranks * tokens_max rows.
+    """Rows that a rank received, by expert; each expert has rows_max = ranks * tokens_max places.
 
-    The arrays are views into memory of the exchange. They hold until this batch's combine, or until
-    a rank is unmasked or calls restart; another batch takes the memory after that, or once the last
-    of them is gone.
+    The arrays are views into memory of the exchange. They are valid until this batch is combined,
+    a rank is unmasked or `restart` is called. Afterwards, or once all of them are dropped, another
+    batch may reuse the memory.
     """
 
     x: A
-    """[local experts, rows_max, hidden] bfloat16 or float8_e4m3fn. An expert's rows lie packed from
-    row 0, by source rank, then source token; what lies after means nothing."""
+    """[local experts, rows_max, hidden] bfloat16 or float8_e4m3fn. Each expert's rows are packed
+    from row 0, ordered by source rank, then source token; the places behind them are undefined."""
     scales: A | None
-    """[local experts, rows_max, groups] float32, a scale for 128 channels; for "fp8_ue8m0"
-    [local experts, rows_max, words] int32 of four exponents each; None for "bf16". The words of
-    neighbouring rows lie next to one another in memory."""
+    """[local experts, rows_max, groups] float32, one scale per 128 channels; for "fp8_ue8m0"
+    [local experts, rows_max, words] int32, four exponents per word; None for "bf16". Stored by
+    columns: words of neighbouring rows are adjacent in memory."""
     counts: A
-    """[local experts] int32: rows of each expert."""
+    """[local experts] int32: number of rows per expert."""
     ranges: A
-    """[local experts, ranks, 2] int32: a source rank's first row, and how many it has."""
+    """[local experts, ranks, 2] int32: first row and number of rows per source rank."""
     source_token: A
     """[local experts, rows_max] int32: the token's index on its source rank."""
     hook: Hook | None
-    """With `return_recv_hook`: brings all of the above."""
+    """Receives the rows, with `return_recv_hook`: the arrays are filled once it was called."""
     _batch: Any
     _arrays: Arrays
     _weights_told: bool
 
 
 class RefusedBatch(InvalidArgument):
-    """A dispatch was refused for what this rank gave to it, and made without this rank's tokens.
+    """This rank's arguments to a dispatch were wrong, so it took part without tokens.
 
-    Where nobody combines `received`, the others wait for this rank's experts until they mask it.
+    Combine `received` like any batch; otherwise the others wait for this rank's experts until they
+    mask it.
     """
 
     received: LowLatencyReceived[Any]
-    """The others' tokens, and none of this rank's. In another process only None of it arrives."""
+    """Tokens of the other ranks. None in a copy that was pickled to another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         restore, (kind, message, fields) = super().__reduce__()
@@ -70,20 +70,20 @@ class RefusedBatch(InvalidArgument):
 
 @dataclass(frozen=True, eq=False)
 class LowLatencyCombined(Generic[A]):
-    """What a combine brings home."""
+    """Results of a low-latency combine."""
 
     x: A
-    """[tokens, hidden] bfloat16."""
+    """[tokens, hidden] bfloat16: the weighted sums."""
     lost: A
-    """[tokens] int32: picks whose experts are on masked ranks, which x lacks."""
+    """[tokens] int32: number of the token's choices that x lacks, on masked ranks."""
     hook: Hook | None
-    """With `return_recv_hook`: brings both."""
+    """Receives the results, with `return_recv_hook`: the arrays are filled once it was called."""
 
 
 def received_of(
     batch: Any, arrays: Arrays, rows: str, hook: Hook | None, weights_told: bool
 ) -> LowLatencyReceived[Any]:
-    """Returns a native batch as arrays of a library."""
+    """Returns a native batch as arrays of the library `arrays`."""
     return LowLatencyReceived(
         x=arrays.from_native(batch.x, "bfloat16" if rows == "bf16" else "float8_e4m3fn"),
         scales=None if rows == "bf16" else _scales(arrays, batch.scales, rows),

@@ -1,4 +1,4 @@
-"""The device on which an exchange makes its calls."""
+"""The device on which an exchange runs its calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..arrays import NUMPY, Arrays, check_array, current_stream, library_of, str
 
 
 class CallDevice:
-    """Where the arrays of a rank's calls lie, and the stream on which they are enqueued."""
+    """The device that holds the arrays of a rank's calls, and the stream of the calls."""
 
     def __init__(self, index: int | None) -> None:
-        """`index`: the CUDA ordinal; None for the host."""
+        """Takes the CUDA ordinal, None for the host."""
         self.index = index
         self.name = "cpu" if index is None else f"cuda:{index}"
         self.stream: Callable[[], int] = current_stream(index)
@@ -28,7 +28,7 @@ class CallDevice:
         *,
         written: bool = False,
     ) -> None:
-        """Raises InvalidArgument unless the module can take `array` as it lies; see check_array."""
+        """Raises InvalidArgument unless the module can use `array` uncopied; see check_array."""
         check_array(
             argument,
             array,
@@ -40,11 +40,11 @@ class CallDevice:
         )
 
     def stream_of(self, argument: str, stream: Any) -> int:
-        """Returns a caller's stream as the module takes it."""
+        """Returns a caller's stream as an integer; 0 on the host."""
         return 0 if self.index is None else stream_number(argument, stream)
 
     def arrays_like(self, given: tuple[Any, ...]) -> Arrays:
-        """Returns the library of the first array in `given`, or the device's usual one."""
+        """Returns the library of the first array in `given`, or the device's default."""
         for array in given:
             if (library := library_of(array)) is not None:
                 return library

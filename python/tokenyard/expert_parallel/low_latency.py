@@ -1,4 +1,4 @@
-"""Dispatch and combine for serving: few tokens, fixed buffers, hooks, and ranks that may die."""
+"""Dispatch and combine for decoding: few tokens, fixed buffers, receive hooks, masked ranks."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ from .row_formats import BF16, FP8, FP32, IDS, LOW_LATENCY_ROWS
 
 
 class LowLatency:
-    """One rank's end of the low-latency exchange. Made, and its calls made, by all ranks together.
+    """Low-latency dispatch and combine. Collective: all ranks make it, and its calls, together.
 
-    Calls enqueue and return. A rank that does not answer within a call's timeout is masked: it gets
-    nothing and is waited for by nobody, until it is unmasked; what the others bring is exact.
+    Calls are enqueued on torch's current stream (on the host they run at once) and do not wait for
+    it. A rank that does not answer within a call's timeout is masked: the others send it nothing
+    and do not wait for it until it is unmasked. Results from the remaining ranks are exact.
 
     Args:
-        world: of the ranks that take part; all within reach of loads and stores.
-        experts: in all, at least one per rank. Each rank holds experts // ranks of them, rank after
-            rank, and the first experts % ranks ranks hold one more: see `local_experts`.
-        hidden: elements of a token, a multiple of 32.
-        topk: experts a token, 1 to 16, no more than there are. (`ExpertParallel` takes more.)
-        tokens_max: most tokens a rank gives to one call.
-        sms: multiprocessors (on the host: blocks) that a call may use: at least 2, one that sends
-            and one that receives; 0: chosen, which is all there are, as far as a call finds work.
-        bf16_rows: whether dispatch may deliver "bf16" rows, which takes twice the memory.
+        world: the ranks that take part; each must reach the others' memory by loads and stores.
+        experts: number of experts over all ranks, at least one per rank. Ranks hold
+            experts // ranks consecutive experts each, and the first experts % ranks ranks one
+            more; see `first_expert` and `local_experts`.
+        hidden: elements per token, a multiple of 32.
+        topk: experts per token, 1 to 16, at most `experts`. (`ExpertParallel` allows more.)
+        tokens_max: largest number of tokens per rank and call.
+        sms: multiprocessors (blocks, on the host) that a call may use, at least 2: one sends and
+            one receives. 0: chosen, up to all of them, by how much work a call has.
+        bf16_rows: whether dispatch may deliver "bf16" rows, which doubles the memory.
 
     Raises:
-        InvalidArgument: an argument cannot be right, or differs from another rank's.
+        InvalidArgument: an argument is wrong, or differs from another rank's.
         Unsupported: a rank is not within reach of loads and stores.
 
     >>> def layer(world):
@@ -83,14 +85,15 @@ class LowLatency:
         self._device = CallDevice(world.device_index)
         self._bf16_rows = bool(bf16_rows)
         self.hooks_left = 0
-        """Hooks that were given out and not called yet."""
+        """Number of returned hooks that were not called yet."""
         self.unmaskings = 0
-        """How often ranks were unmasked here, or calls restarted."""
+        """Number of calls here that unmasked ranks, `restart` included."""
         self._rows_max = world.size * tokens_max
-        """For each expert."""
+        """Places for rows per expert."""
         self.local_experts: int = native.local_experts
-        """Experts of this rank, numbered from `first_expert` on."""
+        """Number of experts on this rank."""
         self.first_expert: int = native.first_expert
+        """Id of this rank's first expert."""
 
     @staticmethod
     def memory(
@@ -102,7 +105,10 @@ class LowLatency:
         ranks: int,
         bf16_rows: bool = True,
     ) -> Memory:
-        """Returns what an exchange of these options takes on each rank. Nothing is made."""
+        """Returns the memory that an exchange with these options takes on each rank.
+
+        Allocates nothing. The options are those of the class; `ranks` is the world's size.
+        """
         return Memory(
             *_tokenyard.LowLatency.memory(
                 experts=size_of("experts", experts),
@@ -129,40 +135,40 @@ class LowLatency:
         rows_total: A | None = None,
         waited_cycles: A | None = None,
     ) -> LowLatencyReceived[A]:
-        """Sends every token to the ranks that hold its experts, as rows of each. Collective.
+        """Sends each token to the ranks that hold its experts, one row per expert. Collective.
 
-        At most two batches may be under way: dispatched, and neither combined nor dropped.
+        At most two batches may be in progress: dispatched, and neither combined nor dropped.
 
         Args:
             x: [tokens, hidden] bfloat16, or float8_e4m3fn with `scales`. Contiguous, on this rank's
-                device, unchanged until the work has ended.
-            topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none. An
-                expert that stands twice in a token gets one row. An id that is no expert counts as
-                -1, and `wait`, `check` or the hook of the batch's combine names it.
-            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
-                and not to `combine`, they travel beside the tokens, and no rank's combine need wait
-                for them. Each rank may do as it likes.
-            rows: what is delivered: "bf16"; "fp8", with float32 scales of largest magnitude / 448;
-                "fp8_rounded", with scales rounded up to powers of two; "fp8_ue8m0", with those as
-                exponents. The same on all ranks: a rank that differs is masked, and `wait` names
-                it.
+                device, and unchanged until the call has run.
+            topk_idx: [tokens, topk] int32 or int64: expert ids of each token, -1 for none. A token
+                that names an expert twice is sent to it once. An id out of range counts as -1, and
+                `wait`, `check` or the hook of the batch's combine raises InvalidArgument for it.
+            topk_weights: [tokens, topk] float32, finite; weights of -1 are ignored. If given here
+                instead of to `combine`, they travel beside the tokens, and combine does not have
+                to wait for them. Ranks may differ in this.
+            rows: format of the delivered rows: "bf16"; "fp8", with float32 scales of largest
+                magnitude / 448; "fp8_rounded", with scales rounded up to powers of two;
+                "fp8_ue8m0", with these as exponents. The same on all ranks: one that differs is
+                masked, and `wait` names it.
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
-            active_ranks: [ranks] who takes part; the others are masked from then on.
-            timeout: seconds, the world's without one; of more than 14 minutes, 14.
-            sms: multiprocessors of this call; 0: as the object has.
-            return_recv_hook: only send. The result's `hook` receives; in between no multiprocessor
-                is held.
-            rows_total: [local experts] int32: the rows received are added to it.
-            waited_cycles: [ranks] int64: cycles until each rank's ids were in are added to it.
+            active_ranks: [ranks] whether each rank takes part; the others are masked from now on.
+            timeout: seconds, at most 14 minutes (longer ones are cut); None for the world's.
+            sms: multiprocessors of this call; 0 for the exchange's.
+            return_recv_hook: whether to send only. The result's `hook` then receives; in between
+                the call occupies no multiprocessor.
+            rows_total: [local experts] int32 to which the numbers of received rows are added.
+            waited_cycles: [ranks] int64 to which the cycles spent waiting for each rank's ids are
+                added.
 
         Raises:
-            RefusedBatch: a dtype, shape, device or layout, a batch over tokens_max, a timeout or a
-                number of multiprocessors that cannot be, at once. This rank took part without
-                tokens, so that the others need not wait for it: the error's `received` is their
-                rows, to be combined as any.
-            InvalidArgument: `rows` that there are not, a third batch under way, a hook that was not
-                called. Nothing was launched.
+            RefusedBatch: a dtype, shape, device or layout is wrong, the batch is over tokens_max,
+                or `timeout` or `sms` is out of range. This rank took part without tokens, so that
+                the others need not wait for it: combine the error's `received` like any batch.
+            InvalidArgument: `rows` is unknown, it would be the third batch in progress, or a hook
+                was not called. Nothing was launched.
             Cancelled: after World.cancel.
         """
         if rows not in LOW_LATENCY_ROWS or (rows == "bf16" and not self._bf16_rows):
@@ -221,7 +227,7 @@ class LowLatency:
     def _refused(
         self, error: InvalidArgument, batch: Any, given: tuple[Any, ...], rows: str, hook: bool
     ) -> RefusedBatch:
-        """Returns the same error, with the others' tokens."""
+        """Returns `error` as a RefusedBatch that holds the other ranks' tokens."""
         arrays = self._device.arrays_like(given)
         received = received_of(batch, arrays, rows, self._hook(batch) if hook else None, False)
         return RefusedBatch(str(error), received=received, **error.__dict__)
@@ -241,26 +247,28 @@ class LowLatency:
         return_recv_hook: bool = False,
         waited_cycles: A | None = None,
     ) -> LowLatencyCombined[A]:
-        """Brings results home: for every token the weighted sum over its experts. Collective.
+        """Returns to each token the weighted sum of its experts' results. Collective.
 
-        Each rank sums its experts' rows in float32 and rounds, but sends the only row that it has
-        of a token unweighed; the owner adds the ranks up in float32, in the order of the token's
-        picks, and rounds. A token that went nowhere gets zeros. The batch ends with it.
+        Each rank sums its experts' rows of a token in float32 and rounds; a single row is sent as
+        it is and weighted by the token's owner. The owner adds the ranks' parts in float32, in the
+        order of the token's choices, and rounds. A token that went nowhere gets zeros. The call
+        ends the batch.
 
         Args:
-            y: [local experts, rows_max, hidden] bfloat16: the results, where the rows lay. Read in
-                place, whatever memory it is in; see `combine_buffer`.
-            received: what the dispatch returned.
-            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. None if the
+            y: [local experts, rows_max, hidden] bfloat16: results at the places of the received
+                rows. Read in place, in any memory; see `combine_buffer`.
+            received: the dispatch's result.
+            topk_weights: [tokens, topk] float32, finite; weights of -1 are ignored. None if the
                 dispatch had them, or there are no tokens.
-            out: [tokens, hidden] bfloat16 to write to, apart from y; made anew if None.
-            use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
-                of up to 2.2 % of each rank's part. The same on all ranks, as `rows` of a dispatch.
+            out: [tokens, hidden] bfloat16 to write to, not overlapping y; None for a new array.
+            use_logfmt: whether rows of sums travel as ten-bit logarithms: two thirds of the bytes,
+                an error of up to 2.2 % of each rank's part. Must be the same on all ranks, like
+                `rows` of `dispatch`.
             active_ranks, timeout, sms, return_recv_hook, waited_cycles: as `dispatch`.
 
         Raises:
-            InvalidArgument: an argument cannot be. Nothing was launched: the batch can be combined
-                still, and the others wait for it.
+            InvalidArgument: an argument is wrong. Nothing was launched: the batch can still be
+                combined, and the others wait for it.
             Cancelled: after World.cancel.
         """
         self._check_received(received)
@@ -293,24 +301,26 @@ class LowLatency:
         return LowLatencyCombined(x=out, lost=lost, hook=hook)
 
     def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
-        """Returns memory of the exchange for `y`: [local experts, rows_max, hidden] bfloat16."""
+        """Returns memory of the exchange for combine's y: [local experts, rows_max, hidden] bf16.
+
+        The memory is not initialised. Two buffers are allocated by the first call; see `memory`.
+        """
         self._check_received(received)
         native = self._native.combine_buffer(received._batch)
         memory: A = received._arrays.from_native(native, "bfloat16")
         return memory
 
     def failed_ranks(self) -> list[FailedRank]:
-        """Returns the masked ranks, and why each is, as far as can be seen now; see `wait`."""
+        """Returns the masked ranks, and why each is, as known now without waiting; see `wait`."""
         return self._native.failed_ranks()
 
     masked = old_spellings.renamed("masked", failed_ranks)
 
     def write_mask(self, out: Any) -> None:
-        """Enqueues, after the calls so far: what is not 0 in `out` says which ranks are masked. The
-        host waits for nothing, so a CUDA graph can hold it.
+        """Enqueues a write of the mask behind the calls so far; a CUDA graph may capture it.
 
         Args:
-            out: [ranks] int32, on this rank's device.
+            out: [ranks] int32 on this rank's device; becomes nonzero for masked ranks.
         """
         arrays = arrays_of("out", out)
         self._device.check("out", out, arrays, ("int32",), (self.world.size,), written=True)
@@ -319,10 +329,10 @@ class LowLatency:
     def update_mask(self, rank: int, masked: bool) -> None:
         """Masks a rank from the next call on, or unmasks it.
 
-        Unmasking waits for this rank's stream, and ends the batches under way, as `restart` does.
-        No rank concerned unmasks one before all of them have drained their streams (`wait`, and a
-        barrier), nor makes a call before all have done so, and they have made as many; see
-        `restart` if they have not.
+        Unmasking waits for this rank's stream and ends the batches in progress, like `restart`.
+        All ranks concerned must drain their streams (`wait`, then a barrier) before any of them
+        unmasks, and all must have unmasked before any makes a call. They must have made the same
+        number of calls; if not, use `restart`.
         """
         self._native.update_mask(size_of("rank", rank), bool(masked))
         self.unmaskings += not masked
@@ -333,49 +343,55 @@ class LowLatency:
         self.unmaskings += 1
 
     def epoch(self) -> int:
-        """The number of this rank's last call: what ranks agree on before `restart`."""
+        """Returns the number of this rank's last call, on which ranks agree before `restart`."""
         return self._native.epoch()
 
     def restart(self, epoch: int) -> None:
-        """Unmasks all ranks, and counts calls from `epoch` on, so that ranks meet again.
+        """Unmasks all ranks and numbers calls from `epoch` on, so that ranks are in step again.
 
-        The batches under way end, whoever was masked, since nobody knows which rows others lack:
-        their combines and hooks are refused with InvalidArgument, and they are dispatched again.
+        The batches in progress end, whichever ranks were masked, since no rank knows which rows
+        others lack: their combines and hooks raise InvalidArgument. Dispatch them again.
 
-        The callers see to it: all streams are drained before anyone calls this; all give the same
-        epoch, the largest of theirs at least; nobody makes a call before all have returned.
+        The callers must ensure that all streams are drained before any rank calls this, that all
+        pass the same epoch, at least the largest of theirs, and that no rank makes a call before
+        all have returned.
         """
         self._native.restart(size_of("epoch", epoch))
         self.hooks_left = 0
         self.unmaskings += 1
 
     def check(self) -> None:
-        """Raises the error of an enqueued call that has failed by now; does not wait."""
+        """Raises the error of an enqueued call that has failed; does not wait."""
         self._native.check()
 
     def wait(self) -> None:
-        """Waits until the work enqueued on the current stream has ended, then as `check`."""
+        """Waits for the work enqueued on the current stream, then raises like `check`."""
         self._native.wait(stream=self._device.stream())
 
     def close(self) -> None:
-        """Gives the arena memory back. Collective; no call may follow, nor a hook.
+        """Frees the exchange's arena memory. Collective; neither a call nor a hook may follow.
 
-        Where a rank does not come, the memory stays out of use as long as the world lives, since
-        that rank may still write there. One that is gone is noticed at once, one that is silent
-        after the world's timeout. An exchange that is dropped without this leaves its memory so.
+        If a rank does not take part, the memory stays unused until the world is closed, since that
+        rank may still write to it. A rank that is gone is noticed at once, a silent one after the
+        world's timeout. An exchange dropped without `close` leaves its memory unused, too.
 
         Raises:
-            PeerLost, PeerTimeout: a rank has not come that was not masked.
+            PeerLost, PeerTimeout: a rank that was not masked did not take part.
         """
         self._native.close()
 
     def _hook(self, batch: Any, *kept: Any, ends: bool = False) -> Hook:
-        """`kept`: what the second half of the call reads or writes. `ends`: it ends the batch."""
+        """Returns the receiving half of a call.
+
+        Args:
+            kept: arrays that it reads or writes, kept alive until then.
+            ends: whether it ends the batch.
+        """
 
         def receive(kept: tuple[Any, ...] = kept) -> None:
             self._native.receive(batch, stream=self._device.stream())
             self.hooks_left -= 1
-            # Whoever is told before its batch is over would not send what others await.
+            # Only at the batch's end: a rank that raised earlier would not send its results.
             if ends:
                 self.check()
 

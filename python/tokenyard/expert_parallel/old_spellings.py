@@ -1,7 +1,7 @@
-"""Old spellings of calls, which work for one version and warn with the new one.
+"""Old spellings of calls: they work for one version, with a DeprecationWarning.
 
-Each decorator here takes a method as it is called today, translates a call that is spelled as
-before, and lets every other one through as it is.
+Each decorator translates calls in the old spelling to the method's new one, and passes all other
+calls through unchanged.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ROWS_OF_AS_FP8: dict[Hashable, str | None] = {
 
 
 def warn(old: str, new: str) -> None:
-    """Warns the caller of the method that is called by an old spelling."""
-    # This function, the decorator's, and the caller's own line.
+    """Warns the caller of a method in an old spelling."""
+    # 1 is this function, 2 the decorator's, 3 the caller's line.
     warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
 
 
@@ -97,7 +97,7 @@ def takes_weights_first(kind: type) -> Callable[[F], F]:
 
 
 def renamed(old: str, method: F) -> F:
-    """Returns a method that warns that it is called `method` now, and calls it."""
+    """Returns a method that warns that its name is now `method`'s, and calls that."""
     new = method.__name__
 
     def spelled(self: Any, *args: Any, **named: Any) -> Any:
@@ -106,7 +106,7 @@ def renamed(old: str, method: F) -> F:
 
     spelled.__name__ = old
     spelled.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{old}"
-    spelled.__doc__ = f"Deprecated: `{new}` is its name now."
+    spelled.__doc__ = f"Deprecated: use `{new}`."
     return spelled  # type: ignore[return-value]
 
 

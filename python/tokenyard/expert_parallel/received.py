@@ -1,4 +1,4 @@
-"""What dispatch and combine give back."""
+"""Results of throughput dispatch and combine."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from .row_formats import RowForm
 
 
 class Route:
-    """Where each token of a dispatch went: what combine needs, and a repeated dispatch.
+    """The position of each token's row on each rank, for combine and for repeated dispatches.
 
-    Made by `ExpertParallel.dispatch`. Of the arena it keeps what travelled beside the rows; `x` and
-    `scales` do not live on with it.
+    `ExpertParallel.dispatch` makes it. It keeps the arena memory of what travelled beside the rows
+    (ids, weights, source indices), but not that of `x` and `scales`.
     """
 
     def __init__(self, native: Any, arrays: Arrays, dtype: str) -> None:
         self._native: _tokenyard.Route = native
         self._arrays = arrays
         self._dtype = dtype
-        """Of the rows as they travelled."""
+        """Dtype of the rows in transit."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens this rank dispatched."""
+        """Number of tokens that this rank dispatched."""
         return self._native.tokens
 
     @property
     def rows_received(self) -> int:
-        """How many rows this rank received."""
+        """Number of rows that this rank received."""
         return self._native.rows_received
 
     @property
     def row_on(self) -> Any:
-        """[tokens, ranks] int32: the row that each token became on each rank, or -1; on the device,
-        once the dispatch's work is done."""
+        """[tokens, ranks] int32 on the device: index of each token's row on each rank, or -1.
+
+        Valid once the dispatch has run.
+        """
         return self._arrays.from_native(self._native.row_on, "int32")
 
     def __repr__(self) -> str:
@@ -48,21 +50,23 @@ class Route:
 
 
 class Arrived(Generic[A]):
-    """Rows in this rank's arena. Its arrays are made when they are asked for."""
+    """Rows in this rank's arena. Array objects are created on first access."""
 
     def __init__(self, native: Any, arrays: Arrays, form: RowForm) -> None:
-        """Not for callers."""
+        """Is called by the methods of ExpertParallel, not by users."""
         self.native = native
         self._arrays, self._form = arrays, form
 
     def record_stream(self, stream: Any) -> None:
-        """Also used on this torch stream: when the arrays have died, their memory goes to nobody
-        else before what the stream holds then has ended. On the stream of the call it always is
-        so."""
+        """Marks the arrays as used on a torch stream, like `torch.Tensor.record_stream`.
+
+        When the arrays are dropped, their memory is not reused before the work that `stream` holds
+        then has ended. The stream of the call needs no mark.
+        """
         self.native.record_stream(stream_number("stream", stream))
 
     def _array(self, words: Any, dtype: str) -> A:
-        """Returns words of the arena as an array, which keeps them alive."""
+        """Returns words of the arena as an array that keeps them alive."""
         array: A = self._arrays.from_native(words, dtype)
         return array
 
@@ -80,28 +84,33 @@ class ExpertRows(Arrived[A]):
 
     `ExpertParallel.group_by_expert` and `dispatch_by_expert` return them.
 
-    The arrays are views into this rank's arena and keep it alive; each is made when it is asked
-    for.
+    The arrays are views into this rank's arena and keep their memory alive. Array objects are
+    created on first access.
     """
 
     native: _tokenyard.ExpertRows
 
     def forget_rows(self) -> None:
-        """Lets `x` and `scales` go, once they were asked for: arrays made of them live on, and
-        their memory is free when those have died. What `combine(by_expert=)` reads stays, 8 bytes a
-        row and 4 a choice, as for a trainer that keeps it until the backward pass."""
+        """Drops `x` and `scales`; their memory is free once arrays made of them are dropped, too.
+
+        Keeps what `combine(by_expert=)` reads, 8 bytes per row and 4 per choice, for example until
+        the backward pass.
+        """
         self.native.forget_rows()
         for name in ("x", "scales"):
             self.__dict__.pop(name, None)
 
     @property
     def rows(self) -> int:
-        """How many, padding included; places for them where no host has waited."""
+        """Number of rows, padding included; number of places if the host has not seen counts."""
         return self.native.rows
 
     @cached_property
     def x(self) -> A:
-        """[rows, hidden]: an expert's rows together, in the order received, then zeros."""
+        """[rows, hidden]: rows grouped by expert, in the order received, each group padded.
+
+        Padding is zeros, or undefined with `clear_padding=False`.
+        """
         x = self.native.x
         if x is None:
             raise invalid("x", "asked for before forget_rows()", "rows that were forgotten")
@@ -109,78 +118,82 @@ class ExpertRows(Arrived[A]):
 
     @cached_property
     def scales(self) -> A | None:
-        """[rows, words] as received, or a transposed view if asked for by columns."""
+        """[rows, words]: scales as received, or a transposed view with `scales_by_columns`."""
         return self._scales(self.x)
 
     @cached_property
     def offsets(self) -> A:
-        """[experts of this rank + 1] int32: each expert's first row, on the device."""
+        """[local experts + 1] int32 on the device: first row of each expert, then the end."""
         return self._array(self.native.offsets, "int32")
 
     @cached_property
     def row_of(self) -> A:
-        """[rows] int32: which received row it is, -1 for padding."""
+        """[rows] int32: index of the received row, -1 for padding."""
         return self._array(self.native.row_of, "int32")
 
     @cached_property
     def weights(self) -> A:
-        """[rows] float32: its routing weight, 0 for padding."""
+        """[rows] float32: routing weight, 0 for padding."""
         return self._array(self.native.weights, "float32")
 
     @cached_property
     def row_of_choice(self) -> A:
-        """[rows received, topk] int32: each choice's row by expert, -1 where it is elsewhere."""
+        """[rows received, topk] int32: row of each choice here, -1 if its expert is elsewhere."""
         return self._array(self.native.row_of_choice, "int32")
 
     @property
     def slots(self) -> A:
-        """Deprecated: `row_of_choice` is its name now."""
+        """Deprecated: use `row_of_choice`."""
         old_spellings.warn("slots", "row_of_choice")
         return self.row_of_choice
 
     @cached_property
     def first_rows(self) -> list[int]:
-        """`offsets` for the host; empty where it has not waited for the counts."""
+        """`offsets` on the host; empty if the host has not waited for the counts."""
         return self.native.first_rows
 
 
 class Received(Arrived[A]):
-    """What a rank received: rows in the order of their source rank, then their source token.
+    """Rows that a rank received, ordered by source rank, then source token.
 
-    The arrays are views into this rank's arena and keep it alive; nothing was copied. Each is made
-    when it is asked for. `x` and `scales` keep the rows, the others what travelled beside them.
+    The arrays are uncopied views into this rank's arena and keep their memory alive: `x` and
+    `scales` the rows, the others what travelled beside them. Array objects are created on first
+    access.
     """
 
     native: _tokenyard.Received
 
     @cached_property
     def route(self) -> Route:
-        """For `combine`, and for dispatching again."""
+        """The route of these rows, for `combine` and for repeated dispatches."""
         return Route(self.native.route, self._arrays, self._form.dtype)
 
     @cached_property
     def x(self) -> A:
-        """[rows, hidden] of the dtype that was sent: the tokens."""
+        """[rows, hidden] in the dtype that was sent: the tokens."""
         if self.native.x is None:
             raise invalid("x", "asked of the ExpertRows", "rows that were grouped as they came")
         return self._rows(self.native.x)
 
     @cached_property
     def scales(self) -> A | None:
-        """[rows, words]: the tokens' scales. By columns it is a transposed view, whose columns lie
-        together and begin 16 bytes aligned. None if there are none."""
+        """[rows, words]: the tokens' scales; None if there are none.
+
+        With `scales_by_columns` a transposed view: each column is contiguous and 16-byte aligned.
+        """
         return self._scales(self.x)
 
     @cached_property
     def topk_idx(self) -> A:
-        """[rows, topk] int32: experts as numbered on this rank, -1 where the expert is
-        elsewhere."""
+        """[rows, topk] int32: local expert index, -1 if the expert is on another rank."""
         return self._array(self.native.topk_idx, "int32")
 
     @cached_property
     def topk_weights(self) -> A:
-        """[rows, topk] float32: their weights, 0 where the expert is elsewhere; 1 where it is here
-        and none were given."""
+        """[rows, topk] float32: routing weights, 0 if the expert is on another rank.
+
+        1 for experts of this rank if the dispatch had no weights.
+        """
         return self._array(self.native.topk_weights, "float32")
 
     @cached_property
@@ -190,45 +203,47 @@ class Received(Arrived[A]):
 
     @cached_property
     def rows_from(self) -> list[int]:
-        """[ranks] rows received from each rank; empty with `received_tokens_max`."""
+        """[ranks] number of rows from each rank; empty with `received_tokens_max`."""
         return self.native.rows_from
 
     @cached_property
     def tokens_per_expert(self) -> list[int]:
-        """[experts of this rank] rows that name each expert; empty with `received_tokens_max`."""
+        """[local experts] number of rows that name each expert; empty with
+        `received_tokens_max`."""
         return self.native.tokens_per_expert
 
     @cached_property
     def rows_from_on_device(self) -> A:
-        """[ranks] int32: the same on the device, once the call's work is done."""
+        """[ranks] int32: `rows_from` on the device; valid once the call has run."""
         return self._array(self.native.rows_from_on_device, "int32")
 
     @cached_property
     def tokens_per_expert_on_device(self) -> A:
-        """[experts of this rank] int32: likewise."""
+        """[local experts] int32: `tokens_per_expert` on the device; valid once the call has run."""
         return self._array(self.native.tokens_per_expert_on_device, "int32")
 
     @cached_property
     def sources_ready(self) -> A | None:
-        """[ranks] int32: 1 once all rows of that source are here; None without a `watcher`."""
+        """[ranks] int32: 1 once all rows of that source have arrived; None without `watcher`."""
         words = self.native.sources_ready
         return None if words is None else self._array(words, "int32")
 
     @cached_property
     def experts_ready(self) -> A | None:
-        """[experts of this rank] int32: 1 once all rows that name it are; None likewise."""
+        """[local experts] int32: 1 once all rows that name it have arrived; None without
+        `watcher`."""
         words = self.native.experts_ready
         return None if words is None else self._array(words, "int32")
 
 
 @dataclass(frozen=True, eq=False)
 class Combined(Generic[A]):
-    """What came home from a combine with weights."""
+    """Results of a combine with `topk_weights`."""
 
     x: A
     """[tokens, hidden] of y's dtype: the sums."""
     topk_weights: A
-    """[tokens, topk] float32: the weights that came beside the rows."""
+    """[tokens, topk] float32: the weights that travelled beside the rows."""
 
 
 class DispatchMemory(NamedTuple):
@@ -247,19 +262,20 @@ class DispatchMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """What an exchange has counted on its device since it was made."""
+    """Totals that an exchange has counted on its device since it was made."""
 
     tokens_per_expert: list[int]
-    """[experts of this rank] rows that name each."""
+    """[local experts] number of received rows that name each expert."""
     waited_us: list[float]
-    """[ranks] microseconds that calls here have waited for each rank: the slow one stands out."""
+    """[ranks] microseconds that calls here have waited for each rank; shows the slow one."""
 
 
 class Moment(NamedTuple):
-    """A moment of a call on one block."""
+    """A point that one block of a traced call has reached."""
 
     block: int
+    """Index of the block."""
     name: str
-    """One of those that docs/reading_the_trace.md explains, such as "counted"."""
+    """Name of the point, such as "counted"; see docs/reading_the_trace.md."""
     ns: int
-    """Of the device's clock."""
+    """Nanoseconds of the device's clock."""

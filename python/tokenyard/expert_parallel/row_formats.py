@@ -1,4 +1,4 @@
-"""The formats of rows and their scales, as callers name them and as the module takes them."""
+"""Formats of rows and scales: the callers' names and the module's enums."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BF16 = ("bfloat16",)
 FP8 = ("float8_e4m3fn",)
 
 SUMMED = ("bfloat16", "float16", "float32")
-"""What a throughput combine adds up."""
+"""Dtypes that a throughput combine sums."""
 MOVED = (*SUMMED, "float8_e4m3fn", "uint8")
-"""What a throughput dispatch moves: uint8 is rows of opaque bytes, of any multiple of 16."""
+"""Dtypes that a throughput dispatch moves. uint8 rows are opaque, of a multiple of 16 bytes."""
 SCALES = ("float32", "int32", "uint8")
 
 LOW_LATENCY_ROWS = ("bf16", "fp8", "fp8_rounded", "fp8_ue8m0")
@@ -29,7 +29,7 @@ _CASTS: dict[str | None, Any] = {
     "fp8": _tokenyard.CastToFp8.Scales.fp32,
     "fp8_ue8m0": _tokenyard.CastToFp8.Scales.packed,
 }
-"""Values of `rows=` for throughput."""
+"""Values of `rows=` for throughput, and the module's casts."""
 
 
 def scale_order(by_columns: bool) -> Any:
@@ -37,9 +37,9 @@ def scale_order(by_columns: bool) -> Any:
 
 
 def cast_of(rows: str | None, channels: int, dtype: str) -> Any:
-    """Returns the cast of rows that are given as `dtype`; None if they travel as they are."""
+    """Returns the cast of rows of `dtype`; None if they travel unchanged."""
     if rows is None and channels == 128:
-        return None  # What nearly every call says.
+        return None  # The fast path: nearly every call.
     if not isinstance(rows, str | None) or rows not in _CASTS:
         raise invalid("rows", "None, " + ", ".join(map(repr, list(_CASTS)[1:])), repr(rows))
     if rows is not None and dtype != "bfloat16":
@@ -48,16 +48,16 @@ def cast_of(rows: str | None, channels: int, dtype: str) -> Any:
 
 
 class RowForm(NamedTuple):
-    """How received rows are to be read."""
+    """Dtypes and layout of received rows and scales."""
 
     dtype: str
     scale_dtype: str
     """Empty if there are no scales."""
     by_columns: bool
-    """Whether the scales lie by columns."""
+    """Whether scales are stored by columns."""
 
     def scales_of(self, native: Any, arrays: Arrays, rows: Any) -> Any:
-        """Returns the scales of a native Received or ExpertRows with these `rows`."""
+        """Returns the scales of a native Received or ExpertRows whose rows are `rows`."""
         if not self.scale_dtype:
             return None
         words = native.scales

@@ -1,4 +1,4 @@
-"""Dispatch and combine for throughput: any number of tokens, rows in the order of their sources."""
+"""Dispatch and combine for throughput: any number of tokens, rows ordered by source."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from .tracing import write_perfetto
 
 
 class ExpertParallel:
-    """Moves tokens between the ranks of a world and back. Collective: all ranks make it alike.
+    """Dispatch and combine for training and prefill. Collective: all ranks make it alike.
 
     Args:
         world: the ranks that take part.
-        experts: experts in all. Rank after rank holds experts // ranks of them, and the first
-            experts % ranks ranks one more, unless `set_expert_map` says otherwise; see
-            `first_expert`.
-        hidden: elements of a token, a multiple of 8.
-        topk: experts a token, 1 to 256.
-        tokens_max: most tokens a rank gives to one call; bounds the memory that a call reserves.
-        sms: multiprocessors (on the host: blocks) that a call may use; 0: chosen, see `sms`.
-        sms_max: most that a single call may ask for; 0: as many as `sms`.
+        experts: number of experts over all ranks. Ranks hold experts // ranks consecutive experts
+            each, and the first experts % ranks ranks one more, unless `set_expert_map` changes
+            that; see `first_expert` and `local_experts`.
+        hidden: elements per token, a multiple of 8.
+        topk: experts per token, 1 to 256.
+        tokens_max: largest number of tokens per rank and call; bounds the memory that a call
+            reserves.
+        sms: multiprocessors (blocks, on the host) that a call may use; 0: chosen, see `sms`.
+        sms_max: largest `sms` of a single call; 0: the same as `sms`.
 
     Raises:
-        InvalidArgument: an argument cannot be right, or differs from another rank's.
+        InvalidArgument: an argument is wrong, or differs from another rank's.
         Unsupported: a rank is not within reach of loads and stores.
 
     >>> def layer(world):
@@ -76,22 +77,22 @@ class ExpertParallel:
 
     @property
     def local_experts(self) -> int:
-        """Number of this rank's experts; of its places, once `set_expert_map` was called."""
+        """Number of experts on this rank; of its places, once `set_expert_map` was called."""
         return self._native.local_experts
 
     @property
     def first_expert(self) -> int:
-        """Number of this rank's first expert, or place."""
+        """Id of this rank's first expert; of its first place, once `set_expert_map` was called."""
         return self._native.first_expert
 
     @property
     def sms(self) -> int:
-        """How many multiprocessors (blocks, on the host) a call uses."""
+        """Number of multiprocessors (blocks, on the host) that a call uses."""
         return self._native.sms
 
     @property
     def sms_reason(self) -> str:
-        """Why it is that many, in a sentence."""
+        """The reason for the value of `sms`, in a sentence."""
         return self._native.sms_reason
 
     @old_spellings.static_memory
@@ -110,20 +111,20 @@ class ExpertParallel:
         sms: int = 0,
         sms_max: int = 0,
     ) -> DispatchMemory:
-        """Returns what an exchange of these options and one of its dispatches take on each rank.
-        Nothing is made.
+        """Returns the arena memory that an exchange of these options and one of its dispatches take
+        on each rank. Nothing is made.
 
         Args:
-            experts, hidden, topk, tokens_max, sms, sms_max: of the exchange.
-            ranks: ranks of its world.
+            experts, hidden, topk, tokens_max, sms, sms_max: options of the exchange.
+            ranks: number of ranks of its world.
             tokens: tokens that a rank dispatches; None: tokens_max.
-            rows_received: rows that come to it; None: as many as may come.
-            dtype: of the rows.
-            row_bytes: bytes per row of uint8; 0 for other dtypes.
+            rows_received: rows that it receives; None: the most that may arrive.
+            dtype: dtype of the rows.
+            row_bytes: bytes per row, for uint8 only; else 0.
             scale_words: 4-byte words of scales per row.
 
         Raises:
-            InvalidArgument: options that no exchange can have, or sizes beyond them.
+            InvalidArgument: options that no exchange can have, or sizes that exceed them.
         """
         if dtype not in MOVED:
             raise invalid("dtype", " or ".join(MOVED), dtype)
@@ -163,45 +164,48 @@ class ExpertParallel:
         watcher: Any = None,
         sms: int = 0,
     ) -> Received[A]:
-        """Sends every token to the ranks that hold its experts. Collective.
+        """Sends each token once to every rank that holds one of its experts. Collective.
 
-        Waits for the counts. On a GPU the rows may still be on their way: work enqueued on torch's
-        current stream finds them there. The inputs must not change until then. With
-        `received_tokens_max` it waits for nothing, and a CUDA graph may capture it.
+        Waits on the host until the counts of all ranks are known. On a GPU the rows may still be in
+        transit; work enqueued on torch's current stream sees them complete. Inputs must not change
+        until then. With `received_tokens_max` the host does not wait, and a CUDA graph may capture
+        the call.
 
         Args:
             x: [tokens, hidden] bfloat16, float16, float32 or float8_e4m3fn, or [tokens, bytes]
-                uint8 of anything, contiguous, on this rank's device. Nothing is ever converted.
-            topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none.
-            topk_weights: [tokens, topk] float32; None: every choice weighs 1.
-            route: instead of experts and weights: those of the dispatch that made this route, with
-                as many tokens as then. Nothing is counted anew; rows may be of another dtype.
-            rows: what is delivered of a bfloat16 x, which is cast before it travels: "bf16"; "fp8",
-                with float32 scales of a group's largest magnitude / 448; "fp8_ue8m0", with scales
-                rounded up to powers of two, the exponents of four groups packed into an int32.
-                None: x as it is, of whatever dtype.
-            scales: [tokens, words] float32 or int32, or [tokens, bytes] uint8 (multiples of 4),
-                which travel beside the rows, whatever they mean.
-            scales_by_columns: receive them (float32 or int32) by columns, each 16 bytes aligned,
-                as grouped GEMMs read them by TMA.
-            scale_channels: channels per scale of FP8 rows that are cast here: 16, 32, ... 512, a
+                uint8 (opaque), contiguous, on this rank's device. Never converted implicitly.
+            topk_idx: [tokens, topk] int32 or int64: expert ids of each token, -1 for none.
+            topk_weights: [tokens, topk] float32; None: every choice has weight 1.
+            route: use the experts and weights of the dispatch that made this route, instead of
+                topk_idx and topk_weights. The number of tokens must be the same; the dtype may
+                differ. Counts are not exchanged again.
+            rows: format of the delivered rows of a bfloat16 x, which is cast before it is sent:
+                "bf16"; "fp8", with float32 scales of a group's largest magnitude / 448;
+                "fp8_ue8m0", with scales rounded up to powers of two, the exponents of four groups
+                packed into an int32. None: x unchanged, of any dtype.
+            scales: [tokens, words] float32 or int32, or [tokens, bytes] uint8 (a multiple of 4),
+                sent beside the rows unchanged.
+            scales_by_columns: whether to receive scales (float32 or int32) by columns, each 16-byte
+                aligned, as grouped GEMMs read them by TMA.
+            scale_channels: channels per scale of rows that are cast here: 16, 32, ... 512, a
                 divisor of hidden.
-            received_tokens_max: not 0: the results have places for this many rows. Places that no
-                row comes to have -1 in topk_idx and source_token. More rows than that, on any
-                rank, are an InvalidArgument on all, raised by `check`, `wait` or a later call; the
-                object has failed then.
+            received_tokens_max: if not 0, the number of places for rows in the results. Empty
+                places have -1 in topk_idx and source_token. If any rank receives more rows,
+                `check`, `wait` or a later call raises InvalidArgument on all ranks, and the
+                exchange cannot be used any more.
             watcher: a torch stream whose kernels may start on rows as they arrive: the result then
-                has `sources_ready` and `experts_ready`. The stream is made to come after these have
-                been cleared, and not after the call. (On the host, where a call has ended when it
-                returns, anything but None.)
-            sms: multiprocessors for this call, at most sms_max; 0: as the object has.
+                has `sources_ready` and `experts_ready`. The stream waits until these are cleared,
+                but not for the call. (On the host, where a call is complete when it returns,
+                anything but None.)
+            sms: multiprocessors of this call, at most sms_max; 0 for the exchange's.
 
         Raises:
-            InvalidArgument: a dtype, shape, device or layout, before anything was launched; an
-                expert that does not exist or stands twice in a row, `rows` or scales that differ
-                from rank 0's, or other calls: on all ranks alike, before any row moved.
-            PeerTimeout, PeerLost: a rank did not come or is gone. This object has then failed;
-                `World.rebuild` goes on without that rank.
+            InvalidArgument: a dtype, shape, device or layout is wrong: before anything is
+                launched. An expert id is out of range or repeated within a token, `rows` or scales
+                differ from rank 0's, or ranks make different calls: on all ranks alike, before any
+                row moves.
+            PeerTimeout, PeerLost: a rank did not take part, or is gone. The exchange cannot be used
+                any more; `World.rebuild` continues without that rank.
         """
         arrays = arrays_of("x", x)
         tokens = route.tokens if isinstance(route, Route) else "tokens"
@@ -254,22 +258,24 @@ class ExpertParallel:
         received_tokens_max: int = 0,
         sms: int = 0,
     ) -> tuple[Received[A], ExpertRows[A]]:
-        """Dispatches, and groups rows by expert as they come: what `group_by_expert` makes of what
-        `dispatch` brings, sooner. Collective.
+        """Dispatches, and groups rows by expert while they arrive. Collective.
+
+        The result is that of `dispatch` followed by `group_by_expert`, but available earlier.
 
         Args:
             alignment, clear_padding: as `group_by_expert`.
-            rows_max: places for rows, padding included. 0: for all that may come, which the arena
-                must then have room for until the counts are known.
+            rows_max: number of places for rows, padding included. 0: enough for all rows that may
+                arrive, which the arena must be able to hold until the counts are known.
             x, topk_idx, topk_weights, rows, scales, scales_by_columns, scale_channels,
             received_tokens_max, sms: as `dispatch`.
 
         Returns:
-            What was received, without its rows and scales, and these, grouped.
+            The received metadata, without `x` and `scales`, and the grouped rows with theirs.
 
         Raises:
-            InvalidArgument: more rows than places, on this rank (where nobody waits for the counts:
-                later, and the object has failed); and as `dispatch`.
+            InvalidArgument: more rows than places on this rank (with `received_tokens_max`: raised
+                later, and the exchange cannot be used any more); and as `dispatch`.
+            PeerTimeout, PeerLost: as `dispatch`.
         """
         arrays = arrays_of("x", x)
         common = rows_of_dispatch(
@@ -306,21 +312,22 @@ class ExpertParallel:
         scales_by_columns: bool = False,
         sms: int = 0,
     ) -> ExpertRows[A]:
-        """Groups what was received by expert. Not collective; waits for nothing.
+        """Groups received rows by expert. Not collective; the host does not wait.
 
         Args:
-            received: what a dispatch brought; its scales must lie by rows.
-            alignment: every expert's first row is a multiple of it; what is left is padding.
-            rows_max: places in the result, padding included; needed after a dispatch with
-                `received_tokens_max`, which knows no counts on the host.
-            clear_padding: whether rows of padding are zeros; else they hold anything, which saves
-                their stores.
+            received: a dispatch's result, with its scales stored by rows.
+            alignment: each expert's first row is a multiple of this; gaps are padding.
+            rows_max: number of places in the result, padding included; required after a dispatch
+                with `received_tokens_max`, where the host has no counts.
+            clear_padding: whether padding is zeros; if not, it is undefined, and its stores are
+                saved.
             scales_by_columns: as `dispatch`.
-            sms: multiprocessors, any number, since no other rank takes part; 0: as the object has.
+            sms: multiprocessors of this call, any number, since no other rank takes part; 0 for
+                the exchange's.
 
         Raises:
-            InvalidArgument: too few places (where the host does not know the counts: later), and
-                as `dispatch`.
+            InvalidArgument: a dtype or layout is wrong, or there are too few places (if the host
+                has no counts: raised later).
         """
         if not isinstance(received, Received):
             raise invalid("received", "what a dispatch brought", type(received).__name__)
@@ -386,34 +393,34 @@ class ExpertParallel:
         sms: int = 0,
         local_sms: int = 0,
     ) -> A | Combined[A]:
-        """Brings results home: for every token the sum over the ranks it went to. Collective.
+        """Returns to each token the sum of its results over the ranks it went to. Collective.
 
-        Sums are taken in float32, of the biases first, then in the order of the ranks, and rounded
-        once to y's dtype. A token that went nowhere gets zeros and the biases. Weights are yours to
-        apply to rows before, unless y lies by expert and is to be `weighted`.
+        Sums are taken in float32, of the biases first, then of the ranks in order, and rounded once
+        to y's dtype. A token that went nowhere gets the biases or zeros. Routing weights are not
+        applied unless `weighted` is set: scale the rows before the call.
 
         Args:
             y: [rows received, hidden] bfloat16, float16 or float32: row i is the result for
-                received row i. If the rows that came are of one of these dtypes, y has it too,
-                unless `out` is given. Read in place if it lies in `combine_buffer`, else copied
-                there first.
-            received: what the dispatch returned, or its route.
-            topk_weights: [rows received, topk] float32, to be brought home beside the rows.
-            out: [tokens, hidden] of y's dtype to write to, apart from y; made anew if None.
-            bias: [tokens, hidden] of y's dtype, or two of them: the sums begin with them.
-            rank_order: [tokens, ranks] int32: the order in which a token's ranks are added, each of
-                them once; None: as they are numbered.
-            by_expert: y lies as these rows do, [rows, hidden]. A token's results on a rank are then
-                first added up there, in the order of its choices, in float32, and rounded to y's
-                dtype; these sums travel, and are added up as above.
-            weighted: each result times its routing weight, in that first sum.
+                received row i. If the received rows have one of these dtypes, y must have it, too,
+                unless `out` is given. Read in place if it is a `combine_buffer`, else copied
+                into the arena first.
+            received: the dispatch's result, or its route.
+            topk_weights: [rows received, topk] float32 to return beside the rows.
+            out: [tokens, hidden] of y's dtype to write to, not overlapping y; None for a new array.
+            bias: [tokens, hidden] of y's dtype, or a pair of them, with which the sums begin.
+            rank_order: [tokens, ranks] int32: the order in which a token's ranks are added, each
+                once; None: ascending.
+            by_expert: y is laid out like these rows, [rows, hidden]. Each rank then first adds a
+                token's results in float32, in the order of its choices, and rounds to y's dtype;
+                these sums are sent and added as above.
+            weighted: whether that first sum multiplies each result by its routing weight.
             sms: as `dispatch`.
-            local_sms: multiprocessors for that first sum, any number, before anything goes
-                home; 0: some of `sms` do so while the others pull.
+            local_sms: multiprocessors, any number, that finish the first sum before rows are
+                sent; 0: some of `sms` compute it while the others pull.
 
         Returns:
-            [tokens, hidden] of y's dtype; with `topk_weights`, a `Combined` that holds it and
-            them.
+            [tokens, hidden] of y's dtype; with `topk_weights`, a `Combined` of it and the
+            weights.
 
         Raises:
             InvalidArgument, PeerTimeout, PeerLost: as `dispatch`.
@@ -460,14 +467,15 @@ class ExpertParallel:
         return out if home is None else Combined(out, home)
 
     def combine_buffer(self, received: Received[A] | Route, dtype: str = "bfloat16") -> Any:
-        """Returns arena memory for the results of a dispatch, which combine reads in place.
+        """Returns arena memory for a dispatch's results, which combine reads in place.
 
         Args:
-            received: what the dispatch returned, or its route.
+            received: the dispatch's result, or its route.
+            dtype: "bfloat16", "float16" or "float32".
 
         Returns:
-            [rows received, hidden] of `dtype` (bfloat16, float16, float32), not initialised, of the
-            kind of array that was dispatched.
+            [rows received, hidden] of `dtype`, not initialised; a NumPy array or torch tensor like
+            the x of the dispatch.
         """
         route = route_of(received)
         if dtype not in SUMMED:
@@ -480,17 +488,17 @@ class ExpertParallel:
     output_buffer = old_spellings.renamed("output_buffer", combine_buffer)
 
     def set_expert_map(self, expert_at: Sequence[int]) -> None:
-        """Says where experts live, as load balancers give it. Collective, between calls.
+        """Sets which expert each place holds, replicas included. Collective, between calls.
 
-        From now on topk_idx names experts; what is received and counted goes by places.
+        From then on topk_idx names experts, while received ids and counts refer to places.
 
         Args:
-            expert_at: [experts] the expert that each place holds, rank after rank; -1 for a place
-                that holds none, so ranks may hold unequal numbers. An expert may have several
-                places: tokens take them in turn. Empty: place and expert are one again.
+            expert_at: [experts] id of the expert in each place, ordered by rank; -1 for an empty
+                place, so that ranks may hold unequal numbers. Tokens take the places of a
+                replicated expert in turn. Empty: each place holds the expert of its number again.
 
         Raises:
-            InvalidArgument: an expert without a place, or ranks that say different things.
+            InvalidArgument: an expert has no place, or ranks pass different maps.
         """
         last = self.experts - 1
         places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
@@ -500,20 +508,19 @@ class ExpertParallel:
 
     @property
     def load(self) -> Load:
-        """Rows per expert and time waited per rank, over all calls; does not wait for any."""
+        """Rows per expert and time waited per rank, over all calls so far; does not wait."""
         return Load(*self._native.load())
 
     def trace_calls(self, on: bool = True) -> None:
-        """Has calls note when each block reaches each moment, or no longer."""
+        """Turns tracing of later calls on or off; see `last_trace`."""
         self._native.trace_calls(on)
 
     def last_trace(self) -> list[Moment]:
-        """Returns the last call that was traced, block by block, once its work has ended."""
+        """Returns the moments of the last traced call, block by block, once it has run."""
         return [Moment(*moment) for moment in self._native.last_trace()]
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes `last_trace` as a Perfetto (Chrome) trace: a line per block, and on it what the
-        block was doing until it reached each moment."""
+        """Writes `last_trace` as a Perfetto (Chrome) trace with a track per block."""
         write_perfetto(path, self.world.rank, self.last_trace())
 
     def failed_ranks(self) -> list[FailedRank]:
@@ -522,13 +529,13 @@ class ExpertParallel:
         return self._native.failed_ranks()
 
     def check(self) -> None:
-        """Raises the error of an enqueued call that has failed by now; does not wait."""
+        """Raises the error of an enqueued call that has failed; does not wait."""
         self._native.check()
 
     def wait(self) -> None:
-        """Waits until the work enqueued on the current stream has ended, then as `check`."""
+        """Waits for the work enqueued on the current stream, then raises like `check`."""
         self._native.wait(stream=self._device.stream())
 
     def close(self) -> None:
-        """Lets go of the exchange. Arrays received stay valid until they die."""
+        """Closes the exchange. Received arrays stay valid until they are dropped."""
         self._native.close()

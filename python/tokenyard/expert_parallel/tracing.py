@@ -1,4 +1,4 @@
-"""Traces of calls as files."""
+"""Writes traces of calls to files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from .received import Moment
 
 
 def write_perfetto(path: str | os.PathLike[str], rank: int, moments: Iterable[Moment]) -> None:
-    """Writes moments as a Perfetto (Chrome) trace: a line per block, and on it what the block was
-    doing until it reached each moment."""
+    """Writes moments as a Perfetto (Chrome) trace.
+
+    Each block is a track; a span ends at the moment in its name and begins at the one before.
+    """
     events = []
     before: dict[int, int] = {}
     for block, name, ns in moments:

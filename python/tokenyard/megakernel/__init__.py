@@ -1,13 +1,13 @@
-"""Graphs of tasks that one persistent kernel runs, iteration after iteration.
+"""Task graphs that one persistent kernel runs, iteration after iteration.
 
-    TensorMemory  memory of this rank, and of all ranks, for a graph's tensors
-    Graph         tasks with what they read, write, wait for and signal
-    Megakernel    a graph, proved and compiled, ready to run
-    DenseDecoder  a Llama-shaped model's step as a graph
-    perfetto      one file of the traces of all ranks
+    TensorMemory  allocates memory for a graph's tensors, on this rank or on all ranks
+    Graph         tasks with the bytes they access and the events they await and signal
+    Megakernel    a graph that is verified, compiled and ready to run
+    DenseDecoder  a decode step of a Llama-shaped model as a graph
+    perfetto      merges the traces of all ranks into one file
 
-Task types are C++ (src/megakernel/tasks); this is how Python puts them together. Every rank writes
-a graph of its own and declares the same tensors and events in the same order.
+Task types are written in C++ (src/megakernel/tasks) and put together in Python. Every rank builds
+its own graph and declares the same tensors and events in the same order.
 """
 
 from ..errors import InvalidGraph, TaskTimeout
@@ -50,5 +50,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return list(__all__)

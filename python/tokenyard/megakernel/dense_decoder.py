@@ -1,4 +1,4 @@
-"""A whole decoder as a graph. See `tokenyard.megakernel`."""
+"""A dense decoder as a task graph. See `tokenyard.megakernel`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from .task_graph import Graph, Piece, TensorMemory
 
 
 class RopeScaling(_tokenyard.RopeScaling):
-    """How Llama 3 stretches what turns slowly, for longer contexts."""
+    """Llama 3's scaling of RoPE's low frequencies, for longer contexts.
+
+    Args:
+        factor: divisor of the low frequencies.
+        low: turns within `positions` below which a frequency is divided by `factor`
+            (`low_freq_factor` of a configuration).
+        high: turns above which it is unchanged (`high_freq_factor`).
+        positions: context length of the original model; 0 for no scaling.
+    """
 
     def __init__(self, *, factor: float, low: float, high: float, positions: int) -> None:
         super().__init__(
@@ -28,7 +36,21 @@ class RopeScaling(_tokenyard.RopeScaling):
 
 
 class DecoderShape(_tokenyard.DecoderShape):
-    """The shape of a model for `DenseDecoder`."""
+    """The shape of a model for `DenseDecoder`.
+
+    Args:
+        vocabulary: number of tokens.
+        hidden: elements of the residual stream.
+        layers: number of layers.
+        query_heads, kv_heads: number of heads; query heads are a multiple of KV heads.
+        head_dim: elements per head.
+        inner: elements of the MLP's hidden layer.
+        page_tokens: positions per page of the KV cache.
+        positions_max: largest number of positions per sequence.
+        epsilon: RMSNorm's epsilon.
+        rope_base: RoPE's base frequency.
+        rope_scaling: None for plain RoPE.
+    """
 
     def __init__(
         self,
@@ -64,18 +86,18 @@ class DecoderShape(_tokenyard.DecoderShape):
         )
 
     def blocks_of(self, multiprocessors: int, ranks: int = 1) -> int:
-        """The most blocks per rank among which the stages can be dealt out; 0: none."""
+        """Returns the largest number of blocks per rank that can share the stages; 0 if none."""
         return super().blocks_of(
             size_of("multiprocessors", multiprocessors), size_of("ranks", ranks, smallest=1)
         )
 
     def check(self, blocks: int, ranks: int = 1) -> None:
-        """Raises InvalidArgument naming what the tasks cannot do on so many blocks per rank."""
+        """Raises InvalidArgument if the tasks cannot run this shape on `blocks` blocks per rank."""
         super().check(size_of("blocks", blocks), size_of("ranks", ranks, smallest=1))
 
 
 def _real(argument: str, value: float) -> float:
-    """`value` as a float; raises InvalidArgument if it is no number."""
+    """Returns `value` as a float; raises InvalidArgument if it is no number."""
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         raise invalid(argument, "a number", repr(value))
     return float(value)
@@ -86,14 +108,13 @@ TILE_ROWS, TILE_COLUMNS = 8, 32
 
 
 def tiled(matrix: np.ndarray) -> np.ndarray:
-    """A matrix as the tasks of `DenseDecoder` read it: in tiles of 8 rows and 32 columns.
+    """Returns a copy of a matrix in tiles of 8 rows and 32 columns, as `DenseDecoder` reads it.
 
     Args:
-        matrix: [..., columns]; all dimensions before the last are rows.
+        matrix: [..., columns]; all dimensions but the last count as rows.
 
     Returns:
-        [rows / 8, columns / 32, 8, 32], of as many whole tiles as it takes, with zeros where there
-        is nothing. A copy.
+        [ceil(rows / 8), ceil(columns / 32), 8, 32], padded with zeros.
     """
     rows = matrix.reshape(-1, matrix.shape[-1])
     missing = (-rows.shape[0] % TILE_ROWS, -rows.shape[1] % TILE_COLUMNS)
@@ -105,28 +126,28 @@ def tiled(matrix: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LayerPieces:
-    """Where a layer's weights lie, all BF16, packed as the tasks read them: matrices `tiled`."""
+    """A rank's part of one layer's weights, all BF16; matrices are `tiled`."""
 
     attention_norm: Piece
     """[hidden]"""
     qkv: Piece
-    """[KV heads of the rank, its query heads and K and V, dim, hidden], tiled"""
+    """[KV heads of the rank, query heads per KV head + K and V, dim, hidden], tiled"""
     out: Piece
-    """[KV heads of the rank, hidden, its query heads * dim], tiled"""
+    """[KV heads of the rank, hidden, query heads per KV head * dim], tiled"""
     mlp_norm: Piece
     """[hidden]"""
     gate_up: Piece
-    """[inner of the rank, gate and up, hidden], tiled"""
+    """[inner of the rank, 2 (gate, up), hidden], tiled"""
     down: Piece
     """[hidden, inner of the rank], tiled"""
     qkv_bias: Piece | None = None
-    """[KV heads of the rank, its query heads and K and V, dim], added to their products"""
+    """[KV heads of the rank, query heads per KV head + K and V, dim], added to qkv's products"""
     q_norm: Piece | None = None
-    """[dim] weights of RMSNorm of each query head before it rotates; with `k_norm` or not at all"""
+    """[dim] RMSNorm weights of each query head before RoPE; requires `k_norm`"""
     k_norm: Piece | None = None
-    """[dim] likewise of each key"""
+    """[dim] RMSNorm weights of each key before RoPE; requires `q_norm`"""
     window: int | None = None
-    """Latest positions that a token attends to, its own included; None: all"""
+    """Number of latest positions that a token attends to, its own included; None: all"""
 
 
 def _tokens_of(stop: int | Sequence[int] | None) -> list[int]:
@@ -138,7 +159,7 @@ def _tokens_of(stop: int | Sequence[int] | None) -> list[int]:
 
 LAYER_WEIGHTS = ("attention_norm", "qkv", "out", "mlp_norm", "gate_up", "down")
 MORE_WEIGHTS = ("qkv_bias", "q_norm", "k_norm")
-"""Those that a layer may lack."""
+"""Optional weights of a layer."""
 
 
 def _weights(name: str, piece: Any) -> Piece:
@@ -152,25 +173,27 @@ def _weights_or_none(name: str, piece: Any) -> Piece | None:
 
 
 class DenseDecoder:
-    """A Llama-shaped step as a graph whose stages hand on words: the fastest.
+    """A decode step of a Llama-shaped model as a task graph. Collective.
 
-    The ranks of the memory's world share the model (tensor parallel), and all of them make it: of R
-    ranks, rank r has the r-th R-th of the KV heads, of the inner elements and of the head's tokens.
+    Its stages pass data in words that carry their own flags, with no fence between them. The model
+    is tensor parallel over the ranks of the memory's world: of R ranks, each holds 1/R of the KV
+    heads, of the inner elements and of the vocabulary of the head, in order of rank.
 
     Args:
-        memory: where its tensors go.
-        shape: of the whole model; `shape.check(blocks, ranks)` names what the tasks cannot do.
-        embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
-            vocabulary, hidden] and `tiled`; BF16.
-        layers: this rank's part of the layers' weights.
-        prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; alike on all
+        memory: allocates the decoder's tensors.
+        shape: shape of the whole model; `shape.check(blocks, ranks)` raises if it is unsupported.
+        embedding: [vocabulary, hidden] BF16.
+        final_norm: [hidden] BF16.
+        head: [this rank's part of the vocabulary, hidden] BF16, `tiled`.
+        layers: this rank's part of each layer's weights.
+        prompts: first tokens of 1, 2, 4 or 8 sequences, decoded as one batch; the same on all
             ranks.
-        stop: the token that ends a sequence, or up to 8 of which any does. The loop ends when all
-            sequences have ended.
-        blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
+        stop: token that ends a sequence, or up to 8 such tokens. The loop ends once all sequences
+            have ended.
+        blocks: blocks that share each stage, one worker each; 0: chosen.
 
     Raises:
-        InvalidArgument: a shape that the tasks cannot do, or weights of another size.
+        InvalidArgument: the tasks do not support the shape, or a weight has another size.
     """
 
     def __init__(
@@ -216,25 +239,25 @@ class DenseDecoder:
 
     @property
     def blocks(self) -> int:
-        """Workers that its megakernel needs."""
+        """Number of workers that its megakernel needs."""
         return self._native.blocks
 
     @property
     def unit_bytes(self) -> int:
-        """Of what its tasks stream."""
+        """Bytes per unit that its tasks stream; pass it to `Megakernel`."""
         return self._native.unit_bytes
 
     @property
     def logits(self) -> Piece:
-        """Of the last step: [sequences, this rank's part of the vocabulary] float32."""
+        """[sequences, this rank's part of the vocabulary] float32: logits of the last step."""
         return self._native.logits
 
     @property
     def tokens(self) -> Piece:
-        """What has been decided, by position: [sequences, positions_max + 1] uint32."""
+        """[sequences, positions_max + 1] uint32: tokens decided so far, by position."""
         return self._native.tokens
 
     @property
     def status(self) -> Piece:
-        """[sequences] how they stand: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
+        """[sequences] state: 0 running, 1 stopped, 2 cache full, 3 not a number."""
         return self._native.status

@@ -1,4 +1,4 @@
-"""A compiled graph of tasks, and the traces of its runs. See `tokenyard.megakernel`."""
+"""A compiled task graph, and the traces of its runs. See `tokenyard.megakernel`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .task_graph import Graph
 
 
 class Megakernel:
-    """A compiled graph on this rank. Collective: all ranks make it, and run it alike.
+    """A compiled task graph on this rank. Collective: all ranks make it, and run it alike.
 
-    It keeps the memory of its graph's tensors.
+    It keeps the memory of its graph's tensors alive.
 
     Args:
         world: the ranks that take part.
-        graph: this rank's.
-        workers: blocks that run tasks; 0 leaves it to Tokenyard.
-        compute_warps: of a block; 0 leaves it to Tokenyard.
-        unit_bytes: of what tasks stream ahead.
-        schedulers: blocks besides, which give tasks to workers while the graph runs; 0: tasks are
-            placed when the graph is compiled.
-        task_slots: with schedulers, room for so many tasks a worker in the queue, at most 1024;
-            schedulers wait where it is full. 0: room for all tasks of an iteration.
-        ring_units: units that each warp may hold; 0 leaves it to Tokenyard.
-        trace_records: newest tasks of each worker that `trace` tells of.
-        check_accesses: on hosts, looks at each access of each task and ends a run with InvalidGraph
-            before one outside the task's regions, or behind a piece, happens. Slow.
+        graph: this rank's graph.
+        workers: blocks that run tasks; 0: chosen.
+        compute_warps: compute warps per block; 0: chosen.
+        unit_bytes: bytes per unit that tasks stream ahead.
+        schedulers: additional blocks that assign tasks to workers at run time; 0: tasks are
+            assigned when the graph is compiled.
+        task_slots: with schedulers, queue slots per worker, at most 1024; schedulers wait when a
+            queue is full. 0: enough for all tasks of an iteration.
+        ring_units: units in flight per warp; 0: chosen.
+        trace_records: number of latest tasks per worker that `trace` returns.
+        check_accesses: whether to check, on the host, each access of each task: a run raises
+            InvalidGraph before an access outside the task's regions or a piece. Slow.
 
     Raises:
-        InvalidGraph: the graphs cannot work; its `witness` leads to the fault, step by step.
+        InvalidGraph: the graphs are wrong; `witness` lists the steps that lead to the fault.
         Unsupported: `check_accesses` on a GPU, or for the graph of a `DenseDecoder`.
     """
 
@@ -68,59 +68,69 @@ class Megakernel:
         )
 
     def run(self, iterations: int) -> int:
-        """Runs so many iterations, or fewer if the loop ends; returns how many."""
+        """Runs up to `iterations` iterations and waits for them.
+
+        Returns:
+            The number of iterations that ran, fewer than asked if the loop ended.
+
+        Raises:
+            TaskTimeout: a task could not continue before its deadline.
+        """
         return self._native.run(size_of("iterations", iterations))
 
     def start(self) -> None:
-        """Begins a run that executes an iteration whenever one has been fed."""
+        """Starts a run whose iterations `feed` releases; does not wait."""
         self._native.start()
 
     def feed(self, iterations: int = 1) -> None:
-        """Allows so many more iterations of a run that was started: up to 2**31 - 1 of it.
+        """Releases `iterations` more iterations of a started run, up to 2**31 - 1 per run.
 
-        Another thread may be in `wait` meanwhile.
+        Does not wait. Another thread may be in `wait` meanwhile.
         """
         self._native.feed(size_of("iterations", iterations))
 
     def wait(self, iterations: int) -> int:
-        """Until so many iterations of the run that was started have ended, or its loop has.
+        """Waits until `iterations` iterations of a started run have ended, or its loop has.
 
-        Returns how many have; fewer than asked only if the loop has ended.
+        Returns:
+            The number that have ended; fewer than asked only if the loop has ended.
         """
         return self._native.wait(size_of("iterations", iterations))
 
     def stop(self) -> int:
-        """Ends the run after what has been fed; returns how many iterations it had."""
+        """Ends a started run after the iterations fed so far; returns its number of iterations."""
         return self._native.stop()
 
     @property
     def finished_iterations(self) -> int:
-        """Iterations that have ended, over all runs, even where one has failed."""
+        """Number of iterations that have ended, over all runs, failed ones included."""
         return self._native.finished_iterations
 
     def trace(self) -> _tokenyard.TaskTrace:
-        """Of the last run, on this rank; empty without `trace_records`. It must have ended.
+        """Returns this rank's trace of the last run, which must have ended.
 
-        `perfetto()` is a file's text, `summary()` tells where time went, `measured_costs()` are
-        ns of each task, in the order in which `Graph.task` added them.
+        Empty without `trace_records`. `perfetto()` returns the text of a trace file, `summary()`
+        a breakdown of the time, `measured_costs()` the ns of each task in the order in which
+        `Graph.task` added them.
         """
         return self._native.trace()
 
     def traces(self) -> list[_tokenyard.TaskTrace]:
-        """Of the last run, on all ranks, by rank. Collective: every rank gets all of them."""
+        """Returns the traces of all ranks of the last run, by rank. Collective."""
         return self._native.traces()
 
 
 def perfetto(traces: Sequence[_tokenyard.TaskTrace]) -> str:
-    """One file's text, for ui.perfetto.dev: a process a rank, arrows between ranks, one clock.
+    """Returns a trace file for ui.perfetto.dev that shows all ranks on one clock.
 
-    Clocks of different GPUs are not comparable. Each is moved to where the signals between ranks
-    say that it must be; by how much, and how sure that is, stands at its process.
+    Each rank is a process, and arrows show signals between ranks. Clocks of different GPUs are not
+    comparable, so each is shifted by an offset estimated from these signals; the process's label
+    gives the offset and its uncertainty.
 
     Args:
-        traces: of ranks of one run, as `Megakernel.traces` returns them.
+        traces: traces of one run, as `Megakernel.traces` returns them.
 
     Raises:
-        InvalidArgument: two of them are of one rank.
+        InvalidArgument: two traces are of one rank.
     """
     return _tokenyard.TaskTrace.perfetto_of(traces)

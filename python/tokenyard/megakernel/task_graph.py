@@ -1,4 +1,4 @@
-"""Graphs of tasks, and the memory of their tensors. See `tokenyard.megakernel`."""
+"""Task graphs and the memory of their tensors. See `tokenyard.megakernel`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..sizes import size_of
 from ..world.world import World
 
 Piece = _tokenyard.Piece
-"""A place in memory: what `TensorMemory` gives out, and what pointers of tasks are made of."""
+"""A range of memory that `TensorMemory` allocated; tasks take it for their pointers."""
 
 THIS_RANK = 0xFFFFFFFF
 BYTES_MAX = 2**63 - 1
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def _of_type(argument: str, value: Any, kind: type[T], expected: str) -> T:
-    """`value` itself; raises InvalidArgument if it is none of that type."""
+    """Returns `value`; raises InvalidArgument if it is not of type `kind`."""
     if not isinstance(value, kind):
         raise invalid(argument, expected, repr(value))
     return value
@@ -35,7 +35,7 @@ def _piece(argument: str, value: Any) -> Piece:
 
 
 def _array(argument: str, value: Any) -> np.ndarray:
-    """`value` itself; raises InvalidArgument if its elements are not plain bytes."""
+    """Returns `value`; raises InvalidArgument if it is no array or holds Python objects."""
     array = _of_type(argument, value, np.ndarray, "an array of NumPy")
     if array.dtype.hasobject:
         raise invalid(argument, "elements that are numbers", f"dtype {array.dtype}")
@@ -47,17 +47,24 @@ def _dtype_name(array: np.ndarray) -> str:
 
 
 class TensorMemory:
-    """Memory of one rank. It lives as long as one of its pieces does, or a graph or a megakernel
-    that was given one; until then its world lives, too."""
+    """Allocates memory of one rank for the tensors of task graphs.
+
+    The memory, and the world, stay alive as long as one of its pieces, or a graph or megakernel
+    that uses one.
+    """
 
     def __init__(self, world: World) -> None:
         world = _of_type("world", world, World, "a World")
         self._native = _tokenyard.TensorMemory(world._native)
 
     def local(self, what: SupportsIndex | np.ndarray) -> Piece:
-        """Memory for this rank's tasks: so many zeroed bytes, or a copy of an array.
+        """Allocates memory for this rank's tasks: zeroed, or a copy of an array.
 
-        A piece that holds a copy remembers the array's type: arguments of tasks refuse another.
+        A piece made from an array remembers its dtype, and task arguments of another dtype are
+        rejected.
+
+        Args:
+            what: a number of bytes, or a NumPy array.
         """
         if not isinstance(what, np.ndarray):
             return self._native.local(size_of("bytes", what, largest=BYTES_MAX))
@@ -67,10 +74,13 @@ class TensorMemory:
         return piece
 
     def visible(self, array: np.ndarray) -> tuple[Piece, np.ndarray]:
-        """A copy of an array for this rank's tasks and its host alike, and the host's end of it.
+        """Copies an array to memory that both this rank's tasks and its host access.
 
-        Inputs of runs that are fed: what is written there before `Megakernel.feed`, that
-        iteration's tasks see; what they wrote, the host reads after `Megakernel.wait`.
+        Meant for inputs and outputs of runs that are fed: an iteration's tasks see what the host
+        wrote before `Megakernel.feed`, and the host sees what they wrote after `Megakernel.wait`.
+
+        Returns:
+            The piece for tasks, and an array over the same memory for the host.
         """
         array = _array("array", array)
         piece, seen = self._native.visible(array.nbytes, dtype=_dtype_name(array))
@@ -79,16 +89,23 @@ class TensorMemory:
         return piece, here
 
     def shared(self, size: int) -> list[Piece]:
-        """Collective. Zeroed memory on every rank, [ranks], which all ranks' tasks reach."""
+        """Allocates `size` zeroed bytes on every rank, reachable by all ranks' tasks. Collective.
+
+        Returns:
+            [ranks] the piece on each rank.
+        """
         return self._native.shared(size_of("size", size, largest=BYTES_MAX))
 
     def write(self, to: Piece, array: np.ndarray) -> None:
-        """Copies an array's bytes there; nothing may run that uses them."""
+        """Copies an array's bytes into a piece. No run that uses the piece may be in progress."""
         data = np.ascontiguousarray(_array("array", np.asarray(array)))
         self._native.write(_piece("to", to), data.tobytes())
 
     def read(self, source: Piece, dtype: Any, count: int) -> np.ndarray:
-        """A copy of what lies there, as `count` elements."""
+        """Returns a copy of the first `count` elements of a piece, as `dtype`.
+
+        No run that writes the piece may be in progress.
+        """
         kind = np.dtype(dtype)
         if kind.hasobject or kind.itemsize == 0:
             raise invalid("dtype", "elements that are numbers", str(kind))
@@ -99,17 +116,17 @@ class TensorMemory:
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes [begin, end) of a tensor of a rank."""
+    """Bytes [begin, end) of a rank's tensor."""
 
     tensor: int
     begin: int
     end: int
     rank: int = THIS_RANK
     graph: Any = field(default=None, repr=False)
-    """Whose tensor it is: of the graph that made it."""
+    """The graph that the tensor belongs to."""
 
     def of(self, rank: int) -> Region:
-        """The same bytes of another rank's tensor."""
+        """Returns the same bytes of another rank's tensor."""
         return Region(self.tensor, self.begin, self.end, rank, self.graph)
 
     def _tuple(self, argument: str) -> tuple[int, int, int, int]:
@@ -123,7 +140,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a graph, and where it lies."""
+    """A tensor of a graph, and its memory."""
 
     id: int
     bytes: int
@@ -131,11 +148,11 @@ class Tensor:
     graph: Any = field(default=None, repr=False)
 
     def all(self) -> Region:
-        """All of it."""
+        """Returns the region of all its bytes."""
         return Region(self.id, 0, self.bytes, graph=self.graph)
 
     def part(self, begin: int, end: int) -> Region:
-        """Bytes [begin, end) of it."""
+        """Returns the region of its bytes [begin, end)."""
         size_of("begin of a part", begin, largest=self.bytes)
         size_of("end of a part", end, smallest=begin, largest=self.bytes)
         return Region(self.id, begin, end, graph=self.graph)
@@ -143,39 +160,39 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Event:
-    """Complete in an iteration once all its signals of that iteration have come."""
+    """An event, complete in an iteration once all its signals of that iteration have arrived."""
 
     id: int
     graph: Any = field(default=None, repr=False)
-    """Whose event it is: of the graph that made it."""
+    """The graph that the event belongs to."""
 
     def on(self, rank: int, count: int = 1) -> Signal:
-        """A signal to this event of another rank."""
+        """Returns `count` signals to this event on another rank."""
         return Signal(self, rank, count)
 
     def often(self, rank: int = THIS_RANK) -> Signal:
-        """Signals to this event, which has `dynamic_max`: as many as the task finds."""
+        """Returns signals to this event whose number the task decides; it needs `dynamic_max`."""
         return Signal(self, rank, dynamic=True)
 
     def before(self) -> Wait:
-        """A wait for the iteration before."""
+        """Returns a wait for this event in the previous iteration."""
         return Wait(self, 1)
 
 
 @dataclass(frozen=True)
 class Signal:
-    """So many signals to an event, of this rank or another."""
+    """Signals to an event, on this rank or another."""
 
     event: Event
     rank: int = THIS_RANK
     count: int = 1
     dynamic: bool = False
-    """The task's body signals, as often as it finds."""
+    """Whether the task's body decides the number of signals."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait for an event, of this iteration or, with lag 1, of the one before."""
+    """A wait for an event of this iteration or, with lag 1, of the previous one."""
 
     event: Event
     lag: int = 0
@@ -190,7 +207,7 @@ class Task:
 
 
 class Graph:
-    """What one rank does in an iteration.
+    """The tasks that one rank runs in an iteration, with their tensors and events.
 
     >>> def sum_of(world):
     ...     memory = TensorMemory(world)
@@ -217,10 +234,16 @@ class Graph:
         return graph
 
     def tensor(self, name: str, piece: Piece, size: int, *, given: bool = False) -> Tensor:
-        """Declares a tensor of `size` bytes; `given`: it may be read before a task writes it.
+        """Declares a tensor; all ranks declare the same tensors in the same order.
+
+        Args:
+            name: name for errors and traces.
+            piece: memory that holds it.
+            size: its bytes.
+            given: whether tasks may read it before a task has written it.
 
         Raises:
-            InvalidArgument: the piece is smaller, another rank's, or holds bytes of another tensor.
+            InvalidArgument: the piece is too small, another rank's, or overlaps another tensor.
         """
         _of_type("name of a tensor", name, str, "a text")
         piece = _piece(f"piece of tensor {name!r}", piece)
@@ -229,13 +252,13 @@ class Graph:
         return Tensor(made, size, piece, self._native)
 
     def event(self, name: str, *, count: int | None = None, dynamic_max: int = 0) -> Event:
-        """Declares an event; all ranks declare the same ones in the same order.
+        """Declares an event; all ranks declare the same events in the same order.
 
         Args:
-            name: for errors and traces.
-            count: signals an iteration, if you know: others are refused.
-            dynamic_max: of an event of which only tasks know how often it is signalled: at most
-                so often. One task `expects` it and says how often, others signal it `often`.
+            name: name for errors and traces.
+            count: signals per iteration, if known; the graph is rejected if it has another number.
+            dynamic_max: largest number of signals, for an event whose number only tasks know. One
+                task `expects` it and sets the number; others signal it with `Event.often`.
         """
         _of_type("name of an event", name, str, "a text")
         made = self._native.event(
@@ -261,11 +284,22 @@ class Graph:
         cost_ns: int = 1000,
         **args: Piece | Event | int | float | None,
     ) -> Task:
-        """Adds a task; other keywords are its arguments, by the names of the C++ type.
+        """Adds a task; further keywords are its arguments, named as in the C++ type.
+
+        Args:
+            kind: name of the task type.
+            name: name for errors and traces.
+            reads, writes, adds, streams: regions that it reads, writes, adds to, or streams ahead.
+            waits: events that it awaits.
+            signals: events that it signals when it has run.
+            expects: events with `dynamic_max` whose number of signals it sets.
+            worker: the worker that runs it; None: chosen.
+            cost_ns: estimated duration in ns, for placement.
 
         Raises:
-            InvalidArgument: an argument names less memory than the task touches by it, or none, or
-                is out of range; a tensor or an event is another graph's. The graph is as before.
+            InvalidArgument: an argument is missing, out of range, or names less memory than the
+                task accesses; or a tensor or event belongs to another graph. The graph is
+                unchanged.
         """
         _of_type("kind of a task", kind, str, "a text")
         _of_type("name of a task", name, str, "a text")
@@ -321,16 +355,18 @@ class Graph:
         return event, rank, count, bool(to.dynamic)
 
     def loop_on(self, event: Event) -> None:
-        """An iteration ends with this event; tasks before it may end the loop."""
+        """Ends each iteration with this event; tasks before it may end the loop."""
         self._native.loop_on(self._event("loop event", event))
 
     def once(self) -> None:
-        """Each run is one iteration, so nothing need be ordered between iterations."""
+        """Limits each run to one iteration, so that none needs an order against the next."""
         self._native.once()
 
     def set_costs(self, costs: Mapping[Task, int]) -> None:
-        """What tasks cost in ns, for placement: from the trace of an earlier kernel, as in
-        `set_costs(dict(zip(tasks, trace.measured_costs())))`."""
+        """Sets the duration of tasks in ns, for placement.
+
+        An earlier kernel's trace has them: `set_costs(dict(zip(tasks, trace.measured_costs())))`.
+        """
         for task, cost_ns in costs.items():
             self._require_own("task of a cost", _of_type("task of a cost", task, Task, "a Task"))
             self._native.set_cost(task.id, size_of("cost_ns", cost_ns, largest=2**64 - 1))

@@ -1,9 +1,9 @@
-"""Mixture-of-experts layers in torch, whose experts are spread over the ranks of a world.
+"""Mixture-of-experts layers in torch, with their experts spread over the ranks of a world.
 
-    Exchange    dispatch and combine that torch differentiates and compiles
+    Exchange    dispatch and combine as torch operators, for autograd and torch.compile
     MoE         a layer: gate, experts, dispatch and combine
 
-Needs torch, and no compiler.
+Needs torch, but no compiler.
 """
 
 from .exchange import Dispatched, Exchange
@@ -13,5 +13,5 @@ __all__ = ["Dispatched", "Exchange", "MoE"]
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return list(__all__)

@@ -1,4 +1,4 @@
-"""An exchange whose calls torch differentiates and compiles."""
+"""Dispatch and combine for torch's autograd and torch.compile."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from . import operators, routes
 
 
 class Dispatched(NamedTuple):
-    """What a rank received, as tensors that gradients pass through."""
+    """Rows that a rank received, as differentiable tensors."""
 
     x: Tensor
-    """[rows, hidden] of the dtype that was dispatched."""
+    """[rows, hidden] in the dispatched dtype; has gradients."""
     topk_idx: Tensor
-    """[rows, topk] int32: experts as numbered on this rank, -1 where the expert is elsewhere."""
+    """[rows, topk] int32: local expert index, -1 if the expert is on another rank."""
     topk_weights: Tensor
-    """[rows, topk] float32: their weights, 0 where the expert is elsewhere."""
+    """[rows, topk] float32: routing weights, 0 if the expert is on another rank; has gradients."""
     ticket: Tensor
-    """For `combine`: [1] int64, which stands for the route and keeps it."""
+    """[1] int64: identifies the route for `combine`, and keeps it alive."""
     tokens: int
-    """How many this rank dispatched."""
+    """Number of tokens that this rank dispatched."""
 
 
 class Exchange:
-    """dispatch and combine of an ExpertParallel, as operators of torch.
+    """Dispatch and combine of an ExpertParallel, as torch operators.
 
-    They are differentiated (dispatch's gradient is a combine, and the other way round; weights have
-    gradients too) and stay whole in the graphs of torch.compile. All ranks make the same calls in
-    the same order; so do their backward passes.
+    They support autograd (dispatch's gradient is a combine, and the other way round; weights have
+    gradients too) and do not break the graphs of torch.compile. All ranks must make the same calls
+    in the same order, in their backward passes too.
 
     >>> def layer(world):
     ...     exchange = Exchange(
@@ -49,11 +49,31 @@ class Exchange:
         self._number = routes.number_of(expert_parallel)
 
     def dispatch(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> Dispatched:
-        """As `ExpertParallel.dispatch`."""
+        """Sends each token to the ranks that hold its experts. Collective; waits for the counts.
+
+        Args:
+            x: [tokens, hidden]; bfloat16, float16 or float32 if it requires gradients.
+            topk_idx: [tokens, topk] int32 or int64: expert ids, -1 for none.
+            topk_weights: [tokens, topk] float32.
+
+        Raises:
+            As `ExpertParallel.dispatch`.
+        """
         rows, ids, weights, ticket = operators.dispatch(x, topk_idx, topk_weights, self._number)
         return Dispatched(rows, ids, weights, ticket, x.size(0))
 
     def combine(self, y: Tensor, dispatched: Dispatched) -> Tensor:
-        """As `ExpertParallel.combine`: for every token the sum of its rows of y."""
+        """Returns to each token the sum of its rows of y. Collective.
+
+        Args:
+            y: [rows, hidden] results, with weights applied.
+            dispatched: the dispatch's result.
+
+        Returns:
+            [tokens, hidden] of y's dtype.
+
+        Raises:
+            As `ExpertParallel.combine`.
+        """
         home: Tensor = operators.combine(y, dispatched.ticket, dispatched.tokens)
         return home

@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer whose experts are spread over the ranks."""
+"""A mixture-of-experts layer with its experts spread over the ranks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .exchange import Dispatched, Exchange
 
 
 class MoE(nn.Module):
-    """Each token through the experts that a gate picks for it, wherever they are.
+    """A mixture-of-experts layer: a softmax gate, and experts on all ranks. Collective.
 
-    Every rank has the whole gate, and the experts that are its own. Their parameters are the same
-    for every number of ranks: each expert is drawn from the seed and its number.
+    Every rank holds the whole gate and its own experts. Initial parameters do not depend on the
+    number of ranks: each expert is drawn from the seed and its number.
 
-    Under `torch.autocast` tokens travel and experts compute in autocast's dtype, which the result
-    has as well, as with torch's own layers; the gate computes in float32 always.
+    Under `torch.autocast`, tokens are sent and experts compute in autocast's dtype, which the
+    result has too, as with torch's own layers. The gate always computes in float32.
 
     Args:
-        expert_parallel: says how many experts there are, how wide a token is, and how many experts
-            it takes.
-        inner: width of an expert's hidden layer.
-        seed: of all parameters.
-        dtype: of the parameters; of the tokens too.
+        expert_parallel: the exchange; determines experts, hidden and topk.
+        inner: elements of an expert's hidden layer.
+        seed: seed of all parameters.
+        dtype: dtype of the parameters, and of tokens without autocast.
+        device: device of the parameters.
     """
 
     def __init__(
@@ -50,10 +50,11 @@ class MoE(nn.Module):
         self.down = nn.Parameter(down.to(device, dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] -> the same shape. Collective.
+        """Returns the layer's output for x [..., hidden], of the same shape. Collective.
 
         Raises:
             InvalidArgument: x has another dtype than the parameters, and autocast is off.
+            PeerTimeout, PeerLost: a rank did not take part, or is gone.
         """
         device = x.device.type
         dtype = self._compute_dtype(x)
@@ -66,7 +67,7 @@ class MoE(nn.Module):
             return self.exchange.combine(self._experts(there), there).view_as(x)
 
     def _compute_dtype(self, x: Tensor) -> torch.dtype:
-        """Returns the dtype in which tokens travel and experts compute."""
+        """Returns the dtype in which tokens are sent and experts compute."""
         if torch.is_autocast_enabled(x.device.type):
             return torch.get_autocast_dtype(x.device.type)
         parameters = self.up.dtype
@@ -77,12 +78,15 @@ class MoE(nn.Module):
         return parameters
 
     def expert_parameters(self) -> list[nn.Parameter]:
-        """Those that no other rank has. Their gradients are whole; those of the others are this
-        rank's part."""
+        """Returns the parameters that only this rank holds.
+
+        Their gradients are complete. Gradients of all other parameters are this rank's part, to be
+        summed over the ranks.
+        """
         return [self.up, self.down]
 
     def _experts(self, there: Dispatched) -> Tensor:
-        """For every row the weighted sum over its experts of this rank."""
+        """Returns for each row the weighted sum over its experts on this rank."""
         sums = torch.zeros_like(there.x)
         up, down = self.up.to(sums.dtype), self.down.to(sums.dtype)
         for expert in range(self.local_experts):
@@ -94,7 +98,7 @@ class MoE(nn.Module):
 
 
 def _drawn(shape: tuple[int, int], seed: int) -> Tensor:
-    """Normal, scaled so that a product with it is as large as its input."""
+    """Returns normal random values, scaled so that a product has the variance of its input."""
     generator = torch.Generator("cpu").manual_seed(seed)
     drawn = torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
     scaled: Tensor = drawn / shape[0] ** 0.5
@@ -102,7 +106,7 @@ def _drawn(shape: tuple[int, int], seed: int) -> Tensor:
 
 
 def _drawn_each(shape: tuple[int, int], seeds: list[int]) -> Tensor:
-    """[seeds, *shape]; a rank may have no experts."""
+    """Returns [seeds, *shape]; empty if the rank has no experts."""
     if not seeds:
         return torch.empty(0, *shape, device="cpu", dtype=torch.float32)
     return torch.stack([_drawn(shape, seed) for seed in seeds])

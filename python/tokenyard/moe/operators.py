@@ -1,16 +1,15 @@
-"""dispatch and combine as operators of torch, with their gradients.
+"""Dispatch and combine as torch operators, with their gradients.
 
-    dispatch                rows go out            its gradient is combine_with_weights
-    combine                 sums come home         its gradient is dispatch_again
+    dispatch    sends rows       its gradient is combine_with_weights
+    combine     returns sums     its gradient is dispatch_again
 
-A row is a copy of its token, so the token's gradient is the sum of its rows' gradients, which is
-what combine computes; a sum has each of its rows as an addend, so every row gets the gradient of
-the sum, which is what a dispatch on the same route brings. Weights travel beside the rows, and
-their gradients home the same way.
+A row is a copy of its token, so a token's gradient is the sum of its rows' gradients: a combine.
+Each row is an addend of its token's sum, so its gradient is that of the sum: a dispatch on the same
+route. Gradients of weights travel beside these rows.
 
-All ranks of an exchange run the same operators in the same order, in the backward pass too. A rank
-whose tensors require no gradient runs no backward pass, and the others wait for it in vain: their
-errors say so. Gradients have no gradients of their own: a double backward is refused.
+All ranks of an exchange must run the same operators in the same order, in the backward pass too. A
+rank whose tensors require no gradient runs no backward pass; the others then time out with an error
+that says so. Double backward is not supported.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..errors import PeerLost, PeerTimeout, Unsupported
 from ..expert_parallel import Combined
 from . import routes
 
-# A dispatch waits for its counts, so CUDA graphs that torch makes by itself leave operators out.
+# A dispatch waits for counts on the host, so torch must not capture it in its own CUDA graphs.
 NOT_CAPTURED = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 operator = partial(torch.library.custom_op, mutates_args=(), tags=NOT_CAPTURED)
 
@@ -36,7 +35,7 @@ operator = partial(torch.library.custom_op, mutates_args=(), tags=NOT_CAPTURED)
 def dispatch(
     x: Tensor, topk_idx: Tensor, topk_weights: Tensor, exchange: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows, their local ids and weights as received, and the ticket of their route."""
+    """Returns received rows, their local expert ids and weights, and the ticket of their route."""
     used = routes.exchange_of(exchange)
     received = used.dispatch(x, topk_idx, topk_weights)
     ticket = routes.ticket_of(used, received.route)
@@ -58,7 +57,7 @@ def _(
 
 @operator("tokenyard::dispatch_again")
 def dispatch_again(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
-    """Other rows of the same tokens, on the route of a ticket."""
+    """Dispatches other rows of the same tokens on the route of a ticket."""
     exchange, route = routes.route_of(ticket)
     with _backward_of("combine", ticket):
         return exchange.dispatch(x, route=route).x
@@ -71,7 +70,7 @@ def _(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
 
 @operator("tokenyard::combine")
 def combine(y: Tensor, ticket: Tensor, tokens: int) -> Tensor:
-    """For every token the sum of its rows."""
+    """Returns for each token the sum of its rows."""
     exchange, route = routes.route_of(ticket)
     return exchange.combine(y, route)
 
@@ -85,7 +84,7 @@ def _(y: Tensor, ticket: Tensor, tokens: int) -> Tensor:
 def combine_with_weights(
     y: Tensor, weights: Tensor, ticket: Tensor, tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """The same, and the sums of the rows' weights."""
+    """Returns for each token the sums of its rows and of their weights."""
     exchange, route = routes.route_of(ticket)
     with _backward_of("dispatch", ticket):
         home: Combined[Tensor] = exchange.combine(y, route, weights)
@@ -99,7 +98,7 @@ def _(y: Tensor, weights: Tensor, ticket: Tensor, tokens: int) -> tuple[Tensor, 
 
 @contextmanager
 def _backward_of(call: str, ticket: Tensor) -> Iterator[None]:
-    """Names the call whose backward pass a rank did not come to."""
+    """Adds to a peer error the call whose backward pass that rank did not run."""
     try:
         yield
     except (PeerLost, PeerTimeout) as error:
@@ -122,7 +121,7 @@ def _dispatch_backward(
     ctx: Any, grad_x: Tensor, grad_ids: None, grad_weights: Tensor, grad_ticket: None
 ) -> tuple[Tensor | None, ...]:
     ids, ticket = ctx.saved_tensors
-    # Weights of experts elsewhere were made 0 here, so they pass no gradient.
+    # Weights of experts on other ranks were set to 0 here, so they pass no gradient.
     grad_weights = grad_weights.masked_fill(ids < 0, 0)
     home = combine_with_weights(grad_x.contiguous(), grad_weights, ticket, ctx.tokens)
     return home[0], None, home[1], None

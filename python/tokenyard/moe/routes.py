@@ -1,8 +1,7 @@
-"""Exchanges and routes as torch's operators can name them: by numbers.
+"""Numbers for exchanges and routes, since torch's operators take only tensors and integers.
 
-An operator takes tensors and integers, and nothing else. So an exchange is known by its number, and
-a route by a ticket: a tensor that holds the route's number. The route lives as long as its ticket's
-memory, which autograd keeps for the backward pass.
+An exchange has a number, and a route a ticket: a tensor that holds the route's number. The route
+lives as long as its ticket's memory, which autograd keeps for the backward pass.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from ..expert_parallel import ExpertParallel, Route
 
 
 class Kept(NamedTuple):
-    """What a ticket stands for."""
+    """The exchange and route of a ticket."""
 
     exchange: ExpertParallel
     route: Route
     call: int
-    """Number of the dispatch that made the route, among those of its exchange, from 1."""
+    """Number of the dispatch that made the route within its exchange, from 1."""
 
 
 _numbers = itertools.count(1)
 _exchanges: weakref.WeakValueDictionary[int, ExpertParallel] = weakref.WeakValueDictionary()
 _calls: weakref.WeakKeyDictionary[ExpertParallel, int] = weakref.WeakKeyDictionary()
 _routes: dict[int, Kept] = {}
-"""Of this process: torch's operators have nowhere else to look them up."""
+"""Global, since torch's operators have no other state to look them up in."""
 
 
 def number_of(exchange: ExpertParallel) -> int:
-    """A new number for an exchange, which is not kept alive by it."""
+    """Returns a new number for an exchange, without keeping the exchange alive."""
     number = next(_numbers)
     _exchanges[number] = exchange
     return number
@@ -45,7 +44,7 @@ def exchange_of(number: int) -> ExpertParallel:
 
 
 def ticket_of(exchange: ExpertParallel, route: Route) -> torch.Tensor:
-    """[1] int64 on the CPU, which keeps the route and its exchange alive."""
+    """Returns a tensor [1] int64 on the CPU that keeps the route and its exchange alive."""
     number = next(_numbers)
     _calls[exchange] = call = _calls.get(exchange, 0) + 1
     _routes[number] = Kept(exchange, route, call)
@@ -60,5 +59,5 @@ def route_of(ticket: torch.Tensor) -> tuple[ExpertParallel, Route]:
 
 
 def call_of(ticket: torch.Tensor) -> int:
-    """The number of the dispatch that made a ticket, the same on all ranks."""
+    """Returns the number of the dispatch that made a ticket, the same on all ranks."""
     return _routes[int(ticket)].call

@@ -5,13 +5,13 @@
 
     dist.init_process_group("tokenyard")
 
-Importing this registers the backend. At its first use on a machine it is compiled against the torch
-that is installed, which takes a C++20 compiler and about half a minute, and is kept in
-XDG_CACHE_HOME (else ~/.cache). When ranks are lost, operations raise tokenyard.OperationAborted, or
-do as `Options.on_failure` says; `collectives` is the way to `recover`, `shrink`, `replace` and
-`grow`.
+Importing this module registers the backend. The first import on a machine compiles it against the
+installed torch, which needs a C++20 compiler and takes about half a minute, and caches it in
+XDG_CACHE_HOME (default ~/.cache). When ranks are lost, operations raise tokenyard.OperationAborted,
+or do as `Options.on_failure` says; `collectives` gives access to `recover`, `shrink`, `replace`
+and `grow`.
 
-The layers of `tokenyard.moe` are here too; imported from there they need no compiler.
+The names of `tokenyard.moe` are exported here, too; imported from there they need no compiler.
 """
 
 from __future__ import annotations
@@ -49,18 +49,24 @@ __all__ = [
 
 
 def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
-    """The job that a group of backend `tokenyard` belongs to: its membership, its counters.
+    """Returns the job of a group of backend `tokenyard`: its membership and counters.
 
     Ranks are those of the process's first such group, usually the default group.
+
+    Args:
+        group: a process group; the default group if None.
+
+    Raises:
+        InvalidArgument: the group is of another backend, or its job has ended.
     """
     return job_of(group).collectives
 
 
 def failed_ranks(work: dist.Work) -> list[int]:
-    """Returns the ranks of its group that are missing from what an operation has done, ascending.
+    """Returns the ranks of the group that are missing from an operation's result, ascending.
 
-    They were lost before; their places in gathered outputs hold zeros. Empty while the operation is
-    under way, and if it failed: then the error names them.
+    They were lost before the operation; their parts of gathered outputs are zeros. Empty while the
+    operation is in progress, and if it failed: then the error names the lost ranks.
 
     >>> work = dist.all_gather(outputs, tensor, async_op=True)
     >>> work.wait()
@@ -76,12 +82,16 @@ def failed_ranks(work: dist.Work) -> list[int]:
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None
 ) -> None:
-    """A barrier whose error names every rank that did not come.
+    """Blocks like a barrier; on a timeout, the error names every missing rank.
 
-    torch's own function of this name takes groups of backend gloo only.
+    torch's own function of this name accepts groups of backend gloo only.
+
+    Args:
+        group: a process group; the default group if None.
+        timeout: the group's if None.
     """
     job_of(group)
-    chosen: Any = group or dist.group.WORLD  # Which job_of has found to be ours.
+    chosen: Any = group or dist.group.WORLD  # Of our backend, as job_of has checked.
     chosen.monitored_barrier(timeout or timedelta(seconds=-1e-3), wait_all_ranks=True)
 
 
@@ -92,5 +102,5 @@ give_none_for_lost_ranks()
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return list(__all__)

@@ -1,4 +1,4 @@
-/// What callers of torch give, checked before it is used: an InvalidArgument names the argument.
+/// Checks of arguments that torch passes on; an InvalidArgument names the argument.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace tokenyard::torch_backend {
 
-/// An argument, or one item of a list, as torch's documentation names it.
+/// An argument, or one item of a list, by its name in torch's documentation.
 struct Argument {
   const char* name;
   std::optional<size_t> index = std::nullopt;
@@ -29,7 +29,7 @@ struct Argument {
   throw pybind11::error_already_set();
 }
 
-/// Returns `value`, which may be used as unsigned if `smallest` is not negative.
+/// Returns `value`. Throws InvalidArgument unless it is in [smallest, largest].
 inline int64_t in_range(const Argument& argument, int64_t value, int64_t smallest,
                         int64_t largest) {
   if (value < smallest || value > largest)
@@ -37,10 +37,10 @@ inline int64_t in_range(const Argument& argument, int64_t value, int64_t smalles
   return value;
 }
 
-/// Longer than any wait, and still within nanoseconds when it is added to now.
+/// Longer than any wait. Added to the current time it still fits in nanoseconds.
 constexpr std::chrono::milliseconds kTimeoutMax = std::chrono::seconds(1'000'000'000);
 
-/// Of a deadline that an operation is given.
+/// Returns the timeout of an operation in nanoseconds. Throws InvalidArgument if out of range.
 inline std::chrono::nanoseconds nanoseconds_of(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0 || timeout >= kTimeoutMax)
     refuse({"timeout"}, "seconds, more than 0 and less than 1e9",
@@ -56,8 +56,7 @@ Item& only(std::vector<Item>& items) {
   return items.front();
 }
 
-/// Returns what belongs to this rank alone, if it is the root; on other ranks nothing, or an empty
-/// list.
+/// Returns the root's list of tensors; on other ranks an empty list.
 inline std::vector<at::Tensor> list_on_root(std::vector<std::vector<at::Tensor>>& lists,
                                             bool root) {
   if (root) return only(lists);

@@ -52,7 +52,7 @@ TokenyardBackend::TorchWorkPtr TokenyardBackend::work(OpType type, const char* t
 
 void TokenyardBackend::submit(TorchWork& work, OperandsPtr operands, const Call& call) {
   const bool told = call.timeout != c10d::kUnsetTimeout;
-  constexpr int64_t kPeerMax = std::numeric_limits<uint32_t>::max();  // The core knows how many.
+  constexpr int64_t kPeerMax = std::numeric_limits<uint32_t>::max();  // The core checks the rest.
   const core::Operation operation{
       .kind = call.kind,
       .reduction = call.reduction,
@@ -344,7 +344,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::barrier(const c10d::BarrierOptions& 
 }
 
 void TokenyardBackend::monitoredBarrier(const c10d::BarrierOptions& options,
-                                        bool /*wait_all_ranks: it always names them all*/) {
+                                        bool /*wait_all_ranks: always true here*/) {
   begin(work(OpType::BARRIER, "tokenyard:monitored_barrier", {}, {}), std::make_shared<Operands>(),
         {.kind = core::Kind::monitored_barrier, .in = {}, .out = {}, .timeout = options.timeout})
       ->wait();

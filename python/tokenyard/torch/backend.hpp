@@ -1,7 +1,7 @@
-/// torch's process group backend `tokenyard`: translates calls of c10d into operations of the core.
+/// torch's process group backend `tokenyard`: translates calls of c10d to operations of the core.
 ///
-/// Nothing is decided here. Which ranks there are, what happens when one is lost and how bytes move
-/// is the core's business, behind core_table.hpp.
+/// It decides nothing. The core, behind core_table.hpp, determines the membership, reacts to lost
+/// ranks and moves bytes.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -27,7 +27,7 @@ class TokenyardBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Milliseconds = std::chrono::milliseconds;
 
-  /// `group`: null if it is nobody's until `reconfigure`. `backend_state`: see backend_state.py.
+  /// `group`: null if there is none until `reconfigure`. `backend_state`: see backend_state.py.
   TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                    std::string group_name, std::vector<int64_t> global_ranks,
                    pybind11::object backend_state);
@@ -43,12 +43,12 @@ class TokenyardBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return calls_; }
 
   const pybind11::object& backend_state() const { return backend_state_; }
-  /// The seat is in another group of the core from now on.
+  /// Replaces the core group, after the backend's state was attached to another one.
   void move_to(core::Group* group) { take_place(group); }
-  /// Another backend has taken this one's place: every call raises InvalidArgument, which says so.
+  /// Makes every later call throw InvalidArgument that tells callers to use `instead`.
   void retire(const std::string& instead);
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  /// Older torches keep a group's size as it was made.
+  /// Changes the group's size; older torch versions fix it when the group is made.
   void resize(int size) { size_ = size; }
 #endif
   c10d::ErrorType getError() override;
@@ -58,14 +58,14 @@ class TokenyardBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                      const c10::intrusive_ptr<Options>& options) override;
   bool supportsSplitting() const override { return true; }
-  /// A group of the same job; null on ranks that are not in it.
+  /// Returns a group of the same job; null on ranks that are not in it.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options) override;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override { return true; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
-  /// Returns when everybody has come: the work is done.
+  /// Blocks until all ranks have joined; the work it returns is done.
   WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;
 #endif
 
@@ -85,7 +85,7 @@ class TokenyardBackend final : public c10d::Backend {
                                           const c10d::AllgatherOptions& options) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs,
                  const c10d::GatherOptions& options) override;
-  /// Overrides what newer torches have, also as gather_into_tensor.
+  /// Overrides a function of newer torch versions, which call it for gather_into_tensor, too.
   WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options);
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
                   const c10d::ScatterOptions& options) override;
@@ -110,7 +110,7 @@ class TokenyardBackend final : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  private:
-  /// An operation in the making: its arrays, and what the core wants to know besides.
+  /// The arguments of an operation of the core.
   struct Call {
     core::Kind kind;
     std::vector<core::Array> in, out;
@@ -129,14 +129,14 @@ class TokenyardBackend final : public c10d::Backend {
   void submit(TorchWork& work, OperandsPtr operands, const Call& call);
   WorkPtr begun(TorchWorkPtr work);
   WorkPtr begin(TorchWorkPtr work, OperandsPtr operands, const Call& call);
-  /// Several in one: all have been checked before the first begins.
+  /// Starts several operations as one work; all are checked before the first starts.
   WorkPtr begin(TorchWorkPtr work, Calls calls);
-  /// An all_gather whose output is one tensor.
+  /// Returns an all_gather whose output is one tensor.
   Call into_one(Operands& operands, const Argument& whole, const at::Tensor& output,
                 const Argument& part, const at::Tensor& input, Milliseconds timeout) const;
-  /// There is no group of the core: it has ended, or this backend is retired.
+  /// Throws because there is no core group: it has ended, or this backend is retired.
   [[noreturn]] void refuse(const char* title) const;
-  /// Another, or none; whoever waits in the one before waits no more.
+  /// Replaces the core group, by none if null, and ends all waits in the previous one.
   void take_place(core::Group* group);
 
   using SharedGroup = std::shared_ptr<core::Group>;
@@ -145,12 +145,12 @@ class TokenyardBackend final : public c10d::Backend {
     std::shared_ptr<AbortFlag> aborted;
   };
   Place place() const;
-  /// How many parts lists have now.
+  /// Returns the number of parts that lists have now.
   int parts() const;
 
   mutable std::mutex place_mutex_;
   Place place_;
-  std::string instead_;  // what to use, once retired
+  std::string instead_;  // The group to use, once this one is retired.
   const c10::intrusive_ptr<Options> options_;
   pybind11::object backend_state_;
   std::atomic<uint64_t> calls_ = 0;

@@ -1,4 +1,4 @@
-/// What torch asks of a backend about who belongs to a group: Python knows, in backend_state.py.
+/// The backend's calls that concern membership, implemented in Python by backend_state.py.
 #include "backend.hpp"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
     const std::vector<int64_t>& ranks_to_exclude, int flags,
     const c10::intrusive_ptr<Options>& options) {
   constexpr int kAbortFirst = 1;  // torch.distributed.distributed_c10d.SHRINK_ABORT
-  TORCH_CHECK_VALUE(!options, "a group of backend tokenyard shrinks with the options it has");
+  TORCH_CHECK_VALUE(!options, "backend tokenyard keeps a group's options on shrink; pass none");
   if (flags & kAbortFirst) take_place(nullptr);
   const py::gil_scoped_acquire locked;
   return backend_state_.attr("shrink")(ranks_to_exclude, (flags & kAbortFirst) != 0)
@@ -59,7 +59,7 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
 }
 
 c10::intrusive_ptr<c10d::Backend> TokenyardBackend::split(
-    const c10::intrusive_ptr<c10d::Store>& /*store: they have met*/, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Store>& /*store*/, const std::vector<int>& ranks,
     const c10::intrusive_ptr<Options>& options) {
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   const double timeout_s = std::chrono::duration<double>(options->timeout).count();
@@ -80,7 +80,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::reconfigure(const c10d::ReconfigureO
       std::visit([](const auto& any) { return std::vector<std::string>(any.begin(), any.end()); },
                  options.handles);
   const bool ordered = std::holds_alternative<std::vector<std::string>>(options.handles);
-  TORCH_CHECK_VALUE(options.hints.empty(), "backend tokenyard knows no hints");
+  TORCH_CHECK_VALUE(options.hints.empty(), "backend tokenyard supports no hints; pass none");
 
   const py::gil_scoped_acquire locked;
   py::object timeout = py::none();

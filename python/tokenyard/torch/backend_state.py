@@ -1,9 +1,9 @@
-"""A torch group's seat in a job: what the backend, which is C++, asks of Python.
+"""The state of one torch group: its job and core group. The C++ backend calls its methods.
 
-seated -- shutdown, abort --> empty
-  |  ^                          |
-  |  +------- reconfigure ------+
-  +-- shrink --> another backend, whose seat is in a job of its own
+attached -- shutdown, abort --> detached
+  |  ^                             |
+  |  +-------- reconfigure --------+
+  +-- shrink --> another backend, attached to a job of its own
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _backend_states: weakref.WeakSet[BackendState] = weakref.WeakSet()
 
 
 class BackendState:
-    """Any thread may call anything."""
+    """Attaches a torch group to a job. All methods are safe to call from any thread."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BackendState:
         _backend_states.add(self)
 
     def enter(self) -> None:
-        """Into the job that holds the group's ranks, or a new one."""
+        """Attaches the group to the job that holds its ranks, or to a new job."""
         job = job_that_holds(self.global_ranks)
         if job is None and self._options.join and self._options.alone_first:
             size = len(self.global_ranks)
@@ -73,7 +73,11 @@ class BackendState:
             self._attach(job, founder=False)
 
     def join(self) -> None:
-        """From a job in which it is alone into the one that others run, with all its groups."""
+        """Moves this group, and all groups of its job, from a job of one rank to the others' job.
+
+        Raises:
+            InvalidArgument: the group was not made with `alone_first`, or its job has ended.
+        """
         if not self._alone:
             raise invalid("group", "a group made with Options(alone_first=True)", "another one")
         job, _ = self._detach()
@@ -93,13 +97,13 @@ class BackendState:
             move_backend(backend_state)
 
     def follow(self, ranks: list[int]) -> None:
-        """The job has grown: its world has these ranks, other groups stay as they are."""
+        """Adopts the ranks of a job that has grown; only the job's first group changes."""
         if self._founder and len(ranks) > len(self.global_ranks):
             self.global_ranks = ranks
             follow_growth(self)
 
     def backend(self) -> Any:
-        """torch's object for this group."""
+        """Returns torch's backend object for this group."""
         return build.load().make(
             functions=_tokenyard.core_table(),
             group=self._capsule(),
@@ -113,7 +117,7 @@ class BackendState:
 
     @property
     def job(self) -> Job:
-        """Raises InvalidArgument if the group was shut down or aborted."""
+        """The group's job; raises InvalidArgument if the group was shut down or aborted."""
         if self._job is None:
             raise invalid("group", "a group of a job that runs", "one whose job has ended")
         return self._job
@@ -126,13 +130,16 @@ class BackendState:
         return "whole" if len(group.active_ranks()) == group.size else "ranks lost"
 
     def shutdown(self) -> None:
-        job, _ = self._detach()  # Which closes the group.
+        job, _ = self._detach()  # Closes the group.
         if job is not None:
             job.without_one_group()
 
     def abort(self) -> None:
-        """The job goes with the group that began it, and all that waits in it. Operations of
-        another group end by their deadlines; its backend lets nobody wait for them any more."""
+        """Aborts the group, and with the job's first group the whole job.
+
+        That ends all waits in the job. Operations of any other group end at their deadlines, but
+        its backend waits for them no more.
+        """
         job, founder = self._detach()
         if job is not None and founder:
             job.abandon()
@@ -140,14 +147,16 @@ class BackendState:
             job.without_one_group()
 
     def shrink(self, excluded: list[int], abort: bool) -> Any:
-        """The backend of those who are left, all of whom call it. Their job is their own: it owes
-        nothing to the excluded, who may be dead or go on for a while."""
+        """Returns a backend for the remaining ranks, all of which call it.
+
+        They form a new job, since excluded ranks may be dead, or run on for a while.
+        """
         largest = len(self.global_ranks) - 1
         gone = {size_of("ranks_to_exclude", rank, largest=largest) for rank in excluded}
         left = [rank for rank in range(len(self.global_ranks)) if rank not in gone]
         if self.rank not in left:
             raise invalid("ranks_to_exclude", "other ranks than this one", repr(excluded))
-        # torch numbers the ranks of a default group anew; those of others keep their numbers.
+        # torch renumbers the ranks of a default group; other groups keep global ranks.
         numbers = [self.global_ranks[rank] for rank in left]
         if state_of(dist.group.WORLD) is self:
             numbers = list(range(len(left)))
@@ -162,9 +171,9 @@ class BackendState:
         return backend_state.backend()
 
     def split(self, ranks: list[int], name: str, timeout: float) -> Any:
-        """The backend of a group of some of this one's ranks, which all call it, of the same job.
+        """Returns the backend of a new group of `ranks` in the same job; all of them call it.
 
-        `ranks` lists this rank's group only; torch calls no backend of ranks that are in none.
+        `ranks` is this rank's group only; torch does not call ranks that are in no group.
         """
         largest = len(self.global_ranks) - 1
         numbers = [
@@ -177,15 +186,18 @@ class BackendState:
         return backend_state.backend()
 
     def handle(self) -> str:
-        """What the others call this rank when they reconfigure."""
+        """Returns the name by which `reconfigure` of other ranks refers to this rank."""
         return self._handle
 
     def reconfigure(
         self, uuid: int, handles: list[str], ordered: bool, timeout: float | None
     ) -> tuple[Any, int, int]:
-        """Leaves the job and meets whoever has one of the handles; the new core group, rank, size.
+        """Leaves the job and forms a new one with the ranks that own `handles`.
 
-        The job's other groups end, if this one began it.
+        The old job's other groups end if this was its first group.
+
+        Returns:
+            The new core group, this rank's number, and the size.
         """
         ranks = handles if ordered else sorted(handles)
         if ranks.count(self._handle) != 1 or len(set(ranks)) != len(ranks):
@@ -202,8 +214,9 @@ class BackendState:
         size = len(self.global_ranks)
         collectives = join_rendezvous(self._store, self.rank, size, self._options, timeout, purpose)
         if self._options.join and self.global_ranks == list(range(size)):
-            self.global_ranks = list(range(max(size, collectives.size)))  # It may have grown.
-        self._options = replace(self._options, join=False)  # Into one job, not into the next.
+            # The job may have grown since it began.
+            self.global_ranks = list(range(max(size, collectives.size)))
+        self._options = replace(self._options, join=False)  # For the first job only.
         self._attach(Job(collectives, self.global_ranks), founder=True)
 
     def _attach(self, job: Job, founder: bool) -> None:
@@ -213,7 +226,7 @@ class BackendState:
         job.backend_states.add(self)
 
     def _detach(self) -> tuple[Job | None, bool]:
-        """torch shuts a group down, or aborts it, as often as its user says so."""
+        """Detaches the group and closes it; may be called again, since torch's users may."""
         with self._lock:
             job, self._job = self._job, None
             group, self._group = self._group, None
@@ -228,7 +241,7 @@ class BackendState:
 
 
 def create(described: Any, options: Options | None) -> Any:
-    """Makes the backend of one group of torch's: what `register_backend` registers."""
+    """Makes the backend of a torch group; registered by `register_backend`."""
     if options is not None and not isinstance(options, Options):
         raise invalid("pg_options", "tokenyard.torch.Options", type(options).__name__)
     backend_state = BackendState(
@@ -239,24 +252,28 @@ def create(described: Any, options: Options | None) -> Any:
         options or Options(),
         described.timeout.total_seconds(),
     )
-    # Newer torches can ask for a group that is nobody's until it is reconfigured.
+    # Newer torch versions can create a group that joins no job until it is reconfigured.
     if not getattr(described, "enable_reconfigure", False):
         backend_state.enter()
     return backend_state.backend()
 
 
 def state_of(group: dist.ProcessGroup | None) -> BackendState | None:
-    """None for a group of another backend."""
+    """Returns the state of a group; None for a group of another backend."""
     return None if group is None else build.load().state_of(group._get_backend(torch.device("cpu")))
 
 
 def job_of(group: dist.ProcessGroup | None) -> Job:
-    """Raises InvalidArgument for a group of another backend."""
+    """Returns a group's job; raises InvalidArgument for a group of another backend."""
     return state_with_job(group).job
 
 
 def state_with_job(group: dist.ProcessGroup | None) -> BackendState:
-    """Of the default group, if none is given. Raises InvalidArgument for another backend's."""
+    """Returns the state of `group`, or of the default group.
+
+    Raises:
+        InvalidArgument: there is no group, or it is of another backend.
+    """
     chosen = group or dist.group.WORLD
     if chosen is None:
         raise invalid("group", "a process group", "none: init_process_group was not called")
@@ -269,8 +286,10 @@ def state_with_job(group: dist.ProcessGroup | None) -> BackendState:
 
 @atexit.register
 def _detach_all() -> None:
-    """Empties all seats: torch keeps groups that a program has not destroyed for longer than the
-    interpreter lives, and each keeps its seat."""
+    """Detaches all groups and closes all jobs before the interpreter ends.
+
+    torch keeps groups that the program has not destroyed, and with them their states, for longer.
+    """
     for backend_state in list(_backend_states):
         backend_state._detach()
     abandon_all()

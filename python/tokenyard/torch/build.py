@@ -1,7 +1,7 @@
-"""Builds torch's backend against the torch that is installed, once, and loads it.
+"""Builds torch's backend against the installed torch, once, and loads it.
 
-What is built is kept by everything that it depends on: torch, Python, the compiler's ABI and our
-own sources. Of several processes that want it at once, one builds and the others wait.
+The cache key covers everything the build depends on: torch, Python, the compiler's ABI and our own
+sources. Of several processes that need it at once, one builds and the others wait.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ HERE = Path(__file__).parent
 UNITS = ("backend.cpp", "backend_membership.cpp", "module.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 BUILD_S = 600.0
-"""Longest that one process waits for another's build; one takes about half a minute."""
+"""Longest wait for another process's build, in seconds; a build takes about half a minute."""
 
 
 def load() -> ModuleType:
-    """The backend's module; builds it if need be.
+    """Returns the backend's module; builds it if it is not cached.
 
     Raises:
         Unsupported: there is no compiler, or it cannot compile this torch's headers.
+        OsError: the cache folder cannot be written.
+        PeerTimeout: another process's build does not end.
     """
     if NAME in sys.modules:
         return sys.modules[NAME]
@@ -58,7 +60,7 @@ def load() -> ModuleType:
 
 
 def cached() -> Path:
-    """Where the module for this torch and these sources is, or will be."""
+    """Returns the path of the module for this torch and these sources, built or not."""
     digest = hashlib.sha256()
     for fact in (torch.__version__, torch.version.git_version, *_flags(), *_include_folders()):
         digest.update(f"{fact}\n".encode())
@@ -75,7 +77,7 @@ def _flags() -> list[str]:
         *("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
     ]
-    # Older torches say with which compiler's ABI their pybind11 classes may be shared.
+    # Older torch versions state the compiler ABI of their pybind11 classes.
     for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):
         value = getattr(torch._C, f"_PYBIND11_{name}", None)
         if value is not None:
@@ -113,7 +115,7 @@ def _build(library: Path) -> None:
         names = ("c10", "torch_cpu", "torch", "torch_python")
         links = [f"-L{libraries}", *(f"-l{name}" for name in names)]
         _run_all([[compiler, "-shared", *objects, *links, "-o", str(built)]])
-        built.replace(library)  # At once: nobody ever loads half of it.
+        built.replace(library)  # Atomic: no process loads a partial file.
 
 
 def _compiler() -> str:
@@ -143,14 +145,14 @@ def _check_python_headers() -> None:
 
 
 def _run_all(commands: Iterator[list[str]] | list[list[str]]) -> None:
-    """Side by side; raises with what the first that failed said."""
+    """Runs commands in parallel; raises Unsupported with the output of the first that failed."""
     pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     running = [(command, subprocess.Popen(command, **pipes)) for command in commands]
     try:
         said = [process.communicate()[0] for _, process in running]
     finally:
         for _, process in running:
-            process.kill()  # Of no effect on those that have ended.
+            process.kill()  # No effect on processes that have ended.
     for (command, process), text in zip(running, said, strict=True):
         if process.returncode != 0:
             raise Unsupported(
@@ -162,7 +164,7 @@ def _run_all(commands: Iterator[list[str]] | list[list[str]]) -> None:
 
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Holds a lock between processes. It goes with the process, however that ends."""
+    """Holds a lock between processes; the system releases it if the process dies."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("w")

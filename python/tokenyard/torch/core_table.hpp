@@ -1,8 +1,8 @@
-/// What torch's backend calls in the module `_tokenyard`, and what it offers in return.
+/// The binary interface between torch's backend and the module `_tokenyard`.
 ///
 /// The backend is compiled on the user's machine against the user's torch, the module elsewhere and
-/// long ago. So they share no class and no library: only these plain structs and functions, which
-/// any compiler lays out alike, handed over in Python capsules.
+/// earlier. So they share no class and no library, only these plain structs and functions, whose
+/// layout is the same for every compiler, passed in Python capsules.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tokenyard::core {
 
-/// Goes up with every change of this file; both sides compare.
+/// Increment it with every change of this file; both sides compare it.
 inline constexpr uint32_t kTableVersion = 2;
 inline constexpr char kTableCapsule[] = "tokenyard.core_table";
 inline constexpr char kGroupCapsule[] = "tokenyard.group";
@@ -43,9 +43,9 @@ enum class Kind : uint8_t {
   reduce,      ///< `out`: one, in place
   broadcast,   ///< `out`: one, in place
   all_gather,
-  gather,          ///< `out` is empty but on the root
-  scatter,         ///< `in` is empty but on the root
-  reduce_scatter,  ///< `in`: what this rank adds to each rank's `out`
+  gather,          ///< `out`: empty except on the root
+  scatter,         ///< `in`: empty except on the root
+  reduce_scatter,  ///< `in`: this rank's addend to each rank's `out`
   all_to_all,
   barrier,
   monitored_barrier,
@@ -53,7 +53,7 @@ enum class Kind : uint8_t {
   receive,
 };
 
-/// Contiguous elements in host memory; of an `in` only read.
+/// Contiguous elements in host memory; inputs are only read.
 struct Array {
   void* data;
   uint64_t elements;
@@ -64,17 +64,17 @@ struct Operation {
   Kind kind;
   Reduction reduction;
   uint8_t algorithm;  ///< tokenyard::Algorithm
-  bool from_anybody;  ///< of a receive: `peer` does not matter
+  bool from_anybody;  ///< receive from any rank, whatever `peer` is
   uint32_t peer;      ///< the root, or the other rank
   uint64_t tag;
-  int64_t timeout_ns;  ///< less than 0: the group's
+  int64_t timeout_ns;  ///< below 0: the group's
   const Array* in;
   uint64_t ins;
   const Array* out;
   uint64_t outs;
 };
 
-/// An operation under way, a group, and what was thrown: each is the holder's own to drop.
+/// An operation in progress, a group, and an exception; the holder drops each.
 struct Work;
 struct Group;
 struct Failure;
@@ -82,34 +82,36 @@ struct Failure;
 struct Table {
   uint32_t version;
 
-  /// Null if it failed, with `failure` set. The arrays must live until the work is done.
+  /// Starts an operation. Returns null if that failed, with `failure` set. The arrays must live
+  /// until the work is done.
   Work* (*submit)(Group* group, const Operation* operation, Failure** failure);
   Group* (*share_group)(Group* group);
   void (*drop_group)(Group* group);
 
   Work* (*share_work)(Work* work);
   void (*drop_work)(Work* work);
-  /// 1: done; 0: not within `timeout_ns` (less than 0: no limit of its own); -1: it went wrong.
+  /// Waits. Returns 1 if done; 0 if not within `timeout_ns` (below 0: only the operation's own
+  /// deadline); -1 if it failed.
   int (*wait)(Work* work, int64_t timeout_ns, Failure** failure);
   bool (*done)(Work* work);
-  /// Null if it is under way or all went well.
+  /// Returns the error; null while it is in progress, and after success.
   Failure* (*failure_of)(Work* work);
-  /// Calls once, when done, from any thread.
+  /// Calls once when it has ended, on any thread.
   void (*when_done)(Work* work, void (*call)(void* context), void* context);
   uint32_t (*source)(Work* work);
-  /// How many parts lists have now.
+  /// Returns the number of parts that lists have now.
   uint32_t (*parts)(Group* group);
-  /// Calls `take` with each rank that is missing from what was done.
+  /// Calls `take` with each rank that is missing from the result.
   void (*failed_ranks)(Work* work, void (*take)(void* taker, uint32_t rank), void* taker);
 
-  /// Sets Python's error, of the package's own class. Needs the interpreter lock.
+  /// Sets Python's error to the package's exception. Needs the interpreter lock.
   void (*set_python_error)(const Failure* failure);
   void (*drop_failure)(Failure* failure);
 };
 
-/// A store of somebody else's, for the control plane. A value is handed over by calling
-/// `take(taker, data, bytes)` before the function returns; a result below 0 is an error, whose
-/// sentence is handed over so. Any thread may call.
+/// A foreign store, for the control plane. A function returns a value by calling
+/// `take(taker, data, bytes)`; a result below 0 is an error, whose message it passes to `take`. Any
+/// thread may call.
 struct Store {
   using Take = void (*)(void* taker, const void* data, uint64_t bytes);
   struct Bytes {
@@ -119,10 +121,10 @@ struct Store {
 
   void* context;
   void (*drop)(void* context);
-  /// 1: there is such a key; 0: there is none.
+  /// Returns 1 if the key exists, else 0.
   int (*get)(void* context, Bytes key, Take take, void* taker);
   int (*set)(void* context, Bytes key, Bytes value, Take take, void* taker);
-  /// `expected`: null if there must be no such key. Takes what the key holds afterwards.
+  /// Sets `key` if it holds `expected` (null: if it does not exist). Takes its value afterwards.
   int (*compare_and_set)(void* context, Bytes key, const Bytes* expected, Bytes desired, Take take,
                          void* taker);
 };

@@ -1,4 +1,4 @@
-"""Jobs of torch's that change while they run: who is there, who comes, who goes."""
+"""Membership of a torch job at run time: ranks that are active, that join, that are evicted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ PeerState = Literal["active", "waiting", "absent"]
 
 
 def peer_states(group: dist.ProcessGroup | None = None) -> dict[int, PeerState]:
-    """What this rank knows of every rank of the job, without asking anybody.
+    """Returns the state of each rank of the job as this rank knows it, without communication.
 
-    "active": takes part. "waiting": a new process for it would like to be let in, by `recover`,
-    `replace` or `grow`. "absent": neither. Ranks that the job may grow by are here as soon as they
-    wait.
+    "active": takes part. "waiting": a new process asks to be admitted in its place, by `recover`,
+    `replace` or `grow`. "absent": neither. Ranks beyond the job's size are listed once they wait.
 
     >>> while tokenyard.torch.peer_states().get(2) != "waiting":
     ...     serve()
@@ -33,10 +32,18 @@ def peer_states(group: dist.ProcessGroup | None = None) -> dict[int, PeerState]:
 def grow(
     ranks: int, *, timeout: float | None = None, group: dist.ProcessGroup | None = None
 ) -> dist.ProcessGroup:
-    """Waits until so many more ranks have come; returns the default group with them in it.
+    """Waits until `ranks` more ranks have joined; returns the default group that includes them.
 
-    Every member calls it, or `collectives().grow`, which does the same. Where torch fixes the size
-    of a group (2.15 does not), the group returned is a new one, and the one before says so.
+    Every member calls it, or `collectives().grow`, which does the same. torch before 2.15 fixes a
+    group's size; there the result is a new group, and the old one raises errors that say so.
+
+    Args:
+        ranks: number of additional ranks.
+        timeout: seconds; the job's if None.
+        group: a group of the job; the default group if None.
+
+    Raises:
+        PeerTimeout: too few ranks joined in time.
     """
     job_of(group).collectives.grow(ranks, timeout=timeout)
     grown = dist.group.WORLD
@@ -47,7 +54,7 @@ def grow(
 def evict(
     rank: int, *, timeout: float | None = None, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Puts a living rank out, by its number; the group keeps its size and everybody's number.
+    """Evicts a running rank; the group keeps its size and its numbering.
 
     See `Collectives.evict`.
     """
@@ -55,9 +62,9 @@ def evict(
 
 
 def join_group(group: dist.ProcessGroup | None = None) -> None:
-    """Ends the time in which this rank computes alone (`Options.alone_first`).
+    """Joins the running job after a start with `Options.alone_first`.
 
-    Waits until the members let it in. All groups that were made meanwhile come along; their ranks
-    are those of the job.
+    Waits until the members admit this rank. Groups made meanwhile move to the job, too; their
+    ranks are those of the job.
     """
     state_with_job(group).join()

@@ -1,7 +1,7 @@
-"""How torch's tables follow a job whose ranks have become more.
+"""Adapts torch's tables to a job that has grown.
 
-Newer torches ask a group's backend how many ranks there are. Older ones keep the size that a group
-was made with: there a new default group takes the place of the one before, which says so.
+Newer torch versions ask a group's backend for its size. Older ones fix the size of a group when it
+is made: there a new default group replaces the old one, whose calls then raise.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ CPU = torch.device("cpu")
 
 
 def group_of(backend_state: Any) -> dist.ProcessGroup | None:
-    """torch's group of a seat; None while it is being made, and once it is destroyed."""
-    # A default group that was replaced here is still known, so that torch can tell of its errors.
+    """Returns torch's group of a state; None while it is being made, and once it is destroyed."""
+    # A replaced default group stays in the map, so that torch can report its errors.
     known = dist.distributed_c10d._world.pg_map
     for group in sorted(known, key=lambda one: one is not dist.group.WORLD):
         if (
@@ -30,7 +30,7 @@ def group_of(backend_state: Any) -> dist.ProcessGroup | None:
 
 
 def follow_growth(backend_state: Any) -> None:
-    """The seat's group has as many ranks as the seat says."""
+    """Resizes torch's group to the number of ranks of its state, or replaces it."""
     group = group_of(backend_state)
     if group is None:
         return
@@ -45,7 +45,7 @@ def follow_growth(backend_state: Any) -> None:
 
 
 def take_place_of(old: dist.ProcessGroup, backend_state: Any) -> dist.ProcessGroup:
-    """A default group of the seat's size, in place of one that cannot grow."""
+    """Replaces a default group that cannot grow by a new one of the state's size."""
     c10d: Any = dist.distributed_c10d
     world = c10d._world
     ranks = len(backend_state.global_ranks)
@@ -79,7 +79,7 @@ def take_place_of(old: dist.ProcessGroup, backend_state: Any) -> dist.ProcessGro
 
 
 def move_backend(backend_state: Any) -> None:
-    """The seat's group works in the job that the seat is in now."""
+    """Moves torch's group to its state's current job."""
     group = group_of(backend_state)
     if group is not None:
         build.load().move_to(group._get_backend(CPU), backend_state._capsule())

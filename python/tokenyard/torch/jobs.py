@@ -1,8 +1,7 @@
 """The jobs of this process.
 
-torch makes its groups one by one. The first becomes a job: one Collectives with its threads and
-connections. Groups whose ranks all belong to a job are groups of that job, which costs next to
-nothing.
+torch makes its groups one by one. The first starts a job: a Collectives with its threads and
+connections. Later groups whose ranks all belong to a job become groups of that job, which is cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..errors import invalid
 
 
 class TorchCollectives(Collectives):
-    """Those of a job of torch's, whose groups follow when it grows."""
+    """The Collectives of a torch job, whose groups are resized when it grows."""
 
     before_growth: Callable[[], None] | None = None
     after_growth: Callable[[], None] | None = None
@@ -32,12 +31,12 @@ class TorchCollectives(Collectives):
 
 
 class Job:
-    """A Collectives and torch's groups in it; it ends with the last of them."""
+    """A Collectives and the torch groups in it; ends with the last of these."""
 
     def __init__(self, collectives: TorchCollectives, global_ranks: list[int]) -> None:
         self.collectives = collectives
         self.backend_states: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Of torch's groups in it."""
+        """States of the torch groups in the job."""
         self._global_ranks = global_ranks
         collectives.before_growth = self._require_default_numbers
         collectives.after_growth = self.follow
@@ -49,7 +48,7 @@ class Job:
         return set(global_ranks) <= set(self._global_ranks)
 
     def follow(self) -> None:
-        """Counts the ranks that have come by growth, and lets torch do so."""
+        """Adopts the ranks that have joined by growth, here and in torch's groups."""
         self._global_ranks = list(range(self.collectives.size))
         for backend_state in list(self.backend_states):
             backend_state.follow(self._global_ranks)
@@ -60,7 +59,7 @@ class Job:
             raise invalid("group", "the job of a default group, for a job that grows", seen)
 
     def group(self, global_ranks: list[int], name: str, timeout: float) -> Group:
-        """A group of the job, collective among its ranks; the first is the job's world."""
+        """Makes a group of the job, collective among its ranks; the first is the job's world."""
         with self._lock:
             self._groups += 1
             first = self._groups == 1
@@ -75,20 +74,20 @@ class Job:
             raise
 
     def without_one_group(self) -> None:
-        """Ends the job in good order if that was its last one."""
+        """Drops a group; leaves the job in good order if that was its last one."""
         if self._is_last() and self._forget():
             try:
-                self.collectives.leave()  # Raises if somebody has not taken a message of ours.
+                self.collectives.leave()  # Raises if a rank has not received one of our messages.
             finally:
                 self.collectives.close()
 
     def abandon(self) -> None:
-        """Ends the job at once: whatever waits in any of its groups fails with Cancelled."""
+        """Ends the job at once; operations of all its groups fail with Cancelled."""
         if self._forget():
             self.collectives.close()
 
     def _is_last(self) -> bool:
-        """One group fewer; whether there is none left."""
+        """Decrements the number of groups; returns whether none is left."""
         with self._lock:
             self._groups -= 1
             return self._groups == 0

@@ -26,13 +26,13 @@ c10::intrusive_ptr<c10d::Backend> make(const py::capsule& functions,
                                                std::move(backend_state));
 }
 
-/// Null for another's backend.
+/// Returns null for a backend that is not tokenyard's.
 py::object state_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   const auto* ours = dynamic_cast<const TokenyardBackend*>(backend.get());
   return ours != nullptr ? ours->backend_state() : py::none();
 }
 
-/// Nothing for another's work.
+/// Returns nothing for a work that is not tokenyard's.
 std::optional<std::set<uint32_t>> failed_ranks(const c10::intrusive_ptr<c10d::Work>& work) {
   const auto* ours = dynamic_cast<const TorchWork*>(work.get());
   if (ours == nullptr) return std::nullopt;

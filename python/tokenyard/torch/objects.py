@@ -1,8 +1,8 @@
-"""Objects of ranks that are lost.
+"""None for lost ranks in torch's object collectives.
 
-torch's object collectives are Python over two gathers, of sizes and then of pickled bytes. A lost
-rank's place in either holds zeros, wherever it was lost, and no pickle is empty or begins with a
-zero. So what torch would unpickle there becomes None instead.
+torch implements these in Python as two gathers, of sizes and of pickled bytes. A lost rank's part
+of either is zeros, whenever the rank was lost, and no pickle is empty or begins with a zero byte.
+So such a part becomes None instead of being unpickled.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.distributed import distributed_c10d
 
 
 def give_none_for_lost_ranks() -> None:
-    """Lets `dist.all_gather_object` and `dist.gather_object` put None in the places of lost ranks.
+    """Makes `dist.all_gather_object` and `dist.gather_object` return None for lost ranks.
 
-    For groups of backend `tokenyard` only. torch has no hook for that: its function that unpickles
-    is wrapped.
+    Affects groups of backend `tokenyard` only. torch has no hook for this, so its unpickling
+    function is wrapped.
     """
     unpickle = getattr(distributed_c10d, "_tensor_to_object", None)
     if unpickle is None or hasattr(unpickle, "__wrapped__"):

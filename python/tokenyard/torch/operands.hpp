@@ -1,10 +1,10 @@
-/// The tensors of one operation, as the core takes them: contiguous, their elements in the order of
-/// their indices, whatever the layout. So ranks may differ in layout.
+/// The tensors of one operation in the form of the core: contiguous, elements in index order. So
+/// ranks may differ in layout.
 ///
 ///     contiguous    the tensor itself
 ///     any other     a contiguous copy -> the operation -> copied back, if the operation wrote it
 ///
-/// Nothing is copied back from an operation that failed.
+/// A failed operation copies nothing back.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,12 +25,13 @@ class Operands {
   using Tensors = std::vector<at::Tensor>;
   using Arrays = std::vector<core::Array>;
 
-  /// `describe`: `moved` or `reduced`.
+  /// Returns a tensor that the operation reads. `describe`: `moved` or `reduced`.
   core::Array read(const Argument& argument, const at::Tensor& tensor, Describe describe = moved) {
     check(argument, tensor);
     return describe(argument, contiguous(tensor));
   }
-  /// Reads it, too: what the operation leaves alone stays as it was.
+  /// Returns a tensor that the operation writes. Copies its contents, too, so that elements which
+  /// the operation does not write keep their values.
   core::Array written(const Argument& argument, const at::Tensor& tensor,
                       Describe describe = moved) {
     check(argument, tensor);
@@ -56,7 +57,7 @@ class Operands {
 
   bool copy_back_is_due() const { return !copied_back_.empty() && !settled_.load(); }
 
-  /// Once the operation has ended; the first caller copies, others wait for it.
+  /// Copies results back once the operation has ended; the first caller copies, others wait.
   void settle(bool well) noexcept {
     const std::lock_guard lock(mutex_);
     if (!copy_back_is_due()) return;
@@ -69,7 +70,7 @@ class Operands {
     }
     settled_.store(true);
   }
-  /// Why copying back failed; null if it did not.
+  /// Returns the error of copying back; null if there is none.
   std::exception_ptr error() const {
     const std::lock_guard lock(mutex_);
     return error_;
@@ -80,7 +81,7 @@ class Operands {
     at::Tensor tensor, copy;
   };
 
-  /// Below autograd and whatever mode the caller is in: these copies are no step of the program's.
+  /// Disables autograd and the caller's dispatch modes: these copies are not part of its program.
   class Below {
     const at::AutoDispatchBelowADInplaceOrView below_autograd_;
     const c10::impl::ExcludeDispatchKeyGuard below_python_{c10::python_ks};
@@ -91,13 +92,13 @@ class Operands {
     tensor.copy_(from);
   }
 
-  /// As the tensor is now, whatever its owner does to its shape meanwhile.
+  /// Returns an alias with the tensor's current shape, which its owner may change meanwhile.
   static at::Tensor alias_of(const at::Tensor& tensor) {
     const Below below;
     return tensor.alias();
   }
 
-  /// Kept until the operation has ended.
+  /// Returns the tensor, or a contiguous copy, and keeps it until the operation has ended.
   const at::Tensor& contiguous(const at::Tensor& tensor) {
     if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
       return held_.emplace_back(tensor);

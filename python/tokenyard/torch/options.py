@@ -1,4 +1,4 @@
-"""What a torch job may choose."""
+"""The options of a torch job."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from ..collectives.options import OnFailure, Places
 
 @dataclass
 class Options:
-    """For `init_process_group("tokenyard", pg_options=tokenyard.torch.Options(...))`.
+    """Options of `init_process_group("tokenyard", pg_options=tokenyard.torch.Options(...))`.
 
-    The first group of a process makes its job; later groups take its options.
+    The first group of a process starts its job, whose options later groups share.
     """
 
     on_failure: OnFailure = "raise"
-    """What an operation does that was aborted because ranks are gone; see Collectives.connect."""
+    """Handling of operations that were aborted because ranks were lost: "raise", "retry" or
+    "exclude"; see Collectives.connect."""
     places: Places = "kept"
-    """What outputs with a part for each rank look like once ranks are lost; see
+    """Form of outputs with one part per rank after ranks were lost: "kept" or "compact"; see
     Collectives.connect."""
     silence: float = DEFAULT_SILENCE
-    """Seconds after which a rank that is not heard of is gone."""
+    """Seconds without a heartbeat after which a rank counts as gone."""
     join: bool = False
-    """Take a lost rank's place in a job that runs, or a new one, instead of beginning a job."""
+    """Whether to join a running job, in a lost rank's place or a new one, instead of starting
+    one."""
     alone_first: bool = False
-    """With `join`: compute alone, every other place being empty, until `join_group`."""
+    """With `join`: whether to compute alone, all other places empty, until `join_group`."""
     size_max: int | None = None
-    """How far the job may grow: its largest size."""
+    """Size up to which the job may grow; None: its initial size."""
     witness: bool = True
-    """Whether torch's store decides between two equal halves. It should not live in a rank."""
+    """Whether torch's store has the casting vote between two equal halves. It should not run in a
+    rank."""
     address: str = ""
-    """Where others reach this rank; found out if empty."""
+    """Address at which other ranks reach this one; detected if empty."""
     host: str = ""
-    """Ranks with equal names share memory; found out if empty."""
+    """Ranks with the same name use shared memory; detected if empty."""
     interconnect: str = ""
-    """A plug-in that carries what would go over TCP, "libtokenyard_ucx.so" for one, alike on all
+    """A plug-in that replaces TCP between hosts, such as "libtokenyard_ucx.so", the same on all
     ranks; none if empty."""

@@ -1,4 +1,4 @@
-/// Whether somebody listens at an address.
+/// A probe for a listener at an address.
 #pragma once
 
 #include <netdb.h>
@@ -12,7 +12,7 @@
 
 namespace tokenyard::torch_backend {
 
-/// True if one of the host's addresses accepts a connection within the time; it is closed at once.
+/// Returns whether one of the host's addresses accepts a connection in time; closes it at once.
 inline bool reachable(const std::string& host, uint16_t port, std::chrono::milliseconds time) {
   const auto deadline = std::chrono::steady_clock::now() + time;
   addrinfo hints{};

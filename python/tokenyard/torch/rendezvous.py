@@ -1,7 +1,7 @@
-"""How the ranks of a torch group become a job: they meet in the group's own store.
+"""Rendezvous of a torch group's ranks in the group's own store.
 
-The store tells the job's name and secret. Every meeting has a number, so that a job which is made
-again in the same store, or after an attempt that failed, is another job.
+The store holds the job's name and secret. Every rendezvous has a number, so that a job made again
+in the same store, or after a failed attempt, is another job.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from .options import Options
 def join_rendezvous(
     store: Any, rank: int, size: int, options: Options, timeout: float, purpose: str = ""
 ) -> TorchCollectives:
-    """Begins a job with the other ranks that come for the same purpose. Or, with `options.join`,
-    takes a lost rank's place in it."""
+    """Starts a job with the ranks that rendezvous for the same purpose.
+
+    With `options.join`, takes a lost rank's place in that job instead.
+    """
     folder = f"tokenyard/{purpose}"
     if options.join:
         rendezvous_point = int(store.get(f"{folder}meetings"))
@@ -42,7 +44,7 @@ def join_rendezvous(
 
 
 def stay_alone(rank: int, size: int, options: Options, timeout: float) -> TorchCollectives:
-    """A job of which every other place is empty."""
+    """Starts a job in which all other places are empty."""
     return TorchCollectives.alone(rank=rank, size=size, timeout=timeout, **_chosen(options))
 
 

@@ -1,4 +1,4 @@
-/// Tensors, and what is done with them, as the core takes them.
+/// Conversion of torch's tensors, types and reductions to the core's.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +14,7 @@
 
 namespace tokenyard::torch_backend {
 
-/// The type's name in the core; nothing for types that it does not reduce.
+/// Returns the core's type; nothing for types that it does not reduce.
 inline std::optional<core::Type> type_of(at::ScalarType type) {
   switch (type) {
     case at::kBool:
@@ -52,7 +52,7 @@ inline std::optional<core::Type> type_of(at::ScalarType type) {
   }
 }
 
-/// The operation's name in the core.
+/// Returns the core's reduction.
 inline core::Reduction reduction_of(const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
@@ -76,7 +76,7 @@ inline core::Reduction reduction_of(const c10d::ReduceOp& op) {
   }
 }
 
-/// Throws InvalidArgument for a tensor whose elements the core cannot reach.
+/// Throws InvalidArgument for a tensor whose elements the core cannot access.
 inline void check(const Argument& argument, const at::Tensor& tensor) {
   if (!tensor.defined()) refuse(argument, "a tensor", "none");
   if (!tensor.device().is_cpu())
@@ -89,17 +89,17 @@ inline void check(const Argument& argument, const at::Tensor& tensor) {
            c10::str("one of ", tensor.scalar_type()));
 }
 
-/// Whether it is certain that no two elements share memory.
+/// Returns whether certainly no two elements share memory.
 inline bool elements_do_not_overlap(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return true;
   std::vector<std::pair<int64_t, int64_t>>
-      dimensions;  // Stride and size, of those that have steps.
+      dimensions;  // Stride and size of dimensions longer than 1.
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
     if (tensor.size(dim) == 0) return true;
     if (tensor.size(dim) > 1) dimensions.emplace_back(tensor.stride(dim), tensor.size(dim));
   }
   std::sort(dimensions.begin(), dimensions.end());
-  int64_t reached = 0;  // By all steps of the dimensions before.
+  int64_t reached = 0;  // Largest offset within the dimensions so far.
   for (const auto& [stride, size] : dimensions) {
     if (stride <= reached) return false;
     reached += stride * (size - 1);
@@ -107,18 +107,19 @@ inline bool elements_do_not_overlap(const at::Tensor& tensor) {
   return true;
 }
 
-/// Throws InvalidArgument where what is written to one element would be seen in another.
+/// Throws InvalidArgument unless elements certainly have memory of their own.
 inline void check_writable(const Argument& argument, const at::Tensor& tensor) {
   if (!elements_do_not_overlap(tensor))
     refuse(argument, "a tensor to write whose elements do not share memory",
            c10::str("one of sizes ", tensor.sizes(), " and strides ", tensor.strides()));
 }
 
-/// The same for two tensors of a list. Those that lie within one another's gaps may be apart.
+/// Throws InvalidArgument if two tensors of a list share memory. Does not reject interleaved
+/// tensors, which may lie in each other's gaps.
 inline void check_no_overlap(const char* argument, const std::vector<at::Tensor>& tensors) {
   struct Place {
     const std::byte* begin;
-    const std::byte* end;  ///< of memory that is its own throughout: at least the first element
+    const std::byte* end;  ///< end of memory without gaps: at least the first element
     size_t index;
   };
   std::vector<Place> places;
@@ -140,10 +141,10 @@ inline void check_no_overlap(const char* argument, const std::vector<at::Tensor>
   }
 }
 
-/// What an operation does with elements.
+/// Describes a tensor by what the operation does with its elements.
 using Describe = core::Array (*)(const Argument&, const at::Tensor&);
 
-/// To be reduced. Of a contiguous tensor, as the rest below.
+/// Describes a contiguous tensor, like all below, whose elements are reduced.
 inline core::Array reduced(const Argument& argument, const at::Tensor& tensor) {
   const std::optional<core::Type> type = type_of(tensor.scalar_type());
   TORCH_CHECK_TYPE(type, argument.text(), ": backend tokenyard does not reduce ",
@@ -151,14 +152,14 @@ inline core::Array reduced(const Argument& argument, const at::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<uint64_t>(tensor.numel()), *type};
 }
 
-/// To be moved only: any type at all.
+/// Describes a tensor whose elements are only moved, of any type.
 inline core::Array moved(const Argument&, const at::Tensor& tensor) {
   if (const std::optional<core::Type> type = type_of(tensor.scalar_type()))
     return {tensor.data_ptr(), static_cast<uint64_t>(tensor.numel()), *type};
   return {tensor.data_ptr(), tensor.nbytes(), core::Type::uint8};
 }
 
-/// Cuts an array into parts of so many elements each, in order.
+/// Cuts an array into consecutive parts of the given numbers of elements.
 inline std::vector<core::Array> cut(const core::Array& whole, size_t item_bytes,
                                     const std::vector<uint64_t>& elements) {
   std::vector<core::Array> parts;
@@ -175,7 +176,7 @@ inline size_t item_bytes(const at::Tensor& tensor, const core::Array& array) {
   return array.elements == 0 ? 0 : tensor.nbytes() / array.elements;
 }
 
-/// As many equal parts as there are ranks. `whole`: the tensor's array.
+/// Cuts a tensor into equal parts, one per rank. `whole`: the tensor's array.
 inline std::vector<core::Array> cut_equally(const Argument& argument, const at::Tensor& tensor,
                                             const core::Array& whole, int ranks) {
   if (tensor.numel() % ranks != 0)
@@ -185,8 +186,8 @@ inline std::vector<core::Array> cut_equally(const Argument& argument, const at::
              std::vector<uint64_t>(ranks, whole.elements / ranks));
 }
 
-/// Parts as long as `part`, however many that are: the core compares them with the ranks there are,
-/// and names those that are lost. Where that cannot be told, as many as there are ranks.
+/// Cuts a tensor into parts as long as `part`, however many: the core compares their number with
+/// the ranks, and names those that are lost. If the lengths do not fit, cuts one part per rank.
 inline std::vector<core::Array> cut_into_parts(const Argument& argument, const at::Tensor& tensor,
                                                const core::Array& whole, const at::Tensor& part,
                                                int ranks) {
@@ -195,7 +196,7 @@ inline std::vector<core::Array> cut_into_parts(const Argument& argument, const a
   return cut_equally(argument, tensor, whole, fit ? static_cast<int>(all / one) : ranks);
 }
 
-/// Parts along the first dimension, of `splits` rows each; of equal size if there are no splits.
+/// Cuts a tensor along its first dimension into parts of `splits` rows; equal ones if it is empty.
 inline std::vector<core::Array> cut_rows(const Argument& argument, const at::Tensor& tensor,
                                          const core::Array& whole, const char* splits_argument,
                                          const std::vector<int64_t>& splits, int ranks) {
@@ -213,8 +214,7 @@ inline std::vector<core::Array> cut_rows(const Argument& argument, const at::Ten
   int64_t left = rows;
   for (size_t index = 0; index < splits.size(); ++index) {
     const int64_t split = in_range({splits_argument, index}, splits[index], 0, rows);
-    left =
-        std::max<int64_t>(left - split, -1);  // Of splits that are too large, only that they are.
+    left = std::max<int64_t>(left - split, -1);  // -1: too many; never overflows.
     elements.push_back(static_cast<uint64_t>(split) * row);
   }
   if (left != 0)

@@ -1,4 +1,4 @@
-/// torch's store, lent to the core: where ranks find one another, and the witness's memory.
+/// torch's store for the core's control plane: the rendezvous, and the witness's memory.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -17,10 +17,11 @@
 
 namespace tokenyard::torch_backend {
 
-/// Values begin with a byte of our own: c10d's compareSet takes an empty value for no key at all.
+/// Values begin with a marker byte: c10d's compareSet takes an empty value for a missing key.
 class TorchStore {
  public:
-  /// A connection of its own: whoever waits in the program's must not keep the control thread.
+  /// Opens a connection of its own, so that a wait on the program's cannot block the control
+  /// thread.
   explicit TorchStore(const c10::intrusive_ptr<c10d::Store>& store)
       : store_(store->clone()), server_(server_of(store_)) {
     store_->setTimeout(kTimeout);
@@ -77,18 +78,17 @@ class TorchStore {
     }
   }
 
-  /// torch's client of a server that is gone prints a stack trace before it throws, and never
-  /// connects again; so it is not asked then. A server that has just answered this thread is not
-  /// probed (the witness, whom a death makes ask, has a thread of its own and probes first):
-  /// connections that say nothing, one per call of a rendezvous, made torch's server answer others
-  /// late, by its whole timeout.
+  /// Throws if the server is gone: torch's client would print a stack trace before it throws, and
+  /// never reconnect. A server that has just answered this thread is not probed: probes that send
+  /// nothing, one per call of a rendezvous, made torch's server answer others late, by its whole
+  /// timeout. The witness, which asks after a death, has a thread of its own and so probes first.
   void check_server() {
     const bool fresh = Clock::now() - answered_.load() < kFresh;
     if (server_ == nullptr || (fresh && answered_to_.load() == std::this_thread::get_id())) return;
     if (!gone_) gone_ = !reachable(server_->getHost(), server_->getPort(), kTimeout);
     if (gone_)
-      throw std::runtime_error(c10::str("nobody serves torch's store at ", server_->getHost(), ":",
-                                        server_->getPort(), " any more"));
+      throw std::runtime_error(c10::str("torch's store at ", server_->getHost(), ":",
+                                        server_->getPort(), " no longer answers"));
   }
 
   static c10::intrusive_ptr<c10d::TCPStore> server_of(
@@ -117,10 +117,10 @@ class TorchStore {
 
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kTimeout{5};
-  static constexpr std::chrono::milliseconds kFresh{100};  ///< how long an answer is news
+  static constexpr std::chrono::milliseconds kFresh{100};  ///< an answer counts as recent
 
   const c10::intrusive_ptr<c10d::Store> store_;
-  const c10::intrusive_ptr<c10d::TCPStore> server_;  // Null if the store is none that is served.
+  const c10::intrusive_ptr<c10d::TCPStore> server_;  // Null if the store has no server.
   std::atomic<bool> gone_ = false;
   std::atomic<Clock::time_point> answered_ = Clock::now();  // The clone has just connected.
   std::atomic<std::thread::id> answered_to_ = std::this_thread::get_id();

@@ -1,4 +1,4 @@
-/// c10d's view of operations of the core.
+/// c10d's Work over operations of the core.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -19,7 +19,7 @@
 
 namespace tokenyard::torch_backend {
 
-/// The module's functions; set when the first group is made, never changed.
+/// The functions of `_tokenyard`; set when the first group is made, then constant.
 extern const core::Table* table;
 
 struct DropWork {
@@ -31,7 +31,7 @@ struct DropFailure {
 };
 using CoreFailure = std::unique_ptr<core::Failure, DropFailure>;
 
-/// What a capsule of the module holds; the capsule keeps it.
+/// Returns the content of a capsule, which keeps it alive.
 template <class Content>
 Content* content_of(const pybind11::capsule& capsule, const char* name) {
   auto* content = PyCapsule_GetPointer(capsule.ptr(), name);
@@ -43,7 +43,7 @@ inline core::Group* group_in(const pybind11::capsule& capsule) {
   return content_of<core::Group>(capsule, core::kGroupCapsule);
 }
 
-/// The package's exception, as pybind11 carries it.
+/// Throws the package's exception as pybind11's.
 [[noreturn]] inline void throw_python(CoreFailure failure) {
   const pybind11::gil_scoped_acquire locked;
   table->set_python_error(failure.get());
@@ -59,10 +59,10 @@ inline std::exception_ptr exception_of(CoreFailure failure) {
   }
 }
 
-/// Set when a group is aborted, which the core knows nothing of.
+/// Set when a group is aborted; the core does not know of that.
 using AbortFlag = std::atomic<bool>;
 
-/// tokenyard.Cancelled.
+/// Throws tokenyard.Cancelled.
 [[noreturn]] inline void throw_cancelled(const char* phase) {
   const pybind11::gil_scoped_acquire locked;
   const pybind11::object kind = pybind11::module_::import("tokenyard.errors").attr("Cancelled");
@@ -72,8 +72,7 @@ using AbortFlag = std::atomic<bool>;
   throw pybind11::error_already_set();
 }
 
-/// tokenyard.PeerTimeout, of an operation that goes on. `awaited`: the other rank, where one is
-/// known.
+/// Throws tokenyard.PeerTimeout for an operation that goes on. `awaited`: the other rank, if known.
 [[noreturn]] inline void throw_late(const char* phase, std::optional<int64_t> awaited, int rank,
                                     std::chrono::duration<double> waited) {
   const pybind11::gil_scoped_acquire locked;
@@ -89,10 +88,10 @@ using AbortFlag = std::atomic<bool>;
   throw pybind11::error_already_set();
 }
 
-/// An operation of the core and its tensors, which live until it has ended.
+/// An operation of the core and its tensors, which it keeps alive until it has ended.
 class Part {
  public:
-  /// Copies results back as soon as it is done, though nobody waits.
+  /// Arranges that results are copied back as soon as it is done, even if no caller waits.
   Part(CoreWork work, std::shared_ptr<Operands> operands)
       : work_(std::move(work)), operands_(std::move(operands)) {
     if (!operands_->copy_back_is_due()) return;
@@ -105,12 +104,12 @@ class Part {
   }
   Part(Part&&) = default;
 
-  /// The same operation.
+  /// Returns another handle to the same operation.
   Part share() const { return Part(Shared{}, CoreWork(table->share_work(work_.get())), operands_); }
   core::Work* work() const { return work_.get(); }
   const std::shared_ptr<Operands>& operands() const { return operands_; }
   bool done() const { return table->done(work()) && !operands_->copy_back_is_due(); }
-  /// Of an operation that is done: whoever comes first copies its results back.
+  /// Copies results back once the operation is done; the first caller copies.
   void settle() const {
     if (operands_->copy_back_is_due())
       operands_->settle(CoreFailure(table->failure_of(work())) == nullptr);
@@ -118,7 +117,7 @@ class Part {
   bool failed() const {
     return CoreFailure(table->failure_of(work())) != nullptr || operands_->error() != nullptr;
   }
-  /// Null while it is under way, and if all went well.
+  /// Returns the error; null while it is in progress, and after success.
   std::exception_ptr exception() const {
     if (core::Failure* failed = table->failure_of(work())) return exception_of(CoreFailure(failed));
     return operands_->error();
@@ -136,7 +135,7 @@ class Part {
   std::shared_ptr<Operands> operands_;
 };
 
-/// One call of torch's: an operation of the core, or several that were coalesced.
+/// One call of torch: an operation of the core, or several coalesced ones.
 class TorchWork : public c10d::Work {
  public:
   TorchWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
@@ -147,7 +146,7 @@ class TorchWork : public c10d::Work {
         aborted_(std::move(aborted)) {}
 
   ~TorchWork() override {
-    // Nobody will wait any more, but the core still reads and writes the tensors.
+    // No caller waits any more, but the core still accesses the tensors.
     for (const Part& part : parts_) {
       if (table->done(part.work())) continue;
       using Held = std::shared_ptr<Operands>;
@@ -157,19 +156,19 @@ class TorchWork : public c10d::Work {
   }
 
   const char* title() const { return title_; }
-  /// Of a message.
+  /// Sets the peer of a message, for errors.
   void set_peer(int64_t rank) { peer_ = rank; }
   void add(CoreWork work, std::shared_ptr<Operands> operands) {
     parts_.emplace_back(std::move(work), std::move(operands));
   }
 
-  /// Called once all parts are there.
+  /// Ends the construction, once all parts are added.
   void begun() {
     if (!recordFunctionEndCallback_) return;
     on_last_part([end = std::move(recordFunctionEndCallback_)] { end(); });
   }
 
-  /// Another's operations, too: what `endCoalescing` returns.
+  /// Adds another work's operations, for the result of `endCoalescing`.
   void include(const TorchWork& other) {
     for (const Part& part : other.parts_) parts_.push_back(part.share());
     outputs_.insert(outputs_.end(), other.outputs_.begin(), other.outputs_.end());
@@ -195,7 +194,7 @@ class TorchWork : public c10d::Work {
     return parts_.empty() ? -1 : static_cast<int>(table->source(parts_.front().work()));
   }
 
-  /// Ranks of the group that are missing from the results of any of its operations.
+  /// Returns the ranks of the group that are missing from the result of any of its operations.
   std::set<uint32_t> failed_ranks() const {
     std::set<uint32_t> ranks;
     const auto take = [](void* taker, uint32_t rank) {
@@ -208,7 +207,7 @@ class TorchWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   void synchronize() override { wait(); }
 
-  /// Runs the operation here, if it has not been run yet: small ones need no other thread.
+  /// Waits, and meanwhile runs the operation on this thread: small ones need no other.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     in_range({"timeout"}, timeout.count(), 0, std::numeric_limits<int64_t>::max());
     const Clock::time_point begin = Clock::now();
@@ -244,7 +243,7 @@ class TorchWork : public c10d::Work {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// How soon one who waits notices that his group was aborted.
+  /// Longest time until a waiting thread notices that its group was aborted.
   static constexpr std::chrono::nanoseconds kAbortNoticed = std::chrono::milliseconds(100);
 
   bool done_by(const Part& part, Clock::time_point end) const {
@@ -259,8 +258,7 @@ class TorchWork : public c10d::Work {
     }
   }
 
-  /// Calls once the last of the parts is done and its results are in their place, on whatever
-  /// thread that is.
+  /// Calls `call` once all parts are done and their results are copied back, on any thread.
   void on_last_part(std::function<void()> call) {
     struct Countdown {
       std::atomic<size_t> left;
@@ -277,7 +275,7 @@ class TorchWork : public c10d::Work {
     };
     if (parts_.empty()) return call();
     auto* countdown = new Countdown{parts_.size(), shares(), std::move(call)};
-    // The last call may end this object.
+    // The last call may destroy this object.
     const std::vector<Part> parts = shares();
     for (const Part& part : parts) part.when_done(Countdown::one_less, countdown);
   }

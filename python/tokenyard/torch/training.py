@@ -1,16 +1,15 @@
-"""What a training loop needs whose ranks may be lost."""
+"""Support for training loops that lose ranks."""
 
-import torch  # Without postponed annotations: torch looks at those of a hook.
+import torch  # No postponed annotations here: torch inspects those of a hook.
 import torch.distributed as dist
 
 
 def average_hook(
     group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Averages gradients over the ranks that took part, however many were lost.
+    """Averages gradients over the ranks that took part.
 
-    DistributedDataParallel itself divides by the number of ranks that it began with. With
-    on_failure="exclude", use
+    DistributedDataParallel divides by its initial number of ranks. With on_failure="exclude", use
 
     >>> model.register_comm_hook(None, tokenyard.torch.average_hook)
     """

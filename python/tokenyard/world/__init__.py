@@ -1,4 +1,4 @@
-"""Worlds: the ranks that work together, how they find one another, and how a launch makes them."""
+"""Worlds: sets of ranks that share an arena, their rendezvous, and `launch`, which starts them."""
 
 from .launch import launch
 from .processes import end_with_parent
@@ -9,5 +9,5 @@ __all__ = ["DEFAULT_ARENA_BYTES", "DEFAULT_TIMEOUT", "World", "end_with_parent",
 
 
 def __dir__() -> list[str]:
-    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    """Lists the public names, so that completion does not offer internal modules."""
     return list(__all__)

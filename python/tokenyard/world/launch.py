@@ -1,4 +1,4 @@
-"""`launch`: one function, run by every rank of a world made for it."""
+"""`launch` runs a function on every rank of a new world."""
 
 from __future__ import annotations
 
@@ -52,34 +52,41 @@ def launch(
     args: Sequence[Any] = (),
     on_death: Literal["end", "continue", "replace"] = "end",
 ) -> list[Result] | list[Result | Error]:
-    """Calls `fn(world, *args)` once for every rank, and returns what the calls returned, by rank.
+    """Calls `fn(world, *args)` once per rank of a new world; returns the results by rank.
 
     The first exception of a rank ends the others and is raised here, with a note that names the
-    rank. Ctrl-C ends them too. A rank whose call has returned has left its world: whoever still
-    waits for it gets PeerLost.
+    rank. Ctrl-C ends them, too. A rank whose call has returned has left its world: waits of other
+    ranks for it raise PeerLost.
 
     Args:
-        fn: what a rank does. With `processes`, a function that its module can be imported for, as
-            with multiprocessing: not a lambda, and the program under `if __name__ == "__main__"`.
-        ranks: how many.
-        processes: a process for each rank instead of a thread in this one.
+        fn: the function that each rank runs. With `processes` it must be importable, as with
+            multiprocessing: no lambda, and the program under `if __name__ == "__main__"`.
+        ranks: number of ranks.
+        processes: whether each rank is a process, instead of a thread of this one.
         device: "host", or "cuda": rank r on GPU r; all ranks on GPU 0 if there are fewer GPUs.
-        hosts: simulated hosts, which reach each other over a simulated network (threads only).
-        timeout: seconds that any wait of a rank may take.
-        arena_bytes: memory of a rank that its peers can reach.
-        args: passed on to `fn`; each rank has its own copy with `processes`.
-        on_death: what the death of a rank's process does to the others (processes only). A rank has
-            died that was killed, called sys.exit, or raised OutOfTouch. An exception is no death:
-            it ends the others, whatever is said here, unless they have rebuilt their world without
-            its rank.
+        hosts: number of simulated hosts, joined by a simulated network (threads only).
+        timeout: deadline of every wait of a rank, in seconds.
+        arena_bytes: bytes per rank that its peers can reach.
+        args: further arguments of `fn`; with `processes` each rank gets a copy.
+        on_death: the effect of a rank's death on the others (processes only). A rank is dead if it
+            was killed, called sys.exit, or raised OutOfTouch. Any other exception ends the others,
+            whatever is set here, unless they have rebuilt their world without its rank.
 
-            - "end": it ends them, and ProcessDied is raised.
-            - "continue": they go on: each has PeerLost or PeerTimeout from what waits for the
-              rank, and may `World.rebuild` without it. In the results the rank's error stands in
-              the place of what it would have returned. A rank that they have left out and that
-              does not end is killed after they have ended.
-            - "replace": as "continue", and the others may `World.replace` the rank by a new
-              process, which calls `fn` from its beginning; its result is the rank's.
+            - "end": ends the others and raises ProcessDied.
+            - "continue": the others continue. Their waits for the rank raise PeerLost or
+              PeerTimeout, and they may `World.rebuild` without it. The results hold the rank's
+              error. A rank that they have left out and that does not end is killed once they have
+              ended.
+            - "replace": like "continue", and the others may `World.replace` the rank by a new
+              process, which calls `fn` from its beginning and provides the rank's result.
+
+    Returns:
+        [ranks] the values that `fn` returned; or errors of dead ranks, see `on_death`.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+        ProcessDied: a rank died, with on_death="end", or all ranks died.
+        Any exception that a rank raised.
 
     >>> launch(lambda world, greeting: f"{greeting} {world.rank}", ranks=2, args=("hello",))
     ['hello 0', 'hello 1']

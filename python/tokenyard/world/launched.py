@@ -1,4 +1,4 @@
-"""A rank's part in a launch of processes: what it tells the launch, and how new ranks join it."""
+"""A rank's connection to the launch that started it, and the replacement of lost ranks."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from ..errors import Unsupported, invalid
 from .rendezvous import HeldPort
 
 RENDEZVOUS_S = 120.0
-"""For the ranks of a launch to come together: processes take their time to start, which is no
-deadline of the program's own."""
+"""Seconds for the rendezvous of a launch's ranks; separate from the program's own timeout, since
+processes take long to start."""
 
 
 @dataclass(frozen=True)
 class RendezvousPoint:
-    """Where a world with new ranks comes together."""
+    """Where the ranks of a world that includes new ones meet."""
 
     port: int
     job: str
     size: int
     slots: list[int]
-    """[size] The number of each rank of the world within the launch."""
+    """[size] number of each rank of the world within the launch"""
     new_ranks: list[int]
-    """Ranks of the world that the launch is to start."""
+    """Ranks of the world that the launch has to start."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What a world knows of the launch that made it."""
+    """A world's connection to the launch that started it."""
 
     home: Connection
+    """Pipe to the launch."""
     slots: list[int]
-    """[ranks] The number of each rank of the world within the launch."""
+    """[ranks] number of each rank of the world within the launch"""
     replaces: bool
-    """Whether the launch starts processes in the place of lost ones."""
+    """Whether the launch starts replacements of lost ranks."""
     new: bool = False
-    """Whether this rank took the place of a lost one."""
+    """Whether this rank replaced a lost one."""
 
     def tell(self, kind: str, value: Any) -> None:
-        """Sends home what the launch reads as (time, kind, value)."""
+        """Sends the message (time, kind, value) to the launch."""
         self.home.send_bytes(pickle.dumps((time.monotonic_ns(), kind, value)))
 
     def without(self, gone: Sequence[int]) -> Launched:
-        """The same for a world that was rebuilt without some ranks, which the launch is told."""
+        """Returns the connection of a world rebuilt without `gone`, and reports these ranks."""
         if gone:
             self.tell("left_out", [self.slots[rank] for rank in gone])
         staying = [slot for rank, slot in enumerate(self.slots) if rank not in gone]
@@ -58,8 +59,10 @@ class Launched:
 
 
 class Replacing:
-    """The survivors of a world on their way to a whole one. Stays as it is if a step fails, so that
-    they may try again."""
+    """The survivors of a world while they replace lost ranks.
+
+    Keeps its state if a step fails, so that they may try again.
+    """
 
     def __init__(
         self,
@@ -69,8 +72,17 @@ class Replacing:
         launched: Launched | None,
         settings: dict[str, Any],
     ) -> None:
-        """`native`: the module's World, which the first step closes. `settings`: what the module's
-        World.connect takes, except for where and whom to meet."""
+        """Takes over a world.
+
+        Args:
+            native: the module's World; the first step closes it.
+            rank, size: this rank's number and the size of that world.
+            launched: its launch, if any.
+            settings: device, timeout and arena size for the module's World.connect.
+
+        Raises:
+            Unsupported: the launch does not start replacements.
+        """
         if launched is None or not launched.replaces:
             asked, why = "replace", "only launch(..., on_death='replace') starts new processes"
             raise Unsupported(f"{asked}: {why}", asked=asked, why=why)
@@ -80,10 +92,10 @@ class Replacing:
         self._launched = launched
         self._settings = settings
         self._survivors = list(range(size))
-        """[ranks of `_native`] Their numbers in the world."""
+        """[ranks of `_native`] number of each in the original world"""
 
     def replace(self, lost: Sequence[int]) -> tuple[Any, Launched]:
-        """Leaves out the lost ranks, has the launch start others, and meets them. Collective."""
+        """Leaves out lost ranks, has the launch start new ones, and connects. Collective."""
         gone = [at for at, rank in enumerate(self._survivors) if rank in lost]
         staying = [rank for rank in self._survivors if rank not in lost]
         missing = [rank for rank in range(self._size) if rank not in staying]
@@ -104,7 +116,7 @@ class Replacing:
         return native, replace(self._launched, new=False)
 
     def _agree(self, held: HeldPort | None, missing: list[int]) -> RendezvousPoint:
-        """The first survivor says where."""
+        """Agrees on a rendezvous point, which the first survivor chooses."""
         said = b"" if held is None else pickle.dumps((held.number, secrets.token_hex(8)))
         first, *_ = self._native.all_gather(said, what="replace: where the new ranks are met")
         port, job = pickle.loads(first)
@@ -112,11 +124,11 @@ class Replacing:
 
 
 _SMALL_ARENA_BYTES = 1 << 16
-"""Of a world that only agrees on another one."""
+"""Arena bytes of the interim world, which only agrees on the next one."""
 
 
 def join_rendezvous(rendezvous_point: RendezvousPoint, rank: int, settings: dict[str, Any]) -> Any:
-    """The module's World of a meeting."""
+    """Connects to a rendezvous point as `rank`; returns the module's World."""
     return _tokenyard.World.connect(
         host="127.0.0.1",
         port=rendezvous_point.port,

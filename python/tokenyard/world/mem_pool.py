@@ -1,4 +1,4 @@
-"""torch's allocator over an arena. Imported only by who asks for one."""
+"""A torch allocator over an arena. Imported only when a pool is requested."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def over_arena(native: Any) -> Any:
         _tokenyard.__file__, "tokenyard_allocate", "tokenyard_free"
     )
     pool: Any = torch.cuda.MemPool(allocator.allocator())
-    pool.lender = allocator  # torch's pool does not keep it.
+    pool.lender = allocator  # torch's pool does not keep it alive.
     return pool

@@ -1,4 +1,4 @@
-"""What the ranks of a launch came to: results by rank, or the first failure."""
+"""Outcomes of a launch's ranks: results by rank, or the first failure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from ..errors import ProcessDied
 
 LISTEN_S = 0.2
-"""How long a launch waits at a time: a Ctrl-C that comes just before a wait begins does not wake
-it, and is noticed when it ends."""
+"""Seconds per wait of a launch. A Ctrl-C just before a wait does not interrupt it, and is noticed
+when the wait ends."""
 
 
 class Outcomes:
-    """Filled in the order in which ranks end, so that the first failure is the first in time."""
+    """Collects outcomes in the order in which ranks end; `failure` is the earliest."""
 
     def __init__(self, ranks: int) -> None:
         self._results: list[Any] = [None] * ranks
@@ -31,7 +31,7 @@ class Outcomes:
         self._results[rank] = result
 
     def raised(self, rank: int, error: BaseException) -> None:
-        """Later failures are mostly consequences of the first, and are dropped."""
+        """Records a failure; drops later ones, which are mostly consequences of the first."""
         self._running.discard(rank)
         if self.failure is None:
             error.add_note(f"raised by rank {rank} of {len(self._results)}")
@@ -40,17 +40,17 @@ class Outcomes:
             self.failure = error
 
     def died(self, rank: int, error: BaseException) -> None:
-        """Of a launch that goes on without: the error stands in the place of the result."""
+        """Records a death after which the launch continues; the error becomes the result."""
         self.returned(rank, error)
         self._dead[rank] = error
 
     def replaced(self, rank: int) -> None:
-        """Another process has taken the rank's place."""
+        """Records that another process has taken the rank's place."""
         self._dead.pop(rank, None)
         self._running.add(rank)
 
     def results(self) -> list[Any]:
-        """By rank; raises the first failure, or a death if nobody lives."""
+        """Returns results by rank; raises the first failure, or a death if all ranks died."""
         if self.failure is not None:
             raise self.failure
         if len(self._dead) == len(self._results):
@@ -59,13 +59,10 @@ class Outcomes:
 
 
 def exited(rank: int, ended: SystemExit, what: str) -> ProcessDied:
-    """sys.exit in the middle of a world, which its other ranks have not agreed to.
-
-    `what`: "thread" or "process".
-    """
+    """Returns the error for a rank that called sys.exit; `what` is "thread" or "process"."""
     code = ended.code
     if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)  # As Python itself would.
+        print(code, file=sys.stderr)  # As Python does.
         code = 1
     how = f"the {what} of rank {rank} exited with {code or 0}"
     return ProcessDied(how, rank=rank, exit_code=code or 0)

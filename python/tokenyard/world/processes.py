@@ -1,4 +1,4 @@
-"""A process for each rank."""
+"""Runs the ranks of a launch as processes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from .rendezvous import HeldPort
 from .world import World
 
 GRACE_S = 0.5
-"""Between asking a process to end and killing it."""
+"""Seconds between SIGTERM and SIGKILL."""
 POLL_S = 0.005
-"""Between looks whether a process has ended."""
+"""Seconds between checks whether a process has ended."""
 LEAVING_S = 5.0
-"""For a process that has sent its result home to leave its interpreter."""
+"""Seconds for a process to exit after it has sent its result."""
 ENDING_S = 10.0
-"""For a process that has been killed, or has closed its pipe, to be gone: longer than it takes."""
+"""Seconds for a process to be gone after SIGKILL or after it closed its pipe; generous."""
 CAUSE_S = 2.0
-"""How long the loss of a rank may be known before the end of its process is seen."""
+"""Seconds from the report of a lost rank until the end of its process is visible; generous."""
 LEFT_OUT_S = 5.0
-"""For a rank that the others went on without to end after them by itself."""
+"""Seconds for a rank that was left out to end by itself after the others."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -52,7 +52,7 @@ def run_processes(
 
 
 class _Launch:
-    """The processes of a launch, and what they have come to."""
+    """The processes of a launch, and their outcomes."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class _Launch:
         self._outcomes = Outcomes(ranks)
         self._children: dict[Connection, tuple[int, SpawnProcess]] = {}
         self._past: list[SpawnProcess] = []
-        """Those that were replaced."""
+        """Processes that were replaced."""
         self._left_out: dict[int, float] = {}
-        """Ranks that others have rebuilt their world without, and since when."""
+        """Ranks without which the others have rebuilt their world, and the time of that."""
         self._killed: set[int] = set()
-        """Those of them that did not end by themselves."""
+        """Those of them that the launch has killed."""
 
     def run(self) -> list[Any]:
         outcomes = self._outcomes
@@ -112,7 +112,7 @@ class _Launch:
             theirs.close()
 
     def _listen(self) -> None:
-        """Until somebody has something to say, or for a while."""
+        """Waits for a message of a rank, for at most LISTEN_S, and handles all messages."""
         outcomes = self._outcomes
         running = [pipe for pipe, (rank, _) in self._children.items() if rank in outcomes.running]
         wait(running, LISTEN_S)
@@ -126,7 +126,7 @@ class _Launch:
                 break
             time.sleep(POLL_S)
         for pipe, word in sorted(heard.items(), key=lambda said: said[1].at_ns):
-            if pipe in self._children:  # Else its process has just been replaced.
+            if pipe in self._children:  # If not, its process has just been replaced.
                 self._take(word)
 
     def _cause_is_missing(self, heard: dict[Connection, Word]) -> bool:
@@ -154,7 +154,7 @@ class _Launch:
             self._replace(word.value)
 
     def _take_failure(self, rank: int, error: BaseException) -> None:
-        # Whatever a rank ends with that the others go on without is not theirs.
+        # The failure of a rank that was left out does not concern the others.
         dead = isinstance(error, (ProcessDied, OutOfTouch)) or rank in self._left_out
         if rank in self._killed:
             error.add_note("by the launch: the other ranks had gone on without it, and ended")
@@ -164,7 +164,7 @@ class _Launch:
             self._outcomes.raised(rank, error)
 
     def _replace(self, rendezvous_point: RendezvousPoint) -> None:
-        """Ends what is left of the ranks' processes, and starts others."""
+        """Kills the processes of the ranks to be replaced, and starts new ones."""
         slots = {rendezvous_point.slots[rank] for rank in rendezvous_point.new_ranks}
         for pipe, (rank, child) in list(self._children.items()):
             if rank in slots:
@@ -178,7 +178,7 @@ class _Launch:
         self._start(rendezvous_point, new=True)
 
     def _end_who_was_left_out(self) -> None:
-        """Once all others have ended: a process that was stopped would never end by itself."""
+        """Kills left-out ranks once all others have ended: a stopped process never would."""
         running = self._outcomes.running
         if not running or not running <= self._left_out.keys():
             return
@@ -210,14 +210,14 @@ def _start(child: SpawnProcess, rank: int) -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Puts Ctrl-C off to the end of a block that starts a process.
+    """Defers Ctrl-C to the end of a block that starts a process.
 
-    In the midst of a start it would leave a process that nobody knows to end. The process itself
-    inherits the mask: one that is still importing would print a traceback of its own.
+    In the middle of a start it would leave a process that the launch does not know. The process
+    inherits the mask, since it would print a traceback while it imports.
     """
-    resource_tracker.ensure_running()  # Its start unmasks SIGINT.
+    resource_tracker.ensure_running()  # Starting it later would unmask SIGINT.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # Another thread may receive the signal all the same; Python then calls its handler here.
+    # Another thread may still receive the signal; Python then calls the handler in this one.
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)  # None: not Python's, which then raises nothing.
     is_ours = handler is not None and threading.current_thread() is threading.main_thread()
@@ -240,21 +240,21 @@ def _os_error(call: str, error: OSError) -> OsError:
 
 @dataclass(frozen=True)
 class Word:
-    """What a rank's process says: how its program ended, or what the launch is to do."""
+    """A message of a rank's process: its outcome, or a request to the launch."""
 
     rank: int
     at_ns: int
-    """On the clock that all processes of a machine share; 0 for one that could not tell."""
+    """Time of sending on the machine's monotonic clock; 0 if the process could not send."""
     kind: str
     """"returned", "raised", "left_out" or "replace"."""
     value: Any
-    """What it returned, the exception, the ranks left out, or the RendezvousPoint."""
+    """The result, the exception, the ranks left out, or the RendezvousPoint."""
 
 
 def _word(rank: int, child: SpawnProcess, pipe: Any) -> Word | None:
-    """None while the rank is at work."""
-    # In this order: what a process has sent before it ended is in the pipe by now. The pipe itself
-    # may stay open, where a process that it forked lives on.
+    """Returns the rank's next message; None while it has none and runs."""
+    # The exit code first: whatever a process that has ended has sent is then in the pipe. The pipe
+    # itself may stay open, if a process that it forked lives on.
     ended = child.exitcode is not None
     if pipe.poll():
         return _hear(rank, child, pipe)
@@ -262,10 +262,10 @@ def _word(rank: int, child: SpawnProcess, pipe: Any) -> Word | None:
 
 
 def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Word:
-    """What a rank sent home, or the silence in which its process ended."""
+    """Returns the message in the pipe, or the death of a process that sent none."""
     try:
         message = pipe.recv_bytes()
-    except (EOFError, OSError):  # The latter where it ended in the midst of sending.
+    except (EOFError, OSError):  # OSError if it ended while it was sending.
         return _died(rank, child)
     try:
         at_ns, kind, value = pickle.loads(message)
@@ -279,10 +279,10 @@ def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Word:
 
 
 def _died(rank: int, child: SpawnProcess) -> Word:
-    """Of a process that has ended without a word, or closed its pipe."""
+    """Returns the death of a process that has ended, or closed its pipe, without a message."""
     _await_ends([child], ENDING_S)
     code = child.exitcode
-    if code is None:  # It is killed in the end, which is what the code says.
+    if code is None:  # The launch will kill it, hence the code.
         how, code = "closed its pipe and does not end", -signal.SIGKILL
     elif code < 0:
         how = f"was killed by {signal.Signals(-code).name}"
@@ -293,7 +293,7 @@ def _died(rank: int, child: SpawnProcess) -> Word:
 
 
 def _end(children: list[SpawnProcess], timeout_s: float) -> None:
-    """Waits for processes that leave by themselves, asks the others to, kills the rest."""
+    """Waits `timeout_s` for processes to exit, then sends SIGTERM, then SIGKILL."""
     running = [child for child in children if child.pid is not None]
     for act, wait_s in (
         (lambda child: None, timeout_s),
@@ -306,8 +306,11 @@ def _end(children: list[SpawnProcess], timeout_s: float) -> None:
 
 
 def _await_ends(children: list[SpawnProcess], seconds: float) -> list[SpawnProcess]:
-    """Those that have not ended by then. (`join` with a timeout believes that a process which has
-    closed its files is at its end, and then waits for that without one.)"""
+    """Waits at most `seconds`; returns the processes that have not ended.
+
+    `Process.join` will not do: it takes a process that has closed its files for one that ends, and
+    then waits for it without a timeout.
+    """
     deadline = time.monotonic() + seconds
     while running := [child for child in children if child.exitcode is None]:
         if time.monotonic() >= deadline:
@@ -325,11 +328,11 @@ def _rank_main(
     settings: dict[str, Any],
     args: tuple[Any, ...],
 ) -> None:
-    """The whole life of a rank's process."""
+    """Is the main function of a rank's process."""
     end_with_parent(parent)
-    # It is one for its parent, which ends it. It may have children of its own: a DataLoader's.
+    # A daemon to its parent, which ends it; but it may have children, such as a DataLoader's.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C, and ends us.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _leave)
     home = launched.home
@@ -337,11 +340,12 @@ def _rank_main(
         with World(
             join_rendezvous(rendezvous_point, rank, settings), settings["device"], launched
         ) as world:
-            # Before the world is left: that makes others fail, who must not be heard first.
+            # Sent before this rank leaves the world, which makes others fail: their failures must
+            # arrive later than this message.
             home.send_bytes(_message_of_end(fn, world, args))
     except Exception as error:
         home.send_bytes(_message_of(error))
-    # What is left is the interpreter's own end: an exception in the midst of it would be printed.
+    # An exception during the interpreter's shutdown would be printed.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     home.close()
 
@@ -351,7 +355,7 @@ def _message_of_end(fn: Callable[..., Any], world: World, args: tuple[Any, ...])
         result = fn(world, *args)
         return _message_of_result(world.rank, result)
     except SystemExit as ended:
-        # Now: the other ranks, which it leaves behind, must not be heard first.
+        # Now, before the world is left: failures of the other ranks must arrive later.
         return _message_of(exited(world.rank, ended, "process"))
     except BaseException as error:
         return _message_of(error)
@@ -366,7 +370,7 @@ def _message_of_result(rank: int, result: Any) -> bytes:
 
 
 def _message_of(error: BaseException) -> bytes:
-    """The exception with its trace, as text where it is of a kind that cannot travel."""
+    """Returns the message of an exception with its trace; as text if it cannot be pickled."""
     at_ns = time.monotonic_ns()
     trace = traceback.format_exc()
     try:
@@ -383,12 +387,13 @@ def _leave(number: int, frame: Any) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Asks Linux to kill this process when its parent dies, however it dies. For whoever starts
-    ranks: a rank calls it first.
+    """Asks Linux to kill this process when its parent dies, however it dies.
+
+    For programs that start ranks themselves: each rank calls it first.
 
     Args:
-        parent: the parent's process number, as it told this process.
+        parent: process id of the parent, which the parent passed to this process.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before it was asked.
+    if os.getppid() != parent:  # The parent died before the request.
         os._exit(1)

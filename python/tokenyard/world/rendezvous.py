@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet, as others tell it: the environment, torchrun's store, a group."""
+"""Finds where the ranks of a job meet: from the environment, torchrun's store, or a torch group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import InvalidArgument, Unsupported, invalid
 
 @dataclass
 class Place:
-    """What a rank needs to know of the meeting."""
+    """Arguments with which a rank connects to its world."""
 
     host: str
     port: int
@@ -26,14 +26,14 @@ class Place:
     local_rank: int
     job: str
     held: HeldPort | None = None
-    """On rank 0, where the port was picked here: keeps it from others until all have come."""
+    """On rank 0, if the port was chosen here: reserves it until all ranks have connected."""
 
 
 class HeldPort:
-    """A port that nobody else is given while this lives, yet that may be listened on.
+    """Reserves a free TCP port, on which another socket may still listen.
 
-    It is bound and does not listen, with SO_REUSEADDR: Linux then lets another socket bind it too,
-    but never hands it out as a free one.
+    The socket is bound with SO_REUSEADDR and does not listen: Linux then lets another socket bind
+    the port explicitly, but does not assign it as a free one.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class HeldPort:
 
 
 def from_environment(timeout: float) -> Place:
-    """From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
+    """Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     place = Place(
         host=os.environ.get("MASTER_ADDR", "127.0.0.1"),
@@ -74,7 +74,7 @@ def _number(name: str, default: int | None = None) -> int:
 
 
 def _agree_through_torchrun(place: Place, timeout: float) -> None:
-    """torchrun listens on MASTER_PORT itself: rank 0 picks a port and tells it in the store."""
+    """Replaces MASTER_PORT, on which torchrun itself listens, by a port agreed in its store."""
     try:
         from torch.distributed import TCPStore
     except ImportError:
@@ -84,7 +84,7 @@ def _agree_through_torchrun(place: Place, timeout: float) -> None:
             why="torch cannot be imported",
         ) from None
     store = TCPStore(place.host, place.port, is_master=False, timeout=timedelta(seconds=timeout))
-    # A restarted job is another job; so is a second world of the same one.
+    # The key differs for every restart of the job and for every world of it.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     mine = store.add(f"tokenyard/{attempt}/worlds/{place.rank}", 1)
     key = f"tokenyard/{attempt}/{mine}"
@@ -96,7 +96,10 @@ def _agree_through_torchrun(place: Place, timeout: float) -> None:
 
 
 def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
-    """Through the group itself. None on a rank that is not among its own `ranks`. Collective."""
+    """Exchanges addresses through the group. Collective.
+
+    Returns None on a rank that is not among its own `ranks`.
+    """
     import torch.distributed as dist
 
     mine, size = dist.get_rank(group), dist.get_world_size(group)
@@ -105,7 +108,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
     offer = (held.number, secrets.token_hex(8)) if held else None
     gathered: list[Any] = [None] * size
     try:
-        # What is wrong is judged afterwards: the others would wait for one who stayed away.
+        # Faults are raised after the gather, in which the other ranks wait for this one.
         said = (fault, members, socket.gethostname(), _address(), offer)
         dist.all_gather_object(gathered, said, group)
         for fault, *_ in gathered:
@@ -139,7 +142,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
 def _members(
     ranks: Sequence[int] | None, mine: int, size: int
 ) -> tuple[list[int], InvalidArgument | None]:
-    """The ranks of the group that this one names, or none and what is wrong with them."""
+    """Returns the ranks that this rank names, or none and the fault in them."""
     try:
         members = list(range(size)) if ranks is None else [index(rank) for rank in ranks]
     except TypeError:
@@ -152,7 +155,7 @@ def _members(
 
 
 def _local_rank(hosts: list[str], number: int) -> int:
-    """The GPU that torch was told to use; else the number among the ranks of this host."""
+    """Returns torch's current GPU if it has one, else the index among this host's ranks."""
     torch = sys.modules["torch"]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())
@@ -160,14 +163,14 @@ def _local_rank(hosts: list[str], number: int) -> int:
 
 
 def device_of_group(group: Any) -> str:
-    """ "cuda" for a group over NCCL, else "host"."""
+    """Returns "cuda" for a group over NCCL, else "host"."""
     import torch.distributed as dist
 
     return "cuda" if "nccl" in str(dist.get_backend(group)) else "host"
 
 
 def _address() -> str:
-    """An address at which other machines reach this one."""
+    """Returns an address at which other machines reach this one."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:

@@ -1,4 +1,4 @@
-"""A thread for each rank, in this process."""
+"""Runs the ranks of a launch as threads of this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .outcomes import LISTEN_S, Outcomes, exited
 from .world import World
 
 GRACE_S = 1.0
-"""How long cancelled ranks may take to come to an end before they are left behind."""
+"""Seconds for cancelled ranks to end before they are abandoned."""
 
 
 def run_threads(
@@ -29,8 +29,8 @@ def run_threads(
 ) -> list[Any]:
     """See `launch`.
 
-    The ranks' worlds are closed when all ranks have ended: until then peers may read the memory of
-    a rank that has returned. It says goodbye at once.
+    A rank that returns says goodbye at once, but worlds are closed only when all ranks have ended:
+    until then peers may read the rank's memory.
     """
     natives = _tokenyard.World.in_process(
         ranks,
@@ -46,12 +46,12 @@ def run_threads(
             result = fn(worlds[rank], *args)
             goodbyes[rank]()
             ended.put((rank, True, result))
-        except SystemExit as error:  # Raised again as it is, it would end the program in silence.
+        except SystemExit as error:  # Raised unchanged, it would end the program silently.
             ended.put((rank, False, exited(rank, error, "thread")))
-        except BaseException as error:  # Raised again by the thread that launched.
+        except BaseException as error:  # Raised again by the launching thread.
             ended.put((rank, False, error))
 
-    # Daemons: a rank that does not come to its end must not keep the program from ending.
+    # Daemons: a rank that does not end must not keep the program alive.
     threads = [
         threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
         for rank in range(ranks)
@@ -63,12 +63,12 @@ def run_threads(
             with suppress(queue.Empty):
                 _take(outcomes, ended.get(timeout=LISTEN_S))
     finally:
-        # Only after a failure or Ctrl-C is anybody still running here.
+        # Ranks still run here only after a failure or Ctrl-C.
         if outcomes.running:
             _cancel(worlds, outcomes, ended)
         if not outcomes.running:
-            # To their very end: what a rank still lets go of wants the interpreter, which must not
-            # end meanwhile.
+            # Join the threads: what they still release needs the interpreter, which must not end
+            # meanwhile.
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
@@ -81,7 +81,7 @@ def _start(threads: list[threading.Thread], outcomes: Outcomes) -> None:
     for rank, thread in enumerate(threads):
         try:
             thread.start()
-        except RuntimeError as error:  # The system has no more of them.
+        except RuntimeError as error:  # The system has no more threads.
             call = f"start a thread for rank {rank}"
             for missing in range(rank, len(threads)):
                 outcomes.raised(missing, OsError(f"{call}: {error}", call=call, code=errno.EAGAIN))
@@ -101,11 +101,11 @@ def _cancel(
     outcomes: Outcomes,
     ended: queue.SimpleQueue[tuple[int, bool, Any]],
 ) -> None:
-    """Ends the waits of the ranks still running; a rank busy elsewhere is left behind."""
+    """Ends the waits of running ranks; abandons a rank that is busy elsewhere."""
     for rank in outcomes.running:
         worlds[rank]._cancel_all()
     deadline = time.monotonic() + GRACE_S
     while outcomes.running and (left := deadline - time.monotonic()) > 0:
-        # Another Ctrl-C meanwhile asks for what is being done.
+        # Another Ctrl-C would ask for what is already being done.
         with suppress(queue.Empty, KeyboardInterrupt):
             _take(outcomes, ended.get(timeout=left))

@@ -1,4 +1,4 @@
-"""A World: the ranks that work together, and how this one reaches the others."""
+"""A World: one rank's end of a set of ranks that share an arena."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from .launched import Launched, Replacing
 from .rendezvous import Place
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds that any wait may take, unless told."""
+"""Default deadline of every wait, in seconds."""
 DEFAULT_ARENA_BYTES = 1 << 30
-"""Peer-visible memory of a rank, unless told; on the host it is taken as it is touched."""
+"""Default arena size per rank, in bytes; on the host, pages are committed when touched."""
 RELEASED_ARENA_BYTES = 1 << 16
-"""What is left of an arena that has been released: a world has one."""
+"""Arena bytes of a world whose arena was released; a world needs an arena."""
 
 
 class World(Closing):
-    """One rank's end of a world. Made by all its ranks together; it, and what is made upon it, is
-    used by one thread at a time, and by the process that made it, not by forks of that.
+    """One rank's end of a set of ranks that share an arena. All ranks make it together.
 
-    `launch` makes one for each rank; `from_env`, `from_torch` and `connect` are for programs that
-    already run as one process a rank. A world is a context manager, which closes it.
+    `launch` makes one per rank; `from_env`, `from_torch` and `connect` are for programs that
+    already run as one process per rank. A world is a context manager that closes it.
+
+    A world, and exchanges made on it, may be used by one thread at a time (`cancel` by any), and
+    only in the process that made it, not in a fork.
 
     >>> def hello(world):
     ...     world.barrier()
@@ -40,14 +42,14 @@ class World(Closing):
     """
 
     def __init__(self, native: Any, device: str, launched: Launched | None = None) -> None:
-        """Not for callers: see `launch`, `from_env`, `from_torch`, `connect`."""
+        """Is called by `launch`, `from_env`, `from_torch` and `connect`, not by users."""
         self._native: _tokenyard.World = native
         self._device = device
         self._launched = launched
-        self._replacing: Replacing | None = None  # The survivors, once a rank is to be replaced.
-        self._kept_bytes: int | None = None  # Of an arena that has been released.
-        self._rebuilt: Callable[[], World | None] = lambda: None  # What came of this one.
-        # What never changes outlives the native world: a handler may log who it was.
+        self._replacing: Replacing | None = None  # Set while lost ranks are being replaced.
+        self._kept_bytes: int | None = None  # Size of the arena, once it is released.
+        self._rebuilt: Callable[[], World | None] = lambda: None  # The world that followed.
+        # Copies that outlive the native world: an error handler may log them.
         self._rank: int = native.rank
         self._size: int = native.size
         self._device_index: int | None = native.device_index
@@ -68,20 +70,21 @@ class World(Closing):
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
     ) -> World:
-        """Joins the world whose rank 0 listens at host:port. Blocks until every rank has come.
+        """Joins the world whose rank 0 listens on host:port; blocks until all ranks have joined.
 
         Args:
-            host, port: where rank 0 listens, and all others knock.
-            rank, size: this rank's number and how many there are.
-            local_rank: this rank's number on its machine, which picks its GPU; `rank` if None.
-            device: "host", or "cuda" for one GPU a rank.
-            job: a name that all ranks share; whoever knocks with another is turned away.
-            timeout: seconds that this and any later wait may take.
-            arena_bytes: memory of this rank that its peers can reach.
+            host, port: address on which rank 0 listens and to which the others connect.
+            rank, size: this rank's number, and the number of ranks.
+            local_rank: index of this rank on its machine, which selects its GPU; `rank` if None.
+            device: "host", or "cuda" for one GPU per rank.
+            job: a name that all ranks share; connections with another name are rejected.
+            timeout: deadline of this call and of every later wait, in seconds.
+            arena_bytes: bytes of this rank that its peers can reach.
 
         Raises:
-            PeerTimeout: names a rank that did not come.
-            InvalidArgument: for example two ranks with one number, or sizes that differ.
+            PeerTimeout: a rank did not join in time; names it.
+            InvalidArgument: an argument is wrong, or contradicts another rank's: two ranks with
+                one number, or sizes that differ.
         """
         ranks = size_of("size", size, smallest=1)
         number = size_of("rank", rank, largest=ranks - 1)
@@ -107,15 +110,18 @@ class World(Closing):
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
     ) -> World:
-        """Joins the world that the environment describes, as torchrun and its like set it.
+        """Joins the world that environment variables describe, as torchrun sets them.
 
-        Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Rank 0 listens at
-        MASTER_ADDR:MASTER_PORT; under torchrun, whose own store holds that port, at a free port
-        that the ranks agree on through the store.
+        Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Rank 0 listens on
+        MASTER_ADDR:MASTER_PORT; under torchrun, whose own store uses that port, on a free port
+        that the ranks agree on through the store. Blocks until all ranks have joined.
+
+        Args:
+            device, timeout, arena_bytes: as `connect`.
 
         Raises:
-            InvalidArgument: a variable is missing or no number.
-            PeerTimeout: names a rank that did not come.
+            InvalidArgument: a variable is missing or not a number.
+            PeerTimeout: a rank did not join in time; names it.
         """
         place = rendezvous.from_environment(check_timeout(timeout))
         return cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
@@ -130,19 +136,24 @@ class World(Closing):
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
     ) -> World | None:
-        """A world over the ranks of a torch process group, or over some of them.
+        """Makes a world of the ranks of a torch process group, or of some of them. Collective.
 
-        Every rank of the group calls this, and gives the ranks of its own world: one call makes
-        one world over a subset, or several side by side.
+        Every rank of the group calls it with the ranks of its own world, so one call makes a world
+        of a subset, or several disjoint worlds.
 
         Args:
             group: a torch.distributed process group; the default group if None.
-            ranks: those of the group's ranks that make this rank's world, in the order of their
-                new numbers; all if None.
-            device: "host" or "cuda"; None takes "cuda" for a group over NCCL, else "host".
+            ranks: ranks of the group that form this rank's world; ranks[i] becomes rank i. All
+                ranks if None.
+            device: "host" or "cuda"; None for "cuda" if the group uses NCCL, else "host".
+            timeout, arena_bytes: as `connect`.
 
         Returns:
             The world, or None on a rank that is not among its own `ranks`.
+
+        Raises:
+            InvalidArgument: `ranks` is wrong, or differs between ranks of one world.
+            PeerTimeout: a rank did not join in time; names it.
         """
         place = rendezvous.from_torch(group, ranks)
         if place is None:
@@ -170,41 +181,48 @@ class World(Closing):
 
     @property
     def rank(self) -> int:
-        """This rank's number, from 0. Readable after the world is closed or rebuilt, too, as are
-        `size`, `device`, `device_index`, `timeout` and `topology`."""
+        """Index of this rank, from 0.
+
+        Like `size`, `device`, `device_index`, `timeout` and `topology` it remains readable after
+        the world is closed or rebuilt.
+        """
         return self._rank
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return self._size
 
     @property
     def device(self) -> str:
-        """Where this rank's kernels run: "host" or "cuda"."""
+        """Device on which this rank's kernels run: "host" or "cuda"."""
         return self._device
 
     @property
     def device_index(self) -> int | None:
-        """The CUDA ordinal of this rank's GPU, as this process counts them; None on the host."""
+        """CUDA ordinal of this rank's GPU within this process; None on the host."""
         return self._device_index
 
     @property
     def timeout(self) -> float:
-        """Seconds that any wait may take."""
+        """Deadline of every wait, in seconds."""
         return self._timeout
 
     @property
     def topology(self) -> _tokenyard.Topology:
-        """How this rank reaches each of the others, and why not better; printable."""
+        """The fabric to each peer, with the reason why it is not a faster one; printable."""
         return self._topology
 
     def all_gather(self, mine: bytes, what: str = "all_gather") -> list[bytes]:
-        """Every rank's bytes, in the order of the ranks. Collective; lengths may differ.
+        """Returns every rank's bytes, by rank. Collective; blocks. Lengths may differ.
 
         Args:
-            mine: what this rank gives.
-            what: a name for messages; ranks that name different things get InvalidArgument.
+            mine: bytes of this rank.
+            what: a name for error messages; InvalidArgument is raised if ranks pass different
+                ones.
+
+        Raises:
+            PeerTimeout, PeerLost: a rank did not take part; names the rank and `what`.
 
         >>> tokenyard.launch(lambda world: world.all_gather(bytes(world.rank)), ranks=2)
         [[b'', b'\\x00'], [b'', b'\\x00']]
@@ -212,21 +230,26 @@ class World(Closing):
         return self._native.all_gather(bytes(mine), what=what)
 
     def barrier(self, what: str = "barrier") -> None:
-        """Returns once every rank has called. Collective.
+        """Blocks until every rank has called it. Collective.
+
+        Args:
+            what: a name for error messages, the same on all ranks.
 
         Raises:
-            PeerTimeout, PeerLost: naming the rank that did not come and `what`.
+            PeerTimeout, PeerLost: a rank did not take part; names the rank and `what`.
         """
         self._native.barrier(what=what)
 
     @property
     def is_replacement(self) -> bool:
-        """Whether this process took the place of a lost rank, and has none of the state that the
-        others have: in the world that `launch(..., on_death="replace")` gives to `fn`."""
+        """Whether this process replaced a lost rank, so that it lacks the state of the others.
+
+        True in the world that `launch(..., on_death="replace")` passes to `fn` in a new process.
+        """
         return self._launched is not None and self._launched.new
 
     def lost(self) -> list[int]:
-        """Ranks that are known to be gone, ascending."""
+        """Returns the ranks that are known to be gone, ascending; does not wait."""
         return self._native.lost()
 
     def cancel(self) -> None:
@@ -234,23 +257,26 @@ class World(Closing):
         self._native.cancel()
 
     def _cancel_all(self) -> None:
-        """By another thread: the same of every world that was rebuilt from this one, too."""
+        """Cancels this world and every world rebuilt from it; called by another thread."""
         world: World | None = self
         while world is not None:
-            with suppress(InvalidArgument):  # It is closed.
+            with suppress(InvalidArgument):  # Closed.
                 world._native.cancel()
             world = world._rebuilt()
 
     def rebuild(self, without: Sequence[int]) -> World:
-        """A new world of the ranks not in `without`. Collective among these.
+        """Makes a new world of the ranks not in `without`, and closes this one.
 
-        Ranks are renumbered in order, and memory is new, as much as this world was made with even
-        if it has been released since. This world is closed by it. One that has failed may be tried
-        again, by all.
+        Collective among the remaining ranks; blocks. They are renumbered in order and get a new
+        arena of the original size, even if the old one was released. After a failure all of them
+        may call it again.
+
+        Args:
+            without: ranks to leave out; may be empty.
 
         Raises:
-            InvalidArgument: the survivors name different ranks.
-            OsError: a rank, which is named, has no memory to give.
+            InvalidArgument: the remaining ranks name different ranks.
+            OsError: a rank cannot allocate its arena; names it.
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
@@ -260,13 +286,15 @@ class World(Closing):
         return world
 
     def replace(self, lost: Sequence[int]) -> World:
-        """A new world of the same size, in which new processes take the places of lost ranks.
-        Collective among the others.
+        """Makes a new world of the same size in which new processes replace lost ranks.
 
-        The launch ends what is left of the lost ranks' processes. The new ones call `fn` from its
-        beginning, with a world whose `is_replacement` is True. Ranks keep their numbers; memory is
-        new. This world is closed by it. After a failure, because more ranks are lost, all that are
-        left may call it again with those as well.
+        Collective among the surviving ranks; blocks, and closes this world. The launch kills what
+        is left of the lost ranks' processes. The new ones call `fn` from its beginning with a world
+        whose `is_replacement` is True. Ranks keep their numbers and get a new arena. If it fails
+        because more ranks are lost, the remaining ones may call it again with those included.
+
+        Args:
+            lost: the ranks to replace.
 
         Raises:
             Unsupported: the world was not made by `launch(..., on_death="replace")`.
@@ -286,11 +314,13 @@ class World(Closing):
         return World(native, self._device, launched)
 
     def release_arena(self) -> None:
-        """Gives the arena's memory back while nothing is exchanged: for a trainer that sleeps.
-        Collective. The ranks stay connected.
+        """Frees the arena's memory until `restore_arena`; the ranks stay connected. Collective.
+
+        For example while a trainer is idle.
 
         Raises:
-            InvalidArgument: an exchange is open, or an array that lies in the arena lives.
+            InvalidArgument: an exchange is open, an array in the arena is alive, or the arena was
+                already released.
         """
         if self._kept_bytes is not None:
             raise invalid("arena", "memory to give back", "none: it has been released")
@@ -305,11 +335,12 @@ class World(Closing):
         self._kept_bytes = kept
 
     def restore_arena(self) -> None:
-        """Takes as much memory as `release_arena` has given back. Collective. Exchanges are to be
-        made anew.
+        """Allocates the arena again after `release_arena`. Collective.
+
+        Exchanges must be made anew.
 
         Raises:
-            InvalidArgument: it has not been released.
+            InvalidArgument: the arena was not released.
         """
         if self._kept_bytes is None:
             raise invalid("arena", "one that was released", "one in use")
@@ -317,11 +348,11 @@ class World(Closing):
         self._kept_bytes = None
 
     def mem_pool(self) -> Any:
-        """A `torch.cuda.MemPool` over this rank's arena: what a GEMM writes to memory of it is read
-        in place by a combine, and by peers.
+        """Returns a `torch.cuda.MemPool` over this rank's arena.
 
-        One world a GPU and process lends its arena at a time: the one that was asked last. What
-        torch takes from the pool it keeps until the pool dies.
+        A combine, and peers, read tensors from this pool in place. Per process and GPU, only one
+        world's arena serves allocations: that of the latest call. torch frees the pool's memory
+        only when the pool is destroyed.
 
         Raises:
             Unsupported: the world is on the host.
@@ -334,8 +365,10 @@ class World(Closing):
         return mem_pool.over_arena(self._native)
 
     def close(self) -> None:
-        """Leaves the world as soon as its exchanges are closed and arrays in its arena have died,
-        which stay as they are until then."""
+        """Leaves the world once its exchanges are closed and arrays in its arena are dropped.
+
+        Does not wait for that; exchanges and arrays stay valid until then.
+        """
         self._native.close()
 
     def __repr__(self) -> str:
@@ -345,21 +378,21 @@ class World(Closing):
 
 
 def native_of(world: Any) -> Any:
-    """A World as the module takes it; raises InvalidArgument for anything else."""
+    """Returns the module's World of `world`; raises InvalidArgument if it is no World."""
     if not isinstance(world, World):
         raise invalid("world", "a World", type(world).__name__)
     return world._native
 
 
 def check_device(device: str) -> str:
-    """Raises InvalidArgument for a device that has no name here."""
+    """Returns `device`; raises InvalidArgument unless it is "host" or "cuda"."""
     if device not in ("host", "cuda"):
         raise invalid("device", "'host' or 'cuda'", repr(device))
     return device
 
 
 def check_timeout(timeout: float, argument: str = "timeout") -> float:
-    """Raises InvalidArgument for a time that no wait could take."""
+    """Returns `timeout` as a float; raises InvalidArgument unless it is in (0, 1e9) seconds."""
     if not isinstance(timeout, Real) or not 0 < timeout < 1e9:
         raise invalid(argument, "seconds, more than 0 and less than 1e9", repr(timeout))
     return float(timeout)

@@ -1,1 +1,1 @@
-"""Where DeepEP's second version keeps its two buffers."""
+"""The package in which DeepEP's second version keeps its two buffers."""

@@ -1,4 +1,4 @@
-"""The second, likewise."""
+"""`ElasticBuffer` under DeepEP's path."""
 
 from ..elastic import ElasticBuffer
 from ..elastic_handle import EPHandle

@@ -1,4 +1,4 @@
-"""The first of them, as some import it."""
+"""`Buffer` under DeepEP's path."""
 
 from ..buffer import Buffer
 

@@ -1,4 +1,4 @@
-"""What DeepEP's tests, and callers of its API, import from `deep_ep.utils`."""
+"""The names that DeepEP's tests, and callers of its API, import from `deep_ep.utils`."""
 
 from .event import EventHandle, EventOverlap
 

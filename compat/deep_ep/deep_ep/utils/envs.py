@@ -1,4 +1,4 @@
-"""How DeepEP's tests find the other ranks, and what they ask of the machine."""
+"""Initialization and checks of the environment for DeepEP's tests."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import torch
 import torch.distributed as dist
 
 _seeds = {"global": 0, "local": 0}
-"""Of this process: its random generators are its own too."""
+"""Process-wide, like the random generators."""
 
 
 def init_seed(global_seed: int) -> None:
-    """Seeds this rank's random generators, each rank's otherwise."""
+    """Seeds this rank's random generators, differently on each rank."""
     _seeds.update({"global": global_seed, "local": global_seed + dist.get_rank()})
     torch.manual_seed(_seeds["local"])
     random.seed(_seeds["local"])
 
 
 def get_global_seed() -> int:
-    """What `init_seed` was given."""
+    """Returns the argument of `init_seed`."""
     return _seeds["global"]
 
 
 def get_local_seed() -> int:
-    """What this rank's generators were seeded with."""
+    """Returns the seed of this rank's generators."""
     return _seeds["local"]
 
 
 def dist_print(s: str = "", once_in_node: bool = False) -> None:
-    """Prints on every rank, or on the first of them; all wait for it."""
+    """Prints on every rank, or on the first one; all ranks wait for it."""
     if not once_in_node or dist.get_rank() == 0:
         print(s, flush=True)
     dist.barrier()
@@ -41,13 +41,13 @@ def dist_print(s: str = "", once_in_node: bool = False) -> None:
 def init_dist(
     local_rank: int, num_local_ranks: int, seed: int = 0
 ) -> tuple[int, int, dist.ProcessGroup]:
-    """Joins the job that the environment describes; one process a rank of every node.
+    """Joins the job that the environment describes, with one process per rank.
 
-    Reads MASTER_ADDR, MASTER_PORT, and in WORLD_SIZE and RANK the nodes and this one's number. With
-    GPUs this rank's is `local_rank`, and becomes the default device; without, ranks meet by gloo.
+    Reads MASTER_ADDR and MASTER_PORT, the number of nodes from WORLD_SIZE, and this node's number
+    from RANK. With GPUs, GPU `local_rank` becomes the default device; without, ranks use gloo.
 
     Returns:
-        this rank's number, how many there are, and a group of all.
+        This rank's number, the number of ranks, and a group of all.
     """
     nodes = int(os.environ.get("WORLD_SIZE", "1"))
     node = int(os.environ.get("RANK", "0"))
@@ -76,20 +76,20 @@ def init_dist(
 
 
 def get_physical_domain_size(group: dist.ProcessGroup) -> tuple[int, int]:
-    """1, and the ranks of the group: all reach one another by loads and stores."""
+    """Returns (1, ranks of the group): all reach one another by loads and stores."""
     return 1, group.size()
 
 
 def get_logical_domain_size(
     group: dist.ProcessGroup, allow_hybrid_mode: bool = True
 ) -> tuple[int, int]:
-    """The same."""
+    """Returns (1, ranks of the group), like `get_physical_domain_size`."""
     return 1, group.size()
 
 
 def check_nvlink_connections(group: dist.ProcessGroup) -> None:
-    """Nothing: a Buffer finds out itself how its ranks reach one another."""
+    """Does nothing: a Buffer detects itself how its ranks reach one another."""
 
 
 def check_torch_deterministic() -> None:
-    """Nothing: no call relies on memory that torch may fill meanwhile."""
+    """Does nothing: no call relies on memory that torch may fill meanwhile."""

@@ -1,4 +1,4 @@
-"""Events, as callers of DeepEP pass them around. On the host they have always happened."""
+"""DeepEP's events. On the host they are always complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class EventHandle:
-    """A point in the work of a stream: the current one, unless told."""
+    """An event recorded on a stream, by default the current one."""
 
     def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
         self._event: torch.cuda.Event | None = None
@@ -18,11 +18,11 @@ class EventHandle:
             self._event.record(stream or torch.cuda.current_stream())
 
     def current_stream_wait(self) -> None:
-        """Work enqueued on the current stream from now on comes after it."""
+        """Makes later work on the current stream wait for the event."""
         self.stream_wait(None)
 
     def stream_wait(self, stream: torch.cuda.Stream | None) -> None:
-        """The same of any stream; the current one if None."""
+        """Makes later work on a stream wait for the event; on the current one if None."""
         if self._event is not None:
             (stream or torch.cuda.current_stream()).wait_event(self._event)
 
@@ -31,11 +31,11 @@ class EventOverlap:
     """The end of a call that runs beside the current stream.
 
         with buffer.combine(..., async_finish=True)[2]:
-            ...  # Runs beside the combine; what follows the block comes after it.
+            ...  # Runs beside the combine; work after the block waits for it.
 
     Args:
-        event: when the call ends; None where it runs on the current stream anyway.
-        extra_tensors: kept alive as long as this.
+        event: the end of the call; None if it runs on the current stream.
+        extra_tensors: tensors to keep alive as long as this object.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EventOverlap:
         self._releases = False
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
-        """Work enqueued on the current stream from now on comes after the call."""
+        """Makes later work on the current stream wait for the call."""
         if self.event is not None:
             self.event.current_stream_wait()
         if self.hook_after_wait is not None:
@@ -59,13 +59,13 @@ class EventOverlap:
             self.event = None
 
     def register_hook_after_wait(self, hook_after_wait: Callable[[], None]) -> None:
-        """To be called once, at the end of the next wait."""
+        """Registers a function to be called once, at the end of the next wait."""
         if self.hook_after_wait is not None:
             raise RuntimeError("this event has a hook already, which has not been called yet")
         self.hook_after_wait = hook_after_wait
 
     def __call__(self, release_handle: bool = False) -> EventOverlap:
-        """For `with event(release_handle=True):`"""
+        """Sets the option of the following block: `with event(release_handle=True):`."""
         self._releases = release_handle
         return self
 

@@ -1,4 +1,4 @@
-"""Scores that make experts of some ranks more popular than others."""
+"""Scores that make the experts of rank 0 more popular than others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..expert_ranks import first_experts, ranks_of
 from ..refusal import unsupported
 
 STEPS = 20
-"""Of the search for a weight: it is known to a millionth then."""
+"""Steps of the search for a weight, which finds it to a millionth."""
 HEAVIEST = 100.0
 
 
@@ -20,11 +20,12 @@ def get_unbalanced_scores(
     ratio: float,
     precise: bool = False,
 ) -> torch.Tensor:
-    """[tokens, experts] scores whose largest `num_topk` send about `ratio` times as many tokens to
-    rank 0 as to any other.
+    """Returns [tokens, experts] scores that send rank 0 about `ratio` times as many tokens.
+
+    The ratio compares rank 0 with the average of the others, by the `num_topk` largest scores.
 
     Raises:
-        Unsupported: it is to be so exactly.
+        Unsupported: `precise` is set.
     """
     if precise:
         raise unsupported("precise", "scores are drawn, and their loads come out about right")
@@ -42,14 +43,14 @@ def get_unbalanced_scores(
 
 
 def _scores(tokens: int, experts: int, ranks: int, weight: float) -> torch.Tensor:
-    """Uniform ones, `weight` times as large for the experts of rank 0."""
+    """Returns uniform scores, `weight` times as large for the experts of rank 0."""
     scores = torch.rand(tokens, experts, dtype=torch.float32)
     scores[:, : int(first_experts(experts, ranks)[1])] *= weight
     return scores
 
 
 def _load_of_first(scores: torch.Tensor, ranks: int, topk: int) -> float:
-    """Tokens that come to rank 0, over those that come to another one on average."""
+    """Returns the tokens that go to rank 0 over the average of the other ranks."""
     chosen = ranks_of(scores.topk(topk).indices, scores.size(1), ranks)
     loads = torch.stack([(chosen == rank).any(1).sum() for rank in range(ranks)]).float()
     return (loads[0] / loads[1:].mean()).item()

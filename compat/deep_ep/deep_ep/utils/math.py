@@ -1,4 +1,4 @@
-"""The arithmetic of DeepEP's tests: FP8 by groups of 128 channels, and how far tensors differ."""
+"""The arithmetic of DeepEP's tests: FP8 by groups of 128 channels, differences, hashes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 GROUP = 128
 FP8_LARGEST = 448.0
 SMALLEST_AMAX = 1e-4
-"""A group of smaller values is scaled as if this were its largest."""
+"""Lower bound of a group's largest magnitude, for its scale."""
 
 
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
-    """0 for equal tensors: 1 - 2 <x, y> / (<x, x> + <y, y>), of both moved by one."""
+    """Returns 1 - 2 <x, y> / (<x, x> + <y, y>) after adding 1 to both; 0 for equal tensors."""
     x, y = x.double() + 1, y.double() + 1
     return (1 - 2 * (x * y).sum() / (x * x + y * y).sum()).item()
 
@@ -21,17 +21,17 @@ def ceil_div(x: int, y: int) -> int:
 
 
 def align(x: int, y: int) -> int:
-    """The smallest multiple of y that is no less than x."""
+    """Returns the smallest multiple of y that is at least x."""
     return ceil_div(x, y) * y
 
 
 def safe_div(a: float, b: float) -> float:
-    """a / b, and 0 for 0 / 0."""
+    """Returns a / b, with 0 / 0 = 0."""
     return 0 if a == 0 and b == 0 else a / b
 
 
 def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[tokens, hidden] -> the same in E4M3, and [tokens, groups] float32 scales."""
+    """Casts [tokens, hidden] to E4M3; returns it with [tokens, groups] float32 scales."""
     hidden = x.size(1)
     padded = _in_groups(x).float()
     amax = padded.abs().amax(2, keepdim=True).clamp(SMALLEST_AMAX)
@@ -40,7 +40,7 @@ def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Tensor:
-    """The inverse, as bfloat16. Scales may be four exponents a word."""
+    """Inverts the cast, to bfloat16. Scales may be packed, four exponents per word."""
     tokens, hidden = x_fp8.shape
     if x_scales.dtype == torch.int:
         exponents = x_scales.contiguous().view(torch.uint8).to(torch.int)
@@ -51,14 +51,14 @@ def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Te
 
 
 def _in_groups(x: torch.Tensor) -> torch.Tensor:
-    """[tokens, groups, 128], the last one filled up with zeros."""
+    """Returns x as [tokens, groups, 128], padded with zeros."""
     tokens, hidden = x.shape
     padded = torch.nn.functional.pad(x, (0, -hidden % GROUP))
     return padded.view(tokens, padded.size(1) // GROUP, GROUP)
 
 
 def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
-    """Leaves in every row each of its numbers from 0 to num_slots - 1 once, descending, then -1."""
+    """Replaces each row by its distinct numbers below num_slots, descending, then -1."""
     counts = torch.zeros(x.size(0), num_slots + 1, dtype=x.dtype, device=x.device)
     counts.scatter_(1, x.masked_fill(x < 0, num_slots), 1)
     numbers = torch.arange(num_slots, dtype=x.dtype, device=x.device).expand(x.size(0), -1)
@@ -69,7 +69,7 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
 
 
 def count_bytes(*tensors: torch.Tensor | tuple[torch.Tensor, ...] | None) -> int:
-    """Of all of them together."""
+    """Returns the total bytes of all tensors."""
     total = 0
     for each in tensors:
         if isinstance(each, tuple):
@@ -80,5 +80,5 @@ def count_bytes(*tensors: torch.Tensor | tuple[torch.Tensor, ...] | None) -> int
 
 
 def hash_tensor(t: torch.Tensor) -> int:
-    """The sum of a tensor's bits, taken as 32-bit integers."""
+    """Returns the sum of a tensor's bits as 32-bit integers."""
     return t.contiguous().view(torch.int).sum().item()

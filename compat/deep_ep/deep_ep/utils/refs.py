@@ -1,4 +1,4 @@
-"""What dispatch and combine must give, by torch and its collectives alone: for DeepEP's tests."""
+"""Reference dispatch and combine from torch and its collectives alone, for DeepEP's tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def dispatch(
     num_max_tokens_per_rank: int,
     num_experts: int,
 ) -> tuple[Rows, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Every token once to each rank that has one of its experts, by source rank, then token.
+    """Sends each token once to each rank that has one of its experts.
 
     Returns:
-        rows (and scales), ids of this rank's experts (or -1), weights, the tokens' numbers among
-        those of all ranks, and how many came from each rank.
+        Rows (and scales), ordered by source rank, then token; ids of this rank's experts (or -1);
+        weights; global token numbers; and the number of rows from each rank.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     first = first_experts(num_experts, ranks).tolist()
@@ -42,7 +42,7 @@ def dispatch(
     def exchanged(values: torch.Tensor) -> torch.Tensor:
         rows = values[tokens].contiguous()
         received = rows.new_empty(int(incoming.sum()), *rows.shape[1:])
-        # As bytes: not every collective knows every dtype.
+        # As bytes: not every collective supports every dtype.
         dist.all_to_all_single(
             received.view(torch.uint8),
             rows.view(torch.uint8),
@@ -67,8 +67,10 @@ def dispatch(
 def generate_pre_combine_data(
     src_token_global_idx: torch.Tensor, num_max_tokens_per_rank: int, num_topk: int, hidden: int
 ) -> torch.Tensor:
-    """[tokens, topk, hidden] bfloat16 results that tokens' numbers determine: sines, of another
-    frequency for every choice of every token."""
+    """Returns [tokens, topk, hidden] bfloat16 results that depend on global token numbers.
+
+    They are sines with a different frequency for each choice of each token.
+    """
     most = dist.get_world_size() * num_max_tokens_per_rank * num_topk
     device = src_token_global_idx.device
     choices = src_token_global_idx[:, None] * num_topk + torch.arange(num_topk, device=device)
@@ -81,8 +83,10 @@ def generate_pre_combine_data(
 def ordered_accumulate(
     data: torch.Tensor, initial_value: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """[tokens, topk, hidden] -> [tokens, hidden]: added up in float32 in the order of the choices,
-    to `initial_value`, and rounded once."""
+    """Reduces [tokens, topk, hidden] to [tokens, hidden].
+
+    Adds choices in order to `initial_value`, in float32, and rounds once.
+    """
     tokens, topk, hidden = data.shape
     total = torch.zeros(tokens, hidden, dtype=torch.float32, device=data.device)
     if initial_value is not None:
@@ -102,8 +106,11 @@ def combine(
     reduce_in_local: bool,
     reduce_in_scaleup: bool,
 ) -> torch.Tensor:
-    """[tokens, topk, hidden] results -> [tokens, hidden]: added up on each rank first, then in each
-    domain, if so asked, then all of them to the biases; rounded each time."""
+    """Reduces results [tokens, topk, hidden] to [tokens, hidden].
+
+    Sums on each rank first (`reduce_in_local`), then in each domain (`reduce_in_scaleup`), then
+    adds all to the biases; rounds each time.
+    """
     rank = ranks_of(topk_idx, num_experts, num_scaleout_ranks * num_scaleup_ranks)
     if reduce_in_local:
         y = _added_in_groups(y, rank)
@@ -115,8 +122,7 @@ def combine(
 
 
 def _added_in_groups(y: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """The sum over the choices of a group, where its last one stands, and zeros where the others
-    do."""
+    """Returns each group's sum at the position of its last choice, and zeros at the others."""
     sums = torch.zeros_like(y)
     topk = y.size(1)
     for choice in range(topk):

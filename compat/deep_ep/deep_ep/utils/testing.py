@@ -1,4 +1,4 @@
-"""Stopwatches of DeepEP's tests. They need a GPU."""
+"""Timers of DeepEP's tests. They need a GPU."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import torch
 import torch.distributed as dist
 
 CACHE_BYTES = 256 << 20
-"""More than a GPU's level-two cache holds."""
+"""Larger than a GPU's L2 cache."""
 SPIN_CYCLES = 20_000_000
-"""For how long a GPU is kept busy, so that all ranks' calls are enqueued before any runs."""
+"""Cycles for which a GPU is kept busy, so that all ranks' calls are enqueued before any runs."""
 INSTEAD = {
     "dispatch_impl": "::dispatch_kernel_on_gpu",
     "dispatch_copy_epilogue_impl": "::expand_rows_kernel_on_gpu",
     "combine_impl": "::combine_kernel_on_gpu",
     "combine_reduce_epilogue_impl": "::reduce_rows_kernel_on_gpu",
 }
-"""By the names of DeepEP's kernels: what does their work here."""
+"""Kernels that do the work of DeepEP's here, by the names of DeepEP's."""
 
 
 def flush_l2_cache(enabled: bool = True) -> None:
-    """Writes over whatever the cache holds."""
+    """Overwrites the contents of the L2 cache."""
     if enabled:
         torch.empty(CACHE_BYTES // 4, dtype=torch.int, device="cuda").zero_()
 
@@ -38,7 +38,7 @@ def bench(
     post_fn: Callable[[], Any] | None = None,
     flush_l2: bool = True,
 ) -> tuple[float, float, float]:
-    """Average, shortest and longest time of a call in seconds, the first of them left out."""
+    """Returns average, shortest and longest time of a call in seconds, without the first one."""
     for _ in range(num_warmups):
         fn()
     marks = [
@@ -59,7 +59,7 @@ def bench(
 
 @contextlib.contextmanager
 def silence(enabled: bool) -> Iterator[None]:
-    """What the process writes meanwhile, its libraries too, goes nowhere."""
+    """Discards the output of the process and its libraries during a block."""
     if not enabled:
         yield
         return
@@ -91,11 +91,11 @@ def bench_kineto(
     num_kernels_per_period: int = 1,
     barrier: Callable[[], Any] | None = None,
 ) -> Any:
-    """Average time in seconds of the kernels whose names contain each of `kernel_names`; not a
-    number, if none did. Names of DeepEP's own kernels stand for those that do their work here.
+    """Returns, for each of `kernel_names`, the average time in seconds of kernels so named.
 
-    With `num_kernels_per_period`, a list for each name: of its first kernel in every call, its
-    second and so on.
+    A name matches as a part; NaN if no kernel matches. Names of DeepEP's kernels stand for those
+    that do their work here. With `num_kernels_per_period` above 1, returns a list per name: times
+    of the first matching kernel of every call, of the second, and so on.
     """
     names = (kernel_names,) if isinstance(kernel_names, str) else kernel_names
     fn()
@@ -118,7 +118,7 @@ def bench_kineto(
 
 
 def _durations(profile: Any, name: str, period: int) -> list[float]:
-    """Averages over the calls: of the first kernel of that name in each, the second, ..."""
+    """Returns averages over the calls of the first kernel of that name, of the second, ..."""
     name = INSTEAD.get(name, name)
     kernels = sorted(
         (event.time_range.start, event.time_range.elapsed_us() / 1e6)
@@ -127,7 +127,7 @@ def _durations(profile: Any, name: str, period: int) -> list[float]:
     )
     times = [seconds for _, seconds in kernels]
     if len(times) % period != 0:
-        raise RuntimeError(f"{len(times)} kernels are called {name}; they come {period} at a time")
+        raise RuntimeError(f"{len(times)} kernels match {name}, not a multiple of {period}")
     if not times:
         return [math.nan] * period
     return [sum(times[which::period]) * period / len(times) for which in range(period)]
