@@ -1,4 +1,4 @@
-/// What the threads of a block share: barriers and shared memory.
+/// Resources shared by the threads of a block: barriers and shared memory.
 #pragma once
 
 #include <cstddef>
