@@ -24,13 +24,13 @@ DEVICE Deadline WaitContext::start() const {
 }
 
 DEVICE bool Deadline::failed() const {
-  // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
+  // Relaxed: the word says only that the call failed; no other data depends on it.
   return load<Order::relaxed, Scope::gpu>(wait_context_.failed) !=
          static_cast<uint32_t>(Failure::none);
 }
 
 DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
-  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
+  // The first thread to fail owns the report. Relaxed: `failed` orders no other memory.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
       wait_context_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
   if (first != static_cast<uint32_t>(Failure::none)) return;
