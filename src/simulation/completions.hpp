@@ -42,7 +42,7 @@ struct CompletionState {
 
 class Completions {
  public:
-  /// Return a description of the misuse; empty if there is none.
+  /// Returns a description of the misuse; empty if there is none.
   std::string init(void* completion, CompletionState state);
   /// Null if no live completion lies there.
   CompletionState* find(const void* completion);
