@@ -21,7 +21,7 @@
 
 namespace tokenyard {
 
-/// Returns the name of a wait's phase, with a note that the awaited rank has said goodbye.
+/// Returns `phase`, marked if the wait failed because the awaited rank has left.
 std::string after_goodbye(std::string phase, Failure failure = Failure::left);
 
 /// One per rank. Owns the abort words; the thread that notices the loss of a rank sets them. Any
