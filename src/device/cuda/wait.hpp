@@ -1,7 +1,7 @@
 /// Waiting on a GPU costs what the bare loop costs: a wait whose condition holds at once does
 /// nothing else, and one that must poll counts its polls in a register. Every kLookEvery polls it
 /// reads the clock and whether another wait of the call has failed (a word in this GPU's L2), every
-/// kListenEvery polls the host's alarm, which lies across PCIe; every kLookEvery where a poll may
+/// kListenEvery the host's abort flag, which lies across PCIe; every kLookEvery where a poll may
 /// sleep (Completion::done), as the time that has passed tells.
 #pragma once
 
