@@ -1,6 +1,6 @@
 /// Where the kernels of one rank run: a GPU, the SIMT executor on the calling thread, or the
-/// simulator. Host code that launches kernels is written against this and against nothing else, so
-/// the same host code runs in all three worlds.
+/// simulator. Host code launches kernels through this interface only, so the same host code runs
+/// in all three worlds.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct Event {
 
 struct LaunchShape {
   uint32_t blocks = 1;
-  uint32_t warps = 1;  ///< a block
+  uint32_t warps = 1;  ///< per block
   uint32_t extra_shared_bytes = 0;
   bool cooperative = true;        ///< all blocks must be resident at once, or the launch is refused
   bool overlap_previous = false;  ///< programmatic dependent launch
@@ -78,20 +78,20 @@ class Accelerator {
 
   virtual Stream make_stream() = 0;
   virtual void free_stream(Stream stream) = 0;
-  /// Whether what is enqueued there becomes part of a CUDA graph, instead of running.
+  /// Returns whether work enqueued there is captured into a CUDA graph instead of run.
   virtual bool captures(Stream) { return false; }
   virtual Event record(Stream stream) = 0;
-  /// An event that is asked for no time: it costs the stream nothing (3 us, H200, with one).
+  /// Records an event without a timestamp, which costs the stream nothing (3 us with one, H200).
   virtual Event mark(Stream stream) { return record(stream); }
   virtual void wait(Stream stream, Event event) = 0;  ///< enqueues the wait; does not block
   virtual bool done(Event event) = 0;
   virtual void free_event(Event event) = 0;
   virtual float elapsed_ms(Event begin, Event end) = 0;
-  /// Returns once all that this rank has enqueued has ended, or has failed.
+  /// Returns once all work that this rank enqueued has ended or failed.
   virtual void drain() {}
 
-  /// Host code's only way to wait: until `condition()` holds. False once `until` has passed. Calls
-  /// the world's interrupt check now and then, which may throw.
+  /// Waits until `condition()` holds; returns false once `until` has passed. Host code has no other
+  /// way to wait. Calls the world's interrupt check now and then, which may throw.
   virtual bool wait_until(TimePoint until, const std::function<bool()>& condition) = 0;
   virtual TimePoint now() const { return Clock::now(); }  ///< virtual time in the simulator
 

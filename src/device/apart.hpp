@@ -36,13 +36,13 @@ class SettledWord {
 #endif
 };
 
-/// When a wait listens to the host's alarm, which lies across PCIe.
+/// When a wait polls the host's abort flag, which lies across PCIe.
 enum class Listening : uint32_t {
   as_deadlines_do,  ///< see Deadline::give_up
   by_count,         ///< by polls alone: of waits that seldom sleep, in a call of many
 };
 
-/// A Deadline whose waits share the code that looks at the clock and at the alarm.
+/// A Deadline whose waits share the code that reads the clock and the abort flag.
 template <Listening listening>
 class SharedDeadline {
  public:

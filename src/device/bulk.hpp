@@ -18,7 +18,7 @@
 
 namespace tokenyard {
 
-/// What a copy tells the L2 cache of its global side. Zero means nothing in particular.
+/// L2 cache hint for the global side of a copy. Zero means no hint.
 struct CachePolicy {
   uint64_t bits = 0;
 };
@@ -38,7 +38,7 @@ class Completion {
   /// Whether the phase of this parity has ended; if so, what arrived in it is visible (acquire,
   /// block scope; arrivals are releases). Never blocks for long: put it in a `wait_until`.
   DEVICE bool done(uint32_t parity);
-  /// As `done`, and never sleeps: for threads that have other things to look at as well.
+  /// Like `done`, but never sleeps: for threads that poll other conditions as well.
   DEVICE bool done_now(uint32_t parity);
 
  private:
@@ -46,7 +46,7 @@ class Completion {
 };
 
 DEVICE void fence_async();
-/// The same for shared memory alone: accesses to other memory that are under way do not hold it up.
+/// The same for shared memory only: pending accesses to other memory do not delay it.
 DEVICE void fence_async_shared();
 
 namespace bulk {
@@ -59,10 +59,10 @@ DEVICE void store(Peer<std::byte> to, const void* from_shared, uint32_t bytes,
                   CachePolicy policy = {});
 /// Closes a group of this thread's stores.
 DEVICE void commit();
-/// Until at most `groups` of this thread's groups still read their sources.
+/// Waits until at most `groups` of this thread's groups still read their sources.
 template <int groups>
 DEVICE void wait_read();
-/// Until at most `groups` of this thread's groups are incomplete.
+/// Waits until at most `groups` of this thread's groups are incomplete.
 template <int groups>
 DEVICE void wait();
 }  // namespace bulk

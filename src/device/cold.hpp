@@ -1,13 +1,13 @@
-/// For what is rarely run and stands at many places.
+/// For code that rarely runs and is used in many places.
 #pragma once
 
 #include "device/macros.hpp"
 
 #if TOKENYARD_DEVICE_BODY
-/// Inlined all the same: around a call, what lives in registers would go through memory. Say
-/// [[unlikely]] where it is reached.
+/// Inlined nevertheless: a call would spill live registers to memory. Mark the branch that
+/// reaches it [[unlikely]].
 #define COLD DEVICE
 #else
-/// Out of line, so that to the simulator, which tells places by their addresses, it is one place.
+/// Out of line, so that the simulator, which identifies places by code address, sees one place.
 #define COLD [[gnu::noinline]] inline
 #endif

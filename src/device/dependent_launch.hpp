@@ -1,4 +1,4 @@
-/// Programmatic dependent launch: a kernel's start may overlap the end of the one before it in its
+/// Programmatic dependent launch: a kernel's start may overlap the end of its predecessor in the
 /// stream (LaunchShape::overlap_previous).
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace tokenyard::grid {
 
-/// Until the kernel before this one has ended and its writes are visible. Without overlap: nothing.
+/// Waits until the previous kernel has ended and its writes are visible. No-op without overlap.
 DEVICE void wait_for_previous();
-/// The kernel after this one may start once every block has said so or ended.
+/// Lets the next kernel start, once every block has called this or ended.
 DEVICE void let_next_start();
 /// By one warp of a block, before it waits: brings the launch's parameters near. Otherwise each
 /// line of them is waited for where it is first asked for, one after the other. `anywhere`: any

@@ -1,4 +1,4 @@
-/// Memory of an accelerator that somebody owns.
+/// Accelerator memory with an owner.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace tokenyard {
 
-/// Given back when this goes. Nothing may run that uses it.
+/// Frees its memory when destroyed; by then no running work may use it.
 class DeviceMemory {
  public:
   enum class Kind : uint8_t { device, shared };
-  /// Of no bytes it has a place all the same.
+  /// Has a valid address even for 0 bytes.
   DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;

@@ -1,14 +1,14 @@
-/// wait_until for a call whose patience is its own: one that gives more time to who shows signs of
-/// life, say. What wait.hpp promises holds as well, but the guard has to see to it.
+/// wait_until for a call with its own time limit: one that gives more time to a rank that shows
+/// signs of life, say. The promises of wait.hpp hold here too, but the guard must keep them.
 #pragma once
 
 #include "device/wait.hpp"
 
 namespace tokenyard {
 
-/// Waits until `condition()` holds. `goes_on()` is asked whenever it was found false, and when it
-/// says no, so does this. It must say so some day, heed the alarm, and have reported why. `what` is
-/// taken by reference, so that `condition` may write what.seen.
+/// Waits until `condition()` holds. Calls `goes_on()` after each false condition, and returns false
+/// once that does. `goes_on` must return false some day, poll the abort flag, and have reported
+/// why. `what` is taken by reference, so that `condition` may write what.seen.
 template <class Condition, class GoesOn>
 DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on);
 

@@ -22,14 +22,14 @@ enum class Order : uint8_t { weak, relaxed, acquire, release, acq_rel };
 enum class Scope : uint8_t { block, gpu, sys };
 enum class Fence : uint8_t { acquire, release, acq_rel, sequential };
 
-/// A value that names the call it belongs to, written and read as one. Nobody clears stamped slots:
-/// a late write of an older call is never taken for this one's.
+/// A value with the epoch of its call, written and read in one access. Stamped slots are never
+/// cleared: the epoch tells a late write by an older call from one by this call.
 struct alignas(8) Stamped {
   uint32_t epoch;
   uint32_t value;
 };
 
-/// Sixteen bytes moved as one.
+/// Sixteen bytes, moved in one access.
 struct alignas(16) Bytes16 {
   uint32_t word[4];
 };
@@ -64,7 +64,7 @@ DEVICE T exchange(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
 DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> desired);
 
-/// A reduction: adds and returns nothing, so nothing travels back. relaxed or release.
+/// Adds without returning the old value, so no reply crosses the link. relaxed or release.
 template <Order order, Scope scope, class T>
 DEVICE void add(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
@@ -74,8 +74,8 @@ DEVICE void add(Peer<T> at, std::type_identity_t<T> value);
 /// relaxed store after it a release and a relaxed load before it an acquire.
 template <Scope scope>
 DEVICE void fence();
-/// fence.acquire.<scope>: makes a relaxed load before it an acquire. Whoever polls with relaxed
-/// loads may have several under way, and acquires once.
+/// fence.acquire.<scope>: makes a relaxed load before it an acquire. A thread that polls with
+/// relaxed loads can keep several in flight and acquire once.
 template <Scope scope>
 DEVICE void fence_acquire();
 /// fence.release.<scope>: makes a relaxed store after it a release.

@@ -33,14 +33,14 @@ DEVICE float to_float(Float8E4M3 value);
 DEVICE float to_float(Float8E5M2 value);
 DEVICE float to_float(ScaleE8M0 value);
 DEVICE BFloat16 to_bfloat16(float value);  ///< round to nearest even
-/// Two at once, low half first.
+/// Converts two values at once, low half first.
 DEVICE uint32_t to_bfloat16_pair(float low, float high);
 DEVICE uint32_t to_float16_pair(float low, float high);
 DEVICE Float8E4M3 to_float8_e4m3(float value);
 DEVICE Float8E5M2 to_float8_e5m2(float value);
-/// Four at once, first in the lowest byte.
+/// Converts four values at once, the first into the lowest byte.
 DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d);
-/// The smallest power of two not below `value` (a positive finite number).
+/// Returns the smallest power of two not below `value`, which is positive and finite.
 DEVICE ScaleE8M0 to_scale_e8m0(float value);
 
 }  // namespace tokenyard

@@ -9,7 +9,7 @@ namespace tokenyard {
 
 DEVICE uint64_t now_ns();      ///< wall time of this device; not comparable between ranks
 DEVICE uint64_t cycles();      ///< of this multiprocessor
-DEVICE void nap(uint32_t ns);  ///< lets others run for about that long
+DEVICE void nap(uint32_t ns);  ///< yields to other threads for about `ns`
 
 }  // namespace tokenyard
 

@@ -6,9 +6,9 @@
 
 namespace tokenyard {
 
-/// What the caches should expect of the bytes.
+/// Expected use of the bytes, as a hint to the caches.
 enum class Cache : uint8_t {
-  normal,     ///< as the hardware likes
+  normal,     ///< no hint
   read_only,  ///< nobody writes them while the kernel runs (ld.global.nc)
   streaming,  ///< used once (evict first, no L1)
   level2,     ///< skip L1: others on this GPU write them (ld.cg / st.cg)
@@ -22,7 +22,7 @@ template <Cache cache = Cache::normal>
 DEVICE void store_vector(Bytes16* to, Bytes16 value);
 template <Cache cache = Cache::normal>
 DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value);
-/// One element that nobody writes while the kernel runs (4 or 8 bytes).
+/// Loads one element (4 or 8 bytes) that no thread writes while the kernel runs.
 template <Cache cache = Cache::read_only, class T>
 DEVICE T load_cached(const T* from);
 

@@ -1,4 +1,4 @@
-/// How a failed wait in a kernel becomes an exception on the host, and how the host ends the waits
+/// Turns a failed wait in a kernel into an exception on the host, and lets the host end the waits
 /// of its kernels.
 #pragma once
 
@@ -21,11 +21,11 @@
 
 namespace tokenyard {
 
-/// What a wait was for, once its rank has said goodbye: says so.
+/// Returns `phase`, marked if the wait failed because the awaited rank has left.
 std::string after_goodbye(std::string phase, Failure failure = Failure::left);
 
-/// One a rank. Owns the alarm words; whoever notices that a rank is gone rings it. Any thread may
-/// ring and ask.
+/// One per rank. Owns the abort words; the thread that notices the loss of a rank sets them. Any
+/// thread may set and read it.
 class AbortFlag {
  public:
   /// `ranks`: that may leave. `timeout`: after which they take a silent rank for gone. `absences`:
@@ -41,16 +41,16 @@ class AbortFlag {
   /// Ends every wait of this rank, of kernels and of the host, from now on.
   void cancel();
   bool cancelled() const { return cancelled_.load(); }
-  /// A rank is gone without a word. The first one stays in the word; all are listed.
+  /// Records a rank lost without a goodbye. The word keeps the first one; all are listed.
   void lost(uint32_t rank);
   /// A rank has said goodbye. Ends waits for what it alone could still send: what it has sent
   /// before counts, and other ranks are still waited for.
   void left(uint32_t rank);
-  /// A rank rebuilds the world without this one. Ends every wait.
+  /// Records that a rank rebuilds the world without this one. Ends every wait.
   void left_out(uint32_t by);
-  /// Ranks that are gone, either way, ascending.
+  /// Returns all ranks that were lost or have left, ascending.
   std::vector<uint32_t> gone_ranks() const;
-  /// Those of them that went without a word.
+  /// Returns those of them that went without a goodbye.
   std::vector<uint32_t> lost_ranks() const;
   bool has_left(uint32_t rank) const;
   /// For waits that a rank's loss concerns only if it is that rank they wait for: [ranks] words,
@@ -66,7 +66,7 @@ class AbortFlag {
   /// For a wait that has failed after `waited`: throws OutOfTouch if this rank has not run for so
   /// long meanwhile, or when the awaited rank went, that the others may have taken it for gone.
   void check_absence(const WaitFacts& facts) const;
-  /// Throws PeerLost or Cancelled if the bell has rung.
+  /// Throws PeerLost or Cancelled if the flag is set.
   void check(const std::string& phase) const;
 
  private:
@@ -91,7 +91,7 @@ class AbortFlag {
   std::vector<std::span<AbortWord>> watched_;
 };
 
-/// The words a kernel's Patience points to, for one object that launches kernels.
+/// The words that a kernel's WaitContext points to, for one object that launches kernels.
 class ErrorRecord {
  public:
   ErrorRecord(Accelerator& accelerator, AbortFlag& abort_flag);

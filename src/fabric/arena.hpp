@@ -22,7 +22,7 @@ class ArenaBlock {
   std::byte* data() const;
   size_t bytes() const;
   uint64_t offset() const;  ///< from the arena's base: what peers are told
-  /// Gives back all past the first `bytes`.
+  /// Frees all but the first `bytes`.
   void trim(size_t bytes);
   /// Makes two of it: this keeps the first `bytes`, rounded up to the arena's alignment, and the
   /// rest is returned, or nothing if there is none. Both were used by the streams that this was.

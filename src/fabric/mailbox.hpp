@@ -1,5 +1,5 @@
-/// What has arrived for one rank from the others, and which of them are still there. Filled by
-/// whatever carries messages (other threads, a socket's thread), emptied by the rank.
+/// Messages that have arrived for one rank, and which of its peers are still there. Filled by the
+/// transport (other threads, or a socket's thread) and emptied by the rank.
 ///
 /// Ranks are known here by their seat: the rank they had when the job began, which never changes.
 #pragma once

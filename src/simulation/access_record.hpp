@@ -1,4 +1,4 @@
-/// What has touched sixteen bytes of memory: the records that the race detector keeps of them.
+/// The race detector's records of the accesses to sixteen bytes of memory.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace tokenyard::simulation {
 
 using simt::CodeAddress;
 
-/// An access as the race detector tells them apart. `plain` is a C++ load or store of kernel code;
-/// `weak` the same through a word of the vocabulary; `bulk` is done by the copying agent, on the
-/// async proxy.
+/// The kinds of access that the race detector distinguishes. `plain` is a C++ load or store of
+/// kernel code; `weak` the same through a word of the vocabulary; `bulk` is done by the copying
+/// agent, on the async proxy.
 enum class AccessKind : uint8_t {
   plain_read,
   plain_write,

@@ -1,4 +1,4 @@
-/// Who accesses memory in a simulated run, and what each of them knows.
+/// The actors that access memory in a simulated run, and the knowledge of each.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct Place {
   uint32_t device() const { return rank * 2 + (host ? 1 : 0); }
 };
 
-/// Whether `scope`, named by a thread at `from`, includes a thread at `to`.
+/// Returns whether `scope`, named by a thread at `from`, includes a thread at `to`.
 inline bool includes(Scope scope, const Place& from, const Place& to) {
   switch (scope) {
     case Scope::block:
@@ -54,7 +54,7 @@ struct Actor {
 /// "thread 33 (warp 1) of block 0 of rank 2".
 std::string describe(const Actor& actor);
 
-/// What a release gives to whoever acquires it.
+/// The knowledge that a release passes to the thread that acquires it.
 struct Release {
   Clock known, async;
   Scope scope;
@@ -86,9 +86,9 @@ struct ThreadState {
   ReleaseRef fences[3];  ///< by scope: the last fence, which makes later relaxed stores releases
   std::vector<Observed> observed;
 
-  /// Accesses of this epoch that the race detector has seen. Seeing one again tells it nothing:
-  /// whoever raced with it meanwhile was compared with its record, which stays while the epoch
-  /// does.
+  /// Accesses of this epoch that the race detector has seen. Repeating one adds nothing: any access
+  /// that raced with it in between was compared with its record, which is kept as long as the epoch
+  /// lasts.
   struct Recent {
     const void* at = nullptr;
     uint32_t bytes = 0;

@@ -1,4 +1,4 @@
-/// Vector clocks: what a thread knows to have happened.
+/// Vector clocks: the events that a thread knows to have happened.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace tokenyard::simulation {
 
-/// A column of the clocks: a simulated thread, or an agent that copies for it. Reused only by what
-/// is ordered after everything that its former owner did.
+/// A column of the clocks: a simulated thread, or an agent that copies for it. Reused only by an
+/// owner that is ordered after everything its former owner did.
 using Slot = uint32_t;
 /// Counts a slot's releases, from 1. 0 is before everything.
 using Epoch = uint32_t;
@@ -27,7 +27,7 @@ class Clock {
     std::vector<Epoch>& mine = own(slot + 1);
     mine[slot] = epoch;
   }
-  /// Takes the later of both for every slot. Whether anything changed.
+  /// Takes the later epoch of both for every slot. Returns whether anything changed.
   bool join(const Clock& other) {
     if (other.entries_ == entries_ || other.entries_ == nullptr) return false;
     if (entries_ == nullptr) {

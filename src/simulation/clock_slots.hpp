@@ -1,4 +1,4 @@
-/// Which columns of the clocks are in use.
+/// The allocation of clock columns.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// The completions of bulk loads (mbarriers), with every way to misuse one.
+/// The completions of bulk loads (mbarriers), with a check for every misuse.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace tokenyard::simulation {
 ///     phase n:   `arrivals` threads arrive, announcing bytes; loads bring bytes
 ///     ends when  all have arrived and the bytes announced have come; then phase n+1 begins
 ///
-/// A thread that finds a phase ended knows all that those who arrived in it knew, and what was
-/// loaded.
+/// A thread that finds a phase ended knows all that the threads that arrived in it knew, and the
+/// loaded bytes.
 struct CompletionState {
   const void* address = nullptr;  ///< null: its block has ended
   uint32_t arrivals = 0;
@@ -42,7 +42,7 @@ struct CompletionState {
 
 class Completions {
  public:
-  /// What is wrong with the use; empty if nothing.
+  /// Returns a description of the misuse; empty if there is none.
   std::string init(void* completion, CompletionState state);
   /// Null if no live completion lies there.
   CompletionState* find(const void* completion);

@@ -1,4 +1,4 @@
-/// What a simulated run found wrong, in words.
+/// The faults that a simulated run found, as text.
 #pragma once
 
 #include <functional>

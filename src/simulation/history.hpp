@@ -44,10 +44,10 @@ struct Message {
     Slot slot;
     Epoch epoch;
   };
-  std::vector<Reader> readers;  ///< who has read it, and so passes on that it is there
+  std::vector<Reader> readers;  ///< threads that have read it, and so pass on that it exists
 };
 
-/// What surrounds a decision: the run's dice and clock.
+/// The context of a decision: the run's random numbers and clock.
 struct Chance {
   Random& random;
   const Policy& policy;

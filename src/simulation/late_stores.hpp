@@ -15,7 +15,7 @@
 
 namespace tokenyard::simulation {
 
-/// What becomes of the stores in flight of a rank that stops.
+/// The fate of the stores in flight of a rank that stops.
 enum class InFlight : uint8_t { land, vanish, tear };
 
 class LateStores {

@@ -1,5 +1,5 @@
-/// Deliberate faults, to prove that the suites would notice: one operation at one place in a
-/// kernel behaves worse than it is written.
+/// Deliberate faults, which prove that the suites detect them: one operation at one place in a
+/// kernel behaves worse than its code says.
 #pragma once
 
 #include <algorithm>

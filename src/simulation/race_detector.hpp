@@ -1,4 +1,4 @@
-/// Finds pairs of accesses that nothing orders.
+/// Finds pairs of conflicting accesses that are not ordered.
 ///
 /// Every access is compared with the records of the bytes it touches. Two of them race if one
 /// writes, the later does not know the earlier to have happened, and they are not both strong with

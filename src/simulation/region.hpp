@@ -16,7 +16,7 @@
 
 namespace tokenyard::simulation {
 
-/// Sixteen bytes of known memory: who touched them, and what a strong access may find there.
+/// Sixteen bytes of known memory: accesses so far, and the values a strong access may find.
 struct Cell {
   Records records;
   History* histories = nullptr;  ///< of the words in it that strong accesses use; a short list

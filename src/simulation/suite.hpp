@@ -1,4 +1,4 @@
-/// Simulator suites: programs that a seed decides, run many times.
+/// Simulator suites: programs determined by a seed, run once per seed.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 
 namespace tokenyard::simulation {
 
-/// A seed showed something wrong. The text says what.
+/// Thrown when a seed shows a fault. The text describes it.
 class SuiteFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,4 +1,4 @@
-/// What a run did, event by event: a hash always, and text where somebody wants to read it. Names
+/// The events of a run, always as a hash and on request as text. Names
 /// memory by region and offset, never by address, so that two runs of a seed give the same bytes.
 #pragma once
 

@@ -1,4 +1,4 @@
-/// A graph of tasks: what one rank does in an iteration, and what that waits for.
+/// A graph of tasks: the work of one rank in an iteration, and the events that it awaits.
 ///
 ///     Graph graph(builtin_tasks(), {.rank = 0, .ranks = 1});
 ///     const Tensor x = graph.tensor({.name = "x", .bytes = 4096});
@@ -52,10 +52,10 @@ struct Tensor {
   Region part(uint64_t begin, uint64_t end) const { return {id, begin, end}; }
 };
 
-/// What a tensor holds when an iteration begins.
+/// Whether a tensor has contents when an iteration begins.
 enum class Given : uint8_t {
   no,     ///< nothing that may be read before a task has written it
-  always  ///< weights, inputs, or what the iteration before has left
+  always  ///< weights, inputs, or data left by the previous iteration
 };
 
 struct TensorOptions {
@@ -72,7 +72,7 @@ struct TensorOptions {
 
 struct EventOptions {
   std::string name = {};
-  std::optional<uint32_t> count = std::nullopt;  ///< signals an iteration, if the author knows
+  std::optional<uint32_t> count = std::nullopt;  ///< signals per iteration, if known
   /// At most so many signals whose number only the device knows: one task calls expect(n), others
   /// signal n times in all. 0 for an event whose count is static.
   uint32_t dynamic_max = 0;
@@ -83,7 +83,7 @@ struct EventOptions {
 
 struct Wait {
   Event event;
-  uint32_t lag = 0;  ///< 1: the event of the iteration before
+  uint32_t lag = 0;  ///< 1: the event of the previous iteration
 };
 
 struct Signal {
@@ -100,10 +100,10 @@ struct TaskOptions {
   std::vector<Region> streams = {};  ///< loaded ahead, before the waits: written by no task
   std::vector<Wait> waits = {};
   std::vector<Signal> signals = {};
-  std::vector<Event> expects = {};  ///< dynamic events whose number this task finds out
-  std::optional<uint32_t> worker = std::nullopt;  ///< only there
-  uint64_t cost_ns = 1000;                        ///< about so long: for placement
-  uint32_t ahead_bytes = 0;                       ///< of shared memory that it loads ahead
+  std::vector<Event> expects = {};  ///< dynamic events whose count this task determines
+  std::optional<uint32_t> worker = std::nullopt;  ///< the only worker that may run it
+  uint64_t cost_ns = 1000;                        ///< estimated duration, for placement
+  uint32_t ahead_bytes = 0;                       ///< shared memory that it loads ahead
 };
 
 struct Task {
@@ -132,7 +132,7 @@ class Graph {
 
   Graph(const TaskSet& tasks, Place place);
 
-  /// Throws InvalidArgument where it lies in memory that another tensor has.
+  /// Throws InvalidArgument if its memory overlaps another tensor's.
   Tensor tensor(TensorOptions options);
   /// Declares memory that arguments of tasks may name: bytes in no tensor may be read there, and
   /// are written by no task.
@@ -150,11 +150,11 @@ class Graph {
   /// An iteration ends with this event; a task that signals it, or comes before one, may call
   /// Context::end_loop. No task of the next iteration starts before it.
   void loop_on(Event event);
-  /// Each run is one iteration, so nothing need be ordered between iterations.
+  /// Makes each run one iteration, so that no order between iterations is needed.
   void once() { once_ = true; }
-  /// Its tasks divide their work among at least so many compute warps of a block.
+  /// Requires at least this many compute warps per block: tasks divide their work among them.
   void need_warps(uint32_t warps) { warps_needed_ = warps; }
-  /// For placement: as long as a trace has measured it.
+  /// Sets the duration that placement assumes, as measured by a trace.
   void set_cost(Task task, uint64_t cost_ns);
 
   const TaskSet& task_set() const { return tasks_; }

@@ -16,18 +16,18 @@ namespace tokenyard::megakernel {
 
 struct MegakernelOptions {
   uint32_t workers = 0;        ///< blocks; 0: all multiprocessors (on the host: 4)
-  uint32_t compute_warps = 0;  ///< of a block; 0: 8 (on the host as many as the graph needs)
+  uint32_t compute_warps = 0;  ///< per block; 0: 8 (on the host as many as the graph needs)
   uint32_t unit_bytes = 4096;  ///< of what tasks stream
-  uint32_t ring_units = 0;     ///< a warp's; 0: as many as fit, up to 6 (on the host: 3)
-  uint32_t in_flight = 2;      ///< copies of a warp that may be under way
-  /// Blocks that give tasks to workers while the graph runs; 0: tasks are placed when it is
-  /// compiled.
+  uint32_t ring_units = 0;     ///< per warp; 0: as many as fit, up to 6 (on the host: 3)
+  uint32_t in_flight = 2;      ///< most copies in flight per warp
+  /// Blocks that assign tasks to workers while the graph runs; 0: compile() places all
+  /// tasks.
   uint32_t schedulers = 0;
-  /// Of dynamic runs: room for so many tasks a worker in the queue, at most 1024, and schedulers
-  /// wait where it is full; 0: for all tasks of an iteration.
+  /// Queue capacity in tasks per worker, for dynamic runs: at most 1024, and schedulers wait while
+  /// it is full; 0: all tasks of an iteration.
   uint32_t task_slots = 0;
-  uint32_t event_slots = 0;    ///< events that a scheduler looks out for; 0: as many as there are
-  uint32_t trace_records = 0;  ///< newest tasks of a worker that trace() tells of; 0: no trace
+  uint32_t event_slots = 0;    ///< events that a scheduler watches; 0: all
+  uint32_t trace_records = 0;  ///< newest tasks per worker kept for trace(); 0: no trace
   /// On hosts: looks at each access of each task, and ends a run with InvalidGraph
   /// (undeclared_access) before one outside the task's regions, or behind a piece, happens. Slow.
   /// Throws Unsupported on GPUs, and for tasks without a kernel that reports its accesses.
@@ -36,40 +36,40 @@ struct MegakernelOptions {
 
 /// Collective: every rank makes one with its own graph. All methods are called by one thread at a
 /// time, but for feed(), which another thread may call while one waits. After a TaskTimeout,
-/// PeerLost or Cancelled the object is failed: what finished iterations have written is there, and
-/// every further call that needs a run throws the same class, which says so.
+/// PeerLost or Cancelled the object is failed: results of finished iterations remain, and every
+/// further call that needs a run throws the same class and says that the object has failed.
 class Megakernel {
  public:
-  /// Throws InvalidGraph, on every rank alike, before anything is launched.
+  /// Throws InvalidGraph on every rank, before any launch.
   Megakernel(World& world, const Graph& graph, const MegakernelOptions& options = {});
   ~Megakernel();
   Megakernel(const Megakernel&) = delete;
   Megakernel& operator=(const Megakernel&) = delete;
 
-  /// Collective. Runs so many iterations, or as many as its loop event allows where there is one
-  /// (then 0 sets no limit), and returns how many it has run. Throws InvalidArgument if another
-  /// rank runs another number.
+  /// Collective. Runs this many iterations, or fewer if its loop event ends the loop (with a
+  /// loop event, 0 sets no limit), and returns the number run. Throws InvalidArgument if another
+  /// rank asks for another number.
   uint32_t run(uint32_t iterations);
 
   /// Collective. Begins a run that executes an iteration whenever the host has fed one.
   void start();
-  /// Allows so many more iterations, up to 2^31 - 1 a run. What the host wrote to its inputs
-  /// before, their tasks see.
+  /// Allows this many more iterations, up to 2^31 - 1 per run. Their tasks see all inputs that the
+  /// host wrote before the call.
   void feed(uint32_t iterations = 1);
-  /// Waits until so many iterations of this run have ended, or its loop has: their outputs may be
-  /// read. Returns how many have: fewer than asked only if the loop has ended.
+  /// Waits until this many iterations of the run have ended, or its loop has; their outputs may
+  /// then be read. Returns the number ended: fewer than asked only if the loop has ended.
   uint32_t await(uint32_t iterations);
-  /// Ends the run after what has been fed, and returns how many iterations it had: fewer than were
-  /// fed if its loop ended.
+  /// Ends the run after all fed iterations and returns the number that ran: fewer than were fed if
+  /// its loop ended.
   uint32_t stop();
 
   /// Iterations that all workers have finished, over all runs: also after a run has failed.
   uint64_t finished_iterations() const;
-  /// From the last run's launch to its end, as the device sees it.
+  /// Returns the time from the last run's launch to its end, by the device's clock.
   double last_run_ms() const;
-  /// Of the last run, on this rank. Throws InvalidArgument while a run goes on.
+  /// Returns the trace of the last run on this rank. Throws InvalidArgument during a run.
   Trace trace() const;
-  /// Collective. [ranks] those of all ranks, on every rank: perfetto() makes one file of them.
+  /// Collective. Returns [ranks] the traces of all ranks; perfetto() makes one file of them.
   /// Throws as World::all_gather does.
   std::vector<Trace> traces() const;
 

@@ -1,4 +1,4 @@
-/// What host code knows of the task types that one megakernel can run.
+/// Host-side descriptions of the task types that one megakernel can run.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ struct TaskSet {
   const KernelEntry& kernel_for(uint32_t schedulers) const {
     return schedulers == 0 && placed != nullptr ? *placed : *kernel;
   }
-  /// Index of the type of this name; throws InvalidArgument listing the names there are.
+  /// Returns the index of the type of this name. Throws InvalidArgument listing all names.
   uint32_t index_of(std::string_view name) const;
 };
 

@@ -1,4 +1,4 @@
-/// What a task touches by its arguments, as its type states it next to its body:
+/// The memory that a task touches through its arguments, as its type states beside its body:
 ///
 ///     static void touches(Touches& touches, const Args& args) {
 ///       touches.reads("from", args.from, args.count);
@@ -45,7 +45,7 @@ enum class AccessKind : uint8_t { read, write, add, stream };
 /// "reads", "writes", "adds to", "streams".
 const char* verb(AccessKind access);
 
-/// `rows` ranges of `row_bytes`, each `stride` bytes after the one before.
+/// `rows` ranges of `row_bytes`, each `stride` bytes after the previous one.
 struct TouchedRange {
   const char* argument;
   AccessKind access;
@@ -91,7 +91,7 @@ class Touches {
   void streams(const char* argument, const T* at, Extent count) {
     note<T>(argument, AccessKind::stream, at, count, kBulkAlignment);
   }
-  /// `rows` of `count` elements, each `stride` elements after the one before.
+  /// `rows` of `count` elements, each `stride` elements after the previous one.
   template <class T>
   void reads_rows(const char* argument, const T* at, Extent count, uint64_t rows, uint64_t stride) {
     if (count.count() == 0 || rows == 0) return;
@@ -124,7 +124,7 @@ class Touches {
   /// Throws InvalidArgument unless `holds`.
   void require(bool holds, const char* argument, const std::string& expected, double seen) const;
 
-  // ---- for those who compare
+  // ---- for comparisons
 
   struct Named {
     const char* argument;

@@ -1,4 +1,4 @@
-/// When each task of a run waited, ran and ended: on one rank, and on all of them together.
+/// The times at which each task of a run waited, ran and ended, on one rank or on all.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct TraceSignal {
   bool dynamic = false;  ///< its body signals as often as it finds, perhaps never
 };
 
-/// An event of this rank, and who signals it.
+/// An event of this rank, and the tasks that signal it.
 struct TraceEvent {
   bool carried = false;              ///< bodies await it, so tasks may begin before it is complete
   std::vector<TraceSignal> signals;  ///< by rank; none of an event that no task awaits
@@ -28,10 +28,10 @@ struct TraceEvent {
 
 struct TraceWait {
   uint32_t event;  ///< of TraceEvents
-  uint32_t lag;    ///< 1: the event of the iteration before
+  uint32_t lag;    ///< 1: the event of the previous iteration
 };
 
-/// One task, and what it awaits: for flows and critical paths.
+/// One task and the events that it awaits: for flows and critical paths.
 struct TraceTask {
   std::string name, type;
   std::vector<TraceWait> waits;

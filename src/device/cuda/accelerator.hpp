@@ -17,8 +17,8 @@
 namespace tokenyard::cuda {
 
 /// One rank that has a GPU to itself. Events are pooled, so that recording one in the middle of
-/// kernels that wait for one another creates nothing. Pinned memory is kept for the next who wants
-/// as much: unpinning waits for all GPUs of the process, among them such as wait for this rank.
+/// kernels that wait for one another creates nothing. Freed pinned memory is kept for the next
+/// request of its size: unpinning waits for all GPUs of the process, some of which await this rank.
 class CudaAccelerator : public Accelerator {
  public:
   /// `interrupt` is called now and then while the host waits, and may throw.
@@ -73,7 +73,7 @@ class CudaAccelerator : public Accelerator {
   std::string name_;
   std::function<void()> interrupt_;
   std::shared_ptr<KernelLoader> loader_;
-  cudaStream_t setup_ = nullptr;  // What is enqueued here waits for nobody's kernels.
+  cudaStream_t setup_ = nullptr;  // Work enqueued here waits for no kernel.
   std::mutex events_mutex_;       // Arena pieces, and so events, are dropped by any thread.
   Events timed_, marks_;          // Not in use.
   std::set<cudaEvent_t> all_marks_;
@@ -86,7 +86,7 @@ class CudaAccelerator : public Accelerator {
 std::string describe_gpu(int device);
 /// The UUID that names a GPU in every process, whatever CUDA_VISIBLE_DEVICES makes of its number.
 std::string gpu_uuid(int device);
-/// GPUs that this process can use; 0 where there is no driver.
+/// Returns the number of GPUs that this process can use; 0 without a driver.
 int gpu_count();
 
 /// Launches on the calling thread's current device.

@@ -34,8 +34,8 @@ DEVICE_APART void fail(const WaitContext* wait_context, uint64_t start_ns, Failu
 /// No count of polls.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
 // Both return the count of polls to go on with, or kGivenUp.
-// As Deadline::give_up, but the alarm is listened to by count alone: whoever waits in these loops
-// seldom sleeps, and time is counted from the start of a call of many waits.
+// Like Deadline::give_up, but polls the abort flag by count alone: threads in these loops seldom
+// sleep, and time is counted from the start of a call of many waits.
 DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context, uint64_t start_ns,
                                                  uint32_t polls, uint32_t phase, uint32_t rank,
                                                  uint64_t expected, uint64_t seen, bool from_rank) {

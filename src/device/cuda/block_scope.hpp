@@ -20,7 +20,7 @@ using Integer = std::conditional_t<
     sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>,
     std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int, unsigned>,
                        std::conditional_t<sizeof(T) == 2, unsigned short, unsigned char>>>;
-/// The same without a sign, which is what addition and bits are the same for.
+/// The unsigned type of that size: addition and bit operations do not depend on the sign.
 template <class T>
 using Word = std::conditional_t<sizeof(T) == 8, unsigned long long,
                                 std::conditional_t<sizeof(T) == 4, unsigned, Integer<T>>>;

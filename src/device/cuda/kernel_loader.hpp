@@ -34,7 +34,7 @@ class KernelLoader {
   /// otherwise, which waits for the whole GPU: a deadlock between kernels that wait for one
   /// another.
   const void* load(const KernelEntry& kernel, Rows rows);
-  /// Throws InvalidArgument, naming the field of the shape, for what cannot run here.
+  /// Throws InvalidArgument, naming the field of the shape, if the launch cannot run here.
   PlannedLaunch plan(const KernelEntry& kernel, const LaunchShape& shape, Rows form,
                      uint32_t rows = 1);
 

@@ -199,7 +199,7 @@ DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
 
 template <Order order, Scope scope, class T>
 DEVICE void add(T* at, std::type_identity_t<T> value) {
-  // In a block the compiler drops a result that nobody reads.
+  // At block scope the compiler drops an unused result.
   if constexpr (scope == Scope::block)
     cuda_body::modify<cuda_body::Add, order, scope, T>(at, value);
   else

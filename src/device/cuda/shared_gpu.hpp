@@ -1,10 +1,10 @@
 /// Several ranks of one process on one GPU. Their kernels wait for one another, so they must be
 /// resident together, which separate launches do not promise: the ranks' launches are gathered and
-/// become one grid, a row of blocks a rank.
+/// become one grid, with one row of blocks per rank.
 ///
 ///     1. A rank's launch() leaves its parameters in the gathering and waits.
 ///     2. The last rank to come launches {blocks, ranks} of the kernel's row form over the array of
-///        all parameters, on the group's own stream, after what each rank's stream has so far.
+///        all parameters, on the group's own stream, after all work now in each rank's stream.
 ///     3. Each rank's stream waits for the grid's end, and each launch() returns.
 ///
 /// The ranks must launch the same kernels in the same shapes in the same order, as ranks that call
@@ -39,7 +39,7 @@ class SharedGpu {
 
   void enter(uint32_t rank);
   void leave(uint32_t rank);
-  /// Returns once the grid is launched. Throws what launching threw, alike on all ranks;
+  /// Returns once the grid is launched. Throws the launch's own error, the same on all ranks;
   /// PeerTimeout naming a rank that did not come; InvalidArgument naming both where ranks launch
   /// different things.
   void launch(uint32_t rank, const KernelEntry& kernel, const LaunchShape& shape,

@@ -1,7 +1,7 @@
 /// Waiting on a GPU costs what the bare loop costs: a wait whose condition holds at once does
 /// nothing else, and one that must poll counts its polls in a register. Every kLookEvery polls it
 /// reads the clock and whether another wait of the call has failed (a word in this GPU's L2), every
-/// kListenEvery polls the host's alarm, which lies across PCIe; every kLookEvery where a poll may
+/// kListenEvery the host's abort flag, which lies across PCIe; every kLookEvery where a poll may
 /// sleep (Completion::done), as the time that has passed tells.
 #pragma once
 
@@ -24,13 +24,13 @@ DEVICE Deadline WaitContext::start() const {
 }
 
 DEVICE bool Deadline::failed() const {
-  // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
+  // Relaxed: the word says only that the call failed; no other data depends on it.
   return load<Order::relaxed, Scope::gpu>(wait_context_.failed) !=
          static_cast<uint32_t>(Failure::none);
 }
 
 DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
-  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
+  // The first thread to fail owns the report. Relaxed: `failed` orders no other memory.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
       wait_context_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
   if (first != static_cast<uint32_t>(Failure::none)) return;

@@ -1,4 +1,4 @@
-/// Where in the kernel a word stands.
+/// The address of a word's call in its kernel.
 #pragma once
 
 #include "device/host/machine.hpp"

@@ -1,5 +1,5 @@
-/// What the host body of the vocabulary asks of whoever runs kernels on a CPU. The words are thin:
-/// each turns into one call here. simt/ implements it; nothing else of device/ knows how.
+/// The interface between the vocabulary's host bodies and an executor of kernels on a CPU. The
+/// words are thin: each becomes one call here. simt/ implements it; device/ does not know how.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ enum class Fence : uint8_t;
 
 namespace tokenyard::host_body {
 
-/// Where a word stands in the program: an address inside the kernel's code, turned into file and
-/// line only when something is reported.
+/// A word's place in the program: an address inside the kernel's code, resolved to file and line
+/// only for reports.
 using CodeAddress = const void*;
 
 enum class Modify : uint8_t {
@@ -28,7 +28,7 @@ enum class Modify : uint8_t {
   exchange
 };
 
-/// The operation of a warp word, so that lanes that meet at different words are told apart.
+/// The operation of a warp word, which distinguishes lanes that meet at different words.
 enum class WarpWord : uint8_t {
   sync,
   shuffle,
@@ -43,10 +43,10 @@ enum class WarpWord : uint8_t {
   load_transposed
 };
 
-/// What one lane brings to a meeting of its warp, and finds there.
+/// One lane's input to a meeting of its warp, and the result that it reads there.
 struct WarpMeeting {
   WarpWord word;
-  uint32_t lanes;                    ///< who takes part, as this lane says
+  uint32_t lanes;                    ///< participants, according to this lane
   uint64_t value = 0;                ///< this lane's
   const uint64_t* values = nullptr;  ///< [32] everybody's, until this lane next meets
   CodeAddress where = nullptr;
@@ -96,7 +96,7 @@ class Machine {
   virtual void bulk_commit(CodeAddress where) = 0;
   virtual void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) = 0;
 
-  /// The calling thread works on this part of the kernel from here on.
+  /// Marks the calling thread as working on this part of the kernel from here on.
   virtual void begin_part(uint32_t part) = 0;
 
   virtual uint64_t now_ns() = 0;
