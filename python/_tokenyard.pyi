@@ -12,12 +12,10 @@ from typing_extensions import CapsuleType
 version: str = ...
 
 def warn_of_leaks(warn: bool) -> None:
-    """
-    Sets whether objects that outlive the interpreter are reported as leaks.
-    """
+    """Whether objects that live when the program has ended are told of."""
 
 class PeerReach:
-    """The way from this rank to a peer's memory."""
+    """How one rank is reached from this one."""
 
     @property
     def reach(self) -> str:
@@ -25,16 +23,16 @@ class PeerReach:
 
     @property
     def how(self) -> str:
-        """The fabric, as text."""
+        """The means, for people."""
 
     @property
     def why_not(self) -> str:
         """
-        The reason if its memory is not within reach of loads and stores; else empty.
+        Why its memory is not within reach of loads and stores, where it is not.
         """
 
 class Topology:
-    """The host of each rank, and the way to each rank."""
+    """Which ranks share a host, and how this rank reaches each."""
 
     @property
     def hosts(self) -> int:
@@ -42,14 +40,14 @@ class Topology:
 
     @property
     def host_of(self) -> list[int]:
-        """[ranks] host of each rank."""
+        """Host of each rank."""
 
     @property
     def peers(self) -> list[PeerReach]:
-        """[ranks] way to each rank."""
+        """How each rank is reached."""
 
     def __str__(self) -> str:
-        """Returns a table of text."""
+        """A table for people."""
 
 class World:
     """One rank's end of a world; see tokenyard.World."""
@@ -95,17 +93,17 @@ class World:
 
     @property
     def users(self) -> int:
-        """Number of exchanges and arrays that keep the world alive."""
+        """Exchanges and arrays that need the world."""
 
     def close(self) -> None: ...
 
 def lend_arena(world: World) -> None:
     """
-    Makes tokenyard_allocate of this library allocate from this world's arena, for its device.
+    tokenyard_allocate and tokenyard_free of this library take memory of its device from now on from this world's arena.
     """
 
 class Route:
-    """The route of a dispatch; see tokenyard.Route."""
+    """Where each token of a call went; see tokenyard.Route."""
 
     @property
     def tokens(self) -> int: ...
@@ -118,7 +116,7 @@ class Route:
         """[tokens, ranks] int32."""
 
 class Received:
-    """The result of a dispatch; its arrays, in the arena, support DLPack."""
+    """What a dispatch received; arrays lie in the arena, for DLPack."""
 
     def record_stream(self, stream: int) -> None: ...
 
@@ -131,7 +129,7 @@ class Received:
         """[rows, 4 * words] or [words, 4 * stride] uint8, or None."""
 
     @property
-    def type(self) -> ElementType: ...
+    def type(self) -> DataType: ...
 
     @property
     def rows_from_on_device(self) -> object:
@@ -201,39 +199,26 @@ class ExpertRows:
         """[rows] float32."""
 
     @property
-    def slots(self) -> object:
+    def row_of_choice(self) -> object:
         """[rows received, topk] int32."""
 
     @property
     def first_rows(self) -> list[int]: ...
 
-class ElementType(enum.Enum):
-    """Type of a row's elements."""
-
-    bfloat16 = 0
-
-    float16 = 1
-
-    float32 = 2
-
-    float8_e4m3fn = 3
-
-    uint8 = 4
-
 class ScaleOrder(enum.Enum):
-    """Layout of received scales."""
+    """How scales lie where they are received."""
 
     rows = 0
 
     columns = 1
 
 class CastToFp8:
-    """A cast of bf16 rows to FP8 before they are sent."""
+    """FP8 made of bf16 rows before they travel."""
 
     def __init__(self, scales: CastToFp8.Scales, channels: int) -> None: ...
 
     class Scales(enum.Enum):
-        """Format of a group's scale."""
+        """What a group's scale becomes."""
 
         none = 0
 
@@ -259,23 +244,26 @@ class ExpertParallel:
     @property
     def first_expert(self) -> int: ...
 
-    def dispatch(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: ElementType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, watcher: int | None, sms: int, stream: int) -> Received: ...
+    def dispatch(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: DataType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, watcher: int | None, sms: int, stream: int) -> Received: ...
 
-    def dispatch_by_expert(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: ElementType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, alignment: int, rows_max: int, clear_padding: bool, sms: int, stream: int) -> tuple[Received, ExpertRows]: ...
+    def dispatch_by_expert(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: DataType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, alignment: int, rows_max: int, clear_padding: bool, sms: int, stream: int) -> tuple[Received, ExpertRows]: ...
 
-    def dispatch_again(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: ElementType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, watcher: int | None, sms: int, stream: int) -> Received: ...
+    def dispatch_again(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: DataType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, watcher: int | None, sms: int, stream: int) -> Received: ...
 
-    def expand(self, received: Received, *, alignment: int, rows_max: int, clear_padding: bool, scale_order: ScaleOrder, sms: int, stream: int) -> ExpertRows: ...
+    def group_by_expert(self, received: Received, *, alignment: int, rows_max: int, clear_padding: bool, scale_order: ScaleOrder, sms: int, stream: int) -> ExpertRows: ...
 
-    def combine(self, y: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray, dict(shape=(None, None), order='C')], *, type: ElementType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, rank_order: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, local_sms: int, stream: int) -> None: ...
+    def combine(self, y: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray, dict(shape=(None, None), order='C')], *, type: DataType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, rank_order: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, local_sms: int, stream: int) -> None: ...
 
-    def output_buffer(self, route: Route, *, type: ElementType, stream: int) -> object: ...
+    def combine_buffer(self, route: Route, *, type: DataType, stream: int) -> object: ...
 
-    def memory(self, *, type: ElementType, row_bytes: int, scale_words: int, tokens: int, rows_received: int) -> dict: ...
+    @staticmethod
+    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, sms_max: int, ranks: int, tokens: int, rows_received: int, type: DataType, row_bytes: int, scale_words: int) -> tuple[int, int, int, int]: ...
 
     def place(self, expert_at: Sequence[int]) -> None: ...
 
     def load(self) -> tuple: ...
+
+    def failed_ranks(self) -> list[FailedRank]: ...
 
     def trace_calls(self, on: bool) -> None: ...
 
@@ -287,39 +275,39 @@ class ExpertParallel:
 
     def close(self) -> None: ...
 
-class MaskedRank:
-    """A rank without which a LowLatency continues."""
+class FailedRank:
+    """A rank that an exchange goes on without, or has failed for."""
 
     @property
     def rank(self) -> int:
-        """The rank."""
+        """The rank's number."""
 
     @property
     def why(self) -> str:
-        """'timeout', 'lost', 'left out' or 'differs'."""
+        """One of timeout, lost, left out, differs."""
 
     @property
     def phase(self) -> str:
-        """The step that waited for it."""
+        """The phase in which it was awaited."""
 
     @property
     def expected(self) -> int:
-        """The value awaited, mostly an epoch."""
+        """The awaited value: mostly an epoch."""
 
     @property
     def seen(self) -> int:
-        """The value last seen."""
+        """The value that was there instead."""
 
     @property
     def waited_s(self) -> float:
-        """Seconds that this rank waited for it."""
+        """Seconds of waiting for it."""
 
     def __str__(self) -> str: ...
 
     def __repr__(self) -> str: ...
 
 class LowLatencyBatch:
-    """A low-latency batch; its arrays support DLPack."""
+    """What a low-latency dispatch left, for DLPack."""
 
     @property
     def tokens(self) -> int: ...
@@ -368,7 +356,7 @@ class LowLatency:
 
     def combine_buffer(self, batch: LowLatencyBatch) -> object: ...
 
-    def masked(self) -> list[MaskedRank]: ...
+    def failed_ranks(self) -> list[FailedRank]: ...
 
     def write_mask(self, out: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')], *, stream: int) -> None: ...
 
@@ -417,6 +405,8 @@ class DataType(enum.Enum):
 
     complex128 = 14
 
+    float8_e4m3fn = 15
+
 class ReduceOp(enum.Enum):
     sum = 0
 
@@ -448,15 +438,15 @@ class Algorithm(enum.Enum):
     direct = 5
 
 class CollectivesCounters:
-    """Counts of a rank since its start."""
+    """What a rank counted since its start."""
 
     @property
     def operations(self) -> int:
-        """Operations started."""
+        """Operations begun."""
 
     @property
     def committed(self) -> int:
-        """Operations committed."""
+        """Operations done for good."""
 
     @property
     def aborted(self) -> int:
@@ -468,23 +458,21 @@ class CollectivesCounters:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes sent by operations, headers included."""
+        """Bytes of operations, headers included."""
 
     @property
     def refused(self) -> int:
-        """
-        Rejected connections and messages: unauthenticated, of other jobs, or of old epochs.
-        """
+        """Connections and messages of strangers, other jobs and old epochs."""
 
     @property
     def epochs(self) -> int:
         """Changes of the membership."""
 
 class Listening:
-    """A registered callback; dropping it ends the calls."""
+    """Calls back until it is stopped or dropped."""
 
     def stop(self) -> None:
-        """Ends the calls."""
+        """No more calls from now on."""
 
 class Collectives:
     """See tokenyard.Collectives."""
@@ -532,7 +520,7 @@ class Collectives:
     def close(self) -> None: ...
 
 class Kind(enum.Enum):
-    """Kinds of operations for Group.submit."""
+    """Operations, as Group.submit names them."""
 
     all_reduce = 0
 
@@ -559,7 +547,7 @@ class Kind(enum.Enum):
     receive = 11
 
 class Work:
-    """An operation in progress; see tokenyard.Work."""
+    """An operation under way; see tokenyard.Work."""
 
     def wait(self) -> None: ...
 
@@ -578,7 +566,7 @@ class Work:
     def choice(self) -> str: ...
 
 class Group:
-    """Ranks that run operations together; see tokenyard.Group."""
+    """Ranks that operate together; see tokenyard.Group."""
 
     @property
     def rank(self) -> int: ...
@@ -604,12 +592,10 @@ class Group:
     def choice(self, operation: str, bytes: int) -> str: ...
 
 def core_table() -> CapsuleType:
-    """
-    Returns the functions of tokenyard/torch/core_table.hpp, for torch's backend.
-    """
+    """For torch's backend: the functions of tokenyard/torch/core_table.hpp."""
 
 def group_capsule(group: Group) -> CapsuleType:
-    """Returns a group as a capsule, for torch's backend."""
+    """For torch's backend: a group."""
 
 class StoreServer:
     """See tokenyard.StoreServer."""
@@ -625,7 +611,7 @@ class StoreServer:
     def close(self) -> None: ...
 
 class Piece:
-    """A range of memory that tasks access."""
+    """A place in memory that tasks reach."""
 
     @property
     def bytes(self) -> int: ...
@@ -671,7 +657,7 @@ class TaskGraph:
     def set_cost(self, task: int, cost_ns: int) -> None: ...
 
 class TaskTrace:
-    """Times at which each task of a run waited, ran and ended."""
+    """When each task of a run waited, ran and ended."""
 
     def perfetto(self) -> str: ...
 
@@ -709,7 +695,7 @@ class Megakernel:
     def traces(self) -> list[TaskTrace]: ...
 
 class RopeScaling:
-    """Llama 3's scaling of RoPE's low frequencies."""
+    """How Llama 3 stretches what turns slowly."""
 
     def __init__(self, *, factor: float, low: float, high: float, positions: int) -> None: ...
 
@@ -763,10 +749,10 @@ class GpuFacts:
 
     @property
     def links(self) -> list[str]:
-        """Link to each GPU: 'NV18', 'PCIe peer' or 'none'; '-' to itself."""
+        """To each GPU: 'NV18', 'PCIe peer', 'none'; '-' to itself."""
 
 class FabricFacts:
-    """A fabric, by which ranks reach each other."""
+    """A way for ranks to reach each other."""
 
     @property
     def name(self) -> str: ...
@@ -779,7 +765,7 @@ class FabricFacts:
         """Why it works, as far as it was tried, or does not."""
 
 class Diagnosis:
-    """Hardware, driver and fabrics of this machine."""
+    """What works on this machine, and why the rest does not."""
 
     @property
     def system(self) -> str: ...
@@ -797,6 +783,6 @@ class Diagnosis:
     def fabrics(self) -> list[FabricFacts]: ...
 
     def __str__(self) -> str:
-        """Returns a page of text."""
+        """A page for people."""
 
 def doctor() -> Diagnosis: ...
