@@ -16,7 +16,7 @@
 
 namespace tokenyard {
 
-/// A type that ranks of one build may send as raw bytes. (No bool: few bytes are valid ones.)
+/// A type that ranks of one build may send as raw bytes. (No bool: most bytes are no valid bool.)
 template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::same_as<T, bool>;
 
