@@ -129,7 +129,7 @@ TEST(TcpRendezvous, NamesRankZeroWhereNobodyListens) {
       1, [&](uint32_t) { Attendee().attend(place(free_port(), 1, 2), milliseconds(1000)); });
   EXPECT_TRUE(holds<PeerTimeout>(failures[0], [](const PeerTimeout& error) {
     EXPECT_EQ(error.facts.rank, 0u);
-    EXPECT_THAT(error.facts.phase, HasSubstr("rendezvous: meet rank 0 at 127.0.0.1:"));
+    EXPECT_THAT(error.facts.phase, HasSubstr("rendezvous: connect to rank 0 at 127.0.0.1:"));
     EXPECT_THAT(error.facts.phase, HasSubstr("refused"));
   }));
 }
@@ -214,7 +214,7 @@ TEST(TcpRendezvous, StrangersAreNamedAndStallNobody) {
   hosting.join();
   for (const std::string expected :
        {"does not speak Tokenyard's protocol", "speaks version 2 of the protocol, not 1",
-        "over the limit of 4096 + 4096", "did not say who it is"}) {
+        "over the limit of 4096 + 4096", "did not identify itself"}) {
     EXPECT_TRUE(host.accelerator.wait_until(host.accelerator.now() + kSoon, [&] {
       const auto refused = host.mesh->refusals();
       return std::any_of(refused.begin(), refused.end(), [&](const std::string& refusal) {

@@ -10,10 +10,9 @@ namespace tokenyard {
 struct NicParams {
   WaitContext wait_context;  ///< no deadline; the abort flag stops the card
   uint64_t seed;
-  uint32_t nap_ns_max;      ///< longest random delay before a source is read, and before a request
-                            ///< completes; 0 for none
-  QueuePair* const* pairs;  ///< [blocks]
-  const uint32_t* ranks;    ///< [blocks] peer of each pair
+  uint32_t nap_ns_max;            ///< bound on each nap around a request's execution; 0 for none
+  QueuePair* const* pairs;        ///< [blocks]
+  const uint32_t* ranks;          ///< [blocks] peer of each pair
   std::byte* const* peer_arenas;  ///< [blocks] each peer's arena, as the card addresses it
 };
 
