@@ -17,7 +17,7 @@ void insert_sorted(std::vector<uint32_t>& ranks, uint32_t rank) {
 }
 
 /// Returns the shortest absence that peers with this timeout may have taken for this rank's death.
-/// Threads of a busy machine are late by less.
+/// On a busy machine, a thread may well be late by less.
 std::chrono::nanoseconds long_absence(std::chrono::nanoseconds timeout) {
   return std::max<std::chrono::nanoseconds>(timeout / 2, std::chrono::seconds(1));
 }

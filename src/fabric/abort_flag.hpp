@@ -29,7 +29,7 @@ std::string after_goodbye(std::string phase, Failure failure = Failure::left);
 class AbortFlag {
  public:
   /// `ranks`: number of ranks that may leave. `timeout`: how long peers wait for a silent rank
-  /// before they take it for dead. `absences`: this rank's own, null if nobody watches them.
+  /// before they take it for dead. `absences`: this rank's own, null if they are not watched.
   explicit AbortFlag(Accelerator& accelerator, uint32_t ranks = 0,
                      std::chrono::nanoseconds timeout = {},
                      std::shared_ptr<const AbsenceWatch> absences = nullptr);
@@ -44,10 +44,10 @@ class AbortFlag {
   /// Records the loss of a rank that said no goodbye. The abort word keeps the first such rank;
   /// `lost_ranks` lists all.
   void lost(uint32_t rank);
-  /// Records a rank's goodbye. Ends only waits for data that this rank has not sent: its earlier
-  /// data still counts, and waits for other ranks continue.
+  /// Records a rank's goodbye. Ends only waits for data that it has not sent: its earlier data
+  /// still counts, and waits for other ranks continue.
   void left(uint32_t rank);
-  /// Records that a rank rebuilds the world without this one. Ends every wait.
+  /// Records that rank `by` rebuilds the world without this one. Ends every wait.
   void left_out(uint32_t by);
   /// Returns all ranks that were lost or left, ascending.
   std::vector<uint32_t> gone_ranks() const;

@@ -27,7 +27,7 @@ namespace {
   throw OsError(call, code, std::strerror(code));
 }
 
-/// What each rank gathers from the others before descriptors travel.
+/// Published by each rank before descriptors travel.
 struct Address {
   char name[48];  ///< abstract name of its socket, without the leading zero
   uint64_t secret;

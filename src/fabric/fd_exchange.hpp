@@ -14,7 +14,7 @@ namespace tokenyard {
 /// descriptors of this process (its own is a duplicate). They travel over Unix sockets with
 /// abstract names, which leave nothing in a file system; a connection is accepted only from this
 /// user and with the receiver's secret. Throws OsError, or PeerTimeout or PeerLost naming the
-/// silent rank.
+/// missing rank.
 std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
                                          TimePoint until);
 

@@ -135,7 +135,7 @@ TEST(Bootstrap, ARankThatVanishesIsLostAndRingsTheBell) {
 
 TEST(Bootstrap, ARankThatLeavesIsNotWaitedFor) {
   const auto world = ends(2);
-  // What it sent before it left still counts.
+  // Messages that rank 1 sent before it left still count.
   const auto failures = run_ranks(2, [&](uint32_t rank) {
     End& me = *world[rank];
     me.talk->barrier("last", me.soon());

@@ -1,4 +1,4 @@
-/// What a world guarantees to kernels, as programs that each rank runs. One suite for every fabric:
+/// A world's guarantees to kernels, as programs that each rank runs. One suite for every fabric:
 /// contract_test.cpp runs it over threads, processes and GPUs, contract_simulation.cpp under the
 /// simulator.
 #pragma once

@@ -1,5 +1,5 @@
-/// What every fabric with load/store must support: words stored to peers, bulk copies, counters,
-/// and the order between data and the flag that publishes it.
+/// Exercises a fabric with load/store: words stored to peers, bulk copies, counters, and the order
+/// between data and the flag that publishes it.
 #pragma once
 
 #include "device/device.hpp"

@@ -1,4 +1,4 @@
-/// What a world with ranks out of load/store reach guarantees: queues of puts and signals.
+/// The guarantees of a world with ranks out of load/store reach: queues of puts and signals.
 #pragma once
 
 #include <fmt/format.h>

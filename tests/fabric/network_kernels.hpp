@@ -1,4 +1,4 @@
-/// What a fabric without load/store must support: puts of any length and signals, in order.
+/// Exercises a fabric without load/store: puts of any length and signals, in order.
 #pragma once
 
 #include <cstddef>

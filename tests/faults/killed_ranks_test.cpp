@@ -120,7 +120,7 @@ void fault(Where where, int signal, uint32_t victim) {
     if (dead) {
       EXPECT_EQ(ranks.wait(victim), 128 + SIGKILL);
     } else {
-      EXPECT_EQ(arenas_mapped(processes[victim]), kRanks) << "the stopped rank must still run";
+      EXPECT_EQ(arenas_mapped(processes[victim]), kRanks) << "the stopped rank must still exist";
     }
   }
   EXPECT_EQ(leftovers(processes), std::set<std::string>());

@@ -21,7 +21,7 @@ namespace {
 
 using Memories = std::vector<std::shared_ptr<MappedMemory>>;
 
-/// What each rank publishes before any memory is mapped.
+/// Published by each rank before any memory is mapped.
 struct Stand {
   std::string uuid;
   int device = -1;      ///< number of its GPU in its own process

@@ -59,8 +59,7 @@ struct Frame {
 
 /// The frames that a receiver accepts from a connection.
 struct FrameRules {
-  std::optional<uint64_t>
-      job;  ///< required job or session; nothing if the hello's job name decides
+  std::optional<uint64_t> job;  ///< accepted job or session; if empty, the hello's name decides
   uint32_t what_max = kIntroductionMax;
   uint64_t payload_max = kIntroductionMax;
 };

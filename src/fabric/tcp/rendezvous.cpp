@@ -69,7 +69,7 @@ awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
   std::vector<uint32_t> others;
   for (uint32_t rank = 1; rank < self.where.size; ++rank) others.push_back(rank);
   const std::string place = fmt::format("{}:{}", self.where.host, self.where.port);
-  progress.enter("rendezvous: wait at " + place, others);
+  progress.enter("rendezvous: wait for ranks at " + place, others);
   std::optional<net::Listener> listener;
   while (!listener) {
     try {

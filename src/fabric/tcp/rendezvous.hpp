@@ -23,7 +23,7 @@
 
 namespace tokenyard::tcp {
 
-/// What a rank knows before the rendezvous.
+/// A rank's input to the rendezvous.
 struct Attendance {
   Rendezvous where;
   uint16_t listener_port = 0;

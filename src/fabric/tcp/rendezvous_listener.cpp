@@ -10,7 +10,7 @@ namespace tokenyard::tcp {
 
 namespace {
 
-/// Waits until the timer expires or, without an error, is cancelled.
+/// Waits until the timer expires or is cancelled, which is no error here.
 awaitable<void> sleep_on(asio::steady_timer& timer) {
   asio::error_code woken;
   co_await timer.async_wait(asio::redirect_error(use_awaitable, woken));
@@ -73,8 +73,8 @@ awaitable<void> RendezvousListener::greet(std::shared_ptr<FrameStream> stream,
   pending.release();
   if (hello) no = judge(*frame, *hello);
   if (no && trouble.empty()) {
-    trouble = fmt::format("as rank {}: {} must be {}, not {}", frame->header.rank, no->argument,
-                          no->expected, no->seen);
+    trouble = fmt::format("claims rank {}, but {} must be {}, not {}", frame->header.rank,
+                          no->argument, no->expected, no->seen);
   }
   if (!trouble.empty()) {
     // A rank that may come again retries several times per second; its own error names the refusal.

@@ -19,6 +19,7 @@ class RendezvousListener : public std::enable_shared_from_this<RendezvousListene
   static constexpr std::chrono::seconds kOpenAfterwards{2};
   /// Limit on connections that have not said hello yet.
   static constexpr uint32_t kUnknownMax = 256;
+  /// Pause after a connection that exceeds this limit.
   static constexpr std::chrono::milliseconds kRestWhenFull{20};
 
   RendezvousListener(const asio::any_io_executor& executor, net::Listener listener, Attendance self,
