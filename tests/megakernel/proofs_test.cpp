@@ -86,8 +86,9 @@ TEST(Proofs, SignalsWithoutNumberToAnEventThatHasOne) {
   s.add({.name = "receive", .waits = {{s.a}}});
   const InvalidGraph error = refused({s.graph});
   EXPECT_EQ(error.fault, GraphFault::trigger_count);
-  EXPECT_THAT(error.witness, ElementsAre("task 'send' of rank 0 signals as often as it finds",
-                                         "event 'a' of rank 0", "whose number is static"));
+  EXPECT_THAT(error.witness,
+              ElementsAre("task 'send' of rank 0 signals a number of times known at run time",
+                          "event 'a' of rank 0", "whose count is static"));
 }
 
 TEST(Proofs, MoreSignalsThanAPacketCounts) {
@@ -126,7 +127,7 @@ TEST(Proofs, AnEventThatNobodySignals) {
   const InvalidGraph error = refused({s.graph});
   EXPECT_EQ(error.fault, GraphFault::unreachable);
   EXPECT_THAT(error.witness, ElementsAre("task 'hopes' of rank 0", "awaits event 'a' of rank 0",
-                                         "which nobody signals"));
+                                         "which no task signals"));
 }
 
 TEST(Proofs, RanksThatDeclareDifferentEvents) {
