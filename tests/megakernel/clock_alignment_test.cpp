@@ -202,7 +202,7 @@ TEST(ClockAlignment, TwoTracesOfARankAreRefused) {
     align_clocks(invented.traces);
     ADD_FAILURE() << "it was taken";
   } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.expected, "one of each rank");
+    EXPECT_EQ(error.expected, "one per rank");
     EXPECT_EQ(error.seen, "two of rank 0");
   }
 }

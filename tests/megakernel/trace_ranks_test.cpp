@@ -104,9 +104,10 @@ TEST(TraceOfRanks, HasOneClockAndSaysHowSureItIs) {
   EXPECT_EQ(file.processes.at(1)["clock_moved_us"], -1000.0);
   EXPECT_EQ(file.processes.at(1)["at_least_us"], -1000.1);
   EXPECT_EQ(file.processes.at(1)["at_most_us"], -999.9);
-  EXPECT_EQ(file.labels.at(0), "all times are of this clock");
+  EXPECT_EQ(file.labels.at(0), "all times are on this clock");
   EXPECT_EQ(file.labels.at(1),
-            "clock moved by -1000.000 us, the middle of what signals allow; at least -1000.100 us; "
+            "clock shifted by -1000.000 us, the middle of the range that signals allow; at least "
+            "-1000.100 us; "
             "at most -999.900 us");
 }
 
@@ -120,10 +121,10 @@ TEST(TraceOfRanks, SaysWhereLittleIsKnown) {
   invented.tell(3, 0, 5000, 60);
   const TraceFile file(invented.traces);
   EXPECT_EQ(file.labels.at(1),
-            "clock moved by -0.100 us: signals bound it from one side alone; at least -0.100 us");
+            "clock shifted by -0.100 us: signals bound it from one side only; at least -0.100 us");
   EXPECT_EQ(file.labels.at(2),
-            "clock moved by -0.500 us, so that first tasks begin together: no signals tell more");
-  EXPECT_THAT(file.labels.at(3), HasSubstr("signals contradict one another by 0.040 us"));
+            "clock shifted by -0.500 us, so that first tasks begin together: no signals bound it");
+  EXPECT_THAT(file.labels.at(3), HasSubstr("signals contradict each other by 0.040 us"));
   EXPECT_EQ(file.processes.at(3)["contradiction_us"], 0.04);
 }
 
