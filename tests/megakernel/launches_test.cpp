@@ -231,8 +231,8 @@ TEST(Launches, PacketsThatNoPlaceCanTellApartAreRefused) {
     EXPECT_EQ(error.fault, GraphFault::packet);
     EXPECT_THAT(error.witness,
                 ElementsAre("rank 3 has 524289 tasks",
-                            "their packets are 1024 bytes apart, as long as the longest",
-                            "a dynamic run finds at most 512 MiB of them"));
+                            "their packets are 1024 bytes apart, the length of the longest",
+                            "a dynamic run can address at most 512 MiB of them"));
   }
 }
 

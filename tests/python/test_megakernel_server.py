@@ -159,7 +159,7 @@ def test_only_a_run_that_was_started_is_fed():
     def run(world):
         kernel = kernel_of_nothing(world)
         for call in (kernel.feed, lambda: kernel.wait(0), kernel.stop):
-            with pytest.raises(tokenyard.InvalidArgument, match="a run that was started"):
+            with pytest.raises(tokenyard.InvalidArgument, match=r"call start\(\) first"):
                 call()
             kernel.run(1)
 
