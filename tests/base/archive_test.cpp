@@ -80,7 +80,7 @@ TEST(Archive, WhatIsSpoiledIsRefused) {
 }
 
 TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
-  const std::string garbled = "a basket came garbled from rank 5: ";
+  const std::string garbled = "a basket from rank 5 is corrupted: ";
   EXPECT_EQ(refused_as<>({}), garbled + "bytes to come: expected 24, got 0");
   EXPECT_EQ(refused_as<bool>(written(uint8_t{2})), garbled + "a flag, at most: expected 1, got 2");
   EXPECT_EQ(refused_as<std::optional<uint8_t>>(written(uint8_t{9})),
@@ -96,7 +96,7 @@ TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
 /// Else a few bytes would make a rank ask for all memory that there is.
 TEST(Archive, ALengthMakesNoMoreRoomThanBytesHaveCome) {
   const auto bytes = written(uint64_t{1} << 60, uint32_t{0});
-  const std::string said = "a basket came garbled from rank 5: a length, at most: expected ";
+  const std::string said = "a basket from rank 5 is corrupted: a length, at most: expected ";
   EXPECT_EQ(refused_as<std::vector<Fruit>>(bytes), said + "4, got 1152921504606846976");
   EXPECT_EQ(refused_as<std::vector<uint16_t>>(bytes), said + "2, got 1152921504606846976");
 }

@@ -152,7 +152,7 @@ TEST(GraphCodec, WhatIsNoGraphIsNamed) {
   for (const auto& foreign :
        {std::vector<std::byte>(100, std::byte{0x7f}), TraceCodec::encode(Trace{})}) {
     EXPECT_THAT(refusal_of([&] { GraphCodec::decode(foreign, kinds(), kSender); }),
-                HasSubstr("a rank's graph came garbled from rank 2: its mark: expected"));
+                HasSubstr("a rank's graph from rank 2 is corrupted: its mark: expected"));
   }
 }
 
@@ -160,7 +160,7 @@ TEST(GraphCodec, WhoSentADamagedGraphIsNamed) {
   std::vector<std::byte> damaged = GraphCodec::encode(full());
   damaged.back() ^= std::byte{1};
   EXPECT_THAT(refusal_of([&] { GraphCodec::decode(damaged, kinds(), 7); }),
-              HasSubstr("a rank's graph came garbled from rank 7: its checksum: expected"));
+              HasSubstr("a rank's graph from rank 7 is corrupted: its checksum: expected"));
 }
 
 TEST(GraphCodec, TaskTypesMustBeTheSame) {

@@ -74,7 +74,7 @@ TEST(TraceCodec, WhatIsSpoiledIsRefused) {
 TEST(TraceCodec, WhatIsNoTraceIsNamed) {
   const std::vector<std::byte> foreign(100, std::byte{0x7f});
   EXPECT_THAT(refusal_of([&] { TraceCodec::decode(foreign, kSender); }),
-              HasSubstr("a rank's trace came garbled from rank 2: its mark: expected"));
+              HasSubstr("a rank's trace from rank 2 is corrupted: its mark: expected"));
 }
 
 /// Whole bytes of a trace that names what it does not have.
