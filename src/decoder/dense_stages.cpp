@@ -1,4 +1,4 @@
-// The tasks of each stage of a DenseDecoder.
+// Builds the tasks of each stage of a DenseDecoder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void DenseDecoder::add_of_kind(Fill fill, TaskOptions options) {
     fill(args);
     graph_.add<Type<Kind>>(args, std::move(options));
   };
-  // Arguments are the same, however many sequences there are.
+  // Arguments are the same for any number of sequences.
   if (place_.ranks > 1)
     add.template operator()<Together<>>();
   else
@@ -59,12 +59,13 @@ uint32_t* DenseDecoder::inner_of(uint32_t layer, uint32_t part) const {
   return inner_ + (size_t{layer} * parts_ + part) * vector_words(sequences_, columns_);
 }
 
-/// Sums are declared in the order of rows, whatever order their words lie in.
+/// Sums are declared in row order, whatever the order of their words in memory.
 Region DenseDecoder::rows_of_sums(uint32_t stage, const Span& rows) const {
   return sums_t_[stage].part(rows.begin * sizeof(uint64_t), rows.end * sizeof(uint64_t));
 }
 
-/// By a block of a stage. Without bands it looks at nothing but what it carries (residual.hpp).
+/// Returns the sums that a block reads. A block without bands reads only those that it carries on
+/// (residual.hpp).
 Region DenseDecoder::read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const {
   return bands.count() > 0 ? sums_t_[stage].all() : rows_of_sums(stage, carried * kChunk);
 }
@@ -192,7 +193,7 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
 
 void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
   const uint32_t part = block / part_blocks_;
-  // Gate and up of some elements a band.
+  // A band has gate and up rows of some elements.
   const Span bands = share(bands_of(2 * columns_), block % part_blocks_, part_blocks_);
   const Span elements = bands * (kTileRows / 2);
   const uint32_t first = part * columns_;
@@ -258,8 +259,9 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
 
 void DenseDecoder::project_logits(uint32_t block) {
   const Span bands = share(bands_of(shape_.vocabulary), block, blocks_);
-  const Span rows{bands.begin * kTileRows,
-                  std::min(bands.end * kTileRows, shape_.vocabulary)};  // The last may lack some.
+  const Span rows{
+      bands.begin * kTileRows,
+      std::min(bands.end * kTileRows, shape_.vocabulary)};  // The last band may be incomplete.
   const uint32_t last = shape_.layers - 1, stages = 2 * shape_.layers;
   const size_t best_bytes = sequences_ * sizeof(Best);
   const Span cleared = chunks_of(block);
@@ -309,7 +311,7 @@ void DenseDecoder::send_best() {
   TaskOptions options{.name = "best of a rank",
                       .reads = {best_t_.all(), broken_t_.all()},
                       .writes = everywhere(best_of_ranks_t_.part(rank * bytes, (rank + 1) * bytes)),
-                      // Else the one before might still be read.
+                      // Otherwise the previous one might still be read.
                       .waits = {{logits_ready_}, {best_taken_, 1}},
                       .signals = to_everybody(all_ranks_best_),
                       .worker = 0};
@@ -317,7 +319,8 @@ void DenseDecoder::send_best() {
   graph_.add<Send>(args, std::move(options));
 }
 
-/// Where the best of all logits is, and who clears the last stage's sums if nobody has.
+/// Returns the arguments that do not depend on the number of sequences: the best logits and, for a
+/// single rank, the last stage's sums, which no earlier task has cleared.
 DenseDecoder::LastStage DenseDecoder::last_stage() {
   const uint32_t stage = 2 * shape_.layers - 1;
   const bool alone = place_.ranks == 1;
@@ -369,7 +372,7 @@ void DenseDecoder::next_token() {
 
 void DenseDecoder::next_tokens() {
   LastStage last = last_stage();
-  // Arguments are the same for any number of sequences, and of ranks.
+  // Arguments are the same for any number of sequences and ranks.
   add_last<NextTokens<Alone<>>>({.parts = last.parts,
                                  .token = token,
                                  .position = position,
