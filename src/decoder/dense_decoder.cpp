@@ -111,7 +111,7 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
   }
   for (uint32_t block = 0; block < blocks_; ++block) project_logits(block);
   if (place_.ranks > 1) send_best();
-  sequences_ > 1 ? next_tokens() : next_token();
+  decide_next();
   graph_.loop_on(step_ended_);
   graph_.need_warps(slices_of(std::max(shape_.hidden, columns_)));
 }

@@ -18,8 +18,6 @@
 
 namespace tokenyard::megakernel {
 
-struct Best;
-
 /// Weights in this rank's memory, valid as long as the graph runs. All are BF16. KV heads, inner
 /// elements and the head's tokens are this rank's: for rank r of R, the r-th of R equal parts.
 /// Tiled matrices have the layout of tiles.hpp, with the last dimension as columns and all others
@@ -103,20 +101,10 @@ class DenseDecoder {
   void project_down(uint32_t layer, uint32_t block);
   void project_logits(uint32_t block);
   void send_best();
-  struct LastStage {
-    const Best* parts;
-    uint32_t part_count;
-    uint64_t* sums;
-    uint32_t sum_count;
-    const uint32_t* broken;
-    TaskOptions options;
-  };
-  LastStage last_stage();
-  /// Adds the last task of a step, whose arguments include the stop tokens.
+  /// Adds the task that ends a step: it decides each sequence's next token.
+  void decide_next();
   template <class Type>
-  void add_last(typename Type::Args args, TaskOptions options);
-  void next_token();
-  void next_tokens();
+  void add_next();
 
   uint32_t head_words() const { return (shape_.group() + 2) * shape_.head_dim; }
   uint32_t group_columns() const { return shape_.group() * shape_.head_dim; }

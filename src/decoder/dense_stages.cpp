@@ -319,75 +319,50 @@ void DenseDecoder::send_best() {
   graph_.add<Send>(args, std::move(options));
 }
 
-/// Returns the arguments that do not depend on the number of sequences: the best logits and, for a
-/// single rank, the last stage's sums, which no earlier task has cleared.
-DenseDecoder::LastStage DenseDecoder::last_stage() {
+template <class Type>
+void DenseDecoder::add_next() {
   const uint32_t stage = 2 * shape_.layers - 1;
   const bool alone = place_.ranks == 1;
-  LastStage last{.parts = static_cast<const Best*>(alone ? best_ : best_of_ranks_[place_.rank]),
-                 .part_count = alone ? blocks_ : place_.ranks,
-                 .sums = alone ? sums_of(stage) : nullptr,
-                 .sum_count = alone ? static_cast<uint32_t>(stage_words(1)) : 0,
-                 .broken = alone ? broken_ : nullptr,
-                 .options = {.name = sequences_ > 1 ? "next tokens" : "next token",
-                             .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(),
-                                       token_t_.all(), position_t_.all()},
-                             .writes = {token_t_.all(), position_t_.all()},
-                             .waits = {{alone ? logits_ready_ : all_ranks_best_}},
-                             .signals = {{step_ended_}},
-                             .worker = 0}};
-  if (alone) {
-    last.options.reads.push_back(broken_t_.all());
-    last.options.writes.push_back(sums_t_[stage].all());
+  typename Type::Args args{};
+  args.parts = static_cast<const Best*>(alone ? best_ : best_of_ranks_[place_.rank]);
+  args.part_count = alone ? blocks_ : place_.ranks;
+  args.token = token;
+  args.position = position;
+  args.tokens = tokens;
+  args.positions_max = shape_.positions_max;
+  args.prompt = prompt_;
+  if constexpr (requires { args.prompt_stride; }) {
+    args.prompt_tokens = prompt_tokens_;
+    args.prompt_stride = prompt_stride_;
   } else {
-    for (const Signal& taken : to_everybody(best_taken_)) last.options.signals.push_back(taken);
+    args.prompt_tokens = prompt_stride_;
   }
-  return last;
-}
-
-template <class Type>
-void DenseDecoder::add_last(typename Type::Args args, TaskOptions options) {
+  args.status = status;
   std::fill(std::begin(args.stop_tokens), std::end(args.stop_tokens), kNoToken);
   std::copy(stop_tokens_.begin(), stop_tokens_.end(), args.stop_tokens);
+  TaskOptions options{
+      .name = sequences_ > 1 ? "next tokens" : "next token",
+      .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(), token_t_.all(), position_t_.all()},
+      .writes = {token_t_.all(), position_t_.all()},
+      .waits = {{alone ? logits_ready_ : all_ranks_best_}},
+      .signals = {{step_ended_}},
+      .worker = 0};
+  if (alone) {
+    // With several ranks, send_best clears these sums and checks `broken`.
+    args.sums = sums_of(stage);
+    args.sum_count = static_cast<uint32_t>(stage_words(1));
+    args.broken = broken_;
+    options.reads.push_back(broken_t_.all());
+    options.writes.push_back(sums_t_[stage].all());
+  } else {
+    for (const Signal& taken : to_everybody(best_taken_)) options.signals.push_back(taken);
+  }
   graph_.add<Type>(args, std::move(options));
 }
 
-void DenseDecoder::next_token() {
-  LastStage last = last_stage();
-  add_last<NextToken>({.parts = last.parts,
-                       .token = token,
-                       .position = position,
-                       .tokens = tokens,
-                       .prompt = prompt_,
-                       .status = status,
-                       .sums = last.sums,
-                       .broken = last.broken,
-                       .sum_count = last.sum_count,
-                       .part_count = last.part_count,
-                       .positions_max = shape_.positions_max,
-                       .prompt_tokens = prompt_stride_,
-                       .stop_tokens = {}},
-                      std::move(last.options));
-}
-
-void DenseDecoder::next_tokens() {
-  LastStage last = last_stage();
+void DenseDecoder::decide_next() {
   // Arguments are the same for any number of sequences and ranks.
-  add_last<NextTokens<Alone<>>>({.parts = last.parts,
-                                 .token = token,
-                                 .position = position,
-                                 .tokens = tokens,
-                                 .prompt = prompt_,
-                                 .prompt_tokens = prompt_tokens_,
-                                 .status = status,
-                                 .sums = last.sums,
-                                 .broken = last.broken,
-                                 .sum_count = last.sum_count,
-                                 .part_count = last.part_count,
-                                 .positions_max = shape_.positions_max,
-                                 .prompt_stride = prompt_stride_,
-                                 .stop_tokens = {}},
-                                std::move(last.options));
+  sequences_ > 1 ? add_next<NextTokens<Alone<>>>() : add_next<NextToken>();
 }
 
 }  // namespace tokenyard::megakernel
