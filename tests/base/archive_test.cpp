@@ -1,5 +1,5 @@
-// What an archive takes and gives back, and what it refuses. Whole bytes of a wrong writer, since
-// the header finds out what was damaged on the way.
+// Round trips through an archive, and rejected bytes. The rejected ones are intact bytes of a wrong
+// writer, since the header detects damage.
 #include "base/archive.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ std::vector<std::byte> written(const auto&... values) {
   return writer.sealed();
 }
 
-/// What is said of bytes that were written as something else.
+/// Returns the error for bytes that were written as a different type.
 template <class... Values>
 std::string refused_as(const std::vector<std::byte>& bytes) {
   return refusal_of([&] {
@@ -93,7 +93,7 @@ TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
             garbled + "a length, at most: expected 2, got 3");
 }
 
-/// Else a few bytes would make a rank ask for all memory that there is.
+/// Otherwise a few bytes could make a rank allocate all memory.
 TEST(Archive, ALengthMakesNoMoreRoomThanBytesHaveCome) {
   const auto bytes = written(uint64_t{1} << 60, uint32_t{0});
   const std::string said = "a basket from rank 5 is corrupted: a length, at most: expected ";

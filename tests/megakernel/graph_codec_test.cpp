@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr uint32_t kSender = 2;
 
-/// All that an author says of a graph.
+/// All members that an author declares in a graph.
 struct Told {
   Graph::Place place{.rank = 1, .ranks = 3};
   TensorOptions tensor{.name = "x", .bytes = 64};
@@ -65,7 +65,7 @@ TEST(GraphCodec, AGraphIsTheSameAfterwards) {
   EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds(), kSender)), bytes);
 }
 
-/// What did not travel would be the same in the bytes of both.
+/// A member that is not encoded would leave the bytes of both graphs equal.
 TEST(GraphCodec, AllThatIsToldOfAGraphTravels) {
   const auto plain = GraphCodec::encode(made());
   const std::vector<std::function<void(Told&)>> changes = {

@@ -1,6 +1,5 @@
-// Each thing that compile() refuses, by the smallest graph that has it wrong, and its neighbour
-// that has it right: tasks, events, and what a device has. What tasks access is in
-// access_proofs_test.cpp.
+// Each fault that compile() rejects: the smallest faulty graph next to the nearest valid one, for
+// tasks, events and device limits. Accesses of tasks are in access_proofs_test.cpp.
 #include "megakernel/sketch.hpp"
 
 namespace tokenyard::megakernel {
@@ -22,7 +21,7 @@ TEST(Proofs, TasksThatAwaitEachOther) {
 }
 
 TEST(Proofs, QueuesThatAwaitEachOther) {
-  // Two workers, each with the task first whose event the other's second one signals.
+  // Two workers: the first task of each waits for the second task of the other.
   Sketch s;
   s.add({.name = "first of 0", .waits = {{s.a}}});
   s.add({.name = "second of 0", .signals = {{s.b}}});
@@ -101,7 +100,7 @@ TEST(Proofs, MoreSignalsThanAPacketCounts) {
 }
 
 TEST(Proofs, SignalsThatRunAhead) {
-  // Two tasks signal one event; the quick one could do so twice before the slow one has once.
+  // Two tasks signal one event; the fast one could signal twice before the slow one signals once.
   Sketch s;
   s.add({.name = "slow", .signals = {{s.a}}, .worker = 0});
   s.add({.name = "quick", .signals = {{s.a}}, .worker = 1});
