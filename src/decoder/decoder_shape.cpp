@@ -81,7 +81,7 @@ void DecoderShape::check_model(uint32_t ranks) const {
           fmt::format("at most {} with all query heads of a KV head", kGroupColumnsMax), head_dim);
   const DecoderShape part = of_rank(ranks);
   const uint32_t parts = part.inner_parts();
-  // Where there are several parts, each begins with a tile.
+  // If there are several parts, each begins at a tile.
   const uint32_t each = parts == 1 ? kChunk : parts * kTileColumns;
   require(part.inner % each == 0, "inner", fmt::format("a multiple of {}", ranks * each), inner);
   require(kv_heads < kSumTermsMax && ranks * parts < kSumTermsMax, "kv_heads",

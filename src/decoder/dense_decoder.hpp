@@ -152,7 +152,7 @@ class DenseDecoder {
   uint32_t* inner_ = nullptr;    ///< [layers][parts] vectors of the parts' elements
   uint32_t* broken_ = nullptr;
   void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
-  void* partial_weights_ = nullptr;   ///< likewise [group] SplitWeight
+  void* partial_weights_ = nullptr;   ///< [layers][kv heads][sequences][splits][group] SplitWeight
   void* best_ = nullptr;              ///< [blocks][sequences] Best
   std::vector<void*> best_of_ranks_;  ///< [ranks] each [ranks][sequences] Best
   uint32_t* pages_ = nullptr;

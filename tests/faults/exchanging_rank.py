@@ -1,6 +1,6 @@
 """Runs one rank of test_kill.py in its own process: exchanges until a peer is gone, reports the
-error, and continues without that peer. Reports are lines of JSON on standard output. The rank starts
-at a line on standard input, so that no deadline includes the time to load."""
+error, and continues without that peer. Reports are lines of JSON on standard output. The rank
+starts at a line on standard input, so that no deadline includes the time to load."""
 
 from __future__ import annotations
 

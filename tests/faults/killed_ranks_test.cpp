@@ -173,7 +173,7 @@ void exchange_meanwhile(World& world, const Board& board) {
   }
 }
 
-/// A stopped rank that wakes after the others have gone on cannot disturb them.
+/// A stopped rank that wakes after the others have continued cannot disturb them.
 TEST(Faults, AStoppedRankThatWakesIsOutside) {
   constexpr uint32_t kAll = 3, kSleeper = 2;
   const uint16_t port = free_port();
@@ -206,7 +206,7 @@ TEST(Faults, AStoppedRankThatWakesIsOutside) {
   for (uint32_t rank = 0; rank < kAll; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
 }
 
-/// Every process of the world is killed at once: nothing of it remains anywhere.
+/// All processes of the world are killed at once and leak nothing.
 TEST(Faults, NothingIsLeftWhenAllAreKilled) {
   std::vector<pid_t> processes;
   const uint16_t port = free_port();

@@ -102,7 +102,7 @@ class RandomGraph {
                   .bytes = constants.size() * 4,
                   .given = Given::always,
                   .places = {ConstTensorView(stream, {constants.size()})}});
-    // Task t's event exists on all ranks, whoever waits for it.
+    // Task t's event exists on all ranks, whether or not they wait for it.
     for (uint32_t task = 0; task < plans_.size(); ++task)
       graph.event({.name = "after " + std::to_string(task)});
     for (uint32_t task = 0; task < plans_.size(); ++task)
@@ -119,7 +119,8 @@ class RandomGraph {
       if (plans_[task].rank == rank)
         add_task(graph, task, tensor, memory, cells, disorder, stream, haste == 0 ? 0 : drawn);
     }
-    // One task tells all ranks, so that no rank's next signals can overtake another's last ones.
+    // One task signals all ranks, so that no rank's next signals can overtake another rank's last
+    // ones.
     if (options_.pacing == Pacing::gated && rank == 0) {
       TaskOptions gate{.name = "gate", .waits = {{all_done}}};
       for (uint32_t to = 0; to < options_.ranks; ++to)
@@ -145,7 +146,8 @@ class RandomGraph {
 
  private:
   static constexpr uint32_t kNobody = UINT32_MAX, kAfterMax = 12, kShares = 4;
-  static constexpr uint32_t kBurstCells = kShares + 1;  ///< of the shares, and of who counts them
+  static constexpr uint32_t kBurstCells =
+      kShares + 1;  ///< of the shares, and of the task that counts them
   static constexpr uint32_t kUnits = 7;
   struct CellState {
     uint32_t writer = kNobody;

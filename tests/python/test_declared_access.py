@@ -298,7 +298,10 @@ def test_a_checked_run_finds_nothing_where_all_is_declared(schedulers):
 @pytest.mark.parametrize("fed", [False, True])
 @pytest.mark.parametrize(
     ("neighbours", "seen"),
-    [({}, "outside all pieces of the graph"), (dict(after=True), "of tensor 'neighbour' of rank 0")],
+    [
+        ({}, "outside all pieces of the graph"),
+        (dict(after=True), "of tensor 'neighbour' of rank 0"),
+    ],
 )
 def test_a_checked_run_ends_before_contents_lead_elsewhere(neighbours, seen, fed, schedulers):
     """A token beyond the table: no argument tells."""

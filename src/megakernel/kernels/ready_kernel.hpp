@@ -23,7 +23,7 @@ DEVICE bool await_ready(const Working& working, uint32_t rank) {
     // Acquire: all that rank's accesses to our memory in the previous run are over.
     ready_word = load<Order::acquire, Scope::sys>(params.windows.ready_word(params.rank, rank));
     what.seen = ready_word.epoch;
-    // A rank that waits for nobody may already have begun its next run.
+    // A rank that waits for no other rank may already have begun its next run.
     return static_cast<int32_t>(ready_word.epoch - params.run) >= 0;
   });
   const bool another_run = came && ready_word.epoch == params.run && ready_word.value != length;

@@ -155,8 +155,7 @@ DEVICE Peer<uint64_t> announced_beside(Peer<uint64_t> counter) {
   return counter + WindowLayout::kAnnouncedAt / sizeof(uint64_t);
 }
 
-/// The number of signals that a dynamic event was last told to expect, and the iteration of that
-/// call.
+/// The latest count that expect() announced for a dynamic event, and its iteration.
 struct Promise {
   uint64_t bits;
 
@@ -203,7 +202,7 @@ struct RunRecord {
   uint32_t stop;     ///< written by the host: whether no more will be allowed
 };
 
-/// What a worker waited for when its run failed. (surplus: not a wait; more signals arrived than
+/// The wait of a worker at the failure of its run. (surplus: not a wait; more signals arrived than
 /// declared.)
 enum class Stalled : uint32_t {
   nothing,
