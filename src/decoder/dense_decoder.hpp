@@ -68,8 +68,8 @@ class DenseDecoder {
   uint32_t* status = nullptr;    ///< [sequences] a SequenceStatus
   uint32_t* token = nullptr;     ///< [sequences] for the next step
   uint32_t* position = nullptr;  ///< [sequences] for the next step
-  BFloat16* k_cache =
-      nullptr;  ///< [sequences][layers][kv heads of this rank][positions_max][dim], by pages
+  /// [sequences][layers][kv heads of this rank][positions_max][dim], by pages
+  BFloat16* k_cache = nullptr;
   BFloat16* v_cache = nullptr;
   /// Words of one rank that stages pass on, cleared before the first iteration of an object.
   struct Words {
@@ -140,10 +140,9 @@ class DenseDecoder {
   const DecoderWeights weights_;
   Graph graph_;
   uint32_t sequences_, blocks_;
-  uint32_t head_blocks_,
-      splits_;                ///< blocks per KV head; of them, those that attend to a sequence
-  uint32_t parts_, columns_;  ///< parts of the feed-forward; inner elements per part
-  uint32_t part_blocks_;      ///< blocks per part
+  uint32_t head_blocks_, splits_;  ///< blocks per KV head; those of them that attend
+  uint32_t parts_, columns_;       ///< parts of the feed-forward; inner elements per part
+  uint32_t part_blocks_;           ///< blocks per part
   std::vector<uint32_t> stop_tokens_;
   uint32_t prompt_stride_;
 

@@ -12,7 +12,7 @@ namespace tokenyard::megakernel {
 /// Throws the object's first error again, with a note that it comes from an earlier call.
 void Megakernel::Impl::check_usable() const {
   constexpr const char* kFailed =
-      "this megakernel failed in an earlier call; create a new one. It failed in: ";
+      "this megakernel failed in an earlier call; make a new one. It failed in: ";
   if (!failure) return;
   try {
     std::rethrow_exception(failure);

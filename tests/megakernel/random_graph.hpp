@@ -146,8 +146,7 @@ class RandomGraph {
 
  private:
   static constexpr uint32_t kNobody = UINT32_MAX, kAfterMax = 12, kShares = 4;
-  static constexpr uint32_t kBurstCells =
-      kShares + 1;  ///< of the shares, and of the task that counts them
+  static constexpr uint32_t kBurstCells = kShares + 1;  ///< the shares' and the counting task's
   static constexpr uint32_t kUnits = 7;
   struct CellState {
     uint32_t writer = kNobody;

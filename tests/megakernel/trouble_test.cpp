@@ -196,10 +196,12 @@ TEST_P(RunTrouble, MoreThanCanBeCountedIsNotFed) {
     return std::string("nothing");
   };
   kernel.start();
-  EXPECT_EQ(refused(1u << 31), "iterations: at most 2147483647 beside the 0 fed, not 2147483648");
+  EXPECT_EQ(refused(1u << 31),
+            "iterations: at most 2147483647 in addition to the 0 fed, not 2147483648");
   kernel.feed(INT32_MAX);
-  EXPECT_EQ(refused(1), "iterations: at most 0 beside the 2147483647 fed, not 1");
-  EXPECT_EQ(refused(UINT32_MAX), "iterations: at most 0 beside the 2147483647 fed, not 4294967295");
+  EXPECT_EQ(refused(1), "iterations: at most 0 in addition to the 2147483647 fed, not 1");
+  EXPECT_EQ(refused(UINT32_MAX),
+            "iterations: at most 0 in addition to the 2147483647 fed, not 4294967295");
   EXPECT_GE(kernel.await(3), 3u);
   world->cancel();
   EXPECT_THROW(kernel.stop(), Cancelled);
@@ -273,7 +275,7 @@ TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
     ADD_FAILURE() << "it ran on multiprocessors that another kernel held";
   } catch (const PeerTimeout& error) {
     EXPECT_THAT(error.facts.phase, HasSubstr("the kernel's start"));
-    EXPECT_THAT(error.facts.phase, HasSubstr("ask for fewer workers"));
+    EXPECT_THAT(error.facts.phase, HasSubstr("use fewer workers"));
   }
   accelerator.write_flag(words, 1);
   EXPECT_TRUE(accelerator.wait_until(accelerator.now() + std::chrono::seconds(5),

@@ -97,7 +97,7 @@ def test_memory_in_no_tensor_is_read_and_not_written():
         total = memory.read(sums, np.float32, 1)[0]
         sum_to(graph, parts, memory.local(4))
         with pytest.raises(
-            InvalidGraph, match=r"writes bytes .* of a piece of 4 bytes, in no tens"
+            InvalidGraph, match=r"writes bytes .* of a piece of 4 bytes, outside all tens"
         ):
             Megakernel(world, graph)
         return total

@@ -56,7 +56,7 @@ def test_more_signals_than_expected_are_named(promised, sent, senders, expected,
     error = tokenyard.launch(run, ranks=1)[0]
     tasks = ", ".join(f"task 'send {sender}' of rank 0" for sender in range(senders))
     assert error.argument == f"signals of {tasks} to event 'rows'"
-    assert error.expected.startswith(f"{expected} in an iteration")
+    assert error.expected.startswith(f"{expected} per iteration")
     # The first signal that is too many ends the run: others may not have come by then.
     assert expected < int(error.seen) <= seen
 

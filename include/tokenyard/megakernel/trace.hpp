@@ -11,8 +11,7 @@ namespace tokenyard::megakernel {
 struct TraceSpan {
   uint32_t worker, task;
   uint64_t iteration;
-  uint64_t taken_ns, begun_ns,
-      ended_ns;  ///< worker free, events complete, done; on this rank's clock
+  uint64_t taken_ns, begun_ns, ended_ns;  ///< worker free; events complete; done. Rank clock
 };
 
 /// A task of any rank that signals an event.

@@ -65,10 +65,10 @@
 ///
 /// A slot is overwritten only after its value was taken. This always holds if the queue has as many
 /// slots as an iteration has tasks; otherwise a scheduler waits until the worker reports that it
-/// took the value. Such waits end: everything that a queued task waits for has already run, and its
-/// signals depend on nothing else, so workers always come back to the queue. (For this reason a
-/// signal is announced after its task, not before.) Tasks pinned to one worker have queues of their
-/// own, one per worker and scheduler, which wait in the same way.
+/// took the value. Such waits end, since workers always come back to the queue: everything that a
+/// queued task waits for has already run, and those tasks' signals depend on no other block. (For
+/// this reason a signal is announced after its task, not before.) Tasks pinned to one worker have
+/// queues of their own, one per worker and scheduler, which wait in the same way.
 ///
 /// A scheduler does not watch all events at once: it begins to watch each one when it sees an
 /// earlier one complete (Watch). A massive launch, of many tasks by one event, is shared by all
@@ -107,8 +107,7 @@ inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + kLoadingWarps) * 32;
 struct WindowLayout {
   uint32_t ranks, events;
 
-  static constexpr uint32_t kLine =
-      128;  ///< bytes per event, so that polls of two never share a cache line
+  static constexpr uint32_t kLine = 128;        ///< bytes per event: events share no cache line
   static constexpr uint32_t kAnnouncedAt = 64;  ///< bytes from the event's counter
   static constexpr uint32_t kPromiseAt = 72;    ///< likewise
   HOST_DEVICE size_t last_at() const {
@@ -288,8 +287,7 @@ struct DynamicParams {
   OpenWatch* open = nullptr;              ///< [schedulers][open_max] overflow of shared memory
   uint32_t open_max = 0;
 
-  Stamped* slots =
-      nullptr;  ///< [slot_count] the queue: a task's place, stamped with its ticket plus one
+  Stamped* slots = nullptr;       ///< [slot_count] the queue: places, stamped with ticket + 1
   uint32_t slot_count = 0;        ///< a power of two
   uint32_t queued = 0;            ///< tasks per iteration that go through it
   uint32_t packet_units = 0;      ///< units of kPacketAlignment per packet

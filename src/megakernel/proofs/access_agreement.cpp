@@ -26,8 +26,7 @@ struct GraphFindings {
   GraphFault fault = GraphFault::undeclared_access;
   std::vector<std::string> witness = {};
   std::string fix = {};
-  std::vector<uint64_t> places =
-      {};  ///< [tensors][ranks] offset in the arena of each rank, or kUnknown
+  std::vector<uint64_t> places = {};  ///< [tensors][ranks] offset in the rank's arena, or kUnknown
 };
 
 void visit(auto& archive, MaybeConst<GraphFindings> auto& findings) {
