@@ -26,8 +26,8 @@ using simulation::Simulation;
 class SimulatedMesh final : public Mesh {
  public:
   struct Post {
-    explicit Post(uint32_t slots) : letters(slots), hosts(slots) {}
-    std::vector<std::vector<ReleaseRef>> letters;         ///< unread messages to each slot
+    explicit Post(uint32_t slots) : unread(slots), hosts(slots) {}
+    std::vector<std::vector<ReleaseRef>> unread;          ///< unread messages to each slot
     std::vector<std::optional<ModelMemory::Host>> hosts;  ///< of each slot, once present
   };
 
@@ -47,13 +47,13 @@ class SimulatedMesh final : public Mesh {
   uint32_t slot() const override { return mesh_->slot(); }
   uint32_t slots() const override { return mesh_->slots(); }
   void send(uint32_t to, const Message& message) override {
-    post_->letters[to].push_back(memory_.release(host_));
+    post_->unread[to].push_back(memory_.release(host_));
     mesh_->send(to, message);
     memory_.happened();
   }
   Mailbox& mailbox() override {
-    std::vector<ReleaseRef>& mine = post_->letters[slot()];
-    for (const ReleaseRef& letter : mine) memory_.acquire(host_, letter);
+    std::vector<ReleaseRef>& mine = post_->unread[slot()];
+    for (const ReleaseRef& message : mine) memory_.acquire(host_, message);
     mine.clear();
     return mesh_->mailbox();
   }
