@@ -11,7 +11,7 @@ namespace tokenyard::megakernel {
 struct TraceSpan {
   uint32_t worker, task;
   uint64_t iteration;
-  uint64_t taken_ns, begun_ns, ended_ns;  ///< worker free; events complete; done. Rank clock
+  uint64_t taken_ns, begun_ns, ended_ns;  ///< worker free, events complete, done; on rank's clock
 };
 
 /// A task of any rank that signals an event.
@@ -50,14 +50,14 @@ struct Trace {
   std::vector<TraceEvent> events;  ///< [events of the graph]
   std::vector<TraceSpan> spans;    ///< by worker, then time
 
-  /// Returns totals and the critical path of this rank. The path walks back from the task that
-  /// ended last; each step goes to the latest-ending of the previous task on its worker and the
+  /// Returns totals and the critical path of this rank. The path leads back from the task that
+  /// ended last; each step goes to the latest to end among the previous task on its worker and the
   /// tasks whose events it awaited.
   TraceSummary summary() const;
   /// Returns each task's mean run time in ns, [tasks], for Graph::set_cost; 0 if it never ran.
   std::vector<uint64_t> measured_costs() const;
-  /// Returns a file for ui.perfetto.dev, with a row per worker and an arrow from the last signal of
-  /// each wait.
+  /// Returns a file for ui.perfetto.dev, with a row per worker and an arrow to each wait from its
+  /// last signal.
   std::string perfetto() const;
 };
 

@@ -2,7 +2,7 @@
 /// all blocks add their parts of a product, and one block per chunk adds the previous vector.
 ///
 /// No block waits for the readers of a stage's sums, only for their results. The last stage clears
-/// all sums but its own, so
+/// all sums but its own, which is safe by this
 ///
 /// Invariant: a block polls sums only if the blocks that clear them wait for results that it
 /// computes afterwards.

@@ -1,4 +1,4 @@
-/// The worker as the task sees it that it runs.
+/// The worker as its task sees it.
 ///
 ///     struct Scale {
 ///       static constexpr const char* kName = "scale";

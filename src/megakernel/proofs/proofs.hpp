@@ -23,11 +23,12 @@ void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& trigger
                           const GraphOrder& order);
 
 /// Proves that tasks are free of races: two accesses to the same bytes of a tensor, unless both
-/// read or both add, are ordered within an iteration, and each precedes the other one of the next
-/// iteration. Every byte read was written before, in this iteration or, if the tensor is given, at
-/// any time. `visible` is the order in which tasks see each other's memory, which is weaker than
-/// `order` where events are carried; tensors of words need only `order`. Throws InvalidGraph
-/// (read_after_write, write_after_read, write_after_write, across_iterations, no_producer).
+/// read or both add, are ordered within an iteration, and each precedes the other's repetition in
+/// the next iteration. Every byte read was written before, in this iteration or, if the tensor is
+/// given, at any time. `visible` is the order in which tasks see each other's memory, which is
+/// weaker than `order` where events are carried; tensors of words need only `order`. Throws
+/// InvalidGraph (read_after_write, write_after_read, write_after_write, across_iterations,
+/// no_producer).
 void prove_regions(std::span<const Graph> graphs, const GraphOrder& order,
                    const GraphOrder& visible);
 

@@ -126,7 +126,7 @@ class RegionProof {
                b_first = answers_[conflict * kQuestions + 1];
     const Access &first = tensor->list[a], &second = tensor->list[b];
     if (!a_first && !b_first) throw_unordered(fault_of(first, second), *tensor, first, second, "");
-    // Each must also precede the other one of the next iteration.
+    // Each must also precede the other's repetition in the next iteration.
     if (!graphs_[0].is_once() && !answers_[conflict * kQuestions + 2])
       throw_unordered(GraphFault::across_iterations, *tensor, first, second,
                       " in the next iteration");
