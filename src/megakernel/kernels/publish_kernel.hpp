@@ -77,8 +77,8 @@ class Publisher {
   DEVICE void give(uint32_t worker, uint32_t value) const {
     Awaited what{.phase = phase_of(working_.params, RunPhase::queue), .rank = working_.params.rank};
     // Relaxed: the ticket only selects a slot. Acquire and release of `taken`: a lane that
-    // overwrites a slot because another lane saw that it was taken must have seen all that this
-    // lane saw.
+    // overwrites a slot because another lane saw that it was taken must have seen all that the
+    // other lane saw.
     const uint64_t ticket = fetch_add<Order::relaxed, Scope::block>(&shared_.sent[worker], 1);
     uint64_t taken = load<Order::acquire, Scope::block>(&shared_.taken[worker]);
     const uint64_t known = taken;

@@ -11,7 +11,7 @@ inline constexpr uint32_t kAheadLane = 30;
 static_assert(kComputeWarpsMax <= kAheadLane);
 
 /// Returns the loading warp whose lane loads for a compute warp. Neighbours get different ones: a
-/// step of a lane takes about a hundred dependent instructions, and all lanes of its warp wait with
+/// step of a lane takes some hundred dependent instructions, and all lanes of its warp wait with
 /// it, while on an H200 a block's units should follow one another every 220 cycles.
 DEVICE uint32_t unit_loading_warp(uint32_t compute_warp) {
   return compute_warp % 2 == 0 ? 0 : 3;
