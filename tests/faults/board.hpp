@@ -1,5 +1,5 @@
-/// Synchronises the processes of one test outside the code under test, so that no test has to guess
-/// how long a step takes.
+/// Communication between the processes of one test, besides the tested one, so that no test relies
+/// on guessed durations.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,16 +18,16 @@
 
 namespace tokenyard::testing {
 
-/// States that each process announces once, when it reaches them.
+/// Signs that processes show, each at most once.
 enum class Sign : uint32_t {
-  started,       ///< about to connect to the others
-  waiting,       ///< about to wait for a rank that will not answer
-  rebuilt,       ///< works in the smaller world
-  sleeper_done,  ///< has woken, and has made all its attempts
+  started,       ///< about to join the others
+  waiting,       ///< about to wait for a rank that does not answer
+  rebuilt,       ///< at work in the smaller world
+  sleeper_done,  ///< has woken and finished its attempts
 };
 inline constexpr uint32_t kSigns = 4;
 
-/// Counters in memory shared with all processes forked while it lives.
+/// Counters in memory shared with all processes that are forked during its lifetime.
 class Board {
  public:
   Board() {
@@ -44,7 +44,7 @@ class Board {
   void show(Sign sign) { ++of(sign); }
   uint32_t shown(Sign sign) const { return of(sign); }
 
-  /// Waits until `times` processes have shown `sign`. Throws after a minute.
+  /// Waits until `times` processes have shown the sign. Throws after a minute.
   void await(Sign sign, uint32_t times) const {
     const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (shown(sign) < times) {

@@ -1,6 +1,6 @@
-"""One rank of test_kill.py, in its own process: exchanges until a peer is gone, reports the error,
-and continues without that peer. Reports in lines of JSON on standard output, and starts on a line
-from standard input, so that no deadline includes the time that ranks take to load."""
+"""Runs one rank of test_kill.py in its own process: exchanges until a peer is gone, reports the
+error, and continues without that peer. Reports are lines of JSON on standard output. The rank
+starts at a line on standard input, so that no deadline includes the time to load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say(**what: object) -> None:
 
 
 def shared_mappings() -> int:
-    """Returns how many arenas this process has mapped; memfds are visible only in its maps."""
+    """Returns the number of peer-visible memory mappings of this process, found as memfds."""
     maps = Path("/proc/self/maps").read_text()
     return sum("memfd:" in line for line in maps.splitlines())
 
@@ -56,7 +56,7 @@ def main(rank: int, size: int, port: int, victim: int, timeout: float, busy: boo
     world.barrier("everybody has exchanged once")
     say(ready=rank)
     if rank == victim and not busy:
-        time.sleep(600)  # Meanwhile the others wait in the middle of a dispatch.
+        time.sleep(600)  # Meanwhile the others wait in a dispatch.
 
     step = 1
     begin = time.monotonic()
@@ -91,7 +91,7 @@ def main(rank: int, size: int, port: int, victim: int, timeout: float, busy: boo
 
 
 if __name__ == "__main__":
-    # Dies with the test, however that ends: 1 is PR_SET_PDEATHSIG.
+    # Ends with the test process, however that ends: 1 is PR_SET_PDEATHSIG.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     main(
         *(int(word) for word in sys.argv[1:5]),

@@ -1,5 +1,5 @@
-/// Real processes, one of which is killed or stopped while others wait for it: the survivors name
-/// it in time, leave nothing behind, and continue without it.
+/// Real processes that are killed or stopped during a kernel's wait: the others learn of it in time
+/// and by name, leak nothing, and continue without the victim.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -16,13 +16,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// Timeout of waits for a rank that has stopped.
+/// Deadline of a wait for a stopped rank.
 constexpr milliseconds kTimeout{3000};
-/// Timeout of waits that should end at once, on any machine.
+/// Limit for everything that should end at once, on any machine.
 constexpr milliseconds kAmple{60000};
 constexpr uint32_t kRanks = 4;
 
-/// Returns the names of shared memory and sockets that these processes have left behind.
+/// Returns the names of shared memory and sockets that these processes could leak.
 std::set<std::string> leftovers(const std::vector<pid_t>& processes) {
   std::set<std::string> names;
   std::error_code none;
@@ -41,7 +41,7 @@ std::set<std::string> leftovers(const std::vector<pid_t>& processes) {
   return names;
 }
 
-/// Returns how many arenas a process has mapped.
+/// Returns the number of arenas that a process has mapped.
 size_t arenas_mapped(pid_t process) {
   std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
   size_t mapped = 0;
@@ -53,15 +53,15 @@ size_t arenas_mapped(pid_t process) {
 
 enum class Where { in_kernel, on_host };
 
-/// A survivor's program: exchanges, then waits for a rank that no longer answers, checks the error
-/// and its time, and continues in a smaller world.
+/// Runs a survivor: it exchanges, waits for a rank that no longer answers, checks the error and its
+/// time, and continues in a smaller world.
 void survive(World& world, Board& board, uint32_t victim, Where where, bool dead) {
   auto site = std::make_unique<ContractSite>(world);
   site->run(contract_exchange_kernel, 1, world.timeout());
   world.barrier("ready");
   board.show(Sign::waiting);
   const auto start = steady_clock::now();
-  // A killed rank is detected at once, so the timeout may be long; a stopped one only by timeout.
+  // A killed rank is noticed at once, so the deadline may be long; a stopped one only by it.
   const auto timeout = dead ? kAmple : kTimeout;
   uint32_t named = UINT32_MAX;
   std::string phase;
@@ -97,7 +97,7 @@ void fault(Where where, int signal, uint32_t victim) {
   {
     RankProcesses ranks(kRanks, [&](uint32_t rank) {
       WorldOptions options;
-      // Waits on the host always use the world's timeout.
+      // Waits on the host use the world's timeout.
       options.timeout = !dead && where == Where::on_host ? kTimeout : kAmple;
       options.arena_bytes = 8 << 20;
       board.show(Sign::started);
@@ -105,7 +105,7 @@ void fault(Where where, int signal, uint32_t victim) {
       const auto world =
           World::connect({.port = port, .rank = rank, .size = kRanks}, "host", options);
       if (rank != victim) return survive(*world, board, victim, where, dead);
-      // The victim takes part, then signals itself in the middle of its peers' waits.
+      // The victim takes part until it is killed or stopped, during its peers' waits.
       ContractSite site(*world);
       site.run(contract_exchange_kernel, 1, world->timeout());
       world->barrier("ready");
@@ -142,13 +142,13 @@ TEST(Faults, AStoppedRankIsNamedOnTheHost) {
   fault(Where::on_host, SIGSTOP, 0);
 }
 
-/// A rank that stops while the others wait for it, and is woken after they continued without it.
+/// Runs a rank that stops while the others await it, and is woken after they have continued.
 void sleep_and_wake(World& world, ContractSite& site, Board& board) {
-  // A rank's last message may still be queued when a barrier lets it pass.
+  // Its last message may still be in flight when it leaves a barrier.
   board.await(Sign::waiting, world.size() - 1);
   raise(SIGSTOP);
-  // Data that the others sent before they gave up may still arrive, but no second answer does. The
-  // first call that fails reports that this rank was out of touch, and blames no other rank.
+  // Messages that the others sent before they gave up may still arrive, but no second answer. The
+  // first failing call reports that this rank was out of touch, and blames no other rank.
   bool outside = false;
   try {
     site.run(contract_exchange_kernel, 2, kAmple);
@@ -161,7 +161,8 @@ void sleep_and_wake(World& world, ContractSite& site, Board& board) {
   board.show(Sign::sleeper_done);
 }
 
-/// Exchanges until the sleeper is done. All ranks end together: when rank 0 knows it.
+/// Exchanges until the sleeper has finished. All ranks stop at the same step, when the first one
+/// knows.
 void exchange_meanwhile(World& world, const Board& board) {
   const auto until = steady_clock::now() + kAmple;
   for (bool done = false; !done;) {
@@ -205,7 +206,7 @@ TEST(Faults, AStoppedRankThatWakesIsOutside) {
   for (uint32_t rank = 0; rank < kAll; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
 }
 
-/// If every process of a world is killed at once, nothing of the world remains.
+/// All processes of the world are killed at once and leak nothing.
 TEST(Faults, NothingIsLeftWhenAllAreKilled) {
   std::vector<pid_t> processes;
   const uint16_t port = free_port();
