@@ -12,10 +12,12 @@ from typing_extensions import CapsuleType
 version: str = ...
 
 def warn_of_leaks(warn: bool) -> None:
-    """Whether objects that live when the program has ended are told of."""
+    """
+    Sets whether objects that outlive the interpreter are reported as leaks.
+    """
 
 class PeerReach:
-    """How one rank is reached from this one."""
+    """The way from this rank to a peer's memory."""
 
     @property
     def reach(self) -> str:
@@ -23,16 +25,16 @@ class PeerReach:
 
     @property
     def how(self) -> str:
-        """The means, for people."""
+        """The fabric, as text."""
 
     @property
     def why_not(self) -> str:
         """
-        Why its memory is not within reach of loads and stores, where it is not.
+        The reason if its memory is not within reach of loads and stores; else empty.
         """
 
 class Topology:
-    """Which ranks share a host, and how this rank reaches each."""
+    """The host of each rank, and the way to each rank."""
 
     @property
     def hosts(self) -> int:
@@ -40,14 +42,14 @@ class Topology:
 
     @property
     def host_of(self) -> list[int]:
-        """Host of each rank."""
+        """[ranks] host of each rank."""
 
     @property
     def peers(self) -> list[PeerReach]:
-        """How each rank is reached."""
+        """[ranks] way to each rank."""
 
     def __str__(self) -> str:
-        """A table for people."""
+        """Returns a table of text."""
 
 class World:
     """One rank's end of a world; see tokenyard.World."""
@@ -93,17 +95,17 @@ class World:
 
     @property
     def users(self) -> int:
-        """Exchanges and arrays that need the world."""
+        """Number of exchanges and arrays that keep the world alive."""
 
     def close(self) -> None: ...
 
 def lend_arena(world: World) -> None:
     """
-    tokenyard_allocate and tokenyard_free of this library take memory of its device from now on from this world's arena.
+    Makes tokenyard_allocate of this library allocate from this world's arena, for its device.
     """
 
 class Route:
-    """Where each token of a call went; see tokenyard.Route."""
+    """The route of a dispatch; see tokenyard.Route."""
 
     @property
     def tokens(self) -> int: ...
@@ -116,7 +118,7 @@ class Route:
         """[tokens, ranks] int32."""
 
 class Received:
-    """What a dispatch received; arrays lie in the arena, for DLPack."""
+    """The result of a dispatch; its arrays, in the arena, support DLPack."""
 
     def record_stream(self, stream: int) -> None: ...
 
@@ -206,19 +208,19 @@ class ExpertRows:
     def first_rows(self) -> list[int]: ...
 
 class ScaleOrder(enum.Enum):
-    """How scales lie where they are received."""
+    """Layout of received scales."""
 
     rows = 0
 
     columns = 1
 
 class CastToFp8:
-    """FP8 made of bf16 rows before they travel."""
+    """A cast of bf16 rows to FP8 before they are sent."""
 
     def __init__(self, scales: CastToFp8.Scales, channels: int) -> None: ...
 
     class Scales(enum.Enum):
-        """What a group's scale becomes."""
+        """Format of a group's scale."""
 
         none = 0
 
@@ -276,38 +278,40 @@ class ExpertParallel:
     def close(self) -> None: ...
 
 class FailedRank:
-    """A rank that an exchange goes on without, or has failed for."""
+    """
+    A rank without which an exchange continues, or for which it has failed.
+    """
 
     @property
     def rank(self) -> int:
-        """The rank's number."""
+        """The rank."""
 
     @property
     def why(self) -> str:
-        """One of timeout, lost, left out, differs."""
+        """'timeout', 'lost', 'left out' or 'differs'."""
 
     @property
     def phase(self) -> str:
-        """The phase in which it was awaited."""
+        """The step that waited for it."""
 
     @property
     def expected(self) -> int:
-        """The awaited value: mostly an epoch."""
+        """The value awaited, mostly an epoch."""
 
     @property
     def seen(self) -> int:
-        """The value that was there instead."""
+        """The value last seen."""
 
     @property
     def waited_s(self) -> float:
-        """Seconds of waiting for it."""
+        """Seconds that this rank waited for it."""
 
     def __str__(self) -> str: ...
 
     def __repr__(self) -> str: ...
 
 class LowLatencyBatch:
-    """What a low-latency dispatch left, for DLPack."""
+    """A low-latency batch; its arrays support DLPack."""
 
     @property
     def tokens(self) -> int: ...
@@ -438,15 +442,15 @@ class Algorithm(enum.Enum):
     direct = 5
 
 class CollectivesCounters:
-    """What a rank counted since its start."""
+    """Counts of a rank since its start."""
 
     @property
     def operations(self) -> int:
-        """Operations begun."""
+        """Operations started."""
 
     @property
     def committed(self) -> int:
-        """Operations done for good."""
+        """Operations committed."""
 
     @property
     def aborted(self) -> int:
@@ -458,21 +462,23 @@ class CollectivesCounters:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of operations, headers included."""
+        """Bytes sent by operations, headers included."""
 
     @property
     def refused(self) -> int:
-        """Connections and messages of strangers, other jobs and old epochs."""
+        """
+        Rejected connections and messages: unauthenticated, of other jobs, or of old epochs.
+        """
 
     @property
     def epochs(self) -> int:
         """Changes of the membership."""
 
 class Listening:
-    """Calls back until it is stopped or dropped."""
+    """A registered callback; dropping it ends the calls."""
 
     def stop(self) -> None:
-        """No more calls from now on."""
+        """Ends the calls."""
 
 class Collectives:
     """See tokenyard.Collectives."""
@@ -520,7 +526,7 @@ class Collectives:
     def close(self) -> None: ...
 
 class Kind(enum.Enum):
-    """Operations, as Group.submit names them."""
+    """Kinds of operations for Group.submit."""
 
     all_reduce = 0
 
@@ -547,7 +553,7 @@ class Kind(enum.Enum):
     receive = 11
 
 class Work:
-    """An operation under way; see tokenyard.Work."""
+    """An operation in progress; see tokenyard.Work."""
 
     def wait(self) -> None: ...
 
@@ -566,7 +572,7 @@ class Work:
     def choice(self) -> str: ...
 
 class Group:
-    """Ranks that operate together; see tokenyard.Group."""
+    """Ranks that run operations together; see tokenyard.Group."""
 
     @property
     def rank(self) -> int: ...
@@ -592,10 +598,12 @@ class Group:
     def choice(self, operation: str, bytes: int) -> str: ...
 
 def core_table() -> CapsuleType:
-    """For torch's backend: the functions of tokenyard/torch/core_table.hpp."""
+    """
+    Returns the functions of tokenyard/torch/core_table.hpp, for torch's backend.
+    """
 
 def group_capsule(group: Group) -> CapsuleType:
-    """For torch's backend: a group."""
+    """Returns a group as a capsule, for torch's backend."""
 
 class StoreServer:
     """See tokenyard.StoreServer."""
@@ -611,7 +619,7 @@ class StoreServer:
     def close(self) -> None: ...
 
 class Piece:
-    """A place in memory that tasks reach."""
+    """A range of memory that tasks access."""
 
     @property
     def bytes(self) -> int: ...
@@ -657,7 +665,7 @@ class TaskGraph:
     def set_cost(self, task: int, cost_ns: int) -> None: ...
 
 class TaskTrace:
-    """When each task of a run waited, ran and ended."""
+    """Times at which each task of a run waited, ran and ended."""
 
     def perfetto(self) -> str: ...
 
@@ -695,7 +703,7 @@ class Megakernel:
     def traces(self) -> list[TaskTrace]: ...
 
 class RopeScaling:
-    """How Llama 3 stretches what turns slowly."""
+    """Llama 3's scaling of RoPE's low frequencies."""
 
     def __init__(self, *, factor: float, low: float, high: float, positions: int) -> None: ...
 
@@ -749,10 +757,10 @@ class GpuFacts:
 
     @property
     def links(self) -> list[str]:
-        """To each GPU: 'NV18', 'PCIe peer', 'none'; '-' to itself."""
+        """Link to each GPU: 'NV18', 'PCIe peer' or 'none'; '-' to itself."""
 
 class FabricFacts:
-    """A way for ranks to reach each other."""
+    """A fabric, by which ranks reach each other."""
 
     @property
     def name(self) -> str: ...
@@ -765,7 +773,7 @@ class FabricFacts:
         """Why it works, as far as it was tried, or does not."""
 
 class Diagnosis:
-    """What works on this machine, and why the rest does not."""
+    """Hardware, driver and fabrics of this machine."""
 
     @property
     def system(self) -> str: ...
@@ -783,6 +791,6 @@ class Diagnosis:
     def fabrics(self) -> list[FabricFacts]: ...
 
     def __str__(self) -> str:
-        """A page for people."""
+        """Returns a page of text."""
 
 def doctor() -> Diagnosis: ...
