@@ -1,7 +1,7 @@
 /// The only way to wait in a kernel. Every wait has a deadline, polls the host's abort flag, and
-/// names what it waits for. The first wait to fail writes one report for the host and marks the
-/// call as failed; every other wait of that call on this rank then gives up too. No kernel traps
-/// or hangs.
+/// names what it waits for. The first wait of a call that fails writes one report for the host and
+/// marks the call as failed, so that the call's other waits on this rank give up too. No kernel
+/// traps or hangs.
 #pragma once
 
 #include <cstdint>
@@ -61,20 +61,20 @@ struct Awaited {
   bool from_rank = true;  ///< only `rank` stores it, so a goodbye from `rank` ends the wait
 };
 
-/// Polls of a wait are counted up to here. The counts from here on say that the wait has seen the
-/// goodbye of a rank, and has its last look next: the count after the code of that rank.
+/// A wait's counter counts polls below this value. From here on it means that the wait has seen a
+/// rank's goodbye and polls its condition once more before it fails; the value encodes that rank.
 inline constexpr uint32_t kPollsMax = 0xf0000000;
 HOST_DEVICE constexpr uint32_t last_look_for(uint32_t rank) {
-  return kPollsMax + (rank + 1) * 64;  // A multiple of what passes between looks on a GPU.
+  return kPollsMax + (rank + 1) * 64;  // A GPU's wait acts only on multiples of kLookEvery.
 }
 
-/// A point in time, fixed once at the start of the kernel, so timeouts of waits do not add up.
+/// A call's deadline, fixed when its kernel starts, so that timeouts of its waits do not add up.
 class Deadline {
  public:
   DEVICE Deadline(const WaitContext& wait_context, uint64_t start_ns)
       : wait_context_(wait_context), start_ns_(start_ns) {}
-  /// Returns whether a wait of this call has failed on this rank. Call it after a block barrier, so
-  /// that every thread of the block sees the outcome of the block's own waits.
+  /// Returns whether the call has failed on this rank. Call it after a block barrier, so that every
+  /// thread of the block sees whether one of the block's own waits failed.
   DEVICE bool failed() const;
   /// Fails the call for the kernel's own reason, such as bad data; waits on this rank give up.
   DEVICE void fail(Failure failure, const Awaited& what) const;
