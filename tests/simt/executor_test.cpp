@@ -252,7 +252,7 @@ TEST(Executor, SaysWhenHostProgramsWaitForEver) {
     executor.run([] { return false; });
     FAIL() << "it ended";
   } catch (const simt::Deadlock& error) {
-    EXPECT_THAT(error.what(), HasSubstr("host program of rank 2: a condition of its own"));
+    EXPECT_THAT(error.what(), HasSubstr("host program of rank 2: a host-side condition"));
   }
 }
 

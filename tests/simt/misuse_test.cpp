@@ -61,7 +61,7 @@ TEST_F(Misuse, LanesThatMeetAtDifferentPlaces) {
 
 TEST_F(Misuse, ALaneThatLeavesItselfOut) {
   EXPECT_THAT(error_of<KernelMisuse>(leaves_itself_out),
-              AllOf(HasSubstr("lane 5"), HasSubstr("leave itself out")));
+              AllOf(HasSubstr("lane 5"), HasSubstr("do not include the caller")));
 }
 
 TEST_F(Misuse, ALaneNamedAfterItsEnd) {
