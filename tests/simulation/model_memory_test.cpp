@@ -130,7 +130,7 @@ TEST_F(ModelMemoryTest, AFlagForTheHostIsReleasedAtSystemScope) {
   EXPECT_EQ(found(), "");
   store(writer(), word(0, 4), 1, Order::relaxed, Scope::sys);
   memory_->read_flag(hosts_[0], word(0, 4));
-  EXPECT_THAT(found(), HasSubstr("arena + 0x10, which no release made ready"));
+  EXPECT_THAT(found(), HasSubstr("arena + 0x10, which was stored without a release"));
   store(writer(), word(0, 8), 1, Order::release, Scope::gpu);
   memory_->read_flag(hosts_[0], word(0, 8));
   EXPECT_THAT(found(), HasSubstr("the scope of one does not include the other thread"));
