@@ -15,8 +15,8 @@ namespace tokenyard {
 /// Why a call failed. `left`: the awaited rank said goodbye before it stored the awaited value.
 enum class Failure : uint32_t { none, deadline, abort_flag, refused, left };
 
-/// What a failed wait saw, in memory shared by host and kernels. The first wait to fail writes it,
-/// once per call, and stores `failure` last (release, sys).
+/// The report of a failed wait, in memory shared by host and kernels. The first wait to fail writes
+/// it, once per call, and stores `failure` last (release, sys).
 struct WaitReport {
   uint32_t failure;  ///< a Failure
   uint32_t phase;    ///< of the kernel's Phase enum
@@ -52,7 +52,7 @@ struct WaitContext {
   DEVICE Deadline start() const;
 };
 
-/// What a wait waits for. The condition given to wait_until keeps `seen` up to date.
+/// The subject of a wait. The condition passed to wait_until keeps `seen` up to date.
 struct Awaited {
   uint32_t phase = 0;
   uint32_t rank = 0;
@@ -113,7 +113,7 @@ DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
     return false;
   }
   if (failure == Failure::none) {
-    // Reached after a last look for another rank, or after very many polls.
+    // Reached after a last look for another rank's goodbye, or after very many polls.
     if (polls >= kPollsMax) polls = 0;
     return false;
   }

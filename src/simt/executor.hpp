@@ -4,7 +4,7 @@
 /// passes.
 ///
 ///     launch   -> threads runnable
-///     runnable -> blocked: at a warp word, a barrier, copies, a nap, a condition with no news
+///     runnable -> blocked: at a warp word, a barrier, copies, a nap, a wait that found nothing new
 ///     blocked  -> runnable: the others arrived; time passed; something happened in memory
 ///     runnable -> ended; the grid ends with its last thread
 ///

@@ -75,9 +75,8 @@ struct Observed {
 /// The state of a running thread, or of host code.
 ///
 /// `known` is the thread's whole view of memory: the epochs that it knows determine the oldest
-/// stores that it may read (history.hpp), so no second view is kept. `async` is the
-/// part of `known` that has crossed a proxy fence on its way here: a bulk copy issued now is
-/// ordered after it.
+/// stores that it may read (history.hpp), so no second view is kept. `async` is the part of `known`
+/// that has crossed a proxy fence on its way here: a bulk copy issued now is ordered after it.
 struct ThreadState {
   uint32_t actor = 0;
   Slot slot = 0;

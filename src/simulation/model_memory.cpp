@@ -19,7 +19,7 @@ ModelMemory::ModelMemory(const Options& options)
 
 ModelMemory::~ModelMemory() = default;
 
-// ---- what the run consists of -------------------------------------------------------------------
+// ---- regions and actors -------------------------------------------------------------------------
 
 void ModelMemory::add_region(std::string name, void* base, size_t bytes, uint32_t rank) {
   regions_.add(std::move(name), base, bytes, rank);
@@ -105,7 +105,7 @@ void ModelMemory::host_access(Host host, const void* address, size_t bytes, bool
   ++progress_;
 }
 
-// ---- lives of threads ---------------------------------------------------------------------------
+// ---- lifetimes of threads -----------------------------------------------------------------------
 
 void ModelMemory::grid_begins(uint32_t rank, uint32_t number, std::span<const ThreadName> threads) {
   if (rank >= launchers_.size()) throw InternalError(fmt::format("rank {} has no host", rank));
@@ -226,7 +226,7 @@ void ModelMemory::stop(uint32_t rank, InFlight fate) {
   ++progress_;
 }
 
-// ---- what happens by itself ---------------------------------------------------------------------
+// ---- steps of the memory itself -----------------------------------------------------------------
 
 bool ModelMemory::step(bool idle) {
   ++step_;

@@ -3,8 +3,8 @@
 /// Strong accesses choose among the stores of their location (history.hpp). Weak stores and bulk
 /// copies reach memory late (late_stores.hpp, bulk_agent.hpp). Ordinary C++ accesses act on real
 /// memory; the compiler's instrumentation reports them. Every access is checked against our own
-/// happens-before clocks (race_detector.hpp), not by the sanitizer's library: these clocks
-/// know scopes and the async proxy, give the same result with every compiler and in every run, and
+/// happens-before clocks (race_detector.hpp), not by the sanitizer's library: these clocks know
+/// scopes and the async proxy, give the same result with every compiler and in every run, and
 /// handle tens of thousands of fibers.
 ///
 /// Missing order is found whatever the timing: without a release, acquire, barrier or proxy fence,
@@ -52,7 +52,7 @@ class ModelMemory final : public simt::Memory {
   /// The number of a thread of host code: a rank's program, or a stream.
   using Host = uint32_t;
   Host add_host(uint32_t rank, std::string label);
-  /// Releases what `from` has done so far: it happens before what an acquirer of the result does.
+  /// Makes all that `from` has done happen before everything that an acquirer of the result does.
   ReleaseRef release(Host from) { return hosts_[from]->release(Scope::sys); }
   void acquire(Host to, const ReleaseRef& ticket) { join(*hosts_[to], *ticket); }
   /// Counts progress among hosts, for which another thread may be waiting.

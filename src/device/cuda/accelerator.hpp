@@ -84,7 +84,7 @@ class CudaAccelerator : public Accelerator {
 
 /// Returns "NVIDIA H200 #0 (GPU-d0f6...)".
 std::string describe_gpu(int device);
-/// Returns the GPU's UUID, which is the same in every process, whatever CUDA_VISIBLE_DEVICES says.
+/// Returns the GPU's UUID: the same in every process, independent of CUDA_VISIBLE_DEVICES.
 std::string gpu_uuid(int device);
 /// Returns the number of GPUs that this process can use; 0 without a driver.
 int gpu_count();

@@ -19,7 +19,7 @@ DEVICE void let_next_start() {
 }
 
 // Forces the loads: the compiler cannot drop the volatile prefetch.global.L2, whose address depends
-// on the loaded words, although it is almost always the same.
+// on the loaded words, although the address is almost always the same.
 template <class Params>
 DEVICE void fetch_parameters(const Params& params, const void* anywhere) {
   constexpr uint32_t kLineBytes = 64, kLines = (sizeof(Params) + kLineBytes - 1) / kLineBytes;

@@ -7,8 +7,8 @@
 ///        all parameters, on the group's own stream, after all work enqueued in the ranks' streams.
 ///     3. Each rank's stream waits for the end of the grid, and every launch() returns.
 ///
-/// The ranks must launch the same kernels with the same shapes in the same order, which ranks do
-/// that make the same collective calls. Each rank launches local kernels for itself.
+/// The ranks must launch the same kernels with the same shapes in the same order, as ranks with the
+/// same sequence of collective calls do. Each rank launches local kernels for itself.
 #pragma once
 
 #include <cuda_runtime_api.h>

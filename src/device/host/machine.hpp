@@ -64,8 +64,8 @@ class Machine {
   virtual void* shared_memory() = 0;  ///< the block's: the kernel's Shared struct, then the tail
   virtual void* shared_tail() = 0;
 
-  /// Blocks until all lanes of `meeting.lanes` have arrived. Orders memory only for
-  /// WarpWord::sync and WarpWord::once.
+  /// Blocks until all lanes of `meeting.lanes` have arrived. Orders memory for WarpWord::sync and
+  /// WarpWord::once only.
   virtual void meet(WarpMeeting& meeting) = 0;
   /// Arrives at the block's barrier `id` of `threads` threads and, if `wait`, waits there.
   virtual void barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) = 0;
