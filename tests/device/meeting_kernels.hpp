@@ -1,5 +1,4 @@
-/// A kernel in which the blocks of all ranks wait for one another: it ends only if all are
-/// resident.
+/// A kernel whose blocks, across all ranks, wait for one another: it ends only if all are resident.
 #pragma once
 
 #include "device/device.hpp"

@@ -141,8 +141,7 @@ TEST_P(WaitWords, AFailedCallStaysFailedAndKeepsItsFirstReport) {
 }
 
 TEST_P(WaitWords, ACalmCallIsNotDisturbedByAConditionThatHolds) {
-  // The condition is checked first: a wait succeeds if its word has arrived, even after the
-  // deadline.
+  // The condition is checked first: a wait whose word has arrived succeeds even after the deadline.
   WaitContextCell wait_context(*accelerator, std::chrono::nanoseconds(0));
   DeviceArray<uint32_t> flag(*accelerator, std::vector<uint32_t>{7});
   DeviceArray<uint32_t> waited(*accelerator, std::vector<uint32_t>(2 * kThreads, 2));

@@ -1,5 +1,4 @@
-/// Kernels that use the identity words and the collective words of warps and blocks, and record the
-/// results.
+/// Kernels that use the identity words and the warps' and blocks' collective words.
 #pragma once
 
 #include "device/device.hpp"

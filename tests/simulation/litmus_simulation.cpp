@@ -49,8 +49,7 @@ void run_suite(SeedRun& run) {
 
 const bool registered = simulation::add_suite(
     {.name = "litmus",
-     .what =
-         "litmus tests against the axioms of PTX, with every mix of order, scope and place",
+     .what = "litmus tests against the axioms of PTX, with every mix of order, scope and place",
      .run = run_suite,
      .seeds = 2000});
 

@@ -41,8 +41,7 @@ struct Case {
   uint32_t ranks, warps, words;
 };
 
-/// Runs one rank, which sends a message to the next rank. Throws if the message that it receives is
-/// wrong.
+/// Runs one rank, which sends a message to the next; throws if the message that it gets is wrong.
 void exchange(World& world, const Case& one) {
   Accelerator& accelerator = world.accelerator();
   const ArenaBlock block =

@@ -38,8 +38,7 @@ ExchangeCase exchange_of(uint32_t ranks) {
           .picking = {.none = 0.1}};
 }
 
-/// Rank 1 dies once all ranks are ready to dispatch, so the others' kernels wait for it. Returns
-/// the exit status.
+/// Kills rank 1 once all ranks are ready to dispatch, so that the others' kernels wait for it.
 int die_or_name_the_dead(World& world, const ExchangeCase& exchange_case) {
   const std::vector<Tokens> all = exchange_case.draw();
   ExpertParallel exchange(world, exchange_case.options());
@@ -77,8 +76,7 @@ int play(const Role& role) {
   return kExchanged;
 }
 
-/// Returns exit statuses by rank; 128 + signal for a killed rank, also one killed at the deadline
-/// here.
+/// Returns exit statuses by rank; 128 + signal for a killed rank, also if it overran the 90 s here.
 std::vector<int> run_processes(uint32_t ranks, const std::string& act) {
   const std::string port = std::to_string(free_port()), size = std::to_string(ranks);
   std::vector<pid_t> processes;

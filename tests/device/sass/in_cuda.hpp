@@ -1,5 +1,4 @@
-/// The same kernel in plain CUDA, without the words of device/, as a careful engineer would write
-/// it.
+/// The same kernel in plain CUDA, without the words of device/, as one would write it by hand.
 #pragma once
 
 #include "device/sass/put_signal.hpp"
