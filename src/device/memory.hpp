@@ -70,8 +70,8 @@ DEVICE void add(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
 DEVICE void add(Peer<T> at, std::type_identity_t<T> value);
 
-/// fence.acq_rel.<scope>: orders this thread's earlier accesses before its later ones, and makes a
-/// relaxed store after it a release and a relaxed load before it an acquire.
+/// fence.acq_rel.<scope>: makes a relaxed store after it a release and a relaxed load before it an
+/// acquire. It does not order a store before it with a load after it; fence_sequential does.
 template <Scope scope>
 DEVICE void fence();
 /// fence.acquire.<scope>: makes a relaxed load before it an acquire, so that a thread that polls

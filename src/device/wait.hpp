@@ -29,7 +29,7 @@ struct WaitReport {
 /// Set by the host, in memory shared with kernels, to end a rank's waits. kCancelled and the loss
 /// of a rank end every wait. kLeft: some ranks have said goodbye; one word per rank follows this
 /// one, and reads kLeft for those ranks. A goodbye ends a wait only if no other rank could satisfy
-/// it, and only after one more look, since the rank may have stored the awaited value before it
+/// it, and only after one more poll, since the rank may have stored the awaited value before it
 /// left.
 using AbortWord = uint32_t;
 inline constexpr AbortWord kNoAbort = 0;
@@ -100,7 +100,7 @@ COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
   if (abort_flag == kNoAbort) return Failure::none;
   if (abort_flag != kLeft) return Failure::abort_flag;
   if (!what.from_rank) return Failure::none;
-  // Acquire: the last look finds what the rank stored before it said goodbye.
+  // Acquire: the last poll sees everything that the rank stored before it said goodbye.
   const AbortWord theirs =
       load<Order::acquire, Scope::sys>(wait_context.abort_flag + 1 + what.rank);
   return theirs == kNoAbort ? Failure::none : Failure::left;

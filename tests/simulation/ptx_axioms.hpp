@@ -41,7 +41,7 @@ struct Verdict {
   /// Outcomes of executions without a cycle of program order, reads and the order of fence.sc, so
   /// without load buffering. A machine that runs threads in program order can show exactly these.
   std::set<Outcome> reachable;
-  bool always_races = true;  ///< in every execution some conflict is neither ordered nor strong
+  bool always_races = true;  ///< every execution has a conflict that is neither ordered nor strong
   bool never_races = true;
 };
 

@@ -30,8 +30,8 @@ class KernelLoader {
 
   Capacity capacity() const { return capacity_; }
   /// Loads the function, once, and allows it all of a block's shared memory. CUDA would otherwise
-  /// load it at its first launch, which waits for the whole GPU: a deadlock if its kernels wait for
-  /// that launch.
+  /// load it at its first launch, which waits for the whole GPU: a deadlock if running kernels wait
+  /// for the one being loaded.
   const void* load(const KernelEntry& kernel, Rows rows);
   /// Throws InvalidArgument, naming the field of the shape, if the launch cannot run here.
   PlannedLaunch plan(const KernelEntry& kernel, const LaunchShape& shape, Rows form,

@@ -10,7 +10,7 @@ namespace tokenyard {
 namespace cuda_body {
 
 // Operations: the PTX name, the PTX type of the operand, and CUDA's atomic function at block scope.
-// Addition does not depend on the sign, and PTX has no signed 64-bit add; bits have no sign.
+// Addition does not depend on the sign, and its 64-bit form has no signed name; bits have no sign.
 template <bool is_signed, class T>
 struct Signed {
   static constexpr auto& text = ptx::RegisterOf<sizeof(T)>::unsigned_text;

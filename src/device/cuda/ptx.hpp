@@ -30,8 +30,8 @@ inline constexpr char scope_text<Scope::gpu, true>[] = ".gpu";
 template <>
 inline constexpr char scope_text<Scope::sys, true>[] = ".sys";
 
-/// The register type for a value of `bytes` bytes. PTX has no 8-bit registers, so 1- and 2-byte
-/// values travel in 32-bit ones.
+/// The register type for a value of `bytes` bytes. PTX has no 8-bit registers; values of 1 and 2
+/// bytes travel in 32-bit ones.
 template <int bytes>
 struct RegisterOf;
 template <>

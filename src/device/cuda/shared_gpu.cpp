@@ -46,8 +46,8 @@ struct SharedGpu::ParamsSlot {
           "cudaEventCreateWithFlags");
   }
   ~ParamsSlot() {
-    // Destructors cannot report errors. If the constructor threw, members may be null, which is
-    // harmless.
+    // Destructors cannot report errors, so they are ignored. Null members are harmless: all three
+    // functions accept or reject them.
     if (grid_ended != nullptr) cudaEventDestroy(grid_ended);
     cudaFree(device);
     cudaFreeHost(host);

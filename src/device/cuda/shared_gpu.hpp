@@ -3,8 +3,8 @@
 /// gathered into one grid, with one row of blocks per rank.
 ///
 ///     1. A rank's launch() adds its parameters to the gathering and waits.
-///     2. The last rank to arrive launches a grid of {blocks, ranks}, on_gpu_rows over the array of
-///        all parameters, on the group's own stream, after all work enqueued in the ranks' streams.
+///     2. The last rank to arrive launches on_gpu_rows as a grid of {blocks, ranks} with all ranks'
+///        parameters, on the group's own stream, after all work enqueued in the ranks' streams.
 ///     3. Each rank's stream waits for the end of the grid, and every launch() returns.
 ///
 /// The ranks must launch the same kernels with the same shapes in the same order, as ranks with the
