@@ -15,18 +15,18 @@ namespace tokenyard::simt {
 namespace {
 
 #if TOKENYARD_ASAN || TOKENYARD_TSAN
-constexpr size_t kKernelStackKib = 256;  // Sanitizers pad every local.
+constexpr size_t kKernelStackKib = 256;  // Sanitizers pad every local variable.
 #else
 constexpr size_t kKernelStackKib = 64;
 #endif
-// Not a power of two: or the same few sets of the caches would have to do for all stacks.
+// Not a power of two, so that the stacks do not all compete for the same few cache sets.
 constexpr size_t kKernelStack = (kKernelStackKib << 10) + 17 * 64;
 constexpr size_t kProgramStack = 1 << 20;
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
 constexpr uint32_t kTurnsBetweenLooks = 4096;
 constexpr uint64_t kAllWakeEveryNs = 50'000;
-constexpr uint32_t kNapsMax = 1000;  // Rounds of naps for one of waits: a deadlock naps for ever.
-constexpr int kPoison = 0xdb;        // What uninitialised shared memory holds: no plausible number.
+constexpr uint32_t kNapsMax = 1000;  // Idle rounds are multiplied by this while threads nap.
+constexpr int kPoison = 0xdb;        // Fills uninitialised shared memory with implausible numbers.
 
 thread_local Executor* running = nullptr;
 
@@ -309,7 +309,7 @@ void Executor::idle() {
     wake_watchers(true);
     return;
   }
-  // A thread that naps will look again, and may well count how often.
+  // A napping thread polls again and may count its polls, but a deadlock may nap for ever too.
   const uint64_t rounds_max =
       uint64_t{parts_.time.rounds_max()} * (nappers_.empty() ? 1 : kNapsMax);
   if ((watchers_.empty() && nappers_.empty()) || idle_rounds_ > rounds_max)
@@ -342,7 +342,7 @@ void Executor::spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t s
   const Inside inside(*this);
   Thread& me = *current_;
   me.waiting = {.where = where, .phase = phase, .rank = rank, .expected = expected, .seen = seen};
-  // Nothing has happened since before the condition was last evaluated: sleep until it does.
+  // Sleeps if nothing has happened since before the condition was last evaluated.
   if (parts_.memory.progress() == me.progress_seen || me.watched.hold_the_same())
     block(Blocked::condition);
   else
@@ -377,7 +377,7 @@ void Executor::judge(const void* at, uint32_t bytes, TouchKind kind) {
   if (guard == nullptr || me.part == kNoPart) return;
   const std::exception_ptr error = guard->judge(me.part, at, bytes, kind);
   if (!error) return;
-  // Not thrown: instrumented code cannot be unwound. It never goes on, since the run ends.
+  // Not thrown: instrumented code cannot be unwound. The run ends, so the thread never resumes.
   failure_ = error;
   me.fiber->yield();
 }
