@@ -32,13 +32,13 @@ namespace tokenyard::simt {
 
 class Executor final : public host_body::Machine {
  public:
-  struct Impl {
+  struct Services {
     Memory& memory;
     Schedule& schedule;
     TimeSource& time;
     std::function<void()> interrupt = [] {};  ///< called periodically; may throw to end `run`
   };
-  explicit Executor(Impl parts);
+  explicit Executor(Services services);
   ~Executor() override;
 
   struct Shape {
@@ -132,7 +132,7 @@ class Executor final : public host_body::Machine {
   void complete(BarrierState& barrier);
   void check_exit(Thread& thread);
 
-  Impl parts_;
+  Services services_;
   const bool watches_words_;
   StackPool kernel_stacks_, program_stacks_;
   std::vector<std::shared_ptr<Grid>> grids_;

@@ -101,7 +101,7 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
     }
     // Shuffles and votes move values and order no memory.
     if (mine->word == host_body::WarpWord::sync || mine->word == host_body::WarpWord::once)
-      parts_.memory.synchronise(names_, names_);
+      services_.memory.synchronise(names_, names_);
     // Lanes that poll together vote at every poll; a ballot without a vote is no progress.
     const bool idle_vote = mine->word == host_body::WarpWord::ballot &&
                            std::all_of(mine->values.begin(), mine->values.end(),
@@ -151,7 +151,7 @@ void Executor::arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool
     throw KernelMisuse(fmt::format(
         "{}: {} of {} threads: the number must be a multiple of 32, at most the block's {}", at(me),
         barrier_name(id), threads, me.identity.threads));
-  if (parts_.memory.skip_barrier(me.name, where)) {
+  if (services_.memory.skip_barrier(me.name, where)) {
     me.block->any_result[me.name.thread] = predicate;
     return;
   }
@@ -185,7 +185,7 @@ void Executor::complete(BarrierState& barrier) {
     thread->block->any_result[thread->name.thread] = barrier.any;
     if (thread != current_) make_runnable(*thread);
   }
-  parts_.memory.synchronise(names_, waiting_names_);
+  services_.memory.synchronise(names_, waiting_names_);
   barrier.reset();
   ++events_;
 }

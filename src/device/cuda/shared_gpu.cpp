@@ -38,7 +38,8 @@ struct SharedGpu::ParamsSlot {
   std::byte* device = nullptr;
   cudaEvent_t grid_ended = nullptr;
 
-  ParamsSlot() {
+  /// Delegates first, so that the destructor runs if one of these calls fails.
+  ParamsSlot() : ParamsSlot(nullptr) {
     check(cudaHostAlloc(reinterpret_cast<void**>(&host), kBytes, cudaHostAllocPortable),
           "cudaHostAlloc");
     check(cudaMalloc(reinterpret_cast<void**>(&device), kBytes), "cudaMalloc");
@@ -54,6 +55,9 @@ struct SharedGpu::ParamsSlot {
   }
   ParamsSlot(const ParamsSlot&) = delete;
   ParamsSlot& operator=(const ParamsSlot&) = delete;
+
+ private:
+  explicit ParamsSlot(std::nullptr_t) {}
 };
 
 SharedGpu::SharedGpu(int device, std::chrono::nanoseconds timeout)
