@@ -7,6 +7,7 @@
 
 #include "fabric/arena.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -19,7 +20,8 @@ void exchange_window_addresses(World& world, ArenaBlock& window, const std::stri
   try {
     std::vector<std::byte*> addresses;
     for (const uint64_t offset : gather(world, window.offset(), what))
-      addresses.push_back(world.arena().base_of(static_cast<uint32_t>(addresses.size())) + offset);
+      addresses.push_back(arena_of(world).base_of(static_cast<uint32_t>(addresses.size())) +
+                          offset);
     use(addresses);
   } catch (const std::exception&) {
     window.quarantine();

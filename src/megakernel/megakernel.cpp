@@ -1,4 +1,5 @@
 #include "tokenyard/megakernel/megakernel.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -44,14 +45,14 @@ const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& ta
 
 Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions& options)
     : world(world),
-      accelerator(world.accelerator()),
+      accelerator(accelerator_of(world)),
       graph(graph),
       shape(shape_of(options, graph, accelerator)),
       kernel(kernel_of(options, graph.task_set(), accelerator)),
       watch(options.check_accesses || accelerator.kind() == AcceleratorKind::simulated
                 ? std::make_unique<AccessWatch>(this->graph)
                 : nullptr),
-      cell(accelerator, world.abort_flag()) {
+      cell(accelerator, abort_flag_of(world)) {
   const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
   const std::vector<Graph> graphs = gather_graphs(world, graph);
   const Compiled compiled = compile(graphs, shapes);
@@ -193,7 +194,7 @@ uint32_t Megakernel::Impl::end_run() {
   if (cell.failed()) throw_failure();
   check_counts();
   try {
-    world.abort_flag().check_ended("megakernel: a run");
+    abort_flag_of(world).check_ended("megakernel: a run");
   } catch (const Error&) {  // The run ended just before it would have noticed.
     failure = std::current_exception();
     throw;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fabric/region_arena.hpp"
+#include "fabric/world_access.hpp"
 #include "world/parts.hpp"
 
 namespace tokenyard {
@@ -25,7 +26,7 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                                std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside) {
   check(options);
-  auto impl = std::make_unique<World::Impl>();
+  auto impl = std::make_unique<WorldAccess::Impl>();
   impl->options = options;
   impl->accelerator = std::move(accelerator);
   impl->fabric = std::move(fabric);
@@ -59,7 +60,7 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
   impl->run_aside = std::move(run_aside);
   // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
-  return std::make_unique<World>(std::move(impl));
+  return WorldAccess::make(std::move(impl));
 }
 
 }  // namespace
@@ -70,6 +71,10 @@ std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelera
   const Membership everybody = Membership::of(*mesh);
   return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options,
                  std::move(absences), std::move(run_aside));
+}
+
+std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
+  return std::unique_ptr<World>(new World(std::move(impl)));
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -124,17 +129,17 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
                  impl_->absences, impl_->run_aside);
 }
 
-Accelerator& World::accelerator() const {
-  return *impl_->accelerator;
+Accelerator& accelerator_of(const World& world) {
+  return *WorldAccess::impl(world).accelerator;
 }
-Arena& World::arena() const {
-  return *impl_->arena;
+Arena& arena_of(const World& world) {
+  return *WorldAccess::impl(world).arena;
 }
-AbortFlag& World::abort_flag() const {
-  return *impl_->abort_flag;
+AbortFlag& abort_flag_of(const World& world) {
+  return *WorldAccess::impl(world).abort_flag;
 }
-Network* World::network() const {
-  return impl_->network.get();
+Network* network_of(const World& world) {
+  return WorldAccess::impl(world).network.get();
 }
 
 }  // namespace tokenyard

@@ -16,6 +16,7 @@
 #include "fabric/contract_kernels.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/promise.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::testing {
@@ -26,9 +27,9 @@ class ContractSite {
  public:
   explicit ContractSite(World& world)
       : world_(world),
-        gpu_(world.accelerator()),
-        window_(world.arena().allocate(sizeof(ContractWindow), stream_)),
-        cell_(gpu_, world.abort_flag()),
+        gpu_(accelerator_of(world)),
+        window_(arena_of(world).allocate(sizeof(ContractWindow), stream_)),
+        cell_(gpu_, abort_flag_of(world)),
         offsets_(static_cast<uint64_t*>(gpu_.allocate(sizeof(uint64_t) * kContractRanks))),
         wrong_(static_cast<uint32_t*>(gpu_.allocate(sizeof(uint32_t)))) {
     gpu_.fill(window_.data(), 0, sizeof(ContractWindow), stream_);
@@ -47,7 +48,7 @@ class ContractSite {
   /// Runs the kernel to its end. Throws the error of a wait that failed in it.
   void run(const Kernel<ContractParams>& kernel, uint32_t epoch, std::chrono::nanoseconds timeout) {
     const ContractParams params{.wait_context = cell_.wait_context(timeout),
-                                .arenas = world_.arena().bases(),
+                                .arenas = arena_of(world_).bases(),
                                 .windows = offsets_,
                                 .rank = world_.rank(),
                                 .ranks = world_.size(),
@@ -144,7 +145,7 @@ inline void tells_who_is_reached(World& world) {
     const bool self = rank == world.rank();
     promise(self == (peer.reach == Reach::self), "exactly this rank must have reach self");
     const bool mapped = peer.reach == Reach::self || peer.reach == Reach::load_store;
-    promise(mapped == (world.arena().base_of(rank) != nullptr),
+    promise(mapped == (arena_of(world).base_of(rank) != nullptr),
             "the arena's bases disagree with the topology");
     promise(mapped || !peer.why_not.empty(), "a rank without load/store reach has no reason");
     promise(mapped || topology.host_of[rank] != topology.host_of[world.rank()],
@@ -159,7 +160,7 @@ inline void can_be_rebuilt(World& world) {
   promise(smaller->size() == world.size() - 1, "the rebuilt world must have one rank fewer");
   promise(smaller->rank() == (world.rank() == 0 ? 0 : world.rank() - 1),
           "survivors must be renumbered in order");
-  promise(smaller->arena().base() != world.arena().base(),
+  promise(arena_of(*smaller).base() != arena_of(world).base(),
           "the rebuilt world must have new memory");
   keeps_order(*smaller, 2);
 }

@@ -14,6 +14,7 @@
 #include "fabric/network/network.hpp"
 #include "fabric/network_kernels.hpp"
 #include "fabric/promise.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::testing {
@@ -22,8 +23,8 @@ namespace tokenyard::testing {
 /// limits each kernel's waits.
 inline void keeps_order_over_network(World& world, uint32_t epochs,
                                      std::chrono::nanoseconds timeout) {
-  promise(world.network() != nullptr, "a world with far ranks has no network");
-  Accelerator& gpu = world.accelerator();
+  promise(network_of(world) != nullptr, "a world with far ranks has no network");
+  Accelerator& gpu = accelerator_of(world);
   const Stream stream;
   const auto finish = [&] {
     const Event end = gpu.record(stream);
@@ -33,19 +34,19 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
   };
   // In the arena, which lives as long as the network: if a peer is absent, nothing tells when the
   // network has read the last source.
-  const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), stream);
-  const ArenaBlock source = world.arena().allocate(world.size() * kPieceBytes, stream);
+  const ArenaBlock window = arena_of(world).allocate(sizeof(NetworkWindow), stream);
+  const ArenaBlock source = arena_of(world).allocate(world.size() * kPieceBytes, stream);
   // Keeps allocations alive while this rank's kernels use them.
   std::vector<std::shared_ptr<void>> kept;
   const auto allocate = [&](size_t bytes) {
     kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
     return kept.back().get();
   };
-  ErrorRecord cell(gpu, world.abort_flag());
+  ErrorRecord cell(gpu, abort_flag_of(world));
   gpu.fill(window.data(), 0, sizeof(NetworkWindow), stream);
   const auto offsets = gather(world, window.offset(), "windows");
   NetworkParams params{.wait_context = cell.wait_context(timeout),
-                       .queues = world.network()->queues(),
+                       .queues = network_of(world)->queues(),
                        .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
                        .mine = reinterpret_cast<NetworkWindow*>(window.data()),
                        .source = reinterpret_cast<uint8_t*>(source.data()),
@@ -80,7 +81,7 @@ inline void names_the_absent_over_network(World& world) {
   const uint32_t absent = world.size() - 1;
   if (world.rank() == absent) {
     // Sets up its window with the others, and then sends nothing.
-    const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), Stream{});
+    const ArenaBlock window = arena_of(world).allocate(sizeof(NetworkWindow), Stream{});
     (void)gather(world, window.offset(), "windows");
     world.barrier("windows are clean");
     world.barrier("it was named");

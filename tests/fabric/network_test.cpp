@@ -1,4 +1,5 @@
 #include "fabric/network_contract.hpp"
+#include "fabric/world_access.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
   run_hosts(4, 2, [](World& world) {
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool near = world.topology().host_of[rank] == world.topology().host_of[world.rank()];
-      promise(near == (world.arena().base_of(rank) != nullptr),
+      promise(near == (arena_of(world).base_of(rank) != nullptr),
               "exactly the near arenas must be mapped");
       promise(near == world.topology().peers[rank].why_not.empty(),
               "exactly the far ranks must have a reason");
@@ -40,8 +41,8 @@ TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
     const uint32_t far = world.rank() < 2 ? 3 : 0;
     promise(world.topology().peers[far].reach == Reach::put_signal,
             "far ranks must have put/signal reach");
-    promise(world.network()->queues()[far] != nullptr, "far ranks must have a queue");
-    promise(world.network()->queues()[world.rank()] == nullptr, "near ranks must have no queue");
+    promise(network_of(world)->queues()[far] != nullptr, "far ranks must have a queue");
+    promise(network_of(world)->queues()[world.rank()] == nullptr, "near ranks must have no queue");
     promise(world.topology().text().find("simulated network") != std::string::npos,
             "the text must name the network");
   });
@@ -60,7 +61,7 @@ TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
 
 TEST(SimulatedNetwork, AWorldWithinReachHasNone) {
   run_hosts(2, 1, [](World& world) {
-    promise(world.network() == nullptr, "a world without far ranks must have no network");
+    promise(network_of(world) == nullptr, "a world without far ranks must have no network");
   });
 }
 

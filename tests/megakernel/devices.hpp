@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/accelerator.hpp"
+#include "fabric/world_access.hpp"
 #include "fabric/worlds.hpp"
 
 namespace tokenyard::megakernel {
@@ -40,7 +41,7 @@ class OnDevices : public testing::TestWithParam<std::string> {
     if (on_host()) return true;
     std::set<int> devices;
     for (const auto& world : World::in_process(ranks, GetParam(), quick()))
-      devices.insert(world->accelerator().device_index());
+      devices.insert(accelerator_of(*world).device_index());
     return devices.size() == ranks;
   }
 };

@@ -4,6 +4,7 @@
 
 #include "base/refused.hpp"
 #include "fabric/abort_flag.hpp"
+#include "fabric/world_access.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "megakernel/device_tables.hpp"
 #include "megakernel/hold_kernel_body.hpp"
@@ -209,9 +210,9 @@ TEST_P(RunTrouble, MoreThanCanBeCountedIsNotFed) {
 
 TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
   const auto world = alone();
-  Accelerator& accelerator = world->accelerator();
+  Accelerator& accelerator = accelerator_of(*world);
   accelerator.prepare(look_kernel.entry);
-  const ErrorRecord cell(accelerator, world->abort_flag());
+  const ErrorRecord cell(accelerator, abort_flag_of(*world));
   constexpr uint32_t kBlocks = 3;
   const DeviceMemory answers(accelerator, kBlocks * sizeof(uint32_t), DeviceMemory::Kind::shared);
   const DeviceMemory workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
@@ -224,7 +225,7 @@ TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
     return std::vector<uint32_t>(params.cancelled, params.cancelled + kBlocks);
   };
   EXPECT_THAT(look(64), Each(0u));
-  world->abort_flag().cancel();
+  abort_flag_of(*world).cancel();
   EXPECT_THAT(look(65), Each(0u));  // Not at every iteration.
   EXPECT_EQ(look(64)[0], 1u);
   EXPECT_THAT(look(64), Each(1u));
@@ -251,13 +252,13 @@ TEST_P(RunTrouble, WhatCannotBeRunIsRefused) {
 TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
   if (on_host()) GTEST_SKIP() << "a host's kernels start when they are launched";
   const auto world = alone(quick(std::chrono::milliseconds(300)));
-  Accelerator& accelerator = world->accelerator();
+  Accelerator& accelerator = accelerator_of(*world);
   accelerator.prepare(hold_kernel.entry);
   Counter counter(*world);
   counter.step({.name = "one"}, adds(1));
   counter.close();
   Megakernel kernel(*world, counter.graph, {.workers = 2});
-  const ErrorRecord cell(accelerator, world->abort_flag());
+  const ErrorRecord cell(accelerator, abort_flag_of(*world));
   auto* const words = static_cast<uint32_t*>(accelerator.allocate_shared(2 * sizeof(uint32_t)));
   const Stream stream = accelerator.make_stream();
   const Capacity capacity = accelerator.capacity();

@@ -7,6 +7,7 @@
 
 #include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 #include "simulation/put_signal_kernel.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -43,15 +44,15 @@ struct Case {
 
 /// Runs one rank, which sends a message to the next; throws if the message that it gets is wrong.
 void exchange(World& world, const Case& one) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const ArenaBlock block =
-      world.arena().allocate(kPutSignalWordsMax * sizeof(uint64_t) + sizeof(uint32_t), Stream{});
+      arena_of(world).allocate(kPutSignalWordsMax * sizeof(uint64_t) + sizeof(uint32_t), Stream{});
   // Messages are multiples of 16 bytes, for bulk copies; the flag follows the largest message.
   const uint64_t flag = block.offset() + kPutSignalWordsMax * sizeof(uint64_t);
-  accelerator.write_flag(reinterpret_cast<uint32_t*>(world.arena().base() + flag), 0);
+  accelerator.write_flag(reinterpret_cast<uint32_t*>(arena_of(world).base() + flag), 0);
   auto* const out =
       static_cast<uint64_t*>(accelerator.allocate(kPutSignalWordsMax * sizeof(uint64_t)));
-  ErrorRecord failure(accelerator, world.abort_flag());
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   world.barrier("flags are cleared");
 
   const uint32_t source = (world.rank() + world.size() - 1) % world.size();
@@ -60,7 +61,7 @@ void exchange(World& world, const Case& one) {
                                .target = (world.rank() + 1) % world.size(),
                                .words = one.words,
                                .epoch = 1,
-                               .arenas = world.arena().bases(),
+                               .arenas = arena_of(world).bases(),
                                .data = block.offset(),
                                .flag = flag,
                                .out = out,

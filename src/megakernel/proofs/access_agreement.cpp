@@ -1,4 +1,5 @@
 #include "megakernel/proofs/access_agreement.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -50,7 +51,7 @@ void check_units(const Graph& graph, const Shape& shape) {
 
 std::vector<uint64_t> places_of(World& world, const Graph& graph) {
   std::vector<uint64_t> places;
-  const Arena& arena = world.arena();
+  const Arena& arena = arena_of(world);
   for (const TensorOptions& tensor : graph.tensors())
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool everywhere = tensor.places.size() == world.size();

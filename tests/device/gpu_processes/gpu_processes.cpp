@@ -17,6 +17,7 @@
 #include "device/cuda/accelerator.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/free_port.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -42,7 +43,7 @@ ExchangeCase exchange_of(uint32_t ranks) {
 int die_or_name_the_dead(World& world, const ExchangeCase& exchange_case) {
   const std::vector<Tokens> all = exchange_case.draw();
   ExpertParallel exchange(world, exchange_case.options());
-  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+  const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
   world.barrier("ready to dispatch");
   if (world.rank() == 1) raise(SIGKILL);
   try {
