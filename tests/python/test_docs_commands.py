@@ -98,6 +98,19 @@ def cpp_tests() -> set[tuple[str, str]]:
 
 THEIRS = {"test_intranode", "test_ep"}
 """Of DeepEP."""
+THEIR_FILES = {"tests/elastic/test_ep.py", "tests/legacy/test_intranode.py"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    """A path may leave out its first folders. PART, NAME and x stand for any name."""
+    paths = re.findall(r"`([\w./-]+/[\w.-]+\.(?:hpp|cpp|cu|py|md|json))`", text_of(page))
+    named = {path for path in paths if not re.search(r"PART|NAME|/x_", path)} - THEIR_FILES
+    folders = ("src", "include", "tests", "python", "bench", "docs", "compat", "examples")
+    files = [str(file.relative_to(ROOT)) for at in folders for file in (ROOT / at).rglob("*.*")]
+    assert not {
+        path for path in named if not any(f"/{file}".endswith(f"/{path}") for file in files)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
