@@ -69,7 +69,7 @@ void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Set
 
 mk::DecoderShape shape_of(const Settings& settings) {
   const uint32_t positions = (settings.context + settings.tokens + 16) / 16 * 16;
-  return settings.device == "host" ? tiny(positions) : llama_1b(positions);
+  return settings.device == "host" ? tiny(positions) : mk::llama_1b(positions);
 }
 
 uint32_t blocks_of(const World& world, const mk::DecoderShape& shape, uint32_t sequences = 1) {

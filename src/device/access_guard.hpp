@@ -1,4 +1,4 @@
-/// A check of a kernel's accesses, on hosts and in the simulator.
+/// Checks a kernel's memory accesses, on hosts and in the simulator.
 #pragma once
 
 #include <cstdint>

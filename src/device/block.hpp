@@ -10,14 +10,14 @@ namespace tokenyard {
 
 namespace block {
 
-/// Barrier of all threads of the block; orders their memory accesses. A thread must not end before
-/// the block's last barrier: a GPU would count it as present, the host names the missing thread.
+/// Waits for all threads of the block, and orders their memory accesses. No thread may end before
+/// the block's last barrier: a GPU counts an ended thread as present, the host raises an error.
 DEVICE void sync();
 /// Does what `sync` does, and returns whether any thread's predicate held.
 DEVICE bool any(bool predicate);
 
 /// Returns the block's shared memory as the one struct that DEFINE_KERNEL names.
-/// Not initialised. At least 128-byte aligned.
+/// It is not initialised, and at least 128-byte aligned.
 template <class Shared>
 DEVICE Shared& shared();
 /// Returns the LaunchShape::extra_shared_bytes bytes behind that struct, 128-byte aligned.

@@ -1,13 +1,13 @@
-/// For code that rarely runs and is used in many places.
+/// Marks functions that rarely run but are called in many places.
 #pragma once
 
 #include "device/macros.hpp"
 
 #if TOKENYARD_DEVICE_BODY
-/// Inlined nevertheless: a call would spill live registers to memory. Mark the branch that
-/// reaches it [[unlikely]].
+/// Inlined, because a call would spill live registers to memory. Mark the branch that leads to the
+/// function [[unlikely]].
 #define COLD DEVICE
 #else
-/// Out of line, so that the simulator, which identifies places by code address, sees one place.
+/// Out of line: the simulator identifies places by code address, and so sees one place, not many.
 #define COLD [[gnu::noinline]] inline
 #endif

@@ -1,4 +1,4 @@
-/// Accelerator memory with an owner.
+/// An owner of accelerator memory.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace tokenyard {
 
-/// Frees its memory when destroyed; by then no running work may use it.
+/// Frees its memory in the destructor; by then no running work may use it.
 class DeviceMemory {
  public:
   enum class Kind : uint8_t { device, shared };
-  /// Has a valid address even for 0 bytes.
+  /// Allocates `bytes`; the address is valid even if `bytes` is 0.
   DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;

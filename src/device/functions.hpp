@@ -1,5 +1,5 @@
-/// Elementary functions of floats. Hosts and GPUs agree to within a few units in the last place,
-/// not bit for bit.
+/// Elementary functions of floats. Results on hosts and GPUs agree to within a few units in the
+/// last place, but not bit for bit.
 #pragma once
 
 #include <cstdint>

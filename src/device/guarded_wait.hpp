@@ -1,14 +1,14 @@
-/// wait_until for a call with its own time limit: one that gives more time to a rank that shows
-/// signs of life, say. The promises of wait.hpp hold here too, but the guard must keep them.
+/// wait_until for calls with their own time limit, such as one that is extended while the awaited
+/// rank shows signs of life. The guarantees of wait.hpp still hold, but the caller must keep them.
 #pragma once
 
 #include "device/wait.hpp"
 
 namespace tokenyard {
 
-/// Waits until `condition()` holds. Calls `goes_on()` after each false condition, and returns false
-/// once that does. `goes_on` must return false some day, poll the abort flag, and have reported
-/// why. `what` is taken by reference, so that `condition` may write what.seen.
+/// Waits until `condition()` holds. Calls `goes_on()` after each poll that fails, and returns false
+/// when it returns false. `goes_on` must poll the abort flag, must return false eventually, and
+/// must report the reason before it does. `condition` may write what.seen.
 template <class Condition, class GoesOn>
 DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on);
 

@@ -8,9 +8,9 @@
 
 namespace tokenyard {
 
-/// A pointer into memory of any rank, this one included, that other ranks can reach. It has no
-/// `operator*` and no subscript: only the words of device/memory.hpp, vector.hpp and bulk.hpp
-/// accept it, so a remote access that the simulator would not see does not compile.
+/// A pointer into memory of any rank, this one included, that other ranks can reach. It has neither
+/// `operator*` nor a subscript, and only the words of memory.hpp, vector.hpp and bulk.hpp accept
+/// it, so a remote access that the simulator could not see does not compile.
 template <class T>
 class Peer {
  public:
@@ -27,15 +27,15 @@ class Peer {
   HOST_DEVICE Peer<U> as() const {
     return Peer<U>(reinterpret_cast<U*>(address_));
   }
-  /// For the bodies of the words only.
+  /// Returns the raw pointer; only for the words' bodies.
   HOST_DEVICE T* address() const { return address_; }
 
  private:
   T* address_ = nullptr;
 };
 
-/// One object per rank of a world, each at its own rank's address. A borrower: the table must
-/// outlive the kernels that hold it.
+/// One object per rank of a world, each at an address of its own. Borrows the table, which must
+/// outlive the kernels that use it.
 template <class T>
 struct PeerArray {
   T* const* table = nullptr;  ///< [ranks] in memory that this rank's kernels read

@@ -4,9 +4,9 @@
 #include "device/macros.hpp"
 
 #if TOKENYARD_DEVICE_BODY
-/// Before a loop whose array elements must stay in registers.
+/// Precedes a loop over an array that must stay in registers.
 #define UNROLL _Pragma("unroll")
-/// Before a loop that unrolling would only enlarge.
+/// Precedes a loop that unrolling would only enlarge.
 #define KEEP_ROLLED _Pragma("unroll 1")
 #else
 #define UNROLL

@@ -1,7 +1,7 @@
 /// The only way to wait in a kernel. Every wait has a deadline, polls the host's abort flag, and
-/// names what it waits for. The first wait to fail writes one report for the host and marks the
-/// call as failed; every other wait of that call on this rank then gives up too. No kernel traps
-/// or hangs.
+/// names what it waits for. The first wait of a call that fails writes one report for the host and
+/// marks the call as failed, so that the call's other waits on this rank give up too. No kernel
+/// traps or hangs.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace tokenyard {
 /// Why a call failed. `left`: the awaited rank said goodbye before it stored the awaited value.
 enum class Failure : uint32_t { none, deadline, abort_flag, refused, left };
 
-/// What a failed wait saw, in memory shared by host and kernels. The first wait to fail writes it,
-/// once per call, and stores `failure` last (release, sys).
+/// The report of a failed wait, in memory shared by host and kernels. The first wait to fail writes
+/// it, once per call, and stores `failure` last (release, sys).
 struct WaitReport {
   uint32_t failure;  ///< a Failure
   uint32_t phase;    ///< of the kernel's Phase enum
@@ -29,7 +29,7 @@ struct WaitReport {
 /// Set by the host, in memory shared with kernels, to end a rank's waits. kCancelled and the loss
 /// of a rank end every wait. kLeft: some ranks have said goodbye; one word per rank follows this
 /// one, and reads kLeft for those ranks. A goodbye ends a wait only if no other rank could satisfy
-/// it, and only after one more look, since the rank may have stored the awaited value before it
+/// it, and only after one more poll, since the rank may have stored the awaited value before it
 /// left.
 using AbortWord = uint32_t;
 inline constexpr AbortWord kNoAbort = 0;
@@ -52,7 +52,7 @@ struct WaitContext {
   DEVICE Deadline start() const;
 };
 
-/// What a wait waits for. The condition given to wait_until keeps `seen` up to date.
+/// The subject of a wait. The condition passed to wait_until keeps `seen` up to date.
 struct Awaited {
   uint32_t phase = 0;
   uint32_t rank = 0;
@@ -61,20 +61,20 @@ struct Awaited {
   bool from_rank = true;  ///< only `rank` stores it, so a goodbye from `rank` ends the wait
 };
 
-/// Polls of a wait are counted up to here. The counts from here on say that the wait has seen the
-/// goodbye of a rank, and has its last look next: the count after the code of that rank.
+/// A wait's counter counts polls below this value. From here on it means that the wait has seen a
+/// rank's goodbye and polls its condition once more before it fails; the value encodes that rank.
 inline constexpr uint32_t kPollsMax = 0xf0000000;
 HOST_DEVICE constexpr uint32_t last_look_for(uint32_t rank) {
-  return kPollsMax + (rank + 1) * 64;  // A multiple of what passes between looks on a GPU.
+  return kPollsMax + (rank + 1) * 64;  // A GPU's wait acts only on multiples of kLookEvery.
 }
 
-/// A point in time, fixed once at the start of the kernel, so timeouts of waits do not add up.
+/// A call's deadline, fixed when its kernel starts, so that timeouts of its waits do not add up.
 class Deadline {
  public:
   DEVICE Deadline(const WaitContext& wait_context, uint64_t start_ns)
       : wait_context_(wait_context), start_ns_(start_ns) {}
-  /// Returns whether a wait of this call has failed on this rank. Call it after a block barrier, so
-  /// that every thread of the block sees the outcome of the block's own waits.
+  /// Returns whether the call has failed on this rank. Call it after a block barrier, so that every
+  /// thread of the block sees whether one of the block's own waits failed.
   DEVICE bool failed() const;
   /// Fails the call for the kernel's own reason, such as bad data; waits on this rank give up.
   DEVICE void fail(Failure failure, const Awaited& what) const;
@@ -100,7 +100,7 @@ COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
   if (abort_flag == kNoAbort) return Failure::none;
   if (abort_flag != kLeft) return Failure::abort_flag;
   if (!what.from_rank) return Failure::none;
-  // Acquire: the last look finds what the rank stored before it said goodbye.
+  // Acquire: the last poll sees everything that the rank stored before it said goodbye.
   const AbortWord theirs =
       load<Order::acquire, Scope::sys>(wait_context.abort_flag + 1 + what.rank);
   return theirs == kNoAbort ? Failure::none : Failure::left;
@@ -113,7 +113,7 @@ DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
     return false;
   }
   if (failure == Failure::none) {
-    // Reached after a last look for another rank, or after very many polls.
+    // Reached after a last look for another rank's goodbye, or after very many polls.
     if (polls >= kPollsMax) polls = 0;
     return false;
   }

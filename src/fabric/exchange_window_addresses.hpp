@@ -1,4 +1,4 @@
-/// How ranks learn where everybody's window lies: the piece of the arena that its peers write to.
+/// Tells every rank the addresses of all windows: the blocks of the arenas that peers write to.
 #pragma once
 
 #include <exception>
@@ -11,9 +11,9 @@
 
 namespace tokenyard {
 
-/// Collective: `use(addresses)` gets [ranks] everybody's window, as this rank's kernels address it.
-/// The window is ready before: others may write there as soon as they know of it. So if this or
-/// `use` throws, it stays out of use, for some may have learned where it lies.
+/// Collective. Calls `use(addresses)` with [ranks] every rank's window, as this rank's kernels
+/// address it. Initialise `window` first: peers may write to it as soon as they have its address.
+/// For the same reason it is quarantined if this or `use` throws.
 template <class Use>
 void exchange_window_addresses(World& world, ArenaBlock& window, const std::string& what, Use use) {
   try {

@@ -11,9 +11,9 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// Of the queues for tasks that only one worker runs, where nobody says.
+/// Default capacity of the queues for pinned tasks.
 constexpr uint32_t kPinnedSlots = 4;
-/// Words between the two that count tickets: a line each.
+/// Distance in words of the two ticket counters: one cache line each.
 constexpr uint32_t kTicketsApart = 16;
 
 }  // namespace
@@ -50,7 +50,7 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
       progress_(world.accelerator(), shape.blocks() * sizeof(uint64_t),
                 DeviceMemory::Kind::shared) {
   if (shape.schedulers > 0) {
-    // A worker has a ticket more than it has tasks.
+    // A worker holds one ticket more than it has tasks.
     const uint64_t wanted = shape.task_slots > 0 ? uint64_t{shape.task_slots} * shape.workers
                                                  : std::max(program.queued, shape.workers);
     dynamic_ = {.schedulers = shape.schedulers,

@@ -11,8 +11,9 @@ void check_copy(const TensorView& to, const ConstTensorView& from) {
   if (to.bytes() != from.bytes())
     throw InvalidArgument("from", std::to_string(to.bytes()) + " bytes, as `to` has",
                           std::to_string(from.bytes()));
-  if (!to.contiguous()) throw InvalidArgument("to", "contiguous elements", "others");
-  if (!from.contiguous()) throw InvalidArgument("from", "contiguous elements", "others");
+  if (!to.contiguous()) throw InvalidArgument("to", "contiguous elements", "gaps between elements");
+  if (!from.contiguous())
+    throw InvalidArgument("from", "contiguous elements", "gaps between elements");
   if (to.bytes() == 0) return;
   if (to.data == nullptr) throw InvalidArgument("to", "memory", "a null pointer");
   if (from.data == nullptr) throw InvalidArgument("from", "memory", "a null pointer");
@@ -31,7 +32,7 @@ TensorMemory::TensorMemory(World& world)
 TensorMemory::~TensorMemory() = default;
 
 uint64_t TensorMemory::guard_bytes() const {
-  // As far as the threads of a block reach together when each goes one element too far.
+  // Enough for the threads of a block that each access one element too far.
   return impl_->world.accelerator().kind() == AcceleratorKind::host ? 4096 : 0;
 }
 

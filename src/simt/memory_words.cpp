@@ -1,4 +1,4 @@
-/// The words that touch memory: each is one call there, with a chance for others to run before it.
+/// The words that access memory: each is one call of the Memory, before which others may run.
 #include "simt/executor.hpp"
 #include "simt/inside.hpp"
 

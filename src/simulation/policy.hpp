@@ -1,5 +1,5 @@
-/// How adversarial one run's memory is. Each run draws every setting from its seed, and usually
-/// switches some faults off and turns others up, since a little of everything hides bugs.
+/// Settings that make one run's memory adversarial. Each run draws all of them from its seed; it
+/// usually turns some faults off and others up, because a little of everything hides bugs.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace tokenyard::simulation {
 
-/// When weak stores and bulk copies reach memory, unless a release forces them.
+/// The time at which weak stores and bulk copies reach memory, unless a release forces them.
 enum class Delivery : uint8_t {
-  uniform,       ///< any of them, now and then
+  uniform,       ///< at random, in random order
   newest_first,  ///< only when every thread waits, and then the newest
   random_idle,   ///< only when every thread waits, and then any
   clogged,       ///< as uniform, but one path between two ranks moves only when every thread waits

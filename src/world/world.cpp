@@ -9,7 +9,7 @@ namespace tokenyard {
 
 namespace {
 
-/// Checked before the first side effect, alike on all ranks.
+/// Checks options before the first side effect, alike on all ranks.
 void check(const WorldOptions& options) {
   if (options.timeout <= std::chrono::nanoseconds::zero()) {
     throw InvalidArgument("timeout", "more than 0",
@@ -50,13 +50,14 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
   impl->arena =
       std::make_unique<RegionArena>(impl->accelerator, std::move(ground.region), options.timeout);
   if (!ground.far_arenas.empty()) {
-    if (!run_aside) throw InternalError("a world with far ranks has nothing to run its network");
+    if (!run_aside)
+      throw InternalError("a world with far ranks has no run_aside to run its network card");
     impl->network = std::make_unique<Network>(
         *impl->accelerator, Network::Options{.arenas = ground.far_arenas, .seed = bootstrap.rank()},
         run_aside);
   }
   impl->run_aside = std::move(run_aside);
-  // Nobody may store into a region before its owner is ready to be stored into.
+  // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
   return std::make_unique<World>(std::move(impl));
 }
@@ -102,9 +103,9 @@ void World::cancel() {
 
 std::function<void()> World::goodbye() const {
   const auto& mesh = impl_->bootstrap->mesh();
-  if (!mesh->one_process()) throw Unsupported("goodbye", "a process says it when its worlds end");
+  if (!mesh->one_process()) throw Unsupported("goodbye", "processes send it when their worlds end");
   return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(impl_->accelerator)] {
-    // What kernels still send must have come before the goodbye, which ends the waits for it.
+    // Stores of running kernels must arrive before the goodbye, which ends the waits for them.
     if (const auto still = accelerator.lock()) still->drain();
     if (const auto still = mesh.lock()) still->leave();
   };

@@ -1,4 +1,4 @@
-/// What a world with ranks out of load/store reach promises: queues of puts and signals.
+/// The guarantees of a world with ranks out of load/store reach: queues of puts and signals.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,24 +18,24 @@
 
 namespace tokenyard::testing {
 
-/// Puts of any length arrive before the signal posted after them, epoch after epoch. A kernel's
-/// waits have `wait_context`.
+/// Puts of any length arrive before the signal posted after them, epoch after epoch. `timeout`
+/// limits each kernel's waits.
 inline void keeps_order_over_network(World& world, uint32_t epochs,
                                      std::chrono::nanoseconds timeout) {
-  promise(world.network() != nullptr, "there are far ranks and no network");
+  promise(world.network() != nullptr, "a world with far ranks has no network");
   Accelerator& gpu = world.accelerator();
   const Stream stream;
   const auto finish = [&] {
     const Event end = gpu.record(stream);
     promise(gpu.wait_until(gpu.now() + std::chrono::seconds(60), [&] { return gpu.done(end); }),
-            "work on a stream did not end");
+            "the stream's work did not end within 60 s");
     gpu.free_event(end);
   };
-  // In the arena: where a peer was absent nothing tells that the network has read the last source,
-  // and an arena's memory is there as long as the network is.
+  // In the arena, which lives as long as the network: if a peer is absent, nothing tells when the
+  // network has read the last source.
   const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), stream);
   const ArenaBlock source = world.arena().allocate(world.size() * kPieceBytes, stream);
-  // Held by this rank while its kernels use them.
+  // Keeps allocations alive while this rank's kernels use them.
   std::vector<std::shared_ptr<void>> kept;
   const auto allocate = [&](size_t bytes) {
     kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
@@ -67,7 +67,7 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
   uint32_t wrong = 0;
   gpu.copy(&wrong, params.wrong, sizeof wrong, stream);
   finish();
-  promise(wrong == 0, fmt::format("{} bytes were not there when their signal was", wrong));
+  promise(wrong == 0, fmt::format("{} bytes were not visible although their signal was", wrong));
   world.barrier("exchanged");
 }
 
@@ -75,11 +75,11 @@ inline void keeps_order_over_network(World& world, uint32_t epochs) {
   keeps_order_over_network(world, epochs, world.timeout());
 }
 
-/// A signal that never comes is waited for until the deadline, and the peer is named.
+/// A wait for a signal that never comes ends at its deadline and names the peer.
 inline void names_the_absent_over_network(World& world) {
   const uint32_t absent = world.size() - 1;
   if (world.rank() == absent) {
-    // It sets its window up with the others, and then says nothing.
+    // Sets up its window with the others, and then sends nothing.
     const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), Stream{});
     (void)gather(world, window.offset(), "windows");
     world.barrier("windows are clean");
@@ -88,7 +88,8 @@ inline void names_the_absent_over_network(World& world) {
   }
   try {
     keeps_order_over_network(world, 1, std::chrono::milliseconds(300));
-    promise(world.topology().peers[absent].reach != Reach::put_signal, "nobody was missed");
+    promise(world.topology().peers[absent].reach != Reach::put_signal,
+            "an absent rank was not missed");
   } catch (const PeerTimeout& error) {
     promise(error.facts.rank == absent && error.facts.phase == "network: arrive", error.what());
   }

@@ -8,7 +8,7 @@
 #include "device/device.hpp"
 #include "fabric/abort_flag.hpp"
 
-// Fibers of a rank that stops are abandoned in the middle: what they own is never freed.
+// Fibers of a stopped rank are abandoned midway, so objects that they own are never freed.
 extern "C" const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -18,11 +18,11 @@ namespace simulated_world_test {
 
 struct CountParams {
   uint32_t* count;
-  const uint32_t* wanted;  ///< null: nothing is awaited
+  const uint32_t* wanted;  ///< word to await; null for none
   WaitContext wait_context;
 };
 
-/// Every thread adds one; then, if something is awaited, one thread awaits it.
+/// Every thread adds one; then one thread awaits `wanted`, if given.
 void count_and_wait(const CountParams& params) {
   add<Order::relaxed, Scope::gpu>(params.count, 1);
   if (params.wanted == nullptr || thread::index() != 0) return;
@@ -47,7 +47,7 @@ simulated::Result run(uint64_t seed, Trace& trace, const simulated::Options& opt
   return simulated::run(seed_run, options, program);
 }
 
-/// Adds up over two streams; what the host reads afterwards is all there.
+/// Counts on two streams; the host afterwards reads the complete count.
 void count_twice(World& world) {
   Accelerator& accelerator = world.accelerator();
   ErrorRecord failure(accelerator, world.abort_flag());
@@ -65,7 +65,7 @@ void count_twice(World& world) {
   world.barrier("counted");
 }
 
-/// Awaits a word that nobody writes.
+/// Awaits a word that no thread writes.
 void wait_in_vain(World& world) {
   Accelerator& accelerator = world.accelerator();
   ErrorRecord failure(accelerator, world.abort_flag());

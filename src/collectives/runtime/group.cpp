@@ -17,7 +17,8 @@ namespace {
 
 /// Throws InvalidArgument unless all elements are there, one after the other.
 void check_view(const char* argument, const ConstTensorView& view) {
-  if (bytes_of(view.type) == 0) throw InvalidArgument("type", "a DataType", name_of(view.type));
+  if (bytes_of(view.type) == 0)
+    throw InvalidArgument(argument, "elements of a DataType", name_of(view.type));
   if (view.data == nullptr && view.elements() > 0) {
     throw InvalidArgument(argument, "memory of that length", "a null pointer");
   }

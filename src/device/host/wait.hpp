@@ -1,5 +1,5 @@
-/// Waiting on a host. Every failed poll lets other threads run, so each one can also afford to
-/// check the clock, the failure word and the abort flag.
+/// Waits on a host. Every failed poll switches to other threads, so it can also afford to check the
+/// clock, the failure word and the abort flag.
 #pragma once
 
 #include "device/host/memory.hpp"
@@ -70,7 +70,7 @@ template <class Condition>
 DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls) {
     if (deadline.give_up(polls, what)) return false;
-    if (polls >= kPollsMax) continue;  // It has its last look, whether or not anything happens.
+    if (polls >= kPollsMax) continue;  // Polls once more at once; nothing new may ever happen.
     host_body::machine().spin(what.phase, what.rank, what.expected, what.seen, host_body::here());
   }
   return true;
