@@ -1,7 +1,7 @@
-/// The only way to wait in a kernel. Every wait has a deadline, polls the host's abort flag, and
-/// names what it waits for. The first wait of a call that fails writes one report for the host and
-/// marks the call as failed, so that the call's other waits on this rank give up too. No kernel
-/// traps or hangs.
+/// A kernel's wait for other ranks. It polls the host's abort flag, names what it waits for, and
+/// has a deadline or ends with a wait that has one (guarded_wait.hpp: the caller's own limit). A
+/// call's first failed wait writes one report for the host and marks the call as failed, so that
+/// its other waits on this rank give up too. No kernel traps or hangs.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 16, .topk
                          .tokens = {8, 9, 10}};
 
 /// Warps of one block wait for both at once.
-const auto kFirstPhase = ::testing::AnyOf("dispatch: ready flag", "dispatch: counts");
+const auto kFirstPhase = ::testing::AnyOf("dispatch: ready word", "dispatch: counts");
 
 /// Long enough for everything that does not wait for an absent rank, even on a busy machine.
 constexpr std::chrono::seconds kTimeout{2};
@@ -60,7 +60,7 @@ TEST(Failure, ARankThatNeverCombinesIsNamed) {
   for (const uint32_t rank : {1, 2}) {
     const auto error = error_of<PeerTimeout>(outcomes[rank]);
     EXPECT_EQ(error.facts.rank, 0u);
-    EXPECT_EQ(error.facts.phase, "combine: ready flag");
+    EXPECT_EQ(error.facts.phase, "combine: ready word");
   }
 }
 
