@@ -135,7 +135,9 @@ class Scanner:
             source, arguments, options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD
         )
         for note in unit.diagnostics:
-            if note.severity >= cindex.Diagnostic.Error:
+            # Of clang's own headers, which may be another version's, nothing is asked.
+            ours = note.location.file is not None and self._wants(note.location.file.name)
+            if ours and note.severity >= cindex.Diagnostic.Error:
                 self.complaints.append(f"{note.location.file}:{note.location.line}: {note.spelling}")
         fresh: dict[str, list[tuple[int, int]]] = {}
         tops = []
@@ -179,7 +181,8 @@ def _function(file: _File, cursor: Cursor) -> None:
     for child in cursor.get_children():
         if child.kind == Kind.COMPOUND_STMT:
             body = child
-    if body is None or b"consteval" in file.text[start : body.extent.start.offset]:
+    # A defaulted function has a body that nobody wrote.
+    if body is None or not file.of(body).startswith(b"{") or b"consteval" in file.text[start : body.extent.start.offset]:
         return
     _walk(file, body, _Within(_early_return(file, cursor, body)))
 

@@ -32,6 +32,11 @@ FLAGS = "-w -Wno-narrowing -fdiagnostics-column-unit=byte"
 LEFT_OUT = ("bench/results/", "tests/mutants/")
 
 
+def interpreter() -> str:
+    """Returns the Python that has what the package and its tests need: this one, or the one named."""
+    return os.environ.get("TOKENYARD_MUTANTS_PYTHON", sys.executable)
+
+
 def note(text: str) -> None:
     """Tells the user how far things are."""
     print(text, file=sys.stderr, flush=True)
@@ -50,8 +55,7 @@ def configure(source: pathlib.Path, binary: pathlib.Path, *options: str) -> None
         return
     binary.mkdir(parents=True, exist_ok=True)
     command = ["cmake", "-S", str(source), "-B", str(binary), "-G", "Ninja", *OPTIONS, *options]
-    if interpreter := os.environ.get("TOKENYARD_MUTANTS_PYTHON"):
-        command.append(f"-DPython_EXECUTABLE={interpreter}")
+    command.append(f"-DPython_EXECUTABLE={interpreter()}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"cmake failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

@@ -1,0 +1,163 @@
+"""Semantic mutants: is a change of meaning noticed by the suites? docs/mutants.md tells the whole."""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import suites
+import sweep
+import tree as trees
+from parts import BUILD, HERE, PARTS, ROOT
+from schemata import Mutant
+from suites import PROGRAMS
+from sweep import Judge, Ledger, Row
+
+
+def commit() -> str:
+    """Returns the commit that is checked out."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="./run mutants", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"without one, all: {', '.join(PARTS)}")
+    parser.add_argument("--sample", action="store_true", help="mutants chosen by the commit, not the ledger's draw")
+    parser.add_argument("--minutes", type=float, help="end after so many minutes of running mutants")
+    parser.add_argument("--budget", type=float, default=30, help="seconds per mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the build; mutants run one at a time")
+    parser.add_argument("--every", action="store_true", help="all mutants of the parts, not the draw")
+    parser.add_argument("--again", action="store_true", help="run survivors of the ledger again")
+    parser.add_argument("--no-python", action="store_true", help="without the tests in Python")
+    parser.add_argument("--build-only", action="store_true", help="write and build the tree, and record what tests reach")
+    parser.add_argument("--one", metavar="NAME", help="one mutant, by its name, with its command line")
+    parser.add_argument("--list", action="store_true", help="the mutants there are, by name")
+    parser.add_argument("--check", action="store_true", help="whether explained mutants' lines still exist")
+    parser.add_argument("--report", action="store_true", help="write the results and the page of survivors")
+    chosen = parser.parse_args()
+    for part in chosen.parts:
+        if part not in PARTS:
+            parser.error(f"no part is called {part}; there are {', '.join(PARTS)}")
+    return chosen
+
+
+def check() -> int:
+    """Checks that each explained mutant's line exists. Returns the exit status."""
+    gone = []
+    for name in ("equivalent.txt", "reasons.txt"):
+        gone += [f"{name}: {mutant}" for mutant in sweep.equivalents(HERE / name) if not sweep.has_line(mutant)]
+    for line in gone:
+        print(f"the line of this mutant has changed or is gone: {line}")
+    return 1 if gone else 0
+
+
+def report(tree: trees.Tree) -> None:
+    """Writes bench/results/mutants.json and the page of survivors."""
+    ledger, explained = Ledger(), sweep.equivalents()
+    by_name = {mutant.name: mutant for mutant in tree.all()}
+    unknown = sorted(set(explained) - set(by_name))
+    for name in unknown:
+        print(f"equivalent.txt names no mutant: {name}")
+    if forgotten := ledger.forget_gone(set(by_name)):
+        print(f"{forgotten} rows of the ledger are of lines that have changed; they are left out")
+        ledger.write()
+    rows = sweep.results(sweep.draw(tree.all()), ledger, explained)
+    environment = {
+        "cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(),
+        "commit": commit()[:7], "draw": sweep.SEED, "total": sweep.TOTAL,
+        "not_compiling": len(tree.dropped), "mutants": len(by_name), "date": str(datetime.date.today()),
+    }  # fmt: skip
+    (ROOT / "bench/results/mutants.json").write_text(sweep.results_text(rows, environment))
+    (HERE / "survivors.md").write_text(sweep.survivors_page(by_name, ledger, explained))
+    for row in rows:
+        print("{folder:24} drawn {drawn:4}  caught {caught:4}  equivalent {equivalent:3}  survived {survived:3}".format(**row))
+
+
+def chosen_mutants(tree: trees.Tree, options: argparse.Namespace, ledger: Ledger) -> list[Mutant]:
+    """Returns the mutants to run, in order."""
+    parts = options.parts or list(PARTS)
+    if options.sample:
+        by_part = sweep.draw(tree.all(), seed=commit(), total=len(tree.all()))
+        queues = [by_part[part] for part in parts]
+        return [queue[at] for at in range(max(map(len, queues))) for queue in queues if at < len(queue)]
+    total = len(PARTS) * len(tree.all()) if options.every else sweep.TOTAL
+    drawn = [m for part, those in sweep.draw(tree.all(), total=total).items() if part in parts for m in those]
+    if options.again:
+        return [m for m in drawn if m.name in ledger.rows and ledger.rows[m.name].outcome != "caught"]
+    return [m for m in drawn if m.name not in ledger.rows]
+
+
+def show(row: Row, mutant: Mutant) -> None:
+    """Prints a mutant's result."""
+    seeds = f", {row.seeds} seeds" if row.seeds else ""
+    print(f"{row.outcome:9} {mutant.file}:{mutant.line} {mutant.operator}: {mutant.change.what}\n"
+          f"          {row.by}{seeds} ({row.seconds} s)", flush=True)  # fmt: skip
+
+
+def main() -> int:
+    """Runs the command line."""
+    options = arguments()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if options.check:
+        return check()
+    suites.adopt_orphans()
+    parts = options.parts or list(PARTS)
+    # Numbers and tables are those of all parts that were ever asked for, so that a part can be run
+    # without building the others' anew.
+    kept = BUILD / "parts.json"
+    built = set(json.loads(kept.read_text())) if kept.exists() else set()
+    tree = trees.Tree(trees.scan(sorted(built | set(parts), key=list(PARTS).index)))
+    if options.list:
+        for mutant in tree.all():
+            print(f"{mutant.name}\t{mutant.file}:{mutant.line}\t{mutant.change.what}")
+        return 0
+    if options.report:
+        report(tree)
+        return 0
+    kept.write_text(json.dumps(sorted(built | set(parts))))
+    programs = sorted({program for part in built | set(parts) for program in PROGRAMS[part]})
+    tree.write()
+    trees.build(tree, programs, options.jobs)
+    for part, by_operator in trees.counts(tree).items():
+        trees.note(f"{part}: {sum(by_operator.values())} mutants: " +
+                   ", ".join(f"{operator} {count}" for operator, count in by_operator.most_common()))  # fmt: skip
+    python = "_tokenyard" in programs and not options.no_python
+    records = suites.record_all(tree, programs, python)
+    if options.build_only:
+        return 0
+    judge = Judge(records, options.budget, commit()[:7])
+    if options.one:
+        for mutant in tree.all():
+            if mutant.name == options.one:
+                show(judge.judge(mutant, tree.number(mutant)), mutant)
+                print(f"TOKENYARD_MUTANT={tree.number(mutant)} chooses it")
+                return 0
+        print(f"no mutant is called {options.one}", file=sys.stderr)
+        return 2
+    ledger = Ledger(BUILD / "sample.tsv") if options.sample else Ledger()
+    if options.sample:
+        ledger.rows.clear()
+    explained = sweep.equivalents()
+    ends = time.monotonic() + 60 * options.minutes if options.minutes else None
+    survivors = 0
+    ran = 0
+    for mutant in chosen_mutants(tree, options, ledger):
+        if ends is not None and time.monotonic() > ends:
+            break
+        row = judge.judge(mutant, tree.number(mutant))
+        ledger.add(row)
+        ran += 1
+        survivors += row.outcome != "caught" and mutant.name not in explained
+        show(row, mutant)
+    print(f"{ran} mutants: {ran - survivors} caught or explained, {survivors} survived")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
