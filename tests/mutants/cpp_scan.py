@@ -5,6 +5,7 @@ arguments, case labels, static_assert, `if constexpr`) and what macros write has
 """
 
 import bisect
+import itertools
 import json
 import pathlib
 import re
@@ -77,7 +78,9 @@ class _File:
         """Returns the text of a cursor."""
         return self.text[cursor.extent.start.offset : cursor.extent.end.offset]
 
-    def add(self, cursor: Cursor, operator: str, form: str, text: str, what: str, end: int = 0) -> None:
+    def add(
+        self, cursor: Cursor, operator: str, form: str, text: str, what: str, end: int = 0
+    ) -> None:
         """Adds a change of the cursor's range, which may go on to `end`."""
         start, end = cursor.extent.start.offset, end or cursor.extent.end.offset
         if start < end and not self.from_macro(start, end):
@@ -138,7 +141,9 @@ class Scanner:
             # Of clang's own headers, which may be another version's, nothing is asked.
             ours = note.location.file is not None and self._wants(note.location.file.name)
             if ours and note.severity >= cindex.Diagnostic.Error:
-                self.complaints.append(f"{note.location.file}:{note.location.line}: {note.spelling}")
+                self.complaints.append(
+                    f"{note.location.file}:{note.location.line}: {note.spelling}"
+                )
         fresh: dict[str, list[tuple[int, int]]] = {}
         tops = []
         for cursor in unit.cursor.get_children():
@@ -182,7 +187,11 @@ def _function(file: _File, cursor: Cursor) -> None:
         if child.kind == Kind.COMPOUND_STMT:
             body = child
     # A defaulted function has a body that nobody wrote.
-    if body is None or not file.of(body).startswith(b"{") or b"consteval" in file.text[start : body.extent.start.offset]:
+    if (
+        body is None
+        or not file.of(body).startswith(b"{")
+        or b"consteval" in file.text[start : body.extent.start.offset]
+    ):
         return
     _walk(file, body, _Within(_early_return(file, cursor, body)))
 
@@ -190,21 +199,24 @@ def _function(file: _File, cursor: Cursor) -> None:
 def _early_return(file: _File, cursor: Cursor, body: Cursor) -> str:
     """Returns the statement that leaves the function, or nothing where none is known."""
     word = "co_return" if re.search(rb"\bco_(await|return|yield)\b", file.of(body)) else "return"
-    if cursor.kind in (Kind.CONSTRUCTOR, Kind.DESTRUCTOR) or cursor.result_type.kind == TypeKind.VOID:
+    if (
+        cursor.kind in (Kind.CONSTRUCTOR, Kind.DESTRUCTOR)
+        or cursor.result_type.kind == TypeKind.VOID
+    ):
         return f"{word};"
     result = cursor.result_type
     if result.kind in (TypeKind.LVALUEREFERENCE, TypeKind.RVALUEREFERENCE):
         return ""
     if re.search(r"\bauto\b", result.spelling):
         return ""
-    # A coroutine that returns nothing says so with a bare co_return; which one it is, its text tells.
+    # Only the text of a coroutine tells whether it returns a value.
     if word == "co_return" and not re.search(rb"\bco_return\s+[^;\s]", file.of(body)):
         return "co_return;"
     return f"{word} {{}};"
 
 
 class _Within:
-    """What surrounds a statement."""
+    """The surroundings of a statement."""
 
     def __init__(self, leave: str, failing: bool = False) -> None:
         self.leave = leave
@@ -334,9 +346,11 @@ def _statement(file: _File, cursor: Cursor, within: _Within) -> None:
     operator = "statement"
     if CHECKS.match(name):
         operator = "check"
-    elif RELEASES.match(name) or _plain(cursor).kind == Kind.CXX_DELETE_EXPR:
-        operator = "release"
-    elif within.failing and name:
+    elif (
+        RELEASES.match(name)
+        or _plain(cursor).kind == Kind.CXX_DELETE_EXPR
+        or (within.failing and name)
+    ):
         operator = "release"
     text = one_line(file.of(cursor))
     file.add(cursor, operator, "around", "{if(!@){\0}}", f"{shown(text or '...')}; -> nothing", end)
@@ -385,7 +399,9 @@ def _if(file: _File, cursor: Cursor, within: _Within) -> None:
         _invert(file, condition)
         text = shown(one_line(file.of(condition)) or "...")
         if rest and re.match(rb"\{?\s*throw\b", file.of(rest[0])):
-            file.add(condition, "check", "around", "(!@&&(\0))", f"if ({text}) throw -> not checked")
+            file.add(
+                condition, "check", "around", "(!@&&(\0))", f"if ({text}) throw -> not checked"
+            )
         else:
             file.add(condition, "condition", "around", "(@||(\0))", f"{text} -> true")
         _walk(file, condition, within)
@@ -444,9 +460,15 @@ def _binary(file: _File, cursor: Cursor) -> None:
     elif operator in COMPARISONS and _may_be_ordered(left) and _may_be_ordered(right):
         file.choice(cursor, "compare", a + b" " + COMPARISONS[operator].encode() + b" " + b)
         # A difference that is compared with zero as a signed number holds when counters wrap.
-        wrap = re.fullmatch(rb"(?:static_cast<int(?:32|64)_t>|int(?:32|64)_t)\((.+) - (.+)\)", a, re.DOTALL)
+        wrap = re.fullmatch(
+            rb"(?:static_cast<int(?:32|64)_t>|int(?:32|64)_t)\((.+) - (.+)\)", a, re.DOTALL
+        )
         if wrap and b.strip() == b"0":
-            file.choice(cursor, "compare", b"(" + wrap[1] + b") " + operator.encode() + b" (" + wrap[2] + b")")
+            file.choice(
+                cursor,
+                "compare",
+                b"(" + wrap[1] + b") " + operator.encode() + b" (" + wrap[2] + b")",
+            )
 
 
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F']+|[0-9][0-9']*)([uUlLzZ]*)$")
@@ -478,7 +500,7 @@ def _call(file: _File, cursor: Cursor) -> None:
         return
     arguments = [argument for argument in cursor.get_arguments() if argument is not None]
     start, text = cursor.extent.start.offset, file.of(cursor)
-    for one, other in zip(arguments, arguments[1:], strict=False):
+    for one, other in itertools.pairwise(arguments):
         a, b = file.of(one), file.of(other)
         if _ITERATORS.search(a) or _ITERATORS.search(b):
             continue  # A range that ends before it begins.
@@ -512,7 +534,7 @@ def _epoch(file: _File, cursor: Cursor, cast: Cursor | None) -> None:
                     f"{text.decode()} -> {text.decode()} {change.decode()}")  # fmt: skip
 
 
-# ---- translation units ----------------------------------------------------------------------------
+# ---- translation units --------------------------------------------------------------------------
 
 
 def resource_folder() -> str:
@@ -532,10 +554,12 @@ def units(compile_commands: pathlib.Path) -> Iterator[tuple[str, list[str]]]:
             continue
         seen.add(source)
         words = shlex.split(entry["command"])
-        kept = [word for word in words if word.startswith(("-I", "-D", "-std=", "-m", "-isystem"))]
+        kept = []
         for at, word in enumerate(words):
             if word == "-isystem":
-                kept.append(words[at + 1])
+                kept += [word, words[at + 1]]
+            elif word.startswith(("-I", "-D", "-std=", "-m")):
+                kept.append(word)
         # As src/net/CMakeLists.txt tells clang.
         kept += ["-DASIO_HAS_CO_AWAIT=1", "-DASIO_HAS_STD_COROUTINE=1"]
         yield source, [*kept, "-w", "-ferror-limit=0", "-resource-dir", resource_folder()]

@@ -1,4 +1,4 @@
-"""Semantic mutants: is a change of meaning noticed by the suites? docs/mutants.md tells the whole."""
+"""Semantic mutants: do the suites notice a change of meaning? See docs/mutants.md."""
 
 import argparse
 import datetime
@@ -20,26 +20,53 @@ from sweep import Judge, Ledger, Row
 
 def commit() -> str:
     """Returns the commit that is checked out."""
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="./run mutants", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"without one, all: {', '.join(PARTS)}")
-    parser.add_argument("--sample", action="store_true", help="mutants chosen by the commit, not the ledger's draw")
-    parser.add_argument("--minutes", type=float, help="end after so many minutes of running mutants")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"without one, all: {', '.join(PARTS)}"
+    )
+    parser.add_argument(
+        "--sample", action="store_true", help="mutants chosen by the commit, not the ledger's draw"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="end after so many minutes of running mutants"
+    )
     parser.add_argument("--budget", type=float, default=30, help="seconds per mutant")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the build; mutants run one at a time")
-    parser.add_argument("--every", action="store_true", help="all mutants of the parts, not the draw")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="of the build; mutants run one at a time"
+    )
+    parser.add_argument(
+        "--every", action="store_true", help="all mutants of the parts, not the draw"
+    )
     parser.add_argument("--again", action="store_true", help="run survivors of the ledger again")
+    parser.add_argument(
+        "--module",
+        metavar="FOLDER",
+        help="with the part python alone: take the _tokenyard there, and build nothing",
+    )
     parser.add_argument("--no-python", action="store_true", help="without the tests in Python")
-    parser.add_argument("--build-only", action="store_true", help="write and build the tree, and record what tests reach")
-    parser.add_argument("--one", metavar="NAME", help="one mutant, by its name, with its command line")
+    parser.add_argument(
+        "--build-only",
+        action="store_true",
+        help="write and build the tree, and record what tests reach",
+    )
+    parser.add_argument(
+        "--one", metavar="NAME", help="one mutant, by its name, with its command line"
+    )
     parser.add_argument("--list", action="store_true", help="the mutants there are, by name")
-    parser.add_argument("--check", action="store_true", help="whether explained mutants' lines still exist")
-    parser.add_argument("--report", action="store_true", help="write the results and the page of survivors")
+    parser.add_argument(
+        "--check", action="store_true", help="whether explained mutants' lines still exist"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="write the results and the page of survivors"
+    )
     chosen = parser.parse_args()
     for part in chosen.parts:
         if part not in PARTS:
@@ -51,7 +78,11 @@ def check() -> int:
     """Checks that each explained mutant's line exists. Returns the exit status."""
     gone = []
     for name in ("equivalent.txt", "reasons.txt"):
-        gone += [f"{name}: {mutant}" for mutant in sweep.equivalents(HERE / name) if not sweep.has_line(mutant)]
+        gone += [
+            f"{name}: {mutant}"
+            for mutant in sweep.equivalents(HERE / name)
+            if not sweep.has_line(mutant)
+        ]
     for line in gone:
         print(f"the line of this mutant has changed or is gone: {line}")
     return 1 if gone else 0
@@ -71,12 +102,16 @@ def report(tree: trees.Tree) -> None:
     environment = {
         "cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(),
         "commit": commit()[:7], "draw": sweep.SEED, "total": sweep.TOTAL,
-        "not_compiling": len(tree.dropped), "mutants": len(by_name), "date": str(datetime.date.today()),
+        "not_compiling": len(tree.dropped), "mutants": len(by_name),
+        "date": str(datetime.date.today()),
     }  # fmt: skip
     (ROOT / "bench/results/mutants.json").write_text(sweep.results_text(rows, environment))
     (HERE / "survivors.md").write_text(sweep.survivors_page(by_name, ledger, explained))
     for row in rows:
-        print("{folder:24} drawn {drawn:4}  caught {caught:4}  equivalent {equivalent:3}  survived {survived:3}".format(**row))
+        print(
+            "{folder:24} drawn {drawn:4}  caught {caught:4}  equivalent {equivalent:3}"
+            "  survived {survived:3}".format(**row)
+        )
 
 
 def chosen_mutants(tree: trees.Tree, options: argparse.Namespace, ledger: Ledger) -> list[Mutant]:
@@ -85,11 +120,20 @@ def chosen_mutants(tree: trees.Tree, options: argparse.Namespace, ledger: Ledger
     if options.sample:
         by_part = sweep.draw(tree.all(), seed=commit(), total=len(tree.all()))
         queues = [by_part[part] for part in parts]
-        return [queue[at] for at in range(max(map(len, queues))) for queue in queues if at < len(queue)]
+        return [
+            queue[at] for at in range(max(map(len, queues))) for queue in queues if at < len(queue)
+        ]
     total = len(PARTS) * len(tree.all()) if options.every else sweep.TOTAL
-    drawn = [m for part, those in sweep.draw(tree.all(), total=total).items() if part in parts for m in those]
+    drawn = [
+        m
+        for part, those in sweep.draw(tree.all(), total=total).items()
+        if part in parts
+        for m in those
+    ]
     if options.again:
-        return [m for m in drawn if m.name in ledger.rows and ledger.rows[m.name].outcome != "caught"]
+        return [
+            m for m in drawn if m.name in ledger.rows and ledger.rows[m.name].outcome != "caught"
+        ]
     return [m for m in drawn if m.name not in ledger.rows]
 
 
@@ -106,6 +150,8 @@ def main() -> int:
     BUILD.mkdir(parents=True, exist_ok=True)
     if options.check:
         return check()
+    if options.module and options.parts != ["python"]:
+        raise SystemExit("--module FOLDER goes with the part python alone")
     suites.adopt_orphans()
     parts = options.parts or list(PARTS)
     # Numbers and tables are those of all parts that were ever asked for, so that a part can be run
@@ -123,10 +169,14 @@ def main() -> int:
     kept.write_text(json.dumps(sorted(built | set(parts))))
     programs = sorted({program for part in built | set(parts) for program in PROGRAMS[part]})
     tree.write()
-    trees.build(tree, programs, options.jobs)
+    if options.module:
+        os.environ["TOKENYARD_MUTANTS_MODULE"] = options.module
+        trees.check_python(tree)
+    else:
+        trees.build(tree, programs, options.jobs)
     for part, by_operator in trees.counts(tree).items():
-        trees.note(f"{part}: {sum(by_operator.values())} mutants: " +
-                   ", ".join(f"{operator} {count}" for operator, count in by_operator.most_common()))  # fmt: skip
+        words = ", ".join(f"{word} {count}" for word, count in by_operator.most_common())
+        trees.note(f"{part}: {sum(by_operator.values())} mutants: {words}")
     python = "_tokenyard" in programs and not options.no_python
     records = suites.record_all(tree, programs, python)
     if options.build_only:

@@ -13,4 +13,6 @@ def pack(states: bytes) -> str:
 def unpack(text: str) -> frozenset[int]:
     """Returns the numbers of the mutants that were reached."""
     table = zlib.decompress(base64.b85decode(text))
-    return frozenset(8 * at + bit for at, byte in enumerate(table) if byte for bit in range(8) if byte >> bit & 1)
+    return frozenset(
+        8 * at + bit for at, byte in enumerate(table) if byte for bit in range(8) if byte >> bit & 1
+    )

@@ -1,11 +1,13 @@
 """The parts that have mutants, and where everything lies."""
 
+import os
 import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-BUILD = ROOT / "build" / "mutants"
+# Another folder, where two sweeps run side by side.
+BUILD = pathlib.Path(os.environ.get("TOKENYARD_MUTANTS_BUILD", ROOT / "build" / "mutants"))
 
 # In this order a sweep takes them. Each is a folder of the sources, and a row of the results.
 PARTS = {
@@ -24,7 +26,9 @@ PARTS = {
 def part_of(file: str) -> str | None:
     """Returns the part that a file belongs to, if any."""
     for part, folder in PARTS.items():
-        if file.startswith(folder) and file.endswith((".cpp", ".hpp", ".py")):
+        # C++ of the package is built where torch is, by torch, and has no mutants.
+        endings = (".py",) if part == "python" else (".cpp", ".hpp")
+        if file.startswith(folder) and file.endswith(endings):
             return part
     return None
 

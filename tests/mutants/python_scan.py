@@ -1,6 +1,7 @@
 """Finds the mutants of Python files, with the standard library's parser."""
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -15,8 +16,8 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 EPOCHS = re.compile(r"(^|_)(epoch|parity|sequence|generation|ballot|run|batch)$")
 CHECKS = re.compile(r"^_?(require|check|expect|ensure|verify|validate|refuse)(_|$)")
 RELEASES = re.compile(
-    r"^_?(close|release|free|reset|unlock|clear|unlink|cancel|shutdown|detach|stop|join|remove|forget"
-    r"|destroy|pop|terminate|kill|unregister)(_|$)"
+    r"^_?(close|release|free|reset|unlock|clear|unlink|cancel|shutdown|detach|stop|join|remove"
+    r"|forget|destroy|pop|terminate|kill|unregister)(_|$)"
 )
 ANNOTATIONS = ("annotation", "returns", "type_params", "decorator_list", "bases", "keywords")
 
@@ -43,7 +44,9 @@ class _Scan:
         start, end = self.span(node)
         return self.text[start:end].decode()
 
-    def add(self, node: ast.expr | ast.stmt, operator: str, form: str, text: str, what: str) -> None:
+    def add(
+        self, node: ast.expr | ast.stmt, operator: str, form: str, text: str, what: str
+    ) -> None:
         """Adds a change of a node."""
         start, end = self.span(node)
         self.changes.add(Change(start, end, operator, form, text, what))
@@ -60,11 +63,19 @@ class _Scan:
     def body(self, statements: list[ast.stmt], leave: bool, failing: bool, generator: bool) -> None:
         """Looks at the statements of a block within a function."""
         for number, statement in enumerate(statements):
-            docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            docstring = isinstance(statement, ast.Expr) and isinstance(
+                statement.value, ast.Constant
+            )
             if leave and number > 0 and not docstring and self._begins_line(statement):
                 before = shown(self.source(statement).split("\n")[0], 40)
                 indent = " " * statement.col_offset
-                self.add(statement, "return", "around", f"if @: return\n{indent}\0", f"return before {before}")
+                self.add(
+                    statement,
+                    "return",
+                    "around",
+                    f"if @: return\n{indent}\0",
+                    f"return before {before}",
+                )
             if not docstring:
                 self.statement(statement, leave, failing, generator)
 
@@ -80,7 +91,9 @@ class _Scan:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self.scope(node)
             return
-        if isinstance(node, (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Break, ast.Continue)):
+        if isinstance(
+            node, (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Break, ast.Continue)
+        ):
             self._drop(node, failing)
         if isinstance(node, ast.If):
             self._condition(node)
@@ -131,7 +144,9 @@ class _Scan:
             return
         self.add(node.test, "condition", "around", "(bool(\0) != @)", f"{text} -> inverted")
         if node.body and isinstance(node.body[0], ast.Raise):
-            self.add(node.test, "check", "around", "(not @ and (\0))", f"if {text}: raise -> not checked")
+            self.add(
+                node.test, "check", "around", "(not @ and (\0))", f"if {text}: raise -> not checked"
+            )
         else:
             self.add(node.test, "condition", "around", "(@ or (\0))", f"{text} -> True")
 
@@ -141,7 +156,9 @@ class _Scan:
             return
         indent = " " * last.col_offset
         text = shown(f"for {self.source(node.target)} in {self.source(node.iter)}")
-        self.add(last, "bound", "around", f"\0\n{indent}if @: break", f"{text} -> its first turn only")
+        self.add(
+            last, "bound", "around", f"\0\n{indent}if @: break", f"{text} -> its first turn only"
+        )
 
     def expression(self, node: ast.expr) -> None:
         """Looks at an expression and all in it."""
@@ -187,7 +204,7 @@ class _Scan:
     def _chain(self, node: ast.Compare, number: int) -> None:
         """Changes one comparison of `a <= b < c`."""
         terms = [node.left, *node.comparators]
-        words = [_word(op) for op in node.ops]
+        words = [_WORDS[type(op)] for op in node.ops]
         words[number] = COMPARISONS[type(node.ops[number])]
         text = f"({self.source(terms[0])})"
         for word, term in zip(words, terms[1:], strict=True):
@@ -196,23 +213,39 @@ class _Scan:
 
     def _swap(self, node: ast.Call) -> None:
         """Swaps neighbours that look alike: Python's arguments have no types here."""
-        for one, other in zip(node.args, node.args[1:], strict=False):
+        for one, other in itertools.pairwise(node.args):
             if type(one) is not type(other) or not isinstance(one, (ast.Name, ast.Attribute)):
                 continue
             a, b = self.source(one), self.source(other)
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if a == b or name in ("min", "max", "isinstance", "cast", "getattr", "hasattr", "issubclass"):
+            if a == b or name in (
+                "min",
+                "max",
+                "isinstance",
+                "cast",
+                "getattr",
+                "hasattr",
+                "issubclass",
+            ):
                 continue
             start, _ = self.span(node)
             (s1, e1), (s2, e2) = self.span(one), self.span(other)
             text = self.source(node).encode()
-            changed = text[: s1 - start] + b.encode() + text[e1 - start : s2 - start] + a.encode() + text[e2 - start :]
+            changed = (
+                text[: s1 - start]
+                + b.encode()
+                + text[e1 - start : s2 - start]
+                + a.encode()
+                + text[e2 - start :]
+            )
             self.choice(node, "swap", changed.decode(), f"{name}: {a}, {b} -> swapped")
 
     def scope(self, node: ast.AST) -> None:
         """Looks for functions in a module or a class; and into a function."""
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            abstract = any("overload" in ast.dump(d) or "abstract" in ast.dump(d) for d in node.decorator_list)
+            abstract = any(
+                "overload" in ast.dump(d) or "abstract" in ast.dump(d) for d in node.decorator_list
+            )
             if not abstract:
                 generator = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node))
                 self.body(node.body, not generator, False, generator)
@@ -224,9 +257,10 @@ class _Scan:
                 self.scope(child)
 
 
-def _word(operator: ast.cmpop) -> str:
-    return {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-            ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}[type(operator)]  # fmt: skip
+_WORDS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
+}  # fmt: skip
 
 
 def _expressions(node: ast.expr) -> Iterator[ast.expr]:

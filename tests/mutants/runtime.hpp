@@ -1,12 +1,13 @@
-// The switch of a mutant. Every file of a rewritten tree is compiled with this header in front of it;
-// schemata.py writes the switches, tree.py the table that they read.
+// The switch of a mutant. Every file of a rewritten tree is compiled with this header in front of
+// it; schemata.py writes the switches, tree.py the table that they read.
 #pragma once
 
 #include <type_traits>
 
 extern "C" {
 /// Says that a mutant's place was reached, and returns whether it is the mutant of this process.
-__attribute__((visibility("hidden"), cold, no_sanitize("thread"))) bool mutants_hit(const unsigned char* state);
+__attribute__((visibility("hidden"), cold, no_sanitize("thread"))) bool mutants_hit(
+    const unsigned char* state);
 }
 
 namespace tokenyard_mutants {

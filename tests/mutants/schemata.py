@@ -1,4 +1,4 @@
-"""What a mutant is, what it is called, and how a file is rewritten to hold all of its mutants.
+"""Mutants: their kinds and names, and files rewritten to hold all of theirs.
 
 A mutant changes a range of a file's bytes. Its replacement stands beside the original text, and a
 switch chooses between the two while the program runs, so one build holds every mutant (mutant
@@ -85,7 +85,7 @@ def named(file: str, text: bytes, changes: Iterable[Change]) -> list[Mutant]:
     return found
 
 
-# ---- rewriting ------------------------------------------------------------------------------------
+# ---- rewriting ----------------------------------------------------------------------------------
 
 Switch = Callable[[Mutant], str]
 
@@ -124,7 +124,9 @@ class Rewritten:
     spans: list[tuple[int, int, Mutant]]
 
 
-def rewrite(text: bytes, mutants: Iterable[Mutant], switch: Switch, python: bool = False) -> Rewritten:
+def rewrite(
+    text: bytes, mutants: Iterable[Mutant], switch: Switch, python: bool = False
+) -> Rewritten:
     """Returns the file with a switch for each mutant."""
     parts: list[bytes] = []
     spans: list[tuple[int, int, Mutant]] = []

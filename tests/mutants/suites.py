@@ -5,6 +5,7 @@ writes a byte there, whichever process of the test it is in. A mutant can only c
 reaches its place, so the others need not run.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -21,7 +22,7 @@ from packing import pack, unpack
 from parts import BUILD, HERE, ROOT
 from tree import OBJECTS, TREE, Tree, interpreter, note
 
-# What has to be built for a part; whatever of it reaches a mutant is run.
+# Targets to build for a part. Whichever tests of them reach a mutant are run.
 PROGRAMS = {
     "net": ["net_test", "control_test", "fabric_test", "world_test"],
     "membership": ["membership_test", "control_test", "collectives_test", "simulate"],
@@ -53,10 +54,14 @@ class Test:
     @property
     def title(self) -> str:
         """Returns what a reader calls it."""
-        return f"{self.of} {self.name}" if self.kind != "simulate" else f"simulate {self.of} seed {self.name}"
+        return (
+            f"{self.of} {self.name}"
+            if self.kind != "simulate"
+            else f"simulate {self.of} seed {self.name}"
+        )
 
 
-# ---- running --------------------------------------------------------------------------------------
+# ---- running ------------------------------------------------------------------------------------
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -115,19 +120,22 @@ def run(command: list[str], timeout: float, environment: dict[str, str], stop_at
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
         seconds = time.monotonic() - started
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
         _end_children()
         output.seek(0)
         return Run(code, seconds, output.read().decode(errors="replace"))
 
 
+def module() -> pathlib.Path:
+    """Returns the folder of the Python module: the tree's, or one that was built before."""
+    return pathlib.Path(os.environ.get("TOKENYARD_MUTANTS_MODULE", OBJECTS / "python" / "bindings"))
+
+
 def environment_of_python() -> dict[str, str]:
     """Returns the variables with which Python finds the package of the tree."""
-    paths = [TREE / "python", OBJECTS / "python" / "bindings"]
+    paths = [TREE / "python", module()]
     return {"PYTHONPATH": ":".join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -139,7 +147,11 @@ def pytest(*arguments: str) -> list[str]:
 
 def gtest(program: str, names: Iterable[str]) -> list[str]:
     """Returns the command of some tests of a program, which ends with the first that fails."""
-    return [str(OBJECTS / "tests" / program), f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast"]
+    return [
+        str(OBJECTS / "tests" / program),
+        f"--gtest_filter={':'.join(names)}",
+        "--gtest_fail_fast",
+    ]
 
 
 def simulate(suite: str, first: int, seeds: int, limit: float) -> list[str]:
@@ -148,7 +160,7 @@ def simulate(suite: str, first: int, seeds: int, limit: float) -> list[str]:
     return [str(OBJECTS / "tests" / "simulate"), *words, "--limit", str(max(1, int(limit)))]
 
 
-# ---- what there is --------------------------------------------------------------------------------
+# ---- what there is ------------------------------------------------------------------------------
 
 
 def _gtests(program: str) -> Iterator[Test]:
@@ -184,12 +196,12 @@ def is_of_real_time(test: Test) -> bool:
     return test.kind == "gtest" and any(pattern.match(test.name) for pattern in _alone_patterns())
 
 
-# ---- recording ------------------------------------------------------------------------------------
+# ---- recording ----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class Record:
-    """What a test did without a mutant."""
+    """The run of a test without a mutant."""
 
     test: Test
     passed: bool
@@ -217,7 +229,10 @@ class Recorder:
         rows = [[*dataclasses.astuple(test), passed, reached] for test, passed, reached in make()]
         path.write_text(json.dumps({"stamp": stamp, "rows": rows}, indent=0))
         failed = sum(not row[4] for row in rows)
-        note(f"recorded {group}: {len(rows)} tests" + (f", {failed} fail or skip without a mutant" if failed else ""))
+        note(
+            f"recorded {group}: {len(rows)} tests"
+            + (f", {failed} fail or skip without a mutant" if failed else "")
+        )
         return [Record(Test(*row[:4]), row[4], unpack(row[5])) for row in rows]
 
     def _stamp(self, *files: pathlib.Path) -> str:
@@ -233,10 +248,17 @@ class Recorder:
         def make() -> Iterator[tuple[Test, bool, str]]:
             for test in list(_gtests(program)):
                 self._clean()
-                environment = {"TOKENYARD_MUTANTS_REACHED": str(self._states), **environment_of_python()}
+                environment = {
+                    "TOKENYARD_MUTANTS_REACHED": str(self._states),
+                    **environment_of_python(),
+                }
                 done = run(gtest(program, [test.name]), LIMIT, environment)
                 passed = done.code == 0 and "[  SKIPPED ]" not in done.output
-                yield dataclasses.replace(test, seconds=round(done.seconds, 3)), passed, pack(self._states.read_bytes())
+                yield (
+                    dataclasses.replace(test, seconds=round(done.seconds, 3)),
+                    passed,
+                    pack(self._states.read_bytes()),
+                )
 
         return self._of(program, self._stamp(path), make)
 
@@ -250,7 +272,11 @@ class Recorder:
             left = SECONDS_RECORDED
             for seed in range(1, SEEDS_RECORDED + 1):
                 self._clean()
-                done = run(simulate(suite, seed, 1, LIMIT), LIMIT, {"TOKENYARD_MUTANTS_REACHED": str(self._states)})
+                done = run(
+                    simulate(suite, seed, 1, LIMIT),
+                    LIMIT,
+                    {"TOKENYARD_MUTANTS_REACHED": str(self._states)},
+                )
                 test = Test("simulate", suite, str(seed), round(done.seconds, 3))
                 yield test, done.code == 0, pack(self._states.read_bytes())
                 left -= done.seconds
@@ -261,8 +287,8 @@ class Recorder:
 
     def script(self, script: str) -> list[Record]:
         """Runs the tests of a Python file: a plugin takes the table after each."""
-        module = next((OBJECTS / "python" / "bindings").glob("_tokenyard*.so"), None)
-        if module is None:
+        built = next(module().glob("_tokenyard*.so"), None)
+        if built is None:
             return []
 
         def make() -> Iterator[tuple[Test, bool, str]]:
@@ -282,9 +308,9 @@ class Recorder:
                 name, seconds, passed, reached = json.loads(line)
                 yield Test("pytest", script, name, seconds), passed, reached
 
-        changed = [TREE / script, module, *sorted((TREE / "python").rglob("*.py"))]
+        changed = [TREE / script, built, *sorted((TREE / "python").rglob("*.py"))]
         newest = max(changed, key=lambda path: path.stat().st_mtime_ns)
-        return self._of(script, self._stamp(module, newest, TREE / script), make)
+        return self._of(script, self._stamp(built, newest, TREE / script), make)
 
 
 def scripts() -> list[str]:

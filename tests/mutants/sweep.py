@@ -23,11 +23,11 @@ BATCH = 2.0  # Seconds of tests that share a process.
 GRACE = 5.0  # Seconds beyond ten times what a test takes.
 
 
-# ---- drawing --------------------------------------------------------------------------------------
+# ---- drawing ------------------------------------------------------------------------------------
 
 
 def rank(seed: str, name: str) -> bytes:
-    """Returns where a draw puts a mutant: by its name alone, so that other mutants do not move it."""
+    """Returns a mutant's place in a draw: by its name alone, so that others do not move it."""
     return hashlib.sha1(f"{seed} {name}".encode()).digest()
 
 
@@ -43,7 +43,9 @@ def order(mutants: Iterable[Mutant], seed: str) -> list[Mutant]:
     return found
 
 
-def draw(mutants: Iterable[Mutant], seed: str = SEED, total: int = TOTAL) -> dict[str, list[Mutant]]:
+def draw(
+    mutants: Iterable[Mutant], seed: str = SEED, total: int = TOTAL
+) -> dict[str, list[Mutant]]:
     """Returns the drawn mutants of each part, as many of each as can be."""
     by_part: dict[str, list[Mutant]] = {part: [] for part in PARTS}
     for mutant in mutants:
@@ -55,7 +57,7 @@ def draw(mutants: Iterable[Mutant], seed: str = SEED, total: int = TOTAL) -> dic
     }
 
 
-# ---- what is known --------------------------------------------------------------------------------
+# ---- what is known ------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Row:
 
     mutant: str
     outcome: str
-    by: str = ""  # What caught it; of a survivor, what was run.
+    by: str = ""  # The test that caught it; of a survivor, the tests that were run.
     seeds: int = 0  # Simulator seeds until it was caught, or all that were run.
     seconds: float = 0
     commit: str = ""
@@ -126,7 +128,7 @@ def has_line(name: str, root: pathlib.Path = ROOT) -> bool:
     return any(line_hash(line) == wanted for line in path.read_text().splitlines())
 
 
-# ---- one mutant -----------------------------------------------------------------------------------
+# ---- one mutant ---------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -182,7 +184,9 @@ def plan(mutant: Mutant, reaching: list[Test]) -> list[Step]:
     steps += sorted(recorded, key=lambda step: step.seconds)
     steps += sorted(elsewhere, key=lambda step: step.seconds)
     steps += sorted(python, key=lambda step: step.seconds)
-    by_cost = sorted(seeds.values(), key=lambda tests: sum(t.seconds for t in tests) / len(tests) ** 2)
+    by_cost = sorted(
+        seeds.values(), key=lambda tests: sum(t.seconds for t in tests) / len(tests) ** 2
+    )
     steps += [Step(tests, open_ended=True) for tests in by_cost]
     return steps
 
@@ -249,10 +253,24 @@ class Judge:
                 tests += len(step.tests) if not step.seeds else 0
                 seeds += step.seeds
             if by:
-                return Row(mutant.name, "caught", by, seeds, round(time.monotonic() - started, 1), self._commit)
+                return Row(
+                    mutant.name,
+                    "caught",
+                    by,
+                    seeds,
+                    round(time.monotonic() - started, 1),
+                    self._commit,
+                )
         total = sum(test.kind != "simulate" for test in self.reaching(number))
         ran_all = f"{tests} of {total} tests" + (", out of time" if cut_short else "")
-        return Row(mutant.name, "survived", ran_all, seeds, round(time.monotonic() - started, 1), self._commit)
+        return Row(
+            mutant.name,
+            "survived",
+            ran_all,
+            seeds,
+            round(time.monotonic() - started, 1),
+            self._commit,
+        )
 
     def _command(self, step: Step) -> list[str]:
         first = step.tests[0]
@@ -285,7 +303,9 @@ class Judge:
         slowest = max(test.seconds for test in step.tests)
         command = suites.simulate(suite, 1000, 1_000_000, GRACE + 10 * slowest)
         command += ["--budget", f"{max(share, 0.1):.1f}"]
-        done = suites.run(command, share + GRACE + 11 * slowest, {"TOKENYARD_MUTANT": str(number)}, " FAILED")
+        done = suites.run(
+            command, share + GRACE + 11 * slowest, {"TOKENYARD_MUTANT": str(number)}, " FAILED"
+        )
         ran = re.search(rf"^{suite}: (\d+) (?:of \d+ )?seeds", done.output, re.MULTILINE)
         if done.code == 0:
             return int(ran[1]) if ran else 0, ""
@@ -296,10 +316,12 @@ class Judge:
         return int(seed[1]) - 999 if seed else 0, by
 
 
-# ---- results --------------------------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 
-def results(drawn: dict[str, list[Mutant]], ledger: Ledger, explained: dict[str, str]) -> list[dict]:
+def results(
+    drawn: dict[str, list[Mutant]], ledger: Ledger, explained: dict[str, str]
+) -> list[dict]:
     """Returns a row per folder. `drawn` counts the mutants that have been run so far."""
     rows = []
     for part, mutants in drawn.items():
@@ -321,7 +343,8 @@ def results(drawn: dict[str, list[Mutant]], ledger: Ledger, explained: dict[str,
 def results_text(rows: list[dict], environment: dict) -> str:
     """Returns the file of results: one row per line."""
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    return f'{{"environment":{json.dumps(environment, separators=(",", ":"))},\n"rows":[\n{lines}\n]}}\n'
+    about = json.dumps(environment, separators=(",", ":"))
+    return f'{{"environment":{about},\n"rows":[\n{lines}\n]}}\n'
 
 
 def survivors_page(mutants: dict[str, Mutant], ledger: Ledger, explained: dict[str, str]) -> str:
@@ -329,7 +352,7 @@ def survivors_page(mutants: dict[str, Mutant], ledger: Ledger, explained: dict[s
     lines = [
         "# Mutants that survived",
         "",
-        "Written by `./run mutants --report` from the ledger; docs/mutants.md says what the columns mean.",
+        "Written by `./run mutants --report` from the ledger; docs/mutants.md explains it.",
         "A reason stands in tests/mutants/reasons.txt.",
         "",
         "| Line | Change | Operator | What was run | Reason |",
@@ -345,5 +368,7 @@ def survivors_page(mutants: dict[str, Mutant], ledger: Ledger, explained: dict[s
             ran += f", {row.seeds} seeds"
         what = mutant.change.what.replace("|", "\\|")
         reason = reasons.get(row.mutant, "")
-        lines.append(f"| {mutant.file}:{mutant.line} | `{what}` | {mutant.operator} | {ran} | {reason} |")
+        lines.append(
+            f"| {mutant.file}:{mutant.line} | `{what}` | {mutant.operator} | {ran} | {reason} |"
+        )
     return "\n".join(lines) + "\n"

@@ -1,10 +1,11 @@
 """Writes and builds the tree in which every mutant is compiled.
 
-build/mutants/tree is a copy of the sources in which each file of the chosen parts holds its mutants,
-and build/mutants/build is where it is built, as `./run test` builds the tree itself. Mutants that do
-not compile are found from the compiler's complaints, or by halving, and left out.
+build/mutants/tree is a copy of the sources in which each file of the chosen parts holds its
+mutants, and build/mutants/build is where it is built, as `./run test` builds the tree itself.
+Mutants that do not compile are found from the compiler's complaints, or by halving, and left out.
 """
 
+import ast
 import collections
 import dataclasses
 import hashlib
@@ -33,7 +34,7 @@ LEFT_OUT = ("bench/results/", "tests/mutants/")
 
 
 def interpreter() -> str:
-    """Returns the Python that has what the package and its tests need: this one, or the one named."""
+    """Returns the Python that has what the tests of the package need: this one or the one named."""
     return os.environ.get("TOKENYARD_MUTANTS_PYTHON", sys.executable)
 
 
@@ -42,11 +43,13 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# ---- scanning -------------------------------------------------------------------------------------
+# ---- scanning -----------------------------------------------------------------------------------
 
 
-def _digest(*paths: pathlib.Path) -> str:
-    return hashlib.sha1(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+def _version(*paths: pathlib.Path) -> str:
+    """Returns a hash of what programs do, whatever their layout and comments."""
+    dumps = "\n".join(ast.dump(ast.parse(path.read_text())) for path in paths)
+    return hashlib.sha1(dumps.encode()).hexdigest()[:16]
 
 
 def configure(source: pathlib.Path, binary: pathlib.Path, *options: str) -> None:
@@ -62,10 +65,10 @@ def configure(source: pathlib.Path, binary: pathlib.Path, *options: str) -> None
 
 
 def scan(parts: Iterable[str]) -> dict[str, list[Mutant]]:
-    """Returns the mutants of each file of the parts. What has not changed is not parsed again."""
+    """Returns the mutants of each file of the parts. Unchanged files are not parsed again."""
     kept_in = BUILD / "scan.json"
     kept = json.loads(kept_in.read_text()) if kept_in.exists() else {}
-    version = _digest(HERE / "cpp_scan.py", HERE / "python_scan.py")
+    version = _version(HERE / "cpp_scan.py", HERE / "python_scan.py")
     if kept.get("version") != version:
         kept = {"version": version, "files": {}, "units": {}}
     wanted = [name for name in sources() if part_of(name) in set(parts)]
@@ -101,7 +104,9 @@ def _scan_cpp(missing: set[str], units: dict[str, list[str]], keep) -> None:
     prefix = f"{ROOT}/"
     left = set(missing)
     folders = tuple(PARTS.values())
-    reader = cpp_scan.Scanner(lambda path: path.startswith(prefix) and path[len(prefix) :] in missing)
+    reader = cpp_scan.Scanner(
+        lambda path: path.startswith(prefix) and path[len(prefix) :] in missing
+    )
     for source, arguments in cpp_scan.units(BUILD / "scan" / "compile_commands.json"):
         short = source.removeprefix(prefix).removeprefix("build/mutants/scan/")
         if not short.startswith(folders) or not left:
@@ -121,7 +126,7 @@ def _scan_cpp(missing: set[str], units: dict[str, list[str]], keep) -> None:
         note(f"libclang: {complaint}")
 
 
-# ---- writing --------------------------------------------------------------------------------------
+# ---- writing ------------------------------------------------------------------------------------
 
 
 def _write(path: pathlib.Path, text: bytes) -> bool:
@@ -175,13 +180,17 @@ class Tree:
             if m.name not in self.dropped and (only is None or m.name in only)
         ]  # fmt: skip
         if file.endswith(".py"):
-            done = schemata.rewrite(text, those, lambda m: f"_mutant_on({self.number(m)})", python=True)
+            done = schemata.rewrite(
+                text, those, lambda m: f"_mutant_on({self.number(m)})", python=True
+            )
             _write(TREE / file, with_import(text, done.text))
             return
         name = table(file)
         done = schemata.rewrite(text, those, lambda m: f"TOKENYARD_MUTANT({name},{m.index})")
         self.rewritten[file] = done
-        head = f'extern "C" __attribute__((visibility("hidden"))) unsigned char {name}[];\n#line 1\n'
+        head = (
+            f'extern "C" __attribute__((visibility("hidden"))) unsigned char {name}[];\n#line 1\n'
+        )
         _write(TREE / file, head.encode() + done.text)
 
     def write(self) -> None:
@@ -194,7 +203,10 @@ class Tree:
             self.write_file(file)
         gone = {str(p.relative_to(TREE)) for p in TREE.rglob("*") if p.is_file()} - set(names)
         for name in gone:
-            if not name.startswith((".git/", ".ruff", ".mypy", "build/")) and "__pycache__" not in name:
+            if (
+                not name.startswith((".git/", ".ruff", ".mypy", "build/"))
+                and "__pycache__" not in name
+            ):
                 (TREE / name).unlink()
         _write(TREE / "tests/mutants/runtime.hpp", (HERE / "runtime.hpp").read_bytes())
         _write(TREE / "python/tokenyard_mutants.py", (HERE / "runtime.py").read_bytes())
@@ -213,8 +225,6 @@ class Tree:
 
 def with_import(original: bytes, text: bytes) -> bytes:
     """Returns rewritten Python with the switch's import, after the docstring and __future__."""
-    import ast
-
     lines = original.decode().split("\n")
     for node in ast.parse(original).body:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -229,7 +239,7 @@ def with_import(original: bytes, text: bytes) -> bytes:
     return text[:head] + b"from tokenyard_mutants import on as _mutant_on\n" + text[head:]
 
 
-# ---- building -------------------------------------------------------------------------------------
+# ---- building -----------------------------------------------------------------------------------
 
 _PLACE = re.compile(r"^(?:In file included from |\s+from )?(/[^:\s]+):(\d+):(?:(\d+):)? ?(.*)")
 
@@ -241,7 +251,7 @@ class _Complaint:
 
 
 def complaints(log: str) -> list[_Complaint]:
-    """Returns the compiler's errors, each with the places of the lines around it that explain it."""
+    """Returns the compiler's errors, each with the places of the lines that explain it."""
     found: list[_Complaint] = []
     waiting: list[tuple[str, int, int]] = []  # "required from" stands before its error.
     for line in log.splitlines():
@@ -337,11 +347,17 @@ def _halve_failed(tree: Tree, log: str) -> int:
         del words[at : at + 2]
 
         def compiles(words: list[str] = words) -> bool:
-            done = subprocess.run([*words, "-fsyntax-only"], cwd=OBJECTS, capture_output=True, check=False)
+            done = subprocess.run(
+                [*words, "-fsyntax-only"], cwd=OBJECTS, capture_output=True, check=False
+            )
             return done.returncode == 0
 
-        listing = subprocess.run([*words, "-MM"], cwd=OBJECTS, capture_output=True, text=True, check=False)
-        used = {os.path.normpath(OBJECTS / w).removeprefix(f"{TREE}/") for w in listing.stdout.split()}
+        listing = subprocess.run(
+            [*words, "-MM"], cwd=OBJECTS, capture_output=True, text=True, check=False
+        )
+        used = {
+            os.path.normpath(OBJECTS / w).removeprefix(f"{TREE}/") for w in listing.stdout.split()
+        }
         for file in sorted(used & set(tree.mutants)):
             found = halve(tree, file, compiles)
             count += found
@@ -357,7 +373,7 @@ def build(tree: Tree, targets: list[str], jobs: int) -> None:
     environment = {**os.environ, "CCACHE_BASEDIR": str(TREE), "CCACHE_NOHASHDIR": "1"}
     for turn in range(ROUNDS):
         done = subprocess.run(
-            ["cmake", "--build", str(OBJECTS), "-j", str(jobs), "--target", *targets, "--", "-k", "0"],
+            ["cmake", "--build", str(OBJECTS), "-j", str(jobs), "--target", *targets, "--", "-k0"],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         (BUILD / f"build-{turn}.log").write_text(done.stdout + done.stderr)
