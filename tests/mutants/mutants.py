@@ -51,11 +51,14 @@ def arguments() -> argparse.Namespace:
         metavar="FOLDER",
         help="with the part python alone: take the _tokenyard there, and build nothing",
     )
+    parser.add_argument(
+        "--programs", metavar="NAME,...", help="build and run only these, such as net_test,simulate"
+    )
     parser.add_argument("--no-python", action="store_true", help="without the tests in Python")
     parser.add_argument(
         "--build-only",
         action="store_true",
-        help="write and build the tree, and record what tests reach",
+        help="write and build the tree",
     )
     parser.add_argument(
         "--one", metavar="NAME", help="one mutant, by its name, with its command line"
@@ -168,6 +171,8 @@ def main() -> int:
         return 0
     kept.write_text(json.dumps(sorted(built | set(parts))))
     programs = sorted({program for part in built | set(parts) for program in PROGRAMS[part]})
+    if options.programs:
+        programs = options.programs.split(",")
     tree.write()
     if options.module:
         os.environ["TOKENYARD_MUTANTS_MODULE"] = options.module
@@ -177,10 +182,10 @@ def main() -> int:
     for part, by_operator in trees.counts(tree).items():
         words = ", ".join(f"{word} {count}" for word, count in by_operator.most_common())
         trees.note(f"{part}: {sum(by_operator.values())} mutants: {words}")
-    python = "_tokenyard" in programs and not options.no_python
-    records = suites.record_all(tree, programs, python)
     if options.build_only:
         return 0
+    python = "_tokenyard" in programs and not options.no_python
+    records = suites.record_all(tree, programs, python)
     judge = Judge(records, options.budget, commit()[:7])
     if options.one:
         for mutant in tree.all():
@@ -190,9 +195,9 @@ def main() -> int:
                 return 0
         print(f"no mutant is called {options.one}", file=sys.stderr)
         return 2
-    ledger = Ledger(BUILD / "sample.tsv") if options.sample else Ledger()
     if options.sample:
-        ledger.rows.clear()
+        (BUILD / "sample.tsv").unlink(missing_ok=True)
+    ledger = Ledger(BUILD / "sample.tsv") if options.sample else Ledger()
     explained = sweep.equivalents()
     ends = time.monotonic() + 60 * options.minutes if options.minutes else None
     survivors = 0

@@ -77,15 +77,19 @@ class Ledger:
 
     def __init__(self, path: pathlib.Path = LEDGER) -> None:
         self._path = path
-        self.rows: dict[str, Row] = {}
-        if path.exists():
-            for line in path.read_text().splitlines()[1:]:
+        self.rows: dict[str, Row] = self._read()
+
+    def _read(self) -> dict[str, Row]:
+        rows = {}
+        if self._path.exists():
+            for line in self._path.read_text().splitlines()[1:]:
                 name, outcome, by, seeds, seconds, commit = line.split("\t")
-                self.rows[name] = Row(name, outcome, by, int(seeds), float(seconds), commit)
+                rows[name] = Row(name, outcome, by, int(seeds), float(seconds), commit)
+        return rows
 
     def add(self, row: Row) -> None:
-        """Adds a row, and writes the file: a sweep may end at any time."""
-        self.rows[row.mutant] = row
+        """Adds a row to the file: a sweep may end at any time, and others may add to it."""
+        self.rows = {**self.rows, **self._read(), row.mutant: row}
         self.write()
 
     def write(self) -> None:

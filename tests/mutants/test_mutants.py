@@ -400,7 +400,7 @@ def mutants_of(file: str, count: int) -> list[Mutant]:
 
 
 def test_a_draw_is_the_same_each_time_and_takes_operators_in_turn() -> None:
-    mutants = mutants_of("src/net/a.py", 50) + mutants_of("src/fabric/b.py", 50)
+    mutants = mutants_of("src/net/a.cpp", 50) + mutants_of("src/fabric/b.cpp", 50)
     drawn = sweep.draw(mutants, total=36)
     assert drawn == sweep.draw(reversed(mutants), total=36)
     assert [len(drawn[part]) for part in ("net", "fabric", "control")] == [4, 4, 0]
@@ -424,7 +424,7 @@ def test_a_ledger_resumes(tmp_path: pathlib.Path) -> None:
 
 def test_results_count_what_was_run(tmp_path: pathlib.Path) -> None:
     ledger = sweep.Ledger(tmp_path / "ledger.tsv")
-    mutants = mutants_of("src/net/a.py", 4)
+    mutants = mutants_of("src/net/a.cpp", 4)
     drawn = sweep.draw(mutants)
     names = [m.name for m in drawn["net"]]
     ledger.add(sweep.Row(names[0], "caught"))
