@@ -54,6 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--programs", metavar="NAME,...", help="build and run only these, such as net_test,simulate"
     )
+    parser.add_argument("--built", action="store_true", help="take what is built as it is")
     parser.add_argument("--no-python", action="store_true", help="without the tests in Python")
     parser.add_argument(
         "--build-only",
@@ -117,11 +118,12 @@ def report(tree: trees.Tree) -> None:
         )
 
 
-def chosen_mutants(tree: trees.Tree, options: argparse.Namespace, ledger: Ledger) -> list[Mutant]:
+def chosen_mutants(
+    tree: trees.Tree, options: argparse.Namespace, parts: list[str], ledger: Ledger
+) -> list[Mutant]:
     """Returns the mutants to run, in order."""
-    parts = options.parts or list(PARTS)
     if options.sample:
-        by_part = sweep.draw(tree.all(), seed=commit(), total=len(tree.all()))
+        by_part = sweep.draw(tree.all(), seed=commit(), total=len(PARTS) * len(tree.all()))
         queues = [by_part[part] for part in parts]
         return [
             queue[at] for at in range(max(map(len, queues))) for queue in queues if at < len(queue)
@@ -147,32 +149,36 @@ def show(row: Row, mutant: Mutant) -> None:
           f"          {row.by}{seeds} ({row.seconds} s)", flush=True)  # fmt: skip
 
 
-def main() -> int:
-    """Runs the command line."""
-    options = arguments()
-    BUILD.mkdir(parents=True, exist_ok=True)
-    if options.check:
-        return check()
-    if options.module and options.parts != ["python"]:
-        raise SystemExit("--module FOLDER goes with the part python alone")
-    suites.adopt_orphans()
-    parts = options.parts or list(PARTS)
-    # Numbers and tables are those of all parts that were ever asked for, so that a part can be run
-    # without building the others' anew.
-    kept = BUILD / "parts.json"
-    built = set(json.loads(kept.read_text())) if kept.exists() else set()
-    tree = trees.Tree(trees.scan(sorted(built | set(parts), key=list(PARTS).index)))
-    if options.list:
-        for mutant in tree.all():
-            print(f"{mutant.name}\t{mutant.file}:{mutant.line}\t{mutant.change.what}")
-        return 0
-    if options.report:
-        report(tree)
-        return 0
-    kept.write_text(json.dumps(sorted(built | set(parts))))
-    programs = sorted({program for part in built | set(parts) for program in PROGRAMS[part]})
+def chosen_parts(options: argparse.Namespace) -> list[str]:
+    """Returns the parts that were asked for. A sample is of one, which the commit chooses."""
+    if options.parts:
+        return options.parts
+    return [list(PARTS)[int(commit(), 16) % len(PARTS)]] if options.sample else list(PARTS)
+
+
+def mutants_of(parts: list[str], known: set[str]) -> trees.Tree:
+    """Returns the mutants of the parts, and of those that were built before.
+
+    So a part can be run without building the others anew.
+    """
+    return trees.Tree(trees.scan(sorted(known | set(parts), key=list(PARTS).index)))
+
+
+def built_programs(options: argparse.Namespace, parts: set[str]) -> list[str]:
+    """Returns the names of the programs to build."""
     if options.programs:
-        programs = options.programs.split(",")
+        return options.programs.split(",")
+    programs = sorted({program for part in parts for program in PROGRAMS[part]})
+    if options.sample:  # Those of the part itself.
+        near = {f"{part}_test" for part in parts} | {"simulate", "_tokenyard"}
+        programs = [program for program in programs if program in near]
+    return programs
+
+
+def build(tree: trees.Tree, programs: list[str], options: argparse.Namespace) -> None:
+    """Writes and builds the tree."""
+    if options.built:
+        return
     tree.write()
     if options.module:
         os.environ["TOKENYARD_MUTANTS_MODULE"] = options.module
@@ -182,35 +188,82 @@ def main() -> int:
     for part, by_operator in trees.counts(tree).items():
         words = ", ".join(f"{word} {count}" for word, count in by_operator.most_common())
         trees.note(f"{part}: {sum(by_operator.values())} mutants: {words}")
-    if options.build_only:
-        return 0
-    python = "_tokenyard" in programs and not options.no_python
-    records = suites.record_all(tree, programs, python)
-    judge = Judge(records, options.budget, commit()[:7])
-    if options.one:
-        for mutant in tree.all():
-            if mutant.name == options.one:
-                show(judge.judge(mutant, tree.number(mutant)), mutant)
-                print(f"TOKENYARD_MUTANT={tree.number(mutant)} chooses it")
-                return 0
-        print(f"no mutant is called {options.one}", file=sys.stderr)
-        return 2
+
+
+def run_one(tree: trees.Tree, judge: Judge, name: str) -> int:
+    """Runs one mutant. Returns the exit status."""
+    for mutant in tree.all():
+        if mutant.name == name:
+            show(judge.judge(mutant, tree.number(mutant)), mutant)
+            print(f"TOKENYARD_MUTANT={tree.number(mutant)} chooses it")
+            return 0
+    print(f"no mutant is called {name}", file=sys.stderr)
+    return 2
+
+
+def run_many(
+    tree: trees.Tree,
+    judge: Judge,
+    options: argparse.Namespace,
+    parts: list[str],
+    ends: float | None,
+) -> None:
+    """Runs the chosen mutants, and adds them to the ledger."""
     if options.sample:
         (BUILD / "sample.tsv").unlink(missing_ok=True)
     ledger = Ledger(BUILD / "sample.tsv") if options.sample else Ledger()
     explained = sweep.equivalents()
-    ends = time.monotonic() + 60 * options.minutes if options.minutes else None
-    survivors = 0
-    ran = 0
-    for mutant in chosen_mutants(tree, options, ledger):
+    survivors = ran = 0
+    for mutant in chosen_mutants(tree, options, parts, ledger):
         if ends is not None and time.monotonic() > ends:
             break
+        if options.sample and not judge.reaching(tree.number(mutant)):
+            continue  # A sample records a part of the tests only.
         row = judge.judge(mutant, tree.number(mutant))
         ledger.add(row)
         ran += 1
         survivors += row.outcome != "caught" and mutant.name not in explained
         show(row, mutant)
     print(f"{ran} mutants: {ran - survivors} caught or explained, {survivors} survived")
+
+
+def main() -> int:
+    """Runs the command line."""
+    options = arguments()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if options.check:
+        return check()
+    if options.module and options.parts != ["python"]:
+        raise SystemExit("--module FOLDER goes with the part python alone")
+    suites.adopt_orphans()
+    parts = chosen_parts(options)
+    kept = BUILD / "parts.json"
+    known = set(json.loads(kept.read_text())) if kept.exists() else set()
+    tree = mutants_of(parts, known)
+    if options.list:
+        for mutant in tree.all():
+            print(f"{mutant.name}\t{mutant.file}:{mutant.line}\t{mutant.change.what}")
+        return 0
+    if options.report:
+        report(tree)
+        return 0
+    kept.write_text(json.dumps(sorted(known | set(parts))))
+    programs = built_programs(options, set(parts) if options.sample else known | set(parts))
+    build(tree, programs, options)
+    if options.build_only:
+        return 0
+    seconds = 60 * options.minutes if options.minutes else None
+    started = time.monotonic()
+    python = "_tokenyard" in programs and not options.no_python
+    if options.sample:
+        records = suites.record_some(tree, programs, python, commit(), (seconds or 300) / 2)
+    else:
+        records = suites.record_all(tree, programs, python)
+        started = time.monotonic()
+    judge = Judge(records, options.budget, commit()[:7])
+    if options.one:
+        return run_one(tree, judge, options.one)
+    run_many(tree, judge, options, parts, started + seconds if seconds else None)
     return 0
 
 

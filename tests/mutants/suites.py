@@ -8,6 +8,8 @@ reaches its place, so the others need not run.
 import contextlib
 import ctypes
 import dataclasses
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -323,14 +325,37 @@ def scripts() -> list[str]:
 def record_all(tree: Tree, programs: Iterable[str], python: bool) -> list[Record]:
     """Returns the records of everything that is built."""
     recorder = Recorder(tree)
+    return [record for make in _groups(recorder, programs, python) for record in make()]
+
+
+def record_some(
+    tree: Tree, programs: Iterable[str], python: bool, seed: str, seconds: float
+) -> list[Record]:
+    """Returns the records of test programs, and of suites and files in an order that `seed` draws.
+
+    Those for which there is no time are left out.
+    """
+    recorder = Recorder(tree)
+    groups = _groups(recorder, programs, python)
+    groups.sort(key=lambda make: hashlib.sha1(f"{seed} {make.args}".encode()).digest())
+    groups.sort(key=lambda make: make.func != recorder.gtests)
+    ends = time.monotonic() + seconds
     found: list[Record] = []
+    for make in groups:
+        if time.monotonic() < ends:
+            found += make()
+    return found
+
+
+def _groups(
+    recorder: Recorder, programs: Iterable[str], python: bool
+) -> list[functools.partial[list[Record]]]:
+    groups = []
     for program in programs:
         if program == "simulate":
-            for suite in suites():
-                found += recorder.seeds(suite)
+            groups += [functools.partial(recorder.seeds, suite) for suite in suites()]
         elif program.endswith("_test"):
-            found += recorder.gtests(program)
+            groups.append(functools.partial(recorder.gtests, program))
     if python:
-        for script in scripts():
-            found += recorder.script(script)
-    return found
+        groups += [functools.partial(recorder.script, script) for script in scripts()]
+    return groups

@@ -195,21 +195,6 @@ class Tree:
 
     def write(self) -> None:
         """Writes the whole tree."""
-        names = [name for name in sources() if not name.startswith(LEFT_OUT)]
-        for name in names:
-            if name not in self.mutants:
-                _write(TREE / name, (ROOT / name).read_bytes())
-        for file in self.mutants:
-            self.write_file(file)
-        gone = {str(p.relative_to(TREE)) for p in TREE.rglob("*") if p.is_file()} - set(names)
-        for name in gone:
-            if (
-                not name.startswith((".git/", ".ruff", ".mypy", "build/"))
-                and "__pycache__" not in name
-            ):
-                (TREE / name).unlink()
-        _write(TREE / "tests/mutants/runtime.hpp", (HERE / "runtime.hpp").read_bytes())
-        _write(TREE / "python/tokenyard_mutants.py", (HERE / "runtime.py").read_bytes())
         lines = [f"#define MUTANTS_BYTES {self.bytes}", (HERE / "runtime.cpp").read_text()]
         lines += [
             f'asm(".globl {table(file)}\\n.hidden {table(file)}\\n'
@@ -217,8 +202,25 @@ class Tree:
             for file, first in self.first.items()
             if not file.endswith(".py")
         ]
-        # In the part that all others use; its name keeps it out of their batches' order.
-        _write(TREE / "src/base/mutants_table.cpp", "\n".join(lines).encode())
+        added = {
+            "tests/mutants/runtime.hpp": (HERE / "runtime.hpp").read_bytes(),
+            "tests/mutants/CMakeLists.txt": b"",
+            "python/tokenyard_mutants.py": (HERE / "runtime.py").read_bytes(),
+            # In the part that all others use.
+            "src/base/mutants_table.cpp": "\n".join(lines).encode(),
+        }
+        names = {name for name in sources() if not name.startswith(LEFT_OUT)}
+        for name in names - set(self.mutants):
+            _write(TREE / name, (ROOT / name).read_bytes())
+        for file in self.mutants:
+            self.write_file(file)
+        for name, text in added.items():
+            _write(TREE / name, text)
+        for path in TREE.rglob("*"):
+            name = str(path.relative_to(TREE))
+            hidden = name.startswith(".") or "__pycache__" in name
+            if path.is_file() and not hidden and name not in names and name not in added:
+                path.unlink()
         if not (TREE / ".git").exists():  # Some tests ask git for the files of the tree.
             subprocess.run(["git", "init", "-q"], cwd=TREE, check=True)
 
