@@ -160,6 +160,11 @@ def _batches(tests: list[Test]) -> Iterator[Step]:
         yield Step(batch)
 
 
+def _words(path: str) -> set[str]:
+    """Returns the words of a file's name: a test of that name is about the file."""
+    return set(re.findall(r"[a-z]+", pathlib.Path(path).stem)) - {"test", "init"}
+
+
 def plan(mutant: Mutant, reaching: list[Test]) -> list[Step]:
     """Returns what to run, in order: near and cheap tests first, then seeds that are new."""
     part = part_of(mutant.file)
@@ -183,11 +188,11 @@ def plan(mutant: Mutant, reaching: list[Test]) -> list[Step]:
         for test in sorted(tests, key=lambda test: test.seconds)[:3]
     ]
     elsewhere = [step for tests in far.values() for step in _batches(tests)]
-    # An interpreter and its imports take about two seconds.
     python = [Step(tests) for tests in files.values()]
     steps += sorted(recorded, key=lambda step: step.seconds)
     steps += sorted(elsewhere, key=lambda step: step.seconds)
-    steps += sorted(python, key=lambda step: step.seconds)
+    words = _words(mutant.file)
+    steps += sorted(python, key=lambda s: (not words & _words(s.tests[0].of), s.seconds))
     by_cost = sorted(
         seeds.values(), key=lambda tests: sum(t.seconds for t in tests) / len(tests) ** 2
     )
