@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -40,6 +41,7 @@ SEEDS_RECORDED = 12  # Per suite, or as many as fit into SECONDS_RECORDED.
 SECONDS_RECORDED = 25.0
 LIMIT = 300.0  # Seconds after which a recording has failed.
 REACHED = BUILD / "reached"
+CACHE = BUILD / "cache"  # Of what the package builds for torch.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,19 @@ def module() -> pathlib.Path:
 def environment_of_python() -> dict[str, str]:
     """Returns the variables with which Python finds the package of the tree."""
     paths = [TREE / "python", module()]
-    return {"PYTHONPATH": ":".join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "PYTHONPATH": ":".join(map(str, paths)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "XDG_CACHE_HOME": str(CACHE),
+    }
+
+
+def fresh_cache() -> dict[str, str]:
+    """Returns the variable of a cache for one mutant: what that builds, no other process loads."""
+    shutil.rmtree(BUILD / "cache_of_one", ignore_errors=True)
+    if CACHE.exists():
+        shutil.copytree(CACHE, BUILD / "cache_of_one")
+    return {"XDG_CACHE_HOME": str(BUILD / "cache_of_one")}
 
 
 def pytest(*arguments: str) -> list[str]:

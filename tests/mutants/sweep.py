@@ -295,7 +295,10 @@ class Judge:
         timeout = startup + GRACE + 10 * step.seconds
         command = self._command(step)
         environment = suites.environment_of_python()
-        done = suites.run(command, timeout, {**environment, "TOKENYARD_MUTANT": str(number)})
+        chosen = {**environment, "TOKENYARD_MUTANT": str(number)}
+        if step.tests[0].kind == "pytest":
+            chosen.update(suites.fresh_cache())
+        done = suites.run(command, timeout, chosen)
         if done.code == 0:
             return ""
         by = _caught_by(step, done)

@@ -341,6 +341,7 @@ def test_a_weak_test_leaves_its_survivor(
     shutil.copy(pathlib.Path(__file__).parent / "runtime.py", tmp_path / "tokenyard_mutants.py")
     (tmp_path / "test_f.py").write_text(WEAK.format(call=call, result=result))
     monkeypatch.setattr("suites.TREE", tmp_path)
+    monkeypatch.setattr("suites.BUILD", tmp_path)
     monkeypatch.setattr("suites.environment_of_python", lambda: {"PYTHONPATH": str(tmp_path)})
     operator = "compare" if survives else "constant"
     mutant = next(m for m in mutants if m.operator == operator)
