@@ -17,9 +17,11 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 from packing import pack, unpack
 from parts import BUILD, HERE, ROOT
@@ -71,7 +73,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Makes processes whose parent has died children of this one, so that none stays behind."""
+    """Makes processes whose parent has died children of this one, so that none stays behind.
+
+    SIGTERM ends this process as an interrupt does: a test that runs is ended first.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -99,6 +105,23 @@ class Run:
     output: str
 
 
+def _wait(
+    process: subprocess.Popen[bytes], output: IO[bytes], until: float, stop_at: str
+) -> int | None:
+    """Returns how the process ended, 1 where it wrote `stop_at`, or None where time is over."""
+    pause = 0.002
+    while time.monotonic() < until:
+        code = process.poll()
+        if code is not None:
+            return code
+        # pread leaves alone the place where the process writes: they share it.
+        if stop_at and stop_at.encode() in os.pread(output.fileno(), 1 << 20, 0):
+            return 1
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+    return None
+
+
 def run(command: list[str], timeout: float, environment: dict[str, str], stop_at: str = "") -> Run:
     """Runs a command in the tree. Ends it, and all that it has started, in time.
 
@@ -110,24 +133,14 @@ def run(command: list[str], timeout: float, environment: dict[str, str], stop_at
             command, cwd=TREE, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, **environment}, start_new_session=True,
         )  # fmt: skip
-        code: int | None = None
-        pause = 0.002
-        while time.monotonic() - started < timeout:
-            code = process.poll()
-            if code is not None:
-                break
-            if stop_at:
-                output.seek(0)
-                if stop_at.encode() in output.read():
-                    code = 1
-                    break
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+        try:
+            code = _wait(process, output, started + timeout, stop_at)
+        finally:  # Also when this process is told to end.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            _end_children()
         seconds = time.monotonic() - started
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        _end_children()
         output.seek(0)
         return Run(code, seconds, output.read().decode(errors="replace"))
 

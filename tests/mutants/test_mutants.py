@@ -353,6 +353,31 @@ def test_a_weak_test_leaves_its_survivor(
     assert judge.judge(mutant, 999).outcome == "unreached"
 
 
+def test_what_a_test_leaves_running_is_ended_with_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a process of its own, which adopts and ends its descendants.
+    script = f"""
+import os, pathlib, sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import suites
+suites.TREE = pathlib.Path({str(tmp_path)!r})
+suites.adopt_orphans()
+out = suites.run(["sh", "-c", "setsid sleep 1000 & echo $! > pid; wait"], 0.5, {{}})
+assert out.code is None, out
+try:
+    os.kill(int(pathlib.Path({str(tmp_path)!r}, "pid").read_text()), 0)
+except ProcessLookupError:
+    print("ended")
+early = suites.run(["sh", "-c", "echo now FAILED; sleep 1000"], 60, {{}}, "FAILED")
+print(early.code, early.seconds < 50)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["ended", "1", "True"], done.stderr
+
+
 def test_who_caught_it_is_read_from_the_output() -> None:
     tests = [Test("gtest", "net_test", "A.B"), Test("gtest", "net_test", "A.C")]
     failed = (
