@@ -1,7 +1,7 @@
 """Finds the mutants of C++ files, with libclang.
 
-Only bodies of functions have mutants. What a compiler evaluates (constexpr variables, template
-arguments, case labels, static_assert, `if constexpr`) and what macros write has none.
+Only bodies of functions have mutants. Constants of the compiler (constexpr variables, template
+arguments, case labels, static_assert, `if constexpr`) and text of macros have none.
 """
 
 import bisect
@@ -55,7 +55,7 @@ NOT_RUN = (
     Kind.STATIC_ASSERT, Kind.TYPE_REF, Kind.TEMPLATE_REF, Kind.NAMESPACE_REF, Kind.DECL_REF_EXPR,
     Kind.CXX_UNARY_EXPR, Kind.TYPE_ALIAS_DECL, Kind.TYPEDEF_DECL,
     Kind.ENUM_DECL,
-    Kind.CXX_THROW_EXPR,  # What it says is text for a reader.
+    Kind.CXX_THROW_EXPR,  # Its message is text for a reader.
 )  # fmt: skip
 
 
