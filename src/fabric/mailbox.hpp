@@ -21,8 +21,8 @@ enum class MessageKind : uint8_t { collective, rebuild };
 
 struct Message {
   MessageKind kind = MessageKind::collective;
-  uint32_t generation = 0;  ///< of the world it was sent in
-  uint64_t sequence = 0;    ///< number of the collective, or of the try to rebuild, in that world
+  uint32_t generation = 0;  ///< world in which it was sent; `rebuild`: that which it asks for
+  uint64_t sequence = 0;    ///< number of the collective in that world
   std::string what = {};    ///< which call it is, for people and to detect calls out of step
   std::vector<std::byte> bytes = {};
   std::shared_ptr<void> object = {};  ///< only between ranks of one process
@@ -42,11 +42,12 @@ class Mailbox {
   /// The peer's message of that collective, if it has come. Drops those of earlier collectives and
   /// generations, which nobody waits for any more.
   std::optional<Message> take(uint32_t from, uint32_t generation, uint64_t sequence);
-  /// The newest of the peer's calls to rebuild a world of `generation`. Stays.
-  std::optional<Message> latest_rebuild(uint32_t from, uint32_t generation);
+  /// Returns the peer's newest request for another world. It stays.
+  std::optional<Message> latest_rebuild(uint32_t from) const;
 
   PeerState state(uint32_t slot) const;
-  /// The first change stays: a peer that said goodbye is not lost when its connection closes.
+  /// The first change stays: a peer that said goodbye is not lost when its connection closes. This
+  /// rank's own slot is lost once the others have evicted it.
   void mark(uint32_t slot, PeerState state);
 
   /// Called for every peer that is gone already, and for each that goes, by the thread that
