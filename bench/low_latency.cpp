@@ -33,6 +33,7 @@
 #include "expert_parallel/low_latency/host/options.hpp"
 #include "expert_parallel/low_latency/host/plan.hpp"
 #include "expert_parallel/low_latency/kernels/logfmt.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::bench {
 namespace {
@@ -149,7 +150,7 @@ class Measurement {
   }
   /// Returns the plan of the exchange's calls.
   low_latency::Plan plan_of_calls() {
-    Accelerator& accelerator = world_.accelerator();
+    Accelerator& accelerator = accelerator_of(world_);
     return low_latency::make_plan(exchange_.options(), world_.size(), accelerator.kind(),
                                   accelerator.capacity());
   }
@@ -211,7 +212,7 @@ class Measurement {
 };
 
 void run_rank(World& world, const Settings& settings, Report* report) {
-  const Stream stream = world.accelerator().make_stream();
+  const Stream stream = accelerator_of(world).make_stream();
   for (const uint32_t hidden : settings.hidden)
     for (const uint32_t topk : settings.topk)
       for (const uint32_t tokens : settings.tokens)
@@ -222,7 +223,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
           batch.shape.tokens = tokens;
           Measurement(world, settings, batch, sms, stream, report).run();
         }
-  world.accelerator().free_stream(stream);
+  accelerator_of(world).free_stream(stream);
 }
 
 /// Throws InvalidArgument for options that the library would reject, before tokens are drawn.

@@ -18,6 +18,7 @@
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "device/accelerator.hpp"
+#include "fabric/world_access.hpp"
 #include "megakernel/tasks/builtin.hpp"
 #include "megakernel/tasks/exchange.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
@@ -85,9 +86,9 @@ void check_order(const mk::Trace& trace) {
 
 /// Returns median and spread of a hop in us. Collective.
 Spread measure(World& world, const Case& of, const Settings& settings) {
-  const bool host = world.accelerator().kind() != AcceleratorKind::gpu;
+  const bool host = accelerator_of(world).kind() != AcceleratorKind::gpu;
   const uint32_t workers =
-      host ? 4 : world.accelerator().capacity().multiprocessors - of.schedulers;
+      host ? 4 : accelerator_of(world).capacity().multiprocessors - of.schedulers;
   const mk::Graph graph = stages(world, of, settings.hops, workers);
   mk::MegakernelOptions options{.workers = workers, .schedulers = of.schedulers};
   {
@@ -113,7 +114,7 @@ Spread measure(World& world, const Case& of, const Settings& settings) {
 void run(const Settings& settings) {
   auto worlds = worlds_apart(settings.ranks, settings.device);
   const bool host = settings.device == "host";
-  const uint32_t all = host ? 4 : worlds[0]->accelerator().capacity().multiprocessors;
+  const uint32_t all = host ? 4 : accelerator_of(*worlds[0]).capacity().multiprocessors;
   std::vector<Case> cases = {{"hop one to one", 1, 0},
                              {"hop grid-wide", all, 0},
                              {"hop one to one, dynamic", 1, 1},

@@ -27,6 +27,7 @@
 #include "bench/megakernel_decode/model.hpp"
 #include "bench/megakernel_decode/separate_stages.hpp"
 #include "device/accelerator.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::bench {
 namespace {
@@ -69,13 +70,13 @@ void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Set
 
 mk::DecoderShape shape_of(const Settings& settings) {
   const uint32_t positions = (settings.context + settings.tokens + 16) / 16 * 16;
-  return settings.device == "host" ? tiny(positions) : llama_1b(positions);
+  return settings.device == "host" ? tiny(positions) : mk::llama_1b(positions);
 }
 
 uint32_t blocks_of(const World& world, const mk::DecoderShape& shape, uint32_t sequences = 1) {
-  return world.accelerator().kind() != AcceleratorKind::gpu
+  return accelerator_of(world).kind() != AcceleratorKind::gpu
              ? std::max(4u, shape.kv_heads / world.size() * sequences)
-             : shape.blocks_of(world.accelerator().capacity().multiprocessors, world.size());
+             : shape.blocks_of(accelerator_of(world).capacity().multiprocessors, world.size());
 }
 
 mk::MegakernelOptions options_of(const Settings& settings, uint32_t blocks,

@@ -31,6 +31,7 @@
 #include "bench/throughput/trace.hpp"
 #include "device/accelerator.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/world.hpp"
 
@@ -95,7 +96,7 @@ void check_settings(const Settings& settings, const std::vector<Scene>& scenes) 
 template <class Body>
 std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, uint32_t together,
                                Body body) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? 100'000 : 0;
   constexpr uint32_t kWarmUp = 3;
   std::vector<double> us;
@@ -118,7 +119,7 @@ std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, uint
 
 void run_rank(World& world, const Settings& settings, const Scene& scene, Report* report) {
   const Shape& shape = scene.shape;
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const Stream stream = accelerator.make_stream();
   {
     Tensors tensors(world, shape, scene.skew);

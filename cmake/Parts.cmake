@@ -1,27 +1,27 @@
-# One target per folder of src/, which states the folders it uses. A part uses only parts that come
-# before it, so dependencies point one way, and its files include only headers of these and its own
-# (tokenyard_include_only).
+# Defines one target (a part) per folder of src/, which states the parts it uses. A part uses only
+# parts that come before it, so dependencies point one way, and its files include only headers of
+# these parts and its own (tokenyard_include_only).
 #
 #   tokenyard_part(NAME USES part... [LINKS library...])
 #
-# takes every .cpp below the current folder. Files called *_host.cpp hold kernels: they are compiled
-# twice, plain, and "checked": instrumented by the compiler's ThreadSanitizer pass, whose calls
-# simulation/ answers instead of the sanitizer's own library. Files called *_gpu.cu are their GPU
-# side; other .cu files and cuda/*.cpp are built only with CUDA.
+# compiles every .cpp below the current folder. Files called *_host.cpp hold kernels and are
+# compiled twice: "plain", and "checked", which the compiler's ThreadSanitizer pass instruments and
+# which links simulation/ instead of the sanitizer's library. Files called *_gpu.cu are their GPU
+# side. All .cu files, cuda/*.cpp and nvlink/*.cpp are built only with CUDA.
 #
 #   tokenyard_kernels(NAME kernel... [FROM header] [CODE line...])
 #
-# writes both sides of a part's kernels into the build tree. `kernel` is a path without its ending,
-# from the current folder: `folder/x` makes folder/x_host.cpp and folder/x_gpu.cu, which include
-# folder/x_kernel.hpp. With FROM they include that header of the current folder instead, and CODE
-# follows it, for instance a macro of that header that defines the kernel. Both sides are the same
-# text, compiled as files of these names are.
+# generates both sides of a part's kernels in the build tree. `kernel` is a path relative to the
+# current folder, without its ending: `folder/x` generates folder/x_host.cpp and folder/x_gpu.cu,
+# which include folder/x_kernel.hpp. With FROM they include that header of the current folder
+# instead, followed by CODE, for instance a macro of that header that defines the kernel. Both sides
+# have the same text; each is compiled as its name demands.
 #
-# Whatever links `tokenyard` gets plain kernels; whatever links `tokenyard_checked` gets checked ones.
-# Both are one link group, searched until settled, since some references do not point the way includes
-# do. A part refers to its kernels, plain or checked as the program chooses; `World` of the public API
-# is defined in src/world, after the parts that take one; and a kernel that reports its accesses calls
-# src/simulation.
+# Programs that link `tokenyard` get plain kernels; those that link `tokenyard_checked` get checked
+# ones. Both are one RESCAN link group, since some references run against the direction of the
+# includes: a part refers to its kernels, plain or checked as the program chooses; `World` of the
+# public API is defined in src/world, after the parts that take one; and a checked kernel reports
+# its accesses to src/simulation.
 
 set(TOKENYARD_INSTRUMENT -fsanitize=thread)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -37,11 +37,11 @@ target_link_libraries(tokenyard_settings INTERFACE ${TOKENYARD_FMT} Threads::Thr
 
 #   tokenyard_include_only(TARGET part...)
 #
-# lets the files of a target include headers of these folders of src/ and of no other: a folder that
-# comes first on the include path holds, for each header of every other folder, one of the same name
-# that is an #error. Headers themselves stay where they are, so debug information, compiler caches
-# and batches see the paths of src/. The folder's name lists what it lets through: a target whose
-# parts change is compiled anew.
+# lets the files of a target include headers of these parts and of no others: a folder that comes
+# first on the include path holds, for each header of every other part, a header of the same name
+# that is an #error. Real headers stay in place, so debug information, compiler caches and unity
+# batches see the paths of src/. The folder's name lists the allowed parts, so a target whose parts
+# change is recompiled.
 function(tokenyard_include_only target)
   list(SORT ARGN)
   list(JOIN ARGN "-" name)
@@ -62,7 +62,7 @@ file(REMOVE_RECURSE ${PROJECT_BINARY_DIR}/include_only)
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/src/*.hpp)
 set(TOKENYARD_FOLDERS "")
 foreach(header ${headers})
-  # The part of a header is the nearest folder above it that has a list of its own.
+  # A header belongs to the part of the nearest folder above it that has a CMakeLists.txt.
   get_filename_component(folder ${header} DIRECTORY)
   while(NOT EXISTS ${PROJECT_SOURCE_DIR}/src/${folder}/CMakeLists.txt)
     get_filename_component(folder ${folder} DIRECTORY)
@@ -73,8 +73,8 @@ foreach(header ${headers})
 endforeach()
 list(REMOVE_DUPLICATES TOKENYARD_FOLDERS)
 
-# Batches of files of one folder, where TOKENYARD_UNITY asks for them: names that two files keep to
-# themselves must differ within a folder.
+# With TOKENYARD_UNITY, compiles the files of a folder in batches: file-local names must then be
+# unique within a folder.
 function(tokenyard_compile_in_batches target)
   if(NOT TOKENYARD_UNITY)
     return()
@@ -96,7 +96,7 @@ function(tokenyard_compile_in_batches target)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${name}_${batch})
   endforeach()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # A coroutine's frame holds types of its own file, which g++ takes for a header's in a batch.
+    # A coroutine's frame holds file-local types; in a batch, g++ takes that file for a header.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endfunction()
@@ -135,7 +135,7 @@ function(tokenyard_part name)
   set_property(GLOBAL APPEND PROPERTY TOKENYARD_PARTS ${target})
 endfunction()
 
-# Adds *_host.cpp files to the kernels of a part's target, plain and checked.
+# Adds *_host.cpp files to a part's plain and checked kernels.
 function(tokenyard_compile_kernels target)
   if(NOT TARGET ${target}_kernels)
     get_target_property(only ${target} INCLUDE_DIRECTORIES)
@@ -143,7 +143,7 @@ function(tokenyard_compile_kernels target)
     target_link_libraries(${target}_kernels PUBLIC ${target})
     target_include_directories(${target}_kernels BEFORE PRIVATE ${only})
     set_property(GLOBAL APPEND PROPERTY TOKENYARD_KERNELS ${target}_kernels)
-    # Only the simulator's program links it, and a build may go without that program.
+    # Only the simulator's program links this, and a build may omit that program.
     add_library(${target}_kernels_checked STATIC EXCLUDE_FROM_ALL)
     target_link_libraries(${target}_kernels_checked PUBLIC ${target})
     target_include_directories(${target}_kernels_checked BEFORE PRIVATE ${only})
@@ -164,7 +164,7 @@ function(tokenyard_kernels name)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${header})
       message(FATAL_ERROR "tokenyard_kernels: ${kernel} needs ${CMAKE_CURRENT_SOURCE_DIR}/${header}")
     endif()
-    # As its own part's files say it, so that the text is the same in every clone.
+    # Relative to src/, as the part's own files include it, so that the text is equal in all clones.
     file(RELATIVE_PATH header ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/${header})
     list(JOIN KERNELS_CODE "\n" code)
     if(code)
@@ -173,7 +173,7 @@ function(tokenyard_kernels name)
     endif()
     set(host_side ${CMAKE_CURRENT_BINARY_DIR}/${kernel}_host.cpp)
     set(gpu_side ${CMAKE_CURRENT_BINARY_DIR}/${kernel}_gpu.cu)
-    # Written only where the text differs: nothing is compiled anew by configuring.
+    # Written only if the text differs, so that configuring causes no recompilation.
     file(CONFIGURE OUTPUT ${host_side} CONTENT "#include \"${header}\"\n${code}" @ONLY)
     tokenyard_compile_kernels(tokenyard_${name} ${host_side})
     if(TOKENYARD_WITH_CUDA)

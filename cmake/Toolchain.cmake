@@ -1,4 +1,4 @@
-# Compilers, warnings, sanitizers, and whether there is a GPU side.
+# Sets compilers, warnings and sanitizers, and decides whether there is a GPU side.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -8,11 +8,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
-# Assertions stay on in release builds: a broken invariant is an error, never a wrong result.
+# Release builds keep assertions: a broken invariant is an error, never a wrong result.
 foreach(flags CMAKE_CXX_FLAGS_RELWITHDEBINFO CMAKE_CXX_FLAGS_RELEASE CMAKE_CUDA_FLAGS_RELWITHDEBINFO)
   string(REPLACE "-DNDEBUG" "" ${flags} "${${flags}}")
 endforeach()
-# -g1 keeps lines and drops types: links take half as long.
+# -g1 keeps line numbers and drops types, which halves link times.
 string(REPLACE "-g " "-g1 " CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO} ")
 
 find_program(CCACHE ccache)
@@ -24,7 +24,7 @@ endif()
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
                     $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
 
-# In DWARF 5 as clang writes it addr2line misses inlined calls, by which words of kernels find their lines.
+# addr2line misses inlined calls in clang's DWARF 5; the words of kernels find their lines by them.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-gdwarf-4>)
 endif()
@@ -35,8 +35,8 @@ if(TOKENYARD_SANITIZE)
   endif()
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TOKENYARD_SANITIZE}>)
   if(TOKENYARD_SANITIZE STREQUAL "undefined")
-    # Whether an object has the type it should is looked up through a pipe, which no longer opens
-    # where a test has taken all descriptors away.
+    # The vptr check opens a pipe to look up an object's type, which fails in tests that leave no
+    # descriptors.
     add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all;-fno-sanitize=vptr>")
   endif()
   add_link_options(-fsanitize=${TOKENYARD_SANITIZE})
@@ -54,7 +54,7 @@ else()
   set(TOKENYARD_WITH_CUDA ${TOKENYARD_CUDA})
 endif()
 if(TOKENYARD_WITH_CUDA)
-  # `-real`: machine code only, and with it wgmma and setmaxnreg (plain 90 lacks them).
+  # `a` enables wgmma and setmaxnreg, which plain 90 lacks; `-real` generates machine code only.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 90a-real)
   endif()
@@ -69,8 +69,8 @@ if(TOKENYARD_WITH_CUDA)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall;--expt-relaxed-constexpr;--extended-lambda;-lineinfo>")
 endif()
 
-# Programs of a CUDA build are carried to machines where Boost and fmt are not installed. (Debian has
-# fmt as a shared library or as headers; GoogleTest is always static.)
+# Programs of a CUDA build also run on machines without Boost and fmt. (Debian has fmt as a shared
+# library or as headers; GoogleTest is always static.)
 option(TOKENYARD_PORTABLE "Link Boost and fmt into the programs" ${TOKENYARD_WITH_CUDA})
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)

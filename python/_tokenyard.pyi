@@ -137,7 +137,7 @@ class Received:
         """[rows, 4 * words] or [words, 4 * stride] uint8, or None."""
 
     @property
-    def type(self) -> ElementType: ...
+    def type(self) -> DataType: ...
 
     @property
     def rows_from_on_device(self) -> object:
@@ -207,24 +207,11 @@ class ExpertRows:
         """[rows] float32."""
 
     @property
-    def slots(self) -> object:
+    def row_of_choice(self) -> object:
         """[rows received, topk] int32."""
 
     @property
     def first_rows(self) -> list[int]: ...
-
-class ElementType(enum.Enum):
-    """Type of a row's elements."""
-
-    bfloat16 = 0
-
-    float16 = 1
-
-    float32 = 2
-
-    float8_e4m3fn = 3
-
-    uint8 = 4
 
 class ScaleOrder(enum.Enum):
     """Layout of received scales."""
@@ -265,23 +252,26 @@ class ExpertParallel:
     @property
     def first_expert(self) -> int: ...
 
-    def dispatch(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: ElementType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, watcher: int | None, sms: int, stream: int) -> Received: ...
+    def dispatch(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: DataType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, watcher: int | None, sms: int, stream: int) -> Received: ...
 
-    def dispatch_by_expert(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: ElementType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, alignment: int, rows_max: int, clear_padding: bool, sms: int, stream: int) -> tuple[Received, ExpertRows]: ...
+    def dispatch_by_expert(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, *, type: DataType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, received_tokens_max: int, alignment: int, rows_max: int, clear_padding: bool, sms: int, stream: int) -> tuple[Received, ExpertRows]: ...
 
-    def dispatch_again(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: ElementType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, watcher: int | None, sms: int, stream: int) -> Received: ...
+    def dispatch_again(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: DataType, scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8 | None, watcher: int | None, sms: int, stream: int) -> Received: ...
 
-    def expand(self, received: Received, *, alignment: int, rows_max: int, clear_padding: bool, scale_order: ScaleOrder, sms: int, stream: int) -> ExpertRows: ...
+    def group_by_expert(self, received: Received, *, alignment: int, rows_max: int, clear_padding: bool, scale_order: ScaleOrder, sms: int, stream: int) -> ExpertRows: ...
 
-    def combine(self, y: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray, dict(shape=(None, None), order='C')], *, type: ElementType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, rank_order: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, local_sms: int, stream: int) -> None: ...
+    def combine(self, y: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray, dict(shape=(None, None), order='C')], *, type: DataType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, rank_order: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, local_sms: int, stream: int) -> None: ...
 
-    def output_buffer(self, route: Route, *, type: ElementType, stream: int) -> object: ...
+    def combine_buffer(self, route: Route, *, type: DataType, stream: int) -> object: ...
 
-    def memory(self, *, type: ElementType, row_bytes: int, scale_words: int, tokens: int, rows_received: int) -> dict: ...
+    @staticmethod
+    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, sms_max: int, ranks: int, tokens: int, rows_received: int, type: DataType, row_bytes: int, scale_words: int) -> tuple[int, int, int, int]: ...
 
     def place(self, expert_at: Sequence[int]) -> None: ...
 
     def load(self) -> tuple: ...
+
+    def failed_ranks(self) -> list[FailedRank]: ...
 
     def trace_calls(self, on: bool) -> None: ...
 
@@ -293,8 +283,10 @@ class ExpertParallel:
 
     def close(self) -> None: ...
 
-class MaskedRank:
-    """A rank without which a LowLatency continues."""
+class FailedRank:
+    """
+    A rank without which an exchange continues, or for which it has failed.
+    """
 
     @property
     def rank(self) -> int:
@@ -374,7 +366,7 @@ class LowLatency:
 
     def combine_buffer(self, batch: LowLatencyBatch) -> object: ...
 
-    def masked(self) -> list[MaskedRank]: ...
+    def failed_ranks(self) -> list[FailedRank]: ...
 
     def write_mask(self, out: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')], *, stream: int) -> None: ...
 
@@ -422,6 +414,8 @@ class DataType(enum.Enum):
     complex64 = 13
 
     complex128 = 14
+
+    float8_e4m3fn = 15
 
 class ReduceOp(enum.Enum):
     sum = 0

@@ -16,6 +16,7 @@
 
 #include "bench/harness/report.hpp"
 #include "device/accelerator.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/doctor.hpp"
 #include "tokenyard/error.hpp"
 #include "tokenyard/world.hpp"
@@ -42,7 +43,7 @@ inline std::vector<std::unique_ptr<World>> worlds_on(uint32_t ranks, const std::
 inline std::vector<std::unique_ptr<World>> worlds_apart(uint32_t ranks, const std::string& device,
                                                         const WorldOptions& options = {}) {
   auto worlds = worlds_on(ranks, device, options);
-  if (worlds[0]->accelerator().capacity().one_grid)
+  if (accelerator_of(*worlds[0]).capacity().one_grid)
     throw InvalidArgument("ranks", "a GPU for each", fmt::format("{} on fewer", ranks));
   return worlds;
 }

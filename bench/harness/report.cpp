@@ -1,4 +1,5 @@
 #include "bench/harness/report.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
@@ -42,7 +43,7 @@ Spread spread_of(std::vector<double> samples) {
 }
 
 Report::Report(std::string name, const World& world)
-    : name_(std::move(name)), gpu_(world.accelerator().name()) {}
+    : name_(std::move(name)), gpu_(accelerator_of(world).name()) {}
 
 void Report::add(const Row& row) {
   const std::string floor =

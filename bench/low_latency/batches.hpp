@@ -8,6 +8,7 @@
 #include "bench/harness/device_memory.hpp"
 #include "bench/harness/workload.hpp"
 #include "device/accelerator.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/low_latency.hpp"
 
 namespace tokenyard::bench {
@@ -79,7 +80,7 @@ inline double busiest_remote_rows(const Batch& of) {
 /// One rank's inputs and outputs in memory that its kernels access.
 class Tensors : public DeviceMemory {
  public:
-  Tensors(World& world, const Batch& of) : DeviceMemory(world.accelerator()) {
+  Tensors(World& world, const Batch& of) : DeviceMemory(accelerator_of(world)) {
     for (uint32_t set = 0; set < kSets; ++set) {
       const Workload made = draw(of, world.rank(), set);
       const Shape& shape = of.shape;

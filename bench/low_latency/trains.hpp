@@ -8,6 +8,7 @@
 #include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
 #include "bench/low_latency/batches.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::bench {
 
@@ -64,7 +65,7 @@ enum class Launched : uint8_t { one_by_one, as_a_graph };
 template <class Body>
 TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t trains, Launched how,
                        Body body) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? kPauseNs : 0;
   constexpr uint32_t kWarmUp = 2;
   SpanMemory spans(tensors);

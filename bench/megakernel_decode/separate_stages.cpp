@@ -1,4 +1,5 @@
 #include "bench/megakernel_decode/separate_stages.hpp"
+#include "fabric/world_access.hpp"
 
 #include <algorithm>
 
@@ -14,8 +15,8 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
       memory_(memory),
       decoder_(decoder),
       tokens_(tokens),
-      cell_(world.accelerator(), world.abort_flag()) {
-  const bool host = world.accelerator().kind() != AcceleratorKind::gpu;
+      cell_(accelerator_of(world), abort_flag_of(world)) {
+  const bool host = accelerator_of(world).kind() != AcceleratorKind::gpu;
   const mk::Graph& graph = decoder.graph();
   uint32_t blocks = 0;
   for (const mk::Graph::TaskNode& task : graph.tasks())
@@ -26,12 +27,12 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
             .streams = {.unit_bytes = decoder.unit_bytes(), .depth = depth, .in_flight = 0}};
   // Prefetching a long cache leaves less room.
   if (rings.ring_units == 0)
-    shape_.streams.depth = mk::ring_units_that_fit(graph, shape_, world.accelerator().capacity());
+    shape_.streams.depth = mk::ring_units_that_fit(graph, shape_, accelerator_of(world).capacity());
   shape_.streams.in_flight = std::min(rings.in_flight, shape_.streams.depth);
   const std::span graphs(&graph, 1);
   const std::span shapes(&shape_, 1);
   program_ = mk::make_program(graphs, 0, shape_, mk::compile(graphs, shapes));
-  mk::check_capacity(program_, shape_, graph, world.accelerator().capacity());
+  mk::check_capacity(program_, shape_, graph, accelerator_of(world).capacity());
   tables_ = std::make_unique<mk::DeviceTables>(world, program_, graph, shape_, 0);
   lay_out_packets();
   tables_->describe(params_);
@@ -46,9 +47,9 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
   params_.scratch_bytes = program_.scratch_bytes;
   params_.ahead_bytes = program_.ahead_bytes;
   params_.wait_context = cell_.wait_context(world.timeout());
-  world.accelerator().prepare(stage_kernel.entry);
-  recording_ =
-      std::make_unique<Recording>(world.accelerator(), [this](Stream stream) { enqueue(stream); });
+  accelerator_of(world).prepare(stage_kernel.entry);
+  recording_ = std::make_unique<Recording>(accelerator_of(world),
+                                           [this](Stream stream) { enqueue(stream); });
 }
 
 void SeparateStages::lay_out_packets() {
@@ -74,7 +75,7 @@ void SeparateStages::lay_out_packets() {
 
 void SeparateStages::enqueue(Stream stream) const {
   LaunchShape launch_shape{.blocks = 0,
-                           .warps = shape_.warps(world_.accelerator()),
+                           .warps = shape_.warps(accelerator_of(world_)),
                            .extra_shared_bytes = program_.tail_bytes(shape_.compute_warps),
                            .cooperative = false,
                            .overlap_previous = true};
@@ -83,17 +84,18 @@ void SeparateStages::enqueue(Stream stream) const {
     for (size_t stage = 0; stage < blocks_.size(); ++stage) {
       launch_shape.blocks = blocks_[stage];
       params.packets = packets_ + stage * shape_.workers * kStagePacketBytes;
-      launch(world_.accelerator(), stage_kernel, launch_shape, stream, params);
+      launch(accelerator_of(world_), stage_kernel, launch_shape, stream, params);
     }
 }
 
 double SeparateStages::run_ms() {
   // A replay repeats the recorded iterations, so their counters must start again.
-  for (const auto& [begin, bytes] : decoder_.words) world_.accelerator().fill(begin, 0, bytes, {});
+  for (const auto& [begin, bytes] : decoder_.words)
+    accelerator_of(world_).fill(begin, 0, bytes, {});
   std::byte* window = nullptr;
   memory_.read(TensorView::bytes_at(&window, sizeof(window)),
                ConstTensorView::bytes_at(params_.windows.bases.table, sizeof(window)));
-  world_.accelerator().fill(window, 0, params_.windows.layout.bytes(), {});
+  accelerator_of(world_).fill(window, 0, params_.windows.layout.bytes(), {});
   mk::await_stream(world_, {}, "cleared words");
   const double taken = recording_->run_ms();
   if (cell_.failed()) throw InternalError("a kernel's wait failed");

@@ -3,6 +3,7 @@
 
 #include "bench/harness/device_memory.hpp"
 #include "bench/harness/workload.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::bench {
@@ -13,7 +14,7 @@ inline constexpr uint32_t kSets =
 /// One rank's inputs and outputs in memory that its kernels access.
 class Tensors : public DeviceMemory {
  public:
-  Tensors(World& world, const Shape& shape, double skew) : DeviceMemory(world.accelerator()) {
+  Tensors(World& world, const Shape& shape, double skew) : DeviceMemory(accelerator_of(world)) {
     for (uint32_t set = 0; set < kSets; ++set) {
       const Workload made = make_workload(shape, world.rank(), set, skew);
       inputs_.push_back({.x = {upload(made.x), DataType::bfloat16, {shape.tokens, shape.hidden}},

@@ -141,6 +141,8 @@ class Group {
   void close();
   bool closed() const;
 
+  // Arrays are contiguous and in host memory, and stay valid until their operation is done.
+
   Work all_reduce(TensorView in_out, ReduceOp op, CallOptions options = {});
   /// Reduces several arrays, one after the other, in one operation; their types may differ.
   Work all_reduce(std::span<const TensorView> in_out, ReduceOp op, CallOptions options = {});

@@ -14,12 +14,6 @@
 
 namespace tokenyard {
 
-class Accelerator;
-class Arena;
-class Bootstrap;
-class AbortFlag;
-class Network;
-
 /// How this rank reaches another one.
 enum class Reach : uint8_t {
   none,
@@ -117,18 +111,11 @@ class World {
   /// numbered before; empty in a World that was not rebuilt.
   std::vector<uint32_t> left_out() const;
 
-  // For the parts of the library that launch kernels.
-  Accelerator& accelerator() const;
-  Arena& arena() const;
-  /// Ends this rank's kernel waits; raises the error of a failed one.
-  AbortFlag& abort_flag() const;
-  /// Returns the network to ranks with put/signal reach; null if there are none.
-  Network* network() const;
-
+ private:
+  friend struct WorldAccess;  ///< how the library's own parts reach what a World is made of
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
 
- private:
   std::unique_ptr<Impl> impl_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 #include "registration.hpp"
 #include "world.hpp"
 
@@ -27,7 +28,7 @@ class Lending {
   /// Makes `world` serve its device, instead of any other World.
   void lend(const std::shared_ptr<World>& world) {
     const std::lock_guard lock(mutex_);
-    lenders_[world->accelerator().device_index()] = world;
+    lenders_[accelerator_of(*world).device_index()] = world;
   }
 
   /// Returns null if no World serves the device, or its arena is too small: torch then reports that
@@ -38,7 +39,7 @@ class Lending {
     const std::shared_ptr<World> world = lender == lenders_.end() ? nullptr : lender->second.lock();
     if (world == nullptr || bytes <= 0) return nullptr;
     try {
-      ArenaBlock block = world->arena().allocate(static_cast<size_t>(bytes), Stream{stream});
+      ArenaBlock block = arena_of(*world).allocate(static_cast<size_t>(bytes), Stream{stream});
       void* const memory = block.data();
       lent_.emplace(memory, std::move(block));
       return memory;

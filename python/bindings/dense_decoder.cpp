@@ -1,5 +1,6 @@
 /// Bindings of a dense decoder's graph; see tokenyard.megakernel.DenseDecoder.
 #include "decoder/dense_decoder.hpp"
+#include "fabric/world_access.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -136,7 +137,7 @@ uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_
                     uint32_t sequences) {
   if (asked != 0) return asked;
   const World& world = *memory.held()->world;
-  const Accelerator& accelerator = world.accelerator();
+  const Accelerator& accelerator = accelerator_of(world);
   return accelerator.kind() == AcceleratorKind::gpu
              ? shape.blocks_of(accelerator.capacity().multiprocessors, world.size())
              : shape.blocks_of(std::max<uint32_t>(2, sequences) * shape.kv_heads, world.size());

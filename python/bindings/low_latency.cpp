@@ -1,4 +1,5 @@
 #include "tokenyard/low_latency.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
@@ -47,7 +48,7 @@ struct HeldBatch {
 template <class Element>
 nb::object batch_array(const HeldBatch& batch, const void* data,
                        std::initializer_list<size_t> shape) {
-  const Accelerator& accelerator = batch.serving->world->accelerator();
+  const Accelerator& accelerator = accelerator_of(*batch.serving->world);
   const bool on_gpu = accelerator.kind() == AcceleratorKind::gpu;
   const nb::capsule owner(new HeldBatch(batch),
                           [](void* held) noexcept { delete static_cast<HeldBatch*>(held); });

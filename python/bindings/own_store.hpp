@@ -1,4 +1,4 @@
-/// A store implemented on the other side of core_table.hpp.
+/// A store that torch's backend implements, as a core::Store of core_table.hpp.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,5 @@
 #include "received.hpp"
+#include "fabric/world_access.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
@@ -29,7 +30,7 @@ template <class Element>
 nb::object arena_array(const std::shared_ptr<Exchange>& exchange,
                        const std::shared_ptr<void>& memory, const Element* data,
                        std::initializer_list<size_t> shape) {
-  const Accelerator& accelerator = exchange->world->accelerator();
+  const Accelerator& accelerator = accelerator_of(*exchange->world);
   const bool on_gpu = accelerator.kind() == AcceleratorKind::gpu;
   const nb::ndarray<nb::array_api, Element> array(
       const_cast<Element*>(data), shape.size(), shape.begin(), capsule_of(exchange, memory),

@@ -20,8 +20,8 @@ struct UponWorld {
   std::shared_ptr<Callers> callers;
 };
 
-/// Makes a `Made`, which derives from UponWorld: as one call of the World, and without the
-/// interpreter lock, since it may wait for other ranks.
+/// Makes a `Made`, which derives from UponWorld, as one call of the World. Releases the interpreter
+/// lock meanwhile, since the constructor may wait for other ranks.
 template <class Made, class... Arguments>
 std::shared_ptr<Made> make_upon(const WorldHandle& handle, const Arguments&... arguments) {
   UponWorld upon(handle);

@@ -1,4 +1,5 @@
 #include "world.hpp"
+#include "fabric/world_access.hpp"
 
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
@@ -95,7 +96,7 @@ std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32
 }
 
 std::optional<int> device_index(const WorldHandle& self) {
-  const int index = self.get()->accelerator().device_index();
+  const int index = accelerator_of(*self.get()).device_index();
   return index < 0 ? std::nullopt : std::optional(index);
 }
 
@@ -129,7 +130,7 @@ void register_world(nb::module_& m) {
           "left_out", [](const WorldHandle& self) { return self.get()->left_out(); },
           "Ranks that `rebuild` left out to make this world, as they were numbered before.")
       .def_prop_ro("arena_bytes",
-                   [](const WorldHandle& self) { return self.get()->arena().capacity(); })
+                   [](const WorldHandle& self) { return arena_of(*self.get()).capacity(); })
       .def_prop_ro(
           "users", [](const WorldHandle& self) { return self.get().use_count() - 1; },
           "Number of exchanges and arrays that keep the world alive.")

@@ -1,21 +1,22 @@
-/// Values to bytes and back, for ranks of one build: everything goes as it lies in memory, behind a
-/// header that says what this is, how many bytes follow and what their checksum is.
+/// Serializes values to bytes and back, between ranks of one build: values are copied as they are
+/// in memory, after a header with the kind, the number of bytes that follow and their checksum.
 ///
 ///     ArchiveWriter writer(kTraceArchive);     ArchiveReader reader(kTraceArchive, bytes, rank);
 ///     writer(trace.rank, trace.tasks);         reader(trace.rank, trace.tasks);
 ///     return writer.sealed();                  reader.end();
 ///
-/// Numbers, flags, texts, lists and optionals are known here. Any other type says once, for both
-/// ways, which of its fields travel:
+/// Numbers, booleans, strings, lists and optionals are supported here. Any other type lists its
+/// fields once, for both directions:
 ///
 ///     void visit(auto& archive, MaybeConst<TraceTask> auto& task) {
 ///       archive(task.name, task.type, task.waits);
 ///     }
 ///
-/// That is found by the type's namespace, so it stands there and not in an unnamed one.
+/// Argument-dependent lookup finds this function, so it must be in the type's namespace and not in
+/// an unnamed one.
 ///
-/// Finds what was cut off or damaged, not what was forged. Where bytes may come from strangers or
-/// from another build: fabric/tcp/frame.hpp, membership/byte_stream.hpp.
+/// Detects truncation and damage, not forgery. For bytes from untrusted peers or other builds, use
+/// fabric/tcp/frame.hpp or membership/byte_stream.hpp.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,26 +38,26 @@
 
 namespace tokenyard {
 
-/// What an archive holds.
+/// Kind of an archive's content.
 struct ArchiveKind {
   std::string_view name;  ///< "a rank's trace", for errors
-  uint64_t mark;          ///< its first word
+  uint64_t mark;          ///< first word of the archive
 };
 
 struct ArchiveHeader {
-  uint64_t mark, bytes, checksum;  ///< bytes: after the header
+  uint64_t mark, bytes, checksum;  ///< bytes: number of bytes after the header
 };
 
 template <class T, class Type>
 concept MaybeConst = std::same_as<std::remove_const_t<T>, Type>;
 
-/// Copied whole: numbers, and structs of them without padding. No flag may be among their fields,
-/// since not every byte is one.
+/// Types that are copied whole: numbers, and structs of them without padding. A bool may not be
+/// among the fields, since not every byte is a valid one.
 template <class T>
 concept Packed = std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T> &&
                  !std::same_as<T, bool>;
 
-/// A text or a vector.
+/// A string or a vector.
 template <class T>
 concept List = requires(T list) { list.resize(list.size()), list.data(); };
 
@@ -67,7 +68,7 @@ class ArchiveWriter {
 
   void operator()(const auto&... values) { (write(values), ...); }
 
-  /// Header and all. Nothing may be written afterwards.
+  /// Returns all bytes, header included. Nothing may be written afterwards.
   std::vector<std::byte> sealed() {
     const auto body = std::span<const std::byte>(bytes_).subspan(sizeof(ArchiveHeader));
     const ArchiveHeader header{mark_, body.size(), fnv1a(body)};
@@ -100,8 +101,8 @@ class ArchiveWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// All of it throws InternalError, which says what was expected and what was seen, if the bytes are
-/// not as they were written; what has been read until then must not be used.
+/// Reads an archive. Every call throws InternalError, which names the expected and the seen value,
+/// if the bytes are not as written; values read until then must not be used.
 class ArchiveReader {
  public:
   /// `bytes` must outlive this; `from`: the rank that sent them, for errors.
@@ -117,13 +118,13 @@ class ArchiveReader {
 
   void operator()(auto&... values) { (read(values), ...); }
 
-  /// Nothing may be left.
+  /// Checks that no bytes are left.
   void end() const { require(rest_.empty(), "bytes after its end", 0, rest_.size()); }
 
-  /// For what the archive itself cannot know to be wrong.
+  /// Throws InternalError unless `right`; for checks that the archive cannot do itself.
   void require(bool right, std::string_view what, uint64_t expected, uint64_t seen) const {
     if (!right)
-      throw InternalError(fmt::format("{} came garbled from rank {}: {}: expected {}, got {}",
+      throw InternalError(fmt::format("{} from rank {} is corrupted: {}: expected {}, got {}",
                                       name_, from_, what, expected, seen));
   }
 
@@ -140,7 +141,7 @@ class ArchiveReader {
     using Item = std::ranges::range_value_t<decltype(list)>;
     uint64_t items;
     read(items);
-    // No item takes less than a byte, so a wrong length makes no room for more than has come.
+    // An item takes at least one byte, so a wrong length cannot cause an oversized allocation.
     const size_t items_max = rest_.size() / (Packed<Item> ? sizeof(Item) : 1);
     require(items <= items_max, "a length, at most", items_max, items);
     list.resize(Packed<Item> ? items : 0);

@@ -1,4 +1,4 @@
-/// Environment variables, all of which are read here and nowhere else.
+/// Environment variables, which are read here and nowhere else.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace tokenyard {
 
-/// What a launcher (torchrun, mpirun, a script) says about this process. A variable that is not set
-/// or empty is nothing.
+/// Variables that a launcher (torchrun, mpirun, a script) sets for this process. An unset or empty
+/// variable is nullopt.
 struct Environment {
   std::optional<uint32_t> rank;        ///< RANK
   std::optional<uint32_t> world_size;  ///< WORLD_SIZE
@@ -16,7 +16,8 @@ struct Environment {
   std::optional<std::string> address;  ///< MASTER_ADDR
   std::optional<uint16_t> port;        ///< MASTER_PORT
 
-  /// As it is now. Throws InvalidArgument naming a variable that is not a number in range.
+  /// Reads the current environment. Throws InvalidArgument, which names the variable, for a value
+  /// that is not a number in range.
   static Environment read();
 };
 

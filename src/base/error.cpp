@@ -23,7 +23,7 @@ std::string out_of_touch(const WaitFacts& facts,
   const std::string others =
       left_out
           ? fmt::format("rank {} has rebuilt the world without this rank", facts.rank)
-          : fmt::format("its wait for rank {} failed, and the others may have gone on without it",
+          : fmt::format("its wait for rank {} failed, and the others may have continued without it",
                         facts.rank);
   const std::string when =
       since ? fmt::format(
@@ -66,7 +66,7 @@ Cancelled::Cancelled(const std::string& phase)
 
 OperationAborted::OperationAborted(std::string operation, uint64_t sequence, uint64_t epoch,
                                    std::vector<uint32_t> lost)
-    : Error(fmt::format("{} {} was aborted in epoch {} and has not happened on any rank: lost {}",
+    : Error(fmt::format("{} {} was aborted in epoch {} and took effect on no rank: lost {}",
                         operation, sequence, epoch, ranks_text(lost))),
       operation(std::move(operation)),
       sequence(sequence),
@@ -74,14 +74,14 @@ OperationAborted::OperationAborted(std::string operation, uint64_t sequence, uin
       lost(std::move(lost)) {}
 
 QuorumLost::QuorumLost(std::vector<uint32_t> answering, uint32_t needed)
-    : Error(fmt::format("too few ranks answer to go on: {}, and it takes {}", ranks_text(answering),
+    : Error(fmt::format("too few ranks answer: {}, and {} ranks are needed", ranks_text(answering),
                         needed)),
       answering(std::move(answering)),
       needed(needed) {}
 
 Fenced::Fenced(uint64_t epoch, const std::string& why)
-    : Error(
-          fmt::format("the others have gone on without this rank since epoch {}: {}", epoch, why)),
+    : Error(fmt::format("the others have continued without this rank since epoch {}: {}", epoch,
+                        why)),
       epoch(epoch) {}
 
 Unsupported::Unsupported(std::string what, std::string why)

@@ -1,7 +1,7 @@
-/// FNV-1a of 64 bits (Fowler, Noll, Vo): the same number for the same bytes, everywhere and always,
-/// so it may travel. Good for telling names and lists apart, and for finding what was damaged by
-/// accident. Not for what somebody may forge: bytes of any given number are easily found; that is
-/// net/key.hpp's. Nor for very much: it takes a multiplication a byte.
+/// 64-bit FNV-1a (Fowler, Noll, Vo): equal bytes give equal hashes on every machine and in every
+/// build, so hashes may be sent. Use it to distinguish names and lists, and to detect accidental
+/// damage. It does not resist forgery, since bytes with a given hash are easy to find (use
+/// net/key.hpp), and it is slow for large data: one multiplication per byte.
 #pragma once
 
 #include <cstddef>

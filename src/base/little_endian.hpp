@@ -1,5 +1,5 @@
-/// Numbers as bytes on a wire: the lowest byte first, whatever the machine. How many bytes there
-/// are is for the caller to look at: nothing here trusts or judges what came.
+/// Numbers as bytes on a wire: lowest byte first, on every machine. The caller checks the number of
+/// bytes and the values: nothing here is validated.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tokenyard {
 
-/// An enumeration is taken as it comes, so whoever takes one judges it.
+/// Unsigned integers and enumerations. An enumeration's value is not checked, so the caller must.
 template <class T>
 concept WireNumber = (std::unsigned_integral<T> && !std::same_as<T, bool>) || std::is_enum_v<T>;
 
@@ -24,14 +24,14 @@ constexpr std::array<std::byte, sizeof(Number)> little_endian(Number value) {
   return bytes;
 }
 
-/// At the front of `to`, which has room for it; what is behind it is left of `to`.
+/// Writes `value` at the front of `to`, which must be long enough, and advances `to` past it.
 template <WireNumber Number>
 constexpr void put_number(std::span<std::byte>& to, Number value) {
   std::ranges::copy(little_endian(value), to.begin());
   to = to.subspan(sizeof(Number));
 }
 
-/// From the front of `from`, which is as long at least; what is behind it is left of `from`.
+/// Reads a number from the front of `from`, which must be long enough, and advances `from` past it.
 template <WireNumber Number>
 constexpr Number take_number(std::span<const std::byte>& from) {
   uint64_t bits = 0;

@@ -18,7 +18,7 @@ void require(bool holds, const char* argument, const std::string& expected, uint
   if (!holds) throw InvalidArgument(argument, expected, fmt::format("{}", seen));
 }
 
-/// What is to be divided by, and that everybody gets some.
+/// Checks that sizes are positive and divisible by the ranks.
 void check_counts(const DecoderShape& shape, uint32_t ranks) {
   for (const auto& [name, count] : {std::pair{"vocabulary", shape.vocabulary},
                                     {"hidden", shape.hidden},
@@ -38,7 +38,7 @@ void check_counts(const DecoderShape& shape, uint32_t ranks) {
     require(count % ranks == 0, name, fmt::format("a multiple of the {} ranks", ranks), count);
 }
 
-/// `shape`: of one rank.
+/// Returns whether `blocks` blocks can share the stages. `shape`: that of one rank.
 bool can_deal(const DecoderShape& shape, uint32_t blocks) {
   return blocks % shape.kv_heads == 0 && blocks % shape.inner_parts() == 0 &&
          shape.hidden % kTileRows == 0 && shape.hidden / kTileRows % (blocks / shape.kv_heads) == 0;
@@ -62,7 +62,7 @@ DecoderShape DecoderShape::of_rank(uint32_t ranks) const {
 uint32_t DecoderShape::blocks_of(uint32_t multiprocessors, uint32_t ranks) const {
   check_model(ranks);
   const DecoderShape part = of_rank(ranks);
-  const uint32_t most = part.kv_heads * (hidden / kTileRows);  // Else some have no rows.
+  const uint32_t most = part.kv_heads * (hidden / kTileRows);  // With more, some have no rows.
   for (uint32_t blocks = std::min(multiprocessors, most); blocks > 0; --blocks)
     if (can_deal(part, blocks)) return blocks;
   return 0;
@@ -74,14 +74,14 @@ void DecoderShape::check_model(uint32_t ranks) const {
           fmt::format("a multiple of {} up to {}", kChunk, kVectorMax), hidden);
   require(query_heads % kv_heads == 0, "query_heads", "a multiple of kv_heads", query_heads);
   require(group() <= kSplitHeadsMax, "query_heads",
-          fmt::format("at most {} a KV head", kSplitHeadsMax), query_heads);
+          fmt::format("at most {} per KV head", kSplitHeadsMax), query_heads);
   require(head_dim % (2 * kChunk) == 0 && head_dim <= kHeadDimMax, "head_dim",
           fmt::format("a multiple of {} up to {}", 2 * kChunk, kHeadDimMax), head_dim);
   require(group() * head_dim <= kGroupColumnsMax, "head_dim",
           fmt::format("at most {} with all query heads of a KV head", kGroupColumnsMax), head_dim);
   const DecoderShape part = of_rank(ranks);
   const uint32_t parts = part.inner_parts();
-  // Where there are several parts, each begins with a tile.
+  // If there are several parts, each begins at a tile.
   const uint32_t each = parts == 1 ? kChunk : parts * kTileColumns;
   require(part.inner % each == 0, "inner", fmt::format("a multiple of {}", ranks * each), inner);
   require(kv_heads < kSumTermsMax && ranks * parts < kSumTermsMax, "kv_heads",
@@ -95,8 +95,8 @@ void DecoderShape::check(uint32_t blocks, uint32_t ranks) const {
   const DecoderShape part = of_rank(ranks);
   require(
       blocks > 0 && can_deal(part, blocks), "blocks",
-      fmt::format("a multiple of a rank's {} KV heads, among which hidden rows can be dealt out "
-                  "by eights",
+      fmt::format("a multiple of a rank's {} KV heads, whose blocks per head divide hidden into "
+                  "equal multiples of eight rows",
                   part.kv_heads),
       blocks);
 }

@@ -1,15 +1,15 @@
-/// The shape of a dense decoder, and how many blocks and ranks it can be dealt out to.
+/// The shape of a dense decoder, and the numbers of blocks and ranks that can share its work.
 #pragma once
 
 #include <cstdint>
 
 namespace tokenyard::megakernel {
 
-/// As Llama 3 stretches what turns slowly, for contexts longer than it was trained with.
+/// Llama 3's RoPE scaling: slows low frequencies down for contexts longer than those in training.
 struct RopeScaling {
-  float factor = 1;         ///< by which whatever turns less than `low` times is slowed down
-  float low = 1, high = 2;  ///< turns; more than `high`: as without
-  uint32_t positions = 0;   ///< within which turns are counted; 0: no scaling
+  float factor = 1;         ///< slowdown of frequencies with fewer turns than `low`
+  float low = 1, high = 2;  ///< turns; frequencies with more than `high` are unchanged
+  uint32_t positions = 0;   ///< positions over which turns are counted; 0: no scaling
 };
 
 struct DecoderShape {
@@ -19,16 +19,17 @@ struct DecoderShape {
   RopeScaling rope_scaling = {};
 
   uint32_t group() const { return query_heads / kv_heads; }
-  /// Parts of the inner elements, each of as many as a block can hold.
+  /// Returns the number of parts of the inner elements, each small enough for a block.
   uint32_t inner_parts() const;
-  /// What one of so many ranks, at least 1, has of it.
+  /// Returns the part of one rank out of `ranks`, at least 1.
   DecoderShape of_rank(uint32_t ranks) const;
-  /// The most blocks a rank, of so many, among which the stages can be dealt out; 0: none. Throws
-  /// as check_model does.
+  /// Returns the largest number of blocks per rank, at most `multiprocessors`, that can share the
+  /// stages; 0: none. Throws as check_model does.
   uint32_t blocks_of(uint32_t multiprocessors, uint32_t ranks = 1) const;
-  /// Throws InvalidArgument naming what the tasks cannot do, whatever the blocks.
+  /// Throws InvalidArgument, which names the member that the tasks do not support with any number
+  /// of blocks.
   void check_model(uint32_t ranks = 1) const;
-  /// The same, and whether the stages can be dealt out to so many blocks a rank.
+  /// Checks the same, and that `blocks` blocks per rank can share the stages.
   void check(uint32_t blocks, uint32_t ranks = 1) const;
 };
 

@@ -49,7 +49,7 @@ void check_layers(const std::vector<DecoderWeights::Layer>& layers, uint32_t cou
   }
 }
 
-/// `shape`: of the whole model.
+/// Checks and returns `shape`, that of the whole model.
 const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& options) {
   const size_t sequences = options.prompts.size();
   if (sequences == 0 || sequences > kSequencesMax || !std::has_single_bit(sequences))
@@ -57,7 +57,7 @@ const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& opt
   shape.check(options.blocks, options.place.ranks);
   const uint32_t head_blocks = options.blocks / (shape.kv_heads / options.place.ranks);
   if (head_blocks < sequences)
-    throw InvalidArgument("blocks", "as many a KV head as there are sequences",
+    throw InvalidArgument("blocks", "at least as many per KV head as there are sequences",
                           fmt::format("{} for {}", head_blocks, sequences));
   for (size_t sequence = 0; sequence < sequences; ++sequence)
     check_prompt(options.prompts[sequence], sequence, shape);
@@ -97,7 +97,7 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
   for (const DecoderWeights::Layer& layer : weights_.layers)
     if (rows_max(layer) * shape.group() > kScoresMax)
       throw InvalidArgument("positions_max",
-                            fmt::format("at most {} a block", kScoresMax / shape.group() - 1),
+                            fmt::format("at most {} per block", kScoresMax / shape.group() - 1),
                             fmt::format("{}", rows_max(layer) - 1));
   make_words(options);
   make_events();
@@ -111,7 +111,7 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
   }
   for (uint32_t block = 0; block < blocks_; ++block) project_logits(block);
   if (place_.ranks > 1) send_best();
-  sequences_ > 1 ? next_tokens() : next_token();
+  decide_next();
   graph_.loop_on(step_ended_);
   graph_.need_warps(slices_of(std::max(shape_.hidden, columns_)));
 }
@@ -220,7 +220,8 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
                                 heads * sequences_ * splits_, Given::no, true));
     inner_t_.push_back(
         tensor(fmt::format("inner {}", layer), shape_.inner * sizeof(uint32_t), Given::no, true));
-    // One row of it a head and sequence; rows of earlier steps nobody writes.
+    // One byte per head and sequence stands for the new row; rows of earlier steps are never
+    // written.
     cache_t_.push_back(
         tensor(fmt::format("new keys and values {}", layer), heads * sequences_, Given::no, false));
   }

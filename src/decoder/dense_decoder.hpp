@@ -1,10 +1,10 @@
-/// A Llama-shaped decoder of dense layers as one graph: a token of each sequence an
-/// iteration. tasks/layer.hpp tells its stages.
+/// A Llama-shaped decoder of dense layers as one graph: one token of each sequence per iteration.
+/// tasks/layer.hpp describes its stages.
 ///
-/// Several ranks share a model (tensor parallel): each has its part of the heads, of the
-/// feed-forward's inner elements and of the vocabulary. Every product that a block adds to a sum it
-/// adds to that sum of every rank, so a stage that follows waits no longer for other ranks than for
-/// this one, and all ranks have the same bits: those of one rank alone, if its terms are the same.
+/// Several ranks can share a model (tensor parallelism): each has its part of the heads, of the
+/// feed-forward's inner elements and of the vocabulary. A block adds each of its products to the
+/// sums of every rank, so the next stage waits no longer for other ranks than for this one, and all
+/// ranks have bitwise equal results: those of one rank alone if the terms are the same.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,10 @@
 
 namespace tokenyard::megakernel {
 
-struct Best;
-
-/// In this rank's memory; they must stay as long as the graph runs. All BF16. KV heads, inner
-/// elements and the head's tokens are this rank's: of rank r of R, the r-th R-th of all. What is
-/// tiled lies as tiles.hpp says, as a matrix of which the last dimension are the columns and all
-/// others the rows.
+/// Weights in this rank's memory, valid as long as the graph runs. All are BF16. KV heads, inner
+/// elements and the head's tokens are this rank's: for rank r of R, the r-th of R equal parts.
+/// Tiled matrices have the layout of tiles.hpp, with the last dimension as columns and all others
+/// as rows.
 struct DecoderWeights {
   struct Layer {
     const BFloat16* attention_norm;  ///< [hidden]
@@ -32,11 +30,11 @@ struct DecoderWeights {
     const BFloat16* mlp_norm;        ///< [hidden]
     const BFloat16* gate_up;         ///< [inner][gate, up][hidden], tiled
     const BFloat16* down;            ///< [hidden][inner], tiled
-    /// [kv heads][query heads of it, K, V][dim], or null where the model has no biases.
+    /// [kv heads][query heads of it, K, V][dim], or null if the model has no biases.
     const BFloat16* qkv_bias = nullptr;
     const BFloat16* q_norm = nullptr;  ///< [dim] of RMSNorm before RoPE, or null
     const BFloat16* k_norm = nullptr;  ///< [dim], or null together with q_norm
-    uint32_t window = UINT32_MAX;      ///< latest positions attended to; UINT32_MAX: all
+    uint32_t window = UINT32_MAX;      ///< number of latest positions attended to; UINT32_MAX: all
   };
   const BFloat16* embedding;  ///< [vocabulary of all ranks][hidden]
   std::vector<Layer> layers;
@@ -46,33 +44,34 @@ struct DecoderWeights {
 
 struct DecoderOptions {
   uint32_t blocks = 1;  ///< workers of the megakernel
-  /// A sequence each, of at least one token: 1, 2, 4 or 8 of them, which share each weight that is
-  /// read; alike on all ranks.
+  /// One prompt per sequence, of at least one token: 1, 2, 4 or 8, which share every load of a
+  /// weight. Alike on all ranks.
   std::vector<std::vector<uint32_t>> prompts;
-  std::vector<uint32_t> stop_tokens = {};  ///< any of which ends a sequence; 8 at most
-  Graph::Place place = {};                 ///< among the ranks that share the model
+  std::vector<uint32_t> stop_tokens = {};  ///< each ends a sequence; at most 8
+  Graph::Place place = {};                 ///< this rank's, among those that share the model
 };
 
 class DenseDecoder {
  public:
-  /// Collective, if there are several ranks: `shape` is of the whole model, alike on all of them.
+  /// Builds the graph. Collective if there are several ranks. `shape`: that of the whole model,
+  /// alike on all ranks.
   DenseDecoder(TensorMemory& memory, const DecoderShape& shape, const DecoderWeights& weights,
                const DecoderOptions& options);
 
   const Graph& graph() const { return graph_; }
-  /// For the megakernel: the largest unit that a task streams.
+  /// Returns MegakernelOptions::unit_bytes for this graph: the largest unit that a task streams.
   uint32_t unit_bytes() const;
 
-  // What a step leaves, in this rank's memory.
+  // Results of a step, in this rank's memory.
   float* logits = nullptr;       ///< [sequences][vocabulary of this rank]
-  uint32_t* tokens = nullptr;    ///< [sequences][positions_max + 1] decided, by position
+  uint32_t* tokens = nullptr;    ///< [sequences][positions_max + 1] by position
   uint32_t* status = nullptr;    ///< [sequences] a SequenceStatus
-  uint32_t* token = nullptr;     ///< [sequences] of the next step
-  uint32_t* position = nullptr;  ///< [sequences] likewise
-  BFloat16* k_cache =
-      nullptr;  ///< [sequences][layers][kv heads of this rank][positions_max][dim], by pages
+  uint32_t* token = nullptr;     ///< [sequences] for the next step
+  uint32_t* position = nullptr;  ///< [sequences] for the next step
+  /// [sequences][layers][kv heads of this rank][positions_max][dim], by pages
+  BFloat16* k_cache = nullptr;
   BFloat16* v_cache = nullptr;
-  /// Words of one rank alone that stages hand on, cleared before the first iteration of an object.
+  /// Words of one rank that stages pass on, cleared before the first iteration of an object.
   struct Words {
     void* begin;
     size_t bytes;
@@ -80,7 +79,7 @@ class DenseDecoder {
   std::vector<Words> words;
 
  private:
-  /// A matrix's rows, or the like, of one block.
+  /// A range of rows, bands or chunks of one block.
   struct Span {
     uint32_t begin, end;
     uint32_t count() const { return end - begin; }
@@ -102,20 +101,10 @@ class DenseDecoder {
   void project_down(uint32_t layer, uint32_t block);
   void project_logits(uint32_t block);
   void send_best();
-  struct LastStage {
-    const Best* parts;
-    uint32_t part_count;
-    uint64_t* sums;
-    uint32_t sum_count;
-    const uint32_t* broken;
-    TaskOptions options;
-  };
-  LastStage last_stage();
-  /// A task whose arguments say what ends a sequence.
+  /// Adds the task that ends a step: it decides each sequence's next token.
+  void decide_next();
   template <class Type>
-  void add_last(typename Type::Args args, TaskOptions options);
-  void next_token();
-  void next_tokens();
+  void add_next();
 
   uint32_t head_words() const { return (shape_.group() + 2) * shape_.head_dim; }
   uint32_t group_columns() const { return shape_.group() * shape_.head_dim; }
@@ -123,47 +112,46 @@ class DenseDecoder {
   size_t stage_words(uint32_t stages) const {
     return size_t{stages} * vector_words(sequences_, shape_.hidden);
   }
-  /// Where a band of a tiled matrix begins.
+  /// Returns the begin of a band of a tiled matrix.
   static const BFloat16* band_of(const BFloat16* tiles, uint32_t band, uint32_t columns);
   uint32_t* inner_of(uint32_t layer, uint32_t part) const;
-  /// Positions of a split; the last one has the new token as well.
+  /// Returns the most positions per split; the last split has the new token as well.
   uint32_t rows_max(const DecoderWeights::Layer& layer) const;
-  /// Of all ranks.
+  /// Returns the sums of a stage on all ranks.
   template <class Sums>
   Sums sums_everywhere(uint32_t stage) const;
-  /// A task whose arguments differ by kind: `fill` fills them in.
+  /// Adds a task whose arguments differ by kind; `fill` fills them in.
   template <template <class> class Type, class Fill>
   void add_of_kind(Fill fill, TaskOptions options);
   std::vector<Region> everywhere(const Region& region) const;
   std::vector<Signal> to_everybody(Event event) const;
-  /// Chunks of the vector that a block carries on, and clears.
+  /// Returns the chunks of the vector that a block carries on and clears.
   Span chunks_of(uint32_t block) const;
   Region rows_of_sums(uint32_t stage, const Span& rows) const;
   Region read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const;
-  /// Terms of a sum after attention, and after the feed-forward: a head's or a part's each, and the
-  /// vector carried on.
+  /// Return the number of terms of a sum after attention and after the feed-forward: one per head
+  /// or part, and the carried vector.
   uint32_t attention_terms() const { return shape_.kv_heads * place_.ranks + 1; }
   uint32_t inner_terms() const { return parts_ * place_.ranks + 1; }
 
   TensorMemory& memory_;
   const Graph::Place place_;
-  const DecoderShape shape_;  ///< of this rank
+  const DecoderShape shape_;  ///< this rank's part
   const DecoderWeights weights_;
   Graph graph_;
   uint32_t sequences_, blocks_;
-  uint32_t head_blocks_,
-      splits_;                ///< blocks of a KV head; of them, those that attend to a sequence
-  uint32_t parts_, columns_;  ///< of the feed-forward; inner elements of one
-  uint32_t part_blocks_;      ///< blocks of a part
+  uint32_t head_blocks_, splits_;  ///< blocks per KV head; those of them that attend
+  uint32_t parts_, columns_;       ///< parts of the feed-forward; inner elements per part
+  uint32_t part_blocks_;           ///< blocks per part
   std::vector<uint32_t> stop_tokens_;
   uint32_t prompt_stride_;
 
-  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers] vectors, as VectorWords lie
+  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers] vectors in VectorWords order
   void* qkv_ = nullptr;          ///< [layers][kv heads][sequences][head_words] Stamped
   uint32_t* inner_ = nullptr;    ///< [layers][parts] vectors of the parts' elements
   uint32_t* broken_ = nullptr;
   void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
-  void* partial_weights_ = nullptr;   ///< likewise [group] SplitWeight
+  void* partial_weights_ = nullptr;   ///< [layers][kv heads][sequences][splits][group] SplitWeight
   void* best_ = nullptr;              ///< [blocks][sequences] Best
   std::vector<void*> best_of_ranks_;  ///< [ranks] each [ranks][sequences] Best
   uint32_t* pages_ = nullptr;

@@ -1,4 +1,4 @@
-// The tasks of each stage of a DenseDecoder.
+// Builds the tasks of each stage of a DenseDecoder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void DenseDecoder::add_of_kind(Fill fill, TaskOptions options) {
     fill(args);
     graph_.add<Type<Kind>>(args, std::move(options));
   };
-  // Arguments are the same, however many sequences there are.
+  // Arguments are the same for any number of sequences.
   if (place_.ranks > 1)
     add.template operator()<Together<>>();
   else
@@ -59,12 +59,13 @@ uint32_t* DenseDecoder::inner_of(uint32_t layer, uint32_t part) const {
   return inner_ + (size_t{layer} * parts_ + part) * vector_words(sequences_, columns_);
 }
 
-/// Sums are declared in the order of rows, whatever order their words lie in.
+/// Sums are declared in row order, whatever the order of their words in memory.
 Region DenseDecoder::rows_of_sums(uint32_t stage, const Span& rows) const {
   return sums_t_[stage].part(rows.begin * sizeof(uint64_t), rows.end * sizeof(uint64_t));
 }
 
-/// By a block of a stage. Without bands it looks at nothing but what it carries (residual.hpp).
+/// Returns the sums that a block reads. A block without bands reads only those that it carries on
+/// (residual.hpp).
 Region DenseDecoder::read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const {
   return bands.count() > 0 ? sums_t_[stage].all() : rows_of_sums(stage, carried * kChunk);
 }
@@ -192,7 +193,7 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
 
 void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
   const uint32_t part = block / part_blocks_;
-  // Gate and up of some elements a band.
+  // A band has gate and up rows of some elements.
   const Span bands = share(bands_of(2 * columns_), block % part_blocks_, part_blocks_);
   const Span elements = bands * (kTileRows / 2);
   const uint32_t first = part * columns_;
@@ -258,8 +259,9 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
 
 void DenseDecoder::project_logits(uint32_t block) {
   const Span bands = share(bands_of(shape_.vocabulary), block, blocks_);
-  const Span rows{bands.begin * kTileRows,
-                  std::min(bands.end * kTileRows, shape_.vocabulary)};  // The last may lack some.
+  const Span rows{
+      bands.begin * kTileRows,
+      std::min(bands.end * kTileRows, shape_.vocabulary)};  // The last band may be incomplete.
   const uint32_t last = shape_.layers - 1, stages = 2 * shape_.layers;
   const size_t best_bytes = sequences_ * sizeof(Best);
   const Span cleared = chunks_of(block);
@@ -309,7 +311,7 @@ void DenseDecoder::send_best() {
   TaskOptions options{.name = "best of a rank",
                       .reads = {best_t_.all(), broken_t_.all()},
                       .writes = everywhere(best_of_ranks_t_.part(rank * bytes, (rank + 1) * bytes)),
-                      // Else the one before might still be read.
+                      // Otherwise the previous one might still be read.
                       .waits = {{logits_ready_}, {best_taken_, 1}},
                       .signals = to_everybody(all_ranks_best_),
                       .worker = 0};
@@ -317,74 +319,50 @@ void DenseDecoder::send_best() {
   graph_.add<Send>(args, std::move(options));
 }
 
-/// Where the best of all logits is, and who clears the last stage's sums if nobody has.
-DenseDecoder::LastStage DenseDecoder::last_stage() {
+template <class Type>
+void DenseDecoder::add_next() {
   const uint32_t stage = 2 * shape_.layers - 1;
   const bool alone = place_.ranks == 1;
-  LastStage last{.parts = static_cast<const Best*>(alone ? best_ : best_of_ranks_[place_.rank]),
-                 .part_count = alone ? blocks_ : place_.ranks,
-                 .sums = alone ? sums_of(stage) : nullptr,
-                 .sum_count = alone ? static_cast<uint32_t>(stage_words(1)) : 0,
-                 .broken = alone ? broken_ : nullptr,
-                 .options = {.name = sequences_ > 1 ? "next tokens" : "next token",
-                             .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(),
-                                       token_t_.all(), position_t_.all()},
-                             .writes = {token_t_.all(), position_t_.all()},
-                             .waits = {{alone ? logits_ready_ : all_ranks_best_}},
-                             .signals = {{step_ended_}},
-                             .worker = 0}};
-  if (alone) {
-    last.options.reads.push_back(broken_t_.all());
-    last.options.writes.push_back(sums_t_[stage].all());
+  typename Type::Args args{};
+  args.parts = static_cast<const Best*>(alone ? best_ : best_of_ranks_[place_.rank]);
+  args.part_count = alone ? blocks_ : place_.ranks;
+  args.token = token;
+  args.position = position;
+  args.tokens = tokens;
+  args.positions_max = shape_.positions_max;
+  args.prompt = prompt_;
+  if constexpr (requires { args.prompt_stride; }) {
+    args.prompt_tokens = prompt_tokens_;
+    args.prompt_stride = prompt_stride_;
   } else {
-    for (const Signal& taken : to_everybody(best_taken_)) last.options.signals.push_back(taken);
+    args.prompt_tokens = prompt_stride_;
   }
-  return last;
-}
-
-template <class Type>
-void DenseDecoder::add_last(typename Type::Args args, TaskOptions options) {
+  args.status = status;
   std::fill(std::begin(args.stop_tokens), std::end(args.stop_tokens), kNoToken);
   std::copy(stop_tokens_.begin(), stop_tokens_.end(), args.stop_tokens);
+  TaskOptions options{
+      .name = sequences_ > 1 ? "next tokens" : "next token",
+      .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(), token_t_.all(), position_t_.all()},
+      .writes = {token_t_.all(), position_t_.all()},
+      .waits = {{alone ? logits_ready_ : all_ranks_best_}},
+      .signals = {{step_ended_}},
+      .worker = 0};
+  if (alone) {
+    // With several ranks, send_best clears these sums and checks `broken`.
+    args.sums = sums_of(stage);
+    args.sum_count = static_cast<uint32_t>(stage_words(1));
+    args.broken = broken_;
+    options.reads.push_back(broken_t_.all());
+    options.writes.push_back(sums_t_[stage].all());
+  } else {
+    for (const Signal& taken : to_everybody(best_taken_)) options.signals.push_back(taken);
+  }
   graph_.add<Type>(args, std::move(options));
 }
 
-void DenseDecoder::next_token() {
-  LastStage last = last_stage();
-  add_last<NextToken>({.parts = last.parts,
-                       .token = token,
-                       .position = position,
-                       .tokens = tokens,
-                       .prompt = prompt_,
-                       .status = status,
-                       .sums = last.sums,
-                       .broken = last.broken,
-                       .sum_count = last.sum_count,
-                       .part_count = last.part_count,
-                       .positions_max = shape_.positions_max,
-                       .prompt_tokens = prompt_stride_,
-                       .stop_tokens = {}},
-                      std::move(last.options));
-}
-
-void DenseDecoder::next_tokens() {
-  LastStage last = last_stage();
-  // Arguments are the same for any number of sequences, and of ranks.
-  add_last<NextTokens<Alone<>>>({.parts = last.parts,
-                                 .token = token,
-                                 .position = position,
-                                 .tokens = tokens,
-                                 .prompt = prompt_,
-                                 .prompt_tokens = prompt_tokens_,
-                                 .status = status,
-                                 .sums = last.sums,
-                                 .broken = last.broken,
-                                 .sum_count = last.sum_count,
-                                 .part_count = last.part_count,
-                                 .positions_max = shape_.positions_max,
-                                 .prompt_stride = prompt_stride_,
-                                 .stop_tokens = {}},
-                                std::move(last.options));
+void DenseDecoder::decide_next() {
+  // Arguments are the same for any number of sequences and ranks.
+  sequences_ > 1 ? add_next<NextTokens<Alone<>>>() : add_next<NextToken>();
 }
 
 }  // namespace tokenyard::megakernel

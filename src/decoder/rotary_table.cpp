@@ -8,8 +8,8 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// What turns seldom within the positions of the training turns slower by the factor; what turns
-/// often is left alone; in between both are mixed.
+/// Returns the scaled frequency. Frequencies with few turns within the training positions are
+/// divided by the factor, those with many are kept, and those in between are interpolated.
 double scaled(double frequency, const RopeScaling& scaling) {
   if (scaling.positions == 0) return frequency;
   const double turns = scaling.positions * frequency / (2 * std::numbers::pi);

@@ -1,5 +1,5 @@
-/// Rotary embeddings of all positions, so that no task works them out: every layer of every token
-/// would again.
+/// Rotary embeddings of all positions, computed once; otherwise every layer would compute them for
+/// every token.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tokenyard::megakernel {
 
-/// [positions_max][cosines, sines][head_dim / 2]
+/// Returns [positions_max][cosines, sines][head_dim / 2].
 std::vector<float> rotary_table(const DecoderShape& shape);
 
 }  // namespace tokenyard::megakernel

@@ -1,10 +1,11 @@
-/// How a matrix of weights lies in memory, so that tensor cores can have it as it comes: in tiles
-/// of 8 rows and 32 columns, a row of tiles (a band) after the other, and a tile by rows. What is
-/// missing to whole tiles are zeros.
+/// Layout of a weight matrix in memory that tensor cores can use without rearrangement: tiles of 8
+/// rows and 32 columns. A row of tiles is a band; bands follow one another, and each tile is stored
+/// by rows. Incomplete tiles are padded with zeros.
 ///
 ///     [rows / 8][columns / 32][8][32]
 ///
-/// A lane of a warp that reads a tile takes sixteen bytes, and neighbours take neighbours.
+/// A lane of a warp that reads a tile loads sixteen bytes, and neighbouring lanes load neighbouring
+/// bytes.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +19,21 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kTileRows = 8, kTileColumns = 32;
 inline constexpr uint32_t kTileElements = kTileRows * kTileColumns;
-inline constexpr uint32_t kTileBytes = 2 * kTileElements;  ///< of BF16
+inline constexpr uint32_t kTileBytes = 2 * kTileElements;  ///< in BF16
 
-/// Of a band.
+/// Returns the tiles per band.
 HOST_DEVICE constexpr uint32_t tiles_of(uint32_t columns) {
   return (columns + kTileColumns - 1) / kTileColumns;
 }
 HOST_DEVICE constexpr uint32_t bands_of(uint32_t rows) {
   return (rows + kTileRows - 1) / kTileRows;
 }
-/// What a matrix takes.
+/// Returns the elements of a tiled matrix, padding included.
 constexpr size_t tiled_elements(size_t rows, uint32_t columns) {
   return (rows + kTileRows - 1) / kTileRows * tiles_of(columns) * kTileElements;
 }
 
-/// `matrix`: [rows][columns] BF16.
+/// Returns the tiled form of `matrix`, [rows][columns] BF16.
 std::vector<uint16_t> tiled(std::span<const uint16_t> matrix, size_t rows, uint32_t columns);
 
 }  // namespace tokenyard::megakernel

@@ -1,6 +1,6 @@
-/// Where the kernels of one rank run: a GPU, the SIMT executor on the calling thread, or the
-/// simulator. Host code that launches kernels is written against this and against nothing else, so
-/// the same host code runs in all three worlds.
+/// An interface to the device that runs one rank's kernels: a GPU, the SIMT executor on the calling
+/// thread, or the simulator. Host code launches kernels only through it, so the same host code runs
+/// on all three.
 #pragma once
 
 #include <chrono>
@@ -18,30 +18,30 @@ namespace tokenyard {
 
 enum class AcceleratorKind : uint8_t { gpu, host, simulated };
 
-/// A place in a queue: a cudaEvent_t on a GPU.
+/// A point in a stream: a cudaEvent_t on a GPU.
 struct Event {
   uintptr_t native = 0;
 };
 
 struct LaunchShape {
   uint32_t blocks = 1;
-  uint32_t warps = 1;  ///< a block
+  uint32_t warps = 1;  ///< per block
   uint32_t extra_shared_bytes = 0;
-  bool cooperative = true;        ///< all blocks must be resident at once, or the launch is refused
+  bool cooperative = true;        ///< refuse the launch unless all blocks can be resident at once
   bool overlap_previous = false;  ///< programmatic dependent launch
-  /// Waits for no other rank, so that ranks on one GPU need not launch it together, nor all of
-  /// them.
+  /// The kernel waits for no other rank, so ranks that share a GPU may launch it separately, or
+  /// only some of them.
   bool local = false;
-  /// Judges the accesses of threads that have begun a part, where kernels run on a host or in the
-  /// simulator; must outlive the run. Of plain kernels only what words of src/device touch.
+  /// Checks the accesses of threads that have begun a part, on the host and in the simulator. Must
+  /// outlive the run. Unless the kernel is a checked one, it sees only what the words access.
   const AccessGuard* guard = nullptr;
 };
 
-/// What a kernel can get here; kernels' shapes are chosen from it.
+/// The resources that a kernel may use here, from which host code chooses launch shapes.
 struct Capacity {
   uint32_t multiprocessors;
-  uint32_t shared_bytes;  ///< a block can have
-  /// Whether ranks share them: a launch of theirs is one grid, for which all give the same shape.
+  uint32_t shared_bytes;  ///< shared memory per block, at most
+  /// Whether ranks share the device: their launches form one grid, so all must use the same shape.
   bool one_grid = false;
 };
 
@@ -56,46 +56,46 @@ class Accelerator {
   virtual Capacity capacity() const = 0;
   virtual int device_index() const { return -1; }  ///< CUDA ordinal
 
-  /// Loads a kernel. Objects that launch kernels call this when they are made, so that nothing is
-  /// loaded while kernels wait for one another.
+  /// Loads a kernel. Objects that launch kernels call this in their constructors, so that no kernel
+  /// is loaded while others wait for one another.
   virtual void prepare(const KernelEntry&) {}
-  /// Enqueues one run of a kernel. On the host it has ended when this returns, unless another
-  /// host thread must get on first (the simulator lets other ranks run meanwhile). Throws
-  /// InvalidArgument for a shape beyond capacity, OsError with CUDA's text.
+  /// Enqueues one run of a kernel. The host executor returns when the run has ended; on a GPU and
+  /// in the simulator it runs asynchronously, in stream order. Throws InvalidArgument for a shape
+  /// beyond capacity, and OsError with CUDA's text.
   virtual void launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
                       const void* params) = 0;
 
-  /// Memory of this rank that its kernels use, zeroed. 256-byte aligned.
+  /// Returns zeroed memory for this rank's kernels, 256-byte aligned.
   virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) = 0;
-  /// Memory that host code and kernels both use at one address, zeroed (pinned, mapped on a GPU).
+  /// Returns zeroed memory that host and kernels use at one address (on a GPU: pinned, mapped).
   virtual void* allocate_shared(size_t bytes) = 0;
   virtual void free_shared(void* memory) = 0;
 
-  /// Copies and fills in stream order, between any two of: this rank's memory, host memory.
+  /// Copy and fill this rank's memory or host memory, in stream order.
   virtual void copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   virtual void fill(void* to, int byte, size_t bytes, Stream stream) = 0;
 
   virtual Stream make_stream() = 0;
   virtual void free_stream(Stream stream) = 0;
-  /// Whether what is enqueued there becomes part of a CUDA graph, instead of running.
+  /// Returns whether the stream is being captured into a CUDA graph instead of run.
   virtual bool captures(Stream) { return false; }
   virtual Event record(Stream stream) = 0;
-  /// An event that is asked for no time: it costs the stream nothing (3 us, H200, with one).
+  /// Records an event without a timestamp, which costs the stream nothing (3 us with one, H200).
   virtual Event mark(Stream stream) { return record(stream); }
   virtual void wait(Stream stream, Event event) = 0;  ///< enqueues the wait; does not block
   virtual bool done(Event event) = 0;
   virtual void free_event(Event event) = 0;
   virtual float elapsed_ms(Event begin, Event end) = 0;
-  /// Returns once all that this rank has enqueued has ended, or has failed.
+  /// Waits until all work that this rank enqueued has ended or failed.
   virtual void drain() {}
 
-  /// Host code's only way to wait: until `condition()` holds. False once `until` has passed. Calls
-  /// the world's interrupt check now and then, which may throw.
+  /// Waits until `condition()` holds; returns false once `until` has passed. Host code waits by no
+  /// other means. Calls the world's interrupt check periodically, which may throw.
   virtual bool wait_until(TimePoint until, const std::function<bool()>& condition) = 0;
   virtual TimePoint now() const { return Clock::now(); }  ///< virtual time in the simulator
 
-  // Flags in allocate_shared memory, as host code reads and writes them (acquire, release).
+  // Host-side accesses of flags in allocate_shared memory: acquire loads, release stores.
   virtual uint32_t read_flag(const uint32_t* flag) = 0;
   virtual void write_flag(uint32_t* flag, uint32_t value) = 0;
 };

@@ -1,4 +1,4 @@
-/// What watches a kernel's accesses on hosts and in the simulator.
+/// Checks a kernel's memory accesses, on hosts and in the simulator.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ enum class TouchKind : uint8_t { read, write, modify };
 class AccessGuard {
  public:
   virtual ~AccessGuard() = default;
-  /// Returns the error of an access that a thread working on `part` must not make, which then ends
-  /// the run before it happens; null for all others.
+  /// Returns null if a thread working on `part` may make this access. Otherwise returns the error
+  /// that ends the run before the access happens.
   virtual std::exception_ptr judge(uint32_t part, const void* at, uint32_t bytes,
                                    TouchKind kind) const = 0;
 };

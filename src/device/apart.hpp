@@ -1,12 +1,12 @@
-/// Code that hardly ever runs, out of the way of code that does: for kernels of a hundred waits,
-/// which would else be made of what happens when one takes long, with their own paths in pieces.
+/// Moves rarely executed code out of line. A kernel with a hundred waits would otherwise consist
+/// mostly of their slow paths, with its own hot path scattered between them.
 #pragma once
 
 #include "device/wait.hpp"
 
 #if TOKENYARD_DEVICE_BODY
-/// A function that is there once, and called. Its arguments go by value: what it read through a
-/// pointer would be no register of its caller's.
+/// Declares a function that is compiled once and called. Arguments go by value: a variable that it
+/// read through a pointer could not stay in a register of the caller.
 #define DEVICE_APART inline __device__ __noinline__
 #else
 #define DEVICE_APART DEVICE
@@ -14,18 +14,18 @@
 
 namespace tokenyard {
 
-/// The same pointer, to be kept in a register. A compiler that sees how an address is made makes it
-/// again at every use, and for one in shared memory asks the hardware each time.
+/// Returns `pointer`, opaque to the compiler, so that it stays in a register instead of being
+/// recomputed at every use; a shared-memory address costs an extra conversion each time.
 template <class T>
 DEVICE T* settled(T* pointer);
-/// The same of a number that a compiler would work out again.
+/// Returns `number`, opaque to the compiler, which would otherwise recompute it at every use.
 DEVICE uint32_t settled(uint32_t number);
 
-/// A word in the block's shared memory, whose address is settled.
+/// A word in the block's shared memory, with its address kept in a register.
 class SettledWord {
  public:
   DEVICE explicit SettledWord(const uint32_t& word);
-  /// Relaxed.
+  /// Loads the word: relaxed, block scope.
   DEVICE uint32_t load() const;
 
  private:
@@ -36,13 +36,13 @@ class SettledWord {
 #endif
 };
 
-/// When a wait listens to the host's alarm, which lies across PCIe.
+/// How a wait decides when to poll the host's abort flag, a read across PCIe.
 enum class Listening : uint32_t {
   as_deadlines_do,  ///< see Deadline::give_up
-  by_count,         ///< by polls alone: of waits that seldom sleep, in a call of many
+  by_count,         ///< by the number of polls alone: for calls with many waits that rarely sleep
 };
 
-/// A Deadline whose waits share the code that looks at the clock and at the alarm.
+/// A Deadline whose waits share one copy of the code that reads the clock and the abort flag.
 template <Listening listening>
 class SharedDeadline {
  public:
@@ -51,7 +51,7 @@ class SharedDeadline {
   DEVICE explicit operator Deadline() const { return Deadline(wait_context_, start_ns_); }
   DEVICE bool failed() const { return Deadline(*this).failed(); }
   DEVICE void fail(Failure failure, const Awaited& what) const;
-  /// As Deadline::give_up.
+  /// See Deadline::give_up.
   DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
 
  private:

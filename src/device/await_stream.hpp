@@ -1,4 +1,4 @@
-/// A host that waits for a stream, and not for ever.
+/// A host-side wait for a stream, with a timeout.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace tokenyard {
 
-/// Until all that was enqueued on `stream` has ended. Throws PeerTimeout, with `rank` (the
+/// Waits until all work enqueued on `stream` has ended. Throws PeerTimeout, with `rank` (the
 /// caller's) and `phase`, once `timeout` has passed.
 void await_stream(Accelerator& accelerator, uint32_t rank, Stream stream,
                   std::chrono::nanoseconds timeout, const std::string& phase);

@@ -1,4 +1,4 @@
-/// What the threads of a block share: barriers and shared memory.
+/// Resources shared by the threads of a block: barriers and shared memory.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@ namespace tokenyard {
 
 namespace block {
 
-/// All threads of the block meet; orders their memory accesses. A thread must not end before the
-/// block's last meeting: a GPU would count it as present, the host says who is missing.
+/// Waits for all threads of the block, and orders their memory accesses. No thread may end before
+/// the block's last barrier: a GPU counts an ended thread as present, the host raises an error.
 DEVICE void sync();
-/// As `sync`, and whether any thread's predicate held.
+/// Does what `sync` does, and returns whether any thread's predicate held.
 DEVICE bool any(bool predicate);
 
-/// The block's shared memory, as the one struct that the kernel declares in DEFINE_KERNEL.
-/// Not initialised. At least 128-byte aligned.
+/// Returns the block's shared memory as the one struct that DEFINE_KERNEL names.
+/// It is not initialised, and at least 128-byte aligned.
 template <class Shared>
 DEVICE Shared& shared();
-/// What follows that struct, 128-byte aligned: LaunchShape::extra_shared_bytes of it.
+/// Returns the LaunchShape::extra_shared_bytes bytes behind that struct, 128-byte aligned.
 template <class Shared>
 DEVICE std::byte* shared_tail();
 

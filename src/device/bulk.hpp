@@ -1,15 +1,15 @@
-/// Bulk copies (TMA, one dimension): an agent beside the threads moves the bytes.
+/// Bulk copies (one-dimensional TMA): the hardware moves the bytes asynchronously.
 ///
-///     load:   global or peer memory -> shared memory, announced to a Completion
+///     load:   global or peer memory -> shared memory, signals a Completion
 ///     store:  shared memory -> global or peer memory, in groups that the issuing thread awaits
 ///
-/// The agent is the PTX async proxy. It sees what ordinary accesses wrote, and they see what it
-/// wrote, only across: `fence_async()` between ordinary writes and the copy that reads them (in the
-/// writing thread before it synchronises, or in the copying thread after it did); a Completion's
-/// phase for loads; `wait_read` (source may be overwritten) or `wait` (destination written) for
-/// stores. After `wait<0>()` a release by the same thread, or by one that it synchronised with,
-/// covers the stored bytes. Addresses and sizes are multiples of 16 bytes. One thread issues a
-/// copy.
+/// Copies run in the PTX async proxy. Only these order them with ordinary (generic proxy) accesses:
+/// `fence_async()` between ordinary writes and a copy that reads them, in the writing thread before
+/// it synchronises with the issuing thread or in the issuing thread after that; the end of a
+/// Completion's phase, for loads; for stores, `wait_read` (then the source may be overwritten) and
+/// `wait` (then the destination is written). After `wait<0>()`, a release by this thread, or by one
+/// that synchronised with it, covers the stored bytes. Addresses and sizes are multiples of 16.
+/// One thread issues a copy.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace tokenyard {
 
-/// What a copy tells the L2 cache of its global side. Zero means nothing in particular.
+/// An L2 cache hint for the global side of a copy; 0 means no hint.
 struct CachePolicy {
   uint64_t bits = 0;
 };
@@ -27,26 +27,26 @@ DEVICE CachePolicy evict_last();
 DEVICE CachePolicy evict_normal();
 
 /// An mbarrier in shared memory. A phase ends when `arrivals` threads have arrived and all bytes
-/// expected in it have come; phases alternate parity, beginning with 0. After `init` every thread
-/// that did it calls `fence_async()`, and then the block meets before others use it.
+/// expected in it have been loaded; phases alternate parity, starting at 0. The thread that calls
+/// `init` then calls `fence_async()`, and a block barrier precedes any other thread's use.
 class Completion {
  public:
   DEVICE void init(uint32_t arrivals);
-  /// Arrives, and makes the phase wait for `bytes` of bulk loads as well.
+  /// Arrives (release, block scope), and lets the phase expect `bytes` more of bulk loads.
   DEVICE void arrive_expect(uint32_t bytes);
   DEVICE void arrive();
-  /// Whether the phase of this parity has ended; if so, what arrived in it is visible (acquire,
-  /// block scope; arrivals are releases). Never blocks for long: put it in a `wait_until`.
+  /// Returns whether the phase of this parity has ended. If so, acquires (block scope) its arrivals
+  /// and the loaded bytes. May sleep for a bounded time; call it in a `wait_until`.
   DEVICE bool done(uint32_t parity);
-  /// As `done`, and never sleeps: for threads that have other things to look at as well.
+  /// Does what `done` does without sleeping: for threads that poll other conditions too.
   DEVICE bool done_now(uint32_t parity);
 
  private:
-  [[maybe_unused]] uint64_t state_;  // The words reach it by its address.
+  [[maybe_unused]] uint64_t state_;  // Accessed by address only.
 };
 
 DEVICE void fence_async();
-/// The same for shared memory alone: accesses to other memory that are under way do not hold it up.
+/// Is `fence_async` for shared memory only, so pending accesses to other memory do not delay it.
 DEVICE void fence_async_shared();
 
 namespace bulk {
@@ -57,12 +57,12 @@ DEVICE void load(void* to_shared, Peer<const std::byte> from, uint32_t bytes,
 DEVICE void store(void* to, const void* from_shared, uint32_t bytes, CachePolicy policy = {});
 DEVICE void store(Peer<std::byte> to, const void* from_shared, uint32_t bytes,
                   CachePolicy policy = {});
-/// Closes a group of this thread's stores.
+/// Closes this thread's current group of stores.
 DEVICE void commit();
-/// Until at most `groups` of this thread's groups still read their sources.
+/// Waits until at most `groups` of this thread's latest groups may still read their sources.
 template <int groups>
 DEVICE void wait_read();
-/// Until at most `groups` of this thread's groups are incomplete.
+/// Waits until at most `groups` of this thread's latest groups have not written all their bytes.
 template <int groups>
 DEVICE void wait();
 }  // namespace bulk

@@ -1,13 +1,13 @@
-/// For what is rarely run and stands at many places.
+/// Marks functions that rarely run but are called in many places.
 #pragma once
 
 #include "device/macros.hpp"
 
 #if TOKENYARD_DEVICE_BODY
-/// Inlined all the same: around a call, what lives in registers would go through memory. Say
-/// [[unlikely]] where it is reached.
+/// Inlined, because a call would spill live registers to memory. Mark the branch that leads to the
+/// function [[unlikely]].
 #define COLD DEVICE
 #else
-/// Out of line, so that to the simulator, which tells places by their addresses, it is one place.
+/// Out of line: the simulator identifies places by code address, and so sees one place, not many.
 #define COLD [[gnu::noinline]] inline
 #endif

@@ -1,4 +1,4 @@
-/// Programmatic dependent launch: a kernel's start may overlap the end of the one before it in its
+/// Programmatic dependent launch: a kernel's start may overlap the end of its predecessor in the
 /// stream (LaunchShape::overlap_previous).
 #pragma once
 
@@ -6,13 +6,13 @@
 
 namespace tokenyard::grid {
 
-/// Until the kernel before this one has ended and its writes are visible. Without overlap: nothing.
+/// Waits until the previous kernel has ended and its writes are visible. Without overlap: no-op.
 DEVICE void wait_for_previous();
-/// The kernel after this one may start once every block has said so or ended.
+/// Lets the next kernel start once every block has called this or ended. Orders no memory.
 DEVICE void let_next_start();
-/// By one warp of a block, before it waits: brings the launch's parameters near. Otherwise each
-/// line of them is waited for where it is first asked for, one after the other. `anywhere`: any
-/// address in this GPU's memory that the kernel may read; what lies there does not matter.
+/// Brings the launch's parameters into cache. One warp per block calls it before it waits;
+/// otherwise each of their cache lines misses in turn at its first use. `anywhere` is any address
+/// in this GPU's memory that the kernel may read; its content does not matter.
 template <class Params>
 DEVICE void fetch_parameters(const Params& params, const void* anywhere);
 

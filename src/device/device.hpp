@@ -1,6 +1,6 @@
 /// The vocabulary that kernels are written in: one set of words with two bodies, one for GPUs in
-/// device/cuda and one for the host in device/host. A kernel includes this and nothing else of
-/// CUDA.
+/// device/cuda and one for the host in device/host. A kernel includes this header, and none of
+/// CUDA's.
 #pragma once
 
 #include "device/block.hpp"

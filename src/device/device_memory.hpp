@@ -1,4 +1,4 @@
-/// Memory of an accelerator that somebody owns.
+/// An owner of accelerator memory.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace tokenyard {
 
-/// Given back when this goes. Nothing may run that uses it.
+/// Frees its memory in the destructor; by then no running work may use it.
 class DeviceMemory {
  public:
   enum class Kind : uint8_t { device, shared };
-  /// Of no bytes it has a place all the same.
+  /// Allocates `bytes`; the address is valid even if `bytes` is 0.
   DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;

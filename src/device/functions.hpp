@@ -1,5 +1,5 @@
-/// Elementary functions of floats. Within a few units of the last place of each other on hosts and
-/// GPUs, not the same bits.
+/// Elementary functions of floats. Results on hosts and GPUs agree to within a few units in the
+/// last place, but not bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ DEVICE float exponential(float x);
 DEVICE float sine(float x);
 DEVICE float cosine(float x);
 DEVICE float reciprocal_square_root(float x);
-/// The nearest integer, halves to even; |x| < 2^63.
+/// Returns the nearest integer, ties to even; |x| < 2^63.
 DEVICE int64_t nearest_integer(float x);
 
 }  // namespace tokenyard

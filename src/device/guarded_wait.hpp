@@ -1,14 +1,14 @@
-/// wait_until for a call whose patience is its own: one that gives more time to who shows signs of
-/// life, say. What wait.hpp promises holds as well, but the guard has to see to it.
+/// wait_until for calls with their own time limit, such as one that is extended while the awaited
+/// rank shows signs of life. The guarantees of wait.hpp still hold, but the caller must keep them.
 #pragma once
 
 #include "device/wait.hpp"
 
 namespace tokenyard {
 
-/// Waits until `condition()` holds. `goes_on()` is asked whenever it was found false, and when it
-/// says no, so does this. It must say so some day, heed the alarm, and have reported why. `what` is
-/// taken by reference, so that `condition` may write what.seen.
+/// Waits until `condition()` holds. Calls `goes_on()` after each poll that fails, and returns false
+/// when it returns false. `goes_on` must poll the abort flag, must return false eventually, and
+/// must report the reason before it does. `condition` may write what.seen.
 template <class Condition, class GoesOn>
 DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on);
 

@@ -1,7 +1,7 @@
-/// Who is running: thread, warp, block, grid. Blocks and grids have one dimension.
+/// Indices of the running thread, warp and block. Blocks and grids have one dimension.
 ///
-/// When several ranks share one GPU they run as the rows of one grid; a kernel sees only its own
-/// row and cannot tell.
+/// Ranks that share one GPU run as the rows of one grid. A kernel sees only its own row, and cannot
+/// tell that there are others.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ DEVICE uint32_t lane();   ///< 0 .. 31
 DEVICE uint32_t count();  ///< warps in the block; blocks are whole warps
 }  // namespace warp
 namespace block {
-DEVICE uint32_t index();    ///< in its grid (in its rank's row of it)
+DEVICE uint32_t index();    ///< in its grid (on a shared GPU: in its rank's row)
 DEVICE uint32_t threads();  ///< a multiple of 32
 }  // namespace block
 namespace grid {

@@ -1,18 +1,17 @@
-/// How a kernel becomes something that can be launched.
+/// Defines kernels that an Accelerator can launch.
 ///
-/// A kernel is a body `void body(const Params&)` in the words of device/, in a header of its own.
-/// Two tiny files include the header, one for each compiler, and DEFINE_KERNEL at its end gives
-/// each its half of the entry:
+/// A kernel is a function `void body(const Params&)` written in the words of device/, in a header
+/// of its own. Two short files include the header, one per compiler; DEFINE_KERNEL at the end of
+/// the header defines the half of the entry that each compiler provides:
 ///
 ///     counts_kernel.hpp    DEVICE void exchange_counts(const CountsParams& params) {...}
 ///                          DEFINE_KERNEL(counts_kernel, exchange_counts, CountsParams,
-///                          CountsShared,
-///                                        512)
+///                                        CountsShared, 512)
 ///     counts_host.cpp      #include "counts_kernel.hpp"
 ///     counts_gpu.cu        #include "counts_kernel.hpp"
 ///     counts.hpp           DECLARE_KERNEL(counts_kernel, CountsParams);
 ///
-/// The last argument is the largest block (threads) that the kernel is ever launched with.
+/// The last argument is the largest block size, in threads, that a launch may use.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +21,15 @@
 
 namespace tokenyard {
 
-/// A kernel without its parameter type: what an Accelerator launches.
+/// A kernel without its parameter type, as an Accelerator launches it.
 struct KernelEntry {
   const char* name;
   uint32_t params_bytes;
-  uint32_t shared_bytes;  ///< of its Shared struct
-  uint32_t threads_max;
-  void (*on_host)(const void* params);  ///< one thread's run of the body
+  uint32_t shared_bytes;                ///< size of its Shared struct
+  uint32_t threads_max;                 ///< per block
+  void (*on_host)(const void* params);  ///< runs the body as one thread
   const void* on_gpu;                   ///< __global__ function; null in builds without CUDA
-  const void* on_gpu_rows;  ///< the same over an array of params, one a grid row (ranks on one GPU)
+  const void* on_gpu_rows;  ///< for ranks on one GPU: takes an array with one Params per grid row
 };
 
 template <class Params>
@@ -81,7 +80,7 @@ struct NoShared {};
   TOKENYARD_KERNEL_(name, body, Params, Shared, threads, TOKENYARD_GPU_ENTRY_(name##_gpu_entry), \
                     TOKENYARD_GPU_ENTRY_(name##_gpu_rows_entry))
 
-/// A kernel that has no GPU side: tests of the executor and of the simulator.
+/// Defines a kernel without a GPU side, for tests of the executor and the simulator.
 #define DEFINE_HOST_KERNEL(name, body, Params, Shared, threads) \
   TOKENYARD_KERNEL_(name, body, Params, Shared, threads, nullptr, nullptr)
 

@@ -1,5 +1,5 @@
-/// How a function says where it runs. The only file that asks which compiler reads it, together
-/// with the word headers beside it that choose between their two bodies.
+/// Marks functions by where they run. Only this file tests which compiler reads it; the other
+/// headers of this folder test TOKENYARD_DEVICE_BODY to choose between their two bodies.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -8,7 +8,7 @@
 #define HOST_DEVICE __host__ __device__ __forceinline__
 #else
 #define TOKENYARD_DEVICE_BODY 0
-// Always inlined, so that a code address in a word lies in the kernel that said it.
+// Always inlined, so that a word's code address lies in the code of the kernel that calls it.
 #define DEVICE inline __attribute__((always_inline))
 #define HOST_DEVICE inline
 #endif

@@ -1,4 +1,4 @@
-/// Small products of BF16 matrices by a whole warp: what a GPU's tensor cores do.
+/// Small BF16 matrix products by a whole warp, on a GPU's tensor cores.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace tokenyard::warp {
 
-/// c += a * b; a: [16][16], b: [16][8], both BF16, c: [16][8] float32. Of lane 4 * g + t
+/// Computes c += a * b; a: [16][16] and b: [16][8] BF16, c: [16][8] float32. Lane 4 * g + t holds
 ///
-///     a   rows g, g + 8, g, g + 8; of the first two columns 2 * t and 2 * t + 1, of the others
-///         2 * t + 8 and 2 * t + 9, the lower one in the lower half
-///     b   of column g, rows 2 * t and 2 * t + 1, and 2 * t + 8 and 2 * t + 9
-///     c   of row g columns 2 * t and 2 * t + 1, and of row g + 8
+///     a   {row g, columns 2t, 2t+1}, {row g+8, columns 2t, 2t+1},
+///         {row g, columns 2t+8, 2t+9}, {row g+8, columns 2t+8, 2t+9}; lower column in the low half
+///     b   {column g, rows 2t, 2t+1}, {column g, rows 2t+8, 2t+9}; lower row in the low half
+///     c   row g, columns 2t, 2t+1; row g+8, columns 2t, 2t+1
 ///
-/// By all lanes. Products are exact; in which order they are added, and with how many bits, is the
-/// device's own, so a GPU's sums are not a host's. An element of c depends on its row of a and its
-/// column of b alone, wherever they stand.
+/// All lanes call it. Products are exact, but order and precision of the sums are the device's own,
+/// so sums on a GPU and on a host differ. An element of c depends only on its row of a and its
+/// column of b, not on their position.
 DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
-/// Four matrices of 8 by 8 elements of two bytes, in shared memory, transposed. Lane l names row
-/// l % 8 of matrix l / 8: sixteen bytes, aligned to as many. Lane 4 * g + t gets of each matrix
-/// what stands in column g of rows 2 * t and 2 * t + 1, the lower one in the lower half: as
-/// multiply_add wants columns of b whose elements lie apart. By all lanes.
+/// Loads and transposes four matrices of 8 x 8 two-byte elements from shared memory. Lane l passes
+/// the address of row l % 8 of matrix l / 8: 16 bytes, 16-byte aligned. Lane 4 * g + t receives,
+/// per matrix, column g of rows 2t and 2t+1, the lower row in the low half: the layout of b that
+/// multiply_add needs when a column's elements are not contiguous. All lanes call it.
 DEVICE void load_transposed(uint32_t (&columns)[4], const Bytes16* row);
 
 }  // namespace tokenyard::warp

@@ -1,4 +1,4 @@
-/// Small floating-point formats. The bit patterns are the same on host and GPU, tie cases included.
+/// Small floating-point formats. Host and GPU convert to the same bits, in ties too.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace tokenyard {
 
-/// IEEE 754 bfloat16 as its bits. A NaN made by conversion is 0x7fff.
+/// bfloat16 as its bits. Conversions turn any NaN into 0x7fff.
 struct BFloat16 {
   uint16_t bits;
 };
-/// IEEE 754 binary16 as its bits. Conversions round to infinity; a NaN made by one is 0x7fff.
+/// IEEE 754 binary16 as its bits. Conversions overflow to infinity, and turn any NaN into 0x7fff.
 struct Float16 {
   uint16_t bits;
 };
@@ -22,7 +22,7 @@ struct Float8E4M3 {
 struct Float8E5M2 {
   uint8_t bits;
 };
-/// A power of two, 2^(bits - 127), as scales are packed (UE8M0). 0xff is NaN.
+/// The power of two 2^(bits - 127), the packed format of scales (UE8M0). 0xff is NaN.
 struct ScaleE8M0 {
   uint8_t bits;
 };
@@ -33,14 +33,14 @@ DEVICE float to_float(Float8E4M3 value);
 DEVICE float to_float(Float8E5M2 value);
 DEVICE float to_float(ScaleE8M0 value);
 DEVICE BFloat16 to_bfloat16(float value);  ///< round to nearest even
-/// Two at once, low half first.
+/// Convert two values at once, `low` into the lower half.
 DEVICE uint32_t to_bfloat16_pair(float low, float high);
 DEVICE uint32_t to_float16_pair(float low, float high);
 DEVICE Float8E4M3 to_float8_e4m3(float value);
 DEVICE Float8E5M2 to_float8_e5m2(float value);
-/// Four at once, first in the lowest byte.
+/// Converts four values at once, the first into the lowest byte.
 DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d);
-/// The smallest power of two not below `value` (a positive finite number).
+/// Returns the smallest power of two not below `value`, which is positive and finite.
 DEVICE ScaleE8M0 to_scale_e8m0(float value);
 
 }  // namespace tokenyard

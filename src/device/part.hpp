@@ -1,5 +1,5 @@
-/// Which part of a kernel's work a thread does: for hosts that watch what each part touches
-/// (AccessGuard).
+/// Declares which part of a kernel's work a thread does, so that a host can check the accesses of
+/// each part (AccessGuard).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tokenyard {
 
-/// From here on the calling thread works on `part`. Nothing on a GPU.
+/// Marks the calling thread as working on `part` from here on. No-op on a GPU.
 DEVICE void begin_part(uint32_t part);
 
 }  // namespace tokenyard

@@ -8,9 +8,9 @@
 
 namespace tokenyard {
 
-/// A pointer into the memory of a rank, this one or another, that other ranks reach as well. It has
-/// no `operator*` and no subscript: only the words of device/memory.hpp, vector.hpp and bulk.hpp
-/// take it, so a remote access that the simulator would not see does not compile.
+/// A pointer into memory of any rank, this one included, that other ranks can reach. It has neither
+/// `operator*` nor a subscript, and only the words of memory.hpp, vector.hpp and bulk.hpp accept
+/// it, so a remote access that the simulator could not see does not compile.
 template <class T>
 class Peer {
  public:
@@ -18,7 +18,7 @@ class Peer {
   HOST_DEVICE explicit Peer(T* address) : address_(address) {}
   HOST_DEVICE Peer operator+(std::ptrdiff_t elements) const { return Peer(address_ + elements); }
   HOST_DEVICE explicit operator bool() const { return address_ != nullptr; }
-  /// The member at `member` of the struct pointed to.
+  /// Returns a pointer to member `member` of the struct pointed to.
   template <class Member, class Struct>
   HOST_DEVICE Peer<Member> at(Member Struct::*member) const {
     return Peer<Member>(&(address_->*member));
@@ -27,15 +27,15 @@ class Peer {
   HOST_DEVICE Peer<U> as() const {
     return Peer<U>(reinterpret_cast<U*>(address_));
   }
-  /// For the bodies of the words, and for nobody else.
+  /// Returns the raw pointer; only for the words' bodies.
   HOST_DEVICE T* address() const { return address_; }
 
  private:
   T* address_ = nullptr;
 };
 
-/// The same object on every rank of a world, at whatever address each rank keeps it. A borrower:
-/// the table must outlive the kernels that hold it.
+/// One object per rank of a world, each at an address of its own. Borrows the table, which must
+/// outlive the kernels that use it.
 template <class T>
 struct PeerArray {
   T* const* table = nullptr;  ///< [ranks] in memory that this rank's kernels read

@@ -1,4 +1,4 @@
-/// Time as a kernel sees it. Virtual in the simulator.
+/// Time as a kernel sees it; virtual in the simulator.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace tokenyard {
 
-DEVICE uint64_t now_ns();      ///< wall time of this device; not comparable between ranks
-DEVICE uint64_t cycles();      ///< of this multiprocessor
-DEVICE void nap(uint32_t ns);  ///< lets others run for about that long
+DEVICE uint64_t now_ns();      ///< this device's wall time; not comparable between ranks
+DEVICE uint64_t cycles();      ///< this multiprocessor's cycle counter
+DEVICE void nap(uint32_t ns);  ///< yields to other threads for about `ns`
 
 }  // namespace tokenyard
 

@@ -1,12 +1,12 @@
-/// What a GPU's compiler is told of a loop. Hosts unroll as they like.
+/// Unrolling hints for the GPU compiler. Host compilers decide for themselves.
 #pragma once
 
 #include "device/macros.hpp"
 
 #if TOKENYARD_DEVICE_BODY
-/// Before a loop whose array elements are to be registers.
+/// Precedes a loop over an array that must stay in registers.
 #define UNROLL _Pragma("unroll")
-/// Before a loop that would only grow by being unrolled.
+/// Precedes a loop that unrolling would only enlarge.
 #define KEEP_ROLLED _Pragma("unroll 1")
 #else
 #define UNROLL

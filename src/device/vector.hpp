@@ -1,17 +1,17 @@
-/// Weak 16-byte accesses with cache hints, for the data itself. A warp whose lanes touch
-/// neighbouring pieces moves 512 bytes with one instruction.
+/// Weak 16-byte accesses with cache hints, for bulk data. A warp whose lanes access consecutive
+/// vectors moves 512 bytes per instruction.
 #pragma once
 
 #include "device/memory.hpp"
 
 namespace tokenyard {
 
-/// What the caches should expect of the bytes.
+/// Hints to the caches on how the bytes are used. `read_only` is a promise, not only a hint.
 enum class Cache : uint8_t {
-  normal,     ///< as the hardware likes
-  read_only,  ///< nobody writes them while the kernel runs (ld.global.nc)
+  normal,     ///< no hint
+  read_only,  ///< no thread writes them while the kernel runs (ld.global.nc)
   streaming,  ///< used once (evict first, no L1)
-  level2,     ///< skip L1: others on this GPU write them (ld.cg / st.cg)
+  level2,     ///< skip L1, because other blocks of this GPU write them (ld.cg / st.cg)
 };
 
 template <Cache cache = Cache::normal>
@@ -22,7 +22,7 @@ template <Cache cache = Cache::normal>
 DEVICE void store_vector(Bytes16* to, Bytes16 value);
 template <Cache cache = Cache::normal>
 DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value);
-/// One element that nobody writes while the kernel runs (4 or 8 bytes).
+/// Loads one element (4 or 8 bytes) that no thread writes while the kernel runs.
 template <Cache cache = Cache::read_only, class T>
 DEVICE T load_cached(const T* from);
 

@@ -1,7 +1,7 @@
-/// The only way to wait in a kernel: with a deadline, an eye on the host's alarm, and a name for
-/// what is awaited. A wait that fails writes one report for the host and marks the whole call as
-/// failed; every other wait of the call on this rank then gives up as well. No kernel traps or
-/// hangs.
+/// A kernel's wait for other ranks. It polls the host's abort flag, names what it waits for, and
+/// has a deadline or ends with a wait that has one (guarded_wait.hpp: the caller's own limit). A
+/// call's first failed wait writes one report for the host and marks the call as failed, so that
+/// its other waits on this rank give up too. No kernel traps or hangs.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace tokenyard {
 
-/// Why a call failed. `left`: the rank awaited has said goodbye, and what was awaited had not come.
+/// Why a call failed. `left`: the awaited rank said goodbye before it stored the awaited value.
 enum class Failure : uint32_t { none, deadline, abort_flag, refused, left };
 
-/// What a failed wait saw. Lies in memory that host and kernels share; written once a call, by the
-/// wait that failed first, `failure` last (release, sys).
+/// The report of a failed wait, in memory shared by host and kernels. The first wait to fail writes
+/// it, once per call, and stores `failure` last (release, sys).
 struct WaitReport {
   uint32_t failure;  ///< a Failure
   uint32_t phase;    ///< of the kernel's Phase enum
@@ -26,10 +26,10 @@ struct WaitReport {
   uint64_t waited_ns;
 };
 
-/// Set by the host to end waits of a rank, in memory that host and kernels share. kCancelled and
-/// the loss of a rank end every wait. kLeft: some ranks have said goodbye; behind this word lies
-/// one for each rank, which is kLeft for those. A goodbye ends only a wait that its rank alone
-/// could end, and only after one more look: the rank may have stored what is awaited before it
+/// Set by the host, in memory shared with kernels, to end a rank's waits. kCancelled and the loss
+/// of a rank end every wait. kLeft: some ranks have said goodbye; one word per rank follows this
+/// one, and reads kLeft for those ranks. A goodbye ends a wait only if no other rank could satisfy
+/// it, and only after one more poll, since the rank may have stored the awaited value before it
 /// left.
 using AbortWord = uint32_t;
 inline constexpr AbortWord kNoAbort = 0;
@@ -41,7 +41,7 @@ inline constexpr AbortWord abort_for_lost(uint32_t rank) {
 
 class Deadline;
 
-/// How long a call may take, who may end it early, and where it reports. Part of a kernel's params.
+/// A call's time limit, its abort flag and its error report. Part of a kernel's params.
 struct WaitContext {
   uint64_t timeout_ns = 0;
   uint32_t* failed = nullptr;  ///< device memory: a Failure; none until the first wait fails, and
@@ -52,40 +52,40 @@ struct WaitContext {
   DEVICE Deadline start() const;
 };
 
-/// What a wait is for. The predicate of wait_until keeps `seen` up to date.
+/// The subject of a wait. The condition passed to wait_until keeps `seen` up to date.
 struct Awaited {
   uint32_t phase = 0;
   uint32_t rank = 0;
   uint64_t expected = 0;
   uint64_t seen = 0;
-  bool from_rank = true;  ///< `rank` stores it, and nobody else: a goodbye of `rank` ends the wait
+  bool from_rank = true;  ///< only `rank` stores it, so a goodbye from `rank` ends the wait
 };
 
-/// Polls of a wait are counted up to here. The counts from here on say that the wait has seen the
-/// goodbye of a rank, and has its last look next: the count after the code of that rank.
+/// A wait's counter counts polls below this value. From here on it means that the wait has seen a
+/// rank's goodbye and polls its condition once more before it fails; the value encodes that rank.
 inline constexpr uint32_t kPollsMax = 0xf0000000;
 HOST_DEVICE constexpr uint32_t last_look_for(uint32_t rank) {
-  return kPollsMax + (rank + 1) * 64;  // A multiple of what passes between looks on a GPU.
+  return kPollsMax + (rank + 1) * 64;  // A GPU's wait acts only on multiples of kLookEvery.
 }
 
-/// A point in time, taken once at the start of the kernel: waits do not add up.
+/// A call's deadline, fixed when its kernel starts, so that timeouts of its waits do not add up.
 class Deadline {
  public:
   DEVICE Deadline(const WaitContext& wait_context, uint64_t start_ns)
       : wait_context_(wait_context), start_ns_(start_ns) {}
-  /// Whether a wait of this call has failed on this rank. Ask after a block barrier, so that the
-  /// whole block gets the answers of its own waits.
+  /// Returns whether the call has failed on this rank. Call it after a block barrier, so that every
+  /// thread of the block sees whether one of the block's own waits failed.
   DEVICE bool failed() const;
-  /// Fails the call for a reason of the kernel's own (bad data): waits on this rank give up.
+  /// Fails the call for the kernel's own reason, such as bad data; waits on this rank give up.
   DEVICE void fail(Failure failure, const Awaited& what) const;
-  /// For wait_until, which counts up `polls` whenever the condition has been found false. Sets it
-  /// to have the condition looked at once more before the goodbye of a rank ends the wait.
+  /// For wait_until, which increments `polls` each time the condition is false. Sets `polls` so
+  /// that the condition is checked once more before a rank's goodbye ends the wait.
   DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
-  /// For loops whose waits may all be too short to look at the host's alarm, which lies across
-  /// PCIe: looks now, and fails the call if it rings. Whether the call has failed.
+  /// Polls the host's abort flag, across PCIe, and fails the call if it is set. For loops whose
+  /// waits may all be too short to poll it themselves. Returns whether the call has failed.
   DEVICE bool heed_abort(const Awaited& what) const;
 
-  /// The part of give_up that looks at the host's alarm.
+  /// The part of give_up that polls the host's abort flag.
   DEVICE bool heed_host(uint32_t& polls, const Awaited& what) const;
 
  private:
@@ -93,14 +93,14 @@ class Deadline {
   uint64_t start_ns_;
 };
 
-/// Returns why the host wants a wait to end: none, alarm or left. Looks across PCIe.
+/// Returns why the host wants a wait to end: none, abort_flag or left. Reads across PCIe.
 COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
-  // Relaxed: the host says only that it wants the wait to end.
+  // Relaxed: the flag only asks the wait to end; no data depends on it.
   const AbortWord abort_flag = load<Order::relaxed, Scope::sys>(wait_context.abort_flag);
   if (abort_flag == kNoAbort) return Failure::none;
   if (abort_flag != kLeft) return Failure::abort_flag;
   if (!what.from_rank) return Failure::none;
-  // Acquire: the last look finds what the rank stored before it said goodbye.
+  // Acquire: the last poll sees everything that the rank stored before it said goodbye.
   const AbortWord theirs =
       load<Order::acquire, Scope::sys>(wait_context.abort_flag + 1 + what.rank);
   return theirs == kNoAbort ? Failure::none : Failure::left;
@@ -113,7 +113,7 @@ DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
     return false;
   }
   if (failure == Failure::none) {
-    // After a last look that was for another rank, or very many polls.
+    // Reached after a last look for another rank's goodbye, or after very many polls.
     if (polls >= kPollsMax) polls = 0;
     return false;
   }
@@ -121,8 +121,8 @@ DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
   return true;
 }
 
-/// Waits until `condition()` holds; false if the call failed instead. `what` is taken by reference
-/// and read when the wait fails, so `condition` may write what.seen. Every thread waits for itself.
+/// Waits until `condition()` holds; returns false if the call failed first. `what` is read only
+/// when the wait fails, so `condition` may write what.seen. Each thread waits on its own.
 template <class Condition>
 DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition);
 

@@ -1,7 +1,7 @@
-/// What the lanes of a warp do together. Each word is executed by all lanes named in `lanes` (all
-/// 32 by default), at the same place with the same arguments: on the host anything else is an error
-/// that names both lanes. Shuffles and votes move values and order no memory; `warp::sync` does,
-/// among the lanes it names.
+/// Collective operations of a warp. All lanes in the mask `lanes` (by default all 32) execute the
+/// word at the same place in the source with the same mask; otherwise the host raises an error that
+/// names both lanes. Shuffles, votes and reductions move values and order no memory; `warp::sync`
+/// orders memory among the lanes in its mask.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ template <class T>
 DEVICE T shuffle(T value, uint32_t source_lane, uint32_t lanes = kAllLanes);
 template <class T>
 DEVICE T shuffle_xor(T value, uint32_t lane_mask, uint32_t lanes = kAllLanes);
-/// The value of the lane `delta` below; lanes below `delta` keep their own.
+/// Returns the value of the lane `delta` below this one; lanes below `delta` keep their own.
 template <class T>
 DEVICE T shuffle_up(T value, uint32_t delta, uint32_t lanes = kAllLanes);
 template <class T>
@@ -28,10 +28,10 @@ DEVICE T shuffle_down(T value, uint32_t delta, uint32_t lanes = kAllLanes);
 DEVICE uint32_t ballot(bool predicate, uint32_t lanes = kAllLanes);
 DEVICE bool any(bool predicate, uint32_t lanes = kAllLanes);
 DEVICE bool all(bool predicate, uint32_t lanes = kAllLanes);
-/// Lanes that hold the same value.
+/// Returns the mask of lanes whose value equals this lane's.
 DEVICE uint32_t match(uint32_t value, uint32_t lanes = kAllLanes);
 
-// Integer reductions whose result every lane gets (T: int32_t or uint32_t).
+// Integer reductions; every lane gets the result (T: int32_t or uint32_t).
 template <class T>
 DEVICE T sum(T value, uint32_t lanes = kAllLanes);
 template <class T>
@@ -39,23 +39,23 @@ DEVICE T min(T value, uint32_t lanes = kAllLanes);
 template <class T>
 DEVICE T max(T value, uint32_t lanes = kAllLanes);
 DEVICE uint32_t bit_or(uint32_t value, uint32_t lanes = kAllLanes);
-/// Sum of the values of lower lanes.
+/// Returns the sum of the values of all lower lanes.
 DEVICE uint32_t exclusive_sum(uint32_t value);
 
-/// True in lane 0 only. (A fixed lane, so that a value it alone holds can be found again.)
+/// Returns true in lane 0 only. The lane is fixed, so a later word can find a value that it holds.
 DEVICE bool elect();
-/// Runs `body` on lane 0 and gives its result (4 or 8 bytes) to every lane; orders memory among the
-/// lanes as `sync` does, before and after.
+/// Runs `body` on lane 0 and returns its result (4 or 8 bytes) in every lane. Orders memory among
+/// the lanes before and after, as `sync` does.
 template <class Body>
 DEVICE auto once(Body body);
 
 }  // namespace tokenyard::warp
 
 namespace tokenyard {
-/// Bits set; index of the lowest set bit (32 if none).
+/// Return the number of set bits, and the index of the lowest set bit (32 if none).
 DEVICE uint32_t population(uint32_t bits);
 DEVICE uint32_t first_bit(uint32_t bits);
-/// Bits of the lanes below this one.
+/// Returns the mask of the lanes below this one.
 DEVICE uint32_t lanes_below();
 }  // namespace tokenyard
 

@@ -16,8 +16,8 @@ void insert_sorted(std::vector<uint32_t>& ranks, uint32_t rank) {
   if (at == ranks.end() || *at != rank) ranks.insert(at, rank);
 }
 
-/// An absence that others may have taken for the end of this rank, if their timeout is `timeout`.
-/// On a busy machine a thread may well be late by less.
+/// Returns the shortest absence that peers with this timeout may have taken for this rank's death.
+/// On a busy machine, a thread may well be late by less.
 std::chrono::nanoseconds long_absence(std::chrono::nanoseconds timeout) {
   return std::max<std::chrono::nanoseconds>(timeout / 2, std::chrono::seconds(1));
 }
@@ -82,7 +82,7 @@ void AbortFlag::left(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   insert_sorted(left_, rank);
   note_gone(rank);
-  // In this order: a wait that finds the first word finds that of the rank too.
+  // In this order, so that a wait that sees the first word set also sees the rank's own.
   if (rank < ranks_) accelerator_.write_flag(word_ + 1 + rank, kLeft);
   if (rank < ranks_ && !is_set_) accelerator_.write_flag(word_, kLeft);
   for (const std::span<AbortWord> words : watched_) set_one(words, rank, kLeft);
@@ -187,7 +187,7 @@ WaitContext ErrorRecord::wait_context(std::chrono::nanoseconds timeout) const {
 }
 
 bool ErrorRecord::failed() const {
-  // The kernel writes `failure` last, with release: once it is seen, so is the rest.
+  // The kernel writes `failure` last, with release, so the rest of the report is visible with it.
   return accelerator_.read_flag(&report().failure) != static_cast<uint32_t>(Failure::none);
 }
 
@@ -216,9 +216,9 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
   }
   if (abort_flag_.cancelled()) throw Cancelled(facts.phase);
   abort_flag_.check_left_out(facts);
-  // The rank that was awaited may be alive and waiting for the lost one itself.
+  // The awaited rank may be alive and itself waiting for the lost one.
   const std::vector<uint32_t> lost = abort_flag_.lost_ranks();
-  if (lost.empty()) throw InternalError("a kernel heard an alarm that nobody rang");
+  if (lost.empty()) throw InternalError("a kernel saw its abort flag set, but no rank was lost");
   if (!std::binary_search(lost.begin(), lost.end(), facts.rank)) facts.rank = lost.front();
   abort_flag_.check_absence(facts);
   throw PeerLost(facts);

@@ -1,4 +1,4 @@
-/// How a failed wait in a kernel becomes an exception on the host, and how the host ends the waits
+/// Turns a failed wait in a kernel into an exception on the host, and lets the host end the waits
 /// of its kernels.
 #pragma once
 
@@ -21,15 +21,15 @@
 
 namespace tokenyard {
 
-/// What a wait was for, once its rank has said goodbye: says so.
+/// Returns `phase`, with a note appended if the wait failed because the awaited rank left.
 std::string after_goodbye(std::string phase, Failure failure = Failure::left);
 
-/// One a rank. Owns the alarm words; whoever notices that a rank is gone rings it. Any thread may
-/// ring and ask.
+/// One per rank. Owns the abort words that kernels poll; the thread that notices the loss of a rank
+/// sets them. Any thread may set and read it.
 class AbortFlag {
  public:
-  /// `ranks`: that may leave. `timeout`: after which they take a silent rank for gone. `absences`:
-  /// of this rank, where they are watched.
+  /// `ranks`: number of ranks that may leave. `timeout`: how long peers wait for a silent rank
+  /// before they take it for dead. `absences`: this rank's own, null if they are not watched.
   explicit AbortFlag(Accelerator& accelerator, uint32_t ranks = 0,
                      std::chrono::nanoseconds timeout = {},
                      std::shared_ptr<const AbsenceWatch> absences = nullptr);
@@ -38,35 +38,37 @@ class AbortFlag {
   AbortFlag& operator=(const AbortFlag&) = delete;
 
   const AbortWord* word() const { return word_; }
-  /// Ends every wait of this rank, of kernels and of the host, from now on.
+  /// Ends every wait of this rank, in kernels and on the host, from now on.
   void cancel();
   bool cancelled() const { return cancelled_.load(); }
-  /// A rank is gone without a word. The first one stays in the word; all are listed.
+  /// Records the loss of a rank that said no goodbye. The abort word keeps the first such rank;
+  /// `lost_ranks` lists all.
   void lost(uint32_t rank);
-  /// A rank has said goodbye. Ends waits for what it alone could still send: what it has sent
-  /// before counts, and other ranks are still waited for.
+  /// Records a rank's goodbye. Ends only waits for data that it has not sent: its earlier data
+  /// still counts, and waits for other ranks continue.
   void left(uint32_t rank);
-  /// A rank rebuilds the world without this one. Ends every wait.
+  /// Records that rank `by` rebuilds the world without this one. Ends every wait.
   void left_out(uint32_t by);
-  /// Ranks that are gone, either way, ascending.
+  /// Returns all ranks that were lost or left, ascending.
   std::vector<uint32_t> gone_ranks() const;
-  /// Those of them that went without a word.
+  /// Returns the ranks that went without a goodbye, ascending.
   std::vector<uint32_t> lost_ranks() const;
   bool has_left(uint32_t rank) const;
-  /// For waits that a rank's loss concerns only if it is that rank they wait for: [ranks] words,
-  /// in memory that host and kernels share. A lost rank rings its own, one that has left sets it to
-  /// kLeft, `cancel` rings all of them; what has rung before rings at once. They must stay until
-  /// `unwatch`.
+  /// Registers [ranks] abort words, in memory shared by host and kernels, for waits that should end
+  /// only if the awaited rank itself is gone. A loss sets the rank's word to abort_for_lost(rank),
+  /// a goodbye sets it to kLeft, and `cancel` and `left_out` set every word to kCancelled; earlier
+  /// events are applied at once. The words must stay valid until `unwatch`.
   void watch(std::span<AbortWord> words);
   void unwatch(std::span<AbortWord> words);
-  /// For a wait, before it goes on: throws OutOfTouch if this rank has been left out.
+  /// Throws OutOfTouch if this rank has been left out. Waits call it before they continue.
   void check_left_out(const WaitFacts& facts) const;
-  /// The same for one that has no rank, and Cancelled.
+  /// Throws Cancelled, or OutOfTouch as above; for a wait that names no rank.
   void check_ended(const std::string& phase) const;
-  /// For a wait that has failed after `waited`: throws OutOfTouch if this rank has not run for so
-  /// long meanwhile, or when the awaited rank went, that the others may have taken it for gone.
+  /// For a wait that failed after `facts.waited_s`: throws OutOfTouch if this rank was not running
+  /// for so long, during the wait or in the timeout before the awaited rank went, that its peers
+  /// may have taken it for dead.
   void check_absence(const WaitFacts& facts) const;
-  /// Throws PeerLost or Cancelled if the bell has rung.
+  /// Throws Cancelled after `cancel`, PeerLost naming the lowest lost rank after a loss.
   void check(const std::string& phase) const;
 
  private:
@@ -80,37 +82,36 @@ class AbortFlag {
   const uint32_t ranks_;
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<const AbsenceWatch> absences_;
-  AbortWord* word_;  ///< [1 + ranks]
+  AbortWord* word_;  ///< [1 + ranks] the flag itself, then each rank's goodbye
   mutable std::mutex mutex_;
   std::atomic<bool> cancelled_ = false;
   bool is_set_ = false;
   std::vector<uint32_t> lost_, left_;  ///< ascending
   std::optional<uint32_t> left_out_by_;
   TimePoint left_out_at_;
-  std::map<uint32_t, TimePoint> gone_at_;  ///< when this rank heard that they were gone
+  std::map<uint32_t, TimePoint> gone_at_;  ///< when this rank learned of each loss or goodbye
   std::vector<std::span<AbortWord>> watched_;
 };
 
-/// The words a kernel's Patience points to, for one object that launches kernels.
+/// Owns the words that a kernel's WaitContext points to; one per object that launches kernels.
 class ErrorRecord {
  public:
   ErrorRecord(Accelerator& accelerator, AbortFlag& abort_flag);
 
   WaitContext wait_context(std::chrono::nanoseconds timeout) const;
-  bool failed() const;  ///< as far as the host can see now
-  /// Throws PeerTimeout, PeerLost or Cancelled if a wait has failed. `phases` are the names of the
-  /// kernel's Phase enum, as they should appear ("dispatch: counts"). A kernel that refused
-  /// (Failure::refused) has a reason of its own, which its launcher knows: returns then, with
-  /// failed() true.
+  bool failed() const;  ///< whether the host sees a failure yet
+  /// Throws PeerTimeout, PeerLost, OutOfTouch or Cancelled if a wait has failed. `phases` names the
+  /// values of the kernel's Phase enum as errors show them ("dispatch: counts"). Returns, with
+  /// failed() true, if the kernel refused (Failure::refused): only its launcher knows the reason.
   void check(std::span<const std::string> phases) const;
-  /// What the failed wait saw; meaningful once failed().
+  /// Returns what the failed wait saw; valid once failed().
   const WaitReport& report() const { return *report_.as<WaitReport>(); }
 
  private:
   Accelerator& accelerator_;
   AbortFlag& abort_flag_;
-  DeviceMemory failed_;  ///< a word
-  DeviceMemory report_;  ///< WaitReport, which the host sees
+  DeviceMemory failed_;  ///< one uint32_t
+  DeviceMemory report_;  ///< one WaitReport, readable by the host
 };
 
 }  // namespace tokenyard

@@ -13,7 +13,7 @@ std::optional<Absence> AbsenceWatch::longest(TimePoint from, TimePoint until) co
     if (meets && (!found || absence.length() > found->length())) found = absence;
   };
   for (const Absence& absence : absences_) consider(absence);
-  // The thread that asks may run again before the one that watches.
+  // The calling thread may resume before the watching one.
   if (const auto now = since_last_tick()) consider(*now);
   return found;
 }

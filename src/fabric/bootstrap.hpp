@@ -3,9 +3,9 @@
 ///
 /// All of it is one exchange: send to every peer, take one message from every peer. A message says
 /// in which generation of the world, as which collective and for which call it was sent:
-///  - generation: a world made by `rebuild` takes no notice of what was sent in the one before it;
-///  - sequence: what is left of an exchange that this rank gave up is never taken for the next;
-///  - what: ranks that make different calls are told so instead of mixing their bytes.
+///  - generation: a world made by `rebuild` ignores messages sent in the previous one;
+///  - sequence: messages left from an exchange that this rank gave up never count for the next;
+///  - what: ranks that make different calls get an error instead of mixing their bytes.
 ///
 /// A rank that rebuilds asks every peer for a world of certain slots, in a generation that it has
 /// asked nobody for yet. The ranks of those slots have agreed once all ask for the same.
@@ -31,7 +31,7 @@
 
 namespace tokenyard {
 
-/// Who takes part: one world's ranks on a mesh.
+/// The participants: one world's ranks on a mesh.
 struct Membership {
   uint32_t generation = 0;
   uint32_t rank = 0;            ///< this rank's

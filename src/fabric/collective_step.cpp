@@ -14,11 +14,11 @@ namespace tokenyard {
 
 namespace {
 
-/// Before what a step returned, or what failed in it: a call, by its name, or the sentence of an
-/// error without a code.
+/// Precedes a step's result or, if the step failed, the name of the failed call or the sentence of
+/// an error that has no code.
 struct Verdict {
   uint32_t failed = 0;
-  int32_t code = 0;  ///< of the call
+  int32_t code = 0;  ///< error code of the failed call; 0 if there is none
 };
 
 std::vector<std::byte> behind(const Verdict& verdict, std::span<const std::byte> rest) {
@@ -53,7 +53,7 @@ std::vector<std::vector<std::byte>> collective_step(
   try {
     results = bootstrap.all_gather(mine, what, until);
   } catch (...) {
-    if (failed) std::rethrow_exception(failed);  // It came first.
+    if (failed) std::rethrow_exception(failed);  // The step failed first.
     throw;
   }
   for (uint32_t rank = 0; rank < results.size(); ++rank) {

@@ -1,4 +1,4 @@
-/// A way to reach peers' memory. One folder each: host/ (this process, or processes of this host),
+/// A way to reach peers' memory, one per folder: host/ (this process, or processes of this host),
 /// nvlink/, network/.
 #pragma once
 
@@ -14,16 +14,16 @@ namespace tokenyard {
 
 struct FabricRequest {
   size_t arena_bytes = 0;
-  std::vector<uint32_t> host_of;  ///< [ranks]
+  std::vector<uint32_t> host_of;  ///< [ranks] host number of each rank
   std::chrono::nanoseconds timeout{};
 };
 
-/// What a rank stands on.
+/// A rank's own region, and how it reaches its peers.
 struct Ground {
   Region region;
   std::vector<PeerReach> peers;  ///< [ranks]
-  /// [ranks] The arenas with put/signal reach, as a network card of this rank reaches them; null
-  /// for the others. Empty if there are none. `region.memory` keeps them too.
+  /// [ranks] Arenas with put/signal reach, as this rank's network card addresses them; null for
+  /// other ranks. Empty if there are none. `region.memory` keeps them alive too.
   std::vector<std::byte*> far_arenas;
 };
 
@@ -31,10 +31,10 @@ class Fabric {
  public:
   virtual ~Fabric() = default;
   virtual std::string name() const = 0;  ///< "host", "nvlink"
-  /// The host of every rank, in the order of ranks, numbered from 0. Collective.
+  /// Collective. Returns the host number of every rank, in rank order, counted from 0.
   virtual std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) = 0;
-  /// Makes this rank's region and maps those of its peers. Collective: what one rank cannot do
-  /// fails on all. Always new memory, so that a late store into an older world's harms nobody.
+  /// Collective. Allocates this rank's region and maps its peers'; a failure on one rank fails on
+  /// all. The memory is always new, so a late store into an older world's region is harmless.
   virtual Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) = 0;
 };
 

@@ -27,14 +27,14 @@ namespace {
   throw OsError(call, code, std::strerror(code));
 }
 
-/// What a rank tells the others before descriptors travel.
+/// Published by each rank before descriptors travel.
 struct Address {
-  char name[48];  ///< of its socket, without the leading zero
+  char name[48];  ///< abstract name of its socket, without the leading zero
   uint64_t secret;
   int32_t process;
 };
 
-/// What travels beside a descriptor. A copy of the receiver's secret proves that the sender is of
+/// Travels beside a descriptor. The copy of the receiver's secret proves that the sender belongs to
 /// this world.
 struct Label {
   uint64_t secret;
@@ -59,13 +59,13 @@ FileDescriptor listen_at(const Address& address, uint32_t peers) {
   return listener;
 }
 
-/// True once it is on its way; false if the peer's queue is full.
+/// Returns true once the descriptor is sent; false if the peer's queue is full or the peer is gone.
 bool send_to(const Address& peer, const Label& label, int descriptor) {
   const FileDescriptor socket = make_socket();
   const net::AbstractAddress native = native_of(peer);
   if (connect(socket.native(), native.native(), native.bytes()) != 0) {
     if (errno == EAGAIN || errno == EINTR) return false;
-    if (errno == ECONNREFUSED) return false;  // Gone: whoever waits for it will say so.
+    if (errno == ECONNREFUSED) return false;  // Gone; the wait for its own descriptor reports it.
     fail("connect");
   }
   Label copy = label;
@@ -88,10 +88,10 @@ bool send_to(const Address& peer, const Label& label, int descriptor) {
 
 struct Parcel {
   Label label;
-  FileDescriptor descriptor;  ///< none if this process may have no more of them
+  FileDescriptor descriptor;  ///< empty if this process may open no more of them
 };
 
-/// Nothing if it has not arrived yet, or is no parcel.
+/// Returns the connection's parcel; nothing if it has not arrived yet or is malformed.
 std::optional<Parcel> receive_from(const FileDescriptor& connection) {
   Parcel parcel{};
   iovec data{&parcel.label, sizeof parcel.label};
@@ -115,12 +115,12 @@ std::optional<Parcel> receive_from(const FileDescriptor& connection) {
   return parcel;
 }
 
-/// Whether the process at the other end may give us descriptors.
+/// Returns whether the other end is a process of this user and, where its pid is known, of `rank`.
 bool trusted(const FileDescriptor& connection, const std::vector<Address>& peers, uint32_t rank) {
   ucred who{};
   socklen_t bytes = sizeof who;
   if (getsockopt(connection.native(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return false;
-  // In another pid namespace a process has no number here, which reads as 0.
+  // A process of a pid namespace that is not visible here has no pid for us, which reads as 0.
   return who.uid == geteuid() && (who.pid == 0 || who.pid == peers[rank].process);
 }
 
@@ -159,7 +159,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       if (!connection) break;
       connections.push_back(std::move(connection));
     }
-    // A connection brings one parcel; what it brings and what it takes would add up.
+    // A connection carries one parcel and closes after it, so that descriptors do not accumulate.
     std::erase_if(connections, [&](const FileDescriptor& connection) {
       auto parcel = receive_from(connection);
       if (!parcel) return false;
@@ -177,7 +177,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       return sent[rank] && received[rank];
     });
   } catch (const PeerTimeout&) {
-    // Others may have given some back in time; they have not, and it is not the rank's fault.
+    // We waited in case other threads closed some. None did, and the peer is not to blame.
     if (out_of_descriptors) throw OsError("accept4", EMFILE, std::strerror(EMFILE));
     throw;
   }

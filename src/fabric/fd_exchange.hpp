@@ -1,5 +1,5 @@
-/// Passing open files between the processes of one host: a memfd, or a GPU allocation that was
-/// exported as a file descriptor.
+/// Passes file descriptors between the processes of one host: of a memfd, or of an exported GPU
+/// allocation.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@
 
 namespace tokenyard {
 
-/// Collective. Every rank's descriptor, in rank order, as descriptors of this process (its own is a
-/// duplicate). All ranks are on one host. They pass through Unix sockets with abstract names, so
-/// nothing is left in a file system; a connection counts only with this world's secret and from
-/// this user. Throws PeerTimeout or PeerLost naming a rank that did not come, OsError.
+/// Collective; all ranks must be on one host. Returns every rank's descriptor, in rank order, as
+/// descriptors of this process (its own is a duplicate). They travel over Unix sockets with
+/// abstract names, which leave nothing in a file system; a connection is accepted only from this
+/// user and with the receiver's secret. Throws OsError, or PeerTimeout or PeerLost naming the
+/// missing rank.
 std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
                                          TimePoint until);
 

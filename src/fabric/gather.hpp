@@ -1,4 +1,4 @@
-/// One plain value of each rank: what an all-gather of bytes is mostly for.
+/// All-gathers one plain value per rank.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,12 +16,12 @@
 
 namespace tokenyard {
 
-/// What ranks of one build may send as it lies in memory. (Not every byte is a flag.)
+/// A type that ranks of one build may send as raw bytes. (No bool: most bytes are no valid bool.)
 template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::same_as<T, bool>;
 
-/// [ranks] what the bytes of each are. Throws InvalidArgument{what, expected, seen, rank} naming
-/// the first rank that sent another number of bytes, as one of another build may.
+/// Returns [ranks] the value that each rank's bytes hold. Throws InvalidArgument{what, expected,
+/// seen, rank} naming the first rank whose number of bytes differs, as another build's may.
 template <PlainValue T>
 std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
                          const std::string& what) {
@@ -36,8 +36,8 @@ std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
   return values;
 }
 
-/// Collective: [ranks] the value of each. `ranks`: a World; or a Bootstrap, and `until` when.
-/// Throws what its all_gather throws, and what `values_of` does.
+/// Collective. Returns [ranks] every rank's value. `ranks` is a World, or a Bootstrap followed by
+/// the deadline `until`. Throws what its all_gather and `values_of` throw.
 template <PlainValue T>
 std::vector<T> gather(auto& ranks, const T& mine, const std::string& what, auto... until) {
   return values_of<T>(ranks.all_gather(std::as_bytes(std::span(&mine, 1)), what, until...), what);

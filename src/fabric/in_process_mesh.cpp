@@ -36,7 +36,8 @@ void InProcessMesh::vanish() {
 void InProcessMesh::send(uint32_t to, const Message& message) {
   if (mailboxes_[slot_]->state(to) != PeerState::present) return;
   if (!mailboxes_.at(to)->put(slot_, message)) {
-    throw InternalError("a rank was sent more messages than any protocol of ours sends");
+    throw InternalError(
+        "a rank's mailbox is full: a peer sent more messages than any protocol allows");
   }
 }
 

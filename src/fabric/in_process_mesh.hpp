@@ -1,4 +1,4 @@
-/// A mesh among threads of one process: a message is put straight into its reader's mailbox.
+/// A mesh of threads of one process: a message goes straight into its receiver's mailbox.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace tokenyard {
 
 class InProcessMesh final : public Mesh {
  public:
-  /// One end a seat.
+  /// Returns one end per slot.
   static std::vector<std::shared_ptr<InProcessMesh>> make(uint32_t slots);
   ~InProcessMesh() override;
   void leave() override;
@@ -21,7 +21,7 @@ class InProcessMesh final : public Mesh {
   Mailbox& mailbox() override { return *mailboxes_[slot_]; }
   bool one_process() const override { return true; }
   std::string name() const override { return "this process"; }
-  /// Goes without goodbye, as a killed process would. For tests.
+  /// Ends without a goodbye, as a killed process would. For tests.
   void vanish();
 
  private:
@@ -29,7 +29,7 @@ class InProcessMesh final : public Mesh {
   void publish_peers(PeerState state);
 
   uint32_t slot_;
-  std::vector<std::shared_ptr<Mailbox>> mailboxes_;  ///< [seats]
+  std::vector<std::shared_ptr<Mailbox>> mailboxes_;  ///< [slots]
 };
 
 }  // namespace tokenyard

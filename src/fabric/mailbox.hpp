@@ -1,7 +1,7 @@
-/// What has arrived for one rank from the others, and which of them are still there. Filled by
-/// whatever carries messages (other threads, a socket's thread), emptied by the rank.
+/// Holds the messages that arrived for one rank, and the state of its peers. The transport (other
+/// ranks' threads, or the sockets' I/O thread) fills it and the rank drains it.
 ///
-/// Ranks are known here by their seat: the rank they had when the job began, which never changes.
+/// Ranks are identified by slot: the rank that they had when the job began, which never changes.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ enum class MessageKind : uint8_t { collective, rebuild };
 
 struct Message {
   MessageKind kind = MessageKind::collective;
-  uint32_t generation = 0;  ///< world in which it was sent; `rebuild`: that which it asks for
+  uint32_t generation = 0;  ///< of the world that it was sent in; `rebuild`: the one asked for
   uint64_t sequence = 0;    ///< number of the collective in that world
-  std::string what = {};    ///< which call it is, for people and to detect calls out of step
+  std::string what = {};    ///< name of the call, for errors and to detect mismatched calls
   std::vector<std::byte> bytes = {};
   std::shared_ptr<void> object = {};  ///< only between ranks of one process
 };
@@ -32,28 +32,29 @@ enum class PeerState : uint8_t { present, left, lost };
 
 class Mailbox {
  public:
-  /// A peer is ahead by one collective at most; aborted ones leave a few behind.
+  /// A peer runs ahead by one collective at most; aborted collectives leave a few messages behind.
   static constexpr size_t kMessagesMax = 1024;
 
   explicit Mailbox(uint32_t slots);
 
-  /// False if the queue is full: that peer does not follow the protocol.
+  /// Returns false if the queue is full, which means that the peer violates the protocol.
   bool put(uint32_t from, Message message);
-  /// The peer's message of that collective, if it has come. Drops those of earlier collectives and
-  /// generations, which nobody waits for any more.
+  /// Returns the peer's message for that collective, if it has arrived. Drops its messages for
+  /// earlier collectives and generations, which no call awaits any more.
   std::optional<Message> take(uint32_t from, uint32_t generation, uint64_t sequence);
-  /// Returns the peer's newest request for another world. It stays.
+  /// Returns the peer's newest request for another world; keeps it.
   std::optional<Message> latest_rebuild(uint32_t from) const;
 
   PeerState state(uint32_t slot) const;
-  /// The first change stays: a peer that said goodbye is not lost when its connection closes. This
-  /// rank's own slot is lost once the others have evicted it.
+  /// Sets the state of a present peer. The first change is final: a peer that said goodbye does not
+  /// become lost when its connection closes. This rank's own slot is lost once the others have
+  /// evicted it.
   void mark(uint32_t slot, PeerState state);
 
-  /// Called for every peer that is gone already, and for each that goes, by the thread that
-  /// notices. Not after `unwatch` has returned.
+  /// Called once per peer that is gone or goes, by the thread that notices; never after `unwatch`
+  /// has returned.
   using Watcher = std::function<void(uint32_t slot, PeerState state)>;
-  /// Likewise for every call to rebuild a world.
+  /// Called likewise for every request to rebuild a world.
   using RebuildWatcher = std::function<void(uint32_t slot, const Message& rebuild)>;
   uint64_t watch(Watcher watcher, RebuildWatcher rebuild_watcher = {});
   void unwatch(uint64_t watch);

@@ -16,7 +16,7 @@ class RegionArena::Pool {
  public:
   struct Taken {
     uint64_t offset;
-    bool unused;  ///< nothing that is still enqueued uses it
+    bool unused;  ///< no enqueued work still uses it
   };
 
   Pool(std::shared_ptr<Accelerator> accelerator, Region region, std::chrono::nanoseconds timeout)
@@ -44,7 +44,7 @@ class RegionArena::Pool {
 
   Taken allocate(size_t bytes, Stream stream, ArenaEnd end) {
     std::optional<Taken> taken;
-    // Locked a try at a time: other threads may drop pieces meanwhile.
+    // Locks per attempt, so that other threads can free blocks in between.
     const auto try_once = [&] {
       const std::lock_guard lock(mutex_);
       taken = take(bytes, stream, end);
@@ -61,22 +61,22 @@ class RegionArena::Pool {
     return *taken;
   }
 
-  /// `streams`: those that may still use it.
+  /// `streams`: those that may still use the block.
   void free(uint64_t offset, const std::vector<Stream>& streams, ArenaEnd end) {
     const std::lock_guard lock(mutex_);
     release(offset, streams, end);
   }
-  /// `streams`: those that may use what is given back.
+  /// `streams`: those that may still use the freed part.
   void keep_first(uint64_t offset, size_t bytes, const std::vector<Stream>& streams, ArenaEnd end) {
     const std::lock_guard lock(mutex_);
     if (const auto rest = pieces_.split(offset, bytes)) release(*rest, streams, end);
   }
-  /// Returns where the rest begins, if there is one.
+  /// Returns the offset of the rest, if there is one.
   std::optional<uint64_t> split(uint64_t offset, size_t bytes) {
     const std::lock_guard lock(mutex_);
     return pieces_.split(offset, bytes);
   }
-  /// Returns where the kept part begins.
+  /// Returns the offset of the kept part.
   uint64_t keep_last(uint64_t offset, size_t bytes, const std::vector<Stream>& streams,
                      ArenaEnd end) {
     const std::lock_guard lock(mutex_);
@@ -103,27 +103,29 @@ class RegionArena::Pool {
  private:
   static constexpr size_t kRestingMost = 64;
 
-  /// A piece that was freed while streams may still use it.
+  /// A freed block that streams may still use.
   struct Resting {
     uint64_t offset;
     std::vector<Stream> streams;
-    std::vector<Event> events;  ///< one a stream
+    std::vector<Event> events;  ///< one per stream
     ArenaEnd end;
   };
 
-  /// With the lock held, as all below.
+  // The functions below need the lock held.
+
   void release(uint64_t offset, const std::vector<Stream>& streams, ArenaEnd end) {
     if (streams.empty()) return pieces_.free(offset);
     Resting resting{offset, streams, {}, end};
     for (const Stream stream : streams) resting.events.push_back(accelerator_->mark(stream));
     resting_.push_back(std::move(resting));
-    // What rests is asked after when memory is wanted; before that it only must not become many.
+    // Events are queried when memory is needed; until then, only the number of blocks is limited.
     if (resting_.size() > kRestingMost) reclaim();
   }
 
   std::optional<Taken> take(size_t bytes, Stream stream, ArenaEnd end) {
-    // Calls that repeat want what the one before had: then no event need be asked for. But what
-    // stays is not strewn among what comes and goes.
+    // Repeated calls want a block of the size that the previous call freed on this stream; an exact
+    // fit saves querying events. Only at the same end: long-lived blocks must not be scattered
+    // among short-lived ones.
     const auto exact = std::find_if(resting_.rbegin(), resting_.rend(), [&](const Resting& piece) {
       return piece.end == end && fit(piece, bytes, stream) == SubAllocator::rounded(bytes);
     });
@@ -137,7 +139,7 @@ class RegionArena::Pool {
     const bool upper = end == ArenaEnd::upper;
     if (const auto offset = upper ? pieces_.allocate_high(bytes) : pieces_.allocate(bytes))
       return Taken{*offset, true};
-    // What this very stream freed comes before whatever it does next.
+    // The stream may reuse a block that it freed itself: its next work runs after the last use.
     const auto best = std::min_element(
         resting_.begin(), resting_.end(), [&](const Resting& left, const Resting& right) {
           return fit(left, bytes, stream) < fit(right, bytes, stream);
@@ -150,13 +152,13 @@ class RegionArena::Pool {
       resting_.erase(best);
       return Taken{offset, false};
     }
-    // The rest goes on resting under the same event.
+    // The rest keeps resting, under the same event.
     if (upper) return Taken{*pieces_.split(offset, size - taken), false};
     best->offset = *pieces_.split(offset, taken);
     return Taken{offset, false};
   }
 
-  /// Size of a resting piece that `stream` may have at once; UINT64_MAX for one that it may not.
+  /// Returns the size of a resting block if `stream` may reuse it at once, else UINT64_MAX.
   uint64_t fit(const Resting& resting, size_t bytes, Stream stream) const {
     const bool same = resting.streams.size() == 1 && resting.streams[0].native == stream.native;
     const uint64_t size = pieces_.bytes_of(resting.offset);
@@ -164,7 +166,7 @@ class RegionArena::Pool {
   }
 
   void reclaim() {
-    std::vector<uintptr_t> behind;  // Streams that have not got to what was freed earlier.
+    std::vector<uintptr_t> behind;  // Streams that have not reached an earlier free.
     const auto passed = [&](const Resting& resting) {
       for (size_t i = 0; i < resting.streams.size(); ++i) {
         const uintptr_t stream = resting.streams[i].native;
@@ -188,12 +190,12 @@ class RegionArena::Pool {
     resting.events.clear();
   }
 
-  // In this order: the region is unmapped before the accelerator goes.
+  // In this order, so that the region is unmapped before the accelerator is destroyed.
   std::shared_ptr<Accelerator> accelerator_;
   Region region_;
   std::chrono::nanoseconds timeout_;
-  DeviceMemory table_;  ///< of bases
-  std::mutex mutex_;    // Pieces may be dropped by any thread.
+  DeviceMemory table_;  ///< [ranks] bases
+  std::mutex mutex_;    // Any thread may free a block.
   SubAllocator pieces_;
   std::vector<Resting> resting_;
 };
@@ -204,9 +206,9 @@ struct ArenaBlock::State {
   size_t bytes = 0;
   std::vector<Stream> streams;
   ArenaEnd end = ArenaEnd::lower;
-  bool unused = false;  ///< when it was allocated
+  bool unused = false;  ///< no enqueued work used the memory when it was allocated
 
-  /// Whom a part must rest for that this piece has not used.
+  /// Returns the streams that a part must wait for which this block has not used.
   std::vector<Stream> before() const { return unused ? std::vector<Stream>{} : streams; }
 };
 
@@ -227,8 +229,8 @@ ArenaBlock::~ArenaBlock() {
   try {
     state_->pool->free(state_->offset, state_->streams, state_->end);
   } catch (const Error&) {
-    // A destructor cannot report it. The piece stays taken, which harms nobody: the accelerator
-    // that failed here fails the next call too.
+    // A destructor cannot report it. The block stays allocated, which is harmless: an accelerator
+    // that fails here fails the next call too.
   }
 }
 

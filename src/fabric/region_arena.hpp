@@ -1,10 +1,9 @@
-/// An Arena over a region that somebody else mapped. Every kind of arena is one of these: fabrics
-/// differ in how the region and its peers' regions came to be mapped, not in how pieces are handed
-/// out.
+/// An Arena over a region that a fabric has mapped. All fabrics use this class: they differ in how
+/// they map the region and its peers' regions, not in how blocks are allocated.
 ///
-/// A piece is freed in stream order: freeing records an event on every stream that used it. Work
-/// enqueued later on the same stream may have the piece at once; anybody else gets it when the
-/// events are done.
+/// A block is freed in stream order: the free records an event on every stream that used the block.
+/// If only one stream did, later work on that stream may reuse the block at once; all others get it
+/// when the events have completed.
 #pragma once
 
 #include <chrono>
@@ -16,16 +15,16 @@
 namespace tokenyard {
 
 struct Region {
-  std::shared_ptr<void> memory;  ///< keeps this rank's region mapped, and the peers'
-  std::byte* base = nullptr;     ///< of this rank's
+  std::shared_ptr<void> memory;  ///< keeps this rank's and the peers' regions mapped
+  std::byte* base = nullptr;     ///< start of this rank's region
   size_t bytes = 0;
-  std::vector<std::byte*> bases;  ///< [ranks], null where there is no load/store
+  std::vector<std::byte*> bases;  ///< [ranks] null for ranks without load/store reach
   uint32_t rank = 0;
 };
 
 class RegionArena final : public Arena {
  public:
-  /// `timeout`: how long an allocation may wait for freed pieces that streams still use.
+  /// `timeout`: how long an allocation may wait for freed blocks that streams still use.
   RegionArena(std::shared_ptr<Accelerator> accelerator, Region region,
               std::chrono::nanoseconds timeout);
   ~RegionArena() override;
@@ -42,7 +41,7 @@ class RegionArena final : public Arena {
   class Pool;
   friend struct ArenaBlock::State;
 
-  /// Shared with the pieces: one that outlives the arena keeps the memory mapped.
+  /// Shared with the blocks: a block that outlives the arena keeps the memory mapped.
   std::shared_ptr<Pool> pool_;
 };
 

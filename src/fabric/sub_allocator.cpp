@@ -14,7 +14,7 @@ SubAllocator::SubAllocator(uint64_t capacity) : capacity_(capacity / kAlignment 
 }
 
 std::optional<uint64_t> SubAllocator::allocate(uint64_t bytes) {
-  if (bytes > capacity_) return std::nullopt;  // Also keeps the rounding below from overflowing.
+  if (bytes > capacity_) return std::nullopt;  // Also prevents overflow in the rounding below.
   const uint64_t wanted = rounded(bytes);
   const auto best = free_by_size_.lower_bound({wanted, 0});
   if (best == free_by_size_.end()) return std::nullopt;
@@ -85,17 +85,19 @@ void SubAllocator::check() const {
     const bool is_free = open != free_.end() && open->first == at;
     const bool is_live = taken != live_.end() && taken->first == at;
     if (is_free == is_live) {
-      throw InternalError(fmt::format("arena: offset {} is {}", at, is_free ? "both" : "nobody's"));
+      throw InternalError(fmt::format("arena: offset {} is {}", at,
+                                      is_free ? "both free and live" : "neither free nor live"));
     }
     if (is_free && last_was_free) {
-      throw InternalError(fmt::format("arena: free extents meet at {} unjoined", at));
+      throw InternalError(fmt::format("arena: adjacent free extents at {} are not merged", at));
     }
     if (is_free && !free_by_size_.contains({open->second, open->first})) {
       throw InternalError(fmt::format("arena: free extent at {} is not indexed", at));
     }
     const uint64_t bytes = is_free ? (open++)->second : (taken++)->second;
     if (bytes == 0 || bytes % kAlignment != 0) {
-      throw InternalError(fmt::format("arena: {} bytes at {}", bytes, at));
+      throw InternalError(fmt::format(
+          "arena: {} bytes at {} are not a positive multiple of the alignment", bytes, at));
     }
     used += is_free ? 0 : bytes;
     last_was_free = is_free;

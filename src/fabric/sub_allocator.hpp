@@ -1,7 +1,7 @@
-/// Which bytes of a region are taken: offsets only, no memory is touched. Best fit, lowest offset
-/// among equals, neighbours joined at once, so the same calls give the same offsets on every run.
-/// What will stay goes to the other end of the region, so that it does not part what comes and
-/// goes.
+/// Tracks by offset which bytes of a region are allocated; touches no memory. Best fit, lowest
+/// offset among equals, free neighbours merged at once, so the same calls give the same offsets on
+/// every run. Long-lived pieces go to the upper end, where they do not fragment the space for
+/// short-lived ones.
 #pragma once
 
 #include <cstddef>
@@ -20,27 +20,27 @@ class SubAllocator {
   /// `capacity` is rounded down to the alignment.
   explicit SubAllocator(uint64_t capacity);
 
-  /// Offset of a piece of at least `bytes` (one unit of alignment for 0), or nothing if no single
-  /// free extent is large enough.
+  /// Returns the offset of a piece of at least `bytes` (one unit of alignment for 0), or nothing if
+  /// no single free extent is large enough.
   std::optional<uint64_t> allocate(uint64_t bytes);
-  /// The same, but as high as it fits.
+  /// The same at the upper end of the highest free extent that fits.
   std::optional<uint64_t> allocate_high(uint64_t bytes);
-  /// Throws InternalError for an offset that is not a live piece's.
+  /// Throws InternalError if no live piece begins at `offset`.
   void free(uint64_t offset);
-  /// Gives back all of a live piece past its first `bytes` (rounded up, at least one unit).
+  /// Frees all of a live piece past its first `bytes` (rounded up, at least one unit).
   void trim(uint64_t offset, uint64_t bytes);
-  /// Makes two live pieces of one: [offset, offset + bytes) and the rest, whose offset is returned.
-  /// Nothing if there is no rest.
+  /// Splits a live piece after its first `bytes` (rounded up, at least one unit). Returns the
+  /// offset of the second piece, or nothing if there is no rest.
   std::optional<uint64_t> split(uint64_t offset, uint64_t bytes);
 
-  uint64_t bytes_of(uint64_t offset) const;  ///< of a live piece, rounding included
+  uint64_t bytes_of(uint64_t offset) const;  ///< size of a live piece, rounding included
   uint64_t capacity() const { return capacity_; }
   uint64_t used() const { return used_; }
   uint64_t peak() const { return peak_; }
   uint64_t largest_free() const;
-  /// How many bytes are taken where so many are asked for.
+  /// Returns how many bytes an allocation of `bytes` takes.
   static uint64_t rounded(uint64_t bytes);
-  /// Throws InternalError unless free and live pieces tile the region and no two free ones touch.
+  /// Throws InternalError unless free and live pieces tile the region and no two free ones adjoin.
   void check() const;
 
  private:

@@ -34,7 +34,7 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
   const Triggers& triggers = compiled.triggers;
   const Graph::TaskNode& node = graph.tasks()[task];
   const uint32_t rank = graph.place().rank;
-  // Carried events, and dynamic signals, are left to the bodies of tasks.
+  // Task bodies handle carried events and dynamic signals.
   const auto is_counted = [&](const Wait& wait) { return !graph.events()[wait.event.id].carried; };
   const auto is_static = [&](const Signal& signal) {
     return !signal.dynamic && !graph.events()[signal.event.id].carried;
@@ -55,7 +55,7 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
         GraphFault::packet,
         {task_name(graph, task), fmt::format("has {} waits, {} signals and {} bytes of arguments",
                                              head.waits, head.signals, node.args.size())},
-        fmt::format("at most {} bytes for all of them (16 a wait or signal); tasks that signal "
+        fmt::format("at most {} bytes for all of them (16 per wait or signal); tasks that signal "
                     "one event together need one wait",
                     kPacketBytes - sizeof(Packet)));
   std::vector<std::byte> bytes;
@@ -85,14 +85,14 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
   return bytes;
 }
 
-/// A dynamic run's packets lie at equal distances, in the order of the queue, so that who knows a
-/// task's place in it knows where its packet is.
+/// Places a dynamic run's packets at equal distances, in queue order, so that a task's position
+/// gives the address of its packet.
 void space_out(Program& program, uint32_t rank) {
   const auto tasks = static_cast<uint32_t>(program.positions.size() - 1);
   for (uint32_t i = 0; i < tasks; ++i)
     program.packet_units =
         std::max(program.packet_units, program.positions[i + 1] - program.positions[i]);
-  // A rank without tasks expects one that does nothing, and never comes.
+  // A rank without tasks expects an empty packet, whose task never arrives.
   if (tasks == 0) program.packet_units = sizeof(Packet) / kPacketAlignment;
   check_packet_places(rank, tasks, program.packet_units);
   const size_t bytes = size_t{program.packet_units} * kPacketAlignment;
@@ -105,7 +105,7 @@ void space_out(Program& program, uint32_t rank) {
   for (uint32_t i = 0; i <= tasks; ++i) program.positions[i] = i * program.packet_units;
 }
 
-/// Packets say where that of the task that follows lies.
+/// Writes the place of each task's follower into its packet.
 void name_followers(Program& program, const Launches& launches, uint32_t rank,
                     const std::vector<PacketPlace>& places) {
   for (size_t task = 0; task + 1 < program.positions.size(); ++task) {
@@ -121,7 +121,7 @@ void name_followers(Program& program, const Launches& launches, uint32_t rank,
   }
 }
 
-/// What only a dynamic run needs.
+/// Fills in the tables that only a dynamic run needs.
 void schedule(Program& program, const Compiled& compiled, uint32_t rank) {
   const Launches& launches = compiled.launches;
   space_out(program, rank);
@@ -147,29 +147,29 @@ void schedule(Program& program, const Compiled& compiled, uint32_t rank) {
   name_followers(program, launches, rank, places);
 }
 
-/// A dynamic run needs schedulers on all ranks, whose queues all ranks know alike.
+/// Checks that all ranks have the same number of schedulers and event slots.
 void check_shapes(std::span<const Shape> shapes) {
   for (uint32_t rank = 0; rank < shapes.size(); ++rank)
     if (shapes[rank].schedulers != shapes[0].schedulers ||
         shapes[rank].event_slots != shapes[0].event_slots)
       throw InvalidGraph(GraphFault::tables_differ,
-                         {fmt::format("rank 0 has {} schedulers with queues of {}",
+                         {fmt::format("rank 0 has {} schedulers with {} event slots",
                                       shapes[0].schedulers, shapes[0].event_slots),
-                          fmt::format("rank {} has {} of {}", rank, shapes[rank].schedulers,
+                          fmt::format("rank {} has {} with {}", rank, shapes[rank].schedulers,
                                       shapes[rank].event_slots)},
-                         "as many schedulers on all ranks");
+                         "equal schedulers and event_slots on all ranks");
 }
 
-/// Schedulers begin tasks by the counters of events, which carried ones have not, and their kernels
-/// need code for it.
+/// Checks that schedulers can run the graphs: they start tasks by the counters of events, which
+/// carried events lack, and the kernel needs code for them.
 void check_schedulable(std::span<const Graph> graphs) {
   for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
     for (uint32_t event = 0; event < graphs[rank].events().size(); ++event)
       if (graphs[rank].events()[event].carried)
-        throw InvalidGraph(GraphFault::trigger_count,
-                           {event_name(graphs, rank, event),
-                            "is carried by the data, which schedulers do not look at"},
-                           "a static placement (no schedulers) for graphs with carried events");
+        throw InvalidGraph(
+            GraphFault::trigger_count,
+            {event_name(graphs, rank, event), "is carried by data, which schedulers do not read"},
+            "a static placement (no schedulers) for graphs with carried events");
     if (!graphs[rank].task_set().scheduled)
       throw InvalidGraph(GraphFault::tables_differ,
                          {fmt::format("rank {} has schedulers", rank),
@@ -255,9 +255,9 @@ void check_packet_places(uint32_t rank, size_t tasks, uint32_t packet_units) {
   throw InvalidGraph(
       GraphFault::packet,
       {fmt::format("rank {} has {} tasks", rank, tasks),
-       fmt::format("their packets are {} bytes apart, as long as the longest",
+       fmt::format("their packets are {} bytes apart, the length of the longest",
                    packet_units * kPacketAlignment),
-       fmt::format("a dynamic run finds at most {} MiB of them",
+       fmt::format("a dynamic run can address at most {} MiB of them",
                    size_t{PacketPlace::kUnitsEnd} * kPacketAlignment >> 20)},
       "fewer tasks or shorter packets (waits, signals, arguments), or a static placement");
 }
@@ -300,7 +300,7 @@ constexpr size_t kWorkerBytes = (sizeof(WorkerShared) + 127) / 128 * 128;
       witness.push_back(
           fmt::format("{} {} {} bytes {}", task_name(graph, whose), does, most, which));
   };
-  add_largest("wants", "of scratch", [&](const Graph::TaskNode& task) {
+  add_largest("needs", "of scratch", [&](const Graph::TaskNode& task) {
     return graph.task_set().types[task.type].scratch_bytes;
   });
   add_largest("loads", "ahead", [&](const Graph::TaskNode& task) {
@@ -309,10 +309,11 @@ constexpr size_t kWorkerBytes = (sizeof(WorkerShared) + 127) / 128 * 128;
   witness.push_back(fmt::format("rings of {} units of {} bytes for each of {} warps",
                                 program.streams.depth, program.streams.unit_bytes,
                                 shape.compute_warps));
-  witness.push_back(fmt::format("a block has {} bytes, of which the worker itself takes {}",
+  witness.push_back(fmt::format("a block has {} bytes, of which the worker itself uses {}",
                                 capacity.shared_bytes, kWorkerBytes));
-  throw InvalidGraph(GraphFault::shared_memory, std::move(witness),
-                     "less scratch, less to load ahead, or shorter rings (ring_units, unit_bytes)");
+  throw InvalidGraph(
+      GraphFault::shared_memory, std::move(witness),
+      "less scratch, less data loaded ahead, or smaller rings (ring_units, unit_bytes)");
 }
 
 }  // namespace
@@ -327,7 +328,7 @@ void check_capacity(const Program& program, const Shape& shape, const Graph& gra
          fmt::format("but {} blocks can run at once", capacity.multiprocessors)},
         fmt::format("1 to {} blocks, since they wait for one another", capacity.multiprocessors));
   const size_t needed = kWorkerBytes + size_t{program.tail_bytes(shape.compute_warps)};
-  // Each by itself first: of sizes beyond all bounds the sum says nothing.
+  // Each size by itself as well: their sum may have overflowed.
   const uint32_t largest = std::max(program.scratch_bytes, program.ahead_bytes);
   if (std::max<size_t>(largest, needed) <= capacity.shared_bytes) return;
   throw_too_much_memory(program, shape, graph, capacity);

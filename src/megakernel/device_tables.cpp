@@ -1,4 +1,5 @@
 #include "megakernel/device_tables.hpp"
+#include "fabric/world_access.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -11,15 +12,15 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// Of the queues for tasks that only one worker runs, where nobody says.
+/// Default capacity of the queues for pinned tasks.
 constexpr uint32_t kPinnedSlots = 4;
-/// Words between the two that count tickets: a line each.
+/// Distance in words of the two ticket counters: one cache line each.
 constexpr uint32_t kTicketsApart = 16;
 
 }  // namespace
 
 void await_stream(World& world, Stream stream, const std::string& what) {
-  tokenyard::await_stream(world.accelerator(), world.rank(), stream, 2 * world.timeout(),
+  tokenyard::await_stream(accelerator_of(world), world.rank(), stream, 2 * world.timeout(),
                           "megakernel: " + what);
 }
 
@@ -27,8 +28,8 @@ template <class T>
 std::unique_ptr<DeviceMemory> DeviceTables::upload(const std::vector<T>& values) {
   const size_t bytes = values.size() * sizeof(T);
   auto memory =
-      std::make_unique<DeviceMemory>(world_.accelerator(), bytes, DeviceMemory::Kind::device);
-  world_.accelerator().copy(memory->as<void>(), values.data(), bytes, {});
+      std::make_unique<DeviceMemory>(accelerator_of(world_), bytes, DeviceMemory::Kind::device);
+  accelerator_of(world_).copy(memory->as<void>(), values.data(), bytes, {});
   await_stream(world_, {}, "a table");
   return memory;
 }
@@ -43,14 +44,14 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
       positions_(upload(program.positions)),
       queues_(upload(program.queues)),
       events_(upload(program.events)),
-      workspace_(world.accelerator(), sizeof(Workspace), DeviceMemory::Kind::device),
-      record_(world.accelerator(), sizeof(RunRecord), DeviceMemory::Kind::shared),
-      stalls_(world.accelerator(), shape.blocks() * sizeof(StallRecord),
+      workspace_(accelerator_of(world), sizeof(Workspace), DeviceMemory::Kind::device),
+      record_(accelerator_of(world), sizeof(RunRecord), DeviceMemory::Kind::shared),
+      stalls_(accelerator_of(world), shape.blocks() * sizeof(StallRecord),
               DeviceMemory::Kind::shared),
-      progress_(world.accelerator(), shape.blocks() * sizeof(uint64_t),
+      progress_(accelerator_of(world), shape.blocks() * sizeof(uint64_t),
                 DeviceMemory::Kind::shared) {
   if (shape.schedulers > 0) {
-    // A worker has a ticket more than it has tasks.
+    // A worker holds one ticket more than it has tasks.
     const uint64_t wanted = shape.task_slots > 0 ? uint64_t{shape.task_slots} * shape.workers
                                                  : std::max(program.queued, shape.workers);
     dynamic_ = {.schedulers = shape.schedulers,
@@ -96,8 +97,8 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
 DeviceTables::~DeviceTables() = default;
 
 void DeviceTables::open_windows() {
-  window_ = world_.arena().allocate(layout_.bytes(), {});
-  world_.accelerator().fill(window_.data(), 0, layout_.bytes(), {});
+  window_ = arena_of(world_).allocate(layout_.bytes(), {});
+  accelerator_of(world_).fill(window_.data(), 0, layout_.bytes(), {});
   await_stream(world_, {}, "zeroed events");
   exchange_window_addresses(
       world_, window_, "megakernel: windows of events",
@@ -125,7 +126,7 @@ void DeviceTables::describe(RunParams& params) const {
 
 uint64_t DeviceTables::read_word(size_t at) const {
   uint64_t word = 0;
-  world_.accelerator().copy(&word, window_.data() + at, sizeof word, {});
+  accelerator_of(world_).copy(&word, window_.data() + at, sizeof word, {});
   await_stream(world_, {}, "an event's words");
   return word;
 }
@@ -141,8 +142,8 @@ Promise DeviceTables::read_promise(uint32_t event) const {
 std::vector<TraceRecord> DeviceTables::read_trace() const {
   std::vector<TraceRecord> records(size_t{shape_.workers} * trace_records_);
   if (records.empty()) return records;
-  world_.accelerator().copy(records.data(), trace_->as<void>(),
-                            records.size() * sizeof(TraceRecord), {});
+  accelerator_of(world_).copy(records.data(), trace_->as<void>(),
+                              records.size() * sizeof(TraceRecord), {});
   await_stream(world_, {}, "a trace");
   return records;
 }
@@ -150,8 +151,8 @@ std::vector<TraceRecord> DeviceTables::read_trace() const {
 std::vector<uint32_t> DeviceTables::read_trace_used() const {
   std::vector<uint32_t> used(trace_records_ > 0 ? shape_.workers : 0);
   if (used.empty()) return used;
-  world_.accelerator().copy(used.data(), trace_used_->as<void>(), used.size() * sizeof(uint32_t),
-                            {});
+  accelerator_of(world_).copy(used.data(), trace_used_->as<void>(), used.size() * sizeof(uint32_t),
+                              {});
   await_stream(world_, {}, "a trace");
   return used;
 }

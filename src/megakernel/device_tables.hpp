@@ -1,5 +1,5 @@
-/// What a Megakernel keeps on its device: the program's tables, the run's words, and the window
-/// that all ranks reach.
+/// A Megakernel's memory on its device: the program's tables, the run's words, and the window that
+/// all ranks can reach.
 #pragma once
 
 #include <memory>
@@ -13,26 +13,28 @@
 
 namespace tokenyard::megakernel {
 
-/// Waits until everything enqueued has ended; `what` for the error where it does not in time.
+/// Waits until all enqueued work has ended. `what` names it in the error after a timeout.
 void await_stream(World& world, Stream stream, const std::string& what);
 
 class DeviceTables {
  public:
-  /// Collective: windows are zeroed before any rank learns where they lie.
+  /// Collective. Windows are zeroed before any rank learns their addresses.
   DeviceTables(World& world, const Program& program, const Graph& graph, const Shape& shape,
                uint32_t trace_records);
   ~DeviceTables();
 
-  /// Fills in all that stays the same from run to run.
+  /// Fills in the parameters that are the same in every run.
   void describe(RunParams& params) const;
-  /// Late signals of peers may land in the window for as long as the arena lives.
+  /// Keeps the window from reuse for the lifetime of the arena, since late signals of peers may
+  /// land in it.
   void quarantine() { window_.quarantine(); }
 
   RunRecord* record() const { return record_.as<RunRecord>(); }
   const StallRecord* stalls() const { return stalls_.as<StallRecord>(); }
   const uint64_t* progress() const { return progress_.as<uint64_t>(); }
-  std::vector<TraceRecord> read_trace() const;  ///< [workers, trace_records]
-  /// Returns an event's counter, of which all signals have come: nobody may store there meanwhile.
+  std::vector<TraceRecord> read_trace() const;  ///< [workers][trace_records]
+  /// Returns an event's counter. All its signals must have arrived, since nothing may store there
+  /// during the read.
   uint64_t read_counter(uint32_t event) const;
   Promise read_promise(uint32_t event) const;
   std::vector<uint32_t> read_trace_used() const;  ///< [workers]
@@ -50,7 +52,7 @@ class DeviceTables {
   uint32_t trace_records_;
   ArenaBlock window_;
   std::unique_ptr<DeviceMemory> windows_, packets_, positions_, queues_, events_;
-  // Of dynamic runs:
+  // Dynamic runs only:
   std::unique_ptr<DeviceMemory> watches_, dependents_, places_, arrived_, open_, slots_, tickets_;
   std::unique_ptr<DeviceMemory> task_queues_, heads_, sent_;
   DynamicParams dynamic_;

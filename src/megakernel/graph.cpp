@@ -10,9 +10,9 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// Of one task to one event: what a packet has room for.
+/// Signals of one task to one event, limited by the packet's field.
 constexpr uint32_t kSignalsMax = UINT16_MAX;
-constexpr uint32_t kDynamicMax = UINT32_MAX - 1;  // One more must be countable.
+constexpr uint32_t kDynamicMax = UINT32_MAX - 1;  // dynamic_triggers() adds one.
 
 void check_region(const Region& region, const char* access, const TaskOptions& task,
                   const std::vector<TensorOptions>& tensors, uint32_t ranks) {
@@ -55,7 +55,8 @@ void check_dynamic(const Touches& touches, const TaskOptions& task, uint32_t ran
     });
     if (!declared)
       throw InvalidArgument(
-          touches.name_of(named.argument), "an event that the task signals often, on that rank",
+          touches.name_of(named.argument),
+          "an event with a dynamic signal of the task to that rank",
           fmt::format("event '{}' of rank {}", events[named.event.id].name, named.rank));
   }
   for (const Event& event : task.expects)
@@ -68,7 +69,8 @@ void check_dynamic(const Touches& touches, const TaskOptions& task, uint32_t ran
           return named.event.id == signal.event.id && named.rank == signal.rank;
         }))
       throw InvalidArgument(
-          touches.name_of("signals"), "dynamic ones to the event and rank that its arguments name",
+          touches.name_of("signals"),
+          "dynamic signals only to the event and rank that its arguments name",
           fmt::format("event '{}' of rank {}", events[signal.event.id].name, signal.rank));
 }
 
@@ -93,11 +95,11 @@ Tensor Graph::tensor(TensorOptions options) {
   const size_t places = options.places.size();
   if (places > 1 && places != place_.ranks)
     throw InvalidArgument(fmt::format("places of tensor '{}'", options.name),
-                          fmt::format("none, one, or those of {} ranks", place_.ranks),
+                          fmt::format("none, one, or {}, one per rank", place_.ranks),
                           fmt::format("{}", places));
   const Tensor made{static_cast<uint32_t>(tensors_.size()), options.bytes};
   if (options.bytes > 0) {
-    // All of them first: a tensor that is refused leaves nothing behind.
+    // Check all places first, so that a rejected tensor changes nothing.
     for (const ConstTensorView& place : options.places) {
       if (place.bytes() < options.bytes || !place.contiguous())
         throw InvalidArgument(fmt::format("places of tensor '{}'", options.name),
@@ -122,7 +124,7 @@ void Graph::check_no_overlap(const TensorOptions& tensor, uint64_t begin) const 
   const auto& [other_begin, other] = *next;
   throw InvalidArgument(
       fmt::format("piece of tensor '{}'", tensor.name),
-      "memory that belongs to no other tensor (declare it once, and use parts of it)",
+      "memory of no other tensor (declare it once and use parts of it)",
       fmt::format("bytes [{}, {}) of tensor '{}'", std::max(begin, other_begin) - other_begin,
                   std::min(end, other.end) - other_begin, tensors_[other.tensor].name));
 }

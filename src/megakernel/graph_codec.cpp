@@ -58,7 +58,7 @@ Graph GraphCodec::decode(std::span<const std::byte> bytes, const TaskSet& set, u
     throw InvalidGraph(GraphFault::tables_differ,
                        {"this rank's task types: " + types_of(set),
                         "those of rank " + std::to_string(from) + ": " + types},
-                       "all ranks to use the same kernel");
+                       "the same kernel on all ranks");
   Graph graph(set, {});
   visit(reader, graph);
   reader.end();

@@ -1,4 +1,4 @@
-/// A graph as bytes: ranks send theirs to one another, so that each can check all of them.
+/// A graph as bytes: ranks exchange their graphs, so that each can check all of them.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace tokenyard::megakernel {
 class GraphCodec {
  public:
   static std::vector<std::byte> encode(const Graph& graph);
-  /// `set`: this rank's, which the types of `from`, the rank that sent the bytes, must equal.
-  /// Throws InvalidGraph (tables_differ) if they do not, InternalError if the bytes are no graph,
-  /// or not as they were sent; both name `from`.
+  /// `set`: this rank's task set, whose types those of `from`, the sending rank, must equal. Throws
+  /// InvalidGraph (tables_differ) if they differ, InternalError if the bytes are no graph or were
+  /// damaged; both name `from`.
   static Graph decode(std::span<const std::byte> bytes, const TaskSet& set, uint32_t from);
 
  private:

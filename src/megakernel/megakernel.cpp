@@ -1,4 +1,5 @@
 #include "tokenyard/megakernel/megakernel.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -17,7 +18,7 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// Collective: [ranks] the graph of each.
+/// Collective. Returns the graphs of all ranks, [ranks].
 std::vector<Graph> gather_graphs(World& world, const Graph& mine) {
   std::vector<Graph> graphs;
   for (const auto& theirs : world.all_gather(GraphCodec::encode(mine), "megakernel: graphs")) {
@@ -27,16 +28,16 @@ std::vector<Graph> gather_graphs(World& world, const Graph& mine) {
   return graphs;
 }
 
-/// Which of the kernels of these tasks is launched.
+/// Returns the kernel of these tasks to launch.
 const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& tasks,
                              const Accelerator& accelerator) {
   if (!options.check_accesses || accelerator.kind() == AcceleratorKind::simulated)
     return tasks.kernel_for(options.schedulers);
   if (accelerator.kind() != AcceleratorKind::host)
-    throw Unsupported("check_accesses", "only hosts and the simulator see each access of a kernel");
-  if (tasks.watched == nullptr)
     throw Unsupported("check_accesses",
-                      "these tasks have no kernel that was compiled to report its accesses");
+                      "only hosts and the simulator can check each access of a kernel");
+  if (tasks.watched == nullptr)
+    throw Unsupported("check_accesses", "these tasks have no kernel that reports its accesses");
   return *tasks.watched;
 }
 
@@ -44,14 +45,14 @@ const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& ta
 
 Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions& options)
     : world(world),
-      accelerator(world.accelerator()),
+      accelerator(accelerator_of(world)),
       graph(graph),
       shape(shape_of(options, graph, accelerator)),
       kernel(kernel_of(options, graph.task_set(), accelerator)),
       watch(options.check_accesses || accelerator.kind() == AcceleratorKind::simulated
                 ? std::make_unique<AccessWatch>(this->graph)
                 : nullptr),
-      cell(accelerator, world.abort_flag()) {
+      cell(accelerator, abort_flag_of(world)) {
   const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
   const std::vector<Graph> graphs = gather_graphs(world, graph);
   const Compiled compiled = compile(graphs, shapes);
@@ -60,12 +61,12 @@ Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions
   triggers = compiled.triggers[world.rank()];
   signallers = dynamic_signallers(graphs, world.rank());
   if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
-  // What one rank's device cannot do, all hear of.
+  // Every rank checks all ranks, so that all throw alike.
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     const Shape& of_rank = shapes[rank];
     const Program theirs = make_program(graphs, rank, of_rank, compiled);
     check_capacity(theirs, of_rank, graphs[rank], accelerator.capacity());
-    // Ranks that share a GPU are one grid, whose blocks are all alike.
+    // Ranks that share a GPU form one grid, whose blocks all have the same size.
     tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
   }
   accelerator.prepare(kernel);
@@ -88,7 +89,8 @@ Megakernel::Impl::~Impl() {
 void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
   std::unique_lock lock(state);
   check_usable();
-  if (running) throw InvalidArgument("run", "the run before to be stopped", "it still runs");
+  if (running)
+    throw InvalidArgument("run", "no other run: stop() the previous one first", "it still runs");
   RunParams params{};
   tables->describe(params);
   params.rank = world.rank();
@@ -130,7 +132,7 @@ void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
     });
     return;
   }
-  // On the host the kernel has run when launch() returns.
+  // On the host, the kernel has ended when launch() returns.
   lock.unlock();
   try {
     begun = accelerator.record({});
@@ -148,8 +150,8 @@ bool Megakernel::Impl::run_ended() {
   return thread.joinable() ? thread_ended.load() : accelerator.done(ended);
 }
 
-/// The kernel ends by itself: each iteration has a deadline. Only its beginning may be kept waiting
-/// for ever, by others that hold multiprocessors.
+/// Waits for the kernel, which ends by itself because each iteration has a deadline. Only its start
+/// may be delayed forever, by other work that occupies multiprocessors.
 void Megakernel::Impl::await_end() {
   const auto wait_context = 2 * world.timeout();
   while (!accelerator.wait_until(accelerator.now() + wait_context, [&] { return run_ended(); })) {
@@ -158,8 +160,8 @@ void Megakernel::Impl::await_end() {
     failure = std::make_exception_ptr(PeerTimeout(WaitFacts{
         .rank = world.rank(),
         .phase = started ? "megakernel: the end of a failed run"
-                         : "megakernel: the kernel's start (all its blocks must fit beside what "
-                           "else runs on this device; end that, or ask for fewer workers)",
+                         : "megakernel: the kernel's start (all its blocks must fit on the device "
+                           "beside other work; end that work, or use fewer workers)",
         .expected = runs,
         .seen = accelerator.read_flag(&tables->record()->started),
         .waited_s = std::chrono::duration<double>(wait_context).count()}));
@@ -179,11 +181,11 @@ void Megakernel::Impl::await_end() {
   }
 }
 
-/// Waits for the run's end, and counts what it has done.
+/// Waits for the run's end and returns the number of its iterations.
 uint32_t Megakernel::Impl::end_run() {
   await_end();
   uint64_t least = UINT64_MAX;
-  // In a dynamic run the first scheduler counts, in a static one every worker.
+  // The first scheduler counts in a dynamic run, every worker in a static one.
   const uint32_t from = shape.schedulers > 0 ? shape.workers : 0;
   const uint32_t to = shape.schedulers > 0 ? from + 1 : shape.workers;
   for (uint32_t block = from; block < to; ++block)
@@ -192,8 +194,8 @@ uint32_t Megakernel::Impl::end_run() {
   if (cell.failed()) throw_failure();
   check_counts();
   try {
-    world.abort_flag().check_ended("megakernel: a run");
-  } catch (const Error&) {  // It ended just before it would have noticed.
+    abort_flag_of(world).check_ended("megakernel: a run");
+  } catch (const Error&) {  // The run ended just before it would have noticed.
     failure = std::current_exception();
     throw;
   }
@@ -229,7 +231,7 @@ void Megakernel::feed(uint32_t iterations) {
   const uint32_t room = Turn::kAllowedMax - impl_->fed;
   if (iterations > room)
     throw InvalidArgument("iterations",
-                          fmt::format("at most {} beside the {} fed", room, impl_->fed),
+                          fmt::format("at most {} in addition to the {} fed", room, impl_->fed),
                           fmt::format("{}", iterations));
   impl_->fed += iterations;
   impl_->accelerator.write_flag(&impl_->tables->record()->fed, impl_->fed);
@@ -253,10 +255,10 @@ uint32_t Megakernel::await(uint32_t iterations) {
   };
   for (uint32_t before = UINT32_MAX;
        !impl.accelerator.wait_until(impl.accelerator.now() + wait_context, reached); before = done)
-    if (done == before) break;  // Not an iteration in all that time: see why.
+    if (done == before) break;  // No iteration in all that time: find out why.
   if (done >= iterations) return done;
   const std::lock_guard lock(impl.state);
-  impl.ended_by_loop = impl.end_run();  // Throws, if that is why.
+  impl.ended_by_loop = impl.end_run();  // Throws if the run failed.
   return *impl.ended_by_loop;
 }
 
@@ -280,9 +282,9 @@ Trace Megakernel::trace() const {
   const Impl& impl = *impl_;
   if (impl.running)
     throw InvalidArgument("trace",
-                          "a run that has ended: stop() it first, since workers tell what "
-                          "they did when they leave",
-                          "one that goes on");
+                          "a run that has ended: stop() it first, since workers write their traces "
+                          "when they leave",
+                          "one that still runs");
   Trace trace{.rank = impl.world.rank(),
               .workers = impl.shape.workers,
               .tasks = impl.traced.tasks,

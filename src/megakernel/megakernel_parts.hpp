@@ -1,4 +1,4 @@
-/// What a Megakernel is made of, for the files that it is written in.
+/// The implementation of Megakernel, shared by its source files.
 #pragma once
 
 #include <atomic>
@@ -41,22 +41,22 @@ struct Megakernel::Impl {
   ErrorRecord cell;
   Program program;
   std::vector<EventTriggers> triggers;        ///< of this rank's events
-  std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs
+  std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks; static runs only
   std::vector<std::string> signallers;        ///< [events] tasks with dynamic signals; empty: none
-  uint32_t tail_bytes = 0;                    ///< of shared memory, enough for any rank
+  uint32_t tail_bytes = 0;                    ///< shared memory per block, enough for any rank
   std::unique_ptr<DeviceTables> tables;
   TracedGraph traced;
   uint32_t runs = 0;
   std::atomic<uint64_t> finished = 0;  ///< iterations, over all runs
-  /// Of what follows, which feed() looks at while another thread may be in await().
+  /// Guards the members below, which feed() uses while another thread may be in await().
   mutable std::mutex state;
   bool running = false, fed_run = false;
-  std::exception_ptr failure;  ///< what the object threw first
+  std::exception_ptr failure;  ///< the first error that the object threw
   uint32_t fed = 0;
-  std::optional<uint32_t> ended_by_loop;  ///< a fed run: iterations, if it ended before stop()
+  std::optional<uint32_t> ended_by_loop;  ///< fed runs: iterations, if the run ended before stop()
   tokenyard::Event begun{}, ended{};
   double run_ms = 0;  ///< of the last run
-  /// A fed run on the host executor needs a thread of its own: launching is running there.
+  /// Runs a fed run on hosts, where launch() returns only at the end of the kernel.
   std::jthread thread;
   std::atomic<bool> thread_ended = false;
   std::exception_ptr thread_failure;

@@ -1,4 +1,4 @@
-// What a Megakernel throws when a run has failed, and ever after.
+// Errors of a failed run, and of every later call.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace tokenyard::megakernel {
 
-/// Throws what the object threw first, in words of its own.
+/// Throws the object's first error again, with a note that it comes from an earlier call.
 void Megakernel::Impl::check_usable() const {
   constexpr const char* kFailed =
-      "this megakernel failed in an earlier call and cannot go on; make a new one. It failed in: ";
+      "this megakernel failed in an earlier call; make a new one. It failed in: ";
   if (!failure) return;
   try {
     std::rethrow_exception(failure);
@@ -31,24 +31,24 @@ void Megakernel::Impl::check_usable() const {
   } catch (const Cancelled& error) {
     throw Cancelled(kFailed + error.phase);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument("megakernel", "a new one, since this one failed in an earlier call",
+    throw InvalidArgument("megakernel", "a new one, because this one failed in an earlier call",
                           error.what());
   }
 }
 
 void Megakernel::Impl::require_started(const char* call) const {
   check_usable();
-  if (!running || !fed_run) throw InvalidArgument(call, "a run that was started", "none");
+  if (!running || !fed_run) throw InvalidArgument(call, "a run: call start() first", "none");
 }
 
 void Megakernel::Impl::throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const {
   throw InvalidArgument(
       fmt::format("signals of {} to event '{}'", signallers[event], graph.events()[event].name),
-      fmt::format("{} in an iteration, as its expect() or dynamic_max says", expected),
+      fmt::format("{} per iteration, by its expect() or dynamic_max", expected),
       fmt::format("{}", seen));
 }
 
-/// After a run: other ranks' signals come without a look at the counter.
+/// Checks counters after a run: signals from other ranks are sent without a check.
 void Megakernel::Impl::check_counts() {
   for (uint32_t event = 0; event < signallers.size(); ++event) {
     if (signallers[event].empty()) continue;
@@ -71,7 +71,7 @@ void Megakernel::Impl::throw_failure() {
   const StallRecord& stall = stalls[std::min(report.block, shape.blocks() - 1)];
   try {
     cell.check(phase_names(graph, report.phase, stall));
-    // Refused: the ranks disagree, or a task counts beyond its bound.
+    // Refused: the ranks disagree, or a task exceeds its bound.
     const uint64_t tasks = graph.tasks().size();
     if (stall.what == Stalled::surplus) throw_surplus(stall.event, report.expected, report.seen);
     if (report.phase < tasks)
@@ -83,7 +83,7 @@ void Megakernel::Impl::throw_failure() {
                           fmt::format("{}", report.seen), report.rank);
   } catch (const PeerTimeout& timeout) {
     WaitFacts facts = timeout.facts;
-    // Time is up for all workers at once: most of them await one another.
+    // All workers time out together, and most of them await each other.
     const StallRecord* cause = origin_of(graph, triggers, queues, stalls);
     if (cause == nullptr && report.phase >= graph.tasks().size()) cause = cause_of(stalls);
     if (cause != nullptr) {

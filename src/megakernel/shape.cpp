@@ -57,7 +57,7 @@ Shape shape_of(const MegakernelOptions& options, const Graph& graph,
       shape.streams.unit_bytes > shared_bytes)
     throw InvalidArgument(
         "unit_bytes",
-        fmt::format("a positive multiple of 128, at most the {} that a block has", shared_bytes),
+        fmt::format("a positive multiple of 128, at most the {} of a block", shared_bytes),
         fmt::format("{}", shape.streams.unit_bytes));
   if (options.ring_units == 0)
     shape.streams.depth = ring_units_that_fit(graph, shape, accelerator.capacity());

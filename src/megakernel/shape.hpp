@@ -1,4 +1,4 @@
-/// The shape of a launch, chosen from the options that its user gives.
+/// The shape of a launch, chosen from the user's options.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@ namespace tokenyard::megakernel {
 struct Shape {
   uint32_t workers = 1, compute_warps = 1;
   StreamPlan streams = {};                   ///< for graphs that stream
-  uint32_t schedulers = 0;                   ///< blocks besides; 0: a static run
-  uint32_t task_slots = 0, event_slots = 0;  ///< of queues; 0: as many as are needed
+  uint32_t schedulers = 0;                   ///< additional blocks; 0: a static run
+  uint32_t task_slots = 0, event_slots = 0;  ///< capacities; 0: as many as needed
   uint32_t blocks() const { return workers + schedulers; }
-  /// Of a block. On a host the loading lanes share one warp: there they keep nobody waiting.
+  /// Returns the warps per block. On hosts, loading lanes share one warp, since they do not delay
+  /// each other there.
   uint32_t warps(const Accelerator& on) const {
     return compute_warps + (on.kind() == AcceleratorKind::gpu ? kLoadingWarps : 1);
   }
 };
 
-/// What is left open is chosen for the device and the graph. Throws InvalidArgument naming an
-/// option that no device can do.
+/// Returns the shape; options left at 0 are chosen for the device and the graph. Throws
+/// InvalidArgument, which names an option that no device can satisfy.
 Shape shape_of(const MegakernelOptions& options, const Graph& graph,
                const Accelerator& accelerator);
 

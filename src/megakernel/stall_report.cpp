@@ -26,15 +26,15 @@ std::string text(const Graph& graph, const StallRecord& stall) {
       return fmt::format("{} awaits {} of iteration {}: has {} of {}", task_text(graph, stall.task),
                          event_text(graph, stall.event), stall.iteration, stall.have, stall.need);
     case Stalled::carried:
-      return fmt::format("{} awaits what {} of iteration {} carries", task_text(graph, stall.task),
+      return fmt::format("{} awaits the words of {} of iteration {}", task_text(graph, stall.task),
                          event_text(graph, stall.event), stall.iteration);
     case Stalled::units:
-      return fmt::format("{} of iteration {} awaits what it streams", task_text(graph, stall.task),
-                         stall.iteration);
+      return fmt::format("{} of iteration {} awaits its streamed data",
+                         task_text(graph, stall.task), stall.iteration);
     case Stalled::packet:
       return "awaits its next task";
     case Stalled::ready_word:
-      return fmt::format("awaits rank {}: its run {}, needs {}", stall.rank, stall.have,
+      return fmt::format("awaits rank {}: is at run {}, needs {}", stall.rank, stall.have,
                          stall.need);
     case Stalled::loop:
       return fmt::format("awaits the loop's {} of iteration {}: has {} of {}",
@@ -42,11 +42,11 @@ std::string text(const Graph& graph, const StallRecord& stall) {
     case Stalled::host:
       return "awaits the host";
     case Stalled::surplus:
-      return fmt::format("{} finds {} signals to {} of iteration {}, and {} should come",
+      return fmt::format("{} counts {} signals to {} of iteration {}, expected {}",
                          task_text(graph, stall.task), stall.have, event_text(graph, stall.event),
                          stall.iteration, stall.need);
     case Stalled::queue:
-      return fmt::format("awaits a free place in a queue of rank {}", stall.rank);
+      return fmt::format("awaits a free slot in a queue of rank {}", stall.rank);
   }
   return "unknown";
 }
@@ -75,8 +75,8 @@ bool awaits_an_event(const StallRecord& stall) {
   return stall.what == Stalled::event || stall.what == Stalled::carried;
 }
 
-/// Whether a worker that has stalled so has still to run the task at this place of its queue, in
-/// this iteration.
+/// Returns whether a worker with this stall record has yet to run the task at position `at` of its
+/// queue in `iteration`.
 bool has_yet_to_run(const std::vector<uint32_t>& queue, const StallRecord& stall, size_t at,
                     uint64_t iteration) {
   if (stall.what == Stalled::loop) return iteration > stall.iteration;
@@ -93,7 +93,7 @@ const StallRecord* origin_of(const Graph& graph, std::span<const EventTriggers> 
                              std::span<const StallRecord> stalls) {
   for (const StallRecord& stall : stalls) {
     if (!awaits_an_event(stall)) continue;
-    // A counter's need tells of which iteration its signals are.
+    // The needed count gives the iteration of the missing signals.
     const uint64_t iteration = stall.what == Stalled::event && triggers[stall.event].triggers > 0
                                    ? stall.need / triggers[stall.event].triggers - 1
                                    : stall.iteration;
@@ -122,10 +122,10 @@ std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const St
   if (task < names.size()) names[task] = phase_of(graph, stall);
   const size_t iteration = names.size() + static_cast<size_t>(RunPhase::iteration);
   for (const char* name :
-       {"a rank begins the run", "the end of an iteration", "the next task", "what a task streams",
-        "the host", "a free place in a queue", "tasks of an iteration"})
+       {"a rank begins the run", "the end of an iteration", "the next task",
+        "a task's streamed data", "the host", "a free slot in a queue", "tasks of an iteration"})
     names.push_back(fmt::format("megakernel: {}", name));
-  // A dynamic run's leader says which task it is that cannot begin.
+  // In a dynamic run, the leader names the task that cannot begin.
   if (task == iteration) names[iteration] = phase_of(graph, stall);
   return names;
 }

@@ -1,5 +1,6 @@
 #include "fabric/arena.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
 #include "megakernel/device_tables.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
@@ -11,8 +12,9 @@ void check_copy(const TensorView& to, const ConstTensorView& from) {
   if (to.bytes() != from.bytes())
     throw InvalidArgument("from", std::to_string(to.bytes()) + " bytes, as `to` has",
                           std::to_string(from.bytes()));
-  if (!to.contiguous()) throw InvalidArgument("to", "contiguous elements", "others");
-  if (!from.contiguous()) throw InvalidArgument("from", "contiguous elements", "others");
+  if (!to.contiguous()) throw InvalidArgument("to", "contiguous elements", "gaps between elements");
+  if (!from.contiguous())
+    throw InvalidArgument("from", "contiguous elements", "gaps between elements");
   if (to.bytes() == 0) return;
   if (to.data == nullptr) throw InvalidArgument("to", "memory", "a null pointer");
   if (from.data == nullptr) throw InvalidArgument("from", "memory", "a null pointer");
@@ -31,14 +33,14 @@ TensorMemory::TensorMemory(World& world)
 TensorMemory::~TensorMemory() = default;
 
 uint64_t TensorMemory::guard_bytes() const {
-  // As far as the threads of a block reach together when each goes one element too far.
-  return impl_->world.accelerator().kind() == AcceleratorKind::host ? 4096 : 0;
+  // Enough for the threads of a block that each access one element too far.
+  return accelerator_of(impl_->world).kind() == AcceleratorKind::host ? 4096 : 0;
 }
 
 TensorView TensorMemory::allocate(size_t bytes, bool visible) {
   const auto kind = visible ? DeviceMemory::Kind::shared : DeviceMemory::Kind::device;
   const uint64_t all = (Extent(bytes) + guard_bytes()).count();
-  impl_->local.push_back(std::make_unique<DeviceMemory>(impl_->world.accelerator(), all, kind));
+  impl_->local.push_back(std::make_unique<DeviceMemory>(accelerator_of(impl_->world), all, kind));
   return TensorView::bytes_at(impl_->local.back()->as<void>(), bytes);
 }
 
@@ -52,8 +54,8 @@ TensorView TensorMemory::visible(size_t bytes) {
 
 std::vector<TensorView> TensorMemory::shared(size_t bytes) {
   World& world = impl_->world;
-  ArenaBlock block = world.arena().allocate(bytes, {});
-  world.accelerator().fill(block.data(), 0, bytes, {});
+  ArenaBlock block = arena_of(world).allocate(bytes, {});
+  accelerator_of(world).fill(block.data(), 0, bytes, {});
   await_stream(world, {}, "a zeroed tensor");
   struct Place {
     uint64_t offset, bytes;
@@ -65,7 +67,7 @@ std::vector<TensorView> TensorMemory::shared(size_t bytes) {
     if (theirs.bytes != bytes)
       throw InvalidArgument("bytes of a shared tensor", std::to_string(bytes),
                             std::to_string(theirs.bytes), rank);
-    pieces.push_back(TensorView::bytes_at(world.arena().base_of(rank) + theirs.offset, bytes));
+    pieces.push_back(TensorView::bytes_at(arena_of(world).base_of(rank) + theirs.offset, bytes));
   }
   impl_->shared.push_back(std::move(block));
   return pieces;
@@ -73,13 +75,13 @@ std::vector<TensorView> TensorMemory::shared(size_t bytes) {
 
 void TensorMemory::write(const TensorView& to, const ConstTensorView& from) {
   check_copy(to, from);
-  impl_->world.accelerator().copy(to.data, from.data, from.bytes(), {});
+  accelerator_of(impl_->world).copy(to.data, from.data, from.bytes(), {});
   await_stream(impl_->world, {}, "a tensor written by the host");
 }
 
 void TensorMemory::read(const TensorView& to, const ConstTensorView& from) {
   check_copy(to, from);
-  impl_->world.accelerator().copy(to.data, from.data, from.bytes(), {});
+  accelerator_of(impl_->world).copy(to.data, from.data, from.bytes(), {});
   await_stream(impl_->world, {}, "a tensor read by the host");
 }
 

@@ -10,8 +10,8 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// Whether an array of NumPy's type `dtype` can hold `element`: also as integers of its size, which
-/// is how NumPy without extensions holds BF16.
+/// Returns whether an array of NumPy's type `dtype` can hold `element`, also as integers of its
+/// size: NumPy without extensions stores BF16 as uint16.
 bool holds(std::string_view dtype, std::string_view element) {
   if (dtype.empty() || element.empty() || dtype == element) return true;
   return (element == "bfloat16" && dtype == "uint16") ||

@@ -29,14 +29,14 @@ std::string awaited(const Thread& thread) {
       return fmt::format("phase {} from rank {}: expected {}, seen {}", waiting.phase, waiting.rank,
                          waiting.expected, waiting.seen);
     case Blocked::host_wait:
-      return "a condition of its own";
+      return "a host-side condition";
     case Blocked::stopped:
       return "nothing: its rank was stopped";
   }
   return "?";
 }
 
-/// "32..63" or "0 2 4".
+/// Returns ascending thread numbers as text: "32..63" or "0 2 4".
 std::string ranges(const std::vector<uint32_t>& threads) {
   std::string text;
   for (size_t i = 0; i < threads.size();) {
@@ -54,8 +54,8 @@ std::string ranges(const std::vector<uint32_t>& threads) {
 
 std::string deadlock_report(std::span<const std::shared_ptr<Grid>> grids,
                             std::span<const std::unique_ptr<Thread>> programs) {
-  std::string report = "deadlock: nobody can go on";
-  std::map<host_body::CodeAddress, std::string> lines;  // Each looked up once: it starts a process.
+  std::string report = "deadlock: no thread can continue";
+  std::map<host_body::CodeAddress, std::string> lines;  // Cached: each look-up starts a process.
   for (const auto& grid : grids) {
     for (const auto& block : grid->blocks) {
       std::map<std::string, std::vector<uint32_t>> groups;

@@ -20,7 +20,7 @@ namespace {
 
 using Wide = unsigned __int128;
 
-/// Calls `body` with a value of the unsigned type of that many bytes.
+/// Calls `body` with a value of the unsigned type of `bytes` bytes.
 template <class Body>
 void by_size(uint32_t bytes, Body body) {
   switch (bytes) {
@@ -60,14 +60,14 @@ int cpu_order(Order order) {
   return __ATOMIC_SEQ_CST;
 }
 
-/// ThreadSanitizer knows no fences, and takes what they order for a race. It is told that what
-/// comes before a release fence comes before all that is acquired later, and what comes before any
-/// release before all later acquire fences, whoever's they are. Of races it then sees fewer than
-/// there may be, which are the simulator's business, but none that there is not.
+/// ThreadSanitizer does not model fences, so it reports accesses that they order as races. These
+/// annotations order everything before a release fence before all later acquires, and everything
+/// before any release before all later acquire fences, by any thread. It may then miss races, which
+/// the simulator finds, but reports no false ones.
 class FencesForSanitizer {
  public:
 #if TOKENYARD_TSAN
-  /// Before the access or fence that releases, and after the one that acquires.
+  /// Called before an access or fence that releases, and after one that acquires.
   static void access_releases() { __tsan_release(&released_); }
   static void access_acquires() { __tsan_acquire(&fenced_); }
   static void fence_releases() {
@@ -93,8 +93,8 @@ bool acquires(Order order) {
   return order == Order::acquire || order == Order::acq_rel;
 }
 
-// Sixteen bytes as one: cmpxchg16b, the only such access that every x86-64 CPU since 2006 promises.
-// It writes even when it only looks, so such memory must be writable; arenas are.
+// Atomic 16-byte accesses use cmpxchg16b, the only one that every x86-64 CPU since 2006 guarantees.
+// It writes even to load, so the memory must be writable, which arenas are.
 Wide exchange_if_equal(Wide* at, Wide expected, Wide desired) {
   return __sync_val_compare_and_swap(at, expected, desired);
 }
@@ -109,15 +109,15 @@ void store_wide(Wide* to, Wide value) {
   }
 }
 
-/// A Completion as this memory keeps it in its eight bytes.
+/// The state of a Completion, in its eight bytes.
 struct Phase {
-  int32_t bytes;           ///< expected and not yet come; below zero when copies overtook the word
-  uint32_t parity : 1;     ///< of the phase under way
-  uint32_t arrivals : 11;  ///< that end a phase
-  uint32_t pending : 11;   ///< still to come in this one
+  int32_t bytes;           ///< expected but not loaded; negative if loads precede their arrival
+  uint32_t parity : 1;     ///< of the current phase
+  uint32_t arrivals : 11;  ///< per phase
+  uint32_t pending : 11;   ///< arrivals missing in the current phase
   uint32_t valid : 9;      ///< kValid once initialised
 
-  /// To be called whenever something came.
+  /// Must be called after each arrival and each load.
   void end_if_complete() {
     if (pending > 0 || bytes != 0) return;
     parity ^= 1;
@@ -202,7 +202,7 @@ void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* 
       while (!__atomic_compare_exchange_n(static_cast<T*>(at), &seen, modified(what, seen, by),
                                           false, cpu_order(order), __ATOMIC_RELAXED)) {
       }
-      // Who polls by updates that change nothing must not wake itself for ever.
+      // An update that changes nothing is no progress, or a thread that polls by it never sleeps.
       if (modified(what, seen, by) != seen) ++progress_;
       if (old) std::memcpy(old, &seen, sizeof(T));
     } else {
@@ -253,8 +253,8 @@ void DirectMemory::fence(const ThreadName&, Fence kind, Scope, CodeAddress) {
 void DirectMemory::completion_init(const ThreadName&, void* completion, uint32_t arrivals,
                                    CodeAddress where) {
   if (arrivals == 0 || arrivals > kArrivalsMax)
-    throw KernelMisuse(
-        fmt::format("a Completion of {} arrivals at {}", arrivals, source_line(where)));
+    throw KernelMisuse(fmt::format("Completion::init with {} arrivals at {}: pass 1 to {}",
+                                   arrivals, source_line(where), kArrivalsMax));
   *static_cast<Phase*>(completion) = {
       .bytes = 0, .parity = 0, .arrivals = arrivals, .pending = arrivals, .valid = kValid};
 }

@@ -1,5 +1,5 @@
-/// Memory as the CPU has it: for ranks that are threads or processes. Orders become those of C++,
-/// scopes all mean the machine, bulk copies happen where they are issued.
+/// The CPU's own memory, for ranks that are threads or processes. Orders become C++ orders, every
+/// scope means the whole machine, and bulk copies complete when they are issued.
 #pragma once
 
 #include "simt/memory.hpp"
@@ -45,7 +45,7 @@ class DirectMemory final : public Memory {
   bool is_plain() const override { return true; }
 
  private:
-  uint64_t progress_ = 0;  ///< of this rank alone: what peers do is noticed by looking again
+  uint64_t progress_ = 0;  ///< of this rank alone; peers' stores are noticed by polling
 };
 
 }  // namespace tokenyard::simt

@@ -15,18 +15,18 @@ namespace tokenyard::simt {
 namespace {
 
 #if TOKENYARD_ASAN || TOKENYARD_TSAN
-constexpr size_t kKernelStackKib = 256;  // Sanitizers pad every local.
+constexpr size_t kKernelStackKib = 256;  // Sanitizers pad every local variable.
 #else
 constexpr size_t kKernelStackKib = 64;
 #endif
-// Not a power of two: or the same few sets of the caches would have to do for all stacks.
+// Not a power of two, so that the stacks do not all compete for the same few cache sets.
 constexpr size_t kKernelStack = (kKernelStackKib << 10) + 17 * 64;
 constexpr size_t kProgramStack = 1 << 20;
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
 constexpr uint32_t kTurnsBetweenLooks = 4096;
 constexpr uint64_t kAllWakeEveryNs = 50'000;
-constexpr uint32_t kNapsMax = 1000;  // Rounds of naps for one of waits: a deadlock naps for ever.
-constexpr int kPoison = 0xdb;        // What uninitialised shared memory holds: no plausible number.
+constexpr uint32_t kNapsMax = 1000;  // Idle rounds are multiplied by this while threads nap.
+constexpr int kPoison = 0xdb;        // Fills uninitialised shared memory with implausible numbers.
 
 thread_local Executor* running = nullptr;
 
@@ -54,9 +54,9 @@ class Executor::OnThisThread {
   Executor* outer_;
 };
 
-Executor::Executor(Impl parts)
-    : parts_(std::move(parts)),
-      watches_words_(parts_.memory.is_plain()),
+Executor::Executor(Services services)
+    : services_(std::move(services)),
+      watches_words_(services_.memory.is_plain()),
       kernel_stacks_(kKernelStack),
       program_stacks_(kProgramStack) {}
 
@@ -105,10 +105,10 @@ std::shared_ptr<const Grid> Executor::launch(uint32_t rank, const KernelEntry& k
     }
   }
   grid->running = static_cast<uint32_t>(names.size());
-  parts_.memory.grid_begins(rank, grid->index, names);
+  services_.memory.grid_begins(rank, grid->index, names);
   for (const auto& block : grid->blocks) {
-    parts_.memory.block_begins(block->threads[0]->name, block->shared.get(),
-                               block->tail_offset + shape.extra_shared_bytes);
+    services_.memory.block_begins(block->threads[0]->name, block->shared.get(),
+                                  block->tail_offset + shape.extra_shared_bytes);
     for (const auto& thread : block->threads) {
       const void* kernel_params = grid->params.data();
       start(
@@ -151,9 +151,9 @@ void Executor::run(const std::function<bool()>& finished) {
   uint32_t turns = 0;
   try {
     while (!finished()) {
-      if (parts_.schedule.step_memory()) parts_.memory.step();
-      if (parts_.memory.progress() != progress_woken_for_ &&
-          (runnable_.empty() || parts_.schedule.wakes(runnable_.size())))
+      if (services_.schedule.step_memory()) services_.memory.step();
+      if (services_.memory.progress() != progress_woken_for_ &&
+          (runnable_.empty() || services_.schedule.wakes(runnable_.size())))
         wake_watchers(!watches_words_);
       if (!nappers_.empty()) wake_nappers();
       if (++turns % kTurnsBetweenLooks == 0) {
@@ -164,7 +164,7 @@ void Executor::run(const std::function<bool()>& finished) {
         idle();
         continue;
       }
-      resume(*runnable_[parts_.schedule.pick(runnable_names_)]);
+      resume(*runnable_[services_.schedule.pick(runnable_names_)]);
       if (failure_) std::rethrow_exception(failure_);
     }
   } catch (...) {
@@ -197,9 +197,9 @@ void Executor::ended(Thread& thread) {
   block.exited_lanes[thread.name.thread / 32] |= 1u << thread.name.thread % 32;
   if (!block.first_exited) block.first_exited = &thread;
   if (!failure_) check_exit(thread);
-  parts_.memory.thread_ends(thread.name);
+  services_.memory.thread_ends(thread.name);
   if (--grid.running > 0) return;
-  parts_.memory.grid_ends(grid.rank, grid.index);
+  services_.memory.grid_ends(grid.rank, grid.index);
   for (const auto& done : grid.blocks) {
     for (const auto& each : done->threads) free_ids_.push_back(each->name.id);
   }
@@ -257,7 +257,7 @@ void Executor::yield() {
 }
 
 void Executor::maybe_preempt() {
-  if (parts_.schedule.preempt(current_->name)) yield();
+  if (services_.schedule.preempt(current_->name)) yield();
 }
 
 void Executor::stop_rank(uint32_t rank) {
@@ -281,7 +281,7 @@ void Executor::stop_rank(uint32_t rank) {
 // ---- waiting ----------------------------------------------------------------------------------
 
 void Executor::wake_watchers(bool all) {
-  progress_woken_for_ = parts_.memory.progress();
+  progress_woken_for_ = services_.memory.progress();
   std::vector<Thread*> waiting;
   waiting.swap(watchers_);
   for (Thread* thread : waiting) {
@@ -293,7 +293,7 @@ void Executor::wake_watchers(bool all) {
 }
 
 void Executor::wake_nappers() {
-  const uint64_t now = parts_.time.now_ns();
+  const uint64_t now = services_.time.now_ns();
   std::erase_if(nappers_, [&](Thread* thread) {
     if (thread->wake_ns > now) return false;
     make_runnable(*thread);
@@ -302,25 +302,25 @@ void Executor::wake_nappers() {
 }
 
 void Executor::idle() {
-  const uint64_t mark = parts_.memory.progress() + events_;
+  const uint64_t mark = services_.memory.progress() + events_;
   if (mark != idle_mark_) idle_rounds_ = 0;
   idle_mark_ = mark;
-  if (parts_.memory.step_when_idle()) {
+  if (services_.memory.step_when_idle()) {
     wake_watchers(true);
     return;
   }
-  // A thread that naps will look again, and may well count how often.
+  // A napping thread polls again and may count its polls, but a deadlock may nap for ever too.
   const uint64_t rounds_max =
-      uint64_t{parts_.time.rounds_max()} * (nappers_.empty() ? 1 : kNapsMax);
+      uint64_t{services_.time.rounds_max()} * (nappers_.empty() ? 1 : kNapsMax);
   if ((watchers_.empty() && nappers_.empty()) || idle_rounds_ > rounds_max)
     throw Deadlock(deadlock_report(grids_, programs_));
   uint64_t wake_ns = 0;
   for (const Thread* thread : nappers_)
     wake_ns = wake_ns ? std::min(wake_ns, thread->wake_ns) : thread->wake_ns;
-  parts_.time.idle(idle_rounds_++, wake_ns);
+  services_.time.idle(idle_rounds_++, wake_ns);
   listen();
   wake_nappers();
-  const uint64_t now_ns = watches_words_ ? parts_.time.now_ns() : 0;
+  const uint64_t now_ns = watches_words_ ? services_.time.now_ns() : 0;
   const bool all = !watches_words_ || now_ns - all_woken_ns_ >= kAllWakeEveryNs;
   if (all) all_woken_ns_ = now_ns;
   wake_watchers(all);
@@ -330,7 +330,7 @@ void Executor::listen() {
   const auto now = std::chrono::steady_clock::now();
   if (now - listened_ < kListenEvery) return;
   listened_ = now;
-  parts_.interrupt();
+  services_.interrupt();
 }
 
 void Executor::host_wait(const std::function<bool()>& condition) {
@@ -342,25 +342,25 @@ void Executor::spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t s
   const Inside inside(*this);
   Thread& me = *current_;
   me.waiting = {.where = where, .phase = phase, .rank = rank, .expected = expected, .seen = seen};
-  // Nothing has happened since before the condition was last evaluated: sleep until it does.
-  if (parts_.memory.progress() == me.progress_seen || me.watched.hold_the_same())
+  // Sleeps if nothing has happened since before the condition was last evaluated.
+  if (services_.memory.progress() == me.progress_seen || me.watched.hold_the_same())
     block(Blocked::condition);
   else
     yield();
-  me.progress_seen = parts_.memory.progress();
+  me.progress_seen = services_.memory.progress();
   me.watched.forget();
 }
 
 void Executor::nap(uint32_t ns) {
   const Inside inside(*this);
   if (ns == 0) return yield();
-  current_->wake_ns = parts_.time.now_ns() + ns;
+  current_->wake_ns = services_.time.now_ns() + ns;
   block(Blocked::nap);
 }
 
 uint64_t Executor::now_ns() {
   const Inside inside(*this);
-  return parts_.time.now_ns();
+  return services_.time.now_ns();
 }
 
 uint64_t Executor::cycles() {
@@ -377,7 +377,7 @@ void Executor::judge(const void* at, uint32_t bytes, TouchKind kind) {
   if (guard == nullptr || me.part == kNoPart) return;
   const std::exception_ptr error = guard->judge(me.part, at, bytes, kind);
   if (!error) return;
-  // Not thrown: instrumented code cannot be unwound. It never goes on, since the run ends.
+  // Not thrown: instrumented code cannot be unwound. The run ends, so the thread never resumes.
   failure_ = error;
   me.fiber->yield();
 }
@@ -386,7 +386,7 @@ void Executor::plain_access(const void* address, uint32_t bytes, bool write, Cod
   if (!in_kernel_ || !current_ || current_->fiber->on_stack(address)) return;
   const Inside inside(*this);
   judge(address, bytes, write ? TouchKind::write : TouchKind::read);
-  parts_.memory.plain_access(current_->name, address, bytes, write, where);
+  services_.memory.plain_access(current_->name, address, bytes, write, where);
 }
 
 }  // namespace tokenyard::simt

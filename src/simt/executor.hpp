@@ -1,15 +1,15 @@
-/// Runs kernels on a CPU: one OS thread, one fiber a CUDA thread, all blocks of all grids resident,
-/// so that kernels which wait for one another make progress. The executor knows when threads meet
-/// and who runs next; what memory does is the business of a Memory, and what time is, of a
-/// TimeSource.
+/// Runs kernels on a CPU: one OS thread, one fiber per CUDA thread, and all blocks of all grids
+/// resident, so that kernels that wait for one another make progress. The executor implements warp
+/// words, barriers and scheduling; a Memory defines how memory behaves, and a TimeSource how time
+/// passes.
 ///
 ///     launch   -> threads runnable
-///     runnable -> blocked: a meeting, a barrier, copies, a nap, a condition that found nothing new
-///     blocked  -> runnable: the others came; time passed; something happened in memory
-///     runnable -> ended; with its last thread the grid ends
+///     runnable -> blocked: at a warp word, a barrier, copies, a nap, a wait that found nothing new
+///     blocked  -> runnable: the others arrived; time passed; something happened in memory
+///     runnable -> ended; the grid ends with its last thread
 ///
-/// When nobody is runnable memory takes a step of its own; when it has none, time passes; when
-/// nobody waits for time either, that is a deadlock, and an error says what each thread awaits.
+/// If no thread is runnable, memory takes a step of its own. If it has none to take, time passes. A
+/// run in which no thread waits for time either is deadlocked: an error lists what each awaits.
 #pragma once
 
 #include <chrono>
@@ -32,42 +32,42 @@ namespace tokenyard::simt {
 
 class Executor final : public host_body::Machine {
  public:
-  struct Impl {
+  struct Services {
     Memory& memory;
     Schedule& schedule;
     TimeSource& time;
-    std::function<void()> interrupt = [] {};  ///< called now and then; may throw to end `run`
+    std::function<void()> interrupt = [] {};  ///< called periodically; may throw to end `run`
   };
-  explicit Executor(Impl parts);
+  explicit Executor(Services services);
   ~Executor() override;
 
   struct Shape {
-    uint32_t blocks, threads;  ///< threads a block: whole warps
+    uint32_t blocks, threads;  ///< threads per block, a multiple of 32
     uint32_t extra_shared_bytes = 0;
-    const AccessGuard* guard = nullptr;  ///< outlives the grid
+    const AccessGuard* guard = nullptr;  ///< must outlive the grid
   };
-  /// Adds a grid; `params` is copied. `kernel` must outlive it.
+  /// Adds a grid. Copies `params`; `kernel` must outlive the grid.
   std::shared_ptr<const Grid> launch(uint32_t rank, const KernelEntry& kernel, Shape shape,
                                      const void* params);
   /// Adds a host program: a fiber that launches kernels and waits with host_wait.
   void spawn_host(uint32_t rank, std::function<void()> program);
-  /// Runs whatever can run until `finished()`. Throws what a kernel or host program threw,
-  /// KernelMisuse, Deadlock, or what the interrupt threw; all grids are then abandoned.
+  /// Runs all threads and programs until `finished()`. Throws KernelMisuse, Deadlock, or the
+  /// exception of a kernel, a host program or the interrupt; all grids are then abandoned.
   void run(const std::function<bool()>& finished);
 
   // For host programs, on their fibers.
   void host_wait(const std::function<bool()>& condition);
   uint32_t current_rank() const { return current_->name.rank; }
 
-  /// Threads and programs of this rank never run again.
+  /// Stops this rank: its threads and programs never run again.
   void stop_rank(uint32_t rank);
 
-  /// Who runs on this OS thread; null outside `run`.
+  /// Returns the executor that runs on this OS thread; null outside `run`.
   static Executor* current();
-  /// The simulated thread whose kernel code is running this instant; null in the executor itself,
-  /// in memory, and in host programs.
+  /// Returns the thread whose kernel code is running right now; null while the executor, the memory
+  /// or a host program runs.
   const Thread* kernel_thread() const { return in_kernel_ ? current_ : nullptr; }
-  /// A plain access of kernel code, from compiler instrumentation.
+  /// Records a plain access by kernel code; called by compiler instrumentation.
   void plain_access(const void* address, uint32_t bytes, bool write, host_body::CodeAddress where);
 
   // The words.
@@ -112,19 +112,19 @@ class Executor final : public host_body::Machine {
   void abandon();
 
   void make_runnable(Thread& thread);
-  void unlist(Thread& thread);  ///< from the runnable ones
-  void block(Blocked why);      ///< the current thread, until somebody wakes it
-  void yield();                 ///< the current thread stays runnable
+  void unlist(Thread& thread);  ///< removes it from the runnable threads
+  void block(Blocked why);      ///< blocks the current thread until it is woken
+  void yield();                 ///< lets others run; the current thread stays runnable
   void maybe_preempt();
   void wake_for_meeting(Block& block, uint32_t warp, uint32_t lanes);
-  /// Those who wait for something to happen in memory. `all`: or for something that is no word,
-  /// like time, or that they look at every few times only.
+  /// Wakes threads that wait for memory to change. `all` also wakes those whose watched words are
+  /// unchanged: they may wait for time, or poll some word only now and then.
   void wake_watchers(bool all);
   void wake_nappers();
   void idle();
-  void listen();  ///< to the interrupt, if it is time
+  void listen();  ///< calls the interrupt, if its period has passed
 
-  /// Before an access of the current thread: ends the run where its part must not make it.
+  /// Checks an access that the current thread is about to make; ends the run if its part may not.
   void judge(const void* at, uint32_t bytes, TouchKind kind);
 
   void arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool predicate,
@@ -132,7 +132,7 @@ class Executor final : public host_body::Machine {
   void complete(BarrierState& barrier);
   void check_exit(Thread& thread);
 
-  Impl parts_;
+  Services services_;
   const bool watches_words_;
   StackPool kernel_stacks_, program_stacks_;
   std::vector<std::shared_ptr<Grid>> grids_;
@@ -141,7 +141,7 @@ class Executor final : public host_body::Machine {
   uint32_t ids_ = 0, grids_launched_ = 0;
 
   std::vector<Thread*> runnable_;
-  std::vector<const ThreadName*> runnable_names_;  ///< the same, for the schedule
+  std::vector<const ThreadName*> runnable_names_;  ///< in the same order, for the schedule
   std::vector<Thread*> watchers_, nappers_;
   std::vector<uint32_t> stopped_ranks_;
   uint64_t progress_woken_for_ = 0;
@@ -150,7 +150,7 @@ class Executor final : public host_body::Machine {
   uint64_t idle_mark_ = 0;
   uint32_t idle_rounds_ = 0;
 
-  std::vector<const ThreadName*> names_, waiting_names_;  ///< of those who have just met
+  std::vector<const ThreadName*> names_, waiting_names_;  ///< of the threads that have just met
 
   Thread* current_ = nullptr;
   bool in_kernel_ = false;
@@ -158,7 +158,7 @@ class Executor final : public host_body::Machine {
   std::chrono::steady_clock::time_point listened_;
 };
 
-/// What every blocked thread awaits, equal ones together.
+/// Returns a list of what every blocked thread awaits; threads that await the same share a line.
 std::string deadlock_report(std::span<const std::shared_ptr<Grid>> grids,
                             std::span<const std::unique_ptr<Thread>> programs);
 

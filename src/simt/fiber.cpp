@@ -29,8 +29,8 @@ using boost::context::detail::transfer_t;
 constexpr uint64_t kCanary = 0x746f6b656e796172;
 constexpr size_t kCanaryWords = 8;
 constexpr size_t kStacksPerSlab = 256;
-// Where in its page a stack ends and the next one's canary begins: a canary takes no page of its
-// own.
+// Offset in its page at which a stack ends and the next one's canary begins, so that a canary
+// needs no page of its own.
 constexpr size_t kPage = 4096, kFirstStack = kPage - 256;
 static_assert(kCanaryWords * sizeof(uint64_t) <= kPage - kFirstStack);
 
@@ -57,8 +57,8 @@ std::byte* StackPool::take() {
   return stack;
 }
 
-/// The two directions of a switch. Never inlined and never instrumented: their frames begin on one
-/// stack and end on the other.
+/// Switches into and out of a fiber. Neither inlined nor instrumented, because their frames begin
+/// on one stack and end on the other.
 struct Fiber::Switch {
 #if TOKENYARD_TSAN
 #define TOKENYARD_BARE __attribute__((noinline, no_sanitize("thread")))
@@ -72,8 +72,8 @@ struct Fiber::Switch {
     __sanitizer_start_switch_fiber(&fake, fiber.stack_, fiber.pool_.stack_bytes());
 #endif
 #if TOKENYARD_TSAN
-    // Switches synchronise: under ThreadSanitizer proper we look for races between real threads;
-    // those between fibers are the simulator's business.
+    // A switch counts as synchronisation: ThreadSanitizer looks for races between real threads, and
+    // the simulator for those between fibers.
     fiber.sanitizer_outside_ = __tsan_get_current_fiber();
     __tsan_switch_to_fiber(fiber.sanitizer_fiber_, 0);
 #endif

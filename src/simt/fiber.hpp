@@ -1,4 +1,4 @@
-/// A stack and a place in it: what an executor switches between.
+/// Fibers: stacks with a saved position, between which an executor switches.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace tokenyard::simt {
 
-/// Stacks, kept for reuse: making one costs more than running on it. Memory is taken from the
-/// system when a stack is first touched. Stacks have no guard pages, which the kernel's limit on
-/// mappings would end at 32,754 fibers; a canary at the far end of each is looked at when its fiber
-/// begins to wait for something to happen, and when it ends.
+/// A pool of stacks for reuse, because making a stack costs more than running on it. The system
+/// provides its memory when it is first touched. Stacks have no guard pages: the kernel's limit on
+/// mappings would allow only 32,754 fibers. Instead, a canary at the far end of each is checked
+/// when its fiber begins to wait for something to happen, and when it ends.
 class StackPool {
  public:
   explicit StackPool(size_t stack_bytes) : stack_bytes_(stack_bytes) {}
@@ -19,7 +19,7 @@ class StackPool {
   StackPool(const StackPool&) = delete;
   StackPool& operator=(const StackPool&) = delete;
 
-  std::byte* take();  ///< the lowest address
+  std::byte* take();  ///< returns the stack's lowest address
   void give_back(std::byte* stack) { free_.push_back(stack); }
   size_t stack_bytes() const { return stack_bytes_; }
 
@@ -33,8 +33,8 @@ class StackPool {
   std::vector<std::byte*> free_;
 };
 
-/// Runs `body` on a stack of its own. Resumed by one thread only, which gets control back when the
-/// body yields or ends. A fiber that is destroyed before its end is abandoned: nothing is unwound.
+/// Runs `body` on a stack of its own. Only one thread may resume it; control returns there when the
+/// body yields or ends. A fiber destroyed before its end is abandoned: its stack is not unwound.
 class Fiber {
  public:
   /// `body` must not throw.
@@ -43,12 +43,12 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  void resume();  ///< from outside; returns at the next yield or at the end
-  void yield();   ///< from inside
+  void resume();  ///< called from outside; returns at the fiber's next yield or at its end
+  void yield();   ///< called from inside
   bool ended() const { return ended_; }
-  /// False once the fiber has written past the end of its stack.
+  /// Returns false once the fiber has written past the end of its stack.
   bool stack_is_whole() const;
-  /// False if it has stopped past the end: no more than a look at where.
+  /// Returns false if the fiber was suspended past the end of its stack; cheaper, and weaker.
   bool is_within_stack() const { return inside_ > stack_; }
   bool on_stack(const void* address) const;
 
@@ -57,12 +57,12 @@ class Fiber {
   static void enter(Fiber& self);
 
   std::byte* stack_;
-  void* inside_ = nullptr;   ///< where the fiber stopped
-  void* outside_ = nullptr;  ///< where its resumer stands
+  void* inside_ = nullptr;   ///< context of the suspended fiber
+  void* outside_ = nullptr;  ///< context of its resumer
   bool ended_ = false;
   StackPool& pool_;
   std::function<void()> body_;
-  // What the sanitizers know this fiber, its resumer, and the resumer's stack by.
+  // The sanitizers' handles of this fiber, of its resumer, and of the resumer's stack.
   void* sanitizer_fiber_ = nullptr;
   void* sanitizer_outside_ = nullptr;
   void* fake_stack_ = nullptr;

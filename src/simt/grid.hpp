@@ -1,4 +1,4 @@
-/// A launch under the executor: its blocks, and the fibers that are their threads.
+/// A launch under the executor: its blocks and their threads, one fiber each.
 #pragma once
 
 #include <array>
@@ -19,19 +19,19 @@ namespace tokenyard::simt {
 struct Block;
 struct Grid;
 
-/// Why a thread does not run.
+/// The reason why a thread does not run.
 enum class Blocked : uint8_t {
   no,
-  meeting,    ///< lanes of its warp have yet to come
-  barrier,    ///< threads of its block have yet to come
-  copies,     ///< its bulk copies are under way
-  nap,        ///< until wake_ns
-  condition,  ///< a wait_until found nothing new: until something happens
-  host_wait,  ///< a host program's condition: until something happens
-  stopped,    ///< its rank was stopped: never
+  meeting,    ///< lanes of its warp have not arrived
+  barrier,    ///< threads of its block have not arrived
+  copies,     ///< its bulk copies are in flight
+  nap,        ///< wake_ns has not come
+  condition,  ///< a wait_until found nothing new; runs again when something happens
+  host_wait,  ///< a host program's condition is false; runs again when something happens
+  stopped,    ///< its rank was stopped; never runs again
 };
 
-/// What a wait_until, barrier or meeting is for: the raw material of a deadlock report.
+/// The subject of a thread's wait_until, barrier or warp word, for a deadlock report.
 struct Waiting {
   host_body::CodeAddress where = nullptr;
   uint32_t phase = 0, rank = 0;
@@ -50,15 +50,15 @@ struct Thread {
   Blocked blocked = Blocked::no;
   Waiting waiting;
   uint64_t wake_ns = 0;
-  uint64_t progress_seen = 0;  ///< what a failed condition had already taken into account
-  WatchedWords watched;        ///< where memory is plain: what it has looked at
+  uint64_t progress_seen = 0;  ///< memory's progress before its condition last failed
+  WatchedWords watched;        ///< words that its condition has read, if memory is plain
   size_t place = 0;            ///< index in the executor's list of runnable threads
   bool exited = false;
-  uint32_t part = kNoPart;         ///< of the kernel's work
-  std::array<uint64_t, 32> met{};  ///< what the lanes brought to its last meeting
+  uint32_t part = kNoPart;         ///< see begin_part
+  std::array<uint64_t, 32> met{};  ///< all lanes' values at its last warp word
 };
 
-/// Lanes of a warp that are on their way to one another.
+/// A warp word at which some of its lanes have not arrived.
 struct OpenMeeting {
   host_body::WarpWord word;
   uint32_t lanes;
@@ -68,10 +68,10 @@ struct OpenMeeting {
 };
 
 struct BarrierState {
-  uint32_t threads = 0;  ///< as the first to come said; 0 when nobody is there
+  uint32_t threads = 0;  ///< as the first arrival passed it; 0 while no thread has arrived
   bool votes = false;    ///< block::any, not block::sync
   bool any = false;
-  host_body::CodeAddress where = nullptr;  ///< the first to come; it may have gone on since
+  host_body::CodeAddress where = nullptr;  ///< of the first arrival, which may have moved on since
   std::vector<Thread*> arrived;
   std::vector<Thread*> waiting;
 
@@ -94,22 +94,22 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::vector<OpenMeeting>> meetings;  ///< [warps]
   std::array<BarrierState, kBarriers> barriers;
-  uint32_t exited = 0;
-  std::vector<uint32_t> exited_lanes;  ///< [warps] as bits
+  uint32_t exited = 0;                 ///< threads
+  std::vector<uint32_t> exited_lanes;  ///< [warps] lane masks
   Thread* first_exited = nullptr;
-  std::vector<uint8_t> any_result;  ///< [threads] of block::any
+  std::vector<uint8_t> any_result;  ///< [threads] results of block::any
 };
 
 struct Grid {
   uint32_t rank = 0, index = 0;
   const KernelEntry* kernel = nullptr;
-  const AccessGuard* guard = nullptr;  ///< null: nobody judges accesses
+  const AccessGuard* guard = nullptr;  ///< null: accesses are not checked
   std::vector<std::byte> params;
   std::vector<std::unique_ptr<Block>> blocks;
   uint32_t running = 0;  ///< threads that have not ended
 };
 
-/// "rank 0 block 1 warp 2 lane 3".
+/// Returns "rank 0 block 1 warp 2 lane 3".
 std::string describe(const Thread& thread);
 
 }  // namespace tokenyard::simt

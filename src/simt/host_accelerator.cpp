@@ -11,7 +11,7 @@
 namespace tokenyard::simt {
 
 namespace {
-// As much as a small GPU has, so that shapes chosen from it are plausible; nothing enforces more.
+// A small GPU's, so that shapes chosen from it are plausible; only shared memory is enforced.
 constexpr Capacity kCapacity{.multiprocessors = 32, .shared_bytes = 227 << 10};
 constexpr size_t kAlignment = 256;
 constexpr auto kInterruptEvery = std::chrono::milliseconds(50);

@@ -1,5 +1,5 @@
-/// The accelerator of a rank that is a thread or a process: kernels run to their end, on the
-/// calling thread, when they are launched.
+/// The accelerator of a rank that is a thread or a process: a launch runs the kernel to its end, on
+/// the calling thread.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace tokenyard::simt {
 
-/// One a rank, used by that rank's thread; memory and flags by any.
+/// One per rank. Only the rank's thread may launch; any thread may use memory and flags.
 class HostAccelerator final : public Accelerator {
  public:
-  /// `interrupt` is called now and then by everything that waits; what it throws ends the wait.
+  /// `interrupt` is called periodically by everything that waits; an exception ends the wait.
   explicit HostAccelerator(std::function<void()> interrupt);
   ~HostAccelerator() override;
 
@@ -32,8 +32,8 @@ class HostAccelerator final : public Accelerator {
   void copy(void* to, const void* from, size_t bytes, Stream stream) override;
   void fill(void* to, int byte, size_t bytes, Stream stream) override;
 
-  // All streams are one queue here. They are numbered so that using one that was freed, which a GPU
-  // answers with a crash, is an error on the host.
+  // All streams are one queue here. They are numbered so that the use of a freed one, which crashes
+  // on a GPU, is an error on the host.
   Stream make_stream() override { return Stream(++last_stream_); }
   void free_stream(Stream stream) override { freed_streams_.insert(stream.native); }
   Event record(Stream stream) override;

@@ -1,11 +1,11 @@
-/// The border between a kernel and what runs it.
+/// The boundary between a kernel and its executor.
 #pragma once
 
 #include "simt/executor.hpp"
 
 namespace tokenyard::simt {
 
-/// While a thread is inside the executor or memory, its instrumented code is not the kernel's.
+/// Marks that executor or memory code runs, whose instrumented accesses are not the kernel's.
 class Executor::Inside {
  public:
   explicit Inside(Executor& executor) : executor_(executor) { executor_.in_kernel_ = false; }

@@ -1,5 +1,5 @@
-/// Where threads meet: warp words and block barriers. Whoever comes to a meeting that does not
-/// agree with the one that is open is told so, with both parties' places in the source.
+/// Warp words and block barriers. A thread that arrives at one that does not match the one under
+/// way causes an error that names both threads and their places in the source.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -46,8 +46,8 @@ std::string at(const Thread& thread) {
   return fmt::format("{} at {}", describe(thread), source_line(thread.waiting.where));
 }
 
-/// How many arrivals a barrier can get at most: those it has, and one of each thread that neither
-/// waits there nor has ended. (One that only arrived and then ended has done its part.)
+/// Returns the largest number of arrivals that a barrier can still reach: those so far, and one per
+/// thread that neither waits there nor has ended. (A thread may arrive without waiting, then end.)
 uint32_t can_come(const Block& block, const BarrierState& barrier) {
   const size_t elsewhere = block.threads.size() - block.exited - barrier.waiting.size();
   return static_cast<uint32_t>(barrier.arrived.size() + elsewhere);
@@ -66,10 +66,10 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
   const uint32_t warp = me.name.thread / 32, lane = me.name.thread % 32;
   me.waiting = {.where = meeting.where, .lanes = meeting.lanes};
   if (!(meeting.lanes >> lane & 1))
-    throw KernelMisuse(fmt::format("{}: {} names lanes {:#010x}, which leave itself out", at(me),
-                                   name_of(meeting.word), meeting.lanes));
+    throw KernelMisuse(fmt::format("{}: {} of lanes {:#010x}, which do not include the caller",
+                                   at(me), name_of(meeting.word), meeting.lanes));
   if (const uint32_t gone = meeting.lanes & block.exited_lanes[warp]; gone != 0)
-    throw KernelMisuse(fmt::format("{}: {} names {}, which has ended", at(me),
+    throw KernelMisuse(fmt::format("{}: {} includes {}, which has ended", at(me),
                                    name_of(meeting.word),
                                    describe(*block.threads[warp * 32 + std::countr_zero(gone)])));
 
@@ -81,9 +81,9 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
       mine = &other;
       continue;
     }
-    if (!(other.lanes & meeting.lanes)) continue;  // Two parts of a warp that has diverged.
+    if (!(other.lanes & meeting.lanes)) continue;  // Disjoint parts of a diverged warp.
     throw KernelMisuse(fmt::format(
-        "{} came to {} of lanes {:#010x}, but {} to {} of lanes {:#010x}", at(me),
+        "{} arrived at {} of lanes {:#010x}, but {} at {} of lanes {:#010x}", at(me),
         name_of(meeting.word), meeting.lanes, at(*other.first), name_of(other.word), other.lanes));
   }
   if (!mine) mine = &open.emplace_back(OpenMeeting{.word = meeting.word, .lanes = meeting.lanes});
@@ -101,8 +101,8 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
     }
     // Shuffles and votes move values and order no memory.
     if (mine->word == host_body::WarpWord::sync || mine->word == host_body::WarpWord::once)
-      parts_.memory.synchronise(names_, names_);
-    // Lanes that look out for something together vote at every look: nothing has happened yet.
+      services_.memory.synchronise(names_, names_);
+    // Lanes that poll together vote at every poll; a ballot without a vote is no progress.
     const bool idle_vote = mine->word == host_body::WarpWord::ballot &&
                            std::all_of(mine->values.begin(), mine->values.end(),
                                        [](uint64_t vote) { return vote == 0; });
@@ -116,7 +116,7 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
   in_kernel_ = true;
 }
 
-/// Lanes that wait for a condition together look again as soon as one of them does.
+/// Wakes lanes that sleep in a wait, because a lane of their warp has arrived at a word with them.
 void Executor::wake_for_meeting(Block& block, uint32_t warp, uint32_t lanes) {
   for (uint32_t lane = 0; lane < 32 && !watchers_.empty(); ++lane) {
     if (!(lanes >> lane & 1)) continue;
@@ -148,20 +148,21 @@ void Executor::arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool
   if (id >= kBarriers)
     throw KernelMisuse(fmt::format("{}: a block has barriers 0 to 15, not {}", at(me), id));
   if (threads == 0 || threads % 32 != 0 || threads > me.identity.threads)
-    throw KernelMisuse(fmt::format("{}: {} of {} threads: a multiple of 32 up to the block's {}",
-                                   at(me), barrier_name(id), threads, me.identity.threads));
-  if (parts_.memory.skip_barrier(me.name, where)) {
+    throw KernelMisuse(fmt::format(
+        "{}: {} of {} threads: the number must be a multiple of 32, at most the block's {}", at(me),
+        barrier_name(id), threads, me.identity.threads));
+  if (services_.memory.skip_barrier(me.name, where)) {
     me.block->any_result[me.name.thread] = predicate;
     return;
   }
   BarrierState& barrier = me.block->barriers[id];
   if (!barrier.arrived.empty() && (barrier.threads != threads || barrier.votes != votes))
-    throw KernelMisuse(fmt::format("{} came to {} of {} threads{}, but {} at {} to {} threads{}",
-                                   at(me), barrier_name(id), threads, votes ? " with a vote" : "",
-                                   describe(*barrier.arrived.front()), source_line(barrier.where),
-                                   barrier.threads, barrier.votes ? " with a vote" : ""));
+    throw KernelMisuse(fmt::format(
+        "{} arrived at {} of {} threads{}, but {} at {} said {} threads{}", at(me),
+        barrier_name(id), threads, votes ? " with a vote" : "", describe(*barrier.arrived.front()),
+        source_line(barrier.where), barrier.threads, barrier.votes ? " with a vote" : ""));
   if (can_come(*me.block, barrier) < threads)
-    throw KernelMisuse(fmt::format("{}: {} of {} threads can never fill: {} has ended", at(me),
+    throw KernelMisuse(fmt::format("{}: {} of {} threads can never complete: {} has ended", at(me),
                                    barrier_name(id), threads, describe(*me.block->first_exited)));
   if (barrier.arrived.empty()) barrier.where = where;
   barrier.threads = threads;
@@ -184,7 +185,7 @@ void Executor::complete(BarrierState& barrier) {
     thread->block->any_result[thread->name.thread] = barrier.any;
     if (thread != current_) make_runnable(*thread);
   }
-  parts_.memory.synchronise(names_, waiting_names_);
+  services_.memory.synchronise(names_, waiting_names_);
   barrier.reset();
   ++events_;
 }

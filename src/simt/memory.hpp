@@ -1,5 +1,5 @@
-/// How memory behaves under the executor: really (direct_memory.hpp, atomics of the CPU, for
-/// threads and processes) or as a GPU may behave at its worst (simulation/, by seed).
+/// The memory under the executor: the CPU's own, with its atomics, for threads and processes
+/// (direct_memory.hpp), or one as bad as a GPU's may be, determined by a seed (simulation/).
 #pragma once
 
 #include <cstddef>
@@ -14,32 +14,32 @@ namespace tokenyard::simt {
 using host_body::CodeAddress;
 using host_body::Modify;
 
-/// A simulated CUDA thread. Dense indices, so that clocks can be arrays; reused once a grid has
-/// ended.
+/// A simulated CUDA thread. Ids are dense, so that clocks can be arrays, and are reused once a grid
+/// has ended.
 struct ThreadName {
-  uint32_t id;    ///< dense over everything that runs under one executor
-  uint32_t rank;  ///< whose grid it belongs to
-  uint32_t grid;  ///< which launch
+  uint32_t id;    ///< dense over all threads under one executor
+  uint32_t rank;  ///< that launched its grid
+  uint32_t grid;  ///< number of the launch
   uint32_t block, thread;
 };
 
-/// The executor calls this for the fiber that is running (`me`). Accesses that must wait
-/// (bulk_wait) return false until they can go on: the executor lets others run and asks again.
+/// The executor calls these functions for the running fiber, `me`. One that must wait (bulk_wait)
+/// returns false until it can continue; the executor then runs others and calls it again.
 class Memory {
  public:
   virtual ~Memory() = default;
 
-  // Lives of threads. Everything before a launch happens before every access of the grid;
-  // everything in the grid happens before whatever its host does after the grid has ended.
+  // Lifetimes of threads. Everything before a launch happens before every access of the grid;
+  // every access of the grid happens before everything that its host does after the grid's end.
   virtual void grid_begins(uint32_t rank, uint32_t grid, std::span<const ThreadName> threads) = 0;
-  /// A block's shared memory, before its first thread runs; it dies with the last thread.
+  /// Registers a block's shared memory before its first thread runs. It lives as long as the grid.
   virtual void block_begins(const ThreadName& first, void* shared, size_t bytes) {
     (void)first, (void)shared, (void)bytes;
   }
   virtual void thread_ends(const ThreadName& me) = 0;
   virtual void grid_ends(uint32_t rank, uint32_t grid) = 0;
-  /// A barrier among `members` (of one block) has completed: it orders their accesses. A member
-  /// that only arrived is ordered before, not after.
+  /// A barrier of one block has completed: accesses before it by the threads in `arrived` happen
+  /// before accesses after it by those in `waited`, a subset of them.
   virtual void synchronise(std::span<const ThreadName* const> arrived,
                            std::span<const ThreadName* const> waited) = 0;
 
@@ -69,26 +69,26 @@ class Memory {
   virtual bool bulk_wait(const ThreadName& me, uint32_t groups, bool sources_only,
                          CodeAddress where) = 0;
 
-  /// A plain C++ access of kernel code, reported by compiler instrumentation (checked builds only).
+  /// Records a plain C++ access by a checked kernel; called by compiler instrumentation.
   virtual void plain_access(const ThreadName& me, const void* address, uint32_t bytes, bool write,
                             CodeAddress where) = 0;
 
-  /// Asked by each thread that comes to a block barrier: true lets it pass at once, as if the
-  /// barrier were not written there (a mutation that the race checker must catch).
+  /// Returns whether a thread that arrives at a block barrier passes at once, as if the barrier
+  /// were not in the source: a mutation, which the race detector must notice.
   virtual bool skip_barrier(const ThreadName& me, CodeAddress where) {
     (void)me, (void)where;
     return false;
   }
 
-  /// One step of whatever happens by itself (late stores, copies under way). False if nothing is
-  /// pending. The executor calls it at random moments.
+  /// Takes one step of what happens by itself (late stores, copies in flight). Returns false if
+  /// nothing happened. The executor calls it at moments that the schedule chooses.
   virtual bool step() = 0;
-  /// The same when every thread waits: what was held back until then must now happen.
+  /// Takes a step when every thread waits: effects that were held back must now happen.
   virtual bool step_when_idle() { return step(); }
-  /// Changes whenever something happened that a waiting thread could notice.
+  /// Returns a number that changes whenever something happens that a waiting thread could notice.
   virtual uint64_t progress() const = 0;
-  /// Whether everybody finds in a word what lies at its address. Then the executor wakes a thread
-  /// that waits for what it has looked at to change only once it has, or now and then.
+  /// Returns whether all threads see the value that is stored at a word's address. The executor
+  /// then wakes a thread that waits for words to change only after they have, or once in a while.
   virtual bool is_plain() const { return false; }
 };
 

@@ -1,4 +1,4 @@
-/// The words that touch memory: each is one call there, with a chance for others to run before it.
+/// The words that access memory: each is one call of the Memory, before which others may run.
 #include "simt/executor.hpp"
 #include "simt/inside.hpp"
 
@@ -9,7 +9,7 @@ void Executor::load(const void* from, void* value, uint32_t bytes, Order order, 
   const Inside inside(*this);
   judge(from, bytes, TouchKind::read);
   maybe_preempt();
-  parts_.memory.load(current_->name, from, value, bytes, order, scope, where);
+  services_.memory.load(current_->name, from, value, bytes, order, scope, where);
   if (watches_words_) current_->watched.saw(from, value, bytes);
 }
 
@@ -18,7 +18,7 @@ void Executor::store(void* to, const void* value, uint32_t bytes, Order order, S
   const Inside inside(*this);
   judge(to, bytes, TouchKind::write);
   maybe_preempt();
-  parts_.memory.store(current_->name, to, value, bytes, order, scope, where);
+  services_.memory.store(current_->name, to, value, bytes, order, scope, where);
 }
 
 void Executor::modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
@@ -26,7 +26,7 @@ void Executor::modify(Modify what, void* at, const void* operand, void* old, uin
   const Inside inside(*this);
   judge(at, bytes, TouchKind::modify);
   maybe_preempt();
-  parts_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
+  services_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
   current_->watched.acted();
 }
 
@@ -35,39 +35,39 @@ void Executor::compare_exchange(void* at, const void* expected, const void* desi
   const Inside inside(*this);
   judge(at, bytes, TouchKind::modify);
   maybe_preempt();
-  parts_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,
-                                 where);
+  services_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,
+                                    where);
   current_->watched.acted();
 }
 
 void Executor::fence(Fence kind, Scope scope, CodeAddress where) {
   const Inside inside(*this);
   maybe_preempt();
-  parts_.memory.fence(current_->name, kind, scope, where);
+  services_.memory.fence(current_->name, kind, scope, where);
 }
 
 void Executor::completion_init(void* completion, uint32_t arrivals, CodeAddress where) {
   const Inside inside(*this);
-  parts_.memory.completion_init(current_->name, completion, arrivals, where);
+  services_.memory.completion_init(current_->name, completion, arrivals, where);
 }
 
 void Executor::completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) {
   const Inside inside(*this);
   maybe_preempt();
-  parts_.memory.completion_arrive(current_->name, completion, expected_bytes, where);
+  services_.memory.completion_arrive(current_->name, completion, expected_bytes, where);
 }
 
 bool Executor::completion_done(void* completion, uint32_t parity, CodeAddress where) {
   const Inside inside(*this);
   maybe_preempt();
-  const bool done = parts_.memory.completion_done(current_->name, completion, parity, where);
+  const bool done = services_.memory.completion_done(current_->name, completion, parity, where);
   if (watches_words_) current_->watched.saw(completion, completion, sizeof(uint64_t));
   return done;
 }
 
 void Executor::fence_async(CodeAddress where) {
   const Inside inside(*this);
-  parts_.memory.fence_async(current_->name, where);
+  services_.memory.fence_async(current_->name, where);
 }
 
 void Executor::bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
@@ -75,26 +75,26 @@ void Executor::bulk_load(void* to_shared, const void* from, uint32_t bytes, void
   const Inside inside(*this);
   judge(from, bytes, TouchKind::read);
   maybe_preempt();
-  parts_.memory.bulk_load(current_->name, to_shared, from, bytes, completion, where);
+  services_.memory.bulk_load(current_->name, to_shared, from, bytes, completion, where);
 }
 
 void Executor::bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) {
   const Inside inside(*this);
   judge(to, bytes, TouchKind::write);
   maybe_preempt();
-  parts_.memory.bulk_store(current_->name, to, from_shared, bytes, where);
+  services_.memory.bulk_store(current_->name, to, from_shared, bytes, where);
 }
 
 void Executor::bulk_commit(CodeAddress where) {
   const Inside inside(*this);
-  parts_.memory.bulk_commit(current_->name, where);
+  services_.memory.bulk_commit(current_->name, where);
 }
 
 void Executor::bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) {
   const Inside inside(*this);
   maybe_preempt();
   current_->waiting = {.where = where};
-  while (!parts_.memory.bulk_wait(current_->name, groups, sources_only, where))
+  while (!services_.memory.bulk_wait(current_->name, groups, sources_only, where))
     block(Blocked::copies);
 }
 

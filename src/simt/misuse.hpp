@@ -1,17 +1,17 @@
-/// A kernel broke a rule of the vocabulary: lanes that do not meet, barriers that do not agree.
+/// Errors of kernels that break the vocabulary's rules, such as lanes that diverge at a warp word.
 #pragma once
 
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::simt {
 
-/// Names both parties and where in the source each stands.
+/// A broken rule. The text names the threads involved and the place of each in the source.
 class KernelMisuse : public InternalError {
  public:
   using InternalError::InternalError;
 };
 
-/// Nobody can go on; lists what each thread awaits.
+/// No thread can continue. The text lists what each thread awaits.
 class Deadlock : public InternalError {
  public:
   using InternalError::InternalError;

@@ -1,4 +1,4 @@
-/// What read-modify-writes do to a number, in every memory.
+/// The arithmetic of read-modify-writes, the same in every Memory.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace tokenyard::simt {
 
-/// What `old` becomes. `T` is unsigned, of the access's size.
+/// Returns the new value. `T` is the unsigned type of the access's size.
 template <class T>
 T modified(Modify what, T old, T operand) {
   static_assert(std::is_unsigned_v<T>);

@@ -1,4 +1,4 @@
-/// Which of the compiler's sanitizers this build runs under: they must be told of fibers.
+/// Macros for the sanitizers of this build, which need to be told about fibers.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,4 +1,4 @@
-/// Who runs next.
+/// The choice of the thread that runs next.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,22 @@ namespace tokenyard::simt {
 class Schedule {
  public:
   virtual ~Schedule() = default;
-  /// An index into `runnable`, which is not empty. Its order means nothing and changes from call to
-  /// call, but for the same history it is the same.
+  /// Returns an index into `runnable`, which is not empty. The order of `runnable` has no meaning
+  /// and changes from call to call, but is a function of the calls so far.
   virtual size_t pick(std::span<const ThreadName* const> runnable) = 0;
-  /// Whether the thread that just made an access should let others run before it goes on.
+  /// Returns whether others may run before the running thread's next access.
   virtual bool preempt(const ThreadName& running) = 0;
-  /// Something has happened, and `runnable` threads can go on without it: whether those who wait
-  /// for something to happen may look now.
+  /// Returns whether threads that wait for something to happen may poll now. Something has
+  /// happened, and `runnable` threads can run in any case.
   virtual bool wakes(size_t runnable) {
     (void)runnable;
     return true;
   }
-  /// Whether memory should take a step of its own now.
+  /// Returns whether memory should take a step of its own now.
   virtual bool step_memory() = 0;
 };
 
-/// Everybody in turn, nobody interrupted: for real runs.
+/// Runs all threads in turn, without preemption; for runs outside the simulator.
 class RoundRobin : public Schedule {
  public:
   size_t pick(std::span<const ThreadName* const> runnable) override {
@@ -34,7 +34,7 @@ class RoundRobin : public Schedule {
     return next_++;
   }
   bool preempt(const ThreadName&) override { return false; }
-  /// Once a round: a look after every store of every lane would be most of the work.
+  /// Once per round: polls after every store of every lane would be most of the work.
   bool wakes(size_t runnable) override { return next_ >= runnable; }
   bool step_memory() override { return false; }
 

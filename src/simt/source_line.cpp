@@ -19,26 +19,26 @@ bool is_word(const std::string& location) {
   return location.find("/device/host/") != std::string::npos;
 }
 
-/// "/a/b/c.hpp:12 (discriminator 3)" to "c.hpp:12".
+/// Turns "/a/b/c.hpp:12 (discriminator 3)" into "c.hpp:12".
 std::string shorten(std::string location) {
   location.erase(std::min(location.find(" ("), location.size()));
   return location.substr(location.rfind('/') + 1);
 }
 
-/// The file that holds an address, as a path that other programs can open. The main program's is
-/// what it was called by, which may have come from PATH.
+/// Returns the path of the file that holds an address, for other programs to open. For the main
+/// program dladdr gives the name by which it was started, which may have been found through PATH.
 std::string file_of(const Dl_info& info) {
   std::error_code missing;
   if (std::filesystem::exists(info.dli_fname, missing)) return info.dli_fname;
   return std::filesystem::read_symlink("/proc/self/exe", missing).string();
 }
 
-/// The location of an address outside the words, in full; empty where it has none.
+/// Returns the full location of the innermost line outside the words; empty if it is unknown.
 std::string locate(host_body::CodeAddress where) {
   Dl_info info{};
   if (!where || !dladdr(where, &info) || !info.dli_fname) return {};
-  // A return address belongs to the line of the call before it, hence the one less. Position
-  // independent files count from where they were loaded.
+  // The minus 1 is because a return address belongs to the line of the call before it. Addresses in
+  // position-independent files are relative to where the file was loaded.
   const auto offset =
       reinterpret_cast<uintptr_t>(where) - 1 - reinterpret_cast<uintptr_t>(info.dli_fbase);
   const std::string command =
@@ -66,7 +66,7 @@ std::string source_line(host_body::CodeAddress where) {
 
 bool same_place(host_body::CodeAddress a, host_body::CodeAddress b) {
   if (a == b) return true;
-  // Shared by the ranks of a process: where code came from is the same for all.
+  // Shared by the ranks of a process, because code locations are the same for all.
   static std::mutex mutex;
   static std::map<host_body::CodeAddress, std::string> known;
   const std::scoped_lock lock(mutex);

@@ -1,4 +1,4 @@
-/// From an address in the program's code to the line of source it came from.
+/// Maps code addresses to source lines.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace tokenyard::simt {
 
-/// "dispatch_kernel.hpp:120" for the innermost line outside the words of device/; the address in
-/// hex where the program has no line information. Runs addr2line (binutils), so it is for reports
-/// only.
+/// Returns "dispatch_kernel.hpp:120", the innermost line outside the words of device/, or the
+/// address in hex if the program has no line information. Runs addr2line (binutils), so use it only
+/// for reports.
 std::string source_line(host_body::CodeAddress where);
 
-/// Whether two addresses stand for one place in the source: compilers copy code. True where the
-/// program has no line information to tell. What was asked once is remembered.
+/// Returns whether two addresses belong to one place in the source, since compilers duplicate code.
+/// Returns true if the program has no line information. Caches its look-ups.
 bool same_place(host_body::CodeAddress a, host_body::CodeAddress b);
 
 }  // namespace tokenyard::simt

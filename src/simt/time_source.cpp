@@ -8,7 +8,7 @@ namespace tokenyard::simt {
 
 namespace {
 constexpr uint32_t kYields = 64;        // before the first nap
-constexpr uint64_t kNapNsMax = 50'000;  // a peer's answer is noticed at most this late
+constexpr uint64_t kNapNsMax = 50'000;  // at most this late a peer's answer is noticed
 }  // namespace
 
 uint64_t WallTime::now_ns() {

@@ -1,6 +1,6 @@
-/// The words that a thread has looked at since it last began to wait. As long as they hold what it
-/// saw, its condition would find nothing new, and it can be left alone: a look at a word costs a
-/// hundredth of a switch to the fiber that wants to know.
+/// The words that a thread has read since it last began to wait. As long as their values are
+/// unchanged, its condition would find nothing new, so the thread need not run: comparing a word
+/// costs a hundredth of a switch to the fiber.
 #pragma once
 
 #include <array>
@@ -12,16 +12,16 @@ namespace tokenyard::simt {
 
 class WatchedWords {
  public:
-  /// `bytes`: 1, 2, 4, 8 or 16.
+  /// Records the value read from a word of `bytes` (1, 2, 4, 8 or 16).
   void saw(const void* word, const void* value, uint32_t bytes) {
     if (count_ < kMost) looks_[count_].set(word, value, bytes);
     if (count_ <= kMost) ++count_;
   }
-  /// It did more than look: whether it would find something new cannot be told from words.
+  /// Records that the thread did more than read, so words do not tell whether it would find news.
   void acted() { count_ = kMost + 1; }
   void forget() { count_ = 0; }
 
-  /// False also if there were more words than are kept, or none.
+  /// Returns whether all words are unchanged; false if none were read, or more than are kept.
   bool hold_the_same() const {
     if (count_ == 0 || count_ > kMost) return false;
     for (uint32_t i = 0; i < count_; ++i)
@@ -30,7 +30,7 @@ class WatchedWords {
   }
 
  private:
-  static constexpr uint32_t kMost = 6;  // A wait looks at three: its own, the failure, the alarm.
+  static constexpr uint32_t kMost = 6;  // A wait reads three: its own, the failure, the abort flag.
 
   struct Look {
     const void* word;
@@ -49,11 +49,11 @@ class WatchedWords {
     }
     bool holds_the_same() const {
       return by_size([&]<class T>(const T* at, size_t i) {
-        // Relaxed: whoever is woken looks again, with the order that it needs.
+        // Relaxed: a woken thread reads the word again, with the order that it needs.
         return __atomic_load_n(at + i, __ATOMIC_RELAXED) == static_cast<T>(seen[i]);
       });
     }
-    /// Sixteen bytes are two words: a half that changes is a change.
+    /// Calls `body` per word, until it returns false; 16 bytes count as two words of 8.
     template <class Body>
     bool by_size(Body body) const {
       switch (bytes) {

@@ -1,4 +1,4 @@
-/// What has touched sixteen bytes of memory: the records that the race detector keeps of them.
+/// The race detector's records of the accesses to sixteen bytes of memory.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace tokenyard::simulation {
 
 using simt::CodeAddress;
 
-/// An access as the race detector tells them apart. `plain` is a C++ load or store of kernel code;
-/// `weak` the same through a word of the vocabulary; `bulk` is done by the copying agent, on the
-/// async proxy.
+/// The kinds of access that the race detector distinguishes. `plain` is a C++ load or store in
+/// kernel code, `weak` a weak access by a word of the vocabulary, and `bulk` an access by a bulk
+/// copy, in the async proxy.
 enum class AccessKind : uint8_t {
   plain_read,
   plain_write,
@@ -46,21 +46,21 @@ struct Access {
 
 struct Record {
   Access access;
-  uint16_t mask;  ///< which of the sixteen bytes
+  uint16_t mask;  ///< bits of the accessed bytes among the cell's 16
 };
 
-/// The records of one cell, with a summary that lets the common case, many threads polling one
-/// word, pass without looking at each.
+/// The records of one cell, with a summary for the common case that many threads poll one word: it
+/// passes without a comparison with each record.
 struct Records {
   std::vector<Record> list;
-  uint32_t prune_at = 8;  ///< how long the list may grow before known records are dropped
-  // Of all records in the list:
-  bool weak = false;            ///< one of them is not strong
+  uint32_t prune_at = 8;  ///< length of the list at which implied records are dropped
+  // Summary of all records in the list:
+  bool weak = false;            ///< at least one is not strong
   bool devices_differ = false;  ///< they come from several devices
   Scope narrowest = Scope::sys;
-  uint16_t mask = 0;  ///< the one mask of all; 0 with none
+  uint16_t mask = 0;  ///< the first record's; 0 without records
   bool masks_differ = false;
-  uint32_t device = 0;  ///< of the first
+  uint32_t device = 0;  ///< the first record's
 };
 
 }  // namespace tokenyard::simulation

@@ -18,8 +18,8 @@ bool BulkAgent::stores_done(Slot issuer, uint32_t group, bool sources_only) cons
   });
 }
 
-/// Moves so many pieces on: all reads come before the first write, or nearly so, since the longest
-/// delays find the most.
+/// Advances a copy by `pieces` reads or writes. All reads precede the first write, because the
+/// longest delays find the most bugs.
 void BulkAgent::advance(Copy& copy, uint32_t pieces) {
   const uint32_t all = copy.pieces();
   for (; pieces > 0 && copy.written < all; --pieces) {

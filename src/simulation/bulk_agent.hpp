@@ -1,4 +1,5 @@
-/// Bulk copies under way: the agent that reads sources and writes destinations when it likes.
+/// Bulk copies in flight, and the agent that reads their sources and writes their destinations at
+/// times of the seed's choosing.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,10 @@
 namespace tokenyard::simulation {
 
 /// The groups of one thread's bulk stores. Closed groups are numbered from 1; the open one is
-/// `closed + 1`. A group's number is the epoch of its accesses, in two slots: one for reading the
-/// sources, which wait_read awaits, and one for writing, which wait awaits.
+/// `closed + 1`. A group's number is the epoch of its accesses, in two slots: one for the reads of
+/// sources, which wait_read awaits, and one for the writes, which wait awaits.
 struct StoreGroups {
-  uint32_t source_agent = 0, target_agent = 0;  ///< actors; made at the first store
+  uint32_t source_agent = 0, target_agent = 0;  ///< actors, created at the first store
   Slot source_slot = 0, target_slot = 0;
   Epoch source_first = 0, target_first = 0;  ///< epoch of group 0
   bool used = false;
@@ -30,11 +31,11 @@ struct Copy {
   uint32_t from_rank = 0, to_rank = 0, issuer_rank = 0;
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
-  std::vector<std::byte> bytes;    ///< between reading and writing
-  uint32_t first = 0;              ///< the piece that it begins with; the others follow in a circle
+  std::vector<std::byte> bytes;    ///< read from the source but not yet written
+  uint32_t first = 0;              ///< index of the first piece moved; the others follow cyclically
   uint32_t read = 0, written = 0;  ///< pieces
-  void* completion = nullptr;      ///< of a load; null for a store
-  uint32_t group = 0;              ///< of a store
+  void* completion = nullptr;      ///< a load's; null for a store
+  uint32_t group = 0;              ///< a store's
 
   uint32_t pieces() const { return static_cast<uint32_t>(bytes.size() / kCellBytes); }
 };
@@ -44,12 +45,13 @@ class BulkAgent {
   explicit BulkAgent(Completions& completions) : completions_(completions) {}
 
   void add(Copy copy, uint32_t bytes, Random& random);
-  /// Whether this thread's stores up to `group` have read (or also written) all.
+  /// Returns whether this thread's stores up to `group` have read their sources and, unless
+  /// `sources_only`, written their destinations.
   bool stores_done(Slot issuer, uint32_t group, bool sources_only) const;
   bool step(bool idle, const Chance& chance);
   /// Completes every store of this thread: its grid has ended.
   void finish_stores(Slot issuer);
-  /// Drops loads into memory that dies. How many there were.
+  /// Drops loads into memory whose lifetime ends. Returns their number.
   uint32_t drop_loads(const void* base, size_t bytes);
   void stop(uint32_t rank, InFlight fate, Random& random);
   bool empty() const { return copies_.empty(); }

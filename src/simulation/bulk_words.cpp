@@ -1,4 +1,4 @@
-// The words of ModelMemory for bulk copies and their completions.
+// ModelMemory's words for bulk copies and their completions.
 
 #include <fmt/format.h>
 
@@ -19,8 +19,8 @@ bool ModelMemory::valid_copy(const ThreadState& me, const void* to, const void* 
   return false;
 }
 
-/// The agent's access happens at some time from now on; what it must be ordered after is what its
-/// issuer knows now.
+/// Checks an access by the agent. It happens at some later time, but is ordered only after what the
+/// issuing thread knows now.
 void ModelMemory::touch_copy(ThreadState& me, Region& region, const void* at, uint32_t bytes,
                              AccessKind kind, uint32_t agent, Epoch epoch, CodeAddress where) {
   late_.land_own(region, at, bytes, me);

@@ -1,4 +1,4 @@
-/// Vector clocks: what a thread knows to have happened.
+/// Vector clocks: the events that are known to have happened before a thread's next one.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace tokenyard::simulation {
 
-/// A column of the clocks: a simulated thread, or an agent that copies for it. Reused only by what
-/// is ordered after everything that its former owner did.
+/// The index of a clock entry: a simulated thread, or an agent that copies for it. Reused only by
+/// an owner that is ordered after everything that its former owner did.
 using Slot = uint32_t;
-/// Counts a slot's releases, from 1. 0 is before everything.
+/// Counts a slot's releases, from 1. Epoch 0 is before everything.
 using Epoch = uint32_t;
 
-/// For every slot the last epoch known to have happened. Copies share their entries until one of
-/// them changes: after a barrier a whole block holds one array, and joining equals costs a
-/// comparison of pointers.
+/// The last known epoch of every slot. Copies share their entries until one of them changes: after
+/// a barrier all threads of a block share one array, and joining equal clocks costs a comparison of
+/// pointers.
 class Clock {
  public:
   Epoch of(Slot slot) const {
@@ -27,7 +27,7 @@ class Clock {
     std::vector<Epoch>& mine = own(slot + 1);
     mine[slot] = epoch;
   }
-  /// Takes the later of both for every slot. Whether anything changed.
+  /// Raises every slot to its epoch in `other`, if that is later. Returns whether anything changed.
   bool join(const Clock& other) {
     if (other.entries_ == entries_ || other.entries_ == nullptr) return false;
     if (entries_ == nullptr) {
@@ -35,7 +35,7 @@ class Clock {
       return true;
     }
     const std::vector<Epoch>& theirs = *other.entries_;
-    // Entries that are nobody else's take one pass; sharing those of `other` is not worth a second.
+    // Unshared entries are raised in one pass; sharing the other clock's is not worth a second.
     if (entries_.use_count() == 1 && entries_->size() >= theirs.size())
       return take_later(*entries_, theirs);
     if (covers(other)) return false;
@@ -51,7 +51,7 @@ class Clock {
     const std::vector<Epoch>& theirs = *other.entries_;
     const size_t mine = entries_ == nullptr ? 0 : entries_->size();
     const size_t both = mine < theirs.size() ? mine : theirs.size();
-    // Without an early exit the compiler turns this into vector code.
+    // No early exit, so that the compiler can vectorise the loop.
     bool behind = false;
     for (size_t slot = 0; slot < both; ++slot) behind |= (*entries_)[slot] < theirs[slot];
     for (size_t slot = both; slot < theirs.size(); ++slot) behind |= theirs[slot] != 0;
@@ -59,7 +59,7 @@ class Clock {
   }
 
  private:
-  /// `mine` is at least as long. Whether anything changed.
+  /// Requires that `mine` is at least as long as `theirs`. Returns whether anything changed.
   static bool take_later(std::vector<Epoch>& mine, const std::vector<Epoch>& theirs) {
     bool changed = false;
     for (size_t slot = 0; slot < theirs.size(); ++slot) {
@@ -68,7 +68,7 @@ class Clock {
     }
     return changed;
   }
-  /// Entries that nobody shares, at least `size` of them.
+  /// Returns this clock's own, unshared entries, at least `size` of them.
   std::vector<Epoch>& own(size_t size) {
     if (entries_ == nullptr) {
       entries_ = std::make_shared<std::vector<Epoch>>(size);

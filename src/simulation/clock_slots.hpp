@@ -1,4 +1,4 @@
-/// Which columns of the clocks are in use.
+/// The allocation of clock slots.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace tokenyard::simulation {
 
-/// A slot goes to a new owner only if that one's launcher knows all that the former owner did:
-/// then what the new one knows of its own slot is true of both, and clocks stay as short as the
-/// number of threads alive at once.
+/// Reuses a slot only if the new owner's launcher knows everything that the former owner did. Then
+/// knowledge of the slot covers both owners, and clocks are only as long as the largest number of
+/// threads alive at once.
 class Slots {
  public:
   struct Fresh {
     Slot slot;
-    Epoch first;  ///< the owner's first epoch
+    Epoch first;  ///< the new owner's first epoch
   };
 
   Fresh take(uint32_t rank, const Clock& known) {

@@ -8,18 +8,18 @@
 namespace tokenyard::simulation {
 namespace {
 
-/// mbarrier's transaction count has 20 bits, its arrival count as many.
+/// An mbarrier's transaction count and its arrival count have 20 bits each.
 constexpr int64_t kBytesMax = (1 << 20) - 1;
 
-/// A Completion's eight bytes hold which state is its own. The constant makes it unlikely that
-/// memory never initialised looks like one.
+/// A Completion's eight bytes hold this mark and the index of its state. The mark makes it unlikely
+/// that uninitialised memory looks like a Completion.
 constexpr uint64_t kMark = 0x6d62'6172'0000'0000;
 
 }  // namespace
 
 std::string Completions::init(void* completion, CompletionState state) {
   if (state.arrivals == 0 || state.arrivals > kBytesMax)
-    return fmt::format("Completion::init with {} arrivals: 1 to {} are possible", state.arrivals,
+    return fmt::format("Completion::init with {} arrivals: pass 1 to {}", state.arrivals,
                        kBytesMax);
   const bool again = find(completion) != nullptr;
   state.address = completion;
@@ -43,7 +43,7 @@ std::string Completions::arrive(CompletionState& state, uint32_t bytes, ThreadSt
     return fmt::format("more than {} arrivals in phase {} of a completion", state.arrivals,
                        state.phase);
   if (state.bytes + bytes > kBytesMax)
-    return fmt::format("{} bytes expected in one phase of a completion; at most {} are possible",
+    return fmt::format("{} bytes expected in one phase of a completion: expect at most {}",
                        state.bytes + bytes, kBytesMax);
   me.known.raise(me.slot, me.epoch);
   ++me.epoch;
@@ -79,7 +79,7 @@ bool Completions::done(CompletionState& state, uint32_t parity, ThreadState& me,
   const bool ended = (state.phase & 1) != (parity & 1);
   if (waiter != state.waiters.end() && (waiter->phase & 1) == (parity & 1) &&
       state.phase - waiter->phase > 1)
-    wrong = fmt::format("a wait for phase {} of a completion that is two phases ahead, at {}",
+    wrong = fmt::format("a wait for phase {} of a completion that is two phases ahead, in phase {}",
                         waiter->phase, state.phase);
   if (!ended) {
     if (waiter == state.waiters.end()) {

@@ -1,4 +1,4 @@
-/// The completions of bulk loads (mbarriers), with every way to misuse one.
+/// The completions of bulk loads (mbarriers), with checks for misuse.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@ namespace tokenyard::simulation {
 
 /// One Completion object in a block's shared memory.
 ///
-///     phase n:   `arrivals` threads arrive, announcing bytes; loads bring bytes
-///     ends when  all have arrived and the bytes announced have come; then phase n+1 begins
+///     phase n:   `arrivals` threads arrive and announce bytes; loads deliver bytes
+///     ends when  all have arrived and all announced bytes are loaded; then phase n+1 begins
 ///
-/// A thread that finds a phase ended knows all that those who arrived in it knew, and what was
-/// loaded.
+/// A thread that finds a phase ended acquires the knowledge of all threads that arrived in it, and
+/// the loaded bytes.
 struct CompletionState {
   const void* address = nullptr;  ///< null: its block has ended
   uint32_t arrivals = 0;
-  uint32_t agent = 0;    ///< actor of the loads announced to it
-  Access initialised{};  ///< must have crossed the proxies before a load is announced to it
+  uint32_t agent = 0;    ///< actor of its loads
+  Access initialised{};  ///< its init, which a proxy fence must follow before the first load
   Slot agent_slot = 0;
-  Epoch first_epoch = 0;  ///< of the slot: phase n is epoch first_epoch + n
+  Epoch first_epoch = 0;  ///< in agent_slot; phase n is epoch first_epoch + n
 
   uint32_t phase = 0;
-  uint32_t missing = 0;            ///< arrivals
-  int64_t bytes = 0;               ///< announced but not come; below 0 when they came first
-  uint32_t loads = 0;              ///< under way
-  Clock arriving, arriving_async;  ///< what those who arrived in this phase knew
-  Clock ended, ended_async;        ///< of the phase before
+  uint32_t missing = 0;            ///< arrivals missing in this phase
+  int64_t bytes = 0;               ///< announced but not loaded; negative if loaded first
+  uint32_t loads = 0;              ///< in flight
+  Clock arriving, arriving_async;  ///< knowledge of the threads that arrived in this phase
+  Clock ended, ended_async;        ///< the same for the previous phase
   struct Waiter {
     Slot slot;
-    uint32_t phase;  ///< that it found not ended
+    uint32_t phase;  ///< phase that it last found not ended
   };
   std::vector<Waiter> waiters;
 
@@ -42,16 +42,16 @@ struct CompletionState {
 
 class Completions {
  public:
-  /// What is wrong with the use; empty if nothing.
+  /// `init` and `arrive` return a description of the misuse; empty if there is none.
   std::string init(void* completion, CompletionState state);
-  /// Null if no live completion lies there.
+  /// Returns the live completion at this address; null if there is none.
   CompletionState* find(const void* completion);
   std::string arrive(CompletionState& state, uint32_t bytes, ThreadState& me);
-  /// Bytes of a load have come.
+  /// Counts a load of `bytes` as complete.
   void complete(CompletionState& state, uint32_t bytes);
-  /// Whether the phase of this parity has ended; joins what it made known.
+  /// Returns whether the phase of this parity has ended. If so, `me` acquires its knowledge.
   bool done(CompletionState& state, uint32_t parity, ThreadState& me, std::string& wrong);
-  /// Shared memory from `base` on has died. Calls `body(state)` for each completion in it.
+  /// Forgets the completions in these bytes, after `body(state)` for each: the memory is freed.
   template <class Body>
   void forget(const void* base, size_t bytes, Body body) {
     const auto* const begin = static_cast<const std::byte*>(base);

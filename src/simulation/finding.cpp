@@ -62,7 +62,7 @@ const char* explain(RaceReason reason) {
     case RaceReason::scope:
       return "the scope of one does not include the other thread";
     case RaceReason::proxy:
-      return "they are ordered, but by no fence_async on the way";
+      return "they are ordered, but with no fence_async on the way";
   }
   return "?";
 }

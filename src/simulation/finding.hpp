@@ -1,4 +1,4 @@
-/// What a simulated run found wrong, in words.
+/// The faults found in a simulated run, as text.
 #pragma once
 
 #include <functional>
@@ -11,22 +11,22 @@
 
 namespace tokenyard::simulation {
 
-/// "src/x.hpp:12" for an address in the program; the caller's business, since it is slow.
+/// Returns "src/x.hpp:12" for a code address. The caller provides it, because it is slow.
 using SourceLines = std::function<std::string(CodeAddress)>;
 
-/// A fault with the places in the source that took part in it.
+/// A fault with the places in the source that are involved.
 struct Finding {
-  std::string title;  ///< "race: wrong scope", "misuse: ...": one line
+  std::string title;  ///< one line: "race on 4 bytes of ...", "misuse: ..."
   struct Part {
     std::string text;
-    CodeAddress where;  ///< null: nowhere in particular
+    CodeAddress where;  ///< null if unknown
   };
   std::vector<Part> parts;
 
   std::string text(const SourceLines& lines) const;
 };
 
-/// Collects findings; the same pair of places counts once.
+/// Collects findings, once per pair of places.
 class Findings : public RaceSink {
  public:
   Findings(const std::vector<Actor>& actors, Regions& regions)

@@ -22,7 +22,7 @@ struct Header {
   uint64_t task, bytes;
 };
 
-/// False once the reader has gone.
+/// Returns false if the reader has closed the pipe.
 bool write_all(int pipe, const void* data, size_t bytes) {
   const char* at = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -53,7 +53,7 @@ void ForkedJobs::start(size_t worker, uint64_t tasks) {
   int ends[2];
   if (::pipe(ends) != 0) throw OsError("pipe", errno, strerror(errno));
   board_->current[worker] = kNoTask;
-  ::fflush(nullptr);  // What is buffered must not be printed by every child.
+  ::fflush(nullptr);  // Otherwise every child would print the buffered output again.
   const int process = ::fork();
   if (process < 0) throw OsError("fork", errno, strerror(errno));
   if (process == 0) {
@@ -86,7 +86,7 @@ void ForkedJobs::work(size_t worker, uint64_t tasks, int pipe) {
   }
 }
 
-/// Takes what a worker has sent. False if the run is to end.
+/// Receives results from a worker. Returns false if the run must end.
 bool ForkedJobs::receive(size_t index, const OnResult& on_result) {
   Worker& worker = workers_[index];
   char buffer[65536];
@@ -103,7 +103,7 @@ bool ForkedJobs::receive(size_t index, const OnResult& on_result) {
     }
     return true;
   }
-  // The worker has ended: nothing was left to do, or its task has killed it.
+  // The worker has ended: no tasks were left, or its task crashed.
   ::close(worker.pipe);
   int status = 0;
   ::waitpid(worker.process, &status, 0);

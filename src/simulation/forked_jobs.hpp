@@ -1,4 +1,4 @@
-/// Runs many independent tasks in child processes, so that one that crashes fails alone.
+/// Runs many independent tasks in child processes, so that a crash fails one task only.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,20 @@ class ForkedJobs {
   using Work = std::function<std::string(uint64_t task)>;  ///< runs in a child
   struct Result {
     uint64_t task;
-    std::string crash;  ///< "Segmentation fault"; empty if the task came to its end
-    std::string text;   ///< what Work returned; after a crash, what it had noted last
-    int signal = 0;     ///< that ended it
+    std::string crash;  ///< "Segmentation fault"; empty if the task finished
+    std::string text;   ///< Work's result; after a crash, its last note
+    int signal = 0;     ///< that killed the task; 0 if none did
   };
-  /// In the parent. False ends the run: what is under way is dropped.
+  /// Runs in the parent. Returns false to end the run and drop the tasks in progress.
   using OnResult = std::function<bool(const Result&)>;
 
   ForkedJobs(uint32_t jobs, Work work);
   ~ForkedJobs();
 
-  /// Tasks 0 .. tasks-1, in order of their start. Calls `on_pause` every half second.
+  /// Runs tasks 0 .. tasks-1, started in that order. Calls `on_pause` every half second.
   void run(uint64_t tasks, const OnResult& on_result, const std::function<bool()>& on_pause);
-  /// By a task: what is to be known of it if it does not come to its end, instead of what it noted
-  /// before. Only so many bytes are kept.
+  /// Called by a task: replaces its note, which is reported if it crashes. Only the first
+  /// kNoteBytes are kept.
   void note(std::string_view text);
   static constexpr size_t kNoteBytes = 8192;
 
@@ -43,11 +43,11 @@ class ForkedJobs {
     std::atomic<size_t> bytes;  ///< 0 while the text is being written
     char text[kNoteBytes];
   };
-  /// What parent and children share.
+  /// The memory that parent and children share.
   struct Board {
-    std::atomic<uint64_t> next;
-    std::atomic<uint64_t> current[kWorkersMax];  ///< the task of each worker
-    Note notes[kWorkersMax];                     ///< and what it has noted
+    std::atomic<uint64_t> next;                  ///< task to start
+    std::atomic<uint64_t> current[kWorkersMax];  ///< each worker's task
+    Note notes[kWorkersMax];                     ///< each worker's note
   };
 
   void start(size_t worker, uint64_t tasks);
@@ -57,7 +57,7 @@ class ForkedJobs {
 
   Work work_;
   std::vector<Worker> workers_;
-  size_t me_ = 0;  ///< in a child: which worker it is
+  size_t me_ = 0;  ///< in a child: its index among the workers
   Board* board_;
 };
 

@@ -6,7 +6,7 @@
 namespace tokenyard::simulation {
 namespace {
 
-/// Longer histories add nothing that shorter ones lack; the oldest messages are forgotten.
+/// Longer histories add nothing; beyond this length the oldest messages are forgotten.
 constexpr size_t kMessagesMax = 12;
 
 bool known(const Message& message, const ThreadState& me) {
@@ -19,7 +19,7 @@ bool known(const Message& message, const ThreadState& me) {
 
 void History::catch_up(const Chance& chance) {
   if (!messages.empty() && std::memcmp(messages.back().value.data(), address, bytes) == 0) {
-    // Nothing is held back for ever: a store that is old enough hides all before it.
+    // No store stays invisible for ever: one that is old enough hides all before it.
     size_t old = 0;
     for (size_t index = 1; index < messages.size(); ++index)
       if (messages[index].born + chance.policy.stale_steps < chance.step) old = index;
@@ -56,8 +56,8 @@ const Message& History::read(const ThreadState& me, Scope scope, const Chance& c
 
 void History::note(size_t index, const ThreadState& me, Scope scope) {
   Message& message = messages[index];
-  // The oldest message needs no readers: nothing lies behind it. A load that is not morally strong
-  // with the store observes nothing by it, even for itself.
+  // The oldest message needs no readers, since none is older. A load that is not morally strong
+  // with the store does not observe it, not even for later loads of its own thread.
   if (index == 0 || message.slot == me.slot) return;
   if (!mutually_included(scope, me.place, message.scope, message.place)) return;
   const bool noted = std::any_of(message.readers.begin(), message.readers.end(),
@@ -70,7 +70,7 @@ size_t History::read_for_update(const ThreadState& me, const Chance& chance) {
   if (newest == 0 || !chance.random.chance(chance.policy.insert_per_1024)) return newest;
   const size_t oldest = oldest_readable(me);
   const size_t wanted = oldest + chance.random.below(static_cast<uint32_t>(newest - oldest + 1));
-  // What another read-modify-write has read can be read by no second one.
+  // No two read-modify-writes may read the same message.
   for (size_t index = wanted; index < newest; ++index)
     if (!messages[index + 1].atomic_with_previous) return index;
   return newest;

@@ -1,6 +1,6 @@
-// What the compiler's ThreadSanitizer pass calls at each access of checked kernels. There is no
-// sanitizer behind it: the calls go to the memory of the simulated run, which ignores what is not a
-// kernel's. In a build with the real sanitizer this file is empty.
+// The functions that the compiler's ThreadSanitizer pass calls at each access of a checked kernel.
+// No sanitizer is behind them: the calls go to the memory of the simulated run, which ignores
+// accesses by other code. In a build with the real sanitizer this file is empty.
 
 #include <cstddef>
 #include <cstdint>
@@ -81,7 +81,7 @@ void* __tsan_memset(void* to, int byte, size_t bytes) {
   return std::memset(to, byte, bytes);
 }
 
-// Kernels have no C++ atomics: these are host code's own, in suites, and only have to work.
+// Kernels use no C++ atomics. Host code of suites does; its atomics only have to work.
 void __tsan_atomic_thread_fence(int) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }

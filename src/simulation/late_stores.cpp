@@ -46,7 +46,7 @@ void LateStores::finish(Store& store, bool really) {
   store.landed = true;
 }
 
-/// Lands one store, and before it the older ones of this thread to the same bytes.
+/// Lands one store, after its thread's older stores to the same bytes.
 void LateStores::land(Queue& queue, size_t index) {
   Store& wanted = queue.stores[index];
   if (wanted.region->cell(static_cast<size_t>(wanted.to - wanted.region->base)).late > 1) {
@@ -74,7 +74,7 @@ void LateStores::land_covered(const ThreadState& me) {
     const Slot slot = active_[index];
     Queue& queue = queues_[slot];
     const Epoch covered = slot == me.slot ? 0 : me.known.of(slot);
-    // Epochs in a queue never fall, so what is covered is a prefix.
+    // Epochs in a queue never decrease, so the covered stores are a prefix.
     size_t end = 0;
     for (; end < queue.stores.size() && queue.stores[end].epoch <= covered; ++end) {
       if (queue.stores[end].landed) continue;
@@ -121,7 +121,7 @@ bool LateStores::step(bool idle, const Chance& chance) {
   const bool lazy = chance.policy.delivery == Delivery::newest_first ||
                     chance.policy.delivery == Delivery::random_idle;
   if (!idle && (lazy || !chance.random.chance(chance.policy.land_per_1024))) return false;
-  // An idle world is woken by a handful at a time: few enough to be nasty, and it must get on.
+  // An idle world lands a handful at a time: few enough to find bugs, enough to make progress.
   bool landed = land_some(idle, chance);
   for (uint32_t more = idle ? chance.random.below(8) : 0; more > 0 && !active_.empty(); --more)
     landed |= land_some(idle, chance);
@@ -137,7 +137,7 @@ bool LateStores::land_some(bool idle, const Chance& chance) {
         active = index;
   }
   Queue& queue = queues_[active_[active]];
-  if (queue.landed == queue.stores.size()) {  // Its thread has looked at all of them.
+  if (queue.landed == queue.stores.size()) {  // Accesses by its thread have landed all of them.
     retire(active);
     return true;
   }

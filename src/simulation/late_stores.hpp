@@ -1,9 +1,9 @@
-/// Weak stores under way: issued, but not yet in memory.
+/// Weak stores in flight: issued, but not yet in memory.
 ///
 /// A store's bytes reach real memory at a moment of the seed's choosing, in any order among
-/// different addresses, whole or in natural pieces. They are there at the latest when a thread that
-/// is ordered after the store could look: when its clock comes to cover it. Only programs that
-/// forgot to order something can tell, and those find old bytes.
+/// different addresses, whole or in pieces of 4 bytes. They land at the latest when the clock of
+/// another thread covers the store, since that thread may then read them. Only a program that lacks
+/// some ordering can notice; it reads old bytes.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@
 
 namespace tokenyard::simulation {
 
-/// What becomes of the stores in flight of a rank that stops.
+/// The fate of a stopped rank's stores in flight.
 enum class InFlight : uint8_t { land, vanish, tear };
 
 class LateStores {
  public:
   void add(Region& region, void* to, const void* value, uint32_t bytes, const ThreadState& me,
            const Chance& chance);
-  /// Lands all that this thread knows, its own excepted.
+  /// Lands all stores that this thread knows, except its own.
   void land_known(const ThreadState& me) {
     if (!active_.empty()) land_covered(me);
   }
-  /// Lands this thread's own stores to these bytes: it sees what it stored, and its stores to one
+  /// Lands this thread's own stores to these bytes: a thread sees its own stores, and those to one
   /// address stay in order.
   void land_own(Region& region, const void* at, uint32_t bytes, const ThreadState& me);
-  /// Lands what the policy lets land now. False if nothing did.
+  /// Lands the stores that the policy allows now. Returns false if there were none.
   bool step(bool idle, const Chance& chance);
   void stop(uint32_t rank, InFlight fate, Random& random);
   bool empty() const { return active_.empty(); }
@@ -60,7 +60,7 @@ class LateStores {
   bool land_some(bool idle, const Chance& chance);
 
   std::vector<Queue> queues_;  ///< by slot
-  std::vector<Slot> active_;   ///< whose queue is not empty
+  std::vector<Slot> active_;   ///< slots whose queues are not empty
   uint64_t issued_ = 0;
 };
 

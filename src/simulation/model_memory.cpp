@@ -19,13 +19,13 @@ ModelMemory::ModelMemory(const Options& options)
 
 ModelMemory::~ModelMemory() = default;
 
-// ---- what the run consists of -------------------------------------------------------------------
+// ---- regions and actors -------------------------------------------------------------------------
 
 void ModelMemory::add_region(std::string name, void* base, size_t bytes, uint32_t rank) {
   regions_.add(std::move(name), base, bytes, rank);
 }
 
-/// Nothing may be listed for histories that go with their region.
+/// Removes the region's histories from the unsettled list before they are destroyed with it.
 void ModelMemory::forget_region(std::byte* base, size_t bytes) {
   std::erase_if(unsettled_, [&](const History* history) {
     return history->address >= base && history->address < base + bytes;
@@ -76,11 +76,11 @@ uint32_t ModelMemory::read_flag(Host host, const uint32_t* flag) {
   if (region == nullptr) return *flag;
   const Message& message =
       strong_load(me, *region, flag, &value, sizeof value, Order::acquire, Scope::sys, nullptr);
-  // What host code reads on a flag's strength is not instrumented, so the flag itself must do.
+  // Reads that host code makes after the flag are not instrumented, so the flag itself is checked.
   if (message.epoch != 0 && !me.knows(message.slot, message.epoch))
-    misuse(
-        fmt::format("host code acquires {}, which no release made ready", regions_.describe(flag)),
-        me, message.where);
+    misuse(fmt::format("host code acquires {}, which was stored without a release",
+                       regions_.describe(flag)),
+           me, message.where);
   return value;
 }
 
@@ -105,7 +105,7 @@ void ModelMemory::host_access(Host host, const void* address, size_t bytes, bool
   ++progress_;
 }
 
-// ---- lives of threads ---------------------------------------------------------------------------
+// ---- lifetimes of threads -----------------------------------------------------------------------
 
 void ModelMemory::grid_begins(uint32_t rank, uint32_t number, std::span<const ThreadName> threads) {
   if (rank >= launchers_.size()) throw InternalError(fmt::format("rank {} has no host", rank));
@@ -158,14 +158,14 @@ void ModelMemory::grid_ends(uint32_t rank, uint32_t number) {
   const auto found = std::find_if(grids_.begin(), grids_.end(), [&](const auto& grid) {
     return grid->rank == rank && grid->number == number;
   });
-  if (found == grids_.end()) throw InternalError("a grid ends that never began");
+  if (found == grids_.end()) throw InternalError("grid_ends for a grid that never began");
   Grid& grid = **found;
   ThreadState& host = *hosts_[grid.launcher];
 
   for (const Grid::Shared& shared : grid.shared) {
     if (agent_.drop_loads(shared.base, shared.bytes) > 0)
-      misuse("a block ends before bulk loads into its shared memory", *grid.threads.front(),
-             nullptr);
+      misuse("a block ends before bulk loads into its shared memory are done",
+             *grid.threads.front(), nullptr);
     completions_.forget(shared.base, shared.bytes, [&](const CompletionState& state) {
       host.known.raise(state.agent_slot, state.epoch());
       slots_.give_back(rank, state.agent_slot, state.epoch());
@@ -197,7 +197,7 @@ void ModelMemory::grid_ends(uint32_t rank, uint32_t number) {
 
 void ModelMemory::synchronise(std::span<const ThreadName* const> arrived,
                               std::span<const ThreadName* const> waited) {
-  // Who knows everybody: a thread that is none of them, so that everybody's late stores land.
+  // Knows what all members know, but is none of them, so that all members' late stores land.
   ThreadState all;
   all.slot = ~Slot{0};
   for (const ThreadName* name : arrived) {
@@ -226,12 +226,12 @@ void ModelMemory::stop(uint32_t rank, InFlight fate) {
   ++progress_;
 }
 
-// ---- what happens by itself ---------------------------------------------------------------------
+// ---- steps of the memory itself -----------------------------------------------------------------
 
 bool ModelMemory::step(bool idle) {
   ++step_;
   bool happened = false;
-  // Any of the three may go first: an idle world is to be woken by as little as possible.
+  // The three take turns in random order: an idle world should be woken by as little as possible.
   const uint32_t first = random_.below(3);
   for (uint32_t turn = 0; turn < 3 && !(idle && happened); ++turn) {
     switch ((first + turn) % 3) {
@@ -250,7 +250,8 @@ bool ModelMemory::step(bool idle) {
   return happened;
 }
 
-/// One at a time, or of many a share: dozens of ranks leave hundreds of thousands.
+/// Settles one history, and one more per 512 in the list: dozens of ranks have hundreds of
+/// thousands.
 bool ModelMemory::settle_some() {
   constexpr size_t kShare = 512;
   size_t left = 1 + unsettled_.size() / kShare;
@@ -289,7 +290,7 @@ void ModelMemory::touch(ThreadState& me, Region& region, const void* at, uint32_
                         AccessKind kind, Order order, Scope scope, CodeAddress where) {
   late_.land_own(region, at, bytes, me);
   const ThreadState::Recent access{at, bytes, me.epoch, kind, scope};
-  // Allocations begin with a page each: without mixing, their first words would share an entry.
+  // Allocations are page aligned: without mixing, their first words would share an entry.
   const uint64_t mixed = reinterpret_cast<uintptr_t>(at) / 4 * 0x9e3779b97f4a7c15u;
   ThreadState::Recent& recent = me.recent[mixed >> 59];
   if (recent == access) return;

@@ -1,14 +1,14 @@
-/// Memory as a GPU may behave at its worst, by seed: the PTX memory model as a machine.
+/// Memory that behaves as badly as the PTX memory model allows, determined by a seed.
 ///
-/// Strong accesses choose among the stores of their place (history.hpp). Weak stores and bulk
+/// Strong accesses choose among the stores of their location (history.hpp). Weak stores and bulk
 /// copies reach memory late (late_stores.hpp, bulk_agent.hpp). Ordinary C++ accesses act on real
-/// memory; the compiler's instrumentation reports them. Every access is checked against
-/// happens-before clocks of our own (race_detector.hpp), not by the sanitizer's library: these
-/// know scopes and the async proxy, are the same with every compiler and from run to run, and
-/// carry tens of thousands of fibers.
+/// memory; the compiler's instrumentation reports them. Every access is checked against our own
+/// happens-before clocks (race_detector.hpp), not by the sanitizer's library: these clocks know
+/// scopes and the async proxy, give the same result with every compiler and in every run, and
+/// handle tens of thousands of fibers.
 ///
-/// What is ordered needs no luck to be found: a missing release, acquire, barrier, proxy fence or
-/// too narrow a scope is a race whatever the timing. Late stores show what it does to data.
+/// Missing order is found whatever the timing: without a release, acquire, barrier or proxy fence,
+/// or with too narrow a scope, accesses race. Late stores show the effect on data.
 #pragma once
 
 #include <cstddef>
@@ -40,31 +40,31 @@ class ModelMemory final : public simt::Memory {
     Policy policy;
     Random random;
     Trace* trace;                ///< outlives the memory
-    Mutator* mutator = nullptr;  ///< none: the kernels as written
+    Mutator* mutator = nullptr;  ///< null: kernels run as written
   };
   explicit ModelMemory(const Options& options);
   ~ModelMemory() override;
 
-  // What the run consists of.
+  // The memory that the model knows.
   void add_region(std::string name, void* base, size_t bytes, uint32_t rank);
   void remove_region(void* base);
 
-  /// Host code as memory sees it: one for each thread of host code (a rank's program, a stream).
+  /// The number of a thread of host code: a rank's program, or a stream.
   using Host = uint32_t;
   Host add_host(uint32_t rank, std::string label);
-  /// Everything `from` has done so far happens before whatever the acquirer of the result does.
+  /// Makes all that `from` has done happen before everything that an acquirer of the result does.
   ReleaseRef release(Host from) { return hosts_[from]->release(Scope::sys); }
   void acquire(Host to, const ReleaseRef& ticket) { join(*hosts_[to], *ticket); }
-  /// Something happened among hosts that somebody may wait for.
+  /// Counts progress among hosts, for which another thread may be waiting.
   void happened() { ++progress_; }
-  /// The next grid of that rank is launched by this host, and ends there.
+  /// Makes `host` launch the next grid of its rank, and know its accesses when it ends.
   void launch_from(Host host);
   uint32_t read_flag(Host host, const uint32_t* flag);
   void write_flag(Host host, uint32_t* flag, uint32_t value);
-  /// An ordinary access of host code.
+  /// Checks an ordinary access by host code.
   void host_access(Host host, const void* address, size_t bytes, bool write, CodeAddress where);
 
-  /// The rank does nothing any more; what it had under way lands, vanishes or tears.
+  /// Stops a rank; its stores and copies in flight land, vanish or tear.
   void stop(uint32_t rank, InFlight fate);
 
   const Findings& findings() const { return findings_; }
@@ -118,7 +118,7 @@ class ModelMemory final : public simt::Memory {
     uint32_t rank, number;
     Host launcher;
     std::vector<std::unique_ptr<ThreadState>> threads;
-    std::vector<StoreGroups> stores;  ///< of each thread
+    std::vector<StoreGroups> stores;  ///< by thread
     struct Shared {
       std::byte* base;
       size_t bytes;
@@ -131,7 +131,7 @@ class ModelMemory final : public simt::Memory {
     StoreGroups* stores = nullptr;
     Grid* grid = nullptr;
   };
-  /// fence.sc of one place: those that include one another are ordered as they come.
+  /// The fence.sc of one scope at one place: those whose scopes match are ordered as they execute.
   struct Sequential {
     Scope scope;
     Place place;
@@ -155,13 +155,13 @@ class ModelMemory final : public simt::Memory {
   void record(const char* what, const ThreadState& me, const Region& region, const void* at,
               const void* value, uint32_t bytes);
 
-  // The words, once the thread's state is known.
-  /// The message that it found.
+  // The words' implementations, on a thread's state.
+  /// Returns the message that the load read.
   const Message& strong_load(ThreadState& me, Region& region, const void* from, void* value,
                              uint32_t bytes, Order order, Scope scope, CodeAddress where);
   void strong_store(ThreadState& me, Region& region, void* to, const void* value, uint32_t bytes,
                     Order order, Scope scope, CodeAddress where);
-  /// `update(old)` gives the new value, or false to leave the old one.
+  /// `update(value)` changes the old value in place, or returns false to leave it.
   template <class Update>
   void read_modify_write(ThreadState& me, Region& region, void* at, void* old, uint32_t bytes,
                          Order order, Scope scope, CodeAddress where, Update update);

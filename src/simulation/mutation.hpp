@@ -1,5 +1,5 @@
-/// Deliberate faults, to prove that the suites would notice: one operation at one place in a
-/// kernel behaves worse than it is written.
+/// Deliberate faults, which prove that the suites detect such faults: one operation at one place in
+/// a kernel is weaker than its code says.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,19 @@ enum class Fault : uint8_t {
   acquire_made_relaxed,
   sys_made_gpu,
   barrier_removed,
-  store_dropped,  ///< a strong store: an epoch that is not advanced
+  store_dropped,  ///< a strong store or update: for example, an epoch does not advance
   proxy_fence_removed,
 };
 const char* name(Fault fault);
 
-/// All addresses of one place in the source: inlining may have made several.
+/// A fault at one place in the source, which may have several addresses because of inlining.
 struct Mutation {
   Fault fault;
   std::vector<simt::CodeAddress> where;
 };
 
-/// Asked at each operation whether it is the mutated one. In a clean run it notes instead where
-/// each fault could be put.
+/// Decides for each operation whether it is the mutated one. In a run without a mutation, it
+/// records where each fault could be applied.
 class Mutator {
  public:
   using Sites = std::set<std::pair<Fault, simt::CodeAddress>>;

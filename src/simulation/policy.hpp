@@ -1,5 +1,5 @@
-/// How adversarial one run's memory is. Every run draws all of it from its seed; a run usually
-/// switches some kinds of trouble off and turns others up, since a bit of everything hides bugs.
+/// Settings that make one run's memory adversarial. Each run draws all of them from its seed; it
+/// usually turns some faults off and others up, because a little of everything hides bugs.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace tokenyard::simulation {
 
-/// When weak stores and bulk copies reach memory, unless a release forces them.
+/// The time at which weak stores and bulk copies reach memory, unless a release forces them.
 enum class Delivery : uint8_t {
-  uniform,       ///< any of them, now and then
+  uniform,       ///< at random, in random order
   newest_first,  ///< only when every thread waits, and then the newest
   random_idle,   ///< only when every thread waits, and then any
   clogged,       ///< as uniform, but one path between two ranks moves only when every thread waits
@@ -22,7 +22,7 @@ struct Policy {
   uint32_t land_per_1024 = 100;   ///< chance at each step that a late store lands
   uint32_t stale_per_1024 = 300;  ///< chance that a strong load looks for an older value
   bool oldest_first = false;      ///< it then takes the oldest value allowed, else any
-  uint32_t stale_steps = 2000;    ///< after so many steps a store is seen by everybody
+  uint32_t stale_steps = 2000;    ///< steps after which every thread sees a store
   uint32_t insert_per_1024 =
       100;                     ///< chance that a store takes an earlier place in coherence order
   uint32_t tear_per_1024 = 0;  ///< chance that a 16-byte weak store lands in four pieces

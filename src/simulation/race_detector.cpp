@@ -33,8 +33,8 @@ void RaceDetector::access(Region& region, const void* at, uint32_t bytes, const 
   });
 }
 
-/// Whether all records are strong accesses of the very same bytes, and all scopes are wide enough
-/// for one another: then no pair can race, and there is no need to look at each.
+/// Returns whether all records are strong accesses to exactly these bytes with scopes that include
+/// each other: then none can race, and no record needs to be compared.
 bool RaceDetector::harmless(const Records& records, uint16_t mask, const Access& access) const {
   if (records.list.empty()) return true;
   if (!strong(access.kind) || records.weak) return false;
@@ -67,8 +67,8 @@ void RaceDetector::compare(const Records& records, uint16_t mask, const Access& 
   }
 }
 
-/// An ordinary write reaches a bulk copy only across a proxy fence somewhere on the way; ordinary
-/// reads, and other copies once awaited, need none.
+/// Returns whether `earlier` happens before `later`. An ordinary write is ordered before a bulk
+/// copy only with a proxy fence between them; ordinary reads, and awaited copies, need none.
 bool RaceDetector::ordered(const Access& earlier, const Access& later,
                            const ThreadState& me) const {
   const Slot slot = actors_[earlier.actor].slot;
@@ -77,14 +77,14 @@ bool RaceDetector::ordered(const Access& earlier, const Access& later,
   return me.knows(slot, earlier.epoch);
 }
 
-/// Whether whatever races with `earlier` also races with `later`, given that `later` is ordered
-/// after it: then the earlier record may go.
+/// Returns whether every access that races with `earlier` also races with `later`, if `later` is
+/// ordered after it: then the earlier record may be dropped.
 bool RaceDetector::implies(const Record& later, const Record& earlier) const {
   const Access& old = earlier.access;
   const Access& now = later.access;
   if ((earlier.mask & ~later.mask) != 0) return false;
   if (writes(old.kind) && !writes(now.kind)) return false;
-  // A completion's phase says nothing of what the copy's issuer knew.
+  // The end of a completion's phase does not imply what the copy's issuer knew.
   if (actors_[now.actor].kind == ActorKind::completion && old.actor != now.actor) return false;
   if (bulk(old.kind) != bulk(now.kind) && old.actor == now.actor) return false;
   if (!strong(now.kind)) return true;
@@ -107,7 +107,7 @@ void RaceDetector::remember(Records& records, uint16_t mask, const Access& acces
     add_to_summary(records, fresh);
     return;
   }
-  // A long list: many threads use these bytes. Only one's own record is looked for each time.
+  // A long list, since many threads use these bytes: only this thread's own record is replaced.
   for (Record& record : records.list) {
     if (record.access.actor == access.actor && record.mask == mask &&
         record.access.kind == access.kind && record.access.scope == access.scope) {
@@ -120,8 +120,8 @@ void RaceDetector::remember(Records& records, uint16_t mask, const Access& acces
   if (records.list.size() >= records.prune_at) prune(records, me);
 }
 
-/// Drops every record that another one implies and whose successor is ordered after it. The newest
-/// record stands for all: it is the one whose thread's knowledge we have.
+/// Drops every record that the newest one implies and is ordered after. No other record can be
+/// used for this, since only the newest one's thread state `me` is at hand.
 void RaceDetector::prune(Records& records, const ThreadState& me) {
   const Record newest = records.list.back();
   records.list.pop_back();

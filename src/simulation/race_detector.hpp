@@ -1,9 +1,9 @@
-/// Finds pairs of accesses that nothing orders.
+/// Finds pairs of conflicting accesses that are not ordered.
 ///
-/// Every access is compared with the records of the bytes it touches. Two of them race if one
-/// writes, the later does not know the earlier to have happened, and they are not both strong with
-/// scopes that include each other. After FastTrack (Flanagan and Freund, 2009): clocks for threads,
-/// one epoch for an access. Scopes and the async proxy are the PTX memory model's.
+/// Every access is compared with the records of its bytes. Two accesses race if one of them writes,
+/// the later one's thread does not know the earlier one, and they are not both strong with scopes
+/// that include each other. As in FastTrack (Flanagan and Freund, 2009), threads have clocks and an
+/// access has one epoch. Scopes and the async proxy follow the PTX memory model.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class RaceDetector {
  public:
   RaceDetector(const std::vector<Actor>& actors, RaceSink& sink) : actors_(actors), sink_(sink) {}
 
-  /// `me` is the thread that accesses or, for a bulk access, the one that issued the copy.
-  /// `at` .. `at + bytes` lies in `region`.
+  /// Checks and records an access to `bytes` at `at`, all in `region`. `me` is the accessing
+  /// thread, or the one that issued the bulk copy.
   void access(Region& region, const void* at, uint32_t bytes, const Access& access,
               const ThreadState& me);
 

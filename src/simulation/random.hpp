@@ -1,4 +1,4 @@
-/// The only source of chance in a simulated run: a seed decides everything.
+/// The only source of randomness in a simulated run: the seed determines everything.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace tokenyard::simulation {
 
-/// xoshiro256** (Blackman and Vigna), its state filled by splitmix64 so that neighbouring seeds
+/// xoshiro256** (Blackman and Vigna). Its state is filled by splitmix64, so that neighbouring seeds
 /// give unrelated runs.
 class Random {
  public:
@@ -25,14 +25,14 @@ class Random {
     state_[3] = std::rotl(state_[3], 45);
     return result;
   }
-  /// 0 .. bound-1; `bound` is not 0. (Multiplication instead of a remainder: the bias is below
-  /// 2^-32 for every bound used here.)
+  /// Returns 0 .. bound-1; `bound` must not be 0. (A multiplication replaces the remainder: the
+  /// bias is below 2^-32 for every bound used here.)
   uint32_t below(uint32_t bound) { return static_cast<uint32_t>(((next() >> 32) * bound) >> 32); }
-  /// From `least` to `most`, both included.
+  /// Returns `least` .. `most`, inclusive.
   uint32_t between(uint32_t least, uint32_t most) { return least + below(most - least + 1); }
-  /// True `per_1024` times in 1024.
+  /// Returns true with probability per_1024 / 1024.
   bool chance(uint32_t per_1024) { return (next() & 1023) < per_1024; }
-  /// A stream of its own, so that drawing more in one part changes nothing in another.
+  /// Returns an independent generator, so that more draws in one part change nothing in another.
   Random split() { return Random(next()); }
 
   static uint64_t split_mix(uint64_t& state) {

@@ -32,7 +32,7 @@ Region& Regions::add(std::string name, void* base, size_t bytes, uint32_t rank) 
 void Regions::remove(void* base) {
   Region* const region = find(base);
   if (region == nullptr || region->base != base)
-    throw InternalError("a region that was never added is removed");
+    throw InternalError("remove of a region that was never added");
   region->alive = false;
 }
 

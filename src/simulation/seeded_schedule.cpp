@@ -29,7 +29,7 @@ std::string SeededSchedule::Options::text() const {
 }
 
 uint64_t& SeededSchedule::draw_priority(const ThreadName& thread) {
-  // Host programs have no id: those of a rank share a priority.
+  // Host programs have no id; those of a rank share a priority.
   const bool host = thread.id == UINT32_MAX;
   std::vector<uint64_t>& priorities = host ? host_priorities_ : priorities_;
   const uint32_t index = host ? thread.rank : thread.id;
@@ -53,17 +53,17 @@ size_t SeededSchedule::pick(std::span<const ThreadName* const> runnable) {
         most = next;
         highest = index;
       }
-      // Who has been the last of all twice has none left, and where nobody has, anybody is next:
-      // else the first of them would be, for ever.
+      // A thread that was moved to the end twice has priority 0. If all have, any of them may run;
+      // otherwise the first of them would run for ever.
       if (most == 0) return random_.below(count);
-      // From now on the last of all: its priority is below every fresh one.
+      // Moves the thread to the end: its priority is then below every fresh one.
       if (change) priority(*runnable[highest]) >>= 32;
       return highest;
     }
     case Kind::starved:
     case Kind::straggler: {
       if (change) break;
-      // A few tries find somebody else, if most are; if not, the starved have their turn.
+      // A few tries usually find a thread that is not starved; without one, a starved one runs.
       for (uint32_t tries = 0; tries < 8; ++tries) {
         const uint32_t index = random_.below(count);
         if (!starved(*runnable[index])) return index;

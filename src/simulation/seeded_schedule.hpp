@@ -1,4 +1,4 @@
-/// Who runs next, by seed: orders that real machines show rarely and that bugs need.
+/// Schedules threads by a seed, in orders that are rare on real machines but reveal bugs.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@ namespace tokenyard::simulation {
 class SeededSchedule final : public simt::Schedule {
  public:
   enum class Kind : uint8_t {
-    random,      ///< anybody
-    priorities,  ///< the highest of random priorities, which change at a few random moments: finds
-                 ///< a bug that needs d orderings with a known chance (Burckhardt et al., 2010)
-    starved,     ///< one warp runs only when nobody else can
-    straggler,   ///< one rank runs only when nobody else can, or once in a while
-    bursts,      ///< the same thread again and again, then another
+    random,      ///< any thread
+    priorities,  ///< the highest random priority; a few change at random moments. Finds a bug that
+                 ///< needs d orderings with a known probability (Burckhardt et al., 2010)
+    starved,     ///< one warp runs only if no other thread can, or once in a while
+    straggler,   ///< one rank runs only if no other can, or once in a while
+    bursts,      ///< one thread many times in a row, then another
   };
   struct Options {
     Kind kind = Kind::random;
     uint32_t preempt_per_1024 = 300;         ///< chance that a thread stops after an access
     uint32_t step_per_1024 = 300;            ///< chance that memory takes a step between threads
     uint32_t change_per_1024 = 4;            ///< chance that a priority changes, or a burst ends
-    uint32_t rank = 0, block = 0, warp = 0;  ///< who is starved
+    uint32_t rank = 0, block = 0, warp = 0;  ///< the starved warp, or the straggler rank
     static Options draw(Random& random, uint32_t ranks);
     std::string text() const;
   };
@@ -35,11 +35,11 @@ class SeededSchedule final : public simt::Schedule {
   size_t pick(std::span<const simt::ThreadName* const> runnable) override;
   bool preempt(const simt::ThreadName& running) override;
   bool step_memory() override;
-  /// While set, anybody may be next: who was starved gets on.
+  /// While set, any thread may run next, so starved ones make progress.
   void be_fair(bool fair) { fair_ = fair; }
 
  private:
-  /// The common case is inline: a pick looks at everybody who could run.
+  /// Inline in the common case, because a pick looks at every runnable thread.
   uint64_t& priority(const simt::ThreadName& thread) {
     return thread.id < priorities_.size() ? priorities_[thread.id] : draw_priority(thread);
   }

@@ -9,7 +9,7 @@
 namespace tokenyard::simulation {
 namespace {
 
-/// More than any kernel of ours needs, little enough that nobody relies on a lot.
+/// More blocks than our kernels need, but few enough that no kernel relies on a large GPU.
 constexpr uint32_t kBlocksMax = 64;
 constexpr uint32_t kSharedBytes = 227 << 10;
 
@@ -18,11 +18,11 @@ constexpr uint32_t kSharedBytes = 227 << 10;
 struct SimulatedAccelerator::Queue {
   struct Entry {
     Operation operation;
-    ReleaseRef ticket;  ///< what the host had done when it enqueued this
+    ReleaseRef ticket;  ///< covers what the host did before it enqueued this
   };
   std::deque<Entry> waiting;
   bool busy = false;
-  ReleaseRef ended;  ///< what is known once the last operation has ended
+  ReleaseRef ended;  ///< covers all operations that have ended
   bool idle() const { return waiting.empty() && !busy; }
 };
 
@@ -70,7 +70,7 @@ Stream SimulatedAccelerator::make_stream() {
 }
 
 void SimulatedAccelerator::free_stream(Stream) {
-  // What is enqueued still runs; an idle stream costs nothing.
+  // Enqueued work still runs; an idle stream costs nothing.
 }
 
 Event SimulatedAccelerator::record(Stream stream) {
@@ -88,7 +88,7 @@ Event SimulatedAccelerator::record(Stream stream) {
 const std::shared_ptr<SimulatedAccelerator::EventState>& SimulatedAccelerator::event_of(
     Event event) const {
   const auto found = events_.find(event.native);
-  if (found == events_.end()) throw InternalError("an event that was never recorded, or freed");
+  if (found == events_.end()) throw InternalError("the event was never recorded, or is freed");
   return found->second;
 }
 
@@ -170,7 +170,7 @@ void* SimulatedAccelerator::allocate(size_t bytes) {
   return simulation_.allocate(fmt::format("memory #{}", ++allocated_), bytes, rank_);
 }
 void SimulatedAccelerator::free(void* memory) {
-  drain();  // As cudaFree: kernels that still run may use it.
+  drain();  // As cudaFree does: running kernels may still use the memory.
   simulation_.free(memory);
 }
 void* SimulatedAccelerator::allocate_shared(size_t bytes) {

@@ -1,5 +1,5 @@
-/// One rank's accelerator inside a simulated run. Streams are truly asynchronous: what is enqueued
-/// runs in order, at a time of the schedule's choosing, while the host program goes on.
+/// One rank's accelerator in a simulated run. Streams are asynchronous: enqueued operations run in
+/// order, at times of the schedule's choosing, while the host program continues.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,7 @@ namespace tokenyard::simulation {
 
 class SimulatedAccelerator final : public Accelerator {
  public:
-  /// `host` is the rank's program. The simulation outlives this.
+  /// `host` is the rank's program. The simulation must outlive this object.
   SimulatedAccelerator(Simulation& simulation, uint32_t rank, ModelMemory::Host host);
   ~SimulatedAccelerator() override;
 
@@ -49,7 +49,7 @@ class SimulatedAccelerator final : public Accelerator {
   struct EventState {
     bool done = false;
     uint64_t at_ns = 0;
-    ReleaseRef ticket;  ///< what is known to whoever finds it done
+    ReleaseRef ticket;  ///< acquired by a thread that finds the event done
   };
   using Operation = std::function<void(ModelMemory::Host stream)>;
 

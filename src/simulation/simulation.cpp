@@ -43,10 +43,10 @@ void Simulation::run(const std::function<bool()>& finished) {
   });
 }
 
-/// Threads that nap and look again keep the executor busy, but are as good as idle: when nothing
-/// has happened for long, what memory held back must happen, or whoever the schedule starves must
-/// run. Only when fairness has not helped either may time pass: a wait that expires while the
-/// thread that it waits for is not let run says nothing about the kernel.
+/// Handles runs in which threads are busy polling but nothing happens. After many turns without
+/// progress, memory must deliver what it held back, or the schedule must run the threads that it
+/// starves. Time passes only if that did not help: a wait that expires because the awaited thread
+/// was not scheduled says nothing about the kernel.
 void Simulation::notice_quiet() {
   if (memory_.progress() != quiet_since_) {
     quiet_since_ = memory_.progress();
@@ -66,7 +66,7 @@ void Simulation::notice_quiet() {
 }
 
 std::byte* Simulation::allocate(const std::string& name, size_t bytes, uint32_t rank) {
-  // Pages are taken lazily and zeroed; each allocation has pages of its own.
+  // The system allocates pages lazily, zeroed. Each allocation has its own pages.
   const size_t whole = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
   void* const base = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,4 +1,4 @@
-/// One simulated run: memory, schedule and time by a seed, and the executor over them.
+/// One simulated run: memory, schedule and time determined by a seed, and the executor over them.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace tokenyard::simulation {
 
-/// A rank that stops in the middle: its threads never run again.
+/// A rank that stops during the run: its threads never run again.
 struct RankStop {
   uint32_t rank = 0;
-  uint64_t after_steps = 0;  ///< of memory
+  uint64_t after_steps = 0;  ///< memory steps
   InFlight fate = InFlight::land;
 };
 
@@ -27,7 +27,7 @@ class Simulation {
   struct Options {
     uint32_t ranks = 1;
     Random random;
-    Trace* trace;  ///< outlives the simulation
+    Trace* trace;  ///< must outlive the simulation
     Mutator* mutator = nullptr;
     std::optional<RankStop> stop = std::nullopt;
     std::function<void(uint32_t rank)> on_stop = [](uint32_t) {};
@@ -35,21 +35,21 @@ class Simulation {
   explicit Simulation(const Options& options);
   ~Simulation();
 
-  /// A rank's host code, or a thread of it, as memory sees it. Runs as a fiber; must not throw.
+  /// Adds host code of a rank: its program, or a stream. It runs as a fiber and must not throw.
   ModelMemory::Host add_program(uint32_t rank, std::string label,
                                 std::function<void(ModelMemory::Host)> program);
-  /// Runs until `finished()`. Throws what the executor does: a deadlock, a kernel's misuse.
+  /// Runs until `finished()`. Throws what Executor::run throws, such as Deadlock or KernelMisuse.
   void run(const std::function<bool()>& finished);
   bool stopped(uint32_t rank) const { return stopped_ && options_.stop->rank == rank; }
 
-  /// Memory of a rank that the model knows. It is never given out twice in one run.
+  /// Allocates checked memory of a rank. No address is returned twice in one run.
   std::byte* allocate(const std::string& name, size_t bytes, uint32_t rank);
   void free(void* memory);
 
   ModelMemory& memory() { return memory_; }
   simt::Executor& executor() { return executor_; }
   uint64_t now_ns() { return time_.now_ns(); }
-  /// What the seed has drawn, for people.
+  /// Returns the settings that the seed has drawn, as text.
   std::string text() const;
 
  private:
@@ -59,7 +59,7 @@ class Simulation {
   };
 
   static constexpr uint32_t kQuietTurns = 3000;
-  static constexpr uint32_t kFairRounds = 16;  ///< of so many turns, before time passes
+  static constexpr uint32_t kFairRounds = 16;  ///< rounds of kQuietTurns before time passes
 
   void notice_quiet();
 
@@ -72,7 +72,7 @@ class Simulation {
   simt::Executor executor_;
   std::vector<Allocation> allocations_;
   bool stopped_ = false;
-  uint64_t quiet_since_ = 0;  ///< memory's progress
+  uint64_t quiet_since_ = 0;  ///< memory's progress when it last changed
   uint32_t quiet_turns_ = 0, quiet_rounds_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The ordered words of ModelMemory: loads, stores, read-modify-writes and fences.
+// ModelMemory's ordered words: loads, stores, read-modify-writes and fences.
 
 #include <fmt/format.h>
 
@@ -66,8 +66,8 @@ void ModelMemory::record(const char* what, const ThreadState& me, const Region& 
                number(value, bytes));
 }
 
-/// The stores of the place that these bytes are. Another size at the same address is another
-/// place: what was written through the one is in real memory for the other.
+/// Returns the history of the location that these bytes are. The same address with another size is
+/// another location, to which stores of the first appear through real memory.
 History& ModelMemory::history(Region& region, const void* at, uint32_t bytes) {
   auto* const address = region.base + (static_cast<const std::byte*>(at) - region.base);
   Cell& cell = region.cell(static_cast<size_t>(address - region.base));
@@ -98,7 +98,7 @@ void ModelMemory::join(ThreadState& me, const Release& release) {
 }
 
 void ModelMemory::acquire(ThreadState& me, const ReleaseRef& release) {
-  constexpr size_t kReleaseApart = 64;  // As they lie in memory.
+  constexpr size_t kReleaseApart = 64;  // Typical distance of Release objects in memory, in bytes.
   const size_t entry = reinterpret_cast<uintptr_t>(release.get()) / kReleaseApart;
   ReleaseRef& last = me.acquired[entry % me.acquired.size()];
   if (last == release) return;
@@ -106,8 +106,8 @@ void ModelMemory::acquire(ThreadState& me, const ReleaseRef& release) {
   join(me, *release);
 }
 
-/// A release is passed on by a read only if the read and the store are morally strong (observation
-/// order), and synchronises only if release and acquire are as well.
+/// Acquires a message's releases. A read observes the store only if the two are morally strong, and
+/// synchronises with a release only if release and acquire are morally strong too.
 void ModelMemory::acquire(ThreadState& me, const History& history, const Message& message,
                           Order order, Scope scope) {
   if (acquires(order)) {
@@ -132,8 +132,8 @@ void ModelMemory::acquire(ThreadState& me, const History& history, const Message
   }
 }
 
-/// What acquiring a store of this thread synchronises with: itself, if it is a release; the fences
-/// before it; and this thread's last release here.
+/// Returns the releases that an acquire of this thread's store synchronises with: the store itself,
+/// if it is a release; the fences before it; and this thread's last release here.
 std::vector<ReleaseRef> ModelMemory::releases_of(ThreadState& me, History& history, Order order,
                                                  Scope scope) {
   std::vector<ReleaseRef> result;
@@ -154,8 +154,8 @@ std::vector<ReleaseRef> ModelMemory::releases_of(ThreadState& me, History& histo
   return result;
 }
 
-/// A read-modify-write passes on what it read. Releases that the same threads may acquire become
-/// one, or a counter's chain would grow with its use.
+/// Adds the releases of the message that a read-modify-write read. Releases that the same threads
+/// may acquire are merged; otherwise the list would grow with each update of a counter.
 void ModelMemory::carry_on(std::vector<ReleaseRef>& releases, const Message& read, Scope scope,
                            const ThreadState& me) {
   if (!mutually_included(read.scope, read.place, scope, me.place)) return;
@@ -183,7 +183,7 @@ const Message& ModelMemory::strong_load(ThreadState& me, Region& region, const v
   const Message& message = place.read(me, scope, chance());
   std::memcpy(value, message.value.data(), bytes);
   if (!message.releases.empty() || acquires(order)) acquire(me, place, message, order, scope);
-  // What the acquire made known counts for the load itself.
+  // After the acquire, so that the load itself counts as ordered after the acquired release.
   touch(me, region, from, bytes, AccessKind::strong_read, order, scope, where);
   record("load", me, region, from, value, bytes);
   return message;
@@ -238,7 +238,7 @@ void ModelMemory::read_modify_write(ThreadState& me, Region& region, void* at, v
   message.releases = releases_of(me, place, order, scope);
   carry_on(message.releases, read, scope, me);
   record("update", me, region, at, message.value.data(), bytes);
-  // Who polls by updates that change nothing must not wake itself for ever.
+  // An update that changes nothing is no progress, or a thread that polls by it never sleeps.
   if (message.value != read.value) ++progress_;
   place.append_after(index, std::move(message));
   note_unsettled(place);
@@ -293,7 +293,7 @@ void ModelMemory::modify(const ThreadName& name, Modify what, void* at, const vo
     if (dropped) return false;
     const uint64_t result = modified(what, number(value, bytes), number(operand, bytes), bytes);
     if (bytes > sizeof result) {
-      std::memcpy(value, operand, bytes);  // Only an exchange is as wide as that.
+      std::memcpy(value, operand, bytes);  // Only an exchange can be this wide.
     } else {
       std::memcpy(value, &result, bytes);
     }
@@ -331,7 +331,7 @@ void ModelMemory::compare_exchange(const ThreadName& name, void* at, const void*
 void ModelMemory::fence(const ThreadName& name, Fence kind, Scope scope, CodeAddress where) {
   ++step_;
   ThreadState& me = *running(name).state;
-  // Without one of its halves a fence of both is the other; the mutations take away both at once.
+  // An acq_rel fence without one half would still be the other; the mutation removes both halves.
   if (faulty(kind == Fence::acquire ? Fault::acquire_made_relaxed : Fault::release_made_relaxed,
              where))
     return;

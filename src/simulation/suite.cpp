@@ -3,7 +3,7 @@
 namespace tokenyard::simulation {
 namespace {
 
-/// A local static, since suites in other files register before this file's own statics exist.
+/// A local static, because suites in other files may register before this file's statics exist.
 std::vector<Suite>& registry() {
   static std::vector<Suite> list;
   return list;

@@ -1,4 +1,4 @@
-/// Simulator suites: programs that a seed decides, run many times.
+/// Simulator suites: programs determined by a seed, which run once per seed.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,19 +17,19 @@
 
 namespace tokenyard::simulation {
 
-/// A seed showed something wrong. The text says what.
+/// Thrown when a seed finds a fault. The text describes the fault.
 class SuiteFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// One seed's run: where its chance comes from, and what is to be told of it.
+/// One seed's run: its source of randomness, and its trace and options for reports.
 class SeedRun {
  public:
   SeedRun(uint64_t seed, Trace& trace, Mutator* mutator)
       : seed(seed), random(seed), trace(trace), mutator(mutator) {}
 
-  /// Notes an option that the seed has drawn: failures print them first.
+  /// Notes an option that the seed has drawn; failures print all options first.
   template <class T>
   T option(std::string_view name, T value) {
     options += fmt::format("{}{} = {}", options.empty() ? "" : ", ", name, value);
@@ -46,24 +46,24 @@ class SeedRun {
   Trace& trace;
   Mutator* const mutator;  ///< null in an ordinary run
   std::string options;
-  /// Called with all of them so far: a run that hangs or crashes tells nothing later.
+  /// Called with all options so far, because a run that hangs or crashes reports nothing later.
   std::function<void(const std::string& options)> on_option;
 };
 
 struct Suite {
   std::string name;
-  std::string what;  ///< in a sentence
+  std::string what;  ///< description in one sentence
   std::function<void(SeedRun&)> run;
-  /// Mutants that no suite can catch, and why: those at a "file:line", or anywhere in a "file".
+  /// A mutant that no suite can catch, and the reason. `place` is "file:line", or a whole "file".
   struct Explained {
     Fault fault;
     std::string place, reason;
   };
   std::vector<Explained> explained = {};
-  uint32_t seeds = 200;  ///< unless told
+  uint32_t seeds = 200;  ///< default number of seeds per run
 };
 
-/// Suites register when the program starts: `const bool registered = add_suite({...});`
+/// Registers a suite when the program starts: `const bool registered = add_suite({...});`
 bool add_suite(Suite suite);
 const std::vector<Suite>& suites();
 

@@ -1,5 +1,5 @@
-/// What a run did, event by event: a hash always, and text where somebody wants to read it. Names
-/// memory by region and offset, never by address, so that two runs of a seed give the same bytes.
+/// The events of a run, always as a hash and on request as text. It names memory by region and
+/// offset, never by address, so that two runs of a seed give the same bytes.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,10 +12,10 @@ namespace tokenyard::simulation {
 
 class Trace {
  public:
-  /// Text goes to `file`, which must outlive this; null for none.
+  /// Writes text to `file`, which must outlive this object; null for no text.
   explicit Trace(std::FILE* file = nullptr) : file_(file) {}
 
-  /// One event: what happened, to whom, where, with which value.
+  /// Records an event: its name, its actor, and the location and value involved.
   void event(std::string_view what, uint32_t actor, uint32_t region, uint64_t offset,
              uint64_t value) {
     mix(what.size() * 31 + static_cast<uint8_t>(what.front()));
@@ -35,7 +35,7 @@ class Trace {
   uint64_t events() const { return events_; }
 
  private:
-  /// A word at a time, where base/fnv1a.hpp takes bytes: a run has very many events.
+  /// Hashes a word at a time, not bytes as base/fnv1a.hpp does, because a run has very many events.
   void mix(uint64_t word) {
     hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u;
     hash_ ^= hash_ >> 29;

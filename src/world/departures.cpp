@@ -14,7 +14,7 @@ constexpr const char* kRebuild = "rebuild";
 
 }  // namespace
 
-Departures::Departures(World::Impl& impl, const std::vector<uint32_t>& named)
+Departures::Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named)
     : impl_(impl), named_(named.begin(), named.end()) {
   const uint32_t own = impl.bootstrap->rank();
   if (!named_.empty() && *named_.rbegin() >= ranks()) {

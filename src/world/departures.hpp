@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "fabric/world_access.hpp"
 #include "world/parts.hpp"
 
 namespace tokenyard {
@@ -12,7 +13,7 @@ namespace tokenyard {
 class Departures {
  public:
   /// `named`: ranks of the world. Throws InvalidArgument if there are no such others.
-  Departures(World::Impl& impl, const std::vector<uint32_t>& named);
+  Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named);
 
   /// Has the members agree to go on without them. Returns all ranks that are no members then.
   /// Throws what ProcessMembership::evict throws, in ranks.
@@ -30,7 +31,7 @@ class Departures {
   /// Returns `ranks()` for a slot that is not of this world.
   uint32_t rank_of(uint32_t slot) const;
 
-  World::Impl& impl_;
+  WorldAccess::Impl& impl_;
   std::set<uint32_t> named_;
   // The last agreement.
   uint64_t epoch_ = 0;

@@ -28,7 +28,7 @@ std::string system_text() {
                      std::thread::hardware_concurrency(), bytes / (uint64_t{1} << 30));
 }
 
-/// `attempt` throws if the thing does not work here.
+/// Reports whether a fabric works here: `attempt` throws if not.
 template <class Attempt>
 FabricFacts tried(std::string name, std::string how, Attempt attempt) {
   try {
@@ -42,11 +42,12 @@ FabricFacts tried(std::string name, std::string how, Attempt attempt) {
 FabricFacts threads() {
   uint64_t maps = 0;
   std::ifstream("/proc/sys/vm/max_map_count") >> maps;
-  // A guard page beside each stack makes two mappings of it.
-  return {"host, threads", true,
-          fmt::format("a thread a rank; {} simulated CUDA threads a process have a guard page "
-                      "(vm.max_map_count = {}), more run without",
-                      maps / 2, maps)};
+  // A guard page next to each stack splits its mapping in two.
+  return {
+      "host, threads", true,
+      fmt::format("one thread per rank; {} simulated CUDA threads per process have a guard page "
+                  "(vm.max_map_count = {}), further ones run without",
+                  maps / 2, maps)};
 }
 
 FabricFacts processes() {
@@ -64,7 +65,7 @@ FabricFacts processes() {
 FabricFacts nvlink_facts(const NvidiaFacts& nvidia) {
   FabricFacts facts{"nvlink", false, ""};
   if (cuda_toolkit().empty()) {
-    facts.why = "this build has no CUDA side";
+    facts.why = "this build has no CUDA support";
   } else if (nvidia.gpus.empty()) {
     facts.why = nvidia.why_not;
   } else {
@@ -95,7 +96,7 @@ Diagnosis doctor() {
                    processes(),
                    {"host, simulated", true, "weak memory, faults and virtual time by a seed"},
                    nvlink_facts(nvidia),
-                   {"rdma", false, "no fabric of ours joins hosts yet"}};
+                   {"rdma", false, "no fabric connects hosts yet"}};
   return found;
 }
 

@@ -26,8 +26,8 @@ class AsideThread final : public Aside {
             simt::HostAccelerator card([] {});
             launch(card, nic_kernel, shape, Stream{}, params);
           } catch (const std::exception& error) {
-            // Whoever waits for its work times out and names the peer.
-            fmt::print(stderr, "tokenyard: a simulated network card broke: {}\n", error.what());
+            // Ranks that wait for its work time out and name the peer.
+            fmt::print(stderr, "tokenyard: a simulated network card failed: {}\n", error.what());
           }
         }) {}
 
@@ -46,7 +46,7 @@ std::vector<std::unique_ptr<World>> join_all(
   std::vector<std::exception_ptr> failures(ranks);
   const auto absences = std::make_shared<const AbsenceWatch>();
   {
-    // Joining is collective, so each rank needs a thread of its own while it lasts.
+    // Joining is collective, so each rank needs its own thread until it is done.
     std::vector<std::jthread> threads;
     const auto join_one = [&](uint32_t rank) {
       try {
@@ -59,7 +59,7 @@ std::vector<std::unique_ptr<World>> join_all(
     try {
       for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back(join_one, rank);
     } catch (const std::system_error& error) {
-      // The others hear that these have left, and do not wait for them until the deadline.
+      // The others learn that these ranks have left, and do not wait for the deadline.
       const auto started = threads.size();
       std::fill(ends.begin() + static_cast<ptrdiff_t>(started), ends.end(), nullptr);
       threads.clear();

@@ -1,4 +1,4 @@
-/// Worlds whose ranks live in this process, by what their kernels run on.
+/// Worlds whose ranks live in this process, on hosts or GPUs.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@
 
 namespace tokenyard {
 
-/// A world of one rank an accelerator, over one fabric that all of them share.
+/// Returns one world end per accelerator, each a rank; all share one fabric.
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
     const WorldOptions& options, const RunAside& run_aside = {});
 
-/// Rank r on GPU r, or all ranks on GPU 0 where there are fewer. Throws Unsupported in a build
-/// without CUDA.
+/// Returns worlds with rank r on GPU r, or with all ranks on GPU 0 if there are fewer GPUs. Throws
+/// Unsupported in a build without CUDA.
 std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options);
 
-/// The CUDA that this library was built with, "13.0"; empty for a build without.
+/// Returns the CUDA version that this library was built with, for example "13.0"; empty if none.
 std::string cuda_toolkit();
 
 }  // namespace tokenyard

@@ -10,7 +10,7 @@ namespace tokenyard {
 
 namespace {
 
-/// A shared library that may not be there.
+/// A shared library that may be absent.
 class Library {
  public:
   explicit Library(const char* name) : handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
@@ -24,7 +24,8 @@ class Library {
 
   explicit operator bool() const { return handle_ != nullptr; }
   const std::string& why_not() const { return why_not_; }
-  /// Calls a function that returns 0 for success. False also if there is no such function.
+  /// Calls a function and returns whether it returned 0, its success code; false if the function
+  /// does not exist.
   template <class... Arguments>
   bool call(const char* name, Arguments... arguments) const {
     using Function = int (*)(Arguments...);
@@ -37,7 +38,7 @@ class Library {
   std::string why_not_;
 };
 
-// Numbers of NVML's and the driver's stable ABI (nvml.h, cuda.h).
+// Constants of the stable ABIs of NVML and the driver (nvml.h, cuda.h).
 constexpr int kP2pRead = 0;
 constexpr int kP2pNvlink = 2;
 constexpr unsigned kLinksMax = 18;
@@ -135,7 +136,7 @@ NvidiaFacts ask_nvidia() {
     return facts;
   }
   if (!nvml.call("nvmlInit_v2")) {
-    facts.why_not = "the NVIDIA driver's library is there, and the driver does not answer";
+    facts.why_not = "the NVIDIA driver's library is present, but the driver does not answer";
     return facts;
   }
   std::array<char, 96> version{};

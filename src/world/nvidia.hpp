@@ -1,4 +1,4 @@
-/// NVIDIA's driver, asked without linking it: present or not, what it says of GPUs and their links.
+/// Queries NVIDIA's driver, loaded at run time, about its presence, the GPUs and their links.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace tokenyard {
 
 struct NvidiaFacts {
   std::string driver;   ///< version; empty if there is none
-  std::string why_not;  ///< there is no driver, or no GPU
+  std::string why_not;  ///< reason why there is no driver or no GPU; else empty
   std::vector<GpuFacts> gpus;
-  /// Whether allocations can be exported as file descriptors; why not, if not.
+  /// Whether allocations can be exported as file descriptors, and the reason if not.
   bool descriptors = false;
   std::string descriptors_why_not;
 };

@@ -1,5 +1,5 @@
-/// What a World is made of, and the one place where it is put together. Whoever brings a new kind
-/// of world brings an accelerator, a mesh and a fabric, and calls `join`.
+/// The implementation of a World, and the only function that assembles one. A new kind of world
+/// supplies an accelerator, a mesh and a fabric, and calls `join`.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace tokenyard {
 
 class ProcessMembership;
 
-/// In the order of their making; they go in the opposite one.
+/// Members in order of construction; destruction is in reverse.
 struct World::Impl {
   WorldOptions options;
   std::shared_ptr<Accelerator> accelerator;
@@ -28,14 +28,14 @@ struct World::Impl {
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
   RunAside run_aside;
-  std::unique_ptr<Network> network;  ///< where some peers have only put/signal
+  std::unique_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
 };
 
-/// One rank's end of a world. Collective over the mesh: every seat calls, each from a thread (or
-/// fiber) of its own. `run_aside` runs the card of a simulated network, where the fabric has far
-/// peers. `absences`: null in the simulator, whose time stands still when the process does.
+/// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own
+/// thread (or fiber). `run_aside` runs the card of a simulated network, if the fabric has far
+/// peers. `absences`: null in the simulator, whose time stops when the process does.
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside = {});

@@ -1,4 +1,4 @@
-/// Worlds of one process a rank.
+/// Worlds with one process per rank.
 #include "world/processes.hpp"
 
 #include <fmt/format.h>

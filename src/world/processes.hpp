@@ -1,4 +1,4 @@
-/// Worlds of one process a rank, by what their kernels run on.
+/// Worlds with one process per rank, on hosts or GPUs.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,11 @@
 
 namespace tokenyard {
 
-/// One GPU a rank. Throws Unsupported in a build without CUDA.
+/// Returns this rank's end of a world with one GPU per rank. Throws Unsupported in a build without
+/// CUDA.
 std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options);
 
-/// How long the ranks may take to come together.
+/// Returns the time limit of the rendezvous.
 std::chrono::nanoseconds rendezvous_timeout(const WorldOptions& options);
 
 }  // namespace tokenyard

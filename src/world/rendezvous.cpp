@@ -7,7 +7,7 @@ namespace {
 
 template <class Value>
 Value required(const std::optional<Value>& value, const char* name) {
-  if (!value) throw InvalidArgument(name, "a value from whoever starts the ranks", "nothing");
+  if (!value) throw InvalidArgument(name, "a value set by the launcher of the ranks", "nothing");
   return *value;
 }
 

@@ -20,14 +20,15 @@ using simulation::ReleaseRef;
 using simulation::SimulatedAccelerator;
 using simulation::Simulation;
 
-/// What ranks tell each other through their mesh orders them, and memory must know. A rank that
-/// looks into its mailbox is taken to know whatever lies in it; a goodbye is heard at once.
+/// Reports the order that messages of the mesh create between ranks to the memory model. A rank
+/// that reads its mailbox is taken to have received every message in it; a goodbye is received at
+/// once.
 class SimulatedMesh final : public Mesh {
  public:
   struct Post {
-    explicit Post(uint32_t slots) : letters(slots), hosts(slots) {}
-    std::vector<std::vector<ReleaseRef>> letters;         ///< to each seat, not looked at yet
-    std::vector<std::optional<ModelMemory::Host>> hosts;  ///< of each seat, once it is there
+    explicit Post(uint32_t slots) : unread(slots), hosts(slots) {}
+    std::vector<std::vector<ReleaseRef>> unread;          ///< unread messages to each slot
+    std::vector<std::optional<ModelMemory::Host>> hosts;  ///< of each slot, once present
   };
 
   SimulatedMesh(std::shared_ptr<InProcessMesh> mesh, ModelMemory& memory, ModelMemory::Host host,
@@ -46,13 +47,13 @@ class SimulatedMesh final : public Mesh {
   uint32_t slot() const override { return mesh_->slot(); }
   uint32_t slots() const override { return mesh_->slots(); }
   void send(uint32_t to, const Message& message) override {
-    post_->letters[to].push_back(memory_.release(host_));
+    post_->unread[to].push_back(memory_.release(host_));
     mesh_->send(to, message);
     memory_.happened();
   }
   Mailbox& mailbox() override {
-    std::vector<ReleaseRef>& mine = post_->letters[slot()];
-    for (const ReleaseRef& letter : mine) memory_.acquire(host_, letter);
+    std::vector<ReleaseRef>& mine = post_->unread[slot()];
+    for (const ReleaseRef& message : mine) memory_.acquire(host_, message);
     mine.clear();
     return mesh_->mailbox();
   }
@@ -66,7 +67,7 @@ class SimulatedMesh final : public Mesh {
   std::shared_ptr<Post> post_;
 };
 
-/// A rank's network card: a kernel on a stream that nobody else waits for.
+/// A rank's network card: a kernel on a stream of its own, for which nothing waits.
 class AsideStream final : public Aside {
  public:
   AsideStream(Simulation& simulation, uint32_t rank, ModelMemory::Host host,
@@ -80,7 +81,7 @@ class AsideStream final : public Aside {
   SimulatedAccelerator card_;
 };
 
-/// Unused arena memory holds no plausible data: its bytes are those of a NaN in every format.
+/// Fills unused arena memory with implausible data: bytes of a NaN in every format.
 constexpr int kPoison = 0xff;
 
 }  // namespace
@@ -112,7 +113,7 @@ void Result::require_clean_after(const std::optional<simulation::RankStop>& stop
     } catch (const PeerLost&) {
       may = true;
     } catch (...) {
-      // Whatever it is, it is no answer to a rank that stops.
+      // No other exception is a valid reaction to a stopped rank.
     }
     if (may) may_throw.push_back(rank);
   }
@@ -183,7 +184,7 @@ Result run(simulation::SeedRun& seed, const Options& options,
   for (const simulation::Finding& finding : simulation.memory().findings().list())
     result.findings.push_back(finding.text(simt::source_line));
   result.steps = simulation.memory().steps();
-  // While memory is still there: ends say goodbye, and those of a stopped rank still listen.
+  // While memory still exists: ends send goodbyes, also to those of a stopped rank.
   ends.clear();
   return result;
 }

@@ -1,4 +1,4 @@
-/// What the CUDA worlds are in a build without CUDA.
+/// The CUDA worlds in a build without CUDA.
 #if !TOKENYARD_WITH_CUDA
 
 #include "world/in_process.hpp"
@@ -7,7 +7,8 @@
 namespace tokenyard {
 
 namespace {
-constexpr const char* kWhyNot = "this build has no CUDA side (no nvcc was found, or it is off)";
+constexpr const char* kWhyNot =
+    "this build has no CUDA support (nvcc was not found, or CUDA is off)";
 }
 
 std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t, const WorldOptions&) {

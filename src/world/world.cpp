@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fabric/region_arena.hpp"
+#include "fabric/world_access.hpp"
 #include "world/departures.hpp"
 #include "world/parts.hpp"
 #include "world/process_membership.hpp"
@@ -12,7 +13,7 @@ namespace tokenyard {
 
 namespace {
 
-/// Checked before the first side effect, alike on all ranks.
+/// Checks options before the first side effect, alike on all ranks.
 void check(const WorldOptions& options) {
   if (options.timeout <= std::chrono::nanoseconds::zero()) {
     throw InvalidArgument("timeout", "more than 0",
@@ -36,7 +37,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                                std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside,
                                Inheritance inherited = {}) {
   check(options);
-  auto impl = std::make_unique<World::Impl>();
+  auto impl = std::make_unique<WorldAccess::Impl>();
   impl->options = options;
   impl->accelerator = std::move(accelerator);
   impl->fabric = std::move(fabric);
@@ -66,7 +67,8 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->arena =
       std::make_unique<RegionArena>(impl->accelerator, std::move(ground.region), options.timeout);
   if (!ground.far_arenas.empty()) {
-    if (!run_aside) throw InternalError("a world with far ranks has nothing to run its network");
+    if (!run_aside)
+      throw InternalError("a world with far ranks has no run_aside to run its network card");
     impl->network = std::make_unique<Network>(
         *impl->accelerator, Network::Options{.arenas = ground.far_arenas, .seed = bootstrap.rank()},
         run_aside);
@@ -75,13 +77,13 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   if (founds_membership) {
     impl->membership = ProcessMembership::found(bootstrap, until, options.interrupt);
   }
-  // Nobody may store into a region before its owner is ready to be stored into.
+  // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
   bootstrap.check_while_waiting({});
-  return std::make_unique<World>(std::move(impl));
+  return WorldAccess::make(std::move(impl));
 }
 
-std::unique_ptr<World> join_next(World::Impl& impl, const Membership& next,
+std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
                                  const WorldOptions& options, Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
   Inheritance inherited{impl.membership, {}, std::move(check)};
@@ -100,7 +102,7 @@ struct Superseded : Error {
 
 /// Starts anew with every further loss, which all survivors learn of: the one that notices it asks
 /// for a later generation, which ends the attempts of the others.
-std::unique_ptr<World> rebuild_by_membership(World::Impl& impl,
+std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
                                              const std::vector<uint32_t>& without,
                                              const WorldOptions& options, TimePoint until) {
   const Bootstrap& bootstrap = *impl.bootstrap;
@@ -134,6 +136,10 @@ std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelera
                  std::move(absences), std::move(run_aside));
 }
 
+std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
+  return std::unique_ptr<World>(new World(std::move(impl)));
+}
+
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
@@ -165,9 +171,9 @@ void World::cancel() {
 
 std::function<void()> World::goodbye() const {
   const auto& mesh = impl_->bootstrap->mesh();
-  if (!mesh->one_process()) throw Unsupported("goodbye", "a process says it when its worlds end");
+  if (!mesh->one_process()) throw Unsupported("goodbye", "processes send it when their worlds end");
   return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(impl_->accelerator)] {
-    // What kernels still send must have come before the goodbye, which ends the waits for it.
+    // Stores of running kernels must arrive before the goodbye, which ends the waits for them.
     if (const auto still = accelerator.lock()) still->drain();
     if (const auto still = mesh.lock()) still->leave();
   };
@@ -190,17 +196,17 @@ std::vector<uint32_t> World::left_out() const {
   return impl_->left_out;
 }
 
-Accelerator& World::accelerator() const {
-  return *impl_->accelerator;
+Accelerator& accelerator_of(const World& world) {
+  return *WorldAccess::impl(world).accelerator;
 }
-Arena& World::arena() const {
-  return *impl_->arena;
+Arena& arena_of(const World& world) {
+  return *WorldAccess::impl(world).arena;
 }
-AbortFlag& World::abort_flag() const {
-  return *impl_->abort_flag;
+AbortFlag& abort_flag_of(const World& world) {
+  return *WorldAccess::impl(world).abort_flag;
 }
-Network* World::network() const {
-  return impl_->network.get();
+Network* network_of(const World& world) {
+  return WorldAccess::impl(world).network.get();
 }
 
 }  // namespace tokenyard

@@ -1,5 +1,5 @@
-// What an archive takes and gives back, and what it refuses. Whole bytes of a wrong writer, since
-// the header finds out what was damaged on the way.
+// Round trips through an archive, and rejected bytes. The rejected ones are intact bytes of a wrong
+// writer, since the header detects damage.
 #include "base/archive.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ std::vector<std::byte> written(const auto&... values) {
   return writer.sealed();
 }
 
-/// What is said of bytes that were written as something else.
+/// Returns the error for bytes that were written as a different type.
 template <class... Values>
 std::string refused_as(const std::vector<std::byte>& bytes) {
   return refusal_of([&] {
@@ -80,7 +80,7 @@ TEST(Archive, WhatIsSpoiledIsRefused) {
 }
 
 TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
-  const std::string garbled = "a basket came garbled from rank 5: ";
+  const std::string garbled = "a basket from rank 5 is corrupted: ";
   EXPECT_EQ(refused_as<>({}), garbled + "bytes to come: expected 24, got 0");
   EXPECT_EQ(refused_as<bool>(written(uint8_t{2})), garbled + "a flag, at most: expected 1, got 2");
   EXPECT_EQ(refused_as<std::optional<uint8_t>>(written(uint8_t{9})),
@@ -93,10 +93,10 @@ TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
             garbled + "a length, at most: expected 2, got 3");
 }
 
-/// Else a few bytes would make a rank ask for all memory that there is.
+/// Otherwise a few bytes could make a rank allocate all memory.
 TEST(Archive, ALengthMakesNoMoreRoomThanBytesHaveCome) {
   const auto bytes = written(uint64_t{1} << 60, uint32_t{0});
-  const std::string said = "a basket came garbled from rank 5: a length, at most: expected ";
+  const std::string said = "a basket from rank 5 is corrupted: a length, at most: expected ";
   EXPECT_EQ(refused_as<std::vector<Fruit>>(bytes), said + "4, got 1152921504606846976");
   EXPECT_EQ(refused_as<std::vector<uint16_t>>(bytes), said + "2, got 1152921504606846976");
 }

@@ -7,7 +7,7 @@
 namespace tokenyard {
 namespace {
 
-/// Of the vectors that its authors publish.
+/// Test vectors published by its authors.
 TEST(Fnv1a, IsThePublishedHash) {
   const auto hash = [](std::string_view text) { return fnv1a(std::as_bytes(std::span(text))); };
   EXPECT_EQ(hash(""), 0xcbf29ce484222325);

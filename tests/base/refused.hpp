@@ -1,4 +1,4 @@
-/// What a call is refused for.
+/// The argument for which a call is rejected.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace tokenyard::test {
 
-/// The argument that a call is refused for.
+/// Returns the argument for which a call throws InvalidArgument, or "nothing".
 inline std::string refused(const std::function<void()>& call) {
   try {
     call();

@@ -1,4 +1,4 @@
-/// Archives that are not as they were written: what must be refused of every kind of them.
+/// Damaged archives, which every kind must reject.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace tokenyard {
 
-/// What `read` says of bytes that it is to refuse.
+/// Returns the error of `read`, which must reject its bytes.
 inline std::string refusal_of(auto read) {
   try {
     read();
@@ -22,7 +22,7 @@ inline std::string refusal_of(auto read) {
   return "it was taken";
 }
 
-/// Any byte damaged; fewer bytes, down to none; one byte more.
+/// Checks that `decode` rejects any damaged byte, any truncation, and one additional byte.
 void expect_spoiled_refused(const std::vector<std::byte>& whole, auto decode) {
   decode(whole);
   for (size_t at = 0; at < whole.size(); ++at) {

@@ -23,7 +23,7 @@ double ms_between(int64_t from, int64_t to) {
   return static_cast<double>(to - from) / 1e6;
 }
 
-/// Prints the slowest survivor's times since a failure.
+/// Prints how long after a failure the last survivor heard of it, and the last one continued.
 void print_times(ElasticJob& job, const char* what, const std::vector<uint32_t>& survivors,
                  int64_t since) {
   int64_t aborted = 0, good = 0;
@@ -190,7 +190,7 @@ TEST(Trouble, ReplacementTakesTheDeadRanksPlace) {
 }
 
 TEST(Trouble, ProcessJoinsWhileOperationsRun) {
-  // No rank does anything for it: aborted operations wait for the replacement.
+  // No rank calls anything to let it join: aborted operations wait for the replacement.
   ElasticJob job(3, [](CollectivesOptions& options) { options.on_failure = OnFailure::retry; });
   job.start();
   job.await_progress({0, 1, 2});

@@ -92,8 +92,8 @@ TEST_P(Stores, LetOneOfManyWin) {
       const auto next =
           now ? std::stoul(std::string(reinterpret_cast<const char*>(now->data()), now->size())) + 1
               : 1;
-      // A writer that finds its own text could have lost to one with the same text: so texts
-      // differ.
+      // Each writer's text is unique. With equal texts, a writer that lost to another would also
+      // find its own text, and count as the winner.
       const auto mine = value(fmt::format("{} {}", next, net::random_number()));
       if (store->compare_and_set("count", now, mine) == mine) ++turn;
     }

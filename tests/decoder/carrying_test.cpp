@@ -1,5 +1,6 @@
-// Which sums a block of a dense decoder looks at, and which it leaves alone (tasks/residual.hpp):
-// single tasks, whose sums lack just what they may not need.
+// The sums that a block of a dense decoder reads, and those that it must not read
+// (tasks/residual.hpp): single tasks, for which exactly the sums that they must not need are
+// missing.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -32,12 +33,12 @@ class Carrying : public OnDevices {
     if (IsSkipped()) return;
     world_ = alone(quick(std::chrono::seconds(3)));
     memory_.emplace(*world_);
-    // Somebody must signal what tasks await.
+    // Some task must signal the events that tasks await.
     graph_.add<GateUp<Alone<>>>(carries(sums({}, 0), sums({}, 0), 0, {}),
                                 {.signals = {{vector_}}, .worker = 0});
   }
 
-  /// A vector of which these chunks have come.
+  /// Returns a vector of which only these chunks are complete.
   uint64_t* sums(const BlockShare& come, uint32_t terms) {
     std::vector<uint64_t> words(kVectorWords);
     for (uint32_t chunk = come.begin; chunk < come.end; ++chunk)
@@ -56,7 +57,7 @@ class Carrying : public OnDevices {
     memory_->read(TensorView::of(std::span(words)), {vector, {kVectorWords}});
     return words;
   }
-  /// That of a block without rows: it has nothing to multiply with.
+  /// Returns the arguments of a block without rows, which multiplies nothing.
   GateUp<Alone<>>::Args carries(uint64_t* from, uint64_t* to, uint32_t terms,
                                 const BlockShare& carried) {
     return {.weights = placed(std::vector<BFloat16>(kTileElements)),
@@ -89,7 +90,7 @@ class Carrying : public OnDevices {
 };
 INSTANTIATE_ON_DEVICES(Carrying);
 
-/// The rest of the vector may have been cleared: nobody waits for a block that adds no products.
+/// The rest of the vector may have been cleared: no block waits for one that adds no products.
 TEST_P(Carrying, ABlockWithoutRowsAwaitsNoWordThatItDoesNotCarry) {
   constexpr BlockShare kMine{3, 5};
   uint64_t* const from = sums(kMine, 7);
@@ -119,8 +120,8 @@ TEST_P(Carrying, ABlockWithoutRowsAwaitsNoWordThatItDoesNotCarry) {
   EXPECT_EQ(read(after_qkv), expected);
 }
 
-/// One warp's slice of the last vector is there long before the other's: what the other's words are
-/// made of is still being read.
+/// One warp's slice of the last vector is complete long before the other's, whose inputs are still
+/// being read.
 TEST_P(Carrying, NothingIsClearedBeforeTheWholeLastVectorHasCome) {
   constexpr BlockShare kLast{kChunks - 1, kChunks};
   uint64_t* const earlier = sums({0, kChunks}, 1);
@@ -143,7 +144,7 @@ TEST_P(Carrying, NothingIsClearedBeforeTheWholeLastVectorHasCome) {
        .cleared_words = {0, kVectorWords},
        .epsilon = 1},
       {.waits = {{vector_}}, .worker = 0});
-  // By tasks without any work: until the other worker has been waiting for a while.
+  // By tasks without work, until the other worker has waited for a while.
   const auto idle = carries(earlier, last, 1, {});
   for (uint32_t i = 0; i < 200; ++i) graph_.add<GateUp<Alone<>>>(idle, {.worker = 1});
   graph_.add<GateUp<Alone<>>>(carries(earlier, last, 1, kLast),

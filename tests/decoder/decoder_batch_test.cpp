@@ -1,4 +1,4 @@
-// Sequences that a dense decoder decodes side by side, against the plainest reading of each alone.
+// Sequences that a dense decoder decodes together, compared with the plain model of each alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Batch {
   uint32_t sequences, blocks, ring_units;
 };
 
-/// Each sequence has a prompt of its own, and finds what it would find alone.
+/// Each sequence has its own prompt, and gets the result that it would get alone.
 void compare_batch(const std::string& device, const Model& model, const Batch& batch,
                    uint32_t steps, float tolerance) {
   const DecoderShape& shape = model.shape;
@@ -69,7 +69,7 @@ TEST_P(DecodingSideBySide, SequencesSideBySideOfAGpusShape) {
         << batch.sequences << " sequences";
 }
 
-/// The one with the stop token stands still, and the loop goes on until all have ended.
+/// The sequence with the stop token ends, and the loop continues until all have ended.
 TEST_P(DecodingSideBySide, ASequenceThatHasEndedWaitsForTheOthers) {
   const auto world = alone({.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20});
   const Model model(kSmall);

@@ -1,4 +1,4 @@
-// What a GPU's block has room for beside a long cache: units of weights, of all tasks together.
+// Units of weights that fit a GPU's block beside a long cache, for all tasks together.
 #include <gtest/gtest.h>
 
 #include "decoder/decoder_shapes.hpp"
@@ -8,16 +8,17 @@
 namespace tokenyard::megakernel {
 namespace {
 
-/// Of an H200.
+/// Capacity of an H200.
 constexpr Capacity kCapacity{.multiprocessors = 132, .shared_bytes = 232448};
 constexpr uint32_t kUnits = 6;
 
-/// Weights that nobody reads: tasks are only given their addresses.
+/// Weights that are never read: tasks only get their addresses.
 const auto* const kSomewhere = reinterpret_cast<const BFloat16*>(uintptr_t{1} << 40);
 const DecoderWeights::Layer kLayer{kSomewhere, kSomewhere, kSomewhere,
                                    kSomewhere, kSomewhere, kSomewhere};
 
-/// How many units each warp may hold. Throws unless all that a block needs fits with them.
+/// Returns the units that each warp may hold. Throws unless they fit together with all that a block
+/// needs.
 uint32_t units_that_fit(uint32_t positions_max, uint32_t units = 0) {
   const auto world = std::move(World::in_process(1, "host", OnDevices::quick()).front());
   TensorMemory memory(*world);

@@ -1,4 +1,4 @@
-// What shapes are refused, and that asking is safe for any numbers.
+// Rejected shapes; queries are safe for any numbers.
 #include "decoder/decoder_shape.hpp"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(DecoderShape, NoRanksAreRefused) {
   EXPECT_EQ(refused([&] { shape.blocks_of(4, UINT32_MAX); }), "ranks: 4294967295");
 }
 
-/// Of more ranks than there are heads or inner elements, some would have none.
+/// With more ranks than heads or inner elements, some ranks would have none.
 TEST(DecoderShape, WhatCannotBeSharedIsRefused) {
   DecoderShape shape = small_shape(32);
   shape.inner = 1;
@@ -61,7 +61,7 @@ TEST(DecoderShape, WhatCannotBeSharedIsRefused) {
   EXPECT_EQ(refused([&] { shape.blocks_of(4, 2); }), "inner: 1");
 }
 
-/// All but those that only memory bounds.
+/// All members except those that only memory bounds.
 TEST(DecoderShape, CountsBeyondAllBoundsAreRefused) {
   for (const Count& count : kCounts) {
     if (count.of == &DecoderShape::vocabulary || count.of == &DecoderShape::layers) continue;

@@ -1,7 +1,8 @@
-/// Shapes that decoders are tested with.
+/// Shapes of the decoders that tests use.
 #pragma once
 
 #include "decoder/dense_decoder.hpp"
+#include "decoder/llama_shapes.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -19,16 +20,12 @@ constexpr DecoderShape small_shape(uint32_t positions_max) {
           .rope_base = 10000};
 }
 
-/// Layers of Llama-3.2-1B's size.
+/// Two layers of Llama-3.2-1B's size, with a small vocabulary.
 constexpr DecoderShape gpus_shape(uint32_t positions_max) {
-  DecoderShape shape = small_shape(positions_max);
+  DecoderShape shape = llama_1b(positions_max);
   shape.vocabulary = 3000;
-  shape.hidden = 2048;
-  shape.query_heads = 32;
-  shape.kv_heads = 8;
-  shape.head_dim = 64;
-  shape.inner = 8192;
-  shape.page_tokens = 16;
+  shape.layers = 2;
+  shape.rope_base = 10000;
   return shape;
 }
 

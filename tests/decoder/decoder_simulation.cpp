@@ -1,7 +1,7 @@
-// Suite `decoder`: a dense decoder whose stages hand on words, and which loads its cache ahead,
-// under weak memory and odd schedules: of one sequence or several, on one rank or shared by
-// several, of which one may stop in the middle. Its logits must be those of the plain model, of
-// every sequence, and on every rank its part of them.
+// Suite `decoder`: a dense decoder whose stages pass on words, and which loads its cache ahead,
+// under weak memory and adversarial schedules: with one sequence or several, on one rank or
+// several, one of which may stop midway. Its logits must equal those of the plain model for every
+// sequence, on every rank for its part of the vocabulary.
 #include <algorithm>
 
 #include "decoder/plain_decoder.hpp"
@@ -29,14 +29,14 @@ Drawn draw(SeedRun& run) {
   const uint32_t side_by_side = random.chance(256) ? random.chance(256) ? 8u : 4u : 2u;
   const uint32_t sequences =
       run.option("sequences", random.chance(ranks > 1 ? 768 : 512) ? 1u : side_by_side);
-  // More blocks than there are rows of a stage to deal out: of QKV, of gate/up, of the down
-  // projection where a rank has two heads, and of the head.
+  // More blocks than rows of a stage: of QKV, of gate/up, of the down projection if a rank has two
+  // heads, and of the head.
   const bool crowded = run.option("crowded", random.chance(384));
   const uint32_t few = sequences * random.between(1, sequences == 1 ? 2 : 1);
   const uint32_t many = random.chance(512) ? 8u : std::max(sequences, 4u);
   const uint32_t splits = run.option("splits", crowded ? many : few);
   const uint32_t group = run.option("group", random.between(1, 2));
-  // More than one warp's slice of a vector, now and then.
+  // Sometimes more than one warp's slice of a vector.
   const bool wide = run.option("wide", random.chance(crowded ? 192 : 64));
   const uint32_t eights = wide ? kSliceColumns / (8 * splits) + 1 : random.between(1, 2);
   return {.shape = {.vocabulary = 12,
@@ -65,7 +65,7 @@ Drawn draw(SeedRun& run) {
           .seed = static_cast<uint32_t>(random.below(3))};
 }
 
-/// Fed the prompt, whatever the model thinks.
+/// Returns the logits of the last step, in which all tokens come from the prompt.
 Vector last_logits(World& world, const Drawn& drawn, const Model& model,
                    const std::vector<std::vector<uint32_t>>& prompts) {
   TensorMemory memory(world);
@@ -120,7 +120,8 @@ void run_suite(SeedRun& run) {
 
 const bool registered = simulation::add_suite(
     {.name = "decoder",
-     .what = "a dense decoder by words and prefetch, its logits under adversarial delivery",
+     .what =
+         "logits of a dense decoder with carried words and prefetch, under adversarial delivery",
      .run = run_suite,
      .explained = {},
      .seeds = 300});

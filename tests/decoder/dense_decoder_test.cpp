@@ -1,4 +1,4 @@
-// A dense decoder whose stages hand on words, against the plainest reading of the same model.
+// A dense decoder whose stages pass on words, compared with the plain model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 class DenseDecoding : public OnDevices {
  protected:
-  /// Logits of every step, all fed the same tokens, against the plain reading's.
+  /// Compares the logits of every step with those of the plain model, given the same tokens.
   void compare(const DecoderShape& shape, uint32_t blocks, uint32_t steps, float tolerance) const {
     compare(Model(shape), blocks, steps, tolerance);
   }
@@ -58,8 +58,8 @@ TEST_P(DenseDecoding, WithPositionsSplitAmongBlocks) {
   compare(kSmall, 8, 10, 2e-2f);
 }
 
-/// Each alone, and all together: biases of Q, K and V as Qwen2 has them, norms of Q and K as Qwen3,
-/// windows as Mistral.
+/// Each alone, and all together: biases of Q, K and V as in Qwen2, norms of Q and K as in Qwen3,
+/// windows as in Mistral.
 const std::vector<Model::Extras> kExtras{
     {.biases = true},
     {.norms = true},
@@ -87,7 +87,7 @@ TEST_P(DenseDecoding, OfAGpusShape) {
   compare(shape, 128, 4, 5e-2f);
 }
 
-/// From the middle of a cache that was filled with random numbers, to its end.
+/// Decodes from the middle of a cache filled with random numbers to its end.
 void compare_at(const std::string& device, const Model& model, uint32_t blocks, uint32_t position,
                 float tolerance) {
   const DecoderShape& shape = model.shape;
@@ -140,7 +140,7 @@ TEST_P(DenseDecoding, AtTheEndOfALongContext) {
   compare_at(GetParam(), Model(shape), 16, 4094, 2e-2f);
 }
 
-/// A window of which the earliest positions have left long ago, across pages, in more splits.
+/// A window that the earliest positions left long ago, across pages, in more splits.
 TEST_P(DenseDecoding, WithAWindowAtTheEndOfALongContext) {
   DecoderShape shape = kSmall;
   shape.kv_heads = 2;
@@ -153,7 +153,7 @@ TEST_P(DenseDecoding, WithAWindowAtTheEndOfALongContext) {
           << "a window of " << window << ", " << blocks << " blocks";
 }
 
-/// A split has room for its share of the window, not of the cache.
+/// A split holds its share of the window, not of the cache.
 TEST_P(DenseDecoding, AWindowMakesRoomForALongerContext) {
   DecoderShape shape = kSmall;
   shape.positions_max = 4096;
@@ -179,7 +179,8 @@ TEST_P(DenseDecoding, OfAGpusShapeAtTheEndOfALongContext) {
   compare_at(GetParam(), Model(shape), 128, 4090, 5e-2f);
 }
 
-/// Logits of each step, of all the vocabulary, by ranks that share the model. Fed the same tokens.
+/// Returns the logits of each step over the whole vocabulary, from ranks that share the model,
+/// given the same tokens.
 std::vector<Vector> logits_of_ranks(const std::string& device, const Model& model, uint32_t ranks,
                                     uint32_t blocks, uint32_t steps) {
   const DecoderShape& shape = model.shape;
@@ -211,11 +212,11 @@ void expect_same_bits(const std::vector<Vector>& one, const std::vector<Vector>&
       ASSERT_EQ(one[step][token], other[step][token]) << "token " << token << " in step " << step;
 }
 
-/// Ranks add the same terms to the same sums as one alone, so nothing rounds another way.
+/// Ranks add the same terms to the same sums as a single rank, so rounding is identical.
 TEST_P(DenseDecoding, RanksThatShareAModelFindTheBitsOfOne) {
   DecoderShape shape = kSmall;
   shape.layers = 1;
-  shape.inner = 4 * kVectorMax;  // A part of it each, for four ranks.
+  shape.inner = 4 * kVectorMax;  // One part per rank, for four ranks.
   const Model model(shape);
   const auto alone = logits_of_ranks(GetParam(), model, 1, 8, 3);
   expect_same_bits(alone, logits_of_ranks(GetParam(), model, 2, 4, 3));
@@ -236,7 +237,7 @@ TEST_P(DenseDecoding, RanksThatShareAModelFindThePlainLogits) {
   }
 }
 
-/// Each has the biases of its own heads.
+/// Each rank has the biases of its own heads.
 TEST_P(DenseDecoding, RanksThatShareAModelWithBiasesNormsAndWindows) {
   const Model model(kSmall, {.biases = true, .norms = true, .windows = {3}});
   const auto found = logits_of_ranks(GetParam(), model, 2, 4, 8);
@@ -249,8 +250,8 @@ TEST_P(DenseDecoding, RanksThatShareAModelWithBiasesNormsAndWindows) {
   }
 }
 
-/// Rows of QKV, of gate/up, of the down projection and of the head are fewer than can be dealt out
-/// to all blocks. Those without rows must not look for what is cleared before they have found it.
+/// There are fewer rows of QKV, of gate/up, of the down projection and of the head than blocks.
+/// Blocks without rows must not wait for words that may be cleared before they see them.
 TEST_P(DenseDecoding, BlocksWithoutRowsOfAStageOnlyCarryTheVectorOn) {
   DecoderShape few_of_qkv = small_shape(64);
   few_of_qkv.vocabulary = 12;
@@ -261,7 +262,7 @@ TEST_P(DenseDecoding, BlocksWithoutRowsOfAStageOnlyCarryTheVectorOn) {
   for (const DecoderShape& shape : {few_of_qkv, few_of_down}) {
     const Model model(shape);
     for (const uint32_t ranks : {1, 2, 4}) {
-      const uint32_t blocks = shape.hidden / 8 * shape.kv_heads / ranks;  // As many as can be.
+      const uint32_t blocks = shape.hidden / 8 * shape.kv_heads / ranks;  // The maximum.
       const auto found = logits_of_ranks(GetParam(), model, ranks, blocks, 60);
       Plain plain(model);
       for (uint32_t step = 0; step < found.size(); ++step) {
@@ -275,7 +276,7 @@ TEST_P(DenseDecoding, BlocksWithoutRowsOfAStageOnlyCarryTheVectorOn) {
   }
 }
 
-/// As a GPU runs it: all its blocks, and more of them a head than attend.
+/// As on a GPU: with all its blocks, and more of them per head than attend.
 TEST_P(DenseDecoding, RanksThatShareAGpusShapeFindTheBitsOfOne) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
   const DecoderShape shape = kGpus;
@@ -286,11 +287,11 @@ TEST_P(DenseDecoding, RanksThatShareAGpusShapeFindTheBitsOfOne) {
       expect_same_bits(alone, logits_of_ranks(GetParam(), model, ranks, 128, 8));
 }
 
-/// Stages hand on words, which nobody counts: the error still tells whose are missing.
+/// Words that stages pass on have no counters: the error still names the missing ones.
 TEST_P(DenseDecoding, ARankThatEndsInTheMiddleOfAStepIsNamedWithWhatAwaitsIt) {
   if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU end together";
   DecoderShape shape = kSmall;
-  shape.positions_max = 1024;  // Not at its end before somebody ends it.
+  shape.positions_max = 1024;  // Long enough not to end before rank 1 does.
   const Model model(shape);
   const std::vector<uint32_t> prompt(1000, 5);
   auto worlds = World::in_process(
@@ -305,7 +306,7 @@ TEST_P(DenseDecoding, ARankThatEndsInTheMiddleOfAStepIsNamedWithWhatAwaitsIt) {
     kernel.start();
     kernel.feed(3);
     kernel.await(3);
-    // Rank 1 ends between two tokens of its own, but rank 0 is told to go on.
+    // Rank 1 ends between two tokens of its own, while rank 0 is fed further iterations.
     if (rank == 1) {
       world.cancel();
       EXPECT_THROW(kernel.stop(), Cancelled);
@@ -317,7 +318,9 @@ TEST_P(DenseDecoding, ARankThatEndsInTheMiddleOfAStepIsNamedWithWhatAwaitsIt) {
       ADD_FAILURE() << "rank 0 went on alone";
     } catch (const TaskTimeout& error) {
       EXPECT_EQ(error.facts.rank, 1u) << error.dump;
-      EXPECT_THAT(error.facts.phase, testing::HasSubstr("of iteration 3 carries")) << error.dump;
+      EXPECT_THAT(error.facts.phase,
+                  testing::ContainsRegex("awaits the words of .* of iteration 3"))
+          << error.dump;
     }
     EXPECT_EQ(kernel.finished_iterations(), 3u);
   });
@@ -369,7 +372,7 @@ TEST_P(DenseDecoding, NamesLayersThatCannotBe) {
             "stop_tokens: at most 8, got 9");
 }
 
-/// The embedding has no row for it; of ranks that share a model each has all rows.
+/// The embedding has no row for such a token; each rank that shares a model has all rows.
 TEST_P(DenseDecoding, ATokenBeyondTheVocabularyIsNamed) {
   const auto world = alone();
   TensorMemory memory(*world);

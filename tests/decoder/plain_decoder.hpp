@@ -1,4 +1,4 @@
-/// A random model, and the plainest reading of it: what decoders are compared with.
+/// A random model, and a plain implementation of it with which decoders are compared.
 #pragma once
 
 #include <algorithm>
@@ -29,13 +29,13 @@ inline uint16_t rounded(float value) {
 struct Model {
   struct Layer {
     Matrix attention_norm, qkv, out, mlp_norm, gate_up, down;
-    Matrix qkv_bias, q_norm, k_norm;  ///< empty where the model has none
+    Matrix qkv_bias, q_norm, k_norm;  ///< empty if the model has none
     uint32_t window;
   };
-  /// What some models have beyond a Llama.
+  /// Features of some models that Llama lacks.
   struct Extras {
     bool biases = false, norms = false;
-    std::vector<uint32_t> windows = {};  ///< of the first layers; the others attend to all
+    std::vector<uint32_t> windows = {};  ///< of the first layers; further layers have none
   };
   DecoderShape shape;
   Matrix embedding, final_norm, head;
@@ -69,14 +69,14 @@ struct Model {
            .window = layer < extras.windows.size() ? extras.windows[layer] : UINT32_MAX});
   }
 
-  /// What one of the ranks that share the model has of it.
+  /// Returns one rank's part of the weights, in its memory.
   DecoderWeights placed(TensorMemory& memory, const Graph::Place& where = {}) const {
     const auto place = [&](const Matrix& matrix) {
       const TensorView there = memory.local(matrix.size() * 2);
       memory.write(there, ConstTensorView::bytes_at(matrix.data(), matrix.size() * 2));
       return there.as<const BFloat16>();
     };
-    /// Tiled, as a matrix of so many columns: of each of `rows` rows the rank's part.
+    /// Places the rank's part of each of `rows` rows, tiled as a matrix of `columns` columns.
     const auto place_part = [&](const Matrix& matrix, uint32_t columns, size_t rows = 1) {
       const size_t row = matrix.size() / rows, part = row / where.ranks;
       Matrix mine;
@@ -116,12 +116,13 @@ struct Model {
 
 using Vector = std::vector<float>;
 
-/// The model without a thought for speed; keeps its own cache.
+/// The model in plain code, not optimised; keeps its own cache.
 class Plain {
  public:
   explicit Plain(const Model& model) : model_(model), keys_(model.layers.size()), values_(keys_) {}
 
-  /// As if so many tokens had been before: `keys` and `values` [layers][kv heads][positions][dim].
+  /// Starts after `positions` earlier tokens; `keys` and `values`: [layers][kv
+  /// heads][positions][dim].
   void begin(uint32_t positions, const Matrix& keys, const Matrix& values) {
     const size_t heads = model_.shape.kv_heads, dim = model_.shape.head_dim;
     position_ = positions;

@@ -1,6 +1,5 @@
-// A sequence has the same logits, bit for bit, alone and beside others, whatever the number of
-// blocks and, where each adds the terms that one alone would, of ranks: fed the same tokens, at
-// each step.
+// A sequence has bitwise equal logits alone and together with others, for any number of blocks and,
+// if their terms are those of a single rank, of ranks: given the same tokens at each step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +19,7 @@ struct Spread {
   uint32_t ranks = 1, blocks = 4, ring_units = 0;
 };
 
-/// [sequences][steps] logits of the whole vocabulary. Each sequence is told all its tokens.
+/// Returns [sequences][steps] logits of the whole vocabulary; all tokens come from the prompts.
 std::vector<std::vector<Vector>> logits_of(const std::string& device, const Model& model,
                                            const Prompts& prompts, const Spread& spread) {
   const size_t steps = prompts[0].size() - 1, vocabulary = model.shape.vocabulary;
@@ -49,7 +48,8 @@ std::vector<std::vector<Vector>> logits_of(const std::string& device, const Mode
   return all;
 }
 
-/// [ranks][sequences][positions] what they decide until all have ended: their caches are short.
+/// Returns [ranks][sequences][positions] the chosen tokens until all sequences have ended, which
+/// short caches ensure.
 std::vector<Prompts> tokens_of(const std::string& device, const Model& model,
                                const Prompts& prompts, const Spread& spread,
                                const std::vector<uint32_t>& stops) {
@@ -99,7 +99,7 @@ void expect_same_bits(const std::vector<Vector>& found, const std::vector<Vector
           << what << ": token " << token << " in step " << step;
 }
 
-/// Each has tokens of its own, so another's data would be seen.
+/// Each sequence has its own tokens, so that data of another one would be noticed.
 TEST_P(SameBits, OfASequenceBesideOthers) {
   const Model model(kSmall);
   const Prompts prompts = prompts_of(8, 6, kSmall.vocabulary);
@@ -116,7 +116,7 @@ TEST_P(SameBits, OfASequenceBesideOthers) {
   }
 }
 
-/// More positions than sections of them, which blocks share in every way.
+/// More positions than sections, divided among blocks in every way.
 TEST_P(SameBits, WhateverTheNumberOfBlocks) {
   DecoderShape shape = kSmall;
   shape.kv_heads = 1;
@@ -135,7 +135,7 @@ TEST_P(SameBits, WhateverTheNumberOfBlocks) {
   }
 }
 
-/// A part of the feed-forward each for up to four ranks, as one alone has four of them.
+/// One part of the feed-forward per rank for up to four ranks; a single rank has four parts.
 TEST_P(SameBits, OfRanksThatShareAModel) {
   DecoderShape shape = kSmall;
   shape.layers = 1;
@@ -154,13 +154,13 @@ TEST_P(SameBits, OfRanksThatShareAModel) {
   }
 }
 
-/// What they decide, each on every rank: greedy, with a stop token, from prompts of other lengths.
+/// Chosen tokens, on every rank: greedy, with a stop token, from prompts of different lengths.
 TEST_P(SameBits, OfTokensThatRanksDecide) {
   const Model model(kSmall);
   const Prompts prompts = {{3, 4, 5}, {8}, {77, 1}, {50}};
   if (!devices_apart(2)) GTEST_SKIP() << "ranks need devices of their own";
   const auto alone = tokens_of(GetParam(), model, prompts, {.blocks = 16}, {});
-  // The token of another sequence is one of several that stop.
+  // A token of another sequence is one of several stop tokens.
   const std::vector<std::vector<uint32_t>> choices{
       {}, {alone[0][1][6]}, {alone[0][0][5], alone[0][1][6]}};
   for (const std::vector<uint32_t>& stops_at : choices) {
@@ -172,7 +172,7 @@ TEST_P(SameBits, OfTokensThatRanksDecide) {
   }
 }
 
-/// As a GPU runs it: all its blocks.
+/// As on a GPU, with all its blocks.
 TEST_P(SameBits, OfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
   const DecoderShape shape = kGpus;

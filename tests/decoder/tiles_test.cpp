@@ -7,7 +7,7 @@
 namespace tokenyard::megakernel {
 namespace {
 
-/// Nine rows of 40 columns: two bands of two tiles, of which most of the last is missing.
+/// Nine rows of 40 columns: two bands of two tiles, the last of which is mostly padding.
 TEST(Tiles, HoldEveryElementAndZeros) {
   constexpr size_t kRows = 9;
   constexpr uint32_t kColumns = 40;

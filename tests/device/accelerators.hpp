@@ -1,4 +1,4 @@
-/// Every kind of accelerator that this machine has, for tests that ask the same of each.
+/// All kinds of accelerator on this machine, for tests that run on each of them.
 #pragma once
 
 #include <gtest/gtest.h>

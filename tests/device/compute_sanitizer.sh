@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# NVIDIA's compute-sanitizer over small exchanges of several ranks that share one GPU: they are one
-# grid, so the tool cannot serialise what waits for one another.
+# Runs NVIDIA's compute-sanitizer on small exchanges between ranks that share one GPU: their kernels
+# are one grid, so the tool cannot serialise kernels that wait for one another.
 #
-#   tests/device/compute_sanitizer.sh [folder of the test programs: build/cuda/tests]
+#   tests/device/compute_sanitizer.sh [folder of the test programs; default: build/cuda/tests]
 set -uo pipefail
 programs=${1:-build/cuda/tests}
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
@@ -15,7 +15,7 @@ for tool in memcheck racecheck synccheck; do
   for run in "device_test --gtest_filter=SharedGpuTest.KernelsOfAllRanksMeet" \
              "expert_parallel_test --gtest_filter=$exchanges"; do
     echo "== $tool: $run"
-    # shellcheck disable=SC2086  # Words of a command.
+    # shellcheck disable=SC2086  # $run holds several words.
     "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 "$programs"/$run --gtest_brief=1 ||
       failed=1
   done

@@ -1,4 +1,4 @@
-/// An array in the memory of an accelerator, filled and read by tests.
+/// An array in an accelerator's memory, which tests fill and read.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace tokenyard::testing {
 
-/// Until everything on the stream has ended.
+/// Waits until all work on the stream has ended.
 inline void drain(Accelerator& accelerator, Stream stream = {}) {
   const Event event = accelerator.record(stream);
   const bool ended = accelerator.wait_until(accelerator.now() + std::chrono::seconds(30),
@@ -34,7 +34,7 @@ class DeviceArray {
   DeviceArray& operator=(const DeviceArray&) = delete;
 
   T* data() const { return data_; }
-  /// After all that was launched.
+  /// Returns the content after all launched work.
   std::vector<T> read() const {
     std::vector<T> values(count_);
     accelerator_.copy(values.data(), data_, count_ * sizeof(T), {});

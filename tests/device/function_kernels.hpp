@@ -1,4 +1,4 @@
-/// A kernel that asks every elementary function, and a completion both of its questions.
+/// A kernel that calls every elementary function, and one that tests a Completion in both ways.
 #pragma once
 
 #include "device/device.hpp"
@@ -30,7 +30,7 @@ struct PhasesShared {
   Completion completion;
 };
 struct PhasesParams {
-  uint32_t* seen;  ///< [4] whether the phase of parity 0 has ended before and after, by each word
+  uint32_t* seen;  ///< [4] done_now(0) and done(0), before and after the arrival
 };
 
 DEVICE void phases_body(const PhasesParams& params) {

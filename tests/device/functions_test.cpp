@@ -1,4 +1,4 @@
-/// Elementary functions: near the true value everywhere, though not the same bits.
+/// Elementary functions: near the true value on every accelerator, though not bit for bit equal.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 class FunctionWords : public OnAccelerator {};
 INSTANTIATE_ON_ACCELERATORS(FunctionWords);
 
-/// Within a few units of the last place, or of the smallest normal number.
+/// Allows a few units in the last place, or of the smallest normal number.
 void expect_near(float found, double expected) {
   EXPECT_NEAR(found, expected, 8 * std::ldexp(std::abs(expected), -23) + 1e-37);
 }
@@ -36,7 +36,7 @@ TEST_P(FunctionWords, AreNearTheTrueValue) {
     expect_near(functions[i].reciprocal_square_root, 1 / std::sqrt(std::abs(x)));
     EXPECT_NEAR(functions[i].sine, std::sin(x), 1e-6);
     EXPECT_NEAR(functions[i].cosine, std::cos(x), 1e-6);
-    if (std::abs(x) > 20) continue;  // Beyond what a float can hold.
+    if (std::abs(x) > 20) continue;  // The exponential of the large values overflows a float.
     expect_near(functions[i].exponential, std::exp(x));
   }
 }

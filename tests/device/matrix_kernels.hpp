@@ -1,4 +1,4 @@
-/// A kernel that multiplies small matrices, a warp a product.
+/// Kernels that multiply small matrices, one product per warp, and transpose them.
 #pragma once
 
 #include "device/device.hpp"
@@ -8,7 +8,7 @@ namespace tokenyard::testing {
 struct ProductsParams {
   const BFloat16* a;  ///< [warps][16][16]
   const BFloat16* b;  ///< [warps][16][8]
-  float* c;           ///< [warps][16][8] added to
+  float* c;           ///< [warps][16][8] sums, to which products are added
 };
 
 DEVICE uint32_t pair_of(const BFloat16* matrix, uint32_t first, uint32_t stride) {
@@ -35,11 +35,11 @@ DEVICE void products_body(const ProductsParams& params) {
 DEFINE_KERNEL(products_kernel, products_body, ProductsParams, NoShared, 64)
 
 struct TransposedShared {
-  Bytes16 rows[kWarpLanes];  ///< of four matrices
+  Bytes16 rows[kWarpLanes];  ///< rows of four matrices
 };
 struct TransposedParams {
-  const Bytes16* rows;  ///< [32] of eight elements
-  uint32_t* columns;    ///< [32][4] what each lane gets
+  const Bytes16* rows;  ///< [32] rows of eight elements
+  uint32_t* columns;    ///< [32][4] each lane's result
 };
 
 DEVICE void transposed_body(const TransposedParams& params) {

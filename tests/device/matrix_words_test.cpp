@@ -1,4 +1,4 @@
-/// Products of small matrices by a warp.
+/// Products and transposition of small matrices by a warp.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 
 class MatrixWords : public OnAccelerator {
  protected:
-  /// c + a * b of two products, a warp each.
+  /// Returns c + a * b for two products, one per warp.
   std::vector<float> products(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b,
                               const std::vector<float>& c) {
     DeviceArray<BFloat16> left(*accelerator, a), right(*accelerator, b);
@@ -42,7 +42,7 @@ std::vector<BFloat16> drawn(size_t count, std::mt19937& random, bool whole) {
   return numbers;
 }
 
-/// Of small whole numbers, whose sums are exact in any order.
+/// Uses small integers, whose sums are exact in any order.
 TEST_P(MatrixWords, AreSumsOfProducts) {
   std::mt19937 random(1);
   const auto a = drawn(2 * 256, random, true), b = drawn(2 * 128, random, true);
@@ -59,7 +59,7 @@ TEST_P(MatrixWords, AreSumsOfProducts) {
   }
 }
 
-/// The second product has the first one's rows in another order, and other columns of b but one.
+/// The second product has the first one's rows in another order, and only one of its columns of b.
 TEST_P(MatrixWords, AnElementIsThatOfItsRowAndColumnWhereverTheyStand) {
   std::mt19937 random(2);
   auto a = drawn(2 * 256, random, false), b = drawn(2 * 128, random, false);

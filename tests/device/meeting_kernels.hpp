@@ -1,4 +1,4 @@
-/// A kernel whose blocks, of all ranks, wait for one another: it ends only if all are resident.
+/// A kernel whose blocks, across all ranks, wait for one another: it ends only if all are resident.
 #pragma once
 
 #include "device/device.hpp"
@@ -10,7 +10,7 @@ struct MeetingParams {
   uint32_t* arrived;  ///< [1] shared by all ranks
   uint32_t expected;  ///< blocks of all ranks
   uint32_t rank;
-  uint32_t* met;  ///< [blocks] this rank's: rank + 1 where the block met all others
+  uint32_t* met;  ///< [blocks] of this rank: rank + 1 if the block met all others, else 0
 };
 
 DEVICE void meeting_body(const MeetingParams& params) {
@@ -25,7 +25,7 @@ DEVICE void meeting_body(const MeetingParams& params) {
   params.met[block::index()] = met ? params.rank + 1 : 0;
 }
 
-/// Does nothing; another kernel than the one above.
+/// Does nothing; a second kernel, for launches that must not match.
 DEVICE void idle_body(const MeetingParams&) {}
 
 DEFINE_KERNEL(meeting_kernel, meeting_body, MeetingParams, NoShared, 64)

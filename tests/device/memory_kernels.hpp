@@ -1,4 +1,4 @@
-/// Kernels that touch memory in every way there is, and write down what they saw.
+/// Kernels that use every kind of memory access, and record what they read.
 #pragma once
 
 #include "device/device.hpp"
@@ -15,7 +15,7 @@ struct MemoryCells {
 };
 struct MemoryParams {
   MemoryCells* cells;   ///< written by the kernel
-  MemoryCells* echoed;  ///< what it read back
+  MemoryCells* echoed;  ///< values that it read back
 };
 
 template <Order stored, Order loaded, Scope scope>
@@ -43,7 +43,7 @@ DEVICE void memory_body(const MemoryParams& params) {
   echo<Order::release, Order::relaxed, Scope::gpu>(params, 3);
   echo<Order::relaxed, Order::relaxed, Scope::sys>(params, 4);
   echo<Order::release, Order::acquire, Scope::sys>(params, 5);
-  // Sixteen bytes are one access only at relaxed order.
+  // 16-byte accesses are atomic only if they are at least relaxed.
   store<Order::relaxed, Scope::sys>(&params.cells[0].sixteen, Bytes16{{1, 2, 3, 4}});
   fence<Scope::gpu>();
   fence_acquire<Scope::gpu>();
@@ -59,9 +59,9 @@ struct Counters {
 };
 struct ModifyParams {
   Counters* counters;
-  uint32_t* tickets;    ///< [blocks * threads] what fetch_add gave each
-  uint32_t* exchanged;  ///< [blocks * threads] what exchange gave each
-  uint32_t* won;        ///< [blocks * threads] whether compare_exchange took it
+  uint32_t* tickets;    ///< [blocks * threads] each thread's result of fetch_add
+  uint32_t* exchanged;  ///< [blocks * threads] each thread's result of exchange
+  uint32_t* won;        ///< [blocks * threads] 1 if the thread's compare_exchange succeeded
 };
 
 DEVICE void modify_body(const ModifyParams& params) {
@@ -82,7 +82,7 @@ DEVICE void modify_body(const ModifyParams& params) {
 
 struct VectorParams {
   const Bytes16* from;   ///< [5]
-  Bytes16* to;           ///< [5] through every kind of cache, and through a Peer
+  Bytes16* to;           ///< [5] copies by every Cache, and through a Peer
   const uint64_t* wide;  ///< [1]
   uint64_t* wide_to;     ///< [1]
 };
@@ -106,11 +106,11 @@ struct BulkShared {
 struct BulkParams {
   uint32_t pieces;
   const std::byte* from;  ///< [pieces * kPieceBytes]
-  std::byte* to;          ///< the same, every byte one more
+  std::byte* to;          ///< [pieces * kPieceBytes] every byte of `from` plus one
   WaitContext wait_context;
 };
 
-/// One thread brings each piece in and out, two at once; all threads change it in between.
+/// One thread copies each piece in and out, with two in flight; in between, all threads change it.
 DEVICE void bulk_body(const BulkParams& params) {
   auto& shared = block::shared<BulkShared>();
   const Deadline deadline = params.wait_context.start();
@@ -141,7 +141,7 @@ DEVICE void bulk_body(const BulkParams& params) {
       bulk::store(Peer<std::byte>(params.to + piece * kPieceBytes), shared.piece[piece % 2],
                   kPieceBytes);
       bulk::commit();
-      bulk::wait_read<1>();  // The next piece comes to where the last one left from.
+      bulk::wait_read<1>();  // The next piece overwrites the source of the previous one.
       if (piece + 1 < params.pieces) fetch(piece + 1);
     }
   }

@@ -1,4 +1,4 @@
-/// The words that touch memory.
+/// The words that access memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ TEST_P(MemoryWords, ReadModifyWritesLoseNothing) {
   auto drawn = tickets.read();
   std::sort(drawn.begin(), drawn.end());
   EXPECT_EQ(drawn, every);
-  // Everything put in came out once, but the last, which is still there.
+  // Every value put in came out exactly once, except the last, which is still there.
   auto chain = exchanged.read();
   chain.push_back(end.swapped);
   std::sort(chain.begin(), chain.end());

@@ -1,4 +1,4 @@
-/// A kernel that makes every kind of small number.
+/// A kernel that converts to and from every small format.
 #pragma once
 
 #include "device/device.hpp"
@@ -14,7 +14,7 @@ struct Numbers {
 struct NumbersParams {
   uint32_t count;
   const float* values;  ///< [count]
-  Numbers* made;        ///< [count] from values
+  Numbers* made;        ///< [count] codes of `values`
   float* back;          ///< [5 * count] to_float of the codes in `made`
 };
 

@@ -1,4 +1,4 @@
-/// Small numbers: the same bits everywhere, and the right ones.
+/// Small formats: the same bits on every accelerator, and the right ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST_P(NumberWords, NumbersAreMadeAlikeEverywhere) {
     ASSERT_EQ(numbers[i].e4m3, expected.e4m3);
     ASSERT_EQ(numbers[i].e5m2, expected.e5m2);
     ASSERT_EQ(numbers[i].e4m3_quad, expected.e4m3_quad);
-    if (values[i] > 0 && std::isfinite(values[i])) {  // All that a scale is promised for.
+    if (values[i] > 0 && std::isfinite(values[i])) {  // Scales are defined for no other values.
       ASSERT_EQ(numbers[i].e8m0, expected.e8m0);
     }
     ASSERT_EQ(bits(floats[5 * i]), bits(to_float(BFloat16{expected.bf16})));
@@ -55,10 +55,10 @@ TEST_P(NumberWords, NumbersAreMadeAlikeEverywhere) {
   }
 }
 
-// What follows asks of the host's numbers that they are right, by looking for the nearest code
-// among all codes. The kernel above shows that a GPU's are the same.
+// The tests below check the host's conversions against a search for the nearest of all codes. The
+// kernel above shows that a GPU's are the same.
 
-/// The code whose value is nearest, the even one of two that are as near. `decode` gives NaN for
+/// Returns the code with the nearest value, and the even one in a tie. `decode` returns NaN for
 /// codes that are no finite number.
 template <class Decode>
 uint8_t nearest(float value, Decode decode) {
@@ -75,7 +75,7 @@ uint8_t nearest(float value, Decode decode) {
   return best | (std::signbit(value) ? 0x80 : 0);
 }
 
-/// Sign, exponent and fraction as the formats' definitions say, in double.
+/// Decode exponent and fraction as the formats define them, in double.
 double e4m3(uint8_t code) {
   const int exponent = code >> 3 & 15, fraction = code & 7;
   if (exponent == 15 && fraction == 7) return NAN;
@@ -116,8 +116,8 @@ TEST(Numbers, Float8IsTheNearestCodeAndTheEvenOneOfTwo) {
         ASSERT_EQ(to_float8_e5m2(value).bits, 0x7f);
         continue;
       }
-      // Past the largest code conversions saturate, which nearness says by itself, as long as
-      // doubles can tell the distances apart.
+      // Conversions saturate beyond the largest code, which is then also the nearest one, as long
+      // as doubles distinguish the distances.
       const float finite = std::clamp(value, -1e6f, 1e6f);
       ASSERT_EQ(to_float8_e4m3(value).bits, nearest(finite, e4m3)) << std::hexfloat << value;
       ASSERT_EQ(to_float8_e5m2(value).bits, nearest(finite, e5m2)) << std::hexfloat << value;
@@ -125,7 +125,7 @@ TEST(Numbers, Float8IsTheNearestCodeAndTheEvenOneOfTwo) {
   }
 }
 
-/// Sign, exponent and fraction as the format's definition says, in double.
+/// Decodes exponent and fraction as the format defines them, in double.
 double fp16(uint32_t code) {
   const int exponent = static_cast<int>(code >> 10 & 31), fraction = static_cast<int>(code & 1023);
   return exponent ? (1 + fraction / 1024.0) * std::pow(2.0, exponent - 15)

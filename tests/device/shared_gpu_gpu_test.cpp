@@ -30,7 +30,7 @@ class SharedGpuTest : public ::testing::Test {
       accelerators.push_back(std::make_unique<SharedGpuAccelerator>(gpu, rank, [] {}));
   }
 
-  /// What became of each rank's call: null, or what it threw.
+  /// Runs `body` for all ranks at once. Returns each rank's exception; null if it threw none.
   std::vector<std::exception_ptr> on_every_rank(const std::function<void(uint32_t rank)>& body) {
     std::vector<std::exception_ptr> outcomes(accelerators.size());
     std::vector<std::jthread> threads;

@@ -1,4 +1,4 @@
-/// The words that a Patience points to, for one kernel under test.
+/// A WaitContext with the memory that it points to, for one kernel under test.
 #pragma once
 
 #include "device/device_array.hpp"
@@ -8,7 +8,7 @@ namespace tokenyard::testing {
 
 class WaitContextCell {
  public:
-  static constexpr uint32_t kRanks = 8;  ///< that may leave
+  static constexpr uint32_t kRanks = 8;  ///< ranks that may leave
 
   WaitContextCell(Accelerator& accelerator, std::chrono::nanoseconds timeout)
       : accelerator_(accelerator),
@@ -28,13 +28,13 @@ class WaitContextCell {
   WaitContextCell& operator=(const WaitContextCell&) = delete;
 
   void set(AbortWord abort_flag) { accelerator_.write_flag(abort_flag_, abort_flag); }
-  /// As a bell does for a rank that has said goodbye.
+  /// Sets the abort flag as a bootstrap does for a rank that has said goodbye.
   void leave(uint32_t rank) {
     accelerator_.write_flag(abort_flag_ + 1 + rank, kLeft);
     set(kLeft);
   }
   AbortWord* abort_flag() { return abort_flag_; }
-  /// After all that was launched.
+  /// Returns the failure word after all launched work.
   Failure failure() const { return static_cast<Failure>(failed_.read()[0]); }
   WaitReport report() const {
     drain(accelerator_);

@@ -1,4 +1,4 @@
-/// Kernels that wait: for one another, for time, for the kernel before.
+/// Kernels that wait: for one another, for time, for the previous kernel.
 #pragma once
 
 #include "device/device.hpp"
@@ -7,13 +7,13 @@ namespace tokenyard::testing {
 
 struct WaitParams {
   WaitContext wait_context;
-  uint32_t* flag;    ///< [1] becomes `value` when block 0 has gone first
-  uint32_t value;    ///< what block 0 writes
-  uint32_t* waited;  ///< [blocks * threads] whether its wait succeeded
-  uint32_t refuses;  ///< block 0 fails the call instead of writing
+  uint32_t* flag;    ///< [1] stored by block 0
+  uint32_t value;    ///< value that block 0 stores
+  uint32_t* waited;  ///< [blocks * threads] 1 if the thread's wait succeeded
+  uint32_t refuses;  ///< 1: block 0 fails the call instead of storing
 };
 
-/// Every thread of every block but the first waits for the flag to be 7.
+/// All threads of all blocks but the first wait until the flag is 7.
 DEVICE void wait_body(const WaitParams& params) {
   const Deadline deadline = params.wait_context.start();
   const uint32_t me = block::index() * block::threads() + thread::index();
@@ -36,14 +36,14 @@ DEVICE void wait_body(const WaitParams& params) {
 
 struct LeavingParams {
   WaitContext wait_context;
-  AbortWord* abort_flag;  ///< of the patience
-  uint32_t goodbye;       ///< the look during which the rank leaves
-  uint32_t arrives;       ///< the look at which what is awaited is there
-  uint32_t from_rank;     ///< whether that rank alone could bring it
-  uint32_t* waited;       ///< [1] whether the wait succeeded
+  AbortWord* abort_flag;  ///< of `wait_context`
+  uint32_t goodbye;       ///< number of the poll during which the rank leaves
+  uint32_t arrives;       ///< number of the poll that finds the awaited value
+  uint32_t from_rank;     ///< 1 if only that rank could store it
+  uint32_t* waited;       ///< [1] 1 if the wait succeeded
 };
 
-/// Waits for rank 5, which leaves between two looks.
+/// Waits for rank 5, which leaves between two polls.
 DEVICE void leaving_body(const LeavingParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
@@ -60,11 +60,11 @@ DEVICE void leaving_body(const LeavingParams& params) {
 
 struct LoopParams {
   WaitContext wait_context;
-  uint32_t most;    ///< turns
-  uint32_t* turns;  ///< [1] that were taken before the alarm was heeded
+  uint32_t most;    ///< turns at most
+  uint32_t* turns;  ///< [1] turns taken before the abort flag was seen
 };
 
-/// A loop that waits for nothing.
+/// Loops without waiting, and polls the abort flag.
 DEVICE void loop_body(const LoopParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
@@ -75,7 +75,7 @@ DEVICE void loop_body(const LoopParams& params) {
 }
 
 struct TimeParams {
-  uint64_t* ns;      ///< [3] before, after a nap, and again
+  uint64_t* ns;      ///< [3] before a nap, after it, and once more
   uint64_t* cycles;  ///< [2]
 };
 
@@ -93,7 +93,7 @@ struct ChainParams {
   uint32_t* value;
 };
 
-/// Each run multiplies by three and adds one: the order of runs shows in the value.
+/// Multiplies by three and adds one, so the value shows the order of the runs.
 DEVICE void chain_body(const ChainParams& params) {
   grid::let_next_start();
   grid::wait_for_previous();

@@ -17,7 +17,7 @@ INSTANTIATE_ON_ACCELERATORS(WaitWords);
 
 constexpr uint32_t kBlocks = 3, kThreads = 64;
 
-/// Whether each thread's wait succeeded; block 0's do not wait.
+/// Returns 1 for each thread whose wait succeeded. Threads of block 0 do not wait.
 std::vector<uint32_t> run_waits(Accelerator& accelerator, WaitContextCell& wait_context,
                                 uint32_t value, bool refuses = false) {
   DeviceArray<uint32_t> flag(accelerator, 1);
@@ -57,7 +57,7 @@ TEST_P(WaitWords, ADeadlineEndsAllWaitsWithOneReport) {
   EXPECT_GE(report.waited_ns, 20'000'000u);
 }
 
-TEST_P(WaitWords, TheAlarmEndsWaitsBeforeTheirDeadline) {
+TEST_P(WaitWords, TheAbortFlagEndsWaitsBeforeTheirDeadline) {
   WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
   wait_context.set(abort_for_lost(1));
   EXPECT_EQ(run_waits(*accelerator, wait_context, 6), kAllFailed);
@@ -65,7 +65,7 @@ TEST_P(WaitWords, TheAlarmEndsWaitsBeforeTheirDeadline) {
   EXPECT_EQ(wait_context.report().seen, 6u);
 }
 
-/// Looks of a wait up to one at which it looks at the alarm, on a GPU too.
+/// The number of a poll at which a wait reads the abort flag, on a GPU too.
 constexpr uint32_t kListens = 4096;
 
 bool wait_for_leaving(Accelerator& accelerator, WaitContextCell& wait_context, uint32_t arrives,
@@ -88,7 +88,7 @@ TEST_P(WaitWords, AGoodbyeEndsAWaitForItsRank) {
   const WaitReport report = wait_context.report();
   EXPECT_EQ(report.failure, static_cast<uint32_t>(Failure::left));
   EXPECT_EQ(report.rank, 5u);
-  EXPECT_EQ(report.seen, kListens + 1) << "looks: one after the goodbye was heard";
+  EXPECT_EQ(report.seen, kListens + 1) << "polls: one after the goodbye was seen";
 }
 
 TEST_P(WaitWords, WhatARankStoredBeforeItsGoodbyeIsFound) {
@@ -110,16 +110,16 @@ TEST_P(WaitWords, AGoodbyeOfAnotherRankEndsNoWait) {
   EXPECT_EQ(wait_context.failure(), Failure::deadline);
 }
 
-TEST_P(WaitWords, ALoopWithoutWaitsMayHeedTheAlarm) {
-  for (const bool rings : {false, true}) {
+TEST_P(WaitWords, ALoopWithoutWaitsMayHeedTheAbortFlag) {
+  for (const bool aborts : {false, true}) {
     WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
-    if (rings) wait_context.set(kCancelled);
+    if (aborts) wait_context.set(kCancelled);
     const DeviceArray<uint32_t> turns(*accelerator, 1);
     launch(*accelerator, loop_kernel, {.blocks = 1, .warps = 1}, {},
            {.wait_context = wait_context.wait_context, .most = 5, .turns = turns.data()});
-    EXPECT_EQ(turns.read()[0], rings ? 0u : 5u);
-    EXPECT_EQ(wait_context.failure(), rings ? Failure::abort_flag : Failure::none);
-    EXPECT_EQ(wait_context.report().rank, rings ? 4u : 0u);
+    EXPECT_EQ(turns.read()[0], aborts ? 0u : 5u);
+    EXPECT_EQ(wait_context.failure(), aborts ? Failure::abort_flag : Failure::none);
+    EXPECT_EQ(wait_context.report().rank, aborts ? 4u : 0u);
   }
 }
 
@@ -141,7 +141,7 @@ TEST_P(WaitWords, AFailedCallStaysFailedAndKeepsItsFirstReport) {
 }
 
 TEST_P(WaitWords, ACalmCallIsNotDisturbedByAConditionThatHolds) {
-  // The condition comes first: a word that is there is taken even when time is up.
+  // The condition is checked first: a wait whose word has arrived succeeds even after the deadline.
   WaitContextCell wait_context(*accelerator, std::chrono::nanoseconds(0));
   DeviceArray<uint32_t> flag(*accelerator, std::vector<uint32_t>{7});
   DeviceArray<uint32_t> waited(*accelerator, std::vector<uint32_t>(2 * kThreads, 2));

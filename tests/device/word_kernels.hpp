@@ -1,4 +1,4 @@
-/// Kernels that say who runs and what warps and blocks do together, and write down what came of it.
+/// Kernels that use the identity words and the warps' and blocks' collective words.
 #pragma once
 
 #include "device/device.hpp"
@@ -14,7 +14,7 @@ struct IdentityParams {
 
 DEVICE void identity_body(const IdentityParams& params) {
   Who& who = params.who[block::index() * block::threads() + thread::index()];
-  // Asked by each lane a different number of times: nobody may have to wait for his neighbours.
+  // Each lane asks a different number of times: no lane may have to wait for others.
   for (uint32_t asked = 0; asked <= warp::lane(); ++asked)
     who = {thread::index(),  warp::index(),  warp::lane(),  warp::count(),
            block::threads(), block::index(), grid::blocks()};
@@ -30,7 +30,7 @@ struct LaneResults {
 };
 struct LanesParams {
   const uint32_t* values;  ///< [32]
-  uint32_t lanes;          ///< who takes part
+  uint32_t lanes;          ///< mask of participants
   LaneResults* results;    ///< [32]
 };
 
@@ -66,8 +66,8 @@ struct WholeWarpParams {
   const uint32_t* values;  ///< [32]
   uint32_t* before;        ///< [32] sums of lower lanes
   uint32_t* elected;       ///< [32]
-  uint32_t* told;          ///< [32] what `once` gave
-  uint32_t* times;         ///< [1] how often its body ran
+  uint32_t* told;          ///< [32] results of `once`
+  uint32_t* times;         ///< [1] number of times that its body ran
 };
 
 DEVICE void whole_warp_body(const WholeWarpParams& params) {
@@ -86,15 +86,15 @@ struct BlockShared {
 };
 struct BlockParams {
   uint32_t rounds;
-  uint32_t* reversed;     ///< [blocks * threads] what the opposite thread wrote
-  uint32_t* some;         ///< [threads] block::any of "I am the last thread"
+  uint32_t* reversed;     ///< [blocks * threads] value that the opposite thread wrote
+  uint32_t* some;         ///< [threads] block::any of "this is the last thread"
   uint32_t* none;         ///< [threads] block::any of false
-  uint32_t* received;     ///< [rounds] what warp 1 found in the box that warp 0 filled
-  uint32_t* tail_offset;  ///< [1] where the tail lies
-  uint32_t* tail;         ///< [threads] what the opposite thread wrote there
+  uint32_t* received;     ///< [rounds] values that warp 1 found in the box that warp 0 filled
+  uint32_t* tail_offset;  ///< [1] bytes from the Shared struct to the tail
+  uint32_t* tail;         ///< [threads] value that the opposite thread wrote to the tail
 };
 
-/// Warp 0 fills a box, warp 1 empties it, round after round; the others take no part.
+/// In each round warp 0 fills a box and warp 1 empties it; other warps do not take part.
 DEVICE void pass_boxes(const BlockParams& params, BlockShared& shared) {
   const NamedBarrier full(BlockBarrier::full), empty(BlockBarrier::empty);
   for (uint32_t round = 0; round < params.rounds; ++round) {

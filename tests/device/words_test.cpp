@@ -1,4 +1,4 @@
-/// The words by which threads know themselves and meet.
+/// The identity words, and the collective words of warps and blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ TEST_P(Words, EveryThreadKnowsWhoItIs) {
   }
 }
 
-/// What each lane should have found, worked out one lane at a time.
+/// Checks each lane's results against expected values computed one lane at a time.
 void expect_lanes(const std::vector<uint32_t>& values, uint32_t lanes,
                   const std::vector<LaneResults>& results) {
   const auto named = [&](uint32_t lane) { return lane < 32 && (lanes >> lane & 1); };
@@ -94,7 +94,7 @@ TEST_P(Words, LanesExchangeVoteAndReduce) {
   std::vector<uint32_t> values(32);
   for (uint32_t lane = 0; lane < 32; ++lane) values[lane] = lane * 2654435761u ^ lane << 28;
   values[0] = 0;
-  values[31] = 0xffffffff;  // The largest, and as a signed number -1.
+  values[31] = 0xffffffff;  // The largest unsigned value; -1 as a signed one.
   DeviceArray<uint32_t> in(*accelerator, values);
   for (const uint32_t lanes :
        {0xffffffffu, 0x0000ffffu, 0xffff0000u, 0xaaaaaaaau, 1u << 7, 1u << 31, 0x80000001u}) {

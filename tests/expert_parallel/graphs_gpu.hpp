@@ -10,6 +10,7 @@
 #include "device/accelerator.hpp"
 #include "device/cuda/runtime.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -44,7 +45,7 @@ inline void run_on_gpus(uint32_t ranks, const Body& body) {
   const auto worlds = World::in_process(
       ranks, "cuda", {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{64} << 20});
   expect_none_failed(run_ranks(worlds, [&](World& world) {
-    cuda::check(cudaSetDevice(world.accelerator().device_index()), "cudaSetDevice");
+    cuda::check(cudaSetDevice(accelerator_of(world).device_index()), "cudaSetDevice");
     body(world);
   }));
 }

@@ -5,6 +5,7 @@
 
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "expert_parallel/throughput/steps.hpp"
+#include "fabric/world_access.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -66,7 +67,7 @@ void exchange_on(World& world, const Drawn& drawn) {
   const Tokens& mine = all[world.rank()];
   const Expected expected = expected_on(of.shape, all, world.rank());
   ExpertParallel exchange(world, of.options());
-  const TokensOnDevice tokens(world.accelerator(), mine, true);
+  const TokensOnDevice tokens(accelerator_of(world), mine, true);
   const auto combine = [&](const Received& received) {
     require(difference_after_combine(exchange, received, of.shape, mine, expected, {}).empty(),
             "a combine brought something else");
@@ -82,7 +83,7 @@ void exchange_on(World& world, const Drawn& drawn) {
   if (leaves) return;
   require(difference(exchange, received, expected).empty(), "the last dispatch lacks something");
   expect_left(drawn.leaver, [&] {
-    const DeviceArray<uint16_t> out(world.accelerator(), mine.x.size());
+    const DeviceArray<uint16_t> out(accelerator_of(world), mine.x.size());
     exchange.combine({.y = received.x}, *received.route,
                      {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();

@@ -7,6 +7,7 @@
 #include "expert_parallel/recording_accelerator.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/exchange_window_addresses.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/low_latency.hpp"
 
@@ -51,19 +52,19 @@ TEST(MadeInPart, LowLatencyGivesBackItsMemory) {
 TEST(MadeInPart, AWindowThatOthersMayKnowOfStaysOutOfUse) {
   const auto all = World::in_process(1, "host", {.arena_bytes = size_t{4} << 20});
   World& world = *all[0];
-  const size_t before = world.arena().used();
-  ArenaBlock window = world.arena().allocate(4096, Stream{});
-  const size_t taken = world.arena().used();
+  const size_t before = arena_of(world).used();
+  ArenaBlock window = arena_of(world).allocate(4096, Stream{});
+  const size_t taken = arena_of(world).used();
   const auto dropped = [&] {
     window = ArenaBlock();
-    await_all(world.accelerator());  // Memory is freed in stream order.
-    return world.arena().used();
+    await_all(accelerator_of(world));  // Memory is freed in stream order.
+    return arena_of(world).used();
   };
   exchange_window_addresses(world, window, "windows", [&](const std::vector<std::byte*>& windows) {
     EXPECT_THAT(windows, testing::ElementsAre(window.data()));
   });
   EXPECT_EQ(dropped(), before);
-  window = world.arena().allocate(4096, Stream{});
+  window = arena_of(world).allocate(4096, Stream{});
   EXPECT_THROW(
       exchange_window_addresses(world, window, "windows",
                                 [](const std::vector<std::byte*>&) { throw std::bad_alloc(); }),

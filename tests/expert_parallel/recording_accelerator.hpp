@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fabric/host/in_process_fabric.hpp"
+#include "fabric/world_access.hpp"
 #include "simt/host_accelerator.hpp"
 #include "tokenyard/error.hpp"
 #include "world/in_process.hpp"
@@ -142,7 +143,7 @@ inline std::vector<std::unique_ptr<World>> recording_worlds(uint32_t ranks,
 }
 
 inline RecordingAccelerator& recording_accelerator(World& world) {
-  return static_cast<RecordingAccelerator&>(world.accelerator());
+  return static_cast<RecordingAccelerator&>(accelerator_of(world));
 }
 
 }  // namespace tokenyard::test

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::test {
@@ -17,8 +18,8 @@ namespace tokenyard::test {
 inline std::vector<std::byte*> staged_pieces(World& world, uint32_t rank, uint16_t word) {
   const uint64_t four_words = word * 0x0001000100010001u;
   std::vector<std::byte*> found;
-  auto* const words = reinterpret_cast<uint64_t*>(world.arena().base_of(rank));
-  for (size_t at = 0; at + 1 < world.arena().capacity() / sizeof(*words); at += 2) {
+  auto* const words = reinterpret_cast<uint64_t*>(arena_of(world).base_of(rank));
+  for (size_t at = 0; at + 1 < arena_of(world).capacity() / sizeof(*words); at += 2) {
     const auto holds = [&](size_t place) {
       return std::atomic_ref(words[place]).load(std::memory_order_relaxed) == four_words;
     };

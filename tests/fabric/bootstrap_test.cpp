@@ -15,10 +15,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For what should happen at once, on any machine.
+/// Ample time for what should happen at once, on any machine.
 constexpr milliseconds kSoon{30'000};
 
-/// What one rank of an in-process world talks through.
+/// One rank's end of an in-process world.
 struct End {
   explicit End(std::shared_ptr<InProcessMesh> end)
       : mesh(std::move(end)),
@@ -65,7 +65,7 @@ TEST(Bootstrap, GathersInRankOrderWhateverTheLengths) {
 
 TEST(Bootstrap, NamesTheRankThatDoesNotCome) {
   const auto world = ends(3);
-  // Whoever waits has told the others that it came. Once both do, time is up.
+  // A rank that waits has already sent its message. Once both wait, time runs out.
   std::atomic<uint32_t> waiting = 0;
   const auto failures = run_ranks(2, [&](uint32_t rank) {
     End& me = *world[rank];
@@ -135,7 +135,7 @@ TEST(Bootstrap, ARankThatVanishesIsLostAndRingsTheBell) {
 
 TEST(Bootstrap, ARankThatLeavesIsNotWaitedFor) {
   const auto world = ends(2);
-  // What it sent before it left still counts.
+  // Messages that rank 1 sent before it left still count.
   const auto failures = run_ranks(2, [&](uint32_t rank) {
     End& me = *world[rank];
     me.talk->barrier("last", me.soon());
@@ -158,14 +158,14 @@ TEST(Bootstrap, ALossRingsAfterAGoodbye) {
   AbortWord words[3]{};
   world[1]->go();
   world[0]->abort_flag->watch(words);
-  EXPECT_EQ(words[1], kLeft) << "one that left before";
+  EXPECT_EQ(words[1], kLeft) << "rank 1 left before the watch began";
   world[2]->mesh->vanish();
   EXPECT_EQ(*world[0]->abort_flag->word(), abort_for_lost(2));
   EXPECT_EQ(words[2], abort_for_lost(2));
   world[0]->abort_flag->unwatch(words);
 }
 
-/// Of threads: their memory stays until all have ended.
+/// Among threads, a rank may say goodbye first: its memory stays until all have ended.
 TEST(Bootstrap, AGoodbyeMayComeBeforeTheEnd) {
   const auto world = ends(2);
   std::vector<PeerState> told;
@@ -179,7 +179,7 @@ TEST(Bootstrap, AGoodbyeMayComeBeforeTheEnd) {
   EXPECT_TRUE(holds<PeerLost>(failures[0], [](const PeerLost& error) {
     EXPECT_EQ(error.facts.phase, "barrier one more (it left the world)");
   }));
-  // However often it is asked for: nothing is sent to who is not there.
+  // However often it is called: nothing is sent to a rank that is gone.
   for (size_t i = 0; i < 2 * Mailbox::kMessagesMax; ++i)
     EXPECT_THROW(world[0]->talk->barrier("again", world[0]->soon()), PeerLost);
   world[1]->go();
@@ -209,7 +209,7 @@ TEST(Bootstrap, SurvivorsAgreeAndAreRenumbered) {
     Bootstrap smaller(me.mesh, next, me.accelerator, *me.abort_flag);
     const auto all = smaller.all_gather(bytes_of(rank), "after", me.soon());
     EXPECT_EQ(all, (std::vector{bytes_of(0), bytes_of(2), bytes_of(3)}));
-    // A message of the world before, as a stopped rank may send when it wakes.
+    // A message of the previous world, as a stopped rank may send when it resumes.
     for (const uint32_t peer : next.slots) {
       if (peer != rank) me.mesh->send(peer, {.generation = 1, .sequence = 1, .what = "stale"});
     }
@@ -254,8 +254,8 @@ TEST(Bootstrap, ASurvivorMayLearnOfMoreDeathsAndAskAgain) {
   });
 }
 
-/// Rank 0 fails between two exchanges of the new world, as one does whose memory is refused. What
-/// rank 1 had sent into that world by then must not be in the way of the next try.
+/// Rank 0 fails between two exchanges of the new world, as it does if it gets no memory. Messages
+/// that rank 1 has sent into that world by then must not disturb the next attempt.
 TEST(Bootstrap, ARebuildThatFailedMidwayIsTriedAgain) {
   const auto world = ends(2);
   on_every_rank(2, [&](uint32_t rank) {
@@ -275,8 +275,8 @@ TEST(Bootstrap, ARebuildThatFailedMidwayIsTriedAgain) {
   });
 }
 
-/// A rank that gave up before the others had come, or that tried again before they had noticed,
-/// is in the same world as they are in the end.
+/// A rank that gave up before the others came, or tried again before they noticed, still ends in
+/// the same world as they do.
 TEST(Bootstrap, RanksThatTriedADifferentNumberOfTimesAgree) {
   const auto world = ends(3);
   std::vector<Membership> next(3);
@@ -289,7 +289,7 @@ TEST(Bootstrap, RanksThatTriedADifferentNumberOfTimesAgree) {
     }
     me.talk->barrier("rank 0 has given up twice", me.soon());
     const Membership first = me.talk->agree_without({}, me.soon());
-    // Rank 0 fails at once, and asks again before the others have an idea of it.
+    // Rank 0 fails at once, and asks again before the others notice.
     if (rank == 0) {
       EXPECT_THROW(me.talk->agree_without({}, me.in(milliseconds(5))), PeerTimeout);
       rank_0_gave_up_again.count_down();

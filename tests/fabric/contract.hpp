@@ -1,6 +1,6 @@
-/// What a world promises whoever writes kernels, as programs that each rank runs. One suite for
-/// every fabric: contract_test.cpp runs it over threads, processes and GPUs,
-/// contract_simulation.cpp under the simulator.
+/// A world's guarantees to kernels, as programs that each rank runs. One suite for every fabric:
+/// contract_test.cpp runs it over threads, processes and GPUs, contract_simulation.cpp under the
+/// simulator.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,18 +16,20 @@
 #include "fabric/contract_kernels.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/promise.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::testing {
 
-/// One rank's window in its arena, and a way to run the contract's kernels on it. Collective.
+/// Owns one rank's window in its arena, and runs the contract's kernels on it. All ranks construct
+/// it together.
 class ContractSite {
  public:
   explicit ContractSite(World& world)
       : world_(world),
-        gpu_(world.accelerator()),
-        window_(world.arena().allocate(sizeof(ContractWindow), stream_)),
-        cell_(gpu_, world.abort_flag()),
+        gpu_(accelerator_of(world)),
+        window_(arena_of(world).allocate(sizeof(ContractWindow), stream_)),
+        cell_(gpu_, abort_flag_of(world)),
         offsets_(static_cast<uint64_t*>(gpu_.allocate(sizeof(uint64_t) * kContractRanks))),
         wrong_(static_cast<uint32_t*>(gpu_.allocate(sizeof(uint32_t)))) {
     gpu_.fill(window_.data(), 0, sizeof(ContractWindow), stream_);
@@ -43,10 +45,10 @@ class ContractSite {
   ContractSite(const ContractSite&) = delete;
   ContractSite& operator=(const ContractSite&) = delete;
 
-  /// Throws what a wait of the kernel failed with.
+  /// Runs the kernel to its end. Throws the error of a wait that failed in it.
   void run(const Kernel<ContractParams>& kernel, uint32_t epoch, std::chrono::nanoseconds timeout) {
     const ContractParams params{.wait_context = cell_.wait_context(timeout),
-                                .arenas = world_.arena().bases(),
+                                .arenas = arena_of(world_).bases(),
                                 .windows = offsets_,
                                 .rank = world_.rank(),
                                 .ranks = world_.size(),
@@ -72,7 +74,7 @@ class ContractSite {
     const bool ended =
         gpu_.wait_until(gpu_.now() + std::chrono::seconds(60), [&] { return gpu_.done(end); });
     gpu_.free_event(end);
-    promise(ended, "work on a stream did not end");
+    promise(ended, "the stream's work did not end within 60 s");
   }
 
   World& world_;
@@ -84,38 +86,38 @@ class ContractSite {
   uint32_t* wrong_;
 };
 
-/// Store, put, signal, wait, order: what peers wrote is there when their flag is.
+/// Data that peers stored or copied is visible once their flag is.
 inline void keeps_order(World& world, uint32_t epochs) {
   ContractSite site(world);
   for (uint32_t epoch = 1; epoch <= epochs; ++epoch) {
     site.run(contract_exchange_kernel, epoch, world.timeout());
   }
   const uint32_t wrong = site.wrong();
-  promise(wrong == 0, fmt::format("{} words were not there when their flag was", wrong));
+  promise(wrong == 0, fmt::format("{} words were not visible although their flag was", wrong));
   world.barrier("exchanged");
 }
 
-/// A wait for a rank that never comes ends at its deadline and says for whom and in which phase.
+/// A wait for a rank that never comes ends at its deadline and names the rank and the phase.
 inline void names_the_absent(World& world) {
   ContractSite site(world);
   const uint32_t absent = world.size() - 1;
   if (world.rank() != absent) {
     try {
       site.run(contract_wait_kernel, 1, std::chrono::milliseconds(100));
-      promise(false, "a wait for nobody ended well");
+      promise(false, "a wait for an absent rank succeeded");
     } catch (const PeerTimeout& error) {
       // Ranks that share a GPU launch together, so there the launch itself waits for the rank.
       const bool named = error.facts.phase == "contract: absent" ||
                          error.facts.phase == "launch: contract_wait_kernel";
       promise(error.facts.rank == absent && named,
-              std::string("the timeout says: ") + error.what());
-      promise(error.facts.waited_s >= 0.1, "the wait gave up early");
+              std::string("the timeout names another rank or phase: ") + error.what());
+      promise(error.facts.waited_s >= 0.1, "the wait ended before its deadline");
     }
   }
   world.barrier("nobody came");
 }
 
-/// A cancelled world's waits end, in kernels and on the host.
+/// Cancelling a world ends its waits, in kernels and on the host.
 inline void can_be_cancelled(World& world) {
   ContractSite site(world);
   world.barrier("about to cancel");
@@ -127,36 +129,39 @@ inline void can_be_cancelled(World& world) {
       } else {
         world.barrier("never");
       }
-      promise(false, "a cancelled wait ended well");
+      promise(false, "a cancelled wait succeeded");
     } catch (const Cancelled&) {
-      // As it should.
+      // Expected.
     }
   }
 }
 
-/// The topology says of every rank how it is reached; the arena agrees.
+/// The topology states how each rank is reached, and the arena agrees.
 inline void tells_who_is_reached(World& world) {
   const Topology& topology = world.topology();
   promise(topology.peers.size() == world.size(), "a rank is missing from the topology");
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     const PeerReach& peer = topology.peers[rank];
     const bool self = rank == world.rank();
-    promise(self == (peer.reach == Reach::self), "one rank is itself");
+    promise(self == (peer.reach == Reach::self), "exactly this rank must have reach self");
     const bool mapped = peer.reach == Reach::self || peer.reach == Reach::load_store;
-    promise(mapped == (world.arena().base_of(rank) != nullptr), "the arena disagrees");
-    promise(mapped || !peer.why_not.empty(), "no reason why there is no load/store");
+    promise(mapped == (arena_of(world).base_of(rank) != nullptr),
+            "the arena's bases disagree with the topology");
+    promise(mapped || !peer.why_not.empty(), "a rank without load/store reach has no reason");
     promise(mapped || topology.host_of[rank] != topology.host_of[world.rank()],
-            "ranks of one host do not reach each other");
+            "a rank of the same host has no load/store reach");
   }
 }
 
-/// A world can be rebuilt without a rank, with new memory, and works.
+/// A world rebuilt without a rank has new memory, and works.
 inline void can_be_rebuilt(World& world) {
   if (world.rank() == 1) return;
   const std::unique_ptr<World> smaller = world.rebuild({1});
-  promise(smaller->size() == world.size() - 1, "one rank fewer");
-  promise(smaller->rank() == (world.rank() == 0 ? 0 : world.rank() - 1), "renumbered in order");
-  promise(smaller->arena().base() != world.arena().base(), "new memory");
+  promise(smaller->size() == world.size() - 1, "the rebuilt world must have one rank fewer");
+  promise(smaller->rank() == (world.rank() == 0 ? 0 : world.rank() - 1),
+          "survivors must be renumbered in order");
+  promise(arena_of(*smaller).base() != arena_of(world).base(),
+          "the rebuilt world must have new memory");
   keeps_order(*smaller, 2);
 }
 

@@ -1,5 +1,5 @@
-/// What every fabric with load/store must carry: words stored to peers, bulk copies, counters, and
-/// the order between data and the flag that announces it.
+/// Exercises a fabric with load/store: words stored to peers, bulk copies, counters, and the order
+/// between data and the flag that publishes it.
 #pragma once
 
 #include "device/device.hpp"
@@ -9,18 +9,18 @@ namespace tokenyard::testing {
 inline constexpr uint32_t kContractRanks = 16;  ///< at most
 inline constexpr uint32_t kRowWords = 64;
 
-/// What a rank keeps in its arena, for others to write. Two buffers by parity of the epoch: a rank
-/// that writes epoch e + 2 has heard from every peer in e + 1, which that peer began after it had
-/// read its buffer of e.
+/// A rank's memory in its arena that peers write. Two buffers by parity of the epoch suffice: a
+/// rank that writes epoch e + 2 has received every peer's flag of e + 1, which the peer began only
+/// after it had read its buffer of e.
 struct ContractWindow {
   struct Buffer {
-    alignas(16) uint32_t stored[kContractRanks][kRowWords];  ///< by rank of origin
+    alignas(16) uint32_t stored[kContractRanks][kRowWords];  ///< [source rank]
     alignas(16) uint32_t copied[kContractRanks][kRowWords];
   };
   Buffer buffers[2];
   uint32_t stored_epoch[kContractRanks];
   uint32_t copied_epochs[kContractRanks];  ///< counted by signals
-  uint32_t never;                          ///< nobody writes it
+  uint32_t never;                          ///< never written
 };
 
 enum class ContractPhase : uint32_t { stored, copied, absent };
@@ -30,7 +30,7 @@ struct ContractParams {
   PeerArray<std::byte> arenas;
   const uint64_t* windows;  ///< [ranks] offset of each rank's ContractWindow in its arena
   uint32_t rank, ranks, epoch;
-  uint32_t* wrong;  ///< words that were not what they should be; added to
+  uint32_t* wrong;  ///< number of wrong words is added to it
 };
 
 struct ContractShared {
@@ -46,7 +46,7 @@ DEVICE Peer<ContractWindow> contract_window(const ContractParams& params, uint32
       .as<ContractWindow>();
 }
 
-/// Warp 0: a row of words to every peer, lane by lane, then its flag, once a row.
+/// Warp 0: stores a row of words to every peer, lane by lane, and then the row's flag.
 DEVICE void contract_store_rows(const ContractParams& params) {
   for (uint32_t to = 0; to < params.ranks; ++to) {
     ContractWindow* const window = contract_window(params, to).address();
@@ -63,7 +63,7 @@ DEVICE void contract_store_rows(const ContractParams& params) {
   }
 }
 
-/// Warp 1: the same by bulk copies from shared memory, announced by signals.
+/// Warp 1: the same by bulk copies from shared memory, published by signals.
 DEVICE void contract_copy_rows(const ContractParams& params, ContractShared& shared) {
   for (uint32_t to = 0; to < params.ranks; ++to) {
     for (uint32_t word = warp::lane(); word < kRowWords; word += kWarpLanes) {
@@ -95,7 +95,7 @@ DEVICE bool contract_await(const Deadline& deadline, ContractPhase phase, uint32
   });
 }
 
-/// Every rank writes to every rank, and checks what it got.
+/// Every rank writes to every rank, and checks what it received.
 DEVICE void contract_exchange(const ContractParams& params) {
   const Deadline deadline = params.wait_context.start();
   ContractShared& shared = block::shared<ContractShared>();
@@ -122,7 +122,7 @@ DEVICE void contract_exchange(const ContractParams& params) {
   if (wrong != 0) add<Order::relaxed, Scope::gpu>(params.wrong, wrong);
 }
 
-/// Every rank but the last waits for the last one, which never says anything.
+/// Every rank but the last waits for the last one, which never sends anything.
 DEVICE void contract_wait_for_nobody(const ContractParams& params) {
   const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;

@@ -1,4 +1,4 @@
-/// The contract of every fabric, under the memory model.
+/// Runs the contract of every fabric under the simulator's memory model.
 #include "fabric/contract.hpp"
 #include "fabric/network_contract.hpp"
 #include "simulation/suite.hpp"
@@ -24,7 +24,7 @@ void contract(simulation::SeedRun& seed) {
   }).require_clean();
 }
 
-/// Hosts apart: only queues of puts and signals between them.
+/// Several hosts, connected only by queues of puts and signals.
 void network(simulation::SeedRun& seed) {
   const auto hosts = seed.option("hosts", static_cast<uint32_t>(2 + seed.random.below(2)));
   const auto each = seed.option("ranks a host", static_cast<uint32_t>(1 + seed.random.below(2)));
@@ -36,19 +36,19 @@ void network(simulation::SeedRun& seed) {
 using simulation::Fault;
 
 constexpr const char* kReport =
-    "the alarm is looked at, and the report written, for a host that reads it after the kernel";
+    "polls the abort flag or writes the report, which the host reads only after the kernel";
 constexpr const char* kClaim =
-    "is the claim of the wait that failed first: without it a later one reports, which is as true";
+    "claims the report for the wait that failed first; without it a later one reports, as truly";
 constexpr const char* kCardEnds =
-    "is the report of a card's kernel, which the alarm ends when its host has done: nobody reads "
-    "it";
+    "writes the report of the card's kernel, which the abort flag ends when its host is done: "
+    "nobody reads it";
 constexpr const char* kOneRank =
-    "the card is played by a kernel of the same rank, which gpu scope includes; a real one is "
+    "the card is simulated by a kernel of the same rank, which gpu scope includes; a real card is "
     "outside";
 
 const bool contract_registered =
     simulation::add_suite({.name = "fabric",
-                           .what = "what a world promises to kernels",
+                           .what = "what a world guarantees to kernels",
                            .run = contract,
                            .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
                                          {Fault::sys_made_gpu, "wait.hpp:99", kReport},

@@ -71,7 +71,7 @@ TEST_P(Contract, WorldsLeaveAndNewOnesCome) {
 INSTANTIATE_TEST_SUITE_P(Fabrics, Contract, ::testing::Values(&kThreads, &kProcesses, &kGpus),
                          [](const auto& kind) { return kind.param->name; });
 
-/// Two worlds in one process know nothing of each other.
+/// Two worlds in one process do not affect each other.
 TEST(TwoWorlds, WorkSideBySide) {
   on_every_rank(2, [](uint32_t which) {
     const WorldOptions options{.arena_bytes = 1 << 20};

@@ -16,11 +16,11 @@ namespace {
 
 constexpr uint32_t kRanks = 2;
 constexpr std::chrono::seconds kLong{600};
-/// For descriptors that may come free; longer than the exchange takes on any machine.
+/// Time for descriptors to come free; longer than the exchange takes on any machine.
 constexpr std::chrono::seconds kTimeout{3};
 
-/// The ranks of this process give one another what they have as standard input. A rank that fails
-/// leaves, as a World that cannot be made does.
+/// The ranks, threads of this process, pass one another its standard input. A rank that fails
+/// leaves, as a World that cannot be created does.
 std::vector<std::exception_ptr> exchange() {
   auto ends = InProcessMesh::make(kRanks);
   return run_ranks(kRanks, [&](uint32_t rank) {
@@ -45,7 +45,7 @@ TEST(FdExchange, FilesArrive) {
   for (const auto& failure : exchange()) EXPECT_FALSE(failure);
 }
 
-// With fewer descriptors than it takes, at whatever step they run out.
+// Runs with fewer descriptors than the exchange needs, so that they run out at each step in turn.
 TEST(FdExchange, WhoIsShortOfDescriptorsSaysSo) {
   bool enough = false;
   for (rlim_t more = 0; !enough; ++more) {

@@ -91,8 +91,8 @@ TEST(Frame, CarriesWhatARendezvousSays) {
   EXPECT_EQ(got.listeners, sent.listeners);
 }
 
-/// Every frame cut anywhere, and every frame with a byte changed, is taken or refused; none is read
-/// past its end (the address sanitizer would say so).
+/// Every frame cut anywhere, and every frame with a byte changed, is accepted or refused; none is
+/// read past its end (the address sanitizer would report it).
 TEST(Frame, GarbledPayloadsAreRefused) {
   const Attendance self{.where = {.rank = 0, .size = 2}, .listener_port = 1};
   const Directory directory{.session = 1, .listeners = {{asio::ip::make_address("127.0.0.1"), 1}}};
@@ -135,7 +135,7 @@ TEST(Frame, GarbledPayloadsAreRefused) {
     read_all(longer);
     EXPECT_EQ(refused, shorter + 1) << "bytes left over";
   }
-  EXPECT_THROW(read_connect_reply(hello(self)), net::ProtocolError) << "of another kind";
+  EXPECT_THROW(read_connect_reply(hello(self)), net::ProtocolError) << "a frame of another kind";
 }
 
 }  // namespace

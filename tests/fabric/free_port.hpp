@@ -1,4 +1,4 @@
-/// A TCP port of this host that nobody listens on.
+/// Reserves a TCP port of this host on which nothing listens.
 #pragma once
 
 #include <arpa/inet.h>
@@ -10,8 +10,8 @@
 
 namespace tokenyard {
 
-/// It stays this process's own until that ends: the socket is bound, never closed and never
-/// listens, so that Linux gives its port to no other program, yet lets one that also says
+/// Returns a port that stays reserved until this process ends: its socket is bound, never closed
+/// and never listens, so Linux assigns the port to no other program, yet lets one that also sets
 /// SO_REUSEADDR listen on it.
 inline uint16_t free_port() {
   const int held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -23,7 +23,7 @@ inline uint16_t free_port() {
   const bool bound = setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) == 0 &&
                      bind(held, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
                      getsockname(held, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
-  if (!bound) throw std::system_error(errno, std::generic_category(), "a free port");
+  if (!bound) throw std::system_error(errno, std::generic_category(), "cannot reserve a free port");
   return ntohs(address.sin_port);
 }
 

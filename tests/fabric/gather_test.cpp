@@ -29,7 +29,7 @@ TEST(Gather, GivesTheValueOfEachRank) {
   });
 }
 
-/// As ranks of two builds may: ranks 1 and 2 send 4 bytes where rank 0 sends 8.
+/// Ranks 1 and 2 send 4 bytes and rank 0 sends 8, as ranks of different builds may.
 TEST(Gather, NamesTheRankThatSendsAnotherSize) {
   const auto meshes = InProcessMesh::make(3);
   const auto failures = run_ranks(3, [&](uint32_t rank) {
@@ -56,7 +56,7 @@ TEST(Gather, NamesTheRankThatSendsAnotherSize) {
   says(2, 0, "4 bytes", "8 bytes");
 }
 
-/// What a value may be is looked at when the program is compiled.
+// The concept is checked at compile time.
 static_assert(PlainValue<Place> && PlainValue<float>);
 static_assert(!PlainValue<bool> && !PlainValue<std::string>);
 

@@ -1,4 +1,4 @@
-/// What one rank cannot do fails on all ranks of a host, at once, and may be tried again.
+/// A setup step that fails on one rank fails on all ranks of a host at once, and may be retried.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -22,7 +22,7 @@ using collectives::ResourceLimit;
 
 constexpr uint32_t kRanks = 3;
 constexpr size_t kArenaBytes = 1 << 20;
-/// Nobody waits as long as this in these tests.
+/// A timeout that no wait of these tests reaches.
 constexpr std::chrono::seconds kLong{60};
 
 void expect_of_rank_1(const std::exception_ptr& failure, const std::string& call, int code) {
@@ -32,7 +32,7 @@ void expect_of_rank_1(const std::exception_ptr& failure, const std::string& call
   }));
 }
 
-/// Rank 1 asks for more than there is: for a negative number of bytes, as some calls see it.
+/// Rank 1 requests more memory than exists: a negative number of bytes, as some calls read it.
 void prepare_too_much(Fabric& fabric, const std::string& call, int code) {
   const auto ends = InProcessMesh::make(kRanks);
   const auto failures = run_ranks(kRanks, [&](uint32_t rank) {
@@ -56,11 +56,11 @@ TEST(InProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
   prepare_too_much(fabric, "mmap of 18446744073709551615 bytes", ENOMEM);
 }
 
-/// A world of processes is rebuilt while rank 1 is short of something, and again when it no longer
-/// is.
+/// Rebuilds a world of processes while rank 1 lacks a resource, and again once it has it.
 void rebuild_under_a_limit(const std::function<void(std::optional<ResourceLimit>&)>& tighten,
                            const std::string& call, int code) {
-  signal(SIGXFSZ, SIG_IGN);  // As Python does, so that the call fails instead.
+  signal(SIGXFSZ,
+         SIG_IGN);  // As Python does, so that the call fails instead of killing the process.
   run_processes("host", kRanks, {.timeout = kLong, .arena_bytes = kArenaBytes}, [&](World& world) {
     const Clock::time_point start = Clock::now();
     for (int time = 0; time < 2; ++time) {
@@ -77,7 +77,7 @@ void rebuild_under_a_limit(const std::function<void(std::optional<ResourceLimit>
     const auto whole = world.rebuild({});
     whole->barrier("it works");
     EXPECT_LT(Clock::now() - start, kLong);
-    if (::testing::Test::HasFailure()) throw std::runtime_error("see above");
+    if (::testing::Test::HasFailure()) throw std::runtime_error("an expectation above failed");
   });
 }
 
@@ -86,7 +86,7 @@ TEST(ProcessFabric, AWorldIsRebuiltOnceThereIsMemory) {
                         "ftruncate to 1048576 bytes", EFBIG);
 }
 
-/// It is on the same host as the others, which it cannot find out.
+/// The rank is on the same host as the others, but cannot read its boot id.
 TEST(ProcessFabric, ARankWithoutDescriptorsIsNotTakenForOneOfAnotherHost) {
   rebuild_under_a_limit(
       [](auto& limit) { limit.emplace(RLIMIT_NOFILE, collectives::no_more_descriptors()); },

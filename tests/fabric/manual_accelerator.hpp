@@ -1,5 +1,5 @@
-/// An accelerator without kernels, whose events are done and whose time passes when the test says
-/// so. For what only needs memory, flags and a way to wait.
+/// An accelerator without kernels, whose events and clock the test controls. For code that needs
+/// only memory, flags and waits.
 #pragma once
 
 #include <atomic>
@@ -65,23 +65,22 @@ class ManualAccelerator final : public Accelerator {
     std::atomic_ref(*flag).store(value, std::memory_order_release);
   }
 
-  /// Events recorded on the stream from now on are done only after `finish`.
+  /// Keeps events recorded on the stream from now on pending until `finish`.
   void keep_busy(Stream stream) { busy_.insert(stream.native); }
-  /// All that was enqueued anywhere is done.
+  /// Completes all work enqueued on any stream.
   void finish() {
     busy_.clear();
     pending_.clear();
   }
   size_t live_events() const { return live_.size(); }
-  size_t asked() const { return asked_; }  ///< how often whether an event is done
+  size_t asked() const { return asked_; }  ///< number of calls to `done`
 
-  /// So much time has passed: deadlines are reached without anybody's waiting for them. Any thread
-  /// may call it.
+  /// Advances the clock, so that deadlines pass without a wait. Any thread may call it.
   void skip(std::chrono::nanoseconds time) { skipped_ns_ += time.count(); }
-  /// From now on time passes only by `skip`: however slow the machine is, no deadline comes.
+  /// Stops the clock except for `skip`, so that no deadline passes however slow the machine is.
   void freeze() { frozen_ = Clock::now(); }
 
-  /// Called by a wait whose condition has been looked at and does not hold.
+  /// Called by a wait each time its condition is false.
   std::function<void()> while_waiting;
 
  private:

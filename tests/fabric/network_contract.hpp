@@ -1,4 +1,4 @@
-/// What a world with ranks out of load/store reach promises: queues of puts and signals.
+/// The guarantees of a world with ranks out of load/store reach: queues of puts and signals.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,38 +14,39 @@
 #include "fabric/network/network.hpp"
 #include "fabric/network_kernels.hpp"
 #include "fabric/promise.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::testing {
 
-/// Puts of any length arrive before the signal posted after them, epoch after epoch. A kernel's
-/// waits have `wait_context`.
+/// Puts of any length arrive before the signal posted after them, epoch after epoch. `timeout`
+/// limits each kernel's waits.
 inline void keeps_order_over_network(World& world, uint32_t epochs,
                                      std::chrono::nanoseconds timeout) {
-  promise(world.network() != nullptr, "there are far ranks and no network");
-  Accelerator& gpu = world.accelerator();
+  promise(network_of(world) != nullptr, "a world with far ranks has no network");
+  Accelerator& gpu = accelerator_of(world);
   const Stream stream;
   const auto finish = [&] {
     const Event end = gpu.record(stream);
     promise(gpu.wait_until(gpu.now() + std::chrono::seconds(60), [&] { return gpu.done(end); }),
-            "work on a stream did not end");
+            "the stream's work did not end within 60 s");
     gpu.free_event(end);
   };
-  // In the arena: where a peer was absent nothing tells that the network has read the last source,
-  // and an arena's memory is there as long as the network is.
-  const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), stream);
-  const ArenaBlock source = world.arena().allocate(world.size() * kPieceBytes, stream);
-  // Held by this rank while its kernels use them.
+  // In the arena, which lives as long as the network: if a peer is absent, nothing tells when the
+  // network has read the last source.
+  const ArenaBlock window = arena_of(world).allocate(sizeof(NetworkWindow), stream);
+  const ArenaBlock source = arena_of(world).allocate(world.size() * kPieceBytes, stream);
+  // Keeps allocations alive while this rank's kernels use them.
   std::vector<std::shared_ptr<void>> kept;
   const auto allocate = [&](size_t bytes) {
     kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
     return kept.back().get();
   };
-  ErrorRecord cell(gpu, world.abort_flag());
+  ErrorRecord cell(gpu, abort_flag_of(world));
   gpu.fill(window.data(), 0, sizeof(NetworkWindow), stream);
   const auto offsets = gather(world, window.offset(), "windows");
   NetworkParams params{.wait_context = cell.wait_context(timeout),
-                       .queues = world.network()->queues(),
+                       .queues = network_of(world)->queues(),
                        .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
                        .mine = reinterpret_cast<NetworkWindow*>(window.data()),
                        .source = reinterpret_cast<uint8_t*>(source.data()),
@@ -67,7 +68,7 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
   uint32_t wrong = 0;
   gpu.copy(&wrong, params.wrong, sizeof wrong, stream);
   finish();
-  promise(wrong == 0, fmt::format("{} bytes were not there when their signal was", wrong));
+  promise(wrong == 0, fmt::format("{} bytes were not visible although their signal was", wrong));
   world.barrier("exchanged");
 }
 
@@ -75,12 +76,12 @@ inline void keeps_order_over_network(World& world, uint32_t epochs) {
   keeps_order_over_network(world, epochs, world.timeout());
 }
 
-/// A signal that never comes is waited for until the deadline, and the peer is named.
+/// A wait for a signal that never comes ends at its deadline and names the peer.
 inline void names_the_absent_over_network(World& world) {
   const uint32_t absent = world.size() - 1;
   if (world.rank() == absent) {
-    // It sets its window up with the others, and then says nothing.
-    const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), Stream{});
+    // Sets up its window with the others, and then sends nothing.
+    const ArenaBlock window = arena_of(world).allocate(sizeof(NetworkWindow), Stream{});
     (void)gather(world, window.offset(), "windows");
     world.barrier("windows are clean");
     world.barrier("it was named");
@@ -88,7 +89,8 @@ inline void names_the_absent_over_network(World& world) {
   }
   try {
     keeps_order_over_network(world, 1, std::chrono::milliseconds(300));
-    promise(world.topology().peers[absent].reach != Reach::put_signal, "nobody was missed");
+    promise(world.topology().peers[absent].reach != Reach::put_signal,
+            "an absent rank was not missed");
   } catch (const PeerTimeout& error) {
     promise(error.facts.rank == absent && error.facts.phase == "network: arrive", error.what());
   }

@@ -1,4 +1,4 @@
-/// What a fabric without load/store must carry: puts of any length and signals, in order.
+/// Exercises a fabric without load/store: puts of any length and signals, in order.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ inline constexpr uint32_t kNetworkRanks = 8;  ///< at most
 inline constexpr uint32_t kPieceBytes = 100;  ///< at most
 
 struct NetworkWindow {
-  alignas(16) uint8_t pieces[2][kNetworkRanks][kPieceBytes];  ///< by parity of epoch, by origin
-  uint32_t arrived[kNetworkRanks];                            ///< by origin: epochs
+  alignas(16) uint8_t pieces[2][kNetworkRanks][kPieceBytes];  ///< [epoch parity][source rank]
+  uint32_t arrived[kNetworkRanks];                            ///< [source rank] epochs
 };
 
 enum class NetworkPhase : uint32_t { post, arrive, flush };
@@ -48,13 +48,13 @@ DEVICE void network_send(const NetworkParams& params, const Deadline& deadline, 
   const uint64_t flag = window + offsetof(NetworkWindow, arrived) + params.rank * sizeof(uint32_t);
   const NetworkQueue queue(params.queues[to], to);
   const auto post = static_cast<uint32_t>(NetworkPhase::post);
-  // In two parts, so that their order counts too.
+  // In two puts, so that the signal must cover more than one.
   queue.put(deadline, post, row, piece, bytes / 2);
   queue.put(deadline, post, row + bytes / 2, piece + bytes / 2, bytes - bytes / 2);
   queue.signal(deadline, post, flag, 1);
 }
 
-/// Every rank sends a piece to every far rank, and checks what it got from them.
+/// Every rank sends a piece to every far rank, and checks the pieces that it receives.
 DEVICE void network_exchange(const NetworkParams& params) {
   const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;

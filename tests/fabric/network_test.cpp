@@ -1,4 +1,5 @@
 #include "fabric/network_contract.hpp"
+#include "fabric/world_access.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,16 +30,21 @@ TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
   run_hosts(4, 2, [](World& world) {
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool near = world.topology().host_of[rank] == world.topology().host_of[world.rank()];
-      promise(near == (world.arena().base_of(rank) != nullptr), "far arenas are not mapped");
-      promise(near == world.topology().peers[rank].why_not.empty(), "and the reason is given");
+      promise(near == (arena_of(world).base_of(rank) != nullptr),
+              "exactly the near arenas must be mapped");
+      promise(near == world.topology().peers[rank].why_not.empty(),
+              "exactly the far ranks must have a reason");
     }
-    promise(world.topology().hosts == 2, "two hosts");
-    promise(world.topology().host_of == std::vector<uint32_t>{0, 0, 1, 1}, "split evenly");
+    promise(world.topology().hosts == 2, "the topology must have two hosts");
+    promise(world.topology().host_of == std::vector<uint32_t>{0, 0, 1, 1},
+            "the hosts must have two ranks each");
     const uint32_t far = world.rank() < 2 ? 3 : 0;
-    promise(world.topology().peers[far].reach == Reach::put_signal, "far ranks have put/signal");
-    promise(world.network()->queues()[far] != nullptr, "and a queue");
-    promise(world.network()->queues()[world.rank()] == nullptr, "near ones need none");
-    promise(world.topology().text().find("simulated network") != std::string::npos, "text");
+    promise(world.topology().peers[far].reach == Reach::put_signal,
+            "far ranks must have put/signal reach");
+    promise(network_of(world)->queues()[far] != nullptr, "far ranks must have a queue");
+    promise(network_of(world)->queues()[world.rank()] == nullptr, "near ranks must have no queue");
+    promise(world.topology().text().find("simulated network") != std::string::npos,
+            "the text must name the network");
   });
   EXPECT_THROW(run_hosts(3, 2, [](World&) {}), InvalidArgument);
 }
@@ -47,13 +53,16 @@ TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
   run_hosts(4, 2, [](World& world) {
     if (world.rank() == 1) return;
     const auto smaller = world.rebuild({1});
-    promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1}, "hosts stay");
+    promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1},
+            "survivors must keep their hosts");
     keeps_order_over_network(*smaller, 5);
   });
 }
 
 TEST(SimulatedNetwork, AWorldWithinReachHasNone) {
-  run_hosts(2, 1, [](World& world) { promise(world.network() == nullptr, "no network"); });
+  run_hosts(2, 1, [](World& world) {
+    promise(network_of(world) == nullptr, "a world without far ranks must have no network");
+  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// What programs that ranks run are checked by: an exception, which crosses threads, processes and
+/// The check for programs that ranks run. It throws, since exceptions cross threads, processes and
 /// the simulator alike.
 #pragma once
 

@@ -1,4 +1,4 @@
-/// Runs a function for every rank on a thread of its own, and brings home what they threw.
+/// Runs a function for every rank on its own thread, and collects the exceptions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tokenyard {
 
-/// [ranks] what each rank's function threw, or null.
+/// Returns [ranks] the exception of each rank's function, or null.
 inline std::vector<std::exception_ptr> run_ranks(uint32_t ranks,
                                                  const std::function<void(uint32_t)>& body) {
   std::vector<std::exception_ptr> failures(ranks);
@@ -28,14 +28,14 @@ inline std::vector<std::exception_ptr> run_ranks(uint32_t ranks,
   return failures;
 }
 
-/// As run_ranks, for functions that should not throw.
+/// Calls run_ranks with a function that should not throw.
 inline void on_every_rank(uint32_t ranks, const std::function<void(uint32_t)>& body) {
   for (const std::exception_ptr& failure : run_ranks(ranks, body)) {
     if (failure) std::rethrow_exception(failure);
   }
 }
 
-/// The error of type E in `failure`, or null if it holds something else.
+/// Returns the error of type E in `failure`, or null if it holds another.
 template <class E, class Inspect>
 bool holds(const std::exception_ptr& failure, Inspect inspect) {
   if (!failure) return false;

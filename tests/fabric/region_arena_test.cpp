@@ -11,7 +11,7 @@
 namespace tokenyard {
 namespace {
 
-/// Of an arena that waits for streams to finish. Nobody waits it out: see `while_waiting`.
+/// Timeout of an arena that waits for streams. No test waits for it to pass: see `while_waiting`.
 constexpr std::chrono::seconds kTimeout{60};
 
 class RegionArenaTest : public testing::Test {
@@ -50,7 +50,7 @@ TEST_F(RegionArenaTest, ReusesAtOnceOnTheSameStreamOnly) {
   gpu_->keep_busy(left_);
   ArenaBlock block = arena_->allocate(8 * kUnit, left_);
   block = ArenaBlock();
-  EXPECT_EQ(arena_->used(), 8 * kUnit) << "the stream has not got there yet";
+  EXPECT_EQ(arena_->used(), 8 * kUnit) << "the stream has not reached the free yet";
   EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);
   const ArenaBlock half = arena_->allocate(4 * kUnit, left_);
   const ArenaBlock rest = arena_->allocate(4 * kUnit, left_);
@@ -118,7 +118,7 @@ TEST_F(RegionArenaTest, TwoPiecesOfOneGoApart) {
     EXPECT_FALSE(first.split(2 * kUnit));
     EXPECT_FALSE(first.split(2 * kUnit - 1));
   }
-  EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);  // It was used on the left, too.
+  EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);  // The left stream used it too.
   EXPECT_EQ(arena_->allocate(6 * kUnit, left_).offset(), 2 * kUnit);
   EXPECT_EQ(first.offset(), 0u);
 }
@@ -174,7 +174,7 @@ TEST_F(RegionArenaTest, SaysWhatWasAskedForAndWhatIsFree) {
   const ArenaBlock block = arena_->allocate(5 * kUnit, left_);
   try {
     arena_->allocate(4 * kUnit, left_);
-    FAIL() << "it does not fit";
+    FAIL() << "the block does not fit, so allocate must throw";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(error.argument, "arena_bytes");
     EXPECT_EQ(error.expected, "room for 1024 more bytes");
@@ -199,7 +199,7 @@ TEST_F(RegionArenaTest, APieceKeepsTheMemoryAfterTheArenaHasGone) {
   *moved.data() = std::byte{1};
   moved = ArenaBlock();
   EXPECT_TRUE(memory_.expired());
-  EXPECT_EQ(gpu_->live_events(), 0u) << "events are given back";
+  EXPECT_EQ(gpu_->live_events(), 0u) << "all events must be freed";
 }
 
 TEST_F(RegionArenaTest, CountsThePeak) {

@@ -22,10 +22,10 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-/// For what should happen at once, on any machine.
+/// Ample time for what should happen at once, on any machine.
 constexpr milliseconds kSoon{30'000};
 
-/// One rank that attends a rendezvous.
+/// One rank of a rendezvous.
 struct Attendee {
   std::shared_ptr<TcpMesh> attend(const Rendezvous& where, milliseconds time = kSoon) {
     mesh = TcpMesh::connect(where, accelerator, accelerator.now() + time);
@@ -39,7 +39,7 @@ Rendezvous place(uint16_t port, uint32_t rank, uint32_t size) {
   return {.host = "127.0.0.1", .port = port, .rank = rank, .size = size};
 }
 
-/// Until the mailbox has a message of the peer, or it does not come.
+/// Waits for a message of the peer; returns nothing if it does not come in time.
 std::optional<Message> receive(Attendee& me, uint32_t from, uint64_t sequence) {
   std::optional<Message> message;
   me.accelerator.wait_until(me.accelerator.now() + kSoon, [&] {
@@ -55,7 +55,7 @@ PeerState state_of(Attendee& me, uint32_t peer) {
   return me.mesh->mailbox().state(peer);
 }
 
-/// A connection of nobody's.
+/// A connection from a program that is no rank.
 class Intruder {
  public:
   explicit Intruder(uint16_t port) : socket_(io_) {
@@ -68,7 +68,7 @@ class Intruder {
       socket_.close();
       std::this_thread::sleep_for(milliseconds(2));
     }
-    throw std::runtime_error("nobody opened the door");
+    throw std::runtime_error("nothing listens at the rendezvous's port");
   }
   void say(const std::string& words) {
     asio::error_code ignored;
@@ -129,7 +129,7 @@ TEST(TcpRendezvous, NamesRankZeroWhereNobodyListens) {
       1, [&](uint32_t) { Attendee().attend(place(free_port(), 1, 2), milliseconds(1000)); });
   EXPECT_TRUE(holds<PeerTimeout>(failures[0], [](const PeerTimeout& error) {
     EXPECT_EQ(error.facts.rank, 0u);
-    EXPECT_THAT(error.facts.phase, HasSubstr("rendezvous: meet rank 0 at 127.0.0.1:"));
+    EXPECT_THAT(error.facts.phase, HasSubstr("rendezvous: connect to rank 0 at 127.0.0.1:"));
     EXPECT_THAT(error.facts.phase, HasSubstr("refused"));
   }));
 }
@@ -144,7 +144,7 @@ TEST(TcpRendezvous, RefusesADuplicateAndGoesOn) {
       me.attend(place(port, 0, 3));
       return;
     }
-    // Two come as rank 1. The second to come is refused, and is rank 2 from then on.
+    // Two connect as rank 1. The second is refused, and connects again as rank 2.
     try {
       me.attend(place(port, 1, 3));
     } catch (const InvalidArgument& error) {
@@ -174,7 +174,7 @@ TEST(TcpRendezvous, NamesBothSizesAndBothJobs) {
     if (who == 1) where.job = "day shift";
     Attendee().attend(where);
   });
-  host.accelerator.skip(kSoon);  // It has seen both by now, and nobody else will come.
+  host.accelerator.skip(kSoon);  // Rank 0 has seen both by now, and no other rank will come.
   hosting.join();
   EXPECT_TRUE(holds<InvalidArgument>(failures[0], [](const InvalidArgument& error) {
     EXPECT_EQ(error.argument, "size");
@@ -193,8 +193,8 @@ TEST(TcpRendezvous, StrangersAreNamedAndStallNobody) {
   const uint16_t port = free_port();
   Attendee host;
   std::jthread hosting([&] { host.attend(place(port, 0, 2)); });
-  // Each has five seconds to say who it is: one after the other that would be longer than anybody
-  // here waits.
+  // Each has five seconds to identify itself: served one after the other, they would take longer
+  // than any rank here waits.
   std::list<Intruder> silent;
   while (silent.size() < 10) silent.emplace_back(port);
   Intruder browser(port);
@@ -214,7 +214,7 @@ TEST(TcpRendezvous, StrangersAreNamedAndStallNobody) {
   hosting.join();
   for (const std::string expected :
        {"does not speak Tokenyard's protocol", "speaks version 2 of the protocol, not 1",
-        "over the limit of 4096 + 4096", "did not say who it is"}) {
+        "over the limit of 4096 + 4096", "did not identify itself"}) {
     EXPECT_TRUE(host.accelerator.wait_until(host.accelerator.now() + kSoon, [&] {
       const auto refused = host.mesh->refusals();
       return std::any_of(refused.begin(), refused.end(), [&](const std::string& refusal) {
@@ -243,7 +243,7 @@ TEST(TcpRendezvous, OneWorldAfterTheOtherOnOnePort) {
   on_every_rank(2, [&](uint32_t rank) {
     Attendee first;
     first.attend(place(port, rank, 2));
-    Attendee second;  // While the first one lives.
+    Attendee second;  // While the first mesh lives.
     second.attend(place(port, rank, 2));
     second.mesh->send(1 - rank, {.generation = 1, .sequence = 7, .what = "here"});
     EXPECT_TRUE(receive(second, 1 - rank, 7));

@@ -73,7 +73,7 @@ TEST(SubAllocator, TrimGivesTheTailBack) {
   pieces.trim(piece, 3 * kUnit + 1);
   EXPECT_EQ(pieces.bytes_of(piece), 4 * kUnit);
   EXPECT_EQ(pieces.allocate(4 * kUnit), 4 * kUnit);
-  pieces.trim(piece, 100 * kUnit);  // Nothing to give back.
+  pieces.trim(piece, 100 * kUnit);  // Nothing to free.
   pieces.trim(piece, 0);
   EXPECT_EQ(pieces.bytes_of(piece), kUnit);
   pieces.check();
@@ -93,7 +93,7 @@ TEST(SubAllocator, RefusesWhatCannotBe) {
   nothing.check();
 }
 
-/// Against a map of who owns which unit, by random calls; everything is checked after each.
+/// Compares random calls with a map from units to owners; checks everything after each call.
 TEST(SubAllocator, NeverGivesAUnitTwiceAndForgetsNone) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);

@@ -21,18 +21,18 @@ namespace tokenyard {
 
 using Program = std::function<void(World&)>;
 
-/// Ranks that are processes: children of this one, which die with it.
+/// Runs ranks as child processes, which die with this one.
 class RankProcesses {
  public:
-  /// `program` runs in a child with its rank; the child's status is 0 if it returned, else what it
-  /// threw is printed and the status is 1. This process must have no other threads.
+  /// Runs `program(rank)` in a child per rank; a child exits with 0 if it returns, else prints the
+  /// exception and exits with 1. This process must have no other threads.
   RankProcesses(uint32_t ranks, const std::function<void(uint32_t)>& program) {
     const pid_t parent = getpid();
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       const pid_t child = fork();
       if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(2);  // It died before we asked to be told.
+        if (getppid() != parent) _exit(2);  // The parent died before prctl took effect.
         _exit(run(rank, program));
       }
       children_.push_back(child);
@@ -50,7 +50,7 @@ class RankProcesses {
 
   void signal(uint32_t rank, int number) { ::kill(children_.at(rank), number); }
   pid_t process(uint32_t rank) const { return children_.at(rank); }
-  /// How the rank ended: its exit status, or 128 + the signal; -1 if it does not.
+  /// Returns how the rank ended: its exit status, or 128 + the signal; -1 if it does not end.
   int wait(uint32_t rank) {
     int status = 0;
     const bool ended = eventually(
@@ -59,11 +59,11 @@ class RankProcesses {
     children_[rank] = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
-  /// Whether the rank stops (SIGSTOP), or has.
+  /// Waits until the rank has stopped (SIGSTOP); returns false if it does not.
   bool stops(uint32_t rank) const {
     return eventually([&] {
       siginfo_t change{};
-      // WNOWAIT: that it stopped is only looked at; there may be more to come of it.
+      // WNOWAIT leaves the status for later waits.
       return waitid(P_PID, static_cast<id_t>(children_.at(rank)), &change,
                     WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
              change.si_pid != 0;
@@ -92,7 +92,7 @@ class RankProcesses {
   std::vector<pid_t> children_;
 };
 
-/// A way to run a world. Throws if a rank's program throws.
+/// One way to run a world. Throws if a rank's program throws.
 struct WorldKind {
   std::string name;
   std::function<void(uint32_t ranks, const WorldOptions& options, const Program& program)> run;

@@ -1,5 +1,5 @@
-/// What the processes of one test tell each other besides what they test, so that nobody has to
-/// guess how long something takes.
+/// Communication between the processes of one test, besides the tested one, so that no test relies
+/// on guessed durations.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,22 +18,23 @@
 
 namespace tokenyard::testing {
 
-/// Shown once by each process that it is true of.
+/// Signs that processes show, each at most once.
 enum class Sign : uint32_t {
-  started,       ///< about to meet the others
-  waiting,       ///< about to wait for a rank that will not answer
+  started,       ///< about to join the others
+  waiting,       ///< about to wait for a rank that does not answer
   rebuilt,       ///< at work in the smaller world
-  sleeper_done,  ///< has woken, and tried all it wanted to
+  sleeper_done,  ///< has woken and finished its attempts
 };
 inline constexpr uint32_t kSigns = 4;
 
-/// Counters in memory that is shared with all processes forked while it lives.
+/// Counters in memory shared with all processes that are forked during its lifetime.
 class Board {
  public:
   Board() {
     void* const memory =
         mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "a board");
+    if (memory == MAP_FAILED)
+      throw std::system_error(errno, std::generic_category(), "cannot map the board's memory");
     counts_ = new (memory) Counts{};
   }
   ~Board() { munmap(counts_, sizeof(Counts)); }
@@ -43,7 +44,7 @@ class Board {
   void show(Sign sign) { ++of(sign); }
   uint32_t shown(Sign sign) const { return of(sign); }
 
-  /// Until so many have shown it. Throws if they have not after a minute.
+  /// Waits until `times` processes have shown the sign. Throws after a minute.
   void await(Sign sign, uint32_t times) const {
     const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (shown(sign) < times) {

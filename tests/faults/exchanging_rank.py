@@ -1,6 +1,6 @@
-"""One rank of test_kill.py, a process of its own: exchanges until a peer is gone, tells what it was
-told, and goes on without that peer. Speaks in lines of JSON on its standard output, and starts on a
-line on its standard input: ranks take their time to load, which no deadline here should count."""
+"""Runs one rank of test_kill.py in its own process: exchanges until a peer is gone, reports the
+error, and continues without that peer. Reports are lines of JSON on standard output. The rank
+starts at a line on standard input, so that no deadline includes the time to load."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def say(**what: object) -> None:
 
 
 def shared_mappings() -> int:
-    """Peer-visible memory that this process has mapped: memfds have no other name."""
+    """Returns the number of peer-visible memory mappings of this process, found as memfds."""
     maps = Path("/proc/self/maps").read_text()
     return sum("memfd:" in line for line in maps.splitlines())
 
 
 def exchange_once(exchange: tokenyard.ExpertParallel, world: tokenyard.World, step: int) -> bool:
-    """Every token to every rank and back; whether the sums are right."""
+    """Sends every token to every rank and back; returns whether the sums are right."""
     x = np.full((TOKENS, HIDDEN), step % 16 + 1, ml_dtypes.bfloat16)
     topk_idx = np.tile(np.arange(world.size), (TOKENS, 1))
     received = exchange.dispatch(x, topk_idx, np.ones(topk_idx.shape, np.float32))
@@ -56,7 +56,7 @@ def main(rank: int, size: int, port: int, victim: int, timeout: float, busy: boo
     world.barrier("everybody has exchanged once")
     say(ready=rank)
     if rank == victim and not busy:
-        time.sleep(600)  # The others stand in the middle of a dispatch meanwhile.
+        time.sleep(600)  # Meanwhile the others wait in a dispatch.
 
     step = 1
     begin = time.monotonic()
@@ -91,7 +91,7 @@ def main(rank: int, size: int, port: int, victim: int, timeout: float, busy: boo
 
 
 if __name__ == "__main__":
-    # Ends with the test, however that ends: 1 is PR_SET_PDEATHSIG.
+    # Ends with the test process, however that ends: 1 is PR_SET_PDEATHSIG.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     main(
         *(int(word) for word in sys.argv[1:5]),

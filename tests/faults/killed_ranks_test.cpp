@@ -1,5 +1,5 @@
-/// Real processes that are killed or stopped in the middle of a kernel's wait: the others learn of
-/// it in time, by name, leave nothing behind, and go on without.
+/// Real processes that are killed or stopped during a kernel's wait: the others learn of it in time
+/// and by name, leak nothing, and continue without the victim.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,13 +20,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// Of a wait for a rank that has stopped.
+/// Deadline of a wait for a stopped rank.
 constexpr milliseconds kTimeout{3000};
-/// Of all that should end at once, on any machine.
+/// Limit for everything that should end at once, on any machine.
 constexpr milliseconds kAmple{60000};
 constexpr uint32_t kRanks = 4;
 
-/// What shared memory and sockets of these processes could leave behind, by name.
+/// Returns the names of shared memory and sockets that these processes could leak.
 std::set<std::string> leftovers(const std::vector<pid_t>& processes) {
   std::set<std::string> names;
   std::error_code none;
@@ -45,7 +45,7 @@ std::set<std::string> leftovers(const std::vector<pid_t>& processes) {
   return names;
 }
 
-/// How many arenas a process has mapped.
+/// Returns the number of arenas that a process has mapped.
 size_t arenas_mapped(pid_t process) {
   std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
   size_t mapped = 0;
@@ -57,15 +57,15 @@ size_t arenas_mapped(pid_t process) {
 
 enum class Where { in_kernel, on_host };
 
-/// What a survivor does: exchanges, then waits for a rank that has stopped answering, checks what
-/// it is told and when, and goes on in a smaller world.
+/// Runs a survivor: it exchanges, waits for a rank that no longer answers, checks the error and its
+/// time, and continues in a smaller world.
 void survive(World& world, Board& board, uint32_t victim, Where where, bool dead) {
   auto site = std::make_unique<ContractSite>(world);
   site->run(contract_exchange_kernel, 1, world.timeout());
   world.barrier("ready");
   board.show(Sign::waiting);
   const auto start = steady_clock::now();
-  // A killed rank is noticed at once, so the wait may be long; a stopped one only by the deadline.
+  // A killed rank is noticed at once, so the deadline may be long; a stopped one only by it.
   const auto timeout = dead ? kAmple : kTimeout;
   uint32_t named = UINT32_MAX;
   std::string phase;
@@ -75,21 +75,21 @@ void survive(World& world, Board& board, uint32_t victim, Where where, bool dead
     }
     for (;;) world.barrier("again");
   } catch (const PeerLost& error) {
-    promise(dead, "a stopped rank is not lost");
+    promise(dead, "a stopped rank was reported as lost");
     named = error.facts.rank;
     phase = error.facts.phase;
   } catch (const PeerTimeout& error) {
-    promise(!dead, std::string("a killed rank was not noticed: ") + error.what());
+    promise(!dead, std::string("a killed rank was not detected: ") + error.what());
     named = error.facts.rank;
     phase = error.facts.phase;
   }
   const auto took = steady_clock::now() - start;
   promise(named == victim, fmt::format("rank {} was blamed in {}", named, phase));
   promise(phase.rfind(where == Where::in_kernel ? "contract: " : "barrier again", 0) == 0, phase);
-  promise(took < kTimeout + kAmple / 2, "it took too long");
+  promise(took < kTimeout + kAmple / 2, "the error came too late");
 
   const auto smaller = world.rebuild({victim});
-  promise(smaller->size() == kRanks - 1, "one fewer");
+  promise(smaller->size() == kRanks - 1, "the rebuilt world must have one rank fewer");
   keeps_order(*smaller, 3);
 }
 
@@ -101,7 +101,7 @@ void fault(Where where, int signal, uint32_t victim) {
   {
     RankProcesses ranks(kRanks, [&](uint32_t rank) {
       WorldOptions options;
-      // Waits on the host have the world's timeout, and no other.
+      // Waits on the host use the world's timeout.
       options.timeout = !dead && where == Where::on_host ? kTimeout : kAmple;
       options.arena_bytes = 8 << 20;
       board.show(Sign::started);
@@ -109,7 +109,7 @@ void fault(Where where, int signal, uint32_t victim) {
       const auto world =
           World::connect({.port = port, .rank = rank, .size = kRanks}, "host", options);
       if (rank != victim) return survive(*world, board, victim, where, dead);
-      // The victim takes part until it is struck, by itself, in the midst of its peers' waits.
+      // The victim takes part until it is killed or stopped, during its peers' waits.
       ContractSite site(*world);
       site.run(contract_exchange_kernel, 1, world->timeout());
       world->barrier("ready");
@@ -124,7 +124,7 @@ void fault(Where where, int signal, uint32_t victim) {
     if (dead) {
       EXPECT_EQ(ranks.wait(victim), 128 + SIGKILL);
     } else {
-      EXPECT_EQ(arenas_mapped(processes[victim]), kRanks) << "it is still there";
+      EXPECT_EQ(arenas_mapped(processes[victim]), kRanks) << "the stopped rank must still exist";
     }
   }
   EXPECT_EQ(leftovers(processes), std::set<std::string>());
@@ -146,26 +146,27 @@ TEST(Faults, AStoppedRankIsNamedOnTheHost) {
   fault(Where::on_host, SIGSTOP, 0);
 }
 
-/// A rank that stops where the others await it, and is woken when they have gone on without it.
+/// Runs a rank that stops while the others await it, and is woken after they have continued.
 void sleep_and_wake(World& world, ContractSite& site, Board& board) {
-  // Its last word may still be on its way out when a barrier lets it go.
+  // Its last message may still be in flight when it leaves a barrier.
   board.await(Sign::waiting, world.size() - 1);
   raise(SIGSTOP);
-  // What the others said before they gave up may still be there; a second answer is not. Whichever
-  // call finds out says that this rank was out of touch, and accuses nobody.
+  // Messages that the others sent before they gave up may still arrive, but no second answer. The
+  // first failing call reports that this rank was out of touch, and blames no other rank.
   bool outside = false;
   try {
     site.run(contract_exchange_kernel, 2, kAmple);
-    promise(site.wrong() == 0, "the others' words had gone");
+    promise(site.wrong() == 0, "the others' earlier words were lost");
     world.barrier("is anybody there?");
   } catch (const OutOfTouch&) {
     outside = true;
   }
-  promise(outside, "a rank that was left out was answered");
+  promise(outside, "a rank that was left out got an answer");
   board.show(Sign::sleeper_done);
 }
 
-/// Exchanges until the sleeper has had its say. All ranks stop alike: when the first of them knows.
+/// Exchanges until the sleeper has finished. All ranks stop at the same step, when the first one
+/// knows.
 void exchange_meanwhile(World& world, const Board& board) {
   const auto until = steady_clock::now() + kAmple;
   for (bool done = false; !done;) {
@@ -176,7 +177,7 @@ void exchange_meanwhile(World& world, const Board& board) {
   }
 }
 
-/// A stopped rank that wakes after the others have gone on cannot disturb them.
+/// A stopped rank that wakes after the others have continued cannot disturb them.
 TEST(Faults, AStoppedRankThatWakesIsOutside) {
   constexpr uint32_t kAll = 3, kSleeper = 2;
   const uint16_t port = free_port();
@@ -403,7 +404,7 @@ TEST(Faults, AMinorityIsToldThatItIsOne) {
   }
 }
 
-/// Every process of the world is killed at once: nothing of it remains anywhere.
+/// All processes of the world are killed at once and leak nothing.
 TEST(Faults, NothingIsLeftWhenAllAreKilled) {
   std::vector<pid_t> processes;
   const uint16_t port = free_port();

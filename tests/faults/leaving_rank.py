@@ -1,6 +1,6 @@
-"""One rank of test_leaving.py, a process of its own: exchanges with the others until one of them
-leaves or is out of touch, and tells what it was told. Speaks in lines of JSON on its standard
-output, and starts on a line on its standard input."""
+"""Runs one rank of test_leaving.py in its own process: exchanges with the others until one of them
+leaves or is out of touch, and reports the error. Reports are lines of JSON on standard output. The
+rank starts at a line on standard input."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def main(parent: int, rank: int, size: int, port: int, timeout: float, how: str)
     if how in ("busy", "idle"):
         smaller = world.rebuild(without=[VICTIM])
         say(rebuilt=smaller.size)
-    # Whoever is told first must not be the one that leaves next.
+    # The first rank to learn of it must not be the next one to leave.
     sys.stdin.readline()
 
 

@@ -1,5 +1,5 @@
-"""Real processes in the middle of an exchange, one of them killed or stopped: the others are told
-who and when within their deadline, leave nothing behind, and go on without it."""
+"""Kills or stops one of several real processes during an exchange: the others learn its rank within
+their deadline, leak nothing, and continue without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tokenyard.world.rendezvous import HeldPort
 PROGRAM = Path(__file__).with_name("exchanging_rank.py")
 SIZE, VICTIM = 4, 2
 SLACK_S = 20.0
-"""A machine that runs other tests at the same time is late, not wrong."""
+"""Allowance for machines that run other tests at the same time, in seconds."""
 
 Rank = subprocess.Popen[str]
 
@@ -49,7 +49,7 @@ def ranks_exchanging(kind: str, timeout_s: float) -> Iterator[list[Rank]]:
 
 
 def start(ranks: list[Rank]) -> None:
-    """Once all have loaded, so that none has to wait for another's imports."""
+    """Starts all ranks once all have loaded, so that none waits for another's imports."""
     for number, rank in enumerate(ranks):
         assert hear(rank) == {"loaded": number}
     for rank in ranks:
@@ -59,7 +59,7 @@ def start(ranks: list[Rank]) -> None:
 
 
 def shared_memory() -> set[Path]:
-    """What has a name of ours; other programs' comes and goes."""
+    """Returns our own shared memory, by name; that of other programs may change."""
     return {path for path in Path("/dev/shm").iterdir() if "tokenyard" in path.name}
 
 
@@ -74,7 +74,7 @@ def hear(rank: Rank) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("blow", "error", "timeout_s"),
     [
-        # A killed rank is noticed long before any deadline, a stopped one by nothing else.
+        # A killed rank is noticed long before any deadline, a stopped one only by the deadline.
         (signal.SIGKILL, "PeerLost", 120.0),
         (signal.SIGSTOP, "PeerTimeout", 2.0),
     ],
@@ -87,8 +87,8 @@ def test_survivors_are_told_and_go_on(
         start(ranks)
         for number, rank in enumerate(ranks):
             assert hear(rank) == {"ready": number}
-        # Into a dispatch whose counts the victim never sends, or anywhere in a loop of exchanges:
-        # where exactly makes no difference.
+        # In a dispatch whose counts the victim never sends, or anywhere in a loop of exchanges: the
+        # exact place does not matter.
         time.sleep(0.3)
         ranks[VICTIM].send_signal(blow)
 
@@ -103,7 +103,7 @@ def test_survivors_are_told_and_go_on(
             deadline_s = timeout_s if error == "PeerTimeout" else 0
             assert told["took_s"] < deadline_s + SLACK_S, told
         for rank in survivors:
-            # One mapping a rank of the new world, none of the old.
+            # One mapping per rank of the new world, none of the old one.
             rebuilt = hear(rank)
             assert rebuilt["rebuilt"] == SIZE - 1
             assert rebuilt["right"]

@@ -1,5 +1,5 @@
-"""Real processes in the middle of an exchange, one of which leaves, or is stopped and wakes: the
-others hear of a goodbye at once, and a rank that wakes accuses nobody."""
+"""Lets one of several real processes leave, or stop and wake, during an exchange: the others learn
+of a goodbye at once, and a rank that wakes blames no other rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tokenyard.world.rendezvous import HeldPort
 PROGRAM = Path(__file__).with_name("leaving_rank.py")
 SIZE, VICTIM = 3, 1
 SLACK_S = 30.0
-"""A machine that runs other tests at the same time is late, not wrong."""
+"""Allowance for machines that run other tests at the same time, in seconds."""
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def test_a_rank_that_leaves_is_not_waited_for(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["busy", "idle"])
 def test_a_rank_that_was_stopped_says_so_when_it_wakes(how: str) -> None:
-    """In the middle of its calls, or between them."""
+    """The rank is stopped during its calls, or between them."""
     timeout_s = 2.0
     with ranks(how, timeout_s) as started:
         victim = started[VICTIM]

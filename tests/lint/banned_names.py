@@ -1,7 +1,8 @@
 """Checks that no identifier has a name that was given up; banned_names.txt lists them.
 
-A line of the list is `old | new | files | pending`. `old` is a regular expression for a whole
-identifier, `files` one that finds the paths it applies to. A pending line only counts what is left.
+A line of the list is `old | new | files | marks`. `old` is a regular expression for a whole
+identifier, `files` one that finds the paths it applies to. Marks may be left out: `text` searches
+comments and strings instead of code, `pending` lists what is left as a note.
 """
 
 import re
@@ -26,21 +27,24 @@ def occurrences(old: str, scope: str, code: dict[str, str]) -> list[tuple[str, i
 def check(files: dict[str, str], rows: list[list[str]]) -> tuple[list[str], list[str]]:
     """Returns notes on pending lines, and complaints on all others."""
     code = {name: sources.code_of(name, text) for name, text in files.items()}
+    prose = {name: sources.text_of(name, text) for name, text in files.items()}
     notes, found = [], []
-    left = 0
+    left = pending = 0
     for row in rows:
-        if len(row) not in (3, 4) or (len(row) == 4 and row[3] != "pending"):
-            found.append(f"banned_names.txt: {' | '.join(row)}: want old | new | files [| pending]")
+        marks = set(" ".join(row[3:]).split())
+        if len(row) not in (3, 4) or marks - {"text", "pending"}:
+            found.append(f"banned_names.txt: {' | '.join(row)}: want old | new | files [| marks]")
             continue
         old, new, scope = row[:3]
-        places = occurrences(old, scope, code)
-        if len(row) == 4:
+        places = occurrences(old, scope, prose if "text" in marks else code)
+        if "pending" in marks:
+            pending += 1
             left += len(places)
+            notes += [f"{file}:{line}: {word}; say {new}" for file, line, word in places]
             if not places:
                 notes.append(f"{old}: pending, and no occurrence is left; remove the mark")
         else:
             found += [f"{file}:{line}: {word}; say {new}" for file, line, word in places]
-    pending = sum(len(row) == 4 for row in rows)
     if pending:
         notes.append(f"{pending} of {len(rows)} names are pending, with {left} occurrences")
     return notes, found

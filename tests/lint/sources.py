@@ -50,6 +50,17 @@ def code_of(name: str, text: str) -> str:
     return (_PYTHON_TOKENS if name.endswith(".py") else _TOKENS).sub(newlines, text)
 
 
+def text_of(name: str, text: str) -> str:
+    """Returns only the comments and string literals of `text`, line for line."""
+    tokens = _PYTHON_TOKENS if name.endswith(".py") else _TOKENS
+    end = 0
+    kept = []
+    for token in tokens.finditer(text):
+        kept += ["\n" * text.count("\n", end, token.start()), " ", token.group()]
+        end = token.end()
+    return "".join(kept)
+
+
 def prose_of(name: str, text: str) -> list[tuple[int, str]]:
     """Returns the comments, docstrings or paragraphs of a file, each with its first line's number.
 

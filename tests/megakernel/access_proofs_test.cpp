@@ -1,5 +1,5 @@
-// What tasks read and write, and in which order: the smallest graph that compile() refuses for it,
-// and its neighbour that has it right.
+// Order of reads and writes: for each fault the smallest graph that compile() rejects, next to the
+// nearest valid one.
 #include "megakernel/sketch.hpp"
 
 namespace tokenyard::megakernel {
@@ -99,7 +99,7 @@ TEST(AccessProofs, StreamsOfWhatATaskWrites) {
   EXPECT_EQ(refused({s.graph}).fault, GraphFault::read_after_write);
 }
 
-/// One task writes a tensor, another on its own worker reads it, by an event of the data.
+/// One task writes a tensor, another on its own worker reads it, ordered by a carried event.
 Graph handed_on(const TensorOptions& tensor, uint32_t reader) {
   Graph graph(kinds(), {});
   const Tensor x = graph.tensor(tensor);

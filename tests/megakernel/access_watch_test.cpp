@@ -1,4 +1,4 @@
-// Accesses outside declared regions, found as they happen: on the host and in the simulator.
+// Accesses outside declared regions, detected as they happen, on the host and in the simulator.
 #include <gmock/gmock.h>
 
 #include "megakernel/devices.hpp"
@@ -13,7 +13,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-/// Touches words of `at` as it is told, whatever its regions say.
+/// Touches the words of `at` that its arguments select, whatever its regions declare.
 struct Stray {
   static constexpr const char* kName = "stray";
   enum class Does : uint32_t { reads, writes, adds };
@@ -34,14 +34,15 @@ struct Stray {
 using StrayTasks = TaskList<Stray>;
 DEFINE_HOST_MEGAKERNEL(stray_kernel, StrayTasks)
 
-/// A kernel whose words report their accesses, which are all that Stray makes.
+/// A kernel whose words report their accesses; Stray makes no other accesses.
 TaskSet stray_tasks() {
   TaskSet set = task_set<StrayTasks>(stray_kernel.entry);
   set.watched = &stray_kernel.entry;
   return set;
 }
 
-/// A tensor of four words, of which a task declares some and touches some. Says what was found.
+/// Runs a task on a tensor of four words, of which it declares some and touches some. Returns the
+/// finding.
 std::string found(World& world, Stray::Does does, uint32_t words, uint32_t declared,
                   bool checked = true) {
   TensorMemory memory(world);
@@ -95,7 +96,7 @@ TEST(AccessWatch, InTheSimulatorAlways) {
       if (declared == 4)
         result.require_clean();
       else
-        // Threads of a warp run in an order that the seed draws.
+        // The seed decides the order of a warp's threads.
         EXPECT_THAT(result.failure, AnyOf(HasSubstr("bytes [8, 12) of tensor 'x' of rank 0"),
                                           HasSubstr("bytes [12, 16) of tensor 'x' of rank 0")));
     }

@@ -1,4 +1,4 @@
-// Clocks that differ by what a test knows, found from what happened before what.
+// Clocks with known offsets, which are recovered from the order of events.
 #include "megakernel/trace/clock_alignment.hpp"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST_P(ClocksApart, AreFoundInTheMiddleOfBothDirections) {
   InventedTraces invented({0, ahead});
   invented.tell(0, 1, 1000, 150);
   invented.tell(1, 0, 2000, 100);
-  invented.tell(1, 0, 3000, 170);  // No tighter bound.
+  invented.tell(1, 0, 3000, 170);  // Not a tighter bound.
   const auto shifts = align_clocks(invented.traces);
   EXPECT_EQ(shifts[0].source, ClockSource::reference);
   EXPECT_EQ(shifts[0].shift_ns, 0);
@@ -90,7 +90,7 @@ TEST(ClockAlignment, AWayThroughOthersMayBeTighterThanTheDirectOne) {
   EXPECT_EQ(shifts[1].source, ClockSource::one_side);
 }
 
-/// Neither of two producers hears anything; both tell a third one.
+/// Two producers receive nothing; both signal a third rank.
 TEST(ClockAlignment, RanksThatTellTheSameOneAreComparedThroughIt) {
   InventedTraces invented({0, 7000, -400});
   invented.tell(0, 2, 1000, 30);
@@ -99,7 +99,7 @@ TEST(ClockAlignment, RanksThatTellTheSameOneAreComparedThroughIt) {
   EXPECT_EQ(shifts[2].shift_ns, 400 - 30);
   EXPECT_EQ(shifts[1].source, ClockSource::one_side);
   EXPECT_EQ(shifts[1].shift_ns, -7000 - 30 + 50);
-  // Against the reference alone nothing is known.
+  // There are no bounds against the reference alone.
   EXPECT_EQ(shifts[1].at_least_ns, std::nullopt);
   EXPECT_EQ(shifts[1].at_most_ns, std::nullopt);
 }
@@ -107,7 +107,7 @@ TEST(ClockAlignment, RanksThatTellTheSameOneAreComparedThroughIt) {
 TEST(ClockAlignment, OfBoundsThatContradictOneAnotherTheMiddleIsTaken) {
   InventedTraces invented({0, 0});
   const auto early = invented.ran(0, 1000, 1010), late = invented.ran(1, 960, 970);
-  invented.signal(early, late);  // It began 40 before whom it awaited.
+  invented.signal(early, late);  // It began 40 ns before the task that it awaited.
   invented.tell(1, 0, 5000, 10);
   const auto shifts = align_clocks(invented.traces);
   EXPECT_EQ(shifts[1].source, ClockSource::both_sides);
@@ -115,7 +115,7 @@ TEST(ClockAlignment, OfBoundsThatContradictOneAnotherTheMiddleIsTaken) {
   EXPECT_EQ(shifts[1].contradiction_ns, 30u);
 }
 
-/// Each pair alone is in order.
+/// Each pair alone is consistent.
 TEST(ClockAlignment, ContradictionsInACircleOfRanksAreFound) {
   InventedTraces invented({0, 0, 0});
   for (uint32_t rank = 0; rank < 3; ++rank) {
@@ -178,7 +178,7 @@ TEST(ClockAlignment, TheLowestRankThatRanIsTheReference) {
   invented.tell(1, 3, 1000, 10);
   invented.tell(3, 1, 2000, 10);
   invented.tell(2, 3, 3000, 0);
-  // Of rank 2 there is no trace, and rank 0 has run nothing.
+  // Rank 2 has no trace, and rank 0 has run nothing.
   const std::vector<Trace> some{invented.traces[3], invented.traces[0], invented.traces[1]};
   const auto shifts = align_clocks(some);
   EXPECT_EQ(shifts[0].rank, 3u);
@@ -202,13 +202,13 @@ TEST(ClockAlignment, TwoTracesOfARankAreRefused) {
     align_clocks(invented.traces);
     ADD_FAILURE() << "it was taken";
   } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.expected, "one of each rank");
+    EXPECT_EQ(error.expected, "one per rank");
     EXPECT_EQ(error.seen, "two of rank 0");
   }
 }
 
-/// Signals as they come, between clocks that differ at random: bounds hold what is true, what is
-/// found lies between them, and no signal arrives before it has left.
+/// Random signals between clocks with random offsets: bounds contain the true offset, results are
+/// within bounds, and no signal arrives before it was sent.
 TEST(ClockAlignment, NoSignalGoesBackInTimeWhereClocksOnlyDiffer) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);

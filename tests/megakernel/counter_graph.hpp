@@ -1,4 +1,4 @@
-/// A number that a loop of tasks adds to, on one rank: what runs are tested with.
+/// A graph for tests of runs: a loop of tasks that add to a number, on one rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@ inline TaskSet steps() {
   return task_set<StepTasks>(step_kernel.entry);
 }
 
-/// One rank, a number, and a loop over tasks that each add to it.
+/// A number in one rank's memory, and a loop of tasks that each add to it.
 struct Counter {
   explicit Counter(World& world) : memory(world) {
     value = memory.visible(sizeof(uint64_t)).as<uint64_t>();
     graph.loop_on(ended);
   }
 
-  /// A task after the one before.
+  /// Adds a task after the previous one.
   void step(TaskOptions options, Step::Args args) {
     args.value = value;
     args.to = Peer<uint64_t>(value);
@@ -33,7 +33,7 @@ struct Counter {
     options.signals.push_back({*last});
     graph.add<Step>(args, std::move(options));
   }
-  /// The last one, which the loop waits for.
+  /// Adds the last task, for which the loop waits.
   void close() {
     TaskOptions options{.name = "close", .reads = {number.all()}, .waits = {{*last}}};
     options.signals = {{ended}};

@@ -1,4 +1,4 @@
-// DeclaredAccess against a map of bytes, and tensors that share memory.
+// DeclaredAccess compared with a byte map, and tensors that share memory.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -15,9 +15,9 @@ using testing::HasSubstr;
 
 constexpr uint64_t kBytes = 96;
 
-/// What each byte of the memory may be touched for.
+/// Permitted accesses of one byte.
 struct Byte {
-  bool known = false;  ///< in a tensor, a piece or behind one
+  bool known = false;  ///< in a tensor, in a piece or in its guard
   bool piece = false;  ///< in a piece, outside tensors
   bool reads = false, writes = false, adds = false, streams = false;
 
@@ -45,7 +45,7 @@ TEST(DeclaredAccess, IsWhatAMapOfBytesSays) {
   for (uint32_t round = 0; round < 200; ++round) {
     std::array<Byte, kBytes> bytes{};
     Graph graph(kinds(), {});
-    // A piece of 64 with a guard of 8, and three tensors in it of 16 each, in some order.
+    // A piece of 64 bytes with a guard of 8, and in it three tensors of 16 bytes, in some order.
     graph.reach({memory.data() + 8, {64}}, 8);
     for (uint64_t i = 8; i < 80; ++i) bytes[i].known = true;
     for (uint64_t i = 8; i < 72; ++i) bytes[i].piece = true;

@@ -1,4 +1,4 @@
-/// Tests of runs, on the host and, where there is one, on a GPU.
+/// Fixture for tests of runs on the host and, if there is one, on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/accelerator.hpp"
+#include "fabric/world_access.hpp"
 #include "fabric/worlds.hpp"
 
 namespace tokenyard::megakernel {
@@ -30,17 +31,17 @@ class OnDevices : public testing::TestWithParam<std::string> {
 
   bool on_host() const { return GetParam() == "host"; }
 
-  /// A world of one rank, for tests in which ranks do not matter.
+  /// Returns a world of one rank, for tests in which ranks do not matter.
   std::unique_ptr<World> alone(const WorldOptions& options = quick()) const {
     return std::move(World::in_process(1, GetParam(), options).front());
   }
 
-  /// Whether so many ranks would each have a device of their own.
+  /// Returns whether each of `ranks` ranks would have its own device.
   bool devices_apart(uint32_t ranks) const {
     if (on_host()) return true;
     std::set<int> devices;
     for (const auto& world : World::in_process(ranks, GetParam(), quick()))
-      devices.insert(world->accelerator().device_index());
+      devices.insert(accelerator_of(*world).device_index());
     return devices.size() == ranks;
   }
 };

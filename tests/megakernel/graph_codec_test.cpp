@@ -18,8 +18,8 @@ using testing::HasSubstr;
 
 constexpr uint32_t kSender = 2;
 
-/// All that an author says of a graph.
-struct Told {
+/// All members that an author declares in a graph.
+struct Declared {
   Graph::Place place{.rank = 1, .ranks = 3};
   TensorOptions tensor{.name = "x", .bytes = 64};
   EventOptions event{.name = "a"};
@@ -28,35 +28,35 @@ struct Told {
   bool greedy = false, loops = false, once = false;
 };
 
-Graph made(const std::function<void(Told&)>& change = [](Told&) {}) {
-  Told told;
-  change(told);
-  Graph graph(kinds(), told.place);
+Graph made(const std::function<void(Declared&)>& change = [](Declared&) {}) {
+  Declared declared;
+  change(declared);
+  Graph graph(kinds(), declared.place);
   graph.tensor({.name = "of one byte", .bytes = 1});
-  graph.tensor(told.tensor);
+  graph.tensor(declared.tensor);
   graph.event({.name = "first"});
-  const Event event = graph.event(told.event);
-  const auto args = std::as_bytes(std::span(&told.args, 1));
-  graph.add(told.greedy ? Greedy::kName : Nothing::kName, args, told.task);
-  if (told.loops) graph.loop_on(event);
-  if (told.once) graph.once();
+  const Event event = graph.event(declared.event);
+  const auto args = std::as_bytes(std::span(&declared.args, 1));
+  graph.add(declared.greedy ? Greedy::kName : Nothing::kName, args, declared.task);
+  if (declared.loops) graph.loop_on(event);
+  if (declared.once) graph.once();
   return graph;
 }
 
 Graph full() {
-  return made([](Told& told) {
-    told.task = {.name = std::string("with a \0 and \"quotes\"", 21),
-                 .reads = {{1, 1, 2}, {0, 0, 1, 2}},
-                 .writes = {{1, 3, 4}},
-                 .adds = {{1, 5, 6}},
-                 .streams = {{1, 7, 8}},
-                 .waits = {{{1}, 1}, {{0}}},
-                 .signals = {{{1}, 2, 7, true}},
-                 .expects = {{1}},
-                 .worker = 3,
-                 .cost_ns = 17,
-                 .ahead_bytes = 128};
-    told.loops = true;
+  return made([](Declared& declared) {
+    declared.task = {.name = std::string("with a \0 and \"quotes\"", 21),
+                     .reads = {{1, 1, 2}, {0, 0, 1, 2}},
+                     .writes = {{1, 3, 4}},
+                     .adds = {{1, 5, 6}},
+                     .streams = {{1, 7, 8}},
+                     .waits = {{{1}, 1}, {{0}}},
+                     .signals = {{{1}, 2, 7, true}},
+                     .expects = {{1}},
+                     .worker = 3,
+                     .cost_ns = 17,
+                     .ahead_bytes = 128};
+    declared.loops = true;
   });
 }
 
@@ -65,73 +65,73 @@ TEST(GraphCodec, AGraphIsTheSameAfterwards) {
   EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds(), kSender)), bytes);
 }
 
-/// What did not travel would be the same in the bytes of both.
-TEST(GraphCodec, AllThatIsToldOfAGraphTravels) {
+/// A member that is not encoded would leave the bytes of both graphs equal.
+TEST(GraphCodec, EverythingDeclaredInAGraphTravels) {
   const auto plain = GraphCodec::encode(made());
-  const std::vector<std::function<void(Told&)>> changes = {
-      [](Told& told) { told.place.rank = 2; },
-      [](Told& told) { told.place.ranks = 4; },
-      [](Told& told) { told.tensor.name = "y"; },
-      [](Told& told) { told.tensor.bytes = 65; },
-      [](Told& told) { told.tensor.given = Given::always; },
-      [](Told& told) { told.tensor.words = true; },
-      [](Told& told) { told.event.name = "b"; },
-      [](Told& told) { told.event.count = 0; },
-      [](Told& told) { told.event.dynamic_max = 1; },
-      [](Told& told) { told.event.carried = true; },
-      [](Told& told) { told.task.name = "do"; },
-      [](Told& told) {
-        told.task.reads = {{1, 1, 2}};
+  const std::vector<std::function<void(Declared&)>> changes = {
+      [](Declared& declared) { declared.place.rank = 2; },
+      [](Declared& declared) { declared.place.ranks = 4; },
+      [](Declared& declared) { declared.tensor.name = "y"; },
+      [](Declared& declared) { declared.tensor.bytes = 65; },
+      [](Declared& declared) { declared.tensor.given = Given::always; },
+      [](Declared& declared) { declared.tensor.words = true; },
+      [](Declared& declared) { declared.event.name = "b"; },
+      [](Declared& declared) { declared.event.count = 0; },
+      [](Declared& declared) { declared.event.dynamic_max = 1; },
+      [](Declared& declared) { declared.event.carried = true; },
+      [](Declared& declared) { declared.task.name = "do"; },
+      [](Declared& declared) {
+        declared.task.reads = {{1, 1, 2}};
       },
-      [](Told& told) {
-        told.task.writes = {{1, 1, 2}};
+      [](Declared& declared) {
+        declared.task.writes = {{1, 1, 2}};
       },
-      [](Told& told) {
-        told.task.adds = {{1, 1, 2}};
+      [](Declared& declared) {
+        declared.task.adds = {{1, 1, 2}};
       },
-      [](Told& told) {
-        told.task.streams = {{1, 1, 2}};
+      [](Declared& declared) {
+        declared.task.streams = {{1, 1, 2}};
       },
-      [](Told& told) {
-        told.task.streams = {{0, 1, 1}};
+      [](Declared& declared) {
+        declared.task.streams = {{0, 1, 1}};
       },
-      [](Told& told) {
-        told.task.streams = {{1, 0, 2}};
+      [](Declared& declared) {
+        declared.task.streams = {{1, 0, 2}};
       },
-      [](Told& told) {
-        told.task.streams = {{1, 1, 3}};
+      [](Declared& declared) {
+        declared.task.streams = {{1, 1, 3}};
       },
-      [](Told& told) {
-        told.task.streams = {{1, 1, 2, 0}};
+      [](Declared& declared) {
+        declared.task.streams = {{1, 1, 2, 0}};
       },
-      [](Told& told) {
-        told.task.waits = {{{0}, 1}};
+      [](Declared& declared) {
+        declared.task.waits = {{{0}, 1}};
       },
-      [](Told& told) {
-        told.task.waits = {{{1}, 1}};
+      [](Declared& declared) {
+        declared.task.waits = {{{1}, 1}};
       },
-      [](Told& told) {
-        told.task.waits = {{{1}, 0}};
+      [](Declared& declared) {
+        declared.task.waits = {{{1}, 0}};
       },
-      [](Told& told) { told.task.signals = {{{0}}}; },
-      [](Told& told) { told.task.signals = {{{1}}}; },
-      [](Told& told) {
-        told.task.signals = {{{1}, 0}};
+      [](Declared& declared) { declared.task.signals = {{{0}}}; },
+      [](Declared& declared) { declared.task.signals = {{{1}}}; },
+      [](Declared& declared) {
+        declared.task.signals = {{{1}, 0}};
       },
-      [](Told& told) {
-        told.task.signals = {{{1}, 0, 2}};
+      [](Declared& declared) {
+        declared.task.signals = {{{1}, 0, 2}};
       },
-      [](Told& told) {
-        told.task.signals = {{{1}, 0, 2, true}};
+      [](Declared& declared) {
+        declared.task.signals = {{{1}, 0, 2, true}};
       },
-      [](Told& told) { told.task.expects = {{0}}; },
-      [](Told& told) { told.task.worker = 0; },
-      [](Told& told) { told.task.cost_ns = 1; },
-      [](Told& told) { told.task.ahead_bytes = 1; },
-      [](Told& told) { told.args.number = 6; },
-      [](Told& told) { told.greedy = true; },
-      [](Told& told) { told.loops = true; },
-      [](Told& told) { told.once = true; },
+      [](Declared& declared) { declared.task.expects = {{0}}; },
+      [](Declared& declared) { declared.task.worker = 0; },
+      [](Declared& declared) { declared.task.cost_ns = 1; },
+      [](Declared& declared) { declared.task.ahead_bytes = 1; },
+      [](Declared& declared) { declared.args.number = 6; },
+      [](Declared& declared) { declared.greedy = true; },
+      [](Declared& declared) { declared.loops = true; },
+      [](Declared& declared) { declared.once = true; },
   };
   std::vector<std::vector<std::byte>> seen = {plain};
   for (const auto& change : changes) {
@@ -152,7 +152,7 @@ TEST(GraphCodec, WhatIsNoGraphIsNamed) {
   for (const auto& foreign :
        {std::vector<std::byte>(100, std::byte{0x7f}), TraceCodec::encode(Trace{})}) {
     EXPECT_THAT(refusal_of([&] { GraphCodec::decode(foreign, kinds(), kSender); }),
-                HasSubstr("a rank's graph came garbled from rank 2: its mark: expected"));
+                HasSubstr("a rank's graph from rank 2 is corrupted: its mark: expected"));
   }
 }
 
@@ -160,7 +160,7 @@ TEST(GraphCodec, WhoSentADamagedGraphIsNamed) {
   std::vector<std::byte> damaged = GraphCodec::encode(full());
   damaged.back() ^= std::byte{1};
   EXPECT_THAT(refusal_of([&] { GraphCodec::decode(damaged, kinds(), 7); }),
-              HasSubstr("a rank's graph came garbled from rank 7: its checksum: expected"));
+              HasSubstr("a rank's graph from rank 7 is corrupted: its checksum: expected"));
 }
 
 TEST(GraphCodec, TaskTypesMustBeTheSame) {

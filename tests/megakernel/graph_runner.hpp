@@ -1,4 +1,4 @@
-/// Runs a random graph on the ranks of a world, and says what was out of order.
+/// Runs a random graph on the ranks of a world, and reports order violations.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,17 +7,17 @@
 
 namespace tokenyard::megakernel {
 
-/// How one run differs from the next.
+/// Parameters of the runs of one graph.
 struct RunPlan {
   std::vector<uint32_t> runs = {1};  ///< iterations of each run; 0: the loop ends it
-  uint32_t expected_a_run = 0;       ///< of runs of 0
+  uint32_t expected_a_run = 0;       ///< iterations of each run that the loop ends
   uint32_t workers = 2, compute_warps = 1;
   uint32_t schedulers = 0, task_slots = 1;
   uint32_t ring_units = 3, in_flight = 2;
   uint32_t haste = 0;
 };
 
-/// A sentence, or none if all was in order.
+/// Returns a sentence on the first order violation; empty if there is none.
 inline std::string disorder_of(TensorMemory& memory, const Disorder* disorder) {
   Disorder seen{};
   memory.read(TensorView::bytes_at(&seen, sizeof(seen)),
@@ -27,7 +27,7 @@ inline std::string disorder_of(TensorMemory& memory, const Disorder* disorder) {
                      seen.count, seen.task, seen.seen, seen.expected);
 }
 
-/// One rank's part; the sentence is empty if all was in order.
+/// Runs one rank's part. Returns a sentence on the first violation; empty if there is none.
 inline std::string run_random_graph(World& world, const RandomGraph& random, const TaskSet& set,
                                     const RunPlan& plan) {
   TensorMemory memory(world);
@@ -48,14 +48,14 @@ inline std::string run_random_graph(World& world, const RandomGraph& random, con
       const uint32_t ran = kernel.run(iterations);
       if (ran != expected) return fmt::format("{} iterations instead of {}", ran, expected);
     } catch (const Error&) {
-      // A run that fails leaves tasks out, and runs none before its time.
+      // A failed run skips tasks, but runs none too early.
       const std::string sentence = disorder_of(memory, disorder);
       if (sentence.empty()) throw;
       return "a run that failed: " + sentence;
     }
   }
   std::string sentence = disorder_of(memory, disorder);
-  world.barrier("all ranks have looked");  // Nobody's cells go while others still run.
+  world.barrier("all ranks have looked");  // No cells are freed while other ranks still run.
   return sentence;
 }
 

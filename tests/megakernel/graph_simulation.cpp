@@ -1,6 +1,6 @@
-// Suite `megakernel`: random graphs on simulated ranks, every task checking that it runs when the
-// declared regions say, under weak memory, late stores and odd schedules; in some runs a rank that
-// stops in the middle.
+// Suite `megakernel`: random graphs on simulated ranks, under weak memory, late stores and
+// adversarial schedules. Every task checks that it runs in the declared order; in some runs a rank
+// stops midway.
 #include "megakernel/graph_runner.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -18,7 +18,7 @@ struct Drawn {
   RandomGraphOptions graph;
   RunPlan plan;
   uint32_t graph_seed = 0;
-  bool discord = false;  ///< the last rank runs another number of iterations
+  bool discord = false;  ///< whether the last rank asks for a different number of iterations
 };
 
 Drawn draw(SeedRun& run) {
@@ -80,7 +80,8 @@ void run_suite(SeedRun& run) {
   });
   if (drawn.graph.strays && graph.has_straying()) {
     run.require(result.failure.find("undeclared access") != std::string::npos,
-                "a task wrote what it does not declare, and nobody said so: {}", result.failure);
+                "a task wrote a cell that it does not declare, and it was not reported: {}",
+                result.failure);
     return;
   }
   if (!drawn.discord) return result.require_clean_after(options.stop);
@@ -95,16 +96,16 @@ void run_suite(SeedRun& run) {
 
 using simulation::Fault;
 
-/// Deadline::fail publishes its report so; the kernel says that it has begun.
+/// For Deadline::fail, which publishes its report, and for the kernel's word that it has started.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
 constexpr const char* kNoneAhead = "is for tasks that load ahead, which the suite decoder has";
 constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
-constexpr const char* kOnlyReported = "is the counter of a follower, which only reports look at";
+constexpr const char* kOnlyReported = "is the counter of a follower, which only reports read";
 constexpr const char* kSlotsStores =
-    "orders two stores to a queue's slot, which the simulator has in the order in which they ran";
-constexpr const char* kOnlySaves = "saves other threads a look at the queue's own word";
-constexpr const char* kOnlyStops = "lets loaders stop, and nothing is read on its strength";
+    "orders two stores to a queue's slot, which the simulator keeps in execution order";
+constexpr const char* kOnlySaves = "saves other threads a load of the queue's own word";
+constexpr const char* kOnlyStops = "lets loaders stop, and no data depends on it";
 
 const bool registered = simulation::add_suite(
     {.name = "megakernel",
@@ -112,20 +113,20 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {Fault::sys_made_gpu, "worker_kernel.hpp:65", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:65", kOwnHost},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:193", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:193", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:282", kOnlyReported},
-                   {Fault::store_dropped, "worker_kernel.hpp:292", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:292", kNotFed},
+                   {Fault::sys_made_gpu, "worker_kernel.hpp:66", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:66", kOwnHost},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:194", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:194", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:283", kOnlyReported},
+                   {Fault::store_dropped, "worker_kernel.hpp:293", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:293", kNotFed},
                    {Fault::acquire_made_relaxed, "queue.hpp:53", kSlotsStores},
-                   {Fault::release_made_relaxed, "queue.hpp:70", kSlotsStores},
-                   {Fault::acquire_made_relaxed, "publish_kernel.hpp:82", kSlotsStores},
-                   {Fault::release_made_relaxed, "publish_kernel.hpp:86", kSlotsStores},
-                   {Fault::store_dropped, "publish_kernel.hpp:86", kOnlySaves},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:330", kOnlyStops},
-                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:85", kOnlyStops}},
+                   {Fault::release_made_relaxed, "queue.hpp:71", kSlotsStores},
+                   {Fault::acquire_made_relaxed, "publish_kernel.hpp:83", kSlotsStores},
+                   {Fault::release_made_relaxed, "publish_kernel.hpp:87", kSlotsStores},
+                   {Fault::store_dropped, "publish_kernel.hpp:87", kOnlySaves},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:331", kOnlyStops},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:87", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// A kernel that keeps its multiprocessors until the host lets it go.
+/// A kernel that occupies its multiprocessors until the host releases it.
 #pragma once
 
 #include "device/device.hpp"

@@ -1,5 +1,4 @@
-/// Traces that nobody ran: tasks at times that are known, noted by clocks that differ by what is
-/// known, too.
+/// Invented traces: tasks at known times, recorded by clocks with known offsets.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,13 +17,13 @@ class InventedTraces {
     uint32_t rank, task;
   };
 
-  /// `ahead`: [ranks] by how much each one's clock is.
+  /// `ahead`: [ranks] ns by which each rank's clock is ahead.
   explicit InventedTraces(std::vector<int64_t> ahead) : ahead_(std::move(ahead)) {
     for (uint32_t rank = 0; rank < ahead_.size(); ++rank)
       traces.push_back({.rank = rank, .workers = 1, .tasks = {}, .events = {}, .spans = {}});
   }
 
-  /// A task of its own.
+  /// Adds a task that ran at these times.
   Ran ran(uint32_t rank, uint64_t begun_ns, uint64_t ended_ns) {
     const auto task = static_cast<uint32_t>(traces[rank].tasks.size());
     traces[rank].tasks.push_back(
@@ -32,7 +31,7 @@ class InventedTraces {
     again({rank, task}, 0, begun_ns, ended_ns);
     return {rank, task};
   }
-  /// The same in another iteration.
+  /// Adds a run of the same task in another iteration.
   void again(Ran task, uint64_t iteration, uint64_t begun_ns, uint64_t ended_ns) {
     traces[task.rank].spans.push_back({.worker = 0,
                                        .task = task.task,
@@ -41,15 +40,15 @@ class InventedTraces {
                                        .begun_ns = notes(task.rank, begun_ns),
                                        .ended_ns = notes(task.rank, ended_ns)});
   }
-  /// By an event of its own, whatever the times say.
+  /// Adds an event from one task to the other, whatever their times.
   void signal(Ran from, Ran to, uint32_t lag = 0) {
     Trace& trace = traces[to.rank];
     trace.tasks[to.task].waits.push_back(
         {.event = static_cast<uint32_t>(trace.events.size()), .lag = lag});
     trace.events.push_back({.carried = false, .signals = {{.rank = from.rank, .task = from.task}}});
   }
-  /// Rank `from` runs a task at `begun_ns`, and rank `to` one that awaits it, `later_ns` after
-  /// that.
+  /// Adds a task of rank `from` at `begun_ns`, and a task of rank `to` that awaits it, `later_ns`
+  /// later.
   void tell(uint32_t from, uint32_t to, uint64_t begun_ns, uint64_t later_ns) {
     const Ran signals = ran(from, begun_ns, begun_ns + later_ns / 2);
     signal(signals, ran(to, begun_ns + later_ns, begun_ns + 2 * later_ns));
@@ -59,7 +58,7 @@ class InventedTraces {
 
  private:
   uint64_t notes(uint32_t rank, uint64_t ns) const {
-    constexpr uint64_t kStart = uint64_t{1} << 61;  // No clock is so far behind.
+    constexpr uint64_t kStart = uint64_t{1} << 61;  // Larger than the offset of any clock.
     return kStart + ns + static_cast<uint64_t>(ahead_[rank]);
   }
 

@@ -1,4 +1,4 @@
-// Who launches which task of a dynamic run, and whose end an iteration awaits.
+// The launchers of a dynamic run's tasks, and the tasks whose end an iteration counts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// One rank's graph, whose tasks touch nothing: only events order them.
+/// One rank's graph, whose tasks touch no memory, so that only events order them.
 struct Sketch {
   explicit Sketch(Graph::Place place = {.rank = 0, .ranks = 1}) : graph(kinds(), place) {}
   Event event(uint32_t dynamic_max = 0) {
@@ -76,7 +76,7 @@ TEST(Launches, ASchedulerHearsOfAllOthers) {
     EXPECT_EQ(launch_of(has_a_worker, a), kFirstScheduler);
   }
   {
-    // The counter is looked at by who waits for the iteration before, and by the loop.
+    // Tasks with a lagging wait, and the loop, read the counter.
     Sketch looked_at;
     const Event a = looked_at.event(), b = looked_at.event();
     looked_at.add({{a, 1}}, {{a}});
@@ -108,8 +108,8 @@ TEST(Launches, AnIterationAwaitsTheEndOfWhatNothingFollows) {
   Sketch s;
   const Event a = s.event(), b = s.event(), c = s.event(), of_nobody = s.event();
   const Event of_later = s.event();
-  s.add({}, {{a}});          // The next ends later.
-  s.add({{a}}, {{b}, {c}});  // Who waits for one of its signals knows nothing of the other.
+  s.add({}, {{a}});          // The next task ends later.
+  s.add({{a}}, {{b}, {c}});  // A task that awaits one signal is not ordered after the other.
   s.add({{b}}, {});
   s.add({{c}}, {{of_nobody}});
   s.add({{of_later, 1}}, {{of_later}});  // Awaited in the next iteration only.
@@ -137,7 +137,7 @@ TEST(Launches, ASchedulerBeginsToLookOutForAnEventWhenItSeesTheOneBefore) {
   for (uint32_t i = 0; i < 2; ++i) s.add({{b}}, {{c}});
   for (uint32_t i = 0; i < 2; ++i) s.add({{c}}, {});
   const std::vector<Watch> watches = compile_dynamic({s.graph}).launches.watches_of(0);
-  ASSERT_EQ(watches.size(), 4u);  // The first is the iteration's begin.
+  ASSERT_EQ(watches.size(), 4u);  // The first is that of the iteration's begin.
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(watches[i].opens, i < 3 ? 1u : 0u);
     EXPECT_EQ(watches[i].tasks, 2u);
@@ -160,9 +160,9 @@ TEST(Launches, ASchedulerThatSeesNothingBeforeAnEventLooksOutForItFromTheBegin) 
   for (uint32_t i = 0; i < 2; ++i) s.add({{a}}, {{b}});
   for (uint32_t i = 0; i < 2; ++i) s.add({{b}}, {});
   const std::vector<Watch> watches = compile_dynamic({s.graph}, 2).launches.watches_of(0);
-  ASSERT_EQ(watches.size(), 4u);  // Two schedulers' begins, and an event of each.
+  ASSERT_EQ(watches.size(), 4u);  // Two schedulers' begins, and one event each.
   for (uint32_t scheduler = 0; scheduler < 2; ++scheduler) {
-    EXPECT_EQ(watches[scheduler].tasks, 1u);  // They share what begins.
+    EXPECT_EQ(watches[scheduler].tasks, 1u);  // They share the tasks of the begin.
     EXPECT_EQ(watches[scheduler].opens, 1u);
     EXPECT_EQ(watches[watches[scheduler].opens_at].event, scheduler);
   }
@@ -193,7 +193,7 @@ TEST(Launches, TasksAreExpectedInTheOrderOfTheGraph) {
   const Event a = s.event(), b = s.event();
   for (uint32_t i = 0; i < 2; ++i) s.add({{b}}, {});
   for (uint32_t i = 0; i < 2; ++i) s.add({{a}}, {{b}});
-  s.add({{a}}, {}, 1);  // It has a worker, and so no place in the queue.
+  s.add({{a}}, {}, 1);  // Pinned, so it does not go through the queue.
   for (uint32_t i = 0; i < 2; ++i) s.add({}, {{a}});
   const Launches launches = compile_dynamic({s.graph}).launches;
   EXPECT_EQ(launches.queued(0), 6u);
@@ -219,7 +219,7 @@ TEST(Launches, AFollowersPacketIsNamedByTheSignal) {
 TEST(Launches, PacketsThatNoPlaceCanTellApartAreRefused) {
   constexpr uint32_t kUnits = kPacketBytes / kPacketAlignment;
   constexpr size_t kMost = PacketPlace::kUnitsEnd / kUnits;
-  // The last place of those that there are is still its own.
+  // The last valid place is still distinct.
   const PacketPlace last = PacketPlace::of((kMost - 1) * kUnits, kMost * kUnits);
   EXPECT_EQ(last.from(), (kMost - 1) * kPacketBytes);
   EXPECT_EQ(last.bytes(), kPacketBytes);
@@ -231,8 +231,8 @@ TEST(Launches, PacketsThatNoPlaceCanTellApartAreRefused) {
     EXPECT_EQ(error.fault, GraphFault::packet);
     EXPECT_THAT(error.witness,
                 ElementsAre("rank 3 has 524289 tasks",
-                            "their packets are 1024 bytes apart, as long as the longest",
-                            "a dynamic run finds at most 512 MiB of them"));
+                            "their packets are 1024 bytes apart, the length of the longest",
+                            "a dynamic run can address at most 512 MiB of them"));
   }
 }
 

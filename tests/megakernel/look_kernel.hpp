@@ -1,4 +1,4 @@
-/// A kernel whose blocks look before an iteration, as feeders do, whether their run has failed.
+/// A kernel whose blocks check before an iteration whether their run has failed, as feeders do.
 #pragma once
 
 #include "megakernel/kernels/run_params.hpp"

@@ -1,6 +1,7 @@
-// Suite `megakernel_pinned`: events by which tasks for one worker and tasks for any run side by
-// side, while that worker is busy. When it looks for work it finds its place in the rank's queue
-// filled, its own queue, too, and their events' counters, of another rank, perhaps as they were.
+// Suite `megakernel_pinned`: events that start tasks pinned to one worker and tasks for any worker
+// together, while that worker is busy. When it looks for work, its slot of the rank's queue and its
+// own queue are both filled, and its view of their events' counters, which another rank signals,
+// may be outdated.
 #include "megakernel/graph_runner.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -14,7 +15,7 @@ DEFINE_HOST_MEGAKERNEL(pinned_touch_kernel, TouchTasks)
 
 const TaskSet kTouchTasks = task_set<TouchTasks>(pinned_touch_kernel.entry);
 
-/// The last rank writes a cell of each event, whose tasks, on rank 0, read it.
+/// The last rank writes one cell per event, and the event's tasks on rank 0 read it.
 struct Drawn {
   uint32_t ranks, workers, schedulers, events, of_any, of_one, haste, runs;
 };
@@ -31,7 +32,7 @@ Drawn draw(SeedRun& run) {
           .runs = run.option("runs", random.between(1, 3))};
 }
 
-/// One rank's part; the sentence is empty if all was in order.
+/// Runs one rank's part. Returns a sentence on the first violation; empty if there is none.
 std::string run_rank(World& world, const Drawn& drawn) {
   TensorMemory memory(world);
   const size_t bytes = drawn.events * kCellWords * sizeof(uint32_t);
@@ -86,7 +87,8 @@ std::string run_rank(World& world, const Drawn& drawn) {
                     {.workers = drawn.workers, .compute_warps = 1, .schedulers = drawn.schedulers});
   for (uint32_t i = 0; i < drawn.runs; ++i) kernel.run(1);
   std::string sentence = disorder_of(memory, disorder);
-  world.barrier("all ranks have looked");  // Rank 0's cells do not go while others still run.
+  world.barrier(
+      "all ranks have looked");  // Rank 0's cells are not freed while other ranks still run.
   return sentence;
 }
 
@@ -100,7 +102,7 @@ void run_suite(SeedRun& run) {
 
 const bool registered =
     simulation::add_suite({.name = "megakernel_pinned",
-                           .what = "tasks for one worker beside tasks for any, while it is busy",
+                           .what = "tasks pinned to a busy worker next to tasks for any worker",
                            .run = run_suite,
                            .seeds = 1000});
 

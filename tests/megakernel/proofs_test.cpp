@@ -1,6 +1,5 @@
-// Each thing that compile() refuses, by the smallest graph that has it wrong, and its neighbour
-// that has it right: tasks, events, and what a device has. What tasks access is in
-// access_proofs_test.cpp.
+// Each fault that compile() rejects: the smallest faulty graph next to the nearest valid one, for
+// tasks, events and device limits. Accesses of tasks are in access_proofs_test.cpp.
 #include "megakernel/sketch.hpp"
 
 namespace tokenyard::megakernel {
@@ -22,7 +21,7 @@ TEST(Proofs, TasksThatAwaitEachOther) {
 }
 
 TEST(Proofs, QueuesThatAwaitEachOther) {
-  // Two workers, each with the task first whose event the other's second one signals.
+  // Two workers: the first task of each waits for the second task of the other.
   Sketch s;
   s.add({.name = "first of 0", .waits = {{s.a}}});
   s.add({.name = "second of 0", .signals = {{s.b}}});
@@ -86,8 +85,9 @@ TEST(Proofs, SignalsWithoutNumberToAnEventThatHasOne) {
   s.add({.name = "receive", .waits = {{s.a}}});
   const InvalidGraph error = refused({s.graph});
   EXPECT_EQ(error.fault, GraphFault::trigger_count);
-  EXPECT_THAT(error.witness, ElementsAre("task 'send' of rank 0 signals as often as it finds",
-                                         "event 'a' of rank 0", "whose number is static"));
+  EXPECT_THAT(error.witness,
+              ElementsAre("task 'send' of rank 0 signals a number of times known at run time",
+                          "event 'a' of rank 0", "whose count is static"));
 }
 
 TEST(Proofs, MoreSignalsThanAPacketCounts) {
@@ -100,7 +100,7 @@ TEST(Proofs, MoreSignalsThanAPacketCounts) {
 }
 
 TEST(Proofs, SignalsThatRunAhead) {
-  // Two tasks signal one event; the quick one could do so twice before the slow one has once.
+  // Two tasks signal one event; the fast one could signal twice before the slow one signals once.
   Sketch s;
   s.add({.name = "slow", .signals = {{s.a}}, .worker = 0});
   s.add({.name = "quick", .signals = {{s.a}}, .worker = 1});
@@ -126,7 +126,7 @@ TEST(Proofs, AnEventThatNobodySignals) {
   const InvalidGraph error = refused({s.graph});
   EXPECT_EQ(error.fault, GraphFault::unreachable);
   EXPECT_THAT(error.witness, ElementsAre("task 'hopes' of rank 0", "awaits event 'a' of rank 0",
-                                         "which nobody signals"));
+                                         "which no task signals"));
 }
 
 TEST(Proofs, RanksThatDeclareDifferentEvents) {
@@ -165,7 +165,7 @@ TEST(Proofs, MoreThanTheDeviceHas) {
   };
   const InvalidGraph memory = fault(kTwoWorkers);
   EXPECT_EQ(memory.fault, GraphFault::shared_memory);
-  EXPECT_EQ(memory.witness.front(), "task 'glutton' of rank 0 wants 1048576 bytes of scratch");
+  EXPECT_EQ(memory.witness.front(), "task 'glutton' of rank 0 needs 1048576 bytes of scratch");
   EXPECT_EQ(fault({.workers = 3, .compute_warps = 1}).fault, GraphFault::co_residency);
 }
 

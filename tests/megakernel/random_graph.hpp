@@ -1,5 +1,5 @@
-/// Random graphs that are right: tasks touch random cells of random ranks, as if they ran one after
-/// the other, and events are what that order makes necessary. How they then run is another matter.
+/// Valid random graphs: tasks touch random cells of random ranks as if they ran one after another,
+/// and events are those that this order needs. The actual order of a run differs.
 #pragma once
 
 #include <algorithm>
@@ -14,28 +14,28 @@
 
 namespace tokenyard::megakernel {
 
-/// How iterations are kept apart.
+/// The means that separate iterations.
 enum class Pacing : uint32_t {
-  once,       ///< one a run
-  gated,      ///< a loop event that all last tasks signal
-  pipelined,  ///< waits that lag: iterations overlap
-  scheduled,  ///< by nothing but schedulers: dynamic runs on one rank
+  once,       ///< one iteration per run
+  gated,      ///< a loop event, which all last tasks signal
+  pipelined,  ///< lagging waits: iterations overlap
+  scheduled,  ///< schedulers alone: dynamic runs on one rank
 };
 
 struct RandomGraphOptions {
   uint32_t ranks = 1;
   uint32_t tasks = 10;  ///< of all ranks together
-  uint32_t cells = 16;  ///< of a rank
+  uint32_t cells = 16;  ///< per rank
   Pacing pacing = Pacing::gated;
   bool dynamic_counts = false;
   bool shares_anywhere = false;  ///< tasks of all ranks signal dynamic events: static runs only
   bool streams = false;
-  uint32_t pinned = 0;       ///< a third of the tasks have one of so many workers
-  uint32_t last_of_run = 0;  ///< gated: iterations of a run, decided on the device
-  bool strays = false;       ///< a task writes what it does not declare
+  uint32_t pinned = 0;       ///< workers to which a third of the tasks are pinned; 0: none
+  uint32_t last_of_run = 0;  ///< gated: iterations per run, decided on the device
+  bool strays = false;       ///< one task writes a cell that it does not declare
 };
 
-/// One task, before it has arguments.
+/// The plan of one task, before it has arguments.
 struct TouchPlan {
   struct Cell {
     uint32_t rank, index;
@@ -46,19 +46,19 @@ struct TouchPlan {
   struct Seen {
     Cell cell;
     uint32_t writer, iterations;
-    uint32_t share, shares;  ///< of whose cell it is; shares 0: of nobody's
+    uint32_t share, shares;  ///< the share whose cell it is; shares 0: not a share's
   };
   uint32_t rank = 0;
   std::vector<Seen> reads;
   std::vector<Cell> writes;
-  std::set<uint32_t> after, after_lagging;  ///< tasks; lagging: of the iteration before
+  std::set<uint32_t> after, after_lagging;  ///< tasks; lagging: of the previous iteration
   uint32_t share = 0, shares = 0;           ///< in a dynamic event
-  uint32_t event_rank = 0;                  ///< whose
-  uint32_t dynamic_event = 0;               ///< its number
-  bool receives = false;                    ///< waits for it
-  bool joins = false;                       ///< one event of all that it comes after
-  std::vector<uint32_t> joined_by = {};     ///< tasks whose such event this one signals
-  uint32_t units = 0;                       ///< that it streams
+  uint32_t event_rank = 0;                  ///< rank of that event
+  uint32_t dynamic_event = 0;               ///< index of that event
+  bool receives = false;                    ///< whether the task waits for that event
+  bool joins = false;                       ///< waits for one event of all its predecessors
+  std::vector<uint32_t> joined_by = {};     ///< tasks whose joint event this one signals
+  uint32_t units = 0;                       ///< units that it streams
 };
 
 class RandomGraph {
@@ -78,7 +78,7 @@ class RandomGraph {
     return (options_.cells + dynamic_events_ * kBurstCells) * kCellWords * sizeof(uint32_t);
   }
 
-  /// The first task that writes: with `strays` it does not declare all of it.
+  /// Returns the first task that writes; with `strays`, it does not declare its last write.
   uint32_t straying() const {
     uint32_t task = 0;
     while (task < plans_.size() && plans_[task].writes.empty()) ++task;
@@ -86,7 +86,7 @@ class RandomGraph {
   }
   bool has_straying() const { return straying() < plans_.size(); }
 
-  /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
+  /// Returns one rank's graph. `cells`: [ranks] each rank's cells; `haste`: 0, or a seed for how
   /// long tasks linger and, with `workers`, where they run.
   Graph on(uint32_t rank, const TaskSet& set, TensorMemory& memory,
            const std::vector<TensorView>& cells, Disorder* disorder, uint32_t haste) const {
@@ -102,7 +102,7 @@ class RandomGraph {
                   .bytes = constants.size() * 4,
                   .given = Given::always,
                   .places = {ConstTensorView(stream, {constants.size()})}});
-    // Task t's event exists on all ranks, whoever waits for it.
+    // Task t's event exists on all ranks, whether or not they wait for it.
     for (uint32_t task = 0; task < plans_.size(); ++task)
       graph.event({.name = "after " + std::to_string(task)});
     for (uint32_t task = 0; task < plans_.size(); ++task)
@@ -119,7 +119,8 @@ class RandomGraph {
       if (plans_[task].rank == rank)
         add_task(graph, task, tensor, memory, cells, disorder, stream, haste == 0 ? 0 : drawn);
     }
-    // One task tells all ranks, so that no rank's next signals can overtake another's last ones.
+    // One task signals all ranks, so that no rank's next signals can overtake another rank's last
+    // ones.
     if (options_.pacing == Pacing::gated && rank == 0) {
       TaskOptions gate{.name = "gate", .waits = {{all_done}}};
       for (uint32_t to = 0; to < options_.ranks; ++to)
@@ -145,13 +146,13 @@ class RandomGraph {
 
  private:
   static constexpr uint32_t kNobody = UINT32_MAX, kAfterMax = 12, kShares = 4;
-  static constexpr uint32_t kBurstCells = kShares + 1;  ///< of the shares, and of who counts them
+  static constexpr uint32_t kBurstCells = kShares + 1;  ///< the shares' and the counting task's
   static constexpr uint32_t kUnits = 7;
   struct CellState {
     uint32_t writer = kNobody;
-    std::vector<uint32_t> readers = {};  ///< since it was written
-    uint32_t first_writer = kNobody;     ///< of an iteration
-    std::vector<uint32_t> early = {};    ///< readers before that
+    std::vector<uint32_t> readers = {};  ///< since its last write
+    uint32_t first_writer = kNobody;     ///< first writer of an iteration
+    std::vector<uint32_t> early = {};    ///< readers before the first writer
   };
 
   uint32_t below(uint32_t limit) { return random_() % limit; }
@@ -165,7 +166,7 @@ class RandomGraph {
     plans_.push_back(std::move(plan));
   }
 
-  /// One more cell, unless that would make too many waits.
+  /// Adds one cell, unless that would need too many waits.
   void touch(TouchPlan& plan, uint32_t task, bool write) {
     const TouchPlan::Cell cell{below(options_.ranks), below(options_.cells)};
     CellState& state = cells_[cell.rank][cell.index];
@@ -195,7 +196,7 @@ class RandomGraph {
     }
   }
 
-  /// Bursts: one task finds out how many of the others will signal, one waits for those that do.
+  /// Adds bursts: one task determines how many of the others will signal, and one waits for these.
   void add_dynamic() {
     for (uint32_t burst = 0; burst < 1 + options_.tasks / 64; ++burst) {
       const uint32_t rank = below(options_.ranks);
@@ -207,7 +208,7 @@ class RandomGraph {
         plan.shares = kShares;
         plan.writes.push_back(cell_of(rank, share));
         plan.dynamic_event = dynamic_events_;
-        // Held back by what received the burst of the iteration before.
+        // Held back by the receiver of the previous iteration's burst.
         plan.after_lagging.insert(static_cast<uint32_t>(plans_.size()) + kShares + 1 - share);
         plans_.push_back(std::move(plan));
       }
@@ -216,8 +217,8 @@ class RandomGraph {
       receiver.receives = true;
       receiver.dynamic_event = dynamic_events_;
       const auto first = static_cast<uint32_t>(plans_.size()) - kShares - 1;
-      // By nothing but the dynamic event does it know of those that signal, nor, in half of the
-      // bursts, of the one that counts them.
+      // Only the dynamic event orders it after the signalling tasks and, in half of the bursts,
+      // after the task that counts them.
       if (below(2) == 0) receiver.after.insert(first + kShares);
       for (uint32_t share = 0; share < kShares; ++share)
         receiver.reads.push_back({cell_of(rank, share), first + share, 0, share, kShares});
@@ -226,12 +227,13 @@ class RandomGraph {
       ++dynamic_events_;
     }
   }
-  /// Of a share of the burst that is being made, or of who counts them.
+  /// Returns the cell of a share of the current burst, or of the task that counts shares.
   TouchPlan::Cell cell_of(uint32_t rank, uint32_t share) const {
     return {rank, options_.cells + dynamic_events_ * kBurstCells + share};
   }
 
-  /// Half of the tasks with several before them wait for one event, which all of those signal.
+  /// Lets half of the tasks with several predecessors wait for one event, which all of these
+  /// signal.
   void join_some() {
     constexpr size_t kSignalsMax = 8;
     for (uint32_t task = 0; task < plans_.size(); ++task) {
@@ -245,8 +247,8 @@ class RandomGraph {
     }
   }
 
-  /// What the next iteration finds: early readers see the last writer, and whoever comes first
-  /// comes after whoever was there last.
+  /// Connects iterations: early readers see the last writer, and the first accesses follow the last
+  /// ones of the previous iteration.
   void close_iterations() {
     for (uint32_t task = 0; task < plans_.size(); ++task)
       for (TouchPlan::Seen& seen : plans_[task].reads) {
@@ -264,8 +266,8 @@ class RandomGraph {
         for (const uint32_t reader : state.readers) lag(state.first_writer, reader);
       }
   }
-  /// Half of the tasks wait for some task of the iteration before, which tells them nothing of
-  /// all the others.
+  /// Lets half of the tasks wait for some task of the previous iteration, which orders them after
+  /// no other task.
   void lag_some() {
     for (uint32_t task = 0; task < plans_.size(); ++task)
       if (below(2) == 0) lag(task, below(static_cast<uint32_t>(plans_.size())));
@@ -274,7 +276,7 @@ class RandomGraph {
     if (task != after) plans_[task].after_lagging.insert(after);
   }
 
-  /// Once, before ranks' threads ask.
+  /// Fills awaited_ and followed_, once, before ranks' threads read them.
   void note_followers() {
     awaited_.assign(plans_.size(), std::vector<bool>(options_.ranks, false));
     followed_.assign(plans_.size(), false);

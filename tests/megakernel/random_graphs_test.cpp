@@ -1,4 +1,4 @@
-// Random graphs: every task checks that it runs when its declared regions say.
+// Random graphs: every task checks that it runs in the order of its declared regions.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -12,7 +12,7 @@
 namespace tokenyard::megakernel {
 namespace {
 
-/// A GPU's memory is given out a tensor at a time, which makes large graphs slow to build there.
+/// Smaller on GPUs, where memory is allocated per tensor and large graphs are slow to build.
 constexpr uint32_t kTasksHost = 20000, kTasksGpu = 400;
 
 RandomGraphOptions draw(std::mt19937& random, uint32_t tasks_max) {
@@ -33,7 +33,7 @@ RandomGraphOptions draw(std::mt19937& random, uint32_t tasks_max) {
 RunPlan plan_for(const RandomGraphOptions& options, std::mt19937& random) {
   RunPlan plan;
   plan.workers = 1 + random() % 6;
-  // Pipelined graphs' ranks may be an iteration apart, which dynamic counting does not allow.
+  // Ranks of pipelined graphs may be an iteration apart, which dynamic counts do not allow.
   if (random() % 3 == 0 && options.pacing != Pacing::pipelined) plan.schedulers = 1 + random() % 2;
   plan.task_slots = 1 + random() % 3;
   plan.haste = 1 + random() % 100000;
@@ -50,7 +50,7 @@ struct Seeds {
   uint32_t begin = 0, end = kSeeds;
 };
 
-/// As many of the graphs, each under all these seeds, as the budget allows.
+/// Runs as many of the graphs, each under all these seeds, as the budget allows.
 void run_graphs(const std::string& device, uint32_t tasks_max, double budget_s,
                 const Seeds& seeds = {}) {
   const TaskSet tasks = task_set<TouchTasks>(touch_kernel.entry);
@@ -93,12 +93,12 @@ TEST_P(RandomGraphs, RunInTheOrderOfTheirRegions) {
   run_graphs(GetParam(), on_host() ? kTasksHost : kTasksGpu, 10);
 }
 
-/// All of them, by hand: --gtest_also_run_disabled_tests.
+/// Runs all graphs, by hand: --gtest_also_run_disabled_tests.
 TEST_P(RandomGraphs, DISABLED_AllOfThem) {
   run_graphs(GetParam(), on_host() ? kTasksHost : kTasksGpu, 1e9);
 }
 
-/// The same in parts, for machines with many cores.
+/// Runs the same in parts, for machines with many cores.
 class RandomGraphsOfASeed : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(, RandomGraphsOfASeed, testing::Range(0u, kSeeds));
 

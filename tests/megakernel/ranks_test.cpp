@@ -1,4 +1,4 @@
-// Graphs of several ranks that hand on to one another, and ranks that die or never come.
+// Graphs of several ranks that pass data on, and ranks that die or never start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 class RunningRanks : public OnDevices {};
 INSTANTIATE_ON_DEVICES(RunningRanks);
 
-/// Every rank adds its number and pushes the sum to the next; the last one back to rank 0.
+/// Every rank adds its number and sends the sum to the next rank; the last one to rank 0.
 uint64_t pass_round(World& world, uint32_t rounds) {
   const uint32_t rank = world.rank(), next = (rank + 1) % world.size();
   TensorMemory memory(world);
@@ -28,7 +28,7 @@ uint64_t pass_round(World& world, uint32_t rounds) {
   Step::Args args = adds(rank + 1);
   args.value = places[rank].as<uint64_t>();
   args.to = Peer<uint64_t>(places[next].as<uint64_t>());
-  // Rank 0 takes what came round in the iteration before.
+  // Rank 0 takes the sum of the previous iteration.
   graph.add<Step>(args, {.name = "pass",
                          .reads = {number.all()},
                          .writes = {number.all().of(next)},
@@ -77,8 +77,8 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
   });
 }
 
-/// Rank 0 hands a number to rank 1, which hands it back until it ends in the middle; then a worker
-/// of rank 0 goes on with it. Each waits for all others, so every wait's time is up at once.
+/// Rank 0 passes a number to rank 1, which passes it back until it ends midway; then a worker of
+/// rank 0 continues with it. Each waits for all others, so all waits time out at once.
 void pass_on_for_ever(World& world) {
   const uint32_t rank = world.rank(), other = 1 - rank;
   TensorMemory memory(world);
@@ -125,14 +125,14 @@ TEST_P(RunningRanks, ARankThatEndsInTheMiddleOfAnIterationIsNamedWithWhatAwaitsI
       EXPECT_THAT(error.dump, HasSubstr("'go on' awaits event 'within rank 0'"));
     }
   });
-  // The devices are as good as before.
+  // The devices are still usable.
   run_threads(GetParam(), 2, quick(), [](World& world) {
     const uint64_t sum = pass_round(world, 5);
     EXPECT_EQ(world.rank() == 0 ? sum : 15, 5u * (1 + 2));
   });
 }
 
-/// Nobody's time is up: rank 1 says goodbye once its run has been cut off.
+/// No deadline passes: rank 1 sends its goodbye once its run was cancelled.
 TEST_P(RunningRanks, ARankThatLeavesInTheMiddleOfAnIterationEndsTheRunOfItsPeer) {
   if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU end together";
   auto worlds = World::in_process(2, GetParam(), quick(std::chrono::seconds(600)));
@@ -194,13 +194,13 @@ TEST(RunningProcesses, ARankThatIsKilledEndsTheRunOfItsPeer) {
     } catch (const PeerLost&) {
       return;
     } catch (const TaskTimeout&) {
-      return;  // It awaited the dead rank's signal before it heard of its death.
+      return;  // It awaited the dead rank's signal before it learned of the death.
     }
     throw std::runtime_error("it went on alone");
   });
   std::array<char, 2> both{};
   for (char& one : both) ASSERT_EQ(read(joined[0], &one, 1), 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // Now they run, most likely.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // By now they most likely run.
   processes.signal(1, SIGKILL);
   EXPECT_EQ(processes.wait(0), 0);
   for (const int end : joined) close(end);

@@ -1,5 +1,5 @@
-// What compile() refuses besides what proofs_test.cpp has: ranks that do not fit together, and
-// graphs that only a static placement could run. Each beside its neighbour that has it right.
+// Further faults that compile() rejects: ranks that do not match, and graphs that need a static
+// placement. Each is next to the nearest valid graph.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 const Shape kStatic{.workers = 2, .compute_warps = 1};
 const Shape kScheduled{.workers = 2, .compute_warps = 1, .schedulers = 1, .task_slots = 2};
 
-/// Empty if it is accepted.
+/// Returns the error, or nothing if the graph is accepted.
 std::optional<InvalidGraph> refusal(const std::vector<Graph>& graphs,
                                     const std::vector<Shape>& shapes) {
   try {
@@ -31,7 +31,7 @@ std::optional<InvalidGraph> refusal(const std::vector<Graph>& graphs,
   return std::nullopt;
 }
 
-/// Two ranks' graphs, of which `change` makes the second differ.
+/// Returns two ranks' graphs, of which `change` alters the second.
 std::optional<InvalidGraph> refusal_of_ranks(const std::function<void(Graph&)>& change,
                                              const TaskSet& of_second = kinds()) {
   std::vector<Graph> graphs{Graph(kinds(), {.rank = 0, .ranks = 2}),
@@ -53,7 +53,7 @@ TEST(Refusals, RanksThatDeclareDifferentTensors) {
   EXPECT_THAT(error->witness, Contains(HasSubstr("of rank 1: 'y' of 32 bytes")));
 }
 
-/// Proofs and packets of all ranks go by them.
+/// Proofs and packets of all ranks depend on these tables.
 TEST(Refusals, RanksThatDisagreeOnWordsOrOnCarriedEvents) {
   const auto of = [](bool words, bool carried) {
     std::vector<Graph> graphs;
@@ -124,7 +124,7 @@ TEST(Refusals, ALoopWhoseEventNobodySignals) {
   EXPECT_FALSE(refusal({graph}, {kStatic}));
 }
 
-/// Else an iteration would end with nothing, when its time is up.
+/// Otherwise an iteration could only end by its deadline.
 TEST(Refusals, ALoopWhoseEventHasNoCounter) {
   Graph graph(kinds(), {});
   const Event end = graph.event({.name = "end", .carried = true});
@@ -133,10 +133,10 @@ TEST(Refusals, ALoopWhoseEventHasNoCounter) {
   const auto error = refusal({graph}, {kStatic});
   ASSERT_TRUE(error);
   EXPECT_EQ(error->fault, GraphFault::unreachable);
-  EXPECT_THAT(error->witness, Contains(HasSubstr("carried by the data")));
+  EXPECT_THAT(error->witness, Contains(HasSubstr("carried by data")));
 }
 
-/// Rank 1's task signals rank 0's event; both ranks' graphs.
+/// Returns both ranks' graphs; rank 1's task signals rank 0's event.
 std::vector<Graph> pushed(const EventOptions& options, bool held_back) {
   std::vector<Graph> graphs;
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -159,8 +159,8 @@ std::vector<Graph> pushed(const EventOptions& options, bool held_back) {
   return graphs;
 }
 
-/// Workers of a dynamic run look at no counter of their own iteration, so a signal of the next one
-/// must not come before its event's tasks have run.
+/// A dynamic run counts arrivals per task, so a signal of the next iteration must not come before
+/// the event's tasks have run.
 TEST(Refusals, APeerWhoseNextSignalMayComeTooEarlyForSchedulers) {
   const auto error = refusal(pushed({.name = "come"}, false), {kScheduled, kScheduled});
   ASSERT_TRUE(error);

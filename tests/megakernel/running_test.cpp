@@ -1,4 +1,4 @@
-// Graphs that run: iterations, loops, hosts that feed, traces.
+// Running graphs: iterations, loops, fed runs, traces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ TEST_P(Running, ByASchedulerThatGivesOutTasks) {
                     {.workers = 2, .schedulers = 2, .task_slots = 1, .trace_records = 10});
   EXPECT_EQ(kernel.run(2), 2u);
   EXPECT_EQ(counter.read(), 22u);
-  EXPECT_EQ(kernel.run(0), 3u);  // Until there are 50.
+  EXPECT_EQ(kernel.run(0), 3u);  // Until the number reaches 50.
   EXPECT_EQ(kernel.finished_iterations(), 5u);
   kernel.start();
   kernel.feed();
@@ -49,11 +49,11 @@ TEST_P(Running, ByASchedulerThatGivesOutTasks) {
   EXPECT_EQ(kernel.stop(), 1u);
 }
 
-/// One task, by whose events many others run: each adds to a number of its own.
+/// One task whose events start many others, each of which adds to its own number.
 struct Fan {
   explicit Fan(World& world) : counter(world) {}
 
-  /// `width` tasks by one more event, some of them for one worker only.
+  /// Adds `width` tasks that wait for one more event, some of them pinned to a worker.
   void add(uint32_t width, bool pinned) {
     first.signals.push_back({counter.graph.event({.name = "event"})});
     for (uint32_t i = 0; i < width; ++i) {
@@ -66,7 +66,7 @@ struct Fan {
       counter.graph.add<Step>(args, std::move(options));
     }
   }
-  /// Runs of these lengths; whether each task ran once an iteration.
+  /// Makes runs of these lengths and checks that each task ran once per iteration.
   void check(World& world, const MegakernelOptions& options) {
     counter.step(std::move(first), adds(1));
     counter.close();
@@ -101,12 +101,12 @@ TEST_P(Running, SchedulersWaitForAPlaceInAFullQueue) {
 TEST_P(Running, AMassiveLaunchWhoseTasksAllHaveAPlace) {
   const auto world = alone();
   Fan fan(*world);
-  fan.add(500, false);  // More than a scheduler knows before their event comes.
+  fan.add(500, false);  // More than a scheduler holds before their event completes.
   fan.check(*world, {.workers = 3, .schedulers = 1});
 }
 
 TEST_P(Running, ASchedulerLooksOutForMoreEventsThanItsBlockHasPlaceFor) {
-  // A packet has room for the signals of some tasks only.
+  // A packet fits only a limited number of signals.
   const auto world = alone();
   Counter counter(*world);
   constexpr uint32_t kRoots = 60, kIterations = 3;
@@ -146,7 +146,7 @@ TEST_P(Running, UntilATaskEndsTheLoop) {
   Megakernel kernel(*world, counter.graph, {.workers = 2});
   EXPECT_EQ(kernel.run(0), 4u);
   EXPECT_EQ(counter.read(), 12u);
-  EXPECT_EQ(kernel.run(7), 1u);  // It is past the end already.
+  EXPECT_EQ(kernel.run(7), 1u);  // The number is past the end already.
 }
 
 TEST_P(Running, WhenTheHostFeedsIt) {
@@ -170,7 +170,7 @@ TEST_P(Running, WhenTheHostFeedsIt) {
   EXPECT_THROW(kernel.run(1), InvalidArgument);
   EXPECT_THROW(kernel.await(6), InvalidArgument);
   EXPECT_EQ(kernel.stop(), 5u);
-  kernel.start();  // Once more, after other runs.
+  kernel.start();  // Again, after other runs.
   kernel.feed(2);
   EXPECT_EQ(kernel.stop(), 2u);
   EXPECT_EQ(counter.read(), expected + 2 * *factor);
@@ -206,7 +206,7 @@ TEST_P(Running, TheTraceTellsWhoHeldUpWhom) {
   const Trace trace = kernel.trace();
   ASSERT_EQ(trace.spans.size(), 9u);
   const TraceSummary summary = trace.summary();
-  // Each waits for the one before, and so does each iteration for the last.
+  // Each task waits for the previous one, and each iteration for the previous iteration.
   EXPECT_EQ(summary.critical_path.size(), 9u);
   EXPECT_THAT(summary.text(trace.spans, trace.tasks), HasSubstr("two"));
   for (const uint64_t cost : trace.measured_costs()) EXPECT_GT(cost, 0u);

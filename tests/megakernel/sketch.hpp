@@ -1,4 +1,4 @@
-/// Small graphs that compile() is to accept or to refuse.
+/// Small graphs that compile() must accept or reject.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ inline InvalidGraph refused(const std::vector<Graph>& graphs,
   throw std::logic_error("the graph was accepted");
 }
 
-/// One rank's graph with a tensor and some events, for tasks that differ.
+/// One rank's graph with a tensor and two events, to which tests add tasks.
 struct Sketch {
   Graph graph{kinds(), {.rank = 0, .ranks = 1}};
   Tensor x = graph.tensor({.name = "x", .bytes = 64});

@@ -1,12 +1,11 @@
-/// A task that adds to a number, and may end its loop or count for an event.
+/// A task that adds to a number, and may end its loop or signal a dynamic event.
 #pragma once
 
 #include "megakernel/kernels/worker_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// Adds `add` times the host's factor to a number, wherever it lies; ends the loop from `end_at`
-/// on.
+/// Adds `add` times the host's factor to a number in any memory; ends the loop from `end_at` on.
 struct Step {
   static constexpr const char* kName = "step";
   struct Args {
@@ -16,7 +15,7 @@ struct Step {
     const uint64_t* factor;  ///< host-visible, or null
     uint64_t end_at;         ///< 0: never
     Event promised;
-    uint32_t promise, kept;  ///< of a dynamic event; 0: none
+    uint32_t promise, kept;  ///< expected and sent signals of a dynamic event; 0: none
   };
   static DEVICE void run(Context& context, const Args& args) {
     if (context.thread() != 0) return;

@@ -1,31 +1,32 @@
-/// A task that proves the order in which it ran: each cell that it reads must hold what its graph's
-/// last writer before it wrote, and each cell that it writes gets its own mark.
+/// A task that checks the order in which it ran: each cell that it reads must hold the mark of the
+/// graph's last writer before it, and each cell that it writes gets its own mark.
 #pragma once
 
 #include "megakernel/kernels/worker_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// Sixteen bytes, which every writer fills with its mark.
+/// Words of a cell, all of which a writer fills with its mark.
 inline constexpr uint32_t kCellWords = 4;
 
-/// Of what tasks stream.
+/// Words of a streamed unit.
 inline constexpr uint32_t kUnitWords = 16;
 
-/// What a cell holds: whose write of which iteration; 0 before all.
+/// Returns the content of a cell: its writer and the iteration. Cells hold 0 before any write.
 HOST_DEVICE uint32_t mark_of(uint32_t writer, uint64_t iteration) {
   return (writer + 1) << 12 | static_cast<uint32_t>(iteration & 0xfff);
 }
 
 struct CellRead {
   Peer<uint32_t> at;
-  uint32_t writer;      ///< whose mark it should hold; UINT32_MAX: nobody ever writes it
-  uint32_t iterations;  ///< back
-  /// Of a share's cell: nobody waits for a share that does not signal. shares 0: of another's.
+  uint32_t writer;      ///< task whose mark it should hold; UINT32_MAX: none writes it
+  uint32_t iterations;  ///< how many iterations back
+  /// For the cell of a share, since no task waits for a share that does not signal. shares 0: not
+  /// the cell of a share.
   uint32_t share, shares;
 };
 
-/// The first thing that was out of order.
+/// The number of order violations, and the first one.
 struct Disorder {
   uint32_t count;
   uint32_t task, expected, seen;
@@ -38,18 +39,18 @@ struct Touch {
     const Peer<uint32_t>* writes;
     uint32_t read_count, write_count;
     uint32_t writer;  ///< this task's number among all ranks' tasks
-    uint32_t haste;   ///< 0: at once; else it lingers, by a number of its own
+    uint32_t haste;   ///< 0: runs at once; else a seed for how long it lingers
     Disorder* disorder;
-    // A share in a dynamic event: `shares` tasks each signal or do not, as the iteration says.
+    // A share in a dynamic event: the iteration decides which of `shares` tasks signal it.
     Event event;
-    uint32_t event_rank;     ///< whose
-    uint32_t share, shares;  ///< shares 0: none. share == shares: this task counts
+    uint32_t event_rank;     ///< rank of the event
+    uint32_t share, shares;  ///< shares 0: none; share == shares: this task counts
     const uint32_t* stream;  ///< [units][kUnitWords] each word is its unit's number
     uint32_t units;
     uint32_t last_of_run;  ///< iterations after which this task ends the loop; 0: never
   };
 
-  /// How many of the shares signal.
+  /// Returns how many of the shares signal.
   static DEVICE uint32_t signals_of(uint32_t shares, uint64_t iteration) {
     return static_cast<uint32_t>(iteration * 7 + shares) % (shares + 1);
   }
@@ -86,7 +87,7 @@ struct Touch {
   static DEVICE void linger(Context& context, const Args& args) {
     const uint32_t turns = args.haste == 0 ? 0 : (args.haste * 2654435761u >> 24) % 8;
     if (turns == 0) return;
-    // One thread lets others run, and all wait for it.
+    // One thread naps, and all wait for it.
     for (uint32_t turn = 0; context.thread() == 0 && turn < turns; ++turn) nap(0);
     context.sync();
   }
@@ -115,7 +116,7 @@ struct Touch {
   }
 
   static DEVICE void count(Context& context, const Args& args) {
-    context.sync();  // A signal is about what all threads have written.
+    context.sync();  // The signal covers the stores of all threads.
     if (context.thread() != 0) return;
     const uint32_t signals = signals_of(args.shares, context.iteration());
     if (args.share == args.shares)

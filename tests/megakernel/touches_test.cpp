@@ -1,4 +1,4 @@
-// What task types state of their arguments, and how it is compared with what arguments name.
+// Statements of task types about their arguments, compared with the memory that arguments name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(Touches, ElementsOfNullAreNull) {
   EXPECT_EQ(element_at(two.data(), 1), &two[1]);
 }
 
-/// The argument that refuses the sum of two rows of two, three apart, which is 20 bytes.
+/// Returns the argument rejected for a sum of two rows of two elements, three apart: 20 bytes.
 std::string refusing(const ArgPiece& parts) {
   alignas(16) static std::array<float, 8> numbers{};
   Touches touches("reduce", "sum");

@@ -1,4 +1,4 @@
-// Traces as bytes, whole and damaged, and on their way to all ranks.
+// Traces as bytes, whole and damaged, and their exchange between ranks.
 #include "megakernel/trace/trace_codec.hpp"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 constexpr uint32_t kSender = 2;
 
-/// Of rank 1, with all that a trace may have.
+/// Returns a trace of rank 1 that uses every member.
 Trace full() {
   InventedTraces invented({0, 1'000'000});
   invented.tell(0, 1, 1000, 100);
@@ -74,10 +74,10 @@ TEST(TraceCodec, WhatIsSpoiledIsRefused) {
 TEST(TraceCodec, WhatIsNoTraceIsNamed) {
   const std::vector<std::byte> foreign(100, std::byte{0x7f});
   EXPECT_THAT(refusal_of([&] { TraceCodec::decode(foreign, kSender); }),
-              HasSubstr("a rank's trace came garbled from rank 2: its mark: expected"));
+              HasSubstr("a rank's trace from rank 2 is corrupted: its mark: expected"));
 }
 
-/// Whole bytes of a trace that names what it does not have.
+/// Intact bytes of a trace with indices out of range.
 TEST(TraceCodec, TasksWorkersAndEventsMustExist) {
   const auto said_of = [](const std::function<void(Trace&)>& spoil) {
     Trace trace = full();
@@ -94,7 +94,7 @@ TEST(TraceCodec, TasksWorkersAndEventsMustExist) {
 
 TEST(TraceGathering, PiecesMakeWholesAgain) {
   const auto bytes_of = [](uint32_t rank) {
-    // None of rank 0, one piece less a byte, one piece, and two and a byte.
+    // No bytes of rank 0, one piece less a byte, one piece, and two pieces and a byte.
     const size_t size = std::array{0, 9, 10, 21}[rank];
     std::vector<std::byte> bytes(size);
     for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(100 * rank + i);

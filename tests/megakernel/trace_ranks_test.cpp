@@ -1,4 +1,4 @@
-// One file of the traces of several ranks: invented ones, and ranks that ran.
+// One file with the traces of several ranks: invented traces, and those of real runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-/// An arrow between ranks, by the names of its tasks and their iterations.
+/// An arrow between ranks: the names of its tasks and their iterations.
 struct Arrow {
   uint32_t from_rank, to_rank;
   std::string from, to;
@@ -35,7 +35,7 @@ void PrintTo(const Arrow& arrow, std::ostream* out) {
        << arrow.to_rank << " '" << arrow.to << "' " << arrow.to_iteration;
 }
 
-/// A file, read again.
+/// A parsed file.
 class TraceFile {
  public:
   using Json = nlohmann::json;
@@ -57,7 +57,7 @@ class TraceFile {
       if (event["ph"] == "f") take(begins_.at(event["id"]), event);
   }
 
-  std::map<uint32_t, Json> processes;      ///< by rank: what is told of its clock
+  std::map<uint32_t, Json> processes;      ///< by rank: facts on its clock
   std::map<uint32_t, std::string> labels;  ///< by rank
   std::set<Arrow> between_ranks;
   uint32_t within_ranks = 0;  ///< arrows
@@ -75,7 +75,7 @@ class TraceFile {
     between_ranks.insert({from["pid"], to["pid"], signals["name"], awaits["name"],
                           signals["args"]["iteration"], awaits["args"]["iteration"]});
   }
-  /// The last task that has begun on an arrow's row.
+  /// Returns the task that began last on an arrow's row.
   Json task_at(const Json& arrow) const {
     Json last{{"name", "none"}, {"args", {{"iteration", 0}}}};
     for (const Json& event : events_)
@@ -104,9 +104,10 @@ TEST(TraceOfRanks, HasOneClockAndSaysHowSureItIs) {
   EXPECT_EQ(file.processes.at(1)["clock_moved_us"], -1000.0);
   EXPECT_EQ(file.processes.at(1)["at_least_us"], -1000.1);
   EXPECT_EQ(file.processes.at(1)["at_most_us"], -999.9);
-  EXPECT_EQ(file.labels.at(0), "all times are of this clock");
+  EXPECT_EQ(file.labels.at(0), "all times are on this clock");
   EXPECT_EQ(file.labels.at(1),
-            "clock moved by -1000.000 us, the middle of what signals allow; at least -1000.100 us; "
+            "clock shifted by -1000.000 us, the middle of the range that signals allow; at least "
+            "-1000.100 us; "
             "at most -999.900 us");
 }
 
@@ -114,16 +115,16 @@ TEST(TraceOfRanks, SaysWhereLittleIsKnown) {
   InventedTraces invented({0, 0, 0, 0});
   invented.ran(0, 0, 10);
   invented.tell(0, 1, 1000, 100);  // One direction.
-  invented.ran(2, 500, 600);       // None.
+  invented.ran(2, 500, 600);       // No signals.
   const auto early = invented.ran(0, 3000, 3010), late = invented.ran(3, 2900, 2910);
-  invented.signal(early, late);  // Two that cannot both be.
+  invented.signal(early, late);  // Two contradictory signals.
   invented.tell(3, 0, 5000, 60);
   const TraceFile file(invented.traces);
   EXPECT_EQ(file.labels.at(1),
-            "clock moved by -0.100 us: signals bound it from one side alone; at least -0.100 us");
+            "clock shifted by -0.100 us: signals bound it from one side only; at least -0.100 us");
   EXPECT_EQ(file.labels.at(2),
-            "clock moved by -0.500 us, so that first tasks begin together: no signals tell more");
-  EXPECT_THAT(file.labels.at(3), HasSubstr("signals contradict one another by 0.040 us"));
+            "clock shifted by -0.500 us, so that first tasks begin together: no signals bound it");
+  EXPECT_THAT(file.labels.at(3), HasSubstr("signals contradict each other by 0.040 us"));
   EXPECT_EQ(file.processes.at(3)["contradiction_us"], 0.04);
 }
 
@@ -138,7 +139,7 @@ TEST(TraceOfRanks, OfSeveralSignalsOfARankTheLastToEndIsDrawn) {
               ElementsAre(Arrow{0, 1, "task 0 of 0", "task 0 of 1", 0, 0}));
 }
 
-/// What awaits has begun before, and its signal comes when that is long past.
+/// The awaiting task began before its signal was sent.
 TEST(TraceOfRanks, WhereBodiesAwaitAnArrowEndsInTheBody) {
   InventedTraces invented({0, 0});
   const auto before = invented.ran(0, 100, 400), signals = invented.ran(0, 500, 900);
@@ -146,7 +147,7 @@ TEST(TraceOfRanks, WhereBodiesAwaitAnArrowEndsInTheBody) {
   invented.signal(signals, awaits);
   invented.traces[1].events[0].carried = true;
   invented.tell(1, 0, 2000, 0);
-  invented.signal(awaits, before);  // So that clocks stay as they are, nearly.
+  invented.signal(awaits, before);  // Keeps the clocks nearly unshifted.
   invented.traces[0].events.back().carried = true;
   EXPECT_THAT(TraceFile(invented.traces).between_ranks,
               Contains(Arrow{0, 1, "task 1 of 0", "task 0 of 1", 0, 0}));
@@ -169,15 +170,15 @@ TEST(TraceOfRanks, OfOneSaysNothingOfClocks) {
 class TracedRanks : public OnDevices {};
 INSTANTIATE_ON_DEVICES(TracedRanks);
 
-/// What differs from run to run.
+/// Parameters of a run.
 struct TracedRun {
   uint32_t iterations = 3;
   uint32_t schedulers = 0;
   uint32_t records = 100;
 };
 
-/// Each rank gives to the next one, which gives on what it has; rank 0 takes what came round in the
-/// iteration before.
+/// Each rank sends its number to the next rank, which passes it on; rank 0 takes the number of the
+/// previous iteration.
 std::vector<Trace> traces_of_round(World& world, const TracedRun& how) {
   const uint32_t rank = world.rank(), next = (rank + 1) % world.size();
   TensorMemory memory(world);
@@ -200,7 +201,7 @@ std::vector<Trace> traces_of_round(World& world, const TracedRun& how) {
                     {.workers = 2, .schedulers = how.schedulers, .trace_records = how.records});
   kernel.run(how.iterations);
   auto traces = kernel.traces();
-  world.barrier("all have run");  // No memory goes while others still run.
+  world.barrier("all have run");  // No memory is freed while other ranks still run.
   return traces;
 }
 
@@ -248,7 +249,7 @@ TEST_P(TracedRanks, WithoutRecordsNothingIsDrawn) {
   });
 }
 
-/// Processes of one machine have one clock, too.
+/// Processes of one machine share a clock as well.
 TEST(TracedProcesses, AreOneFileWithArrowsBetweenThem) {
   run_processes("host", 3, OnDevices::quick(), [](World& world) {
     const auto traces = traces_of_round(world, {});
@@ -257,7 +258,7 @@ TEST(TracedProcesses, AreOneFileWithArrowsBetweenThem) {
   });
 }
 
-/// Rank 0 alone finds out how often it signals rank 1.
+/// Only rank 0 knows how often it signals rank 1.
 TEST_P(TracedRanks, SignalsThatBodiesSendAreArrowsAndNoBounds) {
   run_threads(GetParam(), 2, quick(), [&](World& world) {
     TensorMemory memory(world);

@@ -1,4 +1,4 @@
-// What a trace makes of its records: critical paths, costs, and the file for Perfetto.
+// Results of a trace's records: critical paths, costs, and the file for Perfetto.
 #include "tokenyard/megakernel/trace.hpp"
 
 #include <gmock/gmock.h>
@@ -11,8 +11,8 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Two workers and two iterations: "make" on one, "use" on the other, which awaits the value that
-/// was made an iteration before.
+/// Two workers and two iterations: "make" on one, "use" on the other, which awaits the value of the
+/// previous iteration.
 Trace pipelined() {
   return {
       .rank = 0,
@@ -49,10 +49,10 @@ TEST(Trace, AWaitThatLagsLeadsToTheIterationBefore) {
       EXPECT_DOUBLE_EQ(event["ts"], 0.052);
     }
   }
-  EXPECT_EQ(arrows, 1u);  // The first iteration's wait is for none.
+  EXPECT_EQ(arrows, 1u);  // The first iteration's wait has no signal.
 }
 
-/// Those of all that signal an event would hide everything else.
+/// Arrows from all signallers of an event would hide everything else.
 TEST(Trace, AnArrowComesFromTheLastSignal) {
   Trace trace = pipelined();
   trace.tasks.push_back({.name = "make more", .type = "step", .waits = {}});
@@ -66,7 +66,7 @@ TEST(Trace, AnArrowComesFromTheLastSignal) {
   EXPECT_THAT(from, ElementsAre(2));
 }
 
-/// A worker signals first and then notes the time.
+/// A worker signals first and then records the time.
 TEST(Trace, ATaskMayBeginBeforeTheEndOfItsSignalIsNoted) {
   Trace trace = pipelined();
   trace.spans[3].begun_ns = 48;

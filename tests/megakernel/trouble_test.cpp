@@ -1,9 +1,10 @@
-// Runs that cannot go on, and what they say of it.
+// Failed runs, and their errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/refused.hpp"
 #include "fabric/abort_flag.hpp"
+#include "fabric/world_access.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "megakernel/device_tables.hpp"
 #include "megakernel/hold_kernel_body.hpp"
@@ -71,17 +72,18 @@ TEST_P(RunTrouble, ATaskThatCannotGoOnIsNamedWithWhatItAwaits) {
   } catch (const TaskTimeout& error) {
     EXPECT_THAT(error.facts.phase, HasSubstr("task 'receive' awaits event 'rows'"));
     EXPECT_EQ(error.facts.expected, 9u);
-    EXPECT_EQ(error.facts.seen, 7u);  // Nine less the five promised, and three of them.
+    EXPECT_EQ(error.facts.seen,
+              7u);  // Dynamic triggers of nine, less the five promised, plus three signals.
     EXPECT_THAT(error.dump, HasSubstr("rank 0 worker 0: "));
     EXPECT_THAT(error.dump, HasSubstr("rank 0 worker 1: "));
   }
   EXPECT_EQ(kernel.finished_iterations(), 0u);
   EXPECT_EQ(counter.read(), 1u);
-  EXPECT_THROW(kernel.run(1), TaskTimeout);  // Counters are not what they should be.
+  EXPECT_THROW(kernel.run(1), TaskTimeout);  // Counters are inconsistent.
 }
 
-/// It was, where the number is the most that it can be: all its signals were others'. A task after
-/// the event then found nothing of what the one that counts had written.
+/// Regression: with the largest possible count, all signals came from other tasks, so the event
+/// completed before the counting task had run, and the next task missed its results.
 TEST_P(RunTrouble, AnEventIsNotCompleteBeforeTheTaskThatCountsIt) {
   for (const uint32_t schedulers : {0u, 1u}) {
     const auto world = alone(quick(std::chrono::milliseconds(200)));
@@ -161,7 +163,7 @@ TEST_P(RunTrouble, CancelEndsARunThatWouldNotEnd) {
   EXPECT_EQ(kernel.finished_iterations(), 1u);
 }
 
-/// It waits for nothing, not even for the host, which has allowed all iterations at once.
+/// The worker waits for nothing, not even for the host, which has allowed all iterations at once.
 TEST_P(RunTrouble, CancelEndsAWorkerWithoutTasks) {
   const auto world = alone();
   TensorMemory memory(*world);
@@ -178,8 +180,8 @@ TEST_P(RunTrouble, CancelEndsAWorkerWithoutTasks) {
   EXPECT_THROW(kernel.stop(), Cancelled);
 }
 
-/// A run's host and kernel count what was fed in 31 bits: beyond them nobody knew of a turn, and
-/// all waited for one, deaf to the alarm.
+/// Host and kernel count fed iterations in 31 bits. Regression: beyond them no thread saw a turn,
+/// and all waited for one, ignoring the abort flag.
 TEST_P(RunTrouble, MoreThanCanBeCountedIsNotFed) {
   const auto world = alone();
   Counter counter(*world);
@@ -195,10 +197,12 @@ TEST_P(RunTrouble, MoreThanCanBeCountedIsNotFed) {
     return std::string("nothing");
   };
   kernel.start();
-  EXPECT_EQ(refused(1u << 31), "iterations: at most 2147483647 beside the 0 fed, not 2147483648");
+  EXPECT_EQ(refused(1u << 31),
+            "iterations: at most 2147483647 in addition to the 0 fed, not 2147483648");
   kernel.feed(INT32_MAX);
-  EXPECT_EQ(refused(1), "iterations: at most 0 beside the 2147483647 fed, not 1");
-  EXPECT_EQ(refused(UINT32_MAX), "iterations: at most 0 beside the 2147483647 fed, not 4294967295");
+  EXPECT_EQ(refused(1), "iterations: at most 0 in addition to the 2147483647 fed, not 1");
+  EXPECT_EQ(refused(UINT32_MAX),
+            "iterations: at most 0 in addition to the 2147483647 fed, not 4294967295");
   EXPECT_GE(kernel.await(3), 3u);
   world->cancel();
   EXPECT_THROW(kernel.stop(), Cancelled);
@@ -206,9 +210,9 @@ TEST_P(RunTrouble, MoreThanCanBeCountedIsNotFed) {
 
 TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
   const auto world = alone();
-  Accelerator& accelerator = world->accelerator();
+  Accelerator& accelerator = accelerator_of(*world);
   accelerator.prepare(look_kernel.entry);
-  const ErrorRecord cell(accelerator, world->abort_flag());
+  const ErrorRecord cell(accelerator, abort_flag_of(*world));
   constexpr uint32_t kBlocks = 3;
   const DeviceMemory answers(accelerator, kBlocks * sizeof(uint32_t), DeviceMemory::Kind::shared);
   const DeviceMemory workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
@@ -221,7 +225,7 @@ TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
     return std::vector<uint32_t>(params.cancelled, params.cancelled + kBlocks);
   };
   EXPECT_THAT(look(64), Each(0u));
-  world->abort_flag().cancel();
+  abort_flag_of(*world).cancel();
   EXPECT_THAT(look(65), Each(0u));  // Not at every iteration.
   EXPECT_EQ(look(64)[0], 1u);
   EXPECT_THAT(look(64), Each(1u));
@@ -248,13 +252,13 @@ TEST_P(RunTrouble, WhatCannotBeRunIsRefused) {
 TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
   if (on_host()) GTEST_SKIP() << "a host's kernels start when they are launched";
   const auto world = alone(quick(std::chrono::milliseconds(300)));
-  Accelerator& accelerator = world->accelerator();
+  Accelerator& accelerator = accelerator_of(*world);
   accelerator.prepare(hold_kernel.entry);
   Counter counter(*world);
   counter.step({.name = "one"}, adds(1));
   counter.close();
   Megakernel kernel(*world, counter.graph, {.workers = 2});
-  const ErrorRecord cell(accelerator, world->abort_flag());
+  const ErrorRecord cell(accelerator, abort_flag_of(*world));
   auto* const words = static_cast<uint32_t*>(accelerator.allocate_shared(2 * sizeof(uint32_t)));
   const Stream stream = accelerator.make_stream();
   const Capacity capacity = accelerator.capacity();
@@ -272,7 +276,7 @@ TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
     ADD_FAILURE() << "it ran on multiprocessors that another kernel held";
   } catch (const PeerTimeout& error) {
     EXPECT_THAT(error.facts.phase, HasSubstr("the kernel's start"));
-    EXPECT_THAT(error.facts.phase, HasSubstr("ask for fewer workers"));
+    EXPECT_THAT(error.facts.phase, HasSubstr("use fewer workers"));
   }
   accelerator.write_flag(words, 1);
   EXPECT_TRUE(accelerator.wait_until(accelerator.now() + std::chrono::seconds(5),

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from programs import ROOT
 
-_FIRST = (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
-PAGES = {path.name: path for path in (*_FIRST, *sorted((ROOT / "docs").glob("*.md")))}
+_FIRST = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+PAGES = {path.name: path for path in _FIRST} | {
+    str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))
+}
 
 
 class Block(NamedTuple):

@@ -97,7 +97,7 @@ def test_memory_in_no_tensor_is_read_and_not_written():
         total = memory.read(sums, np.float32, 1)[0]
         sum_to(graph, parts, memory.local(4))
         with pytest.raises(
-            InvalidGraph, match=r"writes bytes .* of a piece of 4 bytes, in no tens"
+            InvalidGraph, match=r"writes bytes .* of a piece of 4 bytes, outside all tens"
         ):
             Megakernel(world, graph)
         return total
@@ -298,7 +298,10 @@ def test_a_checked_run_finds_nothing_where_all_is_declared(schedulers):
 @pytest.mark.parametrize("fed", [False, True])
 @pytest.mark.parametrize(
     ("neighbours", "seen"),
-    [({}, "in no piece of the graph"), (dict(after=True), "of tensor 'neighbour' of rank 0")],
+    [
+        ({}, "outside all pieces of the graph"),
+        (dict(after=True), "of tensor 'neighbour' of rank 0"),
+    ],
 )
 def test_a_checked_run_ends_before_contents_lead_elsewhere(neighbours, seen, fed, schedulers):
     """A token beyond the table, which no argument reveals."""

@@ -15,7 +15,7 @@ import pytest
 from pages import PAGES, blocks_of, text_of
 from programs import ROOT, run_python
 
-BEGINS = r"(?:\./run|python|pytest|pip|cmake|build/host)\b"
+BEGINS = r"(?:(?:\./run|python|pytest|pip|cmake)\b(?!/)|build/host\b)"
 
 
 def commands() -> list[tuple[str, str]]:
@@ -69,8 +69,11 @@ def where_options_stand(words: list[str]) -> str:
             assert re.search(rf"^  {command} ", told, re.MULTILINE), told
             if command == "simulate" and "--suite" in rest:
                 suite = rest[rest.index("--suite") + 1]
-                assert re.search(rf'"{suite}"', sources("tests/**/*simulation.cpp"))
-            return sources("run", "tests/simulation/simulate.cpp", "examples/moe_layer.py")
+                assert suite == "NAME" or re.search(
+                    rf'"{suite}"', sources("tests/**/*simulation.cpp")
+                )
+            programs = ("tests/simulation/simulate.cpp", "tests/mutants/mutants.py")
+            return sources("run", *programs, "examples/moe_layer.py")
         case ["cmake", "--build", _, "--target", target]:
             assert re.search(rf"add_library\({target}\b", sources("src/**/CMakeLists.txt"))
             return "--build --target"
@@ -98,6 +101,19 @@ def cpp_tests() -> set[tuple[str, str]]:
 
 THEIRS = {"test_intranode", "test_ep"}
 """Of DeepEP."""
+THEIR_FILES = {"tests/elastic/test_ep.py", "tests/legacy/test_intranode.py"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    """A path may leave out its first folders. PART, NAME and x stand for any name."""
+    paths = re.findall(r"`([\w./-]+/[\w.-]+\.(?:hpp|cpp|cu|py|md|json))`", text_of(page))
+    named = {path for path in paths if not re.search(r"PART|NAME|/x_", path)} - THEIR_FILES
+    folders = ("src", "include", "tests", "python", "bench", "docs", "compat", "examples")
+    files = [str(file.relative_to(ROOT)) for at in folders for file in (ROOT / at).rglob("*.*")]
+    assert not {
+        path for path in named if not any(f"/{file}".endswith(f"/{path}") for file in files)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)

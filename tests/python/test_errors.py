@@ -71,12 +71,12 @@ def test_a_timeout_names_rank_phase_and_time() -> None:
         told.release()
         return caught.value
 
-    errors = tokenyard.launch(one_stays_away, ranks=3, timeout=2)
+    errors = tokenyard.launch(one_stays_away, ranks=3, timeout=5)
     for error in (errors[0], errors[2]):
         assert error is not None
         assert error.rank == 1
         assert "roll call" in error.phase
-        assert error.waited_s >= 2
+        assert error.waited_s >= 5
         assert "1" in str(error)
         assert "roll call" in str(error)
 

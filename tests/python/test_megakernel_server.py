@@ -56,8 +56,8 @@ def test_more_signals_than_expected_are_named(promised, sent, senders, expected,
     error = tokenyard.launch(run, ranks=1)[0]
     tasks = ", ".join(f"task 'send {sender}' of rank 0" for sender in range(senders))
     assert error.argument == f"signals of {tasks} to event 'rows'"
-    assert error.expected.startswith(f"{expected} in an iteration")
-    # The first excess signal ends the run, perhaps before others arrive.
+    assert error.expected.startswith(f"{expected} per iteration")
+    # The first signal that is too many ends the run: others may not have come by then.
     assert expected < int(error.seen) <= seen
 
 
@@ -159,7 +159,7 @@ def test_only_a_run_that_was_started_is_fed():
     def run(world):
         kernel = kernel_of_nothing(world)
         for call in (kernel.feed, lambda: kernel.wait(0), kernel.stop):
-            with pytest.raises(tokenyard.InvalidArgument, match="a run that was started"):
+            with pytest.raises(tokenyard.InvalidArgument, match=r"call start\(\) first"):
                 call()
             kernel.run(1)
 

@@ -225,7 +225,7 @@ def test_memory_of_an_exchange_was_a_dictionary() -> None:
         assert list(memory) == ["object", "peak", "kept", "kept_by_route"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert exchange.memory(**SIZES, ranks=1).kept_bytes > memory["kept"]
+            assert exchange.memory(**SIZES, ranks=1).kept_bytes >= memory["kept"]
 
     tokenyard.launch(layer, ranks=1)
 

@@ -48,7 +48,7 @@ def test_a_suite_that_there_is_not_is_answered_with_those_there_are() -> None:
     done = simulate("--suite", "nope")
     assert done.returncode == 2
     told = [line.split()[0] for line in simulate("--list").stdout.splitlines()]
-    assert f"no suite is called nope; there are {', '.join(told)} (" in done.stderr
+    assert f"no suite is called nope; choose one of {', '.join(told)} (" in done.stderr
 
 
 def test_help_is_not_a_refusal() -> None:

@@ -39,7 +39,7 @@ def test_a_graph_that_cannot_work_is_explained():
         with_graph(build)
     assert caught.value.fault == "unreachable"
     assert caught.value.witness[1] == "awaits event 'never' of rank 0"
-    assert "signals each event" in caught.value.fix
+    assert "signals each awaited event" in caught.value.fix
 
 
 def test_arguments_go_by_their_names():
@@ -94,7 +94,8 @@ def test_more_than_can_be_counted_is_not_fed():
             kernel.stop()
 
     with pytest.raises(
-        tokenyard.InvalidArgument, match=r"at most 2147483647 beside the 0 fed, got 2147483648"
+        tokenyard.InvalidArgument,
+        match=r"at most 2147483647 in addition to the 0 fed, got 2147483648",
     ):
         with_graph(build)
 

@@ -1,4 +1,4 @@
-/// Real threads on real memory: what DirectMemory promises beyond one thread.
+/// DirectMemory's guarantees between threads, with real threads on real memory.
 #include "simt/direct_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(DirectMemory, SixteenBytesAreWrittenAndReadAsOne) {
   writer.join();
 }
 
-/// What ThreadSanitizer would report: it knows no fences, and has to be told.
+/// Fails under ThreadSanitizer unless DirectMemory annotates fences, which the tool does not model.
 TEST(DirectMemory, FencesOrderAsAccessesDo) {
   const bool either[] = {false, true};
   for (const bool release_by_fence : either)
@@ -87,7 +87,7 @@ TEST(DirectMemory, AReleaseCarriesWhatWasWrittenBeforeIt) {
     simt::DirectMemory memory;
     for (uint32_t round = 1; round <= kRounds; ++round) {
       await(memory, full, round);
-      EXPECT_EQ(data, uint64_t{round} * 3);  // A plain read, as a kernel's.
+      EXPECT_EQ(data, uint64_t{round} * 3);  // A plain read, as in a kernel.
       memory.store(kMe, &empty, &round, 4, Order::release, Scope::sys, nullptr);
     }
   });

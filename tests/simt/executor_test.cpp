@@ -1,5 +1,5 @@
-/// The executor as the simulator uses it: grids of several ranks and their host programs together,
-/// in virtual time, in an order of somebody else's choice.
+/// The executor as the simulator uses it: grids of several ranks and their host programs run
+/// together, in virtual time, in an order that the test's schedule chooses.
 #include "simt/executor.hpp"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using simt::Executor;
 using simt::ThreadName;
 using ::testing::HasSubstr;
 
-/// Time that passes only when everybody waits.
+/// Time that passes only when all threads wait.
 class JumpingTime final : public simt::TimeSource {
  public:
   uint64_t now_ns() override { return now_; }
@@ -55,7 +55,7 @@ struct RingShared {
   uint32_t seen;
 };
 
-/// A number goes round the ranks; all of a block sees it before it goes on.
+/// Passes a number around the ranks; all threads of a block see it before it is passed on.
 void ring_body(const RingParams& params) {
   auto& shared = block::shared<RingShared>();
   const Deadline deadline = params.wait_context.start();
@@ -91,7 +91,7 @@ void nap_body(const NapParams& params) {
   params.woke_ns[thread::index()] = now_ns();
 }
 
-/// Looks again and again for what never comes, and counts how often.
+/// Naps a counted number of times, as a bounded polling loop does.
 void patient_body(const NapParams& params) {
   for (uint32_t naps = 0; naps < 1'000; ++naps) nap(1'000);
   params.woke_ns[thread::index()] = now_ns();
@@ -104,7 +104,7 @@ struct TogetherParams {
   uint32_t* word;
   bool comes;
 };
-/// A warp whose lanes look together for what one of them sees, if another warp brings it some day.
+/// The lanes of a warp poll together, by a vote, for a word that another warp may store.
 void together_body(const TogetherParams& params) {
   if (warp::index() > 0) {
     for (uint32_t naps = 0; naps < 50; ++naps) nap(1'000'000);
@@ -127,7 +127,7 @@ DEFINE_HOST_KERNEL(nap_kernel, nap_body, NapParams, NoShared, 32)
 DEFINE_HOST_KERNEL(patient_kernel, patient_body, NapParams, NoShared, 32)
 DEFINE_HOST_KERNEL(sleepless_kernel, sleepless_body, NapParams, NoShared, 32)
 
-/// Ranks under one executor, each with a host program that launches its part of the ring.
+/// Ranks under one executor, each with a host program that launches its kernel of the ring.
 struct Ring {
   static constexpr uint32_t kRanks = 3;
 
@@ -184,7 +184,7 @@ TEST(Executor, ADeadlineOfVirtualTimeNamesTheRankThatWasStopped) {
   Ring ring(schedule);
   ring.executor.stop_rank(1);
   ring.stopped = 1;
-  ring.run(3);  // A second of waiting, and no time at all.
+  ring.run(3);  // Waits for a second of virtual time, which takes no real time.
   EXPECT_EQ(ring.failed[0], static_cast<uint32_t>(Failure::deadline));
   EXPECT_EQ(ring.failed[2], static_cast<uint32_t>(Failure::deadline));
   EXPECT_EQ(ring.reports[2].rank, 1u);
@@ -206,7 +206,7 @@ TEST(Executor, NapsEndInTheirOrder) {
   for (uint32_t t = 0; t < 32; ++t) EXPECT_EQ(woke_ns[t], 1'000 + 1'000 * (1 + t));
 }
 
-/// Naps may be many before somebody gives up; only naps without end are a deadlock.
+/// A thread may nap many times before it gives up; only endless naps are a deadlock.
 TEST(Executor, NapsThatAreCountedAreNoDeadlock) {
   DirectMemory memory;
   simt::RoundRobin schedule;
@@ -223,7 +223,7 @@ TEST(Executor, NapsThatAreCountedAreNoDeadlock) {
   EXPECT_THROW(run(sleepless_kernel), simt::Deadlock);
 }
 
-/// Each look is a meeting of the lanes; but nothing has happened as long as none has seen anything.
+/// Each poll is a warp vote, but a vote in which no lane has seen anything is no progress.
 TEST(Executor, LanesThatLookTogetherSleepTogether) {
   for (const bool comes : {true, false}) {
     DirectMemory memory;
@@ -252,7 +252,7 @@ TEST(Executor, SaysWhenHostProgramsWaitForEver) {
     executor.run([] { return false; });
     FAIL() << "it ended";
   } catch (const simt::Deadlock& error) {
-    EXPECT_THAT(error.what(), HasSubstr("host program of rank 2: a condition of its own"));
+    EXPECT_THAT(error.what(), HasSubstr("host program of rank 2: a host-side condition"));
   }
 }
 

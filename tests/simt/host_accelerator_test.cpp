@@ -1,4 +1,4 @@
-/// Real runs: kernels on fibers, one OS thread a rank.
+/// Real runs: kernels on fibers, with one OS thread per rank.
 #include "simt/host_accelerator.hpp"
 
 #include <gtest/gtest.h>
@@ -18,12 +18,12 @@ namespace tokenyard::testing {
 namespace {
 
 struct CrowdParams {
-  uint32_t* here;    ///< [1] threads that have come
+  uint32_t* here;    ///< [1] threads that have arrived
   uint32_t* passed;  ///< [1] threads that saw all the others
   WaitContext wait_context;
 };
 
-/// Every thread of the grid waits for every other: all must be alive at once.
+/// Every thread of the grid waits for all others, so all must be alive at once.
 void crowd_body(const CrowdParams& params) {
   const uint32_t all = grid::blocks() * block::threads();
   const Deadline deadline = params.wait_context.start();
@@ -36,7 +36,7 @@ void crowd_body(const CrowdParams& params) {
   if (complete) add<Order::relaxed, Scope::gpu>(params.passed, 1u);
 }
 
-/// Rank 0 and rank 1 hand a number to and fro, through a word of each that the other writes.
+/// Ranks 0 and 1 pass a number to and fro; each has a word that the other writes.
 struct PingPongParams {
   uint32_t rank, turns;
   PeerArray<uint32_t> words;
@@ -60,7 +60,7 @@ void ping_pong_body(const PingPongParams& params) {
 DEFINE_HOST_KERNEL(crowd_kernel, crowd_body, CrowdParams, NoShared, 1024)
 DEFINE_HOST_KERNEL(ping_pong_kernel, ping_pong_body, PingPongParams, NoShared, 32)
 
-/// How many threads saw all the others.
+/// Returns the number of threads that saw all the others.
 uint32_t run_crowd(Accelerator& accelerator, uint32_t blocks, uint32_t warps) {
   DeviceArray<uint32_t> here(accelerator, 1), passed(accelerator, 1);
   WaitContextCell wait_context(accelerator, std::chrono::seconds(100));
@@ -72,9 +72,9 @@ uint32_t run_crowd(Accelerator& accelerator, uint32_t blocks, uint32_t warps) {
 
 TEST(HostAccelerator, RunsTensOfThousandsOfThreadsAtOnce) {
 #if TOKENYARD_ASAN || TOKENYARD_TSAN
-  constexpr uint32_t kBlocks = 4;  // Sanitizers keep a good deal more for each.
+  constexpr uint32_t kBlocks = 4;  // Sanitizers need much more memory per thread.
 #else
-  constexpr uint32_t kBlocks = 64;  // 65,536 threads: past what guard pages would allow.
+  constexpr uint32_t kBlocks = 64;  // 65,536 threads: more than guard pages would allow.
 #endif
   simt::HostAccelerator accelerator([] {});
   EXPECT_EQ(run_crowd(accelerator, kBlocks, 32), kBlocks * 1024);
@@ -95,7 +95,7 @@ TEST(HostAccelerator, IsMadeAndDroppedAgainAndAgain) {
 TEST(HostAccelerator, LetsRanksOnOtherThreadsAnswer) {
   constexpr uint32_t kTurns = 200;
   simt::HostAccelerator home([] {});
-  DeviceArray<uint32_t> words(home, 64);  // One for each rank, a cache line apart.
+  DeviceArray<uint32_t> words(home, 64);  // One word per rank, in different cache lines.
   std::vector<uint32_t*> table{words.data(), words.data() + 32};
   const auto play = [&](uint32_t rank) {
     simt::HostAccelerator accelerator([] {});
@@ -136,7 +136,7 @@ TEST(HostAccelerator, TheInterruptEndsAKernelThatWaits) {
   EXPECT_THROW(
       accelerator.wait_until(Clock::now() + std::chrono::seconds(600), [] { return false; }),
       Interrupted);
-  // What was abandoned leaves nothing behind.
+  // The abandoned run leaves nothing behind.
   armed = false;
   EXPECT_EQ(run_crowd(accelerator, 2, 1), 64u);
 }

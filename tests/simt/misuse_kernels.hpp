@@ -1,4 +1,4 @@
-/// Kernels that break rules, each another one.
+/// Kernels that each break one rule of the vocabulary.
 #pragma once
 
 #include "device/device.hpp"
@@ -67,7 +67,7 @@ DEVICE void sync_after_an_end_body(const MisuseParams&) {
   block::sync();
 }
 
-/// Correct: who only arrives has done its part and may end.
+/// Correct: a thread that only arrives may then end.
 DEVICE void arrives_and_ends_body(const MisuseParams& params) {
   if (warp::index() == 0) {
     params.memory[thread::index()] = 1 + thread::index();
@@ -97,8 +97,7 @@ DEVICE void odd_copy_body(const MisuseParams& params) {
   if (thread::index() == 0) bulk::store(params.memory, shared.bytes, 24);
 }
 
-/// Block 1 never comes to where block 0 waits for it: its own threads wait for a barrier that half
-/// of them pass by.
+/// Block 0 waits for block 1 in vain: the two warps of block 1 wait at different barriers.
 DEVICE void stuck_block_body(const MisuseParams& params) {
   if (block::index() == 1) {
     if (warp::index() == 0) block::sync();
@@ -114,11 +113,11 @@ DEVICE void stuck_block_body(const MisuseParams& params) {
   });
 }
 
-/// Eats its stack a little at a time.
+/// Uses up its stack a little at a time.
 [[gnu::noinline]] inline uint32_t dig(uint32_t depth) {
   volatile uint32_t here[64];
   here[depth % 64] = depth;
-  block::sync();  // A fiber's stack is looked at when the fiber stops.
+  block::sync();  // The executor checks a fiber's stack when the fiber stops.
   return depth == 0 ? 0 : dig(depth - 1) + here[depth % 64];
 }
 DEVICE void digs_too_deep_body(const MisuseParams& params) {

@@ -1,5 +1,5 @@
-/// A kernel that breaks a rule of the vocabulary ends with an error that names both parties and
-/// their lines; the accelerator works on afterwards.
+/// A kernel that breaks a rule of the vocabulary ends with an error that names both threads and
+/// their source lines; the accelerator remains usable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST_F(Misuse, LanesThatMeetAtDifferentPlaces) {
 
 TEST_F(Misuse, ALaneThatLeavesItselfOut) {
   EXPECT_THAT(error_of<KernelMisuse>(leaves_itself_out),
-              AllOf(HasSubstr("lane 5"), HasSubstr("leave itself out")));
+              AllOf(HasSubstr("lane 5"), HasSubstr("do not include the caller")));
 }
 
 TEST_F(Misuse, ALaneNamedAfterItsEnd) {
@@ -122,7 +122,7 @@ TEST_F(Misuse, ADeadlockTellsWhatEachThreadAwaits) {
   EXPECT_THAT(report,
               HasSubstr("rank 0 kernel stuck_block block 1 threads 32..63: barrier 1, 32 of "
                         "64 threads arrived at misuse_kernels.hpp:"));
-  // Block 0 had a deadline, gave up and is gone; its report names what it missed.
+  // Block 0 had a deadline and gave up; its wait report names what it waited for.
   EXPECT_THAT(report, ::testing::Not(HasSubstr("block 0")));
   EXPECT_EQ(wait_context.report().phase, 2u);
   EXPECT_EQ(wait_context.report().seen, 0u);

@@ -1,5 +1,5 @@
-/// Who waits for a word is left alone until the word has changed, and not forgotten where it waits
-/// for something else.
+/// A thread that waits for a word sleeps until the word has changed; one that waits for something
+/// else is still woken.
 #include "simt/watched_words.hpp"
 
 #include <gtest/gtest.h>
@@ -44,12 +44,12 @@ TEST(WatchedWords, PromiseNothingOfWhatTheyDoNotKnow) {
 struct WaitParams {
   uint32_t steps;
   uint32_t* word;
-  uint32_t* noise;  ///< changes all the time
-  uint32_t* looks;  ///< [32] of each waiting thread
+  uint32_t* noise;  ///< [32] words that change all the time
+  uint32_t* looks;  ///< [32] polls of each waiting thread
   WaitContext wait_context;
 };
 
-/// The second warp waits for a word, while the first writes another and meets.
+/// The second warp waits for a word, while the first writes others and synchronises.
 void wait_body(const WaitParams& params) {
   if (warp::index() == 0) {
     for (uint32_t step = 0; step < params.steps; ++step) {
@@ -66,7 +66,7 @@ void wait_body(const WaitParams& params) {
   });
 }
 
-/// Threads wait for a moment, for a lock, and for what they look at every few times only.
+/// Threads wait for a point in time, for a lock, and for a word that they read at every 8th poll.
 void other_waits_body(const WaitParams& params) {
   const uint64_t begun_ns = now_ns();
   Awaited what{};
@@ -109,7 +109,7 @@ class Watching : public ::testing::Test {
 
 TEST_F(Watching, AWaitLooksAgainWhenItsWordHasChanged) {
   launch(wait_kernel);
-  // A look now and then is due to everybody, but not one for each of the 32,000 stores.
+  // Each thread polls once in a while, but not after each of the 32,000 stores.
   for (const uint32_t looks : looks_) EXPECT_LT(looks, 50u);
 }
 

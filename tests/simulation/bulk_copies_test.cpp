@@ -1,4 +1,4 @@
-// Bulk copies in the memory model: when they land, what completes them, which uses are reported.
+// Bulk copies in the memory model: their timing, their completion, and the misuses reported.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-/// Tasks in child processes, some of which do not come to their end.
+/// Tasks in child processes, some of which crash or run out of time.
 #include "simulation/forked_jobs.hpp"
 
 #include <gmock/gmock.h>

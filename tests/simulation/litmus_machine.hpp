@@ -1,4 +1,4 @@
-/// Runs a litmus program on the machine that is to be tested: src/simulation's memory.
+/// Runs a litmus program on the machine under test: the memory of src/simulation.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ struct Shown {
   bool raced = false;
 };
 
-/// One run. Threads advance in an order of the seed's choosing, each in program order.
+/// Runs a program once. Threads are interleaved as the seed decides, each in program order.
 inline Shown run(const Program& program, uint64_t seed, simulation::Trace& trace) {
   using simulation::ModelMemory;
   simulation::Random random(seed);
   const simulation::Policy policy = simulation::Policy::draw(random, 2);
   ModelMemory memory({.policy = policy, .random = random.split(), .trace = &trace});
-  // A place a cell, so that places do not disturb each other.
+  // One location per 16-byte cell, so that locations do not affect each other.
   alignas(16) std::array<uint32_t, 4 * 4> words{};
   memory.add_region("places", words.data(), sizeof words, 0);
   const auto at = [&](uint32_t place) { return &words[size_t{place} * 4]; };

@@ -1,4 +1,4 @@
-/// Litmus tests: a few threads of a few strong operations each, as data.
+/// Litmus tests as data: a few threads with a few strong operations each.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ enum class Kind : uint8_t { read, write, exchange, fence, fence_sequential };
 
 struct Operation {
   Kind kind;
-  uint32_t place = 0;  ///< which location; fences have none
-  uint32_t value = 0;  ///< that a write stores; different from the place's other writes, never 0
-  Order order = Order::relaxed;  ///< of a fence: acquire, release or acq_rel
+  uint32_t place = 0;  ///< index of the location; unused by fences
+  uint32_t value = 0;  ///< stored by a write; differs from the place's other writes, and is not 0
+  Order order = Order::relaxed;  ///< for a fence: acquire, release or acq_rel
   Scope scope = Scope::sys;
 
   bool reads() const { return kind == Kind::read || kind == Kind::exchange; }
   bool writes() const { return kind == Kind::write || kind == Kind::exchange; }
   bool fences() const { return kind == Kind::fence || kind == Kind::fence_sequential; }
-  /// A fence.sc does both.
+  /// A fence.sc both acquires and releases.
   bool acquires() const {
     return kind == Kind::fence_sequential ||
            (kind != Kind::write && (order == Order::acquire || order == Order::acq_rel));
@@ -43,8 +43,8 @@ struct Program {
   std::vector<Thread> threads;
 };
 
-/// What a run showed: what each read found, in order of thread and operation, then what each place
-/// held at the end.
+/// A run's result: the values that its reads returned, in order of thread and operation, then the
+/// final value of each place.
 using Outcome = std::vector<uint32_t>;
 
 }  // namespace tokenyard::litmus

@@ -1,6 +1,6 @@
-/// The published shapes of litmus tests, named as the literature names them (Alglave, Maranget and
+/// The published shapes of litmus tests, under their names in the literature (Alglave, Maranget and
 /// Tautschnig, "Herding Cats", TOPLAS 2014; the PTX versions are in Dartagnan's collection), and
-/// the ways to fill them in.
+/// functions that fill them in.
 #pragma once
 
 #include <fmt/format.h>
@@ -57,8 +57,8 @@ inline const std::vector<Program>& shapes() {
   return list;
 }
 
-/// Draws order and scope of each operation, fences between them, and where the threads run. Half of
-/// the programs have but sys scopes or all threads in one block, so that many do not race.
+/// Draws each operation's order and scope, fences between operations, and the threads' places. Half
+/// of the programs have only sys scopes, so that many programs do not race.
 inline Program fill(const Program& empty, simulation::Random& random) {
   Program program = empty;
   const bool wide = random.chance(512);
@@ -88,7 +88,7 @@ inline Program fill(const Program& empty, simulation::Random& random) {
   return program;
 }
 
-/// A small program of no published shape.
+/// Returns a small random program of no published shape.
 inline Program invent(simulation::Random& random) {
   Program program{"random", 2, {}};
   uint32_t value = 0;
@@ -150,7 +150,7 @@ inline std::string text(const Program& program) {
   return result;
 }
 
-/// "load y = 1, load x = 0; at the end x = 1, y = 1".
+/// Returns the outcome as "y = 1, x = 0, at the end x = 1 y = 1".
 inline std::string text(const Program& program, const Outcome& outcome) {
   std::string result;
   size_t next = 0;

@@ -1,6 +1,6 @@
-// Suite `litmus`: every outcome that the simulated memory shows is allowed by PTX, every weak
-// outcome that PTX allows is shown (load buffering apart, which no machine that runs threads in
-// program order can show), and races are reported exactly where there are some.
+// Suite `litmus`: PTX allows every outcome that the simulated memory shows; the memory shows every
+// weak outcome that PTX allows, except load buffering, which no machine can show that runs threads
+// in program order; and races are reported exactly for programs that have some.
 
 #include <map>
 
@@ -14,13 +14,13 @@ namespace {
 
 using simulation::SeedRun;
 
-/// Enough that outcomes of one run in a thousand are not missed.
+/// Enough runs not to miss an outcome that one run in a thousand shows.
 constexpr uint32_t kRunsMax = 30'000;
 constexpr uint32_t kRunsMin = 300;
 
 void run_suite(SeedRun& run) {
-  // Neighbouring seeds take turns at the published shapes; one in sixteen is a shape of no name,
-  // of which only what is shown is judged.
+  // Consecutive seeds cycle through the published shapes and one random program, for which only the
+  // shown outcomes are checked.
   const size_t turn = run.seed % (shapes().size() + 1);
   const bool published = turn < shapes().size();
   const Program program = fill(published ? shapes()[turn] : invent(run.random), run.random);
@@ -34,11 +34,11 @@ void run_suite(SeedRun& run) {
     ++runs;
     raced += one.raced;
     if (++shown[one.outcome] == 1)
-      run.require(verdict.allowed.contains(one.outcome), "shown, but PTX forbids it: {}",
+      run.require(verdict.allowed.contains(one.outcome), "the memory shows it, PTX forbids it: {}",
                   text(program, one.outcome));
     if (!published && runs >= kRunsMin) break;
   }
-  run.require(!verdict.never_races || raced == 0, "a race is reported where none is");
+  run.require(!verdict.never_races || raced == 0, "a race is reported, but there is none");
   run.require(!verdict.always_races || raced == runs, "{} of {} runs report no race", runs - raced,
               runs);
   if (!published || !verdict.never_races) return;

@@ -1,5 +1,5 @@
-// Suite `memory`: a put-then-signal kernel in right and wrong variants. The right ones are clean,
-// whatever the seed does; every wrong one is reported, whatever the seed does.
+// Suite `memory`: a put-then-signal kernel in right and wrong variants. With any seed, right
+// variants are clean and wrong ones are reported.
 
 #include <array>
 #include <cstring>
@@ -7,6 +7,7 @@
 
 #include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 #include "simulation/put_signal_kernel.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -41,17 +42,17 @@ struct Case {
   uint32_t ranks, warps, words;
 };
 
-/// One rank's part: its message goes to the next rank. Throws if what arrives is wrong.
+/// Runs one rank, which sends a message to the next; throws if the message that it gets is wrong.
 void exchange(World& world, const Case& one) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const ArenaBlock block =
-      world.arena().allocate(kPutSignalWordsMax * sizeof(uint64_t) + sizeof(uint32_t), Stream{});
-  // A bulk copy is sixteen bytes or many; the flag follows the largest message.
+      arena_of(world).allocate(kPutSignalWordsMax * sizeof(uint64_t) + sizeof(uint32_t), Stream{});
+  // Messages are multiples of 16 bytes, for bulk copies; the flag follows the largest message.
   const uint64_t flag = block.offset() + kPutSignalWordsMax * sizeof(uint64_t);
-  accelerator.write_flag(reinterpret_cast<uint32_t*>(world.arena().base() + flag), 0);
+  accelerator.write_flag(reinterpret_cast<uint32_t*>(arena_of(world).base() + flag), 0);
   auto* const out =
       static_cast<uint64_t*>(accelerator.allocate(kPutSignalWordsMax * sizeof(uint64_t)));
-  ErrorRecord failure(accelerator, world.abort_flag());
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   world.barrier("flags are cleared");
 
   const uint32_t source = (world.rank() + world.size() - 1) % world.size();
@@ -60,7 +61,7 @@ void exchange(World& world, const Case& one) {
                                .target = (world.rank() + 1) % world.size(),
                                .words = one.words,
                                .epoch = 1,
-                               .arenas = world.arena().bases(),
+                               .arenas = arena_of(world).bases(),
                                .data = block.offset(),
                                .flag = flag,
                                .out = out,
@@ -81,7 +82,7 @@ void exchange(World& world, const Case& one) {
 }
 
 void run_suite(SeedRun& run) {
-  // Mutants are made of the right variants.
+  // Only the right variants are mutated.
   const uint64_t variants =
       run.mutator == nullptr ? kPutSignals : static_cast<uint64_t>(PutSignal::relaxed_signal);
   const auto how = static_cast<PutSignal>(run.seed % variants);
@@ -91,7 +92,7 @@ void run_suite(SeedRun& run) {
                  .warps = run.option("warps", run.random.between(2, 4)),
                  .words = run.option("words", 2 * run.random.between(17, kPutSignalWordsMax / 2))};
   simulated::Options options{.ranks = one.ranks, .arena_bytes = 64 << 10};
-  // In a run of a right variant a rank may stop in the middle; the others must get away.
+  // In a run of a right variant a rank may stop midway; the others must still finish.
   const bool right = how < PutSignal::relaxed_signal;
   if (right && run.option("stops", run.random.chance(256))) {
     options.stop = simulation::RankStop{

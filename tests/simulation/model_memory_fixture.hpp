@@ -1,4 +1,4 @@
-/// Two ranks whose threads access the memory model one at a time, as the test says.
+/// Two ranks whose threads access the memory model one at a time, in an order fixed by the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,12 +16,12 @@ namespace tokenyard::simulation {
 using simt::CodeAddress;
 using simt::ThreadName;
 
-/// Stands for a line of a kernel; findings name it.
+/// Returns a code address that stands for a line of a kernel; findings name it.
 inline CodeAddress line(uintptr_t number) {
   return reinterpret_cast<CodeAddress>(number);
 }
 
-/// Two ranks of two blocks of two threads, with memory on each and shared memory in each block.
+/// Two ranks with two blocks of two threads, an arena per rank and shared memory per block.
 class ModelMemoryTest : public testing::Test {
  protected:
   struct alignas(128) Memory {
@@ -79,7 +79,8 @@ class ModelMemoryTest : public testing::Test {
     memory_->plain_access(me, to, 4, true, line(4));
     *to = value;
   }
-  /// The writer stores 5 and tells so, the reader hears of it and looks; with fences in between.
+  /// The writer stores 5 and signals; the reader reads the signal, then the value. Fences are
+  /// optional on both sides.
   uint32_t hand_over(std::optional<Fence> before_telling, Order telling, Order hearing,
                      std::optional<Fence> after_hearing) {
     store(writer(), word(1, 0), 5);

@@ -1,4 +1,4 @@
-// The memory model one access at a time: what lands when, and what is reported.
+// The memory model, one access at a time: the time at which stores land, and the faults reported.
 
 #include <gmock/gmock.h>
 
@@ -119,7 +119,7 @@ TEST_F(ModelMemoryTest, AGridsEndOrdersTheNextOneAfterIt) {
   plain_store(name(0, 1, 1), word(0, 0), 2);
   EXPECT_EQ(plain_load(name(0, 0, 1), word(0, 1)), 2u);
   EXPECT_EQ(found(), "");
-  // Another rank knows nothing of it.
+  // Another rank is not ordered after it.
   plain_load(reader(), word(0, 0));
   EXPECT_EQ(findings(), 1u);
 }
@@ -130,7 +130,7 @@ TEST_F(ModelMemoryTest, AFlagForTheHostIsReleasedAtSystemScope) {
   EXPECT_EQ(found(), "");
   store(writer(), word(0, 4), 1, Order::relaxed, Scope::sys);
   memory_->read_flag(hosts_[0], word(0, 4));
-  EXPECT_THAT(found(), HasSubstr("arena + 0x10, which no release made ready"));
+  EXPECT_THAT(found(), HasSubstr("arena + 0x10, which was stored without a release"));
   store(writer(), word(0, 8), 1, Order::release, Scope::gpu);
   memory_->read_flag(hosts_[0], word(0, 8));
   EXPECT_THAT(found(), HasSubstr("the scope of one does not include the other thread"));
@@ -145,7 +145,7 @@ TEST_F(ModelMemoryTest, StoresOfARankThatStopsVanishOrLand) {
   EXPECT_EQ(*word(0, 0), 6u);
 }
 
-/// An idle memory is woken by little at a time, but of what dozens of ranks leave not by a word.
+/// An idle step settles one word if there are few, but more at once after dozens of ranks.
 TEST_F(ModelMemoryTest, OldValuesOfThousandsOfWordsAreGoneAfterFewIdleSteps) {
   for (const size_t words : {size_t{100}, size_t{40960}}) {
     start({.delivery = Delivery::newest_first, .stale_per_1024 = 0});

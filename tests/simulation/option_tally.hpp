@@ -1,4 +1,4 @@
-/// What the seeds of a sweep have drawn: how many runs had each value of each option.
+/// Counts, over the seeds of a sweep, the runs that drew each value of each option.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@ namespace tokenyard::simulation {
 
 class OptionTally {
  public:
-  /// `options`: "name = value, name = [1, 2], ..." as SeedRun keeps them. A name may come more than
-  /// once, with the same value or another; a run counts once for each value.
+  /// Adds a run. `options` is "name = value, name = [1, 2], ...", as SeedRun keeps them. A name may
+  /// occur more than once, with equal or different values; a run counts once per value.
   void add(std::string_view options) {
     std::set<std::pair<std::string, std::string>> seen;
     while (!options.empty()) {
@@ -28,7 +28,7 @@ class OptionTally {
     for (const auto& [name, value] : seen) ++runs_[name][value];
   }
 
-  /// A line an option: each value with its runs, or how many values there are.
+  /// Returns one line per option: each value with its number of runs, or the number of values.
   std::string text() const {
     std::string text;
     for (const auto& [name, values] : runs_) {
@@ -47,7 +47,7 @@ class OptionTally {
   static constexpr std::string_view kSeparator = ", ";
   static constexpr size_t kValuesShown = 24;
 
-  /// Separators inside brackets separate numbers.
+  /// Returns the end of the first option. Separators inside brackets are part of its value.
   static size_t end_of_first(std::string_view options) {
     int depth = 0;
     for (size_t at = 0; at < options.size(); ++at) {

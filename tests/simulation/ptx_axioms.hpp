@@ -1,25 +1,25 @@
-/// The PTX memory model as its axioms, by brute force: an oracle for the machine in
-/// src/simulation, written without looking at it.
+/// The axioms of the PTX memory model, checked by brute force: an oracle for the machine in
+/// src/simulation, written independently of it.
 ///
 /// From "Memory Consistency Model" in the PTX ISA (8.x), for strong operations of one size and one
 /// proxy:
 ///
 ///     morally strong     in program order, or both strong with scopes that include each other's
-///                        thread; memory operations must be on the same place
-///     observation        a read that is morally strong with the write it reads from, and so on
-///                        through read-modify-writes
+///                        thread; memory operations must access the same place
+///     observation        from a write to a morally strong read that reads from it, and on through
+///                        read-modify-writes
 ///     synchronises       the first operation of a release pattern with the last of an acquire
 ///                        pattern, if the write of one is observed by the read of the other and
 ///                        the two are morally strong; a fence.sc with each later morally strong one
-///     base causality     program order and synchronises, closed
-///     causality          base causality, also with one observation in front
+///     base causality     the transitive closure of program order and synchronises
+///     causality          base causality, optionally preceded by one observation
 ///
 ///     Coherence          causality between writes to a place is part of its coherence order
 ///     Fence-SC           the order of morally strong fence.sc does not contradict causality
 ///     Atomicity          no morally strong write comes between the two halves of an update
 ///     SC per location    program order at a place and morally strong communication have no cycle
-///     Causality          no read finds a write that follows it, or one hidden from it by a later
-///                        write that precedes it
+///     Causality          no read reads a write that follows it, or one that is hidden by a later
+///                        write that precedes the read
 ///
 /// See also Lustig, Sahasrabuddhe and Giroux, "A Formal Analysis of the NVIDIA PTX Memory
 /// Consistency Model", ASPLOS 2019.
@@ -38,11 +38,10 @@ namespace tokenyard::litmus {
 
 struct Verdict {
   std::set<Outcome> allowed;
-  /// Those of executions in which nothing depends on its own future, through program order, reads
-  /// or the order of fence.sc: all but load buffering and the like. A machine that runs threads in
-  /// program order can show these and no others.
+  /// Outcomes of executions without a cycle of program order, reads and the order of fence.sc, so
+  /// without load buffering. A machine that runs threads in program order can show exactly these.
   std::set<Outcome> reachable;
-  bool always_races = true;  ///< in every execution some conflict is neither ordered nor strong
+  bool always_races = true;  ///< every execution has a conflict that is neither ordered nor strong
   bool never_races = true;
 };
 
@@ -99,7 +98,7 @@ class Judge {
 
  private:
   struct Event {
-    int thread;  ///< -1: the value that a place begins with
+    int thread;  ///< -1: the initial value of a place
     Operation operation;
   };
 
@@ -157,8 +156,8 @@ class Judge {
     }
   }
 
-  /// Every order of all writes gives each place's coherence order; orders that differ only between
-  /// places are met more than once, which does no harm.
+  /// Enumerates the orders of all writes, and so each place's coherence orders. Orders that differ
+  /// only between places are repeated, which is harmless.
   void choose_coherence() {
     std::vector<size_t> writes = writes_;
     std::sort(writes.begin(), writes.end());
@@ -189,7 +188,7 @@ class Judge {
         if (write != read && same_place(read, write) && coherence.has(source_[read], write))
           from_read.add(read, write);
     }
-    observed = observed.closed();  // Only updates are both read and written, and so chain.
+    observed = observed.closed();  // Chains only through updates, which both read and write.
 
     Relation synchronises;
     for (const auto& [first, write] : release_patterns_)
@@ -264,7 +263,7 @@ class Judge {
         if (communication.has(a, b) && (morally_strong(a, b) || initial(a))) at_one_place.add(a, b);
       }
     if (at_one_place.cyclic()) return false;
-    // Causality's second half: a write that precedes a read hides all writes before it.
+    // Causality's second half: a write that precedes a read hides all older writes from it.
     for (size_t read = 0; read < events_.size(); ++read) {
       if (initial(read) || !op(read).reads()) continue;
       for (const size_t write : writes_)
@@ -277,14 +276,14 @@ class Judge {
 
   const Program& program_;
   std::vector<Event> events_;
-  Relation before_;  ///< program order, and each place's first value before everything
+  Relation before_;  ///< program order, with the initial values before everything
   std::vector<size_t> sequential_, writes_;
   std::vector<std::pair<size_t, size_t>> release_patterns_, acquire_patterns_;
-  std::vector<size_t> source_;  ///< of each read
+  std::vector<size_t> source_;  ///< [events] the write that each read reads from
   Verdict verdict_;
 };
 
-/// Every execution of the program, judged.
+/// Judges every execution of the program.
 inline Verdict judge(const Program& program) {
   return Judge(program).judge();
 }

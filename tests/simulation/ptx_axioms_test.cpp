@@ -1,4 +1,4 @@
-// The oracle itself, against verdicts that were published or follow from the ISA's text by hand.
+// The oracle itself, against verdicts that were published or derived by hand from the ISA's text.
 
 #include "simulation/ptx_axioms.hpp"
 
@@ -13,20 +13,20 @@ namespace {
 
 enum class Fences : uint8_t { none, acq_rel, sc, halves, wrong_halves };
 
-/// A published test: a shape, how it is filled in, and the outcome that it asks about.
+/// A published test: a shape, its orders, scope and fences, and the outcome in question.
 struct Published {
   const char* name;
   const char* shape;
   Order writes, reads;
   Scope scope;
   Fences fences;
-  bool other_rank;  ///< each thread on the other rank than the one before, else all in one block
+  bool other_rank;  ///< true: threads alternate between two ranks; false: all in one block
   Outcome asked;    ///< reads in order, then final values
   bool allowed;
 };
 
-/// Halves: a release before a write, an acquire before a read, whose read lies before it; or the
-/// other way round.
+/// Returns the order of the fence before an operation. `halves`: release before a write, acquire
+/// before a read; `wrong_halves`: the reverse.
 Order order_of_fence(Fences fences, const Operation& before) {
   if (fences != Fences::halves && fences != Fences::wrong_halves) return Order::acq_rel;
   return before.writes() == (fences == Fences::halves) ? Order::release : Order::acquire;

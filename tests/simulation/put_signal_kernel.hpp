@@ -1,18 +1,18 @@
-/// Each rank puts a message into its neighbour's memory, signals, awaits its own and copies it out:
-/// the smallest exchange there is, in every right way and many wrong ones.
+/// The smallest exchange, in every right way and in many wrong ones: each rank puts a message into
+/// its neighbour's memory, signals, waits for its own message and copies it out.
 #pragma once
 
 #include "device/device.hpp"
 
 namespace tokenyard {
 
-/// How the message is put, published and taken. Those from `relaxed_signal` on are wrong.
+/// The ways to put, publish and copy out the message. Those from `relaxed_signal` on are wrong.
 enum class PutSignal : uint32_t {
-  release,      ///< weak stores, block barrier, one thread's release
-  fence,        ///< the same with a fence and a relaxed store
-  release_add,  ///< the release is a reduction
-  bulk_store,   ///< staged in shared memory, stored by the copying agent
-  bulk_load,    ///< taken by the copying agent
+  release,      ///< weak stores, block barrier, one thread's release store
+  fence,        ///< as `release`, but with a fence and a relaxed store
+  release_add,  ///< as `release`, but with a reduction
+  bulk_store,   ///< staged in shared memory, and put by a bulk store
+  bulk_load,    ///< copied out by a bulk load
   relaxed_signal,
   gpu_scope_signal,
   gpu_scope_fence,
@@ -29,10 +29,10 @@ inline constexpr uint32_t kPutSignalWordsMax = 64;
 
 struct PutSignalParams {
   PutSignal how;
-  uint32_t rank, target;        ///< this rank, and whose memory it puts into
-  uint32_t words;               ///< of the message: even, at most kPutSignalWordsMax
+  uint32_t rank, target;        ///< this rank, and the rank that receives its message
+  uint32_t words;               ///< length of the message: even, at most kPutSignalWordsMax
   uint32_t epoch;               ///< of the call
-  PeerArray<std::byte> arenas;  ///< at `data` of each: the message; at `flag`: its epoch
+  PeerArray<std::byte> arenas;  ///< hold a message at offset `data`, and its epoch at `flag`
   uint64_t data, flag;
   uint64_t* out;  ///< [words]
   WaitContext wait_context;
@@ -44,7 +44,7 @@ struct PutSignalShared {
   Completion completion;
 };
 
-/// What rank `rank` says in a call.
+/// Returns a word of a rank's message in a call.
 HOST_DEVICE uint64_t put_signal_word(uint32_t rank, uint32_t epoch, uint32_t index) {
   return (uint64_t{rank} + 1) << 40 | uint64_t{epoch} << 20 | (index + 1);
 }
@@ -118,8 +118,8 @@ DEVICE void take_by_bulk(const PutSignalParams& params, PutSignalShared& shared)
     shared.completion.arrive_expect(bytes);
     bulk::load(shared.loaded, params.arenas.mine() + params.data, bytes, shared.completion);
   }
-  // A copy from this rank's own memory always ends, whatever becomes of the others, and must not
-  // outlive the block it writes into: this wait has neither deadline nor alarm.
+  // A copy from this rank's own memory always ends, even if other ranks die, and must not outlive
+  // the block that it writes into, so this wait has neither a deadline nor an abort flag.
   if (params.how != PutSignal::bulk_load_not_awaited || thread::index() == 0)
     while (!shared.completion.done(0)) nap(100);
   for (uint32_t index = thread::index(); index < params.words; index += block::threads())
@@ -152,7 +152,7 @@ DEVICE void put_signal(const PutSignalParams& params) {
     await_signal(params, deadline);
   }
   if (how != PutSignal::no_barrier_after_wait) block::sync();
-  if (deadline.failed()) return;  // What would be taken has not come.
+  if (deadline.failed()) return;  // There is no message to copy out.
   if (one_of(how, PutSignal::bulk_load, PutSignal::bulk_load_not_awaited) ||
       how == PutSignal::bulk_load_without_proxy_fence)
     take_by_bulk(params, shared);

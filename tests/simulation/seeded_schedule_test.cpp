@@ -1,4 +1,4 @@
-// Who runs next, by seed: odd orders, but nobody is left out for ever.
+// Seeded schedules: unusual orders, but every thread runs again.
 #include "simulation/seeded_schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace tokenyard::simulation {
 namespace {
 
-// Threads that wait for the last one go on looking, so that there is always somebody to pick. Of
-// priorities that had all come to nothing the first was always the highest.
+// Waiting threads keep polling, so there is always a thread to pick. A regression: when all
+// priorities had reached 0, the first thread was always picked.
 TEST(SeededSchedule, EverybodyRunsAgainAndAgain) {
   using Kind = SeededSchedule::Kind;
   for (const Kind kind : {Kind::random, Kind::priorities, Kind::bursts}) {

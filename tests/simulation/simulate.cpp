@@ -26,7 +26,7 @@ namespace {
 using std::chrono::duration;
 using std::chrono::steady_clock;
 
-/// One in so many seeds runs twice: a run that does not repeat itself could not be replayed.
+/// One seed in this many runs twice: a run that is not deterministic could not be replayed.
 constexpr uint64_t kReplayEvery = 16;
 constexpr uint32_t kFailuresShown = 5;
 
@@ -46,25 +46,25 @@ std::string place(simt::CodeAddress where) {
 }
 
 struct Outcome {
-  std::string options;  ///< what the seed has drawn
-  std::string problem;  ///< empty if it passed
+  std::string options;  ///< drawn by the seed
+  std::string problem;  ///< empty if the seed passed
 };
 
-// Between processes. What is drawn may have lines of its own, as a litmus program does.
+// Separates the fields between processes. Options may contain newlines, as litmus programs do.
 constexpr char kAfterOptions = '\0';
 
 std::string encode(const Outcome& outcome) {
   return outcome.options + kAfterOptions + outcome.problem;
 }
 
-/// A process that died has noted what it had drawn.
+/// Decodes an Outcome, or the note of a process that died, which holds the drawn options only.
 Outcome decode(const std::string& text) {
   const size_t end = text.find(kAfterOptions);
   if (end == std::string::npos) return {text, ""};
   return {text.substr(0, end), text.substr(end + 1)};
 }
 
-/// Of a process that died: a seed that runs for longer than the limit is ended by SIGALRM.
+/// Describes the death of a process; SIGALRM ends a seed that runs for longer than the limit.
 std::string death(const ForkedJobs::Result& result, const Options& options) {
   if (result.signal != SIGALRM) return result.crash;
   return fmt::format("out of time: it ran for {} s, the limit of a seed (--limit)", options.limit);
@@ -80,7 +80,7 @@ Outcome run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutat
     suite.run(run);
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    return {run.options, what.empty() ? "an exception that says nothing" : what};
+    return {run.options, what.empty() ? "an exception without a message" : what};
   }
   return {run.options, ""};
 }
@@ -93,7 +93,7 @@ std::string replay(const Suite& suite, uint64_t seed) {
   return fmt::format("./run simulate --suite {} --seed {}", suite.name, seed);
 }
 
-/// One seed here, with its trace.
+/// Runs one seed in this process, with its trace. Returns whether it passed.
 bool run_alone(const Suite& suite, uint64_t seed, const std::string& trace_path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       trace_path.empty() ? nullptr : std::fopen(trace_path.c_str(), "w"),
@@ -113,7 +113,7 @@ struct Tally {
   uint64_t passed = 0, failed = 0;
 };
 
-/// Shows how far a sweep is: on a terminal in one line, elsewhere every ten seconds.
+/// Shows the progress of a sweep: in one line on a terminal, every ten seconds elsewhere.
 class Progress {
  public:
   explicit Progress(double budget) : budget_(budget) {}
@@ -204,9 +204,9 @@ struct Mutant {
   Mutation mutation;
 };
 
-/// Every fault at every line where a clean run could have it, of the lines asked for.
+/// Returns every fault at every place where clean runs could have it, filtered by --place.
 std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
-  constexpr uint64_t kCleanSeeds = 80;  // Enough for every step of the suites.
+  constexpr uint64_t kCleanSeeds = 80;  // Enough to reach every place in every suite.
   Mutator recorder;
   for (uint64_t seed = options.first; seed < options.first + kCleanSeeds; ++seed) {
     Trace trace;
@@ -226,7 +226,7 @@ std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
 }
 
 bool is_of(const Suite::Explained& entry, const Mutant& mutant) {
-  // With a colon, so that line 5 is not line 51.
+  // With a colon, so that line 5 does not match line 51.
   return entry.fault == mutant.mutation.fault &&
          (mutant.place + ':').find(entry.place + ':') != std::string::npos;
 }
@@ -237,21 +237,21 @@ const std::string* explanation(const Suite& suite, const Mutant& mutant) {
   return nullptr;
 }
 
-/// Whether each explanation is of a mutant that there is: else its line has moved, or is gone.
+/// Returns whether each explanation names an existing mutant; otherwise its line moved or is gone.
 bool explanations_hold(const Suite& suite, const std::vector<Mutant>& mutants) {
   bool hold = true;
   for (const Suite::Explained& entry : suite.explained) {
     const bool fits = std::any_of(mutants.begin(), mutants.end(),
                                   [&](const Mutant& mutant) { return is_of(entry, mutant); });
     if (!fits)
-      fmt::print("{}: an explanation is of no mutant: {} at {}\n", suite.name, name(entry.fault),
-                 entry.place);
+      fmt::print("{}: no mutant matches the explanation of: {} at {}\n", suite.name,
+                 name(entry.fault), entry.place);
     hold &= fits;
   }
   return hold;
 }
 
-/// As explanations_hold.
+/// Lists the mutants. Returns what explanations_hold returns.
 bool list_mutants(const Suite& suite, const Options& options) {
   const std::vector<Mutant> mutants = mutants_of(suite, options);
   for (const Mutant& mutant : mutants)
@@ -260,7 +260,7 @@ bool list_mutants(const Suite& suite, const Options& options) {
   return !options.place.empty() || explanations_hold(suite, mutants);
 }
 
-/// Whether every mutant was caught or is explained.
+/// Runs the mutants. Returns whether each was caught or is explained.
 bool mutate(const Suite& suite, const Options& options) {
   const std::vector<Mutant> mutants = mutants_of(suite, options);
   const uint64_t seeds = options.seeds != 0 ? options.seeds : 200;
@@ -315,7 +315,7 @@ std::string no_suite(const std::string& name) {
   std::vector<std::string> names;
   for (const Suite& suite : suites()) names.push_back(suite.name);
   std::sort(names.begin(), names.end());
-  return fmt::format("no suite is called {}; there are {} (--list says what they do)", name,
+  return fmt::format("no suite is called {}; choose one of {} (--list describes them)", name,
                      fmt::join(names, ", "));
 }
 

@@ -1,5 +1,6 @@
 // Worlds in the simulator: programs, streams, virtual time, ranks that stop, and replay.
 
+#include "fabric/world_access.hpp"
 #include "world/simulated.hpp"
 
 #include <gmock/gmock.h>
@@ -8,7 +9,7 @@
 #include "device/device.hpp"
 #include "fabric/abort_flag.hpp"
 
-// Fibers of a rank that stops are abandoned in the middle: what they own is never freed.
+// Fibers of a stopped rank are abandoned midway, so objects that they own are never freed.
 extern "C" const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -18,11 +19,11 @@ namespace simulated_world_test {
 
 struct CountParams {
   uint32_t* count;
-  const uint32_t* wanted;  ///< null: nothing is awaited
+  const uint32_t* wanted;  ///< word to await; null for none
   WaitContext wait_context;
 };
 
-/// Every thread adds one; then, if something is awaited, one thread awaits it.
+/// Every thread adds one; then one thread awaits `wanted`, if given.
 void count_and_wait(const CountParams& params) {
   add<Order::relaxed, Scope::gpu>(params.count, 1);
   if (params.wanted == nullptr || thread::index() != 0) return;
@@ -47,10 +48,10 @@ simulated::Result run(uint64_t seed, Trace& trace, const simulated::Options& opt
   return simulated::run(seed_run, options, program);
 }
 
-/// Adds up over two streams; what the host reads afterwards is all there.
+/// Counts on two streams; the host afterwards reads the complete count.
 void count_twice(World& world) {
-  Accelerator& accelerator = world.accelerator();
-  ErrorRecord failure(accelerator, world.abort_flag());
+  Accelerator& accelerator = accelerator_of(world);
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   auto* const count = static_cast<uint32_t*>(accelerator.allocate(sizeof(uint32_t)));
   const CountParams params{count, nullptr, failure.wait_context(world.timeout())};
   const Stream other = accelerator.make_stream();
@@ -65,10 +66,10 @@ void count_twice(World& world) {
   world.barrier("counted");
 }
 
-/// Awaits a word that nobody writes.
+/// Awaits a word that no thread writes.
 void wait_in_vain(World& world) {
-  Accelerator& accelerator = world.accelerator();
-  ErrorRecord failure(accelerator, world.abort_flag());
+  Accelerator& accelerator = accelerator_of(world);
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   auto* const words = static_cast<uint32_t*>(accelerator.allocate(64));
   launch(accelerator, count_kernel, {.blocks = 1, .warps = 1}, Stream{},
          {words, words + 4, failure.wait_context(world.timeout())});
@@ -131,9 +132,10 @@ TEST(SimulatedWorld, ARankWhoseConnectionClosesIsLostAndASilentOneTimesOut) {
 TEST(SimulatedWorld, ADeadlockEndsTheRunAndSaysWhoAwaitsWhat) {
   Trace trace;
   const auto result = run(1, trace, {.ranks = 1, .arena_bytes = 4096}, [](World& world) {
-    launch(world.accelerator(), stuck_kernel, {.blocks = 1, .warps = 2}, Stream{}, CountParams{});
-    const Event end = world.accelerator().record(Stream{});
-    world.accelerator().wait_until(TimePoint::max(), [&] { return world.accelerator().done(end); });
+    launch(accelerator_of(world), stuck_kernel, {.blocks = 1, .warps = 2}, Stream{}, CountParams{});
+    const Event end = accelerator_of(world).record(Stream{});
+    accelerator_of(world).wait_until(TimePoint::max(),
+                                     [&] { return accelerator_of(world).done(end); });
   });
   EXPECT_THAT(result.failure, HasSubstr("barrier 3"));
 }

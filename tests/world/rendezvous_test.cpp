@@ -7,7 +7,7 @@
 namespace tokenyard {
 namespace {
 
-/// What a launcher sets, for the length of a test.
+/// Variables that a launcher sets, for the duration of a test.
 class FromEnvironment : public testing::Test {
  protected:
   FromEnvironment() { forget(); }
@@ -18,7 +18,7 @@ class FromEnvironment : public testing::Test {
     }
   }
   static void set(const char* name, const char* value) { setenv(name, value, 1); }
-  /// The variable that is complained about.
+  /// Returns the variable that the error names, and its value.
   static std::string complaint() {
     try {
       (void)Rendezvous::from_environment();

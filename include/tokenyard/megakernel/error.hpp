@@ -1,4 +1,4 @@
-/// What a graph, and a run of it, can have wrong.
+/// Errors of a graph and of its runs.
 #pragma once
 
 #include <string>
@@ -9,26 +9,27 @@
 namespace tokenyard::megakernel {
 
 enum class GraphFault : uint8_t {
-  cycle,             ///< tasks wait for one another, by events or by the order of a queue
-  trigger_count,     ///< an event gets another number of signals than declared
-  runs_ahead,        ///< signals of one iteration may be taken for the one before
-  unreachable,       ///< a task awaits what nobody signals
-  no_producer,       ///< a region is read that nobody has written before
-  read_after_write,  ///< a reader is not ordered after, or before, a writer
+  cycle,             ///< tasks wait for one another, through events or through the order of a queue
+  trigger_count,     ///< an event gets more or fewer signals than it declares
+  runs_ahead,        ///< a signal of one iteration may be counted for the previous one
+  unreachable,       ///< a task awaits an event that no task signals
+  no_producer,       ///< a task reads a region that no earlier task wrote
+  read_after_write,  ///< a reader and a writer are not ordered
   write_after_read,
   write_after_write,
-  across_iterations,  ///< the same three, between an iteration and the next
-  queue_capacity,     ///< a dynamic run has more events than its schedulers look out for
-  co_residency,       ///< more workers than can run at once
-  shared_memory,      ///< tasks want more than a block has
-  packet,             ///< one task has more waits, signals and arguments than fit its packet
-  tables_differ,      ///< ranks declare different events, types or sizes
-  undeclared_access,  ///< arguments of a task touch bytes that its regions do not declare
+  across_iterations,  ///< one of these three, between an iteration and the next
+  queue_capacity,     ///< a dynamic run has more events than its schedulers can watch
+  co_residency,       ///< the device cannot run this many workers at the same time
+  shared_memory,      ///< the tasks need more shared memory than a block has
+  packet,             ///< the waits, signals and arguments of a task do not fit its packet
+  tables_differ,      ///< the ranks declare different events, types or sizes
+  undeclared_access,  ///< a task touches bytes that its regions do not declare
 };
-/// "cycle", "trigger count", ...
+/// Returns the fault in words: "cycle", "trigger count", ...
 std::string name(GraphFault fault);
 
-/// compile() found that a graph cannot work. The witness leads there, a step a string.
+/// Thrown by compile() for a graph that cannot work. `witness` is the chain of facts that shows it,
+/// one string per step; `fix` says what to change.
 class InvalidGraph : public InvalidArgument {
  public:
   InvalidGraph(GraphFault fault, std::vector<std::string> witness, std::string fix);
@@ -37,8 +38,9 @@ class InvalidGraph : public InvalidArgument {
   std::string fix;
 };
 
-/// A task could not go on before its deadline: facts.phase names it and what it awaits,
-/// facts.expected and facts.seen are how much of it. `dump` says the same of every worker.
+/// Thrown when a wait of a task passes its deadline. facts.phase names the task and what it awaits;
+/// facts.expected and facts.seen are the signals needed and received. `dump` gives the same for
+/// every worker.
 class TaskTimeout : public PeerTimeout {
  public:
   TaskTimeout(WaitFacts facts, std::string dump);

@@ -1,4 +1,4 @@
-/// An event of a graph, as host code and tasks name it.
+/// Names an event of a graph, in host code and in the arguments of tasks.
 #pragma once
 
 #include <cstdint>

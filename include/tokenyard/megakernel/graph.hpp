@@ -1,4 +1,4 @@
-/// A graph of tasks: what one rank does in an iteration, and what that waits for.
+/// A graph of tasks: the work of one rank in an iteration, and the order of that work.
 ///
 ///     Graph graph(builtin_tasks(), {.rank = 0, .ranks = 1});
 ///     const Tensor x = graph.tensor({.name = "x", .bytes = 4096});
@@ -6,14 +6,14 @@
 ///     graph.add<Embed>({...}, {.name = "embed", .writes = {x.all()}, .signals = {{ready}}});
 ///     graph.add<Norm>({...}, {.name = "norm", .reads = {x.all()}, .waits = {{ready}}});
 ///
-/// Every rank writes its own graph; tensors and events of the same place in the lists are the same
-/// object of each rank, so they are declared alike on all ranks. A task may wait for several
-/// events, of its own rank, and signal several, of any rank. An event is complete in iteration i
-/// once all its signals of that iteration have come.
+/// Every rank builds its own graph. Tensors and events with the same index are the same object on
+/// every rank, so all ranks declare them alike and in the same order. A task may wait for several
+/// events of its own rank and signal several events of any rank. An event is complete in iteration
+/// i once it has received all its signals of that iteration.
 ///
-/// What a task reads, writes and adds to is declared, and compile() proves from it that no task
-/// meets another where it should not. Where a tensor says at which addresses it lies (`places`),
-/// the declarations are compared with what tasks touch by their arguments (touches.hpp).
+/// Each task declares the regions that it reads, writes and adds to, and compile() proves from them
+/// that no two tasks race. Where a tensor gives its addresses (`places`), these declarations are
+/// also compared with the memory that tasks touch through their arguments (touches.hpp).
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ inline constexpr uint32_t kThisRank = UINT32_MAX;
 struct Region {
   uint32_t tensor = 0;
   uint64_t begin = 0, end = 0;
-  uint32_t rank = kThisRank;  ///< whose
+  uint32_t rank = kThisRank;  ///< that owns the bytes
 
   Region of(uint32_t other_rank) const { return {tensor, begin, end, other_rank}; }
 };
@@ -52,58 +52,58 @@ struct Tensor {
   Region part(uint64_t begin, uint64_t end) const { return {id, begin, end}; }
 };
 
-/// What a tensor holds when an iteration begins.
+/// Contents of a tensor at the start of an iteration.
 enum class Given : uint8_t {
-  no,     ///< nothing that may be read before a task has written it
-  always  ///< weights, inputs, or what the iteration before has left
+  no,     ///< undefined: a task must write before another may read
+  always  ///< valid: weights, inputs, or results of the previous iteration
 };
 
 struct TensorOptions {
   std::string name;
   uint64_t bytes = 0;
   Given given = Given::no;
-  /// Every word of it is written and read by strong accesses, and tells by itself whether it has
-  /// come: carried events are enough to order them.
+  /// Every word is written and read by strong accesses and shows by its value whether it has
+  /// arrived, so carried events are enough to order its readers and writers.
   bool words = false;
-  /// [ranks] where this rank's tasks find it on each rank, or where they find this rank's alone.
-  /// Empty: unknown, and then nobody compares.
+  /// [ranks] the tensor on each rank, at the addresses that this rank's tasks use; or one entry,
+  /// for this rank only. Empty: unknown, and accesses to it are not checked.
   std::vector<ConstTensorView> places = {};
 };
 
 struct EventOptions {
   std::string name = {};
-  std::optional<uint32_t> count = std::nullopt;  ///< signals an iteration, if the author knows
-  /// At most so many signals whose number only the device knows: one task calls expect(n), others
-  /// signal n times in all. 0 for an event whose count is static.
+  std::optional<uint32_t> count = std::nullopt;  ///< signals per iteration, to be checked
+  /// Upper bound of the signals per iteration whose number is known only on the device: one task
+  /// calls expect(n), and others signal n times in total. 0 for an event whose count is static.
   uint32_t dynamic_max = 0;
-  /// Its signals are words that bodies of tasks write and await themselves. It orders tasks, and
-  /// makes visible those words only: tensors that are TensorOptions::words.
+  /// Task bodies themselves write and await its signals, as words of a tensor. The event orders
+  /// tasks but makes only those words visible: tensors with TensorOptions::words.
   bool carried = false;
 };
 
 struct Wait {
   Event event;
-  uint32_t lag = 0;  ///< 1: the event of the iteration before
+  uint32_t lag = 0;  ///< 1: the event of the previous iteration
 };
 
 struct Signal {
   Event event;
   uint32_t rank = kThisRank;
   uint32_t count = 1;
-  bool dynamic = false;  ///< the task's body signals, as often as it finds
+  bool dynamic = false;  ///< the task's body signals, a number of times known at run time
 };
 
 struct TaskOptions {
-  std::string name = {};  ///< made from the type, if empty
+  std::string name = {};  ///< empty: derived from the type
   std::vector<Region> reads = {}, writes = {};
-  std::vector<Region> adds = {};     ///< atomic sums: they commute with one another
-  std::vector<Region> streams = {};  ///< loaded ahead, before the waits: written by no task
+  std::vector<Region> adds = {};     ///< by atomic sums, which commute
+  std::vector<Region> streams = {};  ///< loaded ahead of the waits: no task writes them
   std::vector<Wait> waits = {};
   std::vector<Signal> signals = {};
-  std::vector<Event> expects = {};  ///< dynamic events whose number this task finds out
-  std::optional<uint32_t> worker = std::nullopt;  ///< only there
-  uint64_t cost_ns = 1000;                        ///< about so long: for placement
-  uint32_t ahead_bytes = 0;                       ///< of shared memory that it loads ahead
+  std::vector<Event> expects = {};  ///< dynamic events whose count this task determines
+  std::optional<uint32_t> worker = std::nullopt;  ///< the only worker that may run it
+  uint64_t cost_ns = 1000;                        ///< estimated run time, for placement
+  uint32_t ahead_bytes = 0;                       ///< bytes of shared memory that it loads ahead
 };
 
 struct Task {
@@ -120,23 +120,22 @@ class Graph {
     std::vector<std::byte> args;
   };
 
-  /// A tensor of a rank, from an address to its end.
+  /// A rank's copy of a tensor, which begins at the address that is this entry's key.
   struct Placed {
     uint64_t end;
     uint32_t tensor, rank;
   };
-  /// A piece of memory that arguments may name, and bytes behind it that nobody may touch.
+  /// Memory that arguments may name, and the number of bytes behind it that no task may touch.
   struct Reached {
     uint64_t end, guard;
   };
 
   Graph(const TaskSet& tasks, Place place);
 
-  /// Throws InvalidArgument where it lies in memory that another tensor has.
+  /// Adds a tensor. Throws InvalidArgument if it overlaps another one.
   Tensor tensor(TensorOptions options);
-  /// Declares memory that arguments of tasks may name: bytes in no tensor may be read there, and
-  /// are written by no task.
-  /// `guard`: bytes behind it that belong to nothing else.
+  /// Declares memory that arguments of tasks may name. Tasks may read its bytes outside all
+  /// tensors, and may not write them. `guard`: bytes behind it that belong to nothing else.
   void reach(const ConstTensorView& memory, uint64_t guard = 0);
   Event event(EventOptions options);
   template <class T>
@@ -144,17 +143,18 @@ class Graph {
     static_assert(std::is_trivially_copyable_v<typename T::Args>);
     return add(T::kName, std::as_bytes(std::span(&args, 1)), std::move(options));
   }
-  /// `pieces`: the memory of all arguments that name any, where the caller knows it.
+  /// Adds a task by the name of its type. `pieces`: the memory of every argument that names memory,
+  /// if the caller knows it.
   Task add(std::string_view type, std::span<const std::byte> args, TaskOptions options,
            const std::optional<std::vector<ArgPiece>>& pieces = std::nullopt);
-  /// An iteration ends with this event; a task that signals it, or comes before one, may call
-  /// Context::end_loop. No task of the next iteration starts before it.
+  /// Ends each iteration with this event: no task of the next iteration starts before it is
+  /// complete. A task that signals it, or precedes such a task, may call Context::end_loop.
   void loop_on(Event event);
-  /// Each run is one iteration, so nothing need be ordered between iterations.
+  /// Makes each run a single iteration, so that no order between iterations is needed.
   void once() { once_ = true; }
-  /// Its tasks divide their work among at least so many compute warps of a block.
+  /// Requires at least this many compute warps per block, among which tasks divide their work.
   void need_warps(uint32_t warps) { warps_needed_ = warps; }
-  /// For placement: as long as a trace has measured it.
+  /// Sets the run time that placement assumes, for example from Trace::measured_costs().
   void set_cost(Task task, uint64_t cost_ns);
 
   const TaskSet& task_set() const { return tasks_; }
@@ -167,7 +167,7 @@ class Graph {
   uint32_t warps_needed() const { return warps_needed_; }
   const std::map<uint64_t, Placed>& placed() const { return placed_; }
   const std::map<uint64_t, Reached>& reached() const { return reached_; }
-  /// States what a task touches; nothing where its type does not say.
+  /// Returns the memory that a task touches; nothing if its type does not state it.
   Touches touches_of(uint32_t task) const;
 
   friend class GraphCodec;
@@ -182,9 +182,9 @@ class Graph {
   std::vector<TaskNode> nodes_;
   std::optional<Event> loop_;
   bool once_ = false;
-  uint32_t warps_needed_ = 1;  ///< of this rank: others need not know
-  // Likewise, by the address of the first byte:
-  std::map<uint64_t, Placed> placed_;  ///< tensors whose places are known
+  uint32_t warps_needed_ = 1;  ///< of this rank; not compared between ranks
+  // Keyed by the address of the first byte; also of this rank only:
+  std::map<uint64_t, Placed> placed_;  ///< tensors with known addresses
   std::map<uint64_t, Reached> reached_;
 };
 

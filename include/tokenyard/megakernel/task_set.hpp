@@ -1,4 +1,4 @@
-/// What host code knows of the task types that one megakernel can run.
+/// The task types that one megakernel can run, as host code sees them.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace tokenyard::megakernel {
 
 class Touches;
 
-/// One member of a task's Args, so that graphs can be written without the C++ type.
+/// One member of a task's Args, so that graphs can be built without the C++ type.
 struct ArgField {
   enum class Kind : uint8_t { pointer, peer, u32, f32, event };
   std::string_view name;
@@ -25,29 +25,29 @@ struct ArgField {
 struct TaskType {
   std::string_view name;
   uint32_t args_bytes;
-  uint32_t scratch_bytes;            ///< of its Shared struct; 0 without
-  bool streams;                      ///< has units that are loaded ahead of it
-  bool loads_ahead;                  ///< has `ahead`
+  uint32_t scratch_bytes;            ///< size of its Shared struct; 0: none
+  bool streams;                      ///< has units that its worker loads ahead
+  bool loads_ahead;                  ///< has a member function `ahead`
   std::span<const ArgField> fields;  ///< empty where the type lists none
-  /// States what a task of these arguments touches (touches.hpp); null where the type does not.
+  /// States the memory that a task with these arguments touches (touches.hpp); null: not stated.
   void (*touches)(Touches&, const std::byte* args) = nullptr;
 };
 
-/// A compiled kernel and the types it was made of, in the order of its dispatch table.
+/// A compiled kernel and its task types, in the order of its dispatch table.
 struct TaskSet {
   const KernelEntry* kernel = nullptr;
   std::span<const TaskType> types;
-  bool scheduled = true;  ///< whether its kernel can be run with schedulers
-  /// The same types in a kernel without the code for schedulers, which runs without them take; null
-  /// where `kernel` is for both.
+  bool scheduled = true;  ///< whether its kernel can run with schedulers
+  /// Kernel with the same types and no code for schedulers, for static runs; null: `kernel` serves
+  /// both.
   const KernelEntry* placed = nullptr;
-  /// The same types in a kernel for hosts that reports each access; null: there is none.
+  /// Kernel with the same types that reports each access, for hosts; null: none.
   const KernelEntry* watched = nullptr;
 
   const KernelEntry& kernel_for(uint32_t schedulers) const {
     return schedulers == 0 && placed != nullptr ? *placed : *kernel;
   }
-  /// Index of the type of this name; throws InvalidArgument listing the names there are.
+  /// Returns the index of the type with this name. Throws InvalidArgument, which lists all names.
   uint32_t index_of(std::string_view name) const;
 };
 

@@ -1,12 +1,12 @@
-/// What a task touches by its arguments, as its type states it next to its body:
+/// The memory that a task touches through its arguments, as its type states it next to its body:
 ///
 ///     static void touches(Touches& touches, const Args& args) {
 ///       touches.reads("from", args.from, args.count);
 ///       touches.writes("to", args.to, args.count);
 ///     }
 ///
-/// Graph::add compares the statement with the memory that the arguments name, compile() with the
-/// regions that the task declares.
+/// Graph::add compares this statement with the memory that the arguments name, and compile()
+/// compares it with the regions that the task declares.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct BFloat16;
 
 namespace tokenyard::megakernel {
 
-/// A number of elements. Products that 64 bits cannot hold stay at the largest number.
+/// A number of elements. Sums and products saturate at 2^64 - 1.
 class Extent {
  public:
   Extent(uint64_t count) : count_(count) {}
@@ -42,29 +42,29 @@ class Extent {
 };
 
 enum class AccessKind : uint8_t { read, write, add, stream };
-/// "reads", "writes", "adds to", "streams".
+/// Returns "reads", "writes", "adds to" or "streams".
 const char* verb(AccessKind access);
 
-/// `rows` ranges of `row_bytes`, each `stride` bytes after the one before.
+/// `rows` ranges of `row_bytes` bytes, whose starts are `stride` bytes apart.
 struct TouchedRange {
   const char* argument;
   AccessKind access;
   uint64_t address;
   uint64_t row_bytes, rows, stride;
-  /// Which bytes from the address on are touched depends on what lies in memory; `row_bytes` of
-  /// them must be there.
+  /// The contents of memory decide which bytes from `address` on are touched; at least `row_bytes`
+  /// must exist.
   bool among;
   uint32_t alignment;
-  const char* element;  ///< NumPy's name of the element type; empty: any
+  const char* element;  ///< NumPy's name for the element type; empty: any
 
-  uint64_t bytes() const;  ///< from the first to the last
+  uint64_t bytes() const;  ///< from the first byte to the last, gaps included
 };
 
-/// The memory that a caller names for an argument, where graphs know more than an address.
+/// The memory behind an argument, where the caller knows more than its address.
 struct ArgPiece {
   std::string_view argument;
   uint64_t address, bytes;
-  std::string_view dtype;  ///< of the array that lies there; empty: any
+  std::string_view dtype;  ///< of the array there; empty: any
 };
 
 class Touches {
@@ -86,12 +86,12 @@ class Touches {
   void adds(const char* argument, const T* at, Extent count) {
     note<T>(argument, AccessKind::add, at, count);
   }
-  /// Ahead of the task's waits.
+  /// Loaded ahead of the task's waits.
   template <class T>
   void streams(const char* argument, const T* at, Extent count) {
     note<T>(argument, AccessKind::stream, at, count, kBulkAlignment);
   }
-  /// `rows` of `count` elements, each `stride` elements after the one before.
+  /// `rows` rows of `count` elements, whose starts are `stride` elements apart.
   template <class T>
   void reads_rows(const char* argument, const T* at, Extent count, uint64_t rows, uint64_t stride) {
     if (count.count() == 0 || rows == 0) return;
@@ -99,7 +99,7 @@ class Touches {
     list_.back().rows = rows;
     list_.back().stride = (Extent(stride) * sizeof(T)).count();
   }
-  /// Some elements from `at` on; memory decides which. `least` of them must be there.
+  /// Some elements from `at` on, decided by the contents of memory. At least `least` must exist.
   template <class T>
   void reads_among(const char* argument, const T* at, Extent least) {
     note<T>(argument, AccessKind::read, at, least);
@@ -110,21 +110,21 @@ class Touches {
     note<T>(argument, AccessKind::write, at, least);
     list_.back().among = true;
   }
-  /// The body loads sixteen bytes at a time from what was stated last.
+  /// The body loads the range stated last sixteen bytes at a time.
   void aligned() { list_.back().alignment = kBulkAlignment; }
-  /// What was stated last may hold elements of any type.
+  /// The range stated last may hold elements of any type.
   void of_any_type() { list_.back().element = ""; }
-  /// The task calls Context::expect, or Context::signal.
+  /// The task calls Context::expect or Context::signal for this event.
   void expects(const char* argument, Event event) { expected_.push_back({argument, event, 0, ""}); }
   void signals(const char* argument, Event event, const char* rank_argument, uint32_t rank) {
     signalled_.push_back({argument, event, rank, rank_argument});
   }
-  /// A size of the megakernel that the task's arguments repeat.
+  /// The task's arguments repeat MegakernelOptions::unit_bytes, which must be at least `bytes`.
   void unit_bytes(const char* argument, uint32_t bytes);
   /// Throws InvalidArgument unless `holds`.
   void require(bool holds, const char* argument, const std::string& expected, double seen) const;
 
-  // ---- for those who compare
+  // ---- results, for the checks
 
   struct Named {
     const char* argument;
@@ -136,12 +136,13 @@ class Touches {
   const std::vector<Named>& expected() const { return expected_; }
   const std::vector<Named>& signalled() const { return signalled_; }
   uint32_t largest_unit() const { return unit_bytes_; }
-  /// Throws InvalidArgument where an argument names less memory than it touches, none, or memory of
-  /// another type. `pieces`: of all arguments that name memory.
+  /// Throws InvalidArgument if an argument names no memory, less than the task touches, or memory
+  /// of another type. `pieces`: the memory of all arguments that name any.
   void check(const std::vector<ArgPiece>& pieces) const;
-  /// Throws InvalidArgument where an argument that is touched names no memory, or lies askew.
+  /// Throws InvalidArgument if an argument through which the task touches memory is null or
+  /// misaligned.
   void check_addresses() const;
-  /// "parts of a reduce task 'sum'".
+  /// Returns, for example, "parts of a reduce task 'sum'".
   std::string name_of(std::string_view argument) const;
 
  private:
@@ -175,14 +176,14 @@ class Touches {
   uint32_t unit_bytes_ = 0;
 };
 
-/// The address of an element, for statements: of null, null.
+/// Returns the address of an element, for statements; null for a null array.
 template <class T>
 T* element_at(T* array, uint64_t index) {
   const auto address = reinterpret_cast<uintptr_t>(array);
   return address == 0 ? nullptr : reinterpret_cast<T*>(address + index * sizeof(T));
 }
 
-/// "parts of a reduce task 'sum'"; `task` may be empty.
+/// Returns, for example, "parts of a reduce task 'sum'"; `task` may be empty.
 std::string argument_name(std::string_view argument, std::string_view type, std::string_view task);
 
 }  // namespace tokenyard::megakernel

@@ -1,4 +1,4 @@
-/// When each task of a run waited, ran and ended: on one rank, and on all of them together.
+/// Times at which each task of a run waited, ran and ended, on one rank or on all ranks together.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,36 @@ namespace tokenyard::megakernel {
 struct TraceSpan {
   uint32_t worker, task;
   uint64_t iteration;
-  uint64_t taken_ns, begun_ns, ended_ns;  ///< worker free; events there; done. Of this rank's clock
+  uint64_t taken_ns, begun_ns, ended_ns;  ///< worker free, events complete, done; on rank's clock
 };
 
-/// A task that signals an event, of any rank.
+/// A task of any rank that signals an event.
 struct TraceSignal {
   uint32_t rank, task;
-  bool dynamic = false;  ///< its body signals as often as it finds, perhaps never
+  bool dynamic = false;  ///< its body decides how often it signals, perhaps never
 };
 
-/// An event of this rank, and who signals it.
+/// An event of this rank and the tasks that signal it.
 struct TraceEvent {
-  bool carried = false;              ///< bodies await it, so tasks may begin before it is complete
-  std::vector<TraceSignal> signals;  ///< by rank; none of an event that no task awaits
+  bool carried = false;  ///< task bodies await it, so tasks may begin before it is complete
+  std::vector<TraceSignal> signals;  ///< by rank; empty if no task awaits the event
 };
 
 struct TraceWait {
-  uint32_t event;  ///< of TraceEvents
-  uint32_t lag;    ///< 1: the event of the iteration before
+  uint32_t event;  ///< index in Trace::events
+  uint32_t lag;    ///< 1: the event of the previous iteration
 };
 
-/// One task, and what it awaits: for flows and critical paths.
+/// A task and the events that it awaits, for flow arrows and critical paths.
 struct TraceTask {
   std::string name, type;
   std::vector<TraceWait> waits;
 };
 
 struct TraceSummary {
-  uint64_t busy_ns = 0, waiting_ns = 0;  ///< of all workers together
-  uint64_t length_ns = 0;                ///< from the first task taken to the last one ended
-  std::vector<uint32_t> critical_path;   ///< indices of spans, in the order of time
+  uint64_t busy_ns = 0, waiting_ns = 0;  ///< sums over all workers
+  uint64_t length_ns = 0;                ///< from the first task taken to the last task's end
+  std::vector<uint32_t> critical_path;   ///< indices of spans, in order of time
   std::string text(const std::vector<TraceSpan>& spans, const std::vector<TraceTask>& tasks) const;
 };
 
@@ -50,20 +50,21 @@ struct Trace {
   std::vector<TraceEvent> events;  ///< [events of the graph]
   std::vector<TraceSpan> spans;    ///< by worker, then time
 
-  /// Who held whom up, of this rank: walks back from the last task to end, each time to whichever
-  /// ended last of the task before it on its worker and those whose events it awaited.
+  /// Returns totals and the critical path of this rank. The path leads back from the task that
+  /// ended last; each step goes to the latest to end among the previous task on its worker and the
+  /// tasks whose events it awaited.
   TraceSummary summary() const;
-  /// [tasks] mean time of each task's body: costs for the next placement. 0 where it never ran.
+  /// Returns each task's mean run time in ns, [tasks], for Graph::set_cost; 0 if it never ran.
   std::vector<uint64_t> measured_costs() const;
-  /// A file for ui.perfetto.dev: a row a worker, an arrow to each wait from its last signal.
+  /// Returns a file for ui.perfetto.dev, with a row per worker and an arrow to each wait from its
+  /// last signal.
   std::string perfetto() const;
 };
 
-/// One file for ui.perfetto.dev of the ranks of a run: a process a rank, and arrows between ranks,
-/// too: to each wait from the last signal of each rank to end. All times are on
-/// the clock of the lowest rank that ran a task; by how much each other rank's clock was moved for
-/// that, and what is sure of it, stands at its process. Throws InvalidArgument if two traces are of
-/// one rank.
+/// Returns one file for ui.perfetto.dev with a process per rank and arrows between ranks as well:
+/// to each wait from the last signal of each rank. All times are on the clock of the lowest rank
+/// that ran a task; each other rank's process names the offset that was added to its clock, and the
+/// uncertainty of that offset. Throws InvalidArgument if two traces belong to one rank.
 std::string perfetto(std::span<const Trace> traces);
 
 }  // namespace tokenyard::megakernel

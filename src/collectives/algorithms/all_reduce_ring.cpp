@@ -1,13 +1,13 @@
-// The array is cut into blocks of N chunks, one per rank. A chunk travels around the ring twice:
-// first it collects every rank's part, then every rank gets it. Blocks are pipelined: in each
-// round, a rank takes one step of every block under way, the youngest first. So a chunk is passed
-// on while it is in the cache, and no link idles.
+// The array is cut into blocks of N chunks, one per rank. A chunk travels around the ring twice: in
+// the first lap each rank adds its part, in the second each rank copies the sum. Blocks are
+// pipelined: in each round, a rank takes one step of every block under way, the youngest first. So
+// a chunk is passed on while it is in the cache, and no link idles.
 //
 //     round 0: block 0 step 0
 //     round 1: block 1 step 0, block 0 step 1
 //     round 2: block 2 step 0, block 1 step 1, block 0 step 2, ...
 //
-// A rank posts in the order in which its right neighbour receives.
+// A rank posts chunks in the order in which its right neighbour receives them.
 
 #include <algorithm>
 

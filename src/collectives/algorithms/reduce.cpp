@@ -108,7 +108,8 @@ auto with_type(DataType type, Body body) {
     case DataType::float8_e4m3fn:
       break;
   }
-  throw InvalidArgument("type", "a type that can be reduced", tokenyard::name_of(type));
+  throw InvalidArgument("array", "elements of a type that can be reduced",
+                        tokenyard::name_of(type));
 }
 
 /// Returns the number to calculate with.

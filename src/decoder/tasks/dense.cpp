@@ -7,7 +7,7 @@
 
 namespace tokenyard::megakernel {
 
-// CMakeLists.txt lists these kernels, each with the task list it is made of.
+// CMakeLists.txt lists these kernels, each with its task list.
 DECLARE_KERNEL(dense_kernel, RunParams);
 DECLARE_KERNEL(batch_2_kernel, RunParams);
 DECLARE_KERNEL(batch_4_kernel, RunParams);

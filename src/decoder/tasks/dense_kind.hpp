@@ -1,5 +1,5 @@
-/// What a kernel of dense decoders is made for. Each kind is a kernel of its own, that has no more
-/// code than it needs.
+/// Kinds of kernels for dense decoders. Each kind has a kernel of its own, with no more code than
+/// it needs.
 #pragma once
 
 #include "decoder/tasks/products.hpp"
@@ -9,13 +9,13 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kSumRanksMax = 8;
 
-/// `alone`: a rank that shares the model with nobody. `sequences`: decoded side by side, so that
-/// each weight is read once for all of them; a power of two up to 8.
+/// `alone`: the rank has the whole model. `sequences`: sequences decoded together, so that each
+/// weight is read once for all of them; a power of two up to 8.
 template <bool alone, uint32_t sequences>
 struct DenseKind {
   static constexpr uint32_t kSequences = sequences;
   static constexpr uint32_t kRanksMax = alone ? 1 : kSumRanksMax;
-  /// In which all who add to a sum are.
+  /// The scope of all additions to a sum.
   static constexpr Scope kScope = alone ? Scope::gpu : Scope::sys;
 };
 template <uint32_t sequences = 1>
@@ -24,14 +24,14 @@ template <uint32_t sequences = 1>
 using Together = DenseKind<false, sequences>;
 inline constexpr uint32_t kSequencesMax = 8;
 
-/// The sums of one stage on each rank: all get the same terms, so all have the same bits.
+/// The sums of one stage on each rank: all get the same terms, so all are bitwise equal.
 template <class Kind>
 struct SumsOfRanks {
-  Peer<uint64_t> of_rank[Kind::kRanksMax];  ///< vectors in the order of VectorWords
+  Peer<uint64_t> of_rank[Kind::kRanksMax];  ///< vectors in VectorWords order
   uint32_t count;
 
   DEVICE uint32_t ranks() const { return Kind::kRanksMax == 1 ? 1 : count; }
-  /// By one thread: the products of two neighbouring rows, to the sums of every rank.
+  /// Adds the products of two neighbouring rows to the sums of every rank, by one thread.
   DEVICE void add(uint32_t row, uint32_t sequence, const RowPair& products,
                   uint32_t* broken) const {
     const uint32_t chunk = row / kChunk, element = row % kChunk;

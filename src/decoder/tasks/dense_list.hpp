@@ -1,4 +1,4 @@
-/// The tasks of a dense decoder whose stages hand on words: layer.hpp tells how.
+/// The tasks of a dense decoder whose stages pass on words (layer.hpp).
 #pragma once
 
 #include "decoder/tasks/layer.hpp"
@@ -10,13 +10,14 @@
 
 namespace tokenyard::megakernel {
 
-/// Kernels of their own: their code is what they fetch, and all else would lie in between.
+/// These tasks have kernels of their own, because other tasks' code in between would slow
+/// instruction fetches.
 template <class Kind, class... Others>
 struct DenseTaskList : TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<Kind>, GateUp<Kind>,
                                 ProjectDown<Kind>, ProjectLogits<Kind>, Others...> {
   static constexpr bool kOwnPaths = false;
   static constexpr bool kSettles = Kind::kSequences == 1;
-  static constexpr bool kScheduled = false;  // Words are awaited where tasks are placed.
+  static constexpr bool kScheduled = false;  // Carried events need a static placement.
 };
 using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
 using SharedDenseTasks = DenseTaskList<Together<1>, SendBest<Together<1>>, NextToken>;

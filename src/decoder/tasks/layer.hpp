@@ -1,16 +1,16 @@
-/// The tasks of a dense layer whose stages hand on words instead of counters, for one token of each
+/// The tasks of a dense layer whose stages pass on words instead of counters, for one token of each
 /// sequence:
 ///
 ///     project_qkv -(flagged)-> attend_split -(flagged)-> project_attention -(sums)->
 ///     gate_up -(flagged)-> project_down -(sums)-> the next layer, or pick_logits
 ///
-/// Every block has one task of each. Its KV head is that of `blocks / heads` neighbours, which
-/// share the head's rows of QKV and the positions of its cache; its inner elements and columns of
-/// the down projection are those of one part of the feed-forward. So only two stages of five
-/// concern all blocks.
+/// Every block has one task of each type. `blocks / heads` neighbouring blocks share a KV head: the
+/// head's rows of QKV and the positions of its cache. The blocks of one part of the feed-forward
+/// share its inner elements and its columns of the down projection. So only two of five stages
+/// involve all blocks.
 ///
-/// Where a stage has fewer bands of rows than blocks, those without only carry their part of the
-/// vector on (residual.hpp says why they may do no more), or have no task.
+/// If a stage has fewer bands of rows than blocks, blocks without a band only carry their part of
+/// the vector on (residual.hpp explains why they may do no more), or have no task.
 #pragma once
 
 #include "decoder/tasks/products.hpp"
@@ -24,7 +24,7 @@ struct VectorShared {
   PartialProducts<Kind::kSequences> partial;
 };
 
-/// Rows of Q, K and V of one KV head, as flagged words.
+/// Computes rows of Q, K and V of one KV head, as flagged words.
 template <class Kind>
 struct ProjectQkv {
   static constexpr const char* kName = "project_qkv";
@@ -32,10 +32,10 @@ struct ProjectQkv {
     const BFloat16* weights;  ///< [rows][hidden] tiled
     const BFloat16* norm;     ///< [hidden]
     const uint64_t* sums;     ///< the vectors, or null in the first layer
-    const BFloat16* table;    ///< [vocabulary][hidden] of the first layer
-    const uint32_t* token;    ///< [sequences] likewise
+    const BFloat16* table;    ///< [vocabulary][hidden] in the first layer
+    const uint32_t* token;    ///< [sequences] in the first layer
     uint64_t* carry_to;       ///< sums after attention
-    Stamped* qkv;             ///< [rows], of each sequence sequence_words apart
+    Stamped* qkv;             ///< [rows] per sequence, sequence_words apart
     uint32_t* broken;
     uint32_t bands, hidden, terms, residual_event, sequence_words;
     BlockShare carried;
@@ -76,7 +76,7 @@ struct ProjectQkv {
   }
 };
 
-/// silu(gate) * up of some inner elements, as flagged halves. Weights: gate and up rows in turn.
+/// Computes silu(gate) * up of some inner elements, as flagged halves. Gate and up rows alternate.
 template <class Kind>
 struct GateUp {
   static constexpr const char* kName = "gate_up";
@@ -87,7 +87,7 @@ struct GateUp {
     uint64_t* carry_to;       ///< sums after the feed-forward
     uint32_t* inner;          ///< vectors of the part's elements: flagged halves
     uint32_t* broken;
-    uint32_t first;  ///< element of the part
+    uint32_t first;  ///< first element within the part
     uint32_t bands, hidden, terms, residual_event;
     BlockShare carried;
     float epsilon;
@@ -129,8 +129,8 @@ struct GateUp {
   }
 };
 
-/// Some rows of the down projection times one part of the inner elements, added to the sums of
-/// every rank.
+/// Computes some rows of the down projection times one part of the inner elements, and adds them to
+/// the sums of every rank.
 template <class Kind>
 struct ProjectDown {
   static constexpr const char* kName = "project_down";

@@ -1,4 +1,4 @@
-/// The last stage of a step whose stages hand on words: logits, and the best of them.
+/// The last stage of a step whose stages pass on words: logits, and the best of them.
 #pragma once
 
 #include "decoder/tasks/layer.hpp"
@@ -6,9 +6,9 @@
 
 namespace tokenyard::megakernel {
 
-/// Some rows of the head, and the best of them. Whoever has the whole vector knows that nobody
-/// looks at those before it (residual.hpp): it clears its part of their sums for the next
-/// iteration.
+/// Computes the logits of some rows of the head, and the best of them. A block that has the whole
+/// vector knows that no block still reads earlier vectors (residual.hpp), so it clears its part of
+/// their sums for the next iteration.
 template <class Kind>
 struct ProjectLogits {
   static constexpr const char* kName = "project_logits";
@@ -17,7 +17,7 @@ struct ProjectLogits {
     const BFloat16* norm;     ///< [hidden]
     const uint64_t* sums;     ///< the vectors
     uint64_t* cleared;        ///< [stages][stage_words] sums of earlier stages
-    float* logits;            ///< [rows], of each sequence sequence_logits apart
+    float* logits;            ///< [rows] per sequence, sequence_logits apart
     Best* best;               ///< [sequences]
     uint32_t rows, first_token, hidden, terms, stages, residual_event, sequence_logits;
     uint32_t stage_words;
@@ -45,12 +45,12 @@ struct ProjectLogits {
                                   .broken = nullptr,
                                   .hidden = args.hidden};
     const auto x = normed_slice(context, shared.vectors.normed, residual, args.norm);
-    // A warp has awaited its slice alone, and clears what lies elsewhere.
+    // Each warp awaited only its slice, but clears sums of other slices too.
     context.sync();
     clear_sums(context, args);
     Best best{0, kNoRow};
     const auto take = [&](uint32_t row, uint32_t sequence, float logit) {
-      if (row >= args.rows) return;  // Of a last band that is not whole.
+      if (row >= args.rows) return;  // Padding of the last band.
       args.logits[size_t{sequence} * args.sequence_logits + row] = logit;
       best = better(best, of_logit(logit, args.first_token + row));
     };
@@ -71,7 +71,8 @@ struct ProjectLogits {
   }
 
  private:
-  /// Relaxed: the event that this task signals comes before the next iteration's terms.
+  /// Clears this block's part of earlier sums. Relaxed: the event that this task signals precedes
+  /// the next iteration's terms.
   static DEVICE void clear_sums(Context& context, const Args& args) {
     const uint32_t mine = args.cleared_words.end - args.cleared_words.begin;
     KEEP_ROLLED

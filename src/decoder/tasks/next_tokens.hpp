@@ -1,4 +1,4 @@
-/// The loop's hook where several sequences are decoded side by side.
+/// The loop's hook for several sequences decoded together.
 #pragma once
 
 #include "decoder/tasks/dense_kind.hpp"
@@ -6,22 +6,22 @@
 
 namespace tokenyard::megakernel {
 
-/// As NextToken, for each sequence. One that has ended stands still: its last step is taken again
-/// until all have ended, or a value is no number; then the loop ends. Of a rank alone, it clears
-/// the last stage's sums.
+/// Does as NextToken for each sequence. An ended sequence repeats its last step until all sequences
+/// have ended or a value is NaN; then the loop ends. On a single rank, it clears the last stage's
+/// sums.
 template <class Kind>
 struct NextTokens {
   static constexpr const char* kName = "next_tokens";
   using Status = SequenceStatus;
   struct Args {
     const Best* parts;              ///< [part_count][sequences]
-    uint32_t* token;                ///< [sequences] the next iteration's
-    uint32_t* position;             ///< [sequences] likewise
-    uint32_t* tokens;               ///< [sequences][positions_max + 1] decided, by position
-    const uint32_t* prompt;         ///< [sequences][prompt_stride] decided beforehand
+    uint32_t* token;                ///< [sequences] of the next iteration
+    uint32_t* position;             ///< [sequences] of the next iteration
+    uint32_t* tokens;               ///< [sequences][positions_max + 1] by position
+    const uint32_t* prompt;         ///< [sequences][prompt_stride]
     const uint32_t* prompt_tokens;  ///< [sequences]
     uint32_t* status;               ///< [sequences] a Status
-    uint64_t* sums;                 ///< [sum_count] to be cleared, or null
+    uint64_t* sums;                 ///< [sum_count] to clear, or null
     const uint32_t* broken;         ///< 1 if a value could not be added to sums; or null
     uint32_t sum_count, part_count, positions_max, prompt_stride;
     uint32_t stop_tokens[kStopTokensMax];  ///< each kNoToken: none
@@ -33,7 +33,7 @@ struct NextTokens {
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     clear_sums<Kind::kScope>(context, args.sums, args.sum_count);
-    // A sequence a warp.
+    // One sequence per warp.
     KEEP_ROLLED
     for (uint32_t s = context.warp(); s < Kind::kSequences; s += context.warps()) {
       const Best best = best_of_parts(args.parts + s, args.part_count, Kind::kSequences);
@@ -57,7 +57,7 @@ struct NextTokens {
     const auto before = static_cast<Status>(args.status[sequence]);
     if (before != Status::goes_on) return before;
     const uint32_t position = args.position[sequence] + 1;
-    // While the prompt lasts it says what comes next, whatever the model thinks.
+    // Within the prompt, the prompt gives the next token, whatever the model predicts.
     const bool published = position < args.prompt_tokens[sequence];
     const uint32_t token =
         published ? args.prompt[sequence * args.prompt_stride + position] : best.token;

@@ -1,4 +1,4 @@
-/// Sums whose bits do not tell who has added what.
+/// Sums whose bits do not depend on how their terms are divided among threads.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace tokenyard::megakernel {
 
-/// Of 2^n terms, as they come: halves are added first, and so in each half. So the sum of sums over
-/// 2^m neighbours each has the same bits as that over all of them.
+/// Sums 2^n terms as they arrive, by recursive halves: each half is summed first. So the sum of
+/// sums over 2^m neighbours each has the same bits as the sum over all.
 class PairwiseSum {
  public:
   static constexpr uint32_t kTermsMax = 16;
 
-  /// After the last of 2^n terms: their sum. `index`: of the term, from 0 on.
+  /// Adds a term. Returns the sum if it is the last of 2^n terms. `index`: that of the term, from 0
+  /// on.
   DEVICE float with(uint32_t index, float term) {
     if (index % 2 == 0) return one_ = term;
     term = one_ + term;
@@ -27,10 +28,10 @@ class PairwiseSum {
   }
 
  private:
-  float one_ = 0, two_ = 0, four_ = 0, eight_ = 0;  ///< the last so many terms, with no partner yet
+  float one_ = 0, two_ = 0, four_ = 0, eight_ = 0;  ///< sums of that many latest terms
 };
 
-/// The same of terms that are all there.
+/// Returns the same sum of terms that are all present.
 template <uint32_t kTerms>
 DEVICE float pairwise_sum(float (&terms)[kTerms]) {
   UNROLL

@@ -1,8 +1,8 @@
-/// Products of tiled weights (tiles.hpp), which stream in, with the vectors of all sequences.
+/// Products of streamed, tiled weights (tiles.hpp) with the vectors of all sequences.
 ///
-/// A unit is one band of a warp's slice. Where a vector has several slices each warp has the sums
-/// of its own, and the block adds them up, always in the order of the slices: so a product has the
-/// same bits whoever works it out, and beside whichever others.
+/// A unit is one band of a warp's slice. If a vector has several slices, each warp computes the
+/// sums of its own, and the block adds them in slice order. So a product has the same bits
+/// whichever threads compute it and whatever is computed beside it.
 #pragma once
 
 #include "decoder/tasks/slices.hpp"
@@ -13,10 +13,10 @@ namespace tokenyard::megakernel {
 struct alignas(8) RowPair {
   float even, odd;
 };
-inline constexpr uint32_t kPairs = kTileRows / 2;  ///< of a band
+inline constexpr uint32_t kPairs = kTileRows / 2;  ///< per band
 
-/// By a warp: adds the products of a chunk of each lane's row of the left side, which is the sum of
-/// two, with a tile. Two chains of sums, so that the next product need not wait for the last.
+/// Adds, by a warp, the products of a chunk of each lane's row of the left side, given as the sum
+/// of two, with a tile. Two chains of sums, so that a product need not wait for the previous one.
 DEVICE void multiply_split(float (&sums)[2][4], const Bytes16& most, const Bytes16& rest,
                            const Bytes16& tile) {
   UNROLL
@@ -27,14 +27,14 @@ DEVICE void multiply_split(float (&sums)[2][4], const Bytes16& most, const Bytes
     warp::multiply_add(sums[half], a, b);
   }
 }
-/// What both chains say of a row: of its most and its rest.
+/// Returns the total of both chains for a row, from its most and its rest.
 DEVICE RowPair pair_of(const float (&sums)[2][4]) {
   return {(sums[0][0] + sums[1][0]) + (sums[0][2] + sums[1][2]),
           (sums[0][1] + sums[1][1]) + (sums[0][3] + sums[1][3])};
 }
 
-/// By a warp: bands [0, bands) of its slice of a matrix that lies from `tiles` on, a band
-/// `band_tiles` after the other.
+/// Returns bands [0, bands) of a warp's slice of the matrix at `tiles`, whose bands are
+/// `band_tiles` tiles apart.
 DEVICE StreamedRows slice_of_bands(const BFloat16* tiles, uint32_t bands, uint32_t band_tiles,
                                    uint32_t columns, uint32_t warp) {
   const uint32_t all = tiles_of(columns), first = warp * kSliceTiles;
@@ -46,14 +46,14 @@ DEVICE StreamedRows slice_of_bands(const BFloat16* tiles, uint32_t bands, uint32
           .row_bytes = bytes,
           .piece_bytes = bytes};
 }
-/// Tiles of the slice that a warp has.
+/// Returns the number of tiles per band of a warp's slice.
 DEVICE uint32_t tiles_of_slice(uint32_t columns, uint32_t warp) {
   const uint32_t all = tiles_of(columns), first = warp * kSliceTiles;
   const uint32_t left = first < all ? all - first : 0;
   return left < kSliceTiles ? left : kSliceTiles;
 }
 
-/// By a warp: the products of its next unit, of so many tiles. Lane 4 * g + t gets those of
+/// Returns the products of the warp's next unit, of `tiles` tiles. Lane 4 * g + t gets those of
 /// sequence g with rows 2 * t and 2 * t + 1.
 template <bool exact>
 DEVICE RowPair band_product(Context& context, const Fragments<exact>& x, uint32_t tiles) {
@@ -62,8 +62,8 @@ DEVICE RowPair band_product(Context& context, const Fragments<exact>& x, uint32_
   Bytes16 weights[kSliceTiles] = {};
   if (come) {
     const Bytes16* const mine = reinterpret_cast<const Bytes16*>(unit[0]) + warp::lane();
-    // All of them at once: were each asked for only where there is one, they would wait for one
-    // another.
+    // Unconditional loads, all at once: with a condition per load, each would wait for the previous
+    // one.
     UNROLL
     for (uint32_t tile = 0; tile < kSliceTiles; ++tile)
       weights[tile] = load_vector(mine + (tile < tiles ? tile : 0) * kWarpLanes);
@@ -78,22 +78,23 @@ DEVICE RowPair band_product(Context& context, const Fragments<exact>& x, uint32_
   return pair_of(sums);
 }
 
-/// What warps tell the block of their slices. Two halves, so that nobody waits until all have read
-/// one.
+/// The warps' sums over their slices. There are two halves, so that no warp waits until all have
+/// read one.
 template <uint32_t kSequences>
 struct PartialProducts {
-  static constexpr uint32_t kBands = kSequences < 4 ? 16 : 32 / kSequences;  ///< at a time
+  static constexpr uint32_t kBands = kSequences < 4 ? 16 : 32 / kSequences;  ///< bands at a time
   RowPair of[2][kBands][kComputeWarpsMax][kSequences][kPairs];
 };
 
-/// Of which sequence this thread takes products.
+/// Returns the sequence whose products this thread takes.
 template <uint32_t kSequences>
 DEVICE uint32_t product_sequence(const Context& context) {
   return context.thread() % (kSequences * kPairs) / kPairs;
 }
 
-/// By all threads: calls take(row, sequence, RowPair) for each pair of rows of so many bands, by
-/// one thread each, always of its product_sequence. The threads meet before the first.
+/// Calls take(row, sequence, RowPair) for each pair of rows of `bands` bands, in one thread each,
+/// always with that thread's product_sequence. Called by all threads, which meet before the first
+/// call of `take`.
 template <uint32_t kSequences, bool exact, class Take>
 DEVICE void for_each_product(Context& context, PartialProducts<kSequences>& partial,
                              const Fragments<exact>& x, uint32_t columns, uint32_t bands,

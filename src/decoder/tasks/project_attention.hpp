@@ -1,4 +1,5 @@
-/// What follows attend_split: the parts of a KV head put together, and their output projection.
+/// The stage after attend_split: combines the parts of a KV head, and applies the output
+/// projection.
 #pragma once
 
 #include "decoder/tasks/split_attention.hpp"
@@ -7,8 +8,8 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kSplitsMax = kSections;
 
-/// The output projection of one KV head's query heads, for some rows, added to the sums of every
-/// rank. All its columns are one slice, so warps take bands instead.
+/// Computes some rows of the output projection of one KV head's query heads, and adds them to the
+/// sums of every rank. All its columns are one slice, so warps divide bands instead.
 template <class Kind>
 struct ProjectAttention {
   static constexpr const char* kName = "project_attention";
@@ -38,7 +39,7 @@ struct ProjectAttention {
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t columns = args.heads * args.dim;
-    // Divisions, before anything is awaited.
+    // Divisions are done before any wait.
     const uint32_t bands = stream(args, context.warp(), context.warps()).rows;
     uint32_t head = context.thread() / args.dim;
     await_last_words(context, args);
@@ -61,10 +62,11 @@ struct ProjectAttention {
   }
 
  private:
-  /// Of a sequence, at most.
+  /// Splits per sequence, at most.
   static constexpr uint32_t kSplits = kSplitsMax / Kind::kSequences;
 
-  /// By each warp, a split a lane: until a word of its columns has come, which are written last.
+  /// Waits, by each warp with one split per lane, until a word of its columns has arrived; these
+  /// are written last.
   static DEVICE void await_last_words(Context& context, const Args& args) {
     const uint32_t column = context.warp() * kWarpLanes, epoch = epoch_of(context);
     const uint32_t columns = args.heads * args.dim;
@@ -75,8 +77,8 @@ struct ProjectAttention {
     warp::sync();
   }
 
-  /// By all threads, a column each from `first` on, which belongs to `head`. With the first,
-  /// weights come to shared memory: they travel together.
+  /// Combines the splits, by all threads, one column each from `first` on, which belongs to `head`.
+  /// The first call also loads the weights into shared memory, since both are in flight together.
   static DEVICE void put_together(Context& context, const Args& args, Shared& shared,
                                   uint32_t first, uint32_t head) {
     const uint32_t columns = args.heads * args.dim, column = first + context.thread();
@@ -87,8 +89,8 @@ struct ProjectAttention {
     Stamped parts[Kind::kSequences][kSplits];
     SplitWeight weight{};
     context.await_carried(Event{args.attended_event}, [&] {
-      // All loads before the first question, without a condition in between: else each would wait
-      // for the one before it. What is loaded for splits that there are not is the first's.
+      // All loads before the first check, with no condition in between: otherwise each would wait
+      // for the previous one. For splits that do not exist, the first split's words are loaded.
       UNROLL
       for (uint32_t s = 0; s < Kind::kSequences; ++s) {
         UNROLL
@@ -130,11 +132,11 @@ struct ProjectAttention {
     return weight;
   }
 
-  /// `weights`: of a head, `heads` apart.
+  /// Returns the weighted mean of a column. `weights`: those of a head, `heads` apart.
   static DEVICE float weighted_mean(const Args& args, const SplitWeight* weights,
                                     const Stamped (&parts)[kSplits]) {
-    // Without a branch, so that all of them are under way at once. Splits that there are not say
-    // what the first says, and count for nothing.
+    // Branch-free, so that all loads are in flight together. Splits that do not exist have the
+    // first split's values and count as zero.
     int32_t exponents[kSplits], highest = INT32_MIN / 2;
     float totals[kSplits], sums[kSplits];
     UNROLL

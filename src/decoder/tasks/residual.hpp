@@ -1,19 +1,20 @@
-/// The vector that runs through a model's layers, as counted sums: each stage has sums of its own,
-/// to which all blocks add their parts of a product and one block the vector before it.
+/// The residual vector of a model's layers, as counted sums: each stage has its own sums, to which
+/// all blocks add their parts of a product, and one block per chunk adds the previous vector.
 ///
-/// Who reads a stage's sums is awaited by nobody; only what it makes of them is. The last stage
-/// clears all sums but its own, so
+/// No block waits for the readers of a stage's sums, only for their results. The last stage clears
+/// all sums but its own, which is safe by this
 ///
-/// Invariant: a block polls sums only if those who clear them wait for what it makes afterwards.
+/// Invariant: a block polls sums only if the blocks that clear them wait for results that it
+/// computes afterwards.
 ///
-///   - It clears once all its threads have met, so it has awaited the whole last vector.
-///   - A block with rows of a product adds or tells them after its threads have met, which have
-///   read
-///     the vector by then. Every word of the next vector has terms made of all such rows.
-///   - A thread that carries a word on reads no other word for it, and each before it carries it:
-///     that term every reader of the next vector awaits. A block without rows does nothing else.
+///   - A block of the last stage clears after its threads have met, so it has awaited the whole
+///     last vector.
+///   - A block with rows of a product adds or publishes them after its threads have met, and they
+///     have read the vector by then. Every word of the next vector has terms from all such rows.
+///   - A thread that carries a word on reads only that word, before it carries it; every reader
+///     of the next vector awaits that term. A block without rows does nothing else.
 ///
-/// So whoever has the whole of a vector knows that nobody looks at those before it.
+/// So a block that has a whole vector knows that no block still reads earlier ones.
 #pragma once
 
 #include "decoder/tasks/dense_kind.hpp"
@@ -22,28 +23,28 @@
 
 namespace tokenyard::megakernel {
 
-/// Neighbours, of chunks or of words, that one block has to do with.
+/// A contiguous range of chunks or words that one block processes.
 struct BlockShare {
   uint32_t begin, end;
 };
 
-/// Where a block reads the vectors of all sequences, and which part of them the block carries on.
+/// The source of the vectors of all sequences, and the part of them that the block carries on.
 template <class Kind>
 struct Residual {
-  const uint64_t* sums;   ///< vectors in the order of VectorWords, or null
-  const BFloat16* table;  ///< [vocabulary][hidden] instead of sums
-  const uint32_t* token;  ///< [sequences] of the table
-  uint32_t terms;         ///< of each sum
-  Event event;            ///< that they carry
+  const uint64_t* sums;   ///< vectors in VectorWords order, or null
+  const BFloat16* table;  ///< [vocabulary][hidden] used instead of sums
+  const uint32_t* token;  ///< [sequences] rows of the table
+  uint32_t terms;         ///< per sum
+  Event event;            ///< that the sums carry
   uint64_t* carry_to;     ///< sums of the next stage, or null
-  BlockShare carried;     ///< chunks, by this block
+  BlockShare carried;     ///< chunks that this block carries on
   uint32_t* broken;
   uint32_t hidden;
 
   using Words = VectorWords<Kind::kSequences>;
 
   DEVICE uint32_t chunks() const { return hidden / kChunk; }
-  /// In the first layer.
+  /// Returns a sequence's row of the table, in the first layer.
   DEVICE const BFloat16* row(uint32_t sequence) const {
     return table + size_t{token[sequence]} * hidden;
   }
@@ -55,11 +56,11 @@ struct NormedShared {
   alignas(16) float squares[Kind::kSequences][kComputeWarpsMax];
 };
 
-/// Chunks whose words a lane asks for at once.
+/// Chunks whose words a lane loads at once.
 template <class Kind>
 inline constexpr uint32_t kTogether = Kind::kSequences < 4 ? Kind::kSequences : 4;
 
-/// By each lane, for its chunks from `first` on: words as they are.
+/// Waits, by each lane, for the words of its chunks from `first` on, and returns them in `sums`.
 template <class Kind>
 DEVICE void await_words(Context& context, const Residual<Kind>& residual,
                         const LaneChunks<Kind::kSequences>& lane, uint32_t first,
@@ -70,7 +71,7 @@ DEVICE void await_words(Context& context, const Residual<Kind>& residual,
     chunks[n] =
         residual.sums + Residual<Kind>::Words::at(lane.sequence(), lane.chunk(first + n), 0);
   context.await_carried(residual.event, [&] {
-    // The terms counted in all of them at once.
+    // Checks the term counts of all words at once.
     uint32_t missing = 0;
     UNROLL
     for (uint32_t n = 0; n < kTogether<Kind>; ++n) {
@@ -84,7 +85,7 @@ DEVICE void await_words(Context& context, const Residual<Kind>& residual,
   });
 }
 
-/// The words of a chunk, whose counts mean nothing, of a row of a table.
+/// Returns a chunk of a table's row as words, whose counts are meaningless.
 DEVICE void words_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken,
                          uint64_t (&sums)[kChunk]) {
   float values[kChunk];
@@ -94,8 +95,8 @@ DEVICE void words_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken,
     sums[i] = static_cast<uint64_t>(units_of_term(values[i], broken)) << 8;
 }
 
-/// By each warp: until one word of its slice has come. Were all lanes to poll all words, the polls
-/// would be in the way of what they wait for.
+/// Waits, by each warp, until one word of its slice has arrived. If all lanes polled all words, the
+/// polls would delay the words that they wait for.
 template <class Kind>
 DEVICE void await_first_word(Context& context, const Residual<Kind>& residual,
                              const LaneChunks<Kind::kSequences>& lane) {
@@ -108,7 +109,7 @@ DEVICE void await_first_word(Context& context, const Residual<Kind>& residual,
   warp::sync();
 }
 
-/// By each lane: x * norm of a chunk. Of one that is not there: zeros.
+/// Returns x * norm of a chunk, by each lane; zeros for a chunk that does not exist.
 DEVICE SplitChunk normed_chunk(bool there, const uint64_t (&sums)[kChunk], const Bytes16& norm,
                                float& squares) {
   float values[kChunk], weights[kChunk];
@@ -125,8 +126,8 @@ DEVICE SplitChunk normed_chunk(bool there, const uint64_t (&sums)[kChunk], const
   return there ? chunk : SplitChunk{};
 }
 
-/// By a warp: the sum over a slice of what lanes have of its chunks. Always the same pairs of
-/// chunks first, however many of them a lane has: 16 apart, then 8, and so on.
+/// Returns the sum over a slice of the lanes' values per chunk, by a warp. The order of additions
+/// does not depend on the number of chunks per lane: first chunks 16 apart, then 8, and so on.
 template <uint32_t kSequences>
 DEVICE float slice_sum(float (&of_chunks)[kSequences]) {
   UNROLL
@@ -141,8 +142,8 @@ DEVICE float slice_sum(float (&of_chunks)[kSequences]) {
   return sum;
 }
 
-/// By all threads: the warp's slice of x * norm. The sums of squares are in shared memory when the
-/// block has met next.
+/// Returns the warp's slice of x * norm, by all threads. The sums of squares are in shared memory
+/// after the block's next meeting.
 template <class Kind>
 DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& shared,
                                      const Residual<Kind>& residual, const BFloat16* norm) {
@@ -153,7 +154,7 @@ DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& share
   float squares[kSequences];
   UNROLL
   for (uint32_t first = 0; first < kSequences; first += kTogether<Kind>) {
-    // On their way while the vector is awaited.
+    // In flight while the vector is awaited.
     Bytes16 weights[kTogether<Kind>];
     UNROLL
     for (uint32_t n = 0; n < kTogether<Kind>; ++n)
@@ -178,8 +179,8 @@ DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& share
   return dealt<false>(shared.slices, context.warp(), lane, read);
 }
 
-/// By all threads, a word each: what the block carries of the vectors, to the next stage's sums. Of
-/// a block with rows after its products, since others wait for those first.
+/// Adds the block's part of the vectors to the next stage's sums, by all threads, one word each. A
+/// block with rows does this after its products, since other blocks wait for these first.
 template <class Kind>
 DEVICE void carry_on(Context& context, const Residual<Kind>& residual) {
   constexpr uint32_t kSequences = Kind::kSequences;
@@ -206,7 +207,7 @@ DEVICE void carry_on(Context& context, const Residual<Kind>& residual) {
   }
 }
 
-/// The factor 1 / rms(x) that products with a sequence's x * norm still lack.
+/// Returns the factor 1 / rms(x), which products with a sequence's x * norm still need.
 template <class Kind>
 DEVICE float scale_of(const Context& context, const NormedShared<Kind>& shared, uint32_t sequence,
                       uint32_t hidden, float epsilon) {

@@ -1,9 +1,9 @@
-/// The vectors of a decode step as tensor cores take them: a warp has a slice of their columns,
-/// that of all sequences, in registers.
+/// The vectors of a decode step in the form of tensor cores' operands: a warp has a slice of the
+/// columns of all sequences in registers.
 ///
-/// A row of the products' left side is a sequence. What BF16 cannot say of a value stands in a row
-/// of its own: a value is the sum of two BF16 numbers, to 2^-17 of it. So a warp multiplies up to
-/// eight sequences in sixteen rows, and a sequence has the same bits in each of them.
+/// Each sequence is two rows of the products' left side: a value is the sum of two BF16 numbers,
+/// exact to 2^-17 of it, and the second number is in a row of its own. So a warp multiplies up to
+/// eight sequences in sixteen rows, and a sequence has the same bits in any row.
 #pragma once
 
 #include "decoder/tiles.hpp"
@@ -11,19 +11,19 @@
 
 namespace tokenyard::megakernel {
 
-inline constexpr uint32_t kChunk = 8;       ///< elements that a lane has side by side
+inline constexpr uint32_t kChunk = 8;       ///< contiguous elements per lane
 inline constexpr uint32_t kSliceTiles = 8;  ///< tiles of a band that a warp multiplies
 inline constexpr uint32_t kSliceColumns = kSliceTiles * kTileColumns;
 inline constexpr uint32_t kSliceChunks = kSliceColumns / kChunk;
 inline constexpr uint32_t kVectorMax = kSliceColumns * kComputeWarpsMax;  ///< elements
 
-/// Slices of a vector: as many warps of a block have one.
+/// Returns the number of slices of a vector, each of which one warp has.
 HOST_DEVICE constexpr uint32_t slices_of(uint32_t columns) {
   return (columns + kSliceColumns - 1) / kSliceColumns;
 }
 
-/// The words of so many vectors lie such that a warp reads 32 of them side by side: those of some
-/// chunks of every sequence.
+/// Order of the words of kSequences vectors in memory: a warp reads 32 contiguous words, those of
+/// some chunks of every sequence.
 template <uint32_t kSequences>
 struct VectorWords {
   static constexpr uint32_t kTogether = kWarpLanes / kSequences;  ///< chunks
@@ -33,24 +33,25 @@ struct VectorWords {
            sequence;
   }
 };
-/// With those that stand for no element.
+/// Returns the number of words, padding included.
 constexpr uint32_t vector_words(uint32_t sequences, uint32_t elements) {
   const uint32_t together = kWarpLanes / sequences;
   return (elements / kChunk + together - 1) / together * kChunk * kWarpLanes;
 }
 
-/// What one lane reads of its warp's slice: chunks of one sequence, as many as there are sequences.
+/// The chunks of its warp's slice that one lane reads: of one sequence, and as many as there are
+/// sequences.
 template <uint32_t kSequences>
 struct LaneChunks {
   static constexpr uint32_t kTogether = VectorWords<kSequences>::kTogether;
-  uint32_t first;  ///< of the slice
-  uint32_t count;  ///< of the vector
+  uint32_t first;  ///< first chunk of the slice
+  uint32_t count;  ///< chunks of the vector
 
   static DEVICE uint32_t sequence() { return warp::lane() / kTogether; }
   static DEVICE uint32_t place() { return warp::lane() % kTogether; }
   static DEVICE uint32_t in_slice(uint32_t i) { return place() + i * kTogether; }
   DEVICE bool there(uint32_t i) const { return first + in_slice(i) < count; }
-  /// Of the vector. Where there is none the last one comes again, so that nobody need branch.
+  /// Returns the index in the vector; past its end that of the last chunk, which avoids branches.
   DEVICE uint32_t chunk(uint32_t i) const { return there(i) ? first + in_slice(i) : count - 1; }
 };
 template <uint32_t kSequences>
@@ -58,7 +59,7 @@ DEVICE LaneChunks<kSequences> chunks_of_lane(uint32_t warp, uint32_t count) {
   return {.first = warp * kSliceChunks, .count = count};
 }
 
-/// A chunk: of each pair of values their BF16, and the BF16 of what those lack.
+/// A chunk of values as BF16, and the BF16 of the remainders.
 struct SplitChunk {
   Bytes16 high, low;
 };
@@ -75,8 +76,8 @@ DEVICE SplitChunk split(const float (&values)[kChunk]) {
   return chunk;
 }
 
-/// Lane 4 * g + t has of sequence g, if there is one, the chunks t, t + 4, ... of a slice: one of
-/// each tile. `exact`: values are BF16, and lack nothing.
+/// Operands of a warp: lane 4 * g + t has chunks t, t + 4, ... of a slice of sequence g, if it
+/// exists: one per tile. `exact`: values are BF16 and have no remainder.
 template <bool exact>
 struct Fragments {
   static constexpr bool kExact = exact;
@@ -84,7 +85,7 @@ struct Fragments {
   Bytes16 low[exact ? 1 : kSliceTiles];
 };
 
-/// A slice in shared memory: from lanes that read it to those that multiply.
+/// A slice in shared memory, which passes it from the lanes that read it to those that multiply.
 template <uint32_t kSequences>
 struct SliceShared {
   alignas(16) BFloat16 high[kSequences][kSliceColumns], low[kSequences][kSliceColumns];
@@ -98,7 +99,7 @@ struct SliceShared {
     high[sequence][column] = most;
     low[sequence][column] = to_bfloat16(value - to_float(most));
   }
-  /// Of a slice of so many chunks, which have all been put.
+  /// Returns the operands of a slice of `chunks` chunks, all of which have been put.
   template <bool exact>
   DEVICE Fragments<exact> fragments(uint32_t chunks) const {
     const uint32_t row = warp::lane() / 4;
@@ -123,14 +124,15 @@ struct SliceShared {
   }
 };
 
-/// Room for the slices of all warps. Of eight sequences each lane reads what it multiplies.
+/// The slices of all warps. Not needed for eight sequences, where each lane reads what it
+/// multiplies.
 template <uint32_t kSequences>
 struct SlicesShared {
   static constexpr bool kNeeded = kSequences < kTileRows;
   SliceShared<kNeeded ? kSequences : 1> of_warp[kNeeded ? kComputeWarpsMax : 1];
 };
 
-/// By a warp, whose lanes have read their chunks of its slice: deals them out.
+/// Redistributes, by a warp, the chunks that its lanes have read to the lanes that multiply them.
 template <bool exact, uint32_t kSequences>
 DEVICE Fragments<exact> dealt(SlicesShared<kSequences>& shared, uint32_t warp,
                               const LaneChunks<kSequences>& lane,

@@ -1,10 +1,10 @@
-/// Attention of one token over a paged cache, the positions of a KV head split over several blocks.
-/// project_attention.hpp puts the parts together.
+/// Attention of one token over a paged cache, with the positions of a KV head split over several
+/// blocks. project_attention.hpp combines the parts.
 ///
-/// Positions always make as many sections, of which a split has some neighbours, and sums of
-/// sections are added by pairs of neighbours. What a section's weights share is a power of two,
-/// which rounds nothing when sections come to share another. So results have the same bits however
-/// many splits there are.
+/// Positions are always divided into the same number of sections, of which a split has contiguous
+/// ones, and sums of sections are added pairwise between neighbours. The common factor of a
+/// section's weights is a power of two, so no rounding occurs when sections change to another
+/// factor. So results have the same bits for any number of splits.
 #pragma once
 
 #include "decoder/tasks/pairwise_sum.hpp"
@@ -14,20 +14,20 @@
 
 namespace tokenyard::megakernel {
 
-inline constexpr uint32_t kSplitHeadsMax = 8;      ///< query heads of a KV head
-inline constexpr uint32_t kGroupColumnsMax = 256;  ///< their elements together
-inline constexpr uint32_t kScoresMax = 2048;       ///< of a block
-inline constexpr uint32_t kSections = 16;          ///< of the positions; a power of two
+inline constexpr uint32_t kSplitHeadsMax = 8;      ///< query heads per KV head
+inline constexpr uint32_t kGroupColumnsMax = 256;  ///< elements of these heads together
+inline constexpr uint32_t kScoresMax = 2048;       ///< per block
+inline constexpr uint32_t kSections = 16;          ///< of all positions; a power of two
 
-/// What a split says of a head beside its part of the weighted sum: one word that carries its news,
-/// as wide as a GPU reads at once.
+/// A split's exponent and total of a head, which accompany its part of the weighted sum: one
+/// self-validating word, as wide as a single load of a GPU.
 struct alignas(16) SplitWeight {
-  int32_t exponent;  ///< of the power of two in which the part and the total are told
+  int32_t exponent;  ///< of the power of two that scales the part and the total
   float total;
   uint32_t epoch, unused;
 };
 
-/// 2^exponent, of an exponent that is not above 0; 0 where that would be no normal number.
+/// Returns 2^exponent for an exponent of at most 0; 0 if the result would be subnormal.
 DEVICE float power_of_two(int32_t exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(127 + (exponent > -127 ? exponent : -127))
                               << 23);
@@ -39,32 +39,32 @@ struct AttendSplit {
     const Stamped* qkv;  ///< [(heads + 2) * dim] of this KV head
     BFloat16* k_cache;   ///< [pages][page_tokens][dim] of this KV head
     BFloat16* v_cache;
-    const uint32_t* pages;     ///< which page holds positions page_tokens * i on
+    const uint32_t* pages;     ///< [i] the page of positions page_tokens * i on
     const uint32_t* position;  ///< of the token
     const float* rotation;     ///< [positions][cosines, sines][dim / 2]
     const BFloat16* bias;      ///< [(heads + 2) * dim] of this KV head, or null: none
-    const BFloat16* q_norm;    ///< [dim] weights of RMSNorm, or null: q and k as they are
+    const BFloat16* q_norm;    ///< [dim] weights of RMSNorm, or null: no normalisation
     const BFloat16* k_norm;    ///< [dim], or null together with q_norm
     Stamped* part;             ///< [heads * dim] of this split, flagged
     SplitWeight* weights;      ///< [heads] of this split
     uint32_t heads, dim, page_tokens, split, splits;  ///< splits: a power of two up to kSections
-    uint32_t rows_max;                                ///< positions that a split may have
+    uint32_t rows_max;                                ///< positions per split, at most
     uint32_t window;  ///< positions attended to, the new one included; kNoWindow: all
     uint32_t qkv_event;
     float epsilon;  ///< of both norms
   };
   struct Shared {
     float raw[kGroupColumnsMax + 2 * kHeadDimMax];
-    alignas(16) BFloat16 q[2][kGroupColumnsMax];  ///< [heads][dim] the most of it, and the rest
+    alignas(16) BFloat16 q[2][kGroupColumnsMax];  ///< [heads][dim] as BF16, and the remainder
     float scores[kScoresMax];                     ///< [heads][rows_max]; then weights
   };
 
-  /// Positions of earlier tokens, those within the window, that belong to a split. The new one
-  /// belongs to the last section of the last.
+  /// Positions of earlier tokens within the window that belong to a split. The new position belongs
+  /// to the last section of the last split.
   struct Rows {
-    uint32_t first, old, count;  ///< count: with the new one, if it is there
+    uint32_t first, old, count;  ///< count: the new position included, if it is here
     uint32_t of_section, sections;
-    /// Of these, those before a section; before the one after the last, all of them.
+    /// Returns how many of these precede a section; all for the end of the last section.
     DEVICE uint32_t before(uint32_t section) const {
       if (section == sections) return count;
       return of_section * section < old ? of_section * section : old;
@@ -82,7 +82,8 @@ struct AttendSplit {
     const size_t page = args.pages[position / args.page_tokens];
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
-  /// Loaded ahead: keys, behind the room for all of them values, and the position's rotation.
+  /// Returns the size of an area loaded ahead: one of keys, then one of values, then the position's
+  /// rotation.
   static DEVICE uint32_t area_bytes(const Args& args) { return args.rows_max * args.dim * 2; }
 
   static DEVICE void ahead(Ahead& to, const Args& args) {
@@ -103,9 +104,9 @@ struct AttendSplit {
 
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
-    // On its way while q is awaited, so nothing may ask for it before.
+    // In flight while q is awaited, so nothing may use it before.
     const uint32_t position = *args.position;
-    // Divisions, before q is awaited.
+    // Divisions are done before q is awaited.
     const Element first = element_of(context.thread(), args.dim);
     read_qkv(context, args, shared);
     context.sync();
@@ -114,7 +115,7 @@ struct AttendSplit {
       context.sync();
     }
     auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
-    // Else the run has failed, and any result will do; but lanes must go the same way.
+    // Otherwise the run has failed and the result does not matter, but lanes must stay converged.
     const bool come = warp::all(keys != nullptr);
     BFloat16* const values = keys + args.rows_max * args.dim;
     const auto* const rotation =
@@ -148,7 +149,7 @@ struct AttendSplit {
   }
 
  private:
-  /// Of the query heads, side by side.
+  /// Position of an element in the contiguous query heads.
   struct Element {
     uint32_t head, d;
     DEVICE void advance(uint32_t elements, uint32_t dim) {
@@ -162,11 +163,11 @@ struct AttendSplit {
   static DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
     const uint32_t epoch = epoch_of(context);
     const uint32_t words = (args.heads + 2) * args.dim, step = context.threads();
-    // Two at a time, so that the second need not wait for the first.
+    // Two at a time, so that the second does not wait for the first.
     KEEP_ROLLED
     for (uint32_t i = context.thread(); i < words; i += 2 * step) {
       const uint32_t next = i + step < words ? i + step : i;
-      // On their way while words are awaited.
+      // In flight while words are awaited.
       const float bias = bias_of(args, i), next_bias = bias_of(args, next);
       Stamped word{}, next_word{};
       context.await_carried(Event{args.qkv_event}, [&] {
@@ -182,7 +183,7 @@ struct AttendSplit {
     return args.bias == nullptr ? 0 : to_float(args.bias[word]);
   }
 
-  /// RMSNorm of each query head and of the key, a head a warp.
+  /// Applies RMSNorm to each query head and the key, one head per warp.
   static DEVICE void normalise(Context& context, const Args& args, Shared& shared) {
     KEEP_ROLLED
     for (uint32_t head = context.warp(); head <= args.heads; head += context.warps()) {
@@ -201,7 +202,7 @@ struct AttendSplit {
     return x[d] * rotation[i] + other * rotation[half + i];
   }
 
-  /// The new token's key and value, to their place here.
+  /// Stores the new token's key and value behind the keys and values loaded ahead.
   static DEVICE void add_new(Context& context, const Args& args, const Shared& shared,
                              const float* rotation, BFloat16* key, BFloat16* value) {
     const float* const k = shared.raw + args.heads * args.dim;
@@ -210,9 +211,9 @@ struct AttendSplit {
       key[d] = to_bfloat16(rotated(args, rotation, k, d));
       value[d] = to_bfloat16(k[args.dim + d]);
     }
-    fence_async();  // The place is loaded again after this task.
+    fence_async();  // The area is loaded again after this task.
   }
-  /// And to the cache, for later tokens, once nobody waits for it.
+  /// Appends them to the cache for later tokens, after all work that other tasks wait for.
   static DEVICE void append(Context& context, const Args& args, uint32_t position,
                             const BFloat16* key, const BFloat16* value) {
     const size_t at = place_of(args, position);
@@ -223,7 +224,7 @@ struct AttendSplit {
     }
   }
 
-  /// Lane 4 * g + t has of head g, if there is one, the chunks t, t + 4, ... of q.
+  /// Lane 4 * g + t has chunks t, t + 4, ... of q of head g, if it exists.
   static constexpr uint32_t kSteps = kHeadDimMax / kTileColumns;
   struct Queries {
     Bytes16 most[kSteps], rest[kSteps];
@@ -242,7 +243,8 @@ struct AttendSplit {
     return queries;
   }
 
-  /// A warp takes eight positions at a time, by tensor cores: heads are rows, positions columns.
+  /// Computes scores on tensor cores, eight positions per warp at a time: heads are rows, positions
+  /// are columns.
   static DEVICE void score(Context& context, const Args& args, Shared& shared, const BFloat16* keys,
                            const Rows& rows) {
     const Queries queries = queries_of(args, shared);
@@ -250,13 +252,13 @@ struct AttendSplit {
     KEEP_ROLLED
     for (uint32_t first = context.warp() * kTileRows; first < rows.count;
          first += context.warps() * kTileRows) {
-      // Where there is no position the last one comes again.
+      // Past the last position, the last one is repeated.
       const uint32_t row = first + head < rows.count ? first + head : rows.count - 1;
       const auto* const key = reinterpret_cast<const Bytes16*>(keys + row * args.dim);
       Bytes16 chunks[kSteps];
       UNROLL
       for (uint32_t step = 0; step < kSteps; ++step) {
-        const uint32_t chunk = step * 4 + t;  // Beyond the head's end q is 0.
+        const uint32_t chunk = step * 4 + t;  // Past the head's end q is 0.
         chunks[step] = load_vector(key + (chunk < args.dim / kChunk ? chunk : 0));
       }
       float sums[2][4] = {};
@@ -272,12 +274,12 @@ struct AttendSplit {
     }
   }
 
-  /// A head a warp: scores become weights.
+  /// Turns scores into weights, one head per warp.
   static DEVICE void weigh(Context& context, const Args& args, Shared& shared, const Rows& rows) {
     KEEP_ROLLED
     for (uint32_t head = context.warp(); head < args.heads; head += context.warps()) {
       float* const scores = shared.scores + head * args.rows_max;
-      // A section a lane.
+      // One section per lane.
       int32_t exponent = INT32_MIN / 2;
       KEEP_ROLLED
       for (uint32_t section = 0; section < rows.sections; ++section) {
@@ -285,12 +287,12 @@ struct AttendSplit {
         exponent = warp::lane() == section ? found : exponent;
       }
       const int32_t highest = warp::max(exponent);
-      // A product of its own, whatever is subtracted from: a GPU might make one operation of both.
+      // Rounded as a product of its own: a GPU might fuse it with the subtraction otherwise.
       const float shift = static_cast<float>(exponent) * kLogOf2;
       const float fade = power_of_two(exponent - highest);
       float total = 0;
       PairwiseSum totals;
-      // Sums over the warp of several sections are under way at a time.
+      // Sums over the warp of several sections are computed together.
       constexpr uint32_t kAtOnce = 4;
       KEEP_ROLLED
       for (uint32_t first = 0; first < rows.sections; first += kAtOnce) {
@@ -314,7 +316,7 @@ struct AttendSplit {
         for (uint32_t i = 0; i < kAtOnce; ++i)
           if (first + i < rows.sections) total = totals.with(first + i, parts[i]);
       }
-      // Relaxed: the word is all there is to know.
+      // Relaxed: the word carries all the information.
       if (warp::elect())
         store<Order::relaxed, Scope::gpu>(
             args.weights + head,
@@ -323,20 +325,20 @@ struct AttendSplit {
     }
   }
 
-  /// By a warp: such that the largest weight of the rows is near 1.
+  /// Returns, by a warp, an exponent that brings the largest weight of the rows near 1.
   static DEVICE int32_t exponent_of(const float* scores, uint32_t begin, uint32_t end) {
-    // Bounds that no number comes near, for what is none.
+    // Bounds far beyond all valid scores, for NaN and infinity.
     constexpr float kLowest = -1e6f, kHighest = 1e6f;
     float highest = kLowest;
     KEEP_ROLLED
     for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes)
       highest = scores[i] > highest ? scores[i] : highest;
-    // A lane's own, since the largest has the largest.
+    // Each lane's own exponent first: the largest score has the largest one.
     return warp::max(
         static_cast<int32_t>((highest < kHighest ? highest : kHighest) * (1 / kLogOf2)));
   }
 
-  /// By a warp: this lane's part of the sum of the weights.
+  /// Turns a section's scores into weights, by a warp, and returns this lane's part of their sum.
   static DEVICE float weigh_section(float* scores, uint32_t begin, uint32_t end, float shift,
                                     float fade) {
     float total = 0;
@@ -348,12 +350,13 @@ struct AttendSplit {
     return total;
   }
 
-  /// By a warp: eight columns of the weighted sums of all heads, by tensor cores: heads are rows,
-  /// what is summed over are positions, 32 of a section at a time. Tells them, flagged.
+  /// Computes eight columns of the weighted sums of all heads, by a warp on tensor cores: heads are
+  /// rows, and the sums run over positions, 32 of a section at a time. Publishes them as flagged
+  /// words.
   static DEVICE void weighted(Context& context, const Args& args, const Shared& shared,
                               const BFloat16* values, const Rows& rows, uint32_t column) {
     const uint32_t head = warp::lane() / 4, t = warp::lane() % 4;
-    // Rows of heads that there are not are another's, and told to nobody.
+    // Rows of heads that do not exist repeat the last head and are not published.
     const float* const weights =
         shared.scores + (head < args.heads ? head : args.heads - 1) * args.rows_max;
     PairwiseSum even_sums, odd_sums;

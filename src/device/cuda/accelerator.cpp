@@ -38,7 +38,7 @@ CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt,
 }
 
 CudaAccelerator::~CudaAccelerator() {
-  // Failures here have no one to hear them: what could not be freed goes with the process.
+  // Errors cannot be reported here; memory that could not be freed is released with the process.
   for (const Events* const events : {&timed_, &marks_})
     for (const cudaEvent_t event : *events) cudaEventDestroy(event);
   for (const auto& [memory, bytes] : pinned_) cudaFreeHost(memory);
@@ -53,7 +53,7 @@ void CudaAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape
                              const void* params) {
   const PlannedLaunch planned = loader_->plan(kernel, shape, Rows::one);
   const OnDevice on_device(device_);
-  // For profilers: what this thread enqueues, by the kernel's name.
+  // Shows the launch to profilers under the kernel's name.
   const nvtxRangeId_t range = nvtxRangeStartA(kernel.name);
   launch_planned(planned, shape, native(stream), const_cast<void*>(params));
   nvtxRangeEnd(range);
@@ -68,13 +68,13 @@ void* CudaAccelerator::allocate(size_t bytes) {
   return memory;
 }
 
-// Freeing is what destructors do, so it does not throw: on a GPU that failed, every later call that
-// may throw says so.
+// Does not throw, because destructors call it. If the GPU has failed, the next call that may throw
+// reports it.
 void CudaAccelerator::free(void* memory) {
   cudaFree(memory);
 }
 
-// A GPU that failed says so in every later call that may throw.
+// Does not throw: if the GPU has failed, the next call that may throw reports it.
 void CudaAccelerator::drain() {
   const OnDevice on_device(device_);
   cudaDeviceSynchronize();
@@ -124,7 +124,7 @@ void CudaAccelerator::free_stream(Stream stream) {
 }
 
 bool CudaAccelerator::captures(Stream stream) {
-  if (stream.native == 0) return false;  // The default stream cannot be captured, nor be asked.
+  if (stream.native == 0) return false;  // The default stream can be neither captured nor queried.
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(native(stream), &status), "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
@@ -165,8 +165,8 @@ void CudaAccelerator::wait(Stream stream, Event event) {
 }
 
 bool CudaAccelerator::done(Event event) {
-  // Asking is harmless, but a stream that is captured somewhere in the process forbids it unless
-  // this thread says that it knows.
+  // The query is harmless, but while any stream of the process is being captured, CUDA forbids it
+  // unless this thread is in relaxed capture mode.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   const cudaError_t state = cudaEventQuery(native(event));
@@ -188,8 +188,8 @@ float CudaAccelerator::elapsed_ms(Event begin, Event end) {
 }
 
 bool CudaAccelerator::wait_until(TimePoint until, const std::function<bool()>& condition) {
-  // Counts arrive within microseconds when all ranks run together, so the first looks come back to
-  // back; a rank that waits longer than that leaves the core to others.
+  // Counts arrive within microseconds when all ranks run together, so the first polls are back to
+  // back; a rank that waits longer yields its core.
   constexpr int kSpins = 2000;
   constexpr auto kNap = std::chrono::microseconds(50);
   constexpr auto kInterruptEvery = std::chrono::milliseconds(50);
@@ -203,7 +203,7 @@ bool CudaAccelerator::wait_until(TimePoint until, const std::function<bool()>& c
     if (time >= until) return false;
     if (time >= interrupt_at) {
       interrupt_();
-      // A kernel that faulted will never make the condition true; every call on its GPU says so.
+      // A kernel that faulted never makes the condition true; later calls on its GPU fail.
       const cudaError_t state = cudaStreamQuery(setup_);
       if (state != cudaErrorNotReady) check(state, "a kernel on this GPU");
       interrupt_at = now() + kInterruptEvery;
@@ -264,7 +264,7 @@ std::string describe_gpu(int device) {
 int gpu_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // No driver, or no GPU: not an error to be found by the next call.
+  cudaGetLastError();  // Clears the error "no driver" or "no GPU", so no later call reports it.
   return 0;
 }
 

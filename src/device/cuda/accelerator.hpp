@@ -1,4 +1,4 @@
-/// A GPU as the place where a rank's kernels run.
+/// The accelerator of a rank whose kernels run on a GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,12 +16,12 @@
 
 namespace tokenyard::cuda {
 
-/// One rank that has a GPU to itself. Events are pooled, so that recording one in the middle of
-/// kernels that wait for one another creates nothing. Pinned memory is kept for the next who wants
-/// as much: unpinning waits for all GPUs of the process, among them such as wait for this rank.
+/// A GPU that one rank has to itself. Events are pooled, so that recording one creates nothing
+/// while kernels wait for one another. Freed pinned memory is kept for the next request of its
+/// size: unpinning waits for all GPUs of the process, which may be waiting for this rank.
 class CudaAccelerator : public Accelerator {
  public:
-  /// `interrupt` is called now and then while the host waits, and may throw.
+  /// `interrupt` is called periodically while the host waits, and may throw.
   CudaAccelerator(int device, std::function<void()> interrupt);
   ~CudaAccelerator() override;
   CudaAccelerator(const CudaAccelerator&) = delete;
@@ -65,7 +65,7 @@ class CudaAccelerator : public Accelerator {
   KernelLoader& loader() { return *loader_; }
 
  private:
-  /// Events that are not in use, of one kind.
+  /// Unused events of one kind.
   using Events = std::vector<cudaEvent_t>;
   Event record(Stream stream, unsigned flags, Events& unused);
 
@@ -73,20 +73,20 @@ class CudaAccelerator : public Accelerator {
   std::string name_;
   std::function<void()> interrupt_;
   std::shared_ptr<KernelLoader> loader_;
-  cudaStream_t setup_ = nullptr;  // What is enqueued here waits for nobody's kernels.
-  std::mutex events_mutex_;       // Arena pieces, and so events, are dropped by any thread.
-  Events timed_, marks_;          // Not in use.
+  cudaStream_t setup_ = nullptr;  // Work enqueued here waits for no kernel.
+  std::mutex events_mutex_;       // Any thread may drop an arena block, and so free its event.
+  Events timed_, marks_;          // Unused events.
   std::set<cudaEvent_t> all_marks_;
   std::mutex pinned_mutex_;
-  std::map<void*, size_t> pinned_;              // All there are, with their sizes.
-  std::multimap<size_t, void*> pinned_unused_;  // By size.
+  std::map<void*, size_t> pinned_;              // Sizes of all pinned blocks, used or not.
+  std::multimap<size_t, void*> pinned_unused_;  // Unused blocks by size.
 };
 
-/// "NVIDIA H200 #0 (GPU-d0f6...)".
+/// Returns "NVIDIA H200 #0 (GPU-d0f6...)".
 std::string describe_gpu(int device);
-/// The UUID that names a GPU in every process, whatever CUDA_VISIBLE_DEVICES makes of its number.
+/// Returns the GPU's UUID: the same in every process, independent of CUDA_VISIBLE_DEVICES.
 std::string gpu_uuid(int device);
-/// GPUs that this process can use; 0 where there is no driver.
+/// Returns the number of GPUs that this process can use; 0 without a driver.
 int gpu_count();
 
 /// Launches on the calling thread's current device.

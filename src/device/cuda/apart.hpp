@@ -26,16 +26,16 @@ DEVICE uint32_t SettledWord::load() const {
 }
 
 namespace cuda_body {
-// Registers, one by one: a struct would go by memory.
+// Separate parameters, which travel in registers; a struct would be passed in memory.
 DEVICE_APART void fail(const WaitContext* wait_context, uint64_t start_ns, Failure failure,
                        uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
   Deadline(*wait_context, start_ns).fail(failure, {phase, rank, expected, seen});
 }
-/// No count of polls.
+/// The result of a wait that gives up; no poll counter reaches it.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
-// Both return the count of polls to go on with, or kGivenUp.
-// As Deadline::give_up, but the alarm is listened to by count alone: whoever waits in these loops
-// seldom sleeps, and time is counted from the start of a call of many waits.
+// Both functions return the poll counter to continue with, or kGivenUp.
+// The first differs from Deadline::give_up in polling the abort flag by count alone: threads in
+// these loops rarely sleep, and elapsed time counts from the start of a call with many waits.
 DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context, uint64_t start_ns,
                                                  uint32_t polls, uint32_t phase, uint32_t rank,
                                                  uint64_t expected, uint64_t seen, bool from_rank) {
@@ -49,7 +49,7 @@ DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context
   if (polls < kPollsMax && polls % kListenEvery != 0) return polls;
   return deadline.heed_host(polls, what) ? kGivenUp : polls;
 }
-// As Deadline::give_up.
+// Does what Deadline::give_up does.
 DEVICE_APART uint32_t give_up(const WaitContext* wait_context, uint64_t start_ns, uint32_t polls,
                               uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
                               bool from_rank) {

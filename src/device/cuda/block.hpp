@@ -5,8 +5,8 @@
 namespace tokenyard {
 
 namespace cuda_body {
-/// The block's dynamic shared memory. 128 bytes is what bulk copies like best; the hardware gives
-/// 1024.
+/// The block's dynamic shared memory. 128-byte alignment suits bulk copies best; the hardware
+/// aligns to 1024.
 extern __shared__ __align__(128) std::byte shared_memory[];
 }  // namespace cuda_body
 
@@ -33,7 +33,7 @@ DEVICE std::byte* shared_tail() {
 
 }  // namespace block
 
-// barrier.cta.sync.aligned a, b;   All lanes of a warp execute it together.
+// barrier.cta.sync.aligned a, b;   All lanes of a warp must execute it together.
 DEVICE void NamedBarrier::sync(uint32_t threads) const {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id_), "r"(threads) : "memory");
 }

@@ -1,10 +1,10 @@
-/// Accesses of block scope. They may touch shared memory as well as global, so they are left to the
-/// compiler's own atomics and volatile accesses: it follows a pointer to where it was made and
-/// picks the instruction for that memory, which an asm statement cannot. (Asking with __isShared,
-/// nvcc 13.0 makes invalid code of many questions.)
+/// Accesses with block scope. They may access shared or global memory, so they use the compiler's
+/// atomics and volatile accesses: the compiler infers from a pointer's origin which memory it
+/// points to and picks the instruction, which an asm statement cannot do. (A test with __isShared
+/// is no alternative: with many of them nvcc 13.0 generates invalid code.)
 ///
-/// A volatile access is a relaxed one of all scopes. Orders come from fence.acq_rel.cta, which is
-/// what the ordered forms of this scope cost as well.
+/// A volatile access is relaxed at every scope. Ordering comes from fence.acq_rel.cta, which costs
+/// the same as the ordered instructions of this scope.
 #pragma once
 
 #include <concepts>
@@ -14,13 +14,13 @@
 
 namespace tokenyard::cuda_body {
 
-/// The integer of T's size and sign by the names that CUDA's atomics know.
+/// The integer type of T's size and sign that CUDA's atomics are overloaded for.
 template <class T>
 using Integer = std::conditional_t<
     sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>,
     std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int, unsigned>,
                        std::conditional_t<sizeof(T) == 2, unsigned short, unsigned char>>>;
-/// The same without a sign, which is what addition and bits are the same for.
+/// The unsigned type of T's size: addition and bit operations do not depend on the sign.
 template <class T>
 using Word = std::conditional_t<sizeof(T) == 8, unsigned long long,
                                 std::conditional_t<sizeof(T) == 4, unsigned, Integer<T>>>;
@@ -51,7 +51,7 @@ DEVICE void store_in_block(T* to, T value) {
   *reinterpret_cast<volatile Word<T>*>(to) = std::bit_cast<Word<T>>(value);
 }
 
-/// `word` is one of CUDA's ..._block atomics, over Number.
+/// Applies `atomic`, one of CUDA's ..._block atomics on Number.
 template <Order order, class Number, class T, class Atomic>
 DEVICE T modify_in_block(T* at, T operand, Atomic atomic) {
   fence_before<order>();

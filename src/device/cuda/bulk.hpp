@@ -1,4 +1,4 @@
-/// Bulk copies on a GPU: cp.async.bulk and the mbarrier that its loads report to.
+/// Bulk copies on a GPU: cp.async.bulk, and the mbarrier that its loads complete on.
 #pragma once
 
 #include "device/bulk.hpp"
@@ -7,8 +7,8 @@
 namespace tokenyard {
 
 // createpolicy.fractional.L2::evict_first.b64 policy, 1.0;   Not volatile: its result is always the
-// same, so one serves a whole kernel. The assumption lets the compiler drop the question whether
-// there is a policy at all.
+// same, so the compiler may compute it once per kernel. The assumption removes the test whether a
+// policy was given.
 DEVICE CachePolicy evict_first() {
   uint64_t bits;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(bits));
@@ -51,7 +51,7 @@ DEVICE void Completion::arrive() {
 }
 
 // mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 waitComplete, [addr], parity;
-// The thread may sleep until the phase ends, but only for a time that the hardware bounds.
+// The thread may sleep until the phase ends, for at most a time that the hardware limits.
 DEVICE bool Completion::done(uint32_t parity) {
   uint32_t ended;
   asm volatile(
@@ -77,7 +77,7 @@ DEVICE bool Completion::done_now(uint32_t parity) {
   return ended != 0;
 }
 
-// fence.proxy.async;   All state spaces: stages are in shared memory, what is loaded in global.
+// fence.proxy.async;   All state spaces: staging buffers are in shared memory, sources in global.
 DEVICE void fence_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }

@@ -1,5 +1,5 @@
-/// Identity on a GPU. The y dimension of the grid tells the ranks that share one GPU apart, and no
-/// word shows it.
+/// Indices on a GPU. The grid's y dimension distinguishes ranks that share one GPU; no word returns
+/// it.
 #pragma once
 
 #include "device/identity.hpp"
@@ -13,8 +13,8 @@ DEVICE uint32_t index() {
 }  // namespace thread
 
 namespace warp {
-// Blocks have one dimension, so a warp is 32 neighbouring threads. Not by a shuffle, which would
-// tell the compiler that the index is the same in all lanes: lanes may ask when they have parted.
+// Blocks have one dimension, so a warp is 32 consecutive threads. No shuffle is used to tell the
+// compiler that the index is the same in all lanes, because lanes may call this after diverging.
 DEVICE uint32_t index() {
   return threadIdx.x / kWarpLanes;
 }

@@ -9,9 +9,9 @@ namespace tokenyard::cuda {
 
 namespace {
 
-/// Blocks that wait for one another need not be launched cooperatively where as many launches as
-/// this find room side by side: whatever else keeps some of them waiting ends without them. It
-/// saves a microsecond, and a cooperative launch cannot overlap the end of the kernel before it.
+/// Blocks that wait for one another need no cooperative launch if this many such launches fit on
+/// the GPU at once: any other work that delays some of the blocks ends without them. This saves a
+/// microsecond, and a cooperative launch could not overlap the end of the previous kernel.
 constexpr uint32_t kLaunchesAtOnce = 4;
 
 uint32_t attribute(cudaDeviceAttr which, int device) {
@@ -20,7 +20,7 @@ uint32_t attribute(cudaDeviceAttr which, int device) {
   return static_cast<uint32_t>(value);
 }
 
-/// Where the tail behind a kernel's Shared struct begins; block::shared_tail says the same.
+/// Returns the offset of the tail behind a kernel's Shared struct; as block::shared_tail.
 uint32_t aligned(uint32_t shared_bytes) {
   return (shared_bytes + 127) / 128 * 128;
 }
@@ -88,7 +88,7 @@ PlannedLaunch KernelLoader::plan(const KernelEntry& kernel, const LaunchShape& s
 uint32_t KernelLoader::resident_blocks(const PlannedLaunch& launch) {
   const std::lock_guard lock(mutex_);
   uint32_t& resident =
-      resident_[{launch.function, launch.block.x, launch.shared_bytes}];  // 0: not asked yet
+      resident_[{launch.function, launch.block.x, launch.shared_bytes}];  // 0: not computed yet
   if (resident != 0) return resident;
   const OnDevice on_device(device_);
   int blocks = 0;

@@ -1,5 +1,4 @@
-/// The kernels of one GPU: loaded before they are first launched, and launched only in shapes that
-/// fit.
+/// Loads the kernels of one GPU before their first launch, and checks that each launch shape fits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +12,7 @@
 
 namespace tokenyard::cuda {
 
-/// Which of an entry's two functions runs.
+/// Selects one of a KernelEntry's two GPU functions: on_gpu or on_gpu_rows.
 enum class Rows : uint8_t { one, many };
 
 /// A launch that fits the GPU, in CUDA's terms.
@@ -21,7 +20,7 @@ struct PlannedLaunch {
   const void* function;
   dim3 grid, block;
   uint32_t shared_bytes;
-  /// Its blocks start together or not at all.
+  /// All blocks start together, or none does.
   bool cooperative = false;
 };
 
@@ -30,11 +29,11 @@ class KernelLoader {
   explicit KernelLoader(int device);
 
   Capacity capacity() const { return capacity_; }
-  /// Loads the function and lets it have all the shared memory there is, once. CUDA loads lazily
-  /// otherwise, which waits for the whole GPU: a deadlock between kernels that wait for one
-  /// another.
+  /// Loads the function, once, and allows it all of a block's shared memory. CUDA would otherwise
+  /// load it at its first launch, which waits for the whole GPU: a deadlock if running kernels wait
+  /// for the one being loaded.
   const void* load(const KernelEntry& kernel, Rows rows);
-  /// Throws InvalidArgument, naming the field of the shape, for what cannot run here.
+  /// Throws InvalidArgument, naming the field of the shape, if the launch cannot run here.
   PlannedLaunch plan(const KernelEntry& kernel, const LaunchShape& shape, Rows form,
                      uint32_t rows = 1);
 
@@ -43,7 +42,7 @@ class KernelLoader {
 
   int device_;
   Capacity capacity_;
-  std::mutex mutex_;  // Ranks that share a GPU share this.
+  std::mutex mutex_;  // Ranks that share a GPU share the loader.
   std::map<const void*, cudaFuncAttributes> loaded_;
   std::map<std::tuple<const void*, uint32_t, uint32_t>, uint32_t> resident_;
 };

@@ -1,7 +1,7 @@
 /// Ordered accesses on a GPU.
 ///
-/// Words that take a Peer, and words of gpu or sys scope, use the .global window: a shared-memory
-/// address there is a fault. Words of block scope are in block_scope.hpp beside this.
+/// Words that take a Peer and words of gpu or sys scope access the .global state space; a
+/// shared-memory address faults there. Words of block scope are in block_scope.hpp.
 #pragma once
 
 #include "device/cuda/block_scope.hpp"

@@ -1,4 +1,4 @@
-/// Read-modify-writes on a GPU. Where memory is chosen as in memory.hpp beside this.
+/// Read-modify-writes on a GPU. The state space is chosen as in memory.hpp.
 #pragma once
 
 #include <concepts>
@@ -9,8 +9,8 @@ namespace tokenyard {
 
 namespace cuda_body {
 
-// What is done: its name in PTX, the type it is done on, and CUDA's own word for it in a block.
-// Addition is the same for both signs, and 64-bit addition has no signed name; bits have no sign.
+// Operations: the PTX name, the PTX type of the operand, and CUDA's atomic function at block scope.
+// Addition does not depend on the sign, and its 64-bit form has no signed name; bits have no sign.
 template <bool is_signed, class T>
 struct Signed {
   static constexpr auto& text = ptx::RegisterOf<sizeof(T)>::unsigned_text;
@@ -199,7 +199,7 @@ DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
 
 template <Order order, Scope scope, class T>
 DEVICE void add(T* at, std::type_identity_t<T> value) {
-  // In a block the compiler drops a result that nobody reads.
+  // At block scope the compiler drops the unused result by itself.
   if constexpr (scope == Scope::block)
     cuda_body::modify<cuda_body::Add, order, scope, T>(at, value);
   else

@@ -17,7 +17,7 @@ DEVICE float to_float(Float16 value) {
   return result;
 }
 
-// cvt.rn.f16x2.e4m3x2 d, a;   then one half as f32. Both steps are exact.
+// cvt.rn.f16x2.e4m3x2 d, a;   then the lower half to f32. Both steps are exact.
 DEVICE float to_float(Float8E4M3 value) {
   uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(value.bits)));
@@ -26,7 +26,7 @@ DEVICE float to_float(Float8E4M3 value) {
   return result;
 }
 
-// cvt.f32.f16 d, a;   E5M2 is the upper half of an IEEE half.
+// cvt.f32.f16 d, a;   E5M2 is the upper byte of an IEEE binary16.
 DEVICE float to_float(Float8E5M2 value) {
   float result;
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(static_cast<uint16_t>(value.bits << 8)));
@@ -84,7 +84,7 @@ DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d) {
   return low | static_cast<uint32_t>(high) << 16;
 }
 
-// cvt.rp.satfinite.ue8m0x2.f32 exists from sm_100 on; this is the same by integers, everywhere.
+// cvt.rp.satfinite.ue8m0x2.f32 needs sm_100; integer operations give the same result on every GPU.
 DEVICE ScaleE8M0 to_scale_e8m0(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (bits <= 0x00400000) return {0};  // 2^-127 and below

@@ -1,5 +1,5 @@
-/// How Order, Scope and types are spelled in PTX. The words' bodies pass these texts to their asm
-/// statements by the "C" constraint, so that one statement stands for a whole family.
+/// The PTX spelling of Order, Scope and types. The words' bodies pass these strings to their asm
+/// statements through the "C" constraint, so that one statement covers a family of instructions.
 #pragma once
 
 #include <bit>
@@ -30,8 +30,8 @@ inline constexpr char scope_text<Scope::gpu, true>[] = ".gpu";
 template <>
 inline constexpr char scope_text<Scope::sys, true>[] = ".sys";
 
-/// The register that carries a value of so many bytes. PTX has no 8-bit registers: bytes travel in
-/// 32-bit ones.
+/// The register type for a value of `bytes` bytes. PTX has no 8-bit registers; values of 1 and 2
+/// bytes travel in 32-bit ones.
 template <int bytes>
 struct RegisterOf;
 template <>
@@ -82,12 +82,12 @@ DEVICE T from_register(Register<T> value) {
     return std::bit_cast<T>(value);
 }
 
-/// Two halves of a .b128 register, which inline asm takes apart and puts together.
+/// The two halves of a .b128 register, which inline asm splits and joins.
 struct Halves {
   uint64_t low, high;
 };
 
-/// A shared-memory address as the 32-bit number that .shared instructions take.
+/// Converts a pointer into shared memory to the 32-bit address that .shared instructions take.
 DEVICE uint32_t shared_address(const void* in_shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(in_shared));
 }

@@ -18,7 +18,7 @@ OnDevice::OnDevice(int device) {
 }
 
 OnDevice::~OnDevice() {
-  // It was current before, so making it current again fails only where everything does.
+  // That device was current before, so this fails only if every CUDA call does.
   if (changed_) cudaSetDevice(before_);
 }
 

@@ -1,16 +1,16 @@
-/// How host code calls the CUDA runtime: on the right device, with errors as exceptions.
+/// Calls of the CUDA runtime: selects the device and turns errors into exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace tokenyard::cuda {
 
-/// Throws OsError naming the call. Clears the runtime's own memory of the error where it can be
-/// cleared.
+/// Throws OsError with the name of the call if it failed. Clears the runtime's last error, unless
+/// it is sticky.
 void check(cudaError_t result, const char* call);
 
-/// Makes a device the calling thread's current one, and gives back the one that was. CUDA's
-/// current device is a hidden argument of most calls; the caller's choice is none of our business.
+/// Makes a device current for the calling thread, and restores the caller's in the destructor. The
+/// current device is a hidden argument of most CUDA calls, so the caller's choice must be kept.
 class OnDevice {
  public:
   explicit OnDevice(int device);

@@ -12,7 +12,7 @@
 
 namespace tokenyard::cuda {
 
-/// The launches of one grid, as they come.
+/// The launches that become one grid, as they arrive.
 struct SharedGpu::Gathering {
   struct Part {
     cudaStream_t stream;
@@ -24,21 +24,22 @@ struct SharedGpu::Gathering {
   KernelEntry kernel;
   LaunchShape shape;
   uint32_t first_rank;
-  std::map<uint32_t, Part> parts;  // By rank; the grid's rows are in this order.
+  std::map<uint32_t, Part> parts;  // By rank, in the order of the grid's rows.
   bool over = false;
   std::exception_ptr failure;
 };
 
-/// Where the parameters of one grid lie while it runs.
+/// Memory for the parameters of one grid while it runs.
 struct SharedGpu::ParamsSlot {
   static constexpr size_t kBytes = 64 * 1024;
   static constexpr size_t kSlots = 16;
 
-  std::byte* host = nullptr;  // Pinned, so that the copy is enqueued and not waited for.
+  std::byte* host = nullptr;  // Pinned, so that the copy is asynchronous.
   std::byte* device = nullptr;
   cudaEvent_t grid_ended = nullptr;
 
-  ParamsSlot() {
+  /// Delegates first, so that the destructor runs if one of these calls fails.
+  ParamsSlot() : ParamsSlot(nullptr) {
     check(cudaHostAlloc(reinterpret_cast<void**>(&host), kBytes, cudaHostAllocPortable),
           "cudaHostAlloc");
     check(cudaMalloc(reinterpret_cast<void**>(&device), kBytes), "cudaMalloc");
@@ -46,14 +47,17 @@ struct SharedGpu::ParamsSlot {
           "cudaEventCreateWithFlags");
   }
   ~ParamsSlot() {
-    // Destructors cannot report; a half-made slot has null members, which all three accept or
-    // refuse without harm.
+    // Destructors cannot report errors, so they are ignored. Null members are harmless: all three
+    // functions accept or reject them.
     if (grid_ended != nullptr) cudaEventDestroy(grid_ended);
     cudaFree(device);
     cudaFreeHost(host);
   }
   ParamsSlot(const ParamsSlot&) = delete;
   ParamsSlot& operator=(const ParamsSlot&) = delete;
+
+ private:
+  explicit ParamsSlot(std::nullptr_t) {}
 };
 
 SharedGpu::SharedGpu(int device, std::chrono::nanoseconds timeout)
@@ -102,7 +106,7 @@ void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchSha
   if (!gathering_) gathering_ = std::make_shared<Gathering>(kernel, shape, rank);
   const std::shared_ptr<Gathering> gathering = gathering_;
 
-  // Who ends the gathering, by launching it or by failing it, tells everybody in it.
+  // Ends the gathering, launched or failed, and wakes all ranks that wait in it.
   const auto end = [&](std::exception_ptr failure) {
     gathering->failure = std::move(failure);
     gathering->over = true;
@@ -115,7 +119,7 @@ void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchSha
     gathering->parts.emplace(
         rank, Gathering::Part{stream, std::vector<std::byte>(bytes, bytes + kernel.params_bytes)});
     while (!gathering->over) {
-      // Also complete when those that are missing have left the group.
+      // The gathering also becomes complete when the missing ranks leave the group.
       if (complete(*gathering)) {
         launch_all(*gathering);
         end(nullptr);
@@ -183,7 +187,7 @@ void SharedGpu::launch_all(Gathering& gathering) {
   check(cudaMemcpyAsync(slot.device, slot.host, stride * rows, cudaMemcpyHostToDevice, stream_),
         "cudaMemcpyAsync");
   LaunchShape shape = gathering.shape;
-  shape.overlap_previous = false;  // What is before it in its stream are events and a copy.
+  shape.overlap_previous = false;  // It follows event waits and a copy in its stream, not a kernel.
   launch_planned(planned, shape, stream_, &slot.device);
   check(cudaEventRecord(slot.grid_ended, stream_), "cudaEventRecord");
   for (const auto& [rank, part] : gathering.parts)
@@ -198,7 +202,7 @@ SharedGpu::ParamsSlot& SharedGpu::free_slot(size_t bytes) {
   }
   ParamsSlot& slot = *slots_[next_slot_];
   next_slot_ = (next_slot_ + 1) % slots_.size();
-  // Sixteen grids ago: long over, unless the host is far ahead. Grids end, since their waits do.
+  // The slot was used sixteen grids ago, so this rarely waits; that grid ends because its waits do.
   check(cudaEventSynchronize(slot.grid_ended), "cudaEventSynchronize");
   return slot;
 }
@@ -218,7 +222,7 @@ SharedGpuAccelerator::~SharedGpuAccelerator() {
 
 void SharedGpuAccelerator::prepare(const KernelEntry& kernel) {
   loader().load(kernel, Rows::many);
-  CudaAccelerator::prepare(kernel);  // For its local launches.
+  CudaAccelerator::prepare(kernel);  // For local launches.
 }
 
 void SharedGpuAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape,

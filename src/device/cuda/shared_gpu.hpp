@@ -1,14 +1,14 @@
 /// Several ranks of one process on one GPU. Their kernels wait for one another, so they must be
-/// resident together, which separate launches do not promise: the ranks' launches are gathered and
-/// become one grid, a row of blocks a rank.
+/// resident together, which separate launches do not guarantee. Their launches are therefore
+/// gathered into one grid, with one row of blocks per rank.
 ///
-///     1. A rank's launch() leaves its parameters in the gathering and waits.
-///     2. The last rank to come launches {blocks, ranks} of the kernel's row form over the array of
-///        all parameters, on the group's own stream, after what each rank's stream has so far.
-///     3. Each rank's stream waits for the grid's end, and each launch() returns.
+///     1. A rank's launch() adds its parameters to the gathering and waits.
+///     2. The last rank to arrive launches on_gpu_rows as a grid of {blocks, ranks} with all ranks'
+///        parameters, on the group's own stream, after all work enqueued in the ranks' streams.
+///     3. Each rank's stream waits for the end of the grid, and every launch() returns.
 ///
-/// The ranks must launch the same kernels in the same shapes in the same order, as ranks that call
-/// collectives alike do. Local kernels are launched by each rank for itself.
+/// The ranks must launch the same kernels with the same shapes in the same order, as ranks with the
+/// same sequence of collective calls do. Each rank launches local kernels for itself.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ namespace tokenyard::cuda {
 
 class SharedGpu {
  public:
-  /// `timeout`: how long a launch may wait for the other ranks' launches.
+  /// `timeout` limits how long a launch waits for the other ranks' launches.
   SharedGpu(int device, std::chrono::nanoseconds timeout);
   ~SharedGpu();
   SharedGpu(const SharedGpu&) = delete;
@@ -34,14 +34,14 @@ class SharedGpu {
 
   int device() const { return device_; }
   const std::shared_ptr<KernelLoader>& loader() const { return loader_; }
-  /// What each rank may take, so that all of them are resident together.
+  /// Returns the share of the GPU that lets all ranks' kernels be resident together.
   Capacity share();
 
   void enter(uint32_t rank);
   void leave(uint32_t rank);
-  /// Returns once the grid is launched. Throws what launching threw, alike on all ranks;
-  /// PeerTimeout naming a rank that did not come; InvalidArgument naming both where ranks launch
-  /// different things.
+  /// Returns once the grid is launched. Throws the launch's own error, the same on all ranks;
+  /// PeerTimeout with the rank that did not launch in time; InvalidArgument with both ranks if they
+  /// launch different kernels or shapes.
   void launch(uint32_t rank, const KernelEntry& kernel, const LaunchShape& shape,
               cudaStream_t stream, const void* params, const std::function<void()>& interrupt);
 
@@ -62,13 +62,13 @@ class SharedGpu {
   cudaStream_t stream_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<uint32_t> ranks_;  // Who takes part, ascending.
+  std::vector<uint32_t> ranks_;  // Participants, in ascending order.
   std::shared_ptr<Gathering> gathering_;
-  std::vector<std::unique_ptr<ParamsSlot>> slots_;  // Used in turn.
+  std::vector<std::unique_ptr<ParamsSlot>> slots_;  // Used round robin.
   size_t next_slot_ = 0;
 };
 
-/// One rank of a shared GPU.
+/// The accelerator of one rank that shares a GPU.
 class SharedGpuAccelerator final : public CudaAccelerator {
  public:
   SharedGpuAccelerator(std::shared_ptr<SharedGpu> gpu, uint32_t rank,

@@ -4,7 +4,7 @@
 
 namespace tokenyard {
 
-// mov.u64 d, %globaltimer;   One clock a GPU, which ticks coarsely (up to a microsecond).
+// mov.u64 d, %globaltimer;   One clock per GPU, with a coarse tick (up to a microsecond).
 DEVICE uint64_t now_ns() {
   uint64_t time;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
@@ -18,7 +18,7 @@ DEVICE uint64_t cycles() {
   return time;
 }
 
-// nanosleep.u32 t;   Between zero and twice `t`.
+// nanosleep.u32 t;   Sleeps between 0 and twice `t` ns.
 DEVICE void nap(uint32_t ns) {
   asm volatile("nanosleep.u32 %0;" ::"r"(ns));
 }

@@ -1,4 +1,4 @@
-/// Weak 16-byte accesses. None is promised to be atomic; all are one instruction a lane.
+/// Weak 16-byte accesses: one instruction per lane, with no guarantee of atomicity.
 #pragma once
 
 #include "device/cuda/bulk.hpp"
@@ -9,7 +9,7 @@ namespace tokenyard {
 namespace cuda_body {
 
 // ld.global.v4.u32          ld.global.cg.v4.u32 (skips L1)
-// ld.global.nc.v4.u32       (non-coherent: may come from L1 whatever others write)
+// ld.global.nc.v4.u32       (non-coherent: may return stale data from L1)
 // ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {..}, [a], policy
 template <Cache cache>
 DEVICE Bytes16 load_vector_global(const Bytes16* from) {
@@ -27,8 +27,8 @@ DEVICE Bytes16 load_vector_global(const Bytes16* from) {
                  : "l"(from)
                  : "memory");
   else if constexpr (cache == Cache::read_only)
-    // No clobber: nobody writes these bytes, so the load may move past ordinary accesses. It stays
-    // volatile, and so behind wait_for_previous().
+    // No memory clobber: no thread writes these bytes, so the load may move across ordinary
+    // accesses. It is volatile, and so stays after wait_for_previous().
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : TOKENYARD_OUTPUTS_ : "l"(from));
   else
     asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -43,7 +43,7 @@ DEVICE Bytes16 load_vector_global(const Bytes16* from) {
 // st.global.L1::no_allocate.L2::cache_hint.v4.u32 [a], {..}, policy
 template <Cache cache>
 DEVICE void store_vector_global(Bytes16* to, Bytes16 value) {
-  static_assert(cache != Cache::read_only, "what is stored is not read-only");
+  static_assert(cache != Cache::read_only, "read-only memory cannot be stored to");
 #define TOKENYARD_INPUTS_ \
   "l"(to), "r"(value.word[0]), "r"(value.word[1]), "r"(value.word[2]), "r"(value.word[3])
   if constexpr (cache == Cache::normal)
@@ -62,7 +62,7 @@ DEVICE void store_vector_global(Bytes16* to, Bytes16 value) {
 
 template <Cache cache>
 DEVICE Bytes16 load_vector(const Bytes16* from) {
-  // A plain access of this rank's own memory, shared memory included, is left to the compiler.
+  // The compiler generates plain accesses to this rank's own memory, which may be shared memory.
   if constexpr (cache == Cache::normal) {
     const uint4 value = *reinterpret_cast<const uint4*>(from);
     return {{value.x, value.y, value.z, value.w}};

@@ -1,8 +1,8 @@
-/// Waiting on a GPU costs what the bare loop costs: a wait whose condition holds at once does
+/// Waits on a GPU, at the cost of the bare polling loop: a wait whose condition holds at once does
 /// nothing else, and one that must poll counts its polls in a register. Every kLookEvery polls it
-/// reads the clock and whether another wait of the call has failed (a word in this GPU's L2), every
-/// kListenEvery polls the host's alarm, which lies across PCIe; every kLookEvery where a poll may
-/// sleep (Completion::done), as the time that has passed tells.
+/// reads the clock and the call's failure word (in this GPU's L2), every kListenEvery polls the
+/// host's abort flag (across PCIe). If polls take longer than kSlowPollNs on average, because they
+/// may sleep (Completion::done), it reads the flag every kLookEvery polls too.
 #pragma once
 
 #include "device/cuda/memory.hpp"
@@ -12,8 +12,8 @@
 namespace tokenyard {
 
 namespace cuda_body {
-inline constexpr uint32_t kLookEvery = 64;      // some 50 us of polling L2
-inline constexpr uint32_t kListenEvery = 4096;  // some 3 ms
+inline constexpr uint32_t kLookEvery = 64;      // about 50 us of polling L2
+inline constexpr uint32_t kListenEvery = 4096;  // about 3 ms
 static_assert(kListenEvery % kLookEvery == 0);
 inline constexpr uint64_t kSlowPollNs = 4000;
 static_assert(last_look_for(0) % kLookEvery == 0 && last_look_for(1) % kLookEvery == 0);
@@ -24,13 +24,13 @@ DEVICE Deadline WaitContext::start() const {
 }
 
 DEVICE bool Deadline::failed() const {
-  // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
+  // Relaxed: the word says only that the call failed; no other data depends on it.
   return load<Order::relaxed, Scope::gpu>(wait_context_.failed) !=
          static_cast<uint32_t>(Failure::none);
 }
 
 DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
-  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
+  // The first thread to fail owns the report. Relaxed: `failed` orders no other memory.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
       wait_context_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
   if (first != static_cast<uint32_t>(Failure::none)) return;

@@ -8,7 +8,7 @@
 namespace tokenyard {
 
 namespace cuda_body {
-/// Runs `word` on a value's bits: the shuffles know only 32- and 64-bit integers.
+/// Applies `word` to a value's bits: CUDA's shuffles take only 32- and 64-bit integers.
 template <class T, class Word>
 DEVICE T on_bits(T value, Word word) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,4 +1,4 @@
-/// On a host the kernels of a stream run one after the other, so there is nothing to wait for.
+/// No-ops: on a host the kernels of a stream run one after another, without overlap.
 #pragma once
 
 #include "device/dependent_launch.hpp"

@@ -6,7 +6,7 @@
 namespace tokenyard::host_body {
 
 namespace {
-// The one thread-local of the library: a word has no other way to find who runs it.
+// Thread-local, because a word has no other way to find the machine that runs it.
 thread_local Machine* current = nullptr;
 }  // namespace
 

@@ -1,5 +1,5 @@
-/// What the host body of the vocabulary asks of whoever runs kernels on a CPU. The words are thin:
-/// each turns into one call here. simt/ implements it; nothing else of device/ knows how.
+/// The interface between the words' host bodies and an executor of kernels on a CPU. Each word
+/// becomes one call of it. simt/ implements it, and device/ does not depend on how.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ enum class Fence : uint8_t;
 
 namespace tokenyard::host_body {
 
-/// Where a word stands in the program: an address inside the kernel's code, turned into file and
-/// line only when something is reported.
+/// The place of a word's call: an address in the kernel's code, resolved to file and line only for
+/// reports.
 using CodeAddress = const void*;
 
 enum class Modify : uint8_t {
@@ -28,7 +28,7 @@ enum class Modify : uint8_t {
   exchange
 };
 
-/// The operation of a warp word, so that lanes that meet at different words are told apart.
+/// The operation of a warp word, which distinguishes lanes that meet at different words.
 enum class WarpWord : uint8_t {
   sync,
   shuffle,
@@ -43,12 +43,12 @@ enum class WarpWord : uint8_t {
   load_transposed
 };
 
-/// What one lane brings to a meeting of its warp, and finds there.
+/// One lane's input to a collective operation of its warp, and the result.
 struct WarpMeeting {
   WarpWord word;
-  uint32_t lanes;                    ///< who takes part, as this lane says
-  uint64_t value = 0;                ///< this lane's
-  const uint64_t* values = nullptr;  ///< [32] everybody's, until this lane next meets
+  uint32_t lanes;                    ///< mask of participants, as this lane passed it
+  uint64_t value = 0;                ///< this lane's input
+  const uint64_t* values = nullptr;  ///< [32] all lanes' inputs, valid until this lane's next meet
   CodeAddress where = nullptr;
 };
 
@@ -61,31 +61,31 @@ class Machine {
   virtual ~Machine() = default;
 
   virtual const Identity& identity() = 0;
-  virtual void* shared_memory() = 0;  ///< of the block; the kernel's Shared struct, then the tail
+  virtual void* shared_memory() = 0;  ///< the block's: the kernel's Shared struct, then the tail
   virtual void* shared_tail() = 0;
 
-  /// Blocks until all lanes of `meeting.lanes` have come; orders memory only for
-  /// WarpWord::sync/once.
+  /// Blocks until all lanes of `meeting.lanes` have arrived. Orders memory for WarpWord::sync and
+  /// WarpWord::once only.
   virtual void meet(WarpMeeting& meeting) = 0;
-  /// Barrier `id` of the block among `threads` threads; `wait` false only arrives.
+  /// Arrives at the block's barrier `id` of `threads` threads and, if `wait`, waits there.
   virtual void barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) = 0;
-  /// block::any: barrier 0 with a vote.
+  /// Waits at barrier 0 with a vote, for block::any.
   virtual bool barrier_any(bool predicate, CodeAddress where) = 0;
 
-  // Memory. Sizes 1, 2, 4, 8 or 16.
+  // Memory accesses of 1, 2, 4, 8 or 16 bytes.
   virtual void load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
                     CodeAddress where) = 0;
   virtual void store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
                      CodeAddress where) = 0;
-  /// The old value goes to `old` unless it is null (a reduction).
+  /// Stores the old value in `old`, unless `old` is null (a reduction).
   virtual void modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
                       Order order, Scope scope, CodeAddress where) = 0;
   virtual void compare_exchange(void* at, const void* expected, const void* desired, void* old,
                                 uint32_t bytes, Order order, Scope scope, CodeAddress where) = 0;
   virtual void fence(Fence kind, Scope scope, CodeAddress where) = 0;
 
-  // Bulk copies and their completions. `completion` is a Completion in shared memory: 8 bytes of
-  // the implementation's.
+  // Bulk copies and their completions. `completion` points to a Completion in shared memory, 8
+  // bytes that the implementation may use as it likes.
   virtual void completion_init(void* completion, uint32_t arrivals, CodeAddress where) = 0;
   virtual void completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) = 0;
   virtual bool completion_done(void* completion, uint32_t parity, CodeAddress where) = 0;
@@ -96,19 +96,19 @@ class Machine {
   virtual void bulk_commit(CodeAddress where) = 0;
   virtual void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) = 0;
 
-  /// The calling thread works on this part of the kernel from here on.
+  /// Marks the calling thread as working on `part` from here on.
   virtual void begin_part(uint32_t part) = 0;
 
   virtual uint64_t now_ns() = 0;
   virtual uint64_t cycles() = 0;
   virtual void nap(uint32_t ns) = 0;
-  /// A wait_until found its condition false once more: lets others run. The strings and numbers say
-  /// what a report of a deadlock should.
+  /// Lets other threads run after a poll of a wait_until has failed. The arguments are for a
+  /// deadlock report.
   virtual void spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
                     CodeAddress where) = 0;
 };
 
-/// The machine that runs the calling fiber. Null outside kernels.
+/// Returns the machine that runs the calling fiber. Throws InternalError outside kernels.
 Machine& machine();
 void set_machine(Machine* machine);
 

@@ -8,7 +8,7 @@ namespace tokenyard {
 
 namespace host_body {
 
-/// Two words of each lane, by lane.
+/// Two 32-bit words from each lane, by lane.
 struct WarpPairs {
   uint32_t of[kWarpLanes][2];
 
@@ -21,7 +21,7 @@ struct WarpPairs {
   }
 };
 
-/// Both products of two pairs of BF16.
+/// Returns the dot product of two pairs of BF16.
 DEVICE float pair_product(uint32_t a, uint32_t b) {
   const auto half = [](uint32_t bits) { return to_float(BFloat16{static_cast<uint16_t>(bits)}); };
   return half(a) * half(b) + half(a >> 16) * half(b >> 16);
@@ -33,8 +33,8 @@ namespace warp {
 
 DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   using host_body::WarpPairs;
-  const WarpPairs left(WarpWord::multiply_add, a[0], a[1]);   // Columns 0 to 7.
-  const WarpPairs right(WarpWord::multiply_add, a[2], a[3]);  // And 8 to 15.
+  const WarpPairs left(WarpWord::multiply_add, a[0], a[1]);   // Columns 0 to 7 of a.
+  const WarpPairs right(WarpWord::multiply_add, a[2], a[3]);  // Columns 8 to 15.
   const WarpPairs columns(WarpWord::multiply_add, b[0], b[1]);
   const uint32_t row = lane() / 4, column = lane() % 4 * 2;
   for (uint32_t i = 0; i < 4; ++i)

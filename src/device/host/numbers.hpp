@@ -11,7 +11,7 @@ namespace tokenyard {
 
 namespace host_body {
 
-/// A small format: sign, exponent, `mantissa` bits. Codes above `largest` are infinities and NaN.
+/// A format of sign, exponent and `mantissa` bits. Codes above `largest` are infinities and NaN.
 struct SmallFormat {
   int mantissa, bias;
   uint8_t largest;
@@ -19,7 +19,7 @@ struct SmallFormat {
 inline constexpr SmallFormat kE4M3{.mantissa = 3, .bias = 7, .largest = 0x7e};
 inline constexpr SmallFormat kE5M2{.mantissa = 2, .bias = 15, .largest = 0x7b};
 
-/// To nearest even, saturating.
+/// Rounds to nearest even, and saturates.
 inline uint8_t encode(SmallFormat format, float value) {
   if (std::isnan(value)) return 0x7f;
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
@@ -27,9 +27,9 @@ inline uint8_t encode(SmallFormat format, float value) {
   if (value == 0) return sign;
   const double size = std::fabs(static_cast<double>(value));
   const int exponent = std::max(std::ilogb(size), 1 - format.bias);
-  // In units of the last place: exact in double, so that ties are ties. Subnormals keep the
-  // smallest exponent; a mantissa that rounds up to the next power of two carries into it by
-  // itself.
+  // In units of the last place, which double represents exactly, so ties stay ties. Subnormals keep
+  // the smallest exponent; a mantissa that rounds up to the next power of two carries into the
+  // exponent by itself.
   const double units = std::nearbyint(std::ldexp(size, format.mantissa - exponent));
   const double code = std::ldexp(exponent + format.bias - 1, format.mantissa) + units;
   return sign | (code > format.largest ? format.largest : static_cast<uint8_t>(code));
@@ -59,7 +59,7 @@ DEVICE float to_float(BFloat16 value) {
 }
 DEVICE float to_float(Float16 value) {
   const uint32_t size = value.bits & 0x7fff;
-  // The exponent is moved by a product, which also makes normal numbers of subnormal ones.
+  // Rebiases the exponent by a multiplication, which also normalises subnormal numbers.
   float result = std::bit_cast<float>(size << 13) * 0x1p112f;
   if (size >= 0x7c00) result = std::bit_cast<float>(size << 13 | 0x7f800000);
   return value.bits & 0x8000 ? -result : result;
@@ -90,10 +90,10 @@ inline uint16_t to_float16(float value) {
   constexpr uint16_t kInfinity = 0x7c00;
   const auto sign = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16 & 0x8000);
   const float size = std::fabs(value);
-  if (size >= 65520) return sign | kInfinity;  // Half a unit above the largest number, a tie.
+  if (size >= 65520) return sign | kInfinity;  // From the tie above the largest finite number on.
   if (size == 0) return sign;
   const int exponent = std::max(std::ilogb(size), -14);
-  // In units of the last place: exact, so that ties are ties.
+  // In units of the last place, exactly, so ties stay ties.
   const double units = std::nearbyint(std::ldexp(static_cast<double>(size), 10 - exponent));
   return sign | static_cast<uint16_t>(std::ldexp(exponent + 14, 10) + units);
 }

@@ -1,5 +1,5 @@
-/// Cache hints mean nothing on a host. Accesses to this rank's own memory are plain ones, which the
-/// compiler's instrumentation reports in checked builds; only a Peer needs the machine.
+/// Hosts ignore cache hints. Accesses to this rank's own memory are plain, and in checked kernels
+/// the compiler's instrumentation reports them; only accesses through a Peer call the machine.
 #pragma once
 
 #include "device/host/memory.hpp"

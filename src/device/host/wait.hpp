@@ -1,5 +1,5 @@
-/// Waiting on a host: every failed poll lets other threads run, so the clock, the failure word and
-/// the alarm can be looked at each time.
+/// Waits on a host. Every failed poll switches to other threads, so it can also afford to check the
+/// clock, the failure word and the abort flag.
 #pragma once
 
 #include "device/host/memory.hpp"
@@ -14,18 +14,18 @@ DEVICE Deadline WaitContext::start() const {
 
 namespace host_body {
 
-// What a wait does when it fails stays out of the kernels' code: to the simulator, which tells
-// places by their addresses, it is one place and not one for every wait.
+// The failure path stays out of the kernels' code: the simulator identifies places by code
+// address, and so sees one place instead of one per wait.
 
 [[gnu::noinline]] inline bool call_failed(const WaitContext& wait_context) {
-  // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
+  // Relaxed: the word says only that the call failed; no other data depends on it.
   return load<Order::relaxed, Scope::gpu>(wait_context.failed) !=
          static_cast<uint32_t>(Failure::none);
 }
 
 [[gnu::noinline]] inline void fail_call(const WaitContext& wait_context, uint64_t start_ns,
                                         Failure failure, const Awaited& what) {
-  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
+  // The first thread to fail owns the report. Relaxed: `failed` orders no other memory.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
       wait_context.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
   if (first != static_cast<uint32_t>(Failure::none)) return;
@@ -70,7 +70,7 @@ template <class Condition>
 DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls) {
     if (deadline.give_up(polls, what)) return false;
-    if (polls >= kPollsMax) continue;  // It has its last look, whether or not anything happens.
+    if (polls >= kPollsMax) continue;  // Polls once more at once; nothing new may ever happen.
     host_body::machine().spin(what.phase, what.rank, what.expected, what.seen, host_body::here());
   }
   return true;

@@ -36,7 +36,7 @@ DEVICE T unpack(uint64_t bits) {
   return value;
 }
 
-/// Everybody's values, by lane; those of lanes that take no part mean nothing.
+/// Returns the values of all lanes, by lane; those of lanes outside `lanes` are meaningless.
 DEVICE const uint64_t* meet(WarpWord word, uint64_t value, uint32_t lanes) {
   WarpMeeting meeting{.word = word, .lanes = lanes, .value = value, .where = here()};
   machine().meet(meeting);

@@ -15,7 +15,7 @@ InProcessFabric::InProcessFabric(uint32_t hosts, Allocate allocate)
     : hosts_(hosts), allocate_(std::move(allocate)) {}
 
 std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
-  // By seat, so that who remains after a rebuild stays where it was.
+  // By slot, so that survivors of a rebuild keep their host.
   const uint32_t slots = bootstrap.mesh()->slots();
   if (hosts_ == 0 || slots % hosts_ != 0) {
     throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", slots),

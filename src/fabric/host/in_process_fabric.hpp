@@ -1,6 +1,6 @@
-/// Ranks of one process: every rank reaches every region at the same address. With more than one
-/// simulated host, ranks of different hosts keep off each other's memory; only the card of a
-/// simulated network (network/) reaches across.
+/// Ranks of one process: each reaches every region at the same address. With several simulated
+/// hosts, ranks of different hosts do not access each other's memory directly; only the card of the
+/// simulated network (network/) does.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,15 @@ namespace tokenyard {
 
 class InProcessFabric final : public Fabric {
  public:
-  /// Memory for one rank's arena, 256-byte aligned. The simulator brings its own, which it watches.
+  /// Returns memory for one rank's arena, aligned to 256 bytes. The simulator passes a function
+  /// whose memory it watches.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
   explicit InProcessFabric(uint32_t hosts, Allocate allocate = fresh_memory);
 
   std::string name() const override { return "host"; }
   std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) override;
-  /// Throws OsError, on every rank, naming one for which the system has no memory.
+  /// Throws OsError, on every rank, naming a rank for which the system has no memory.
   Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) override;
 
   static std::shared_ptr<std::byte> fresh_memory(size_t bytes);

@@ -1,4 +1,4 @@
-/// A range of address space that is unmapped with its owner.
+/// Owns a range of address space; its destructor unmaps it.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@ namespace tokenyard {
 
 class Mapping {
  public:
-  /// Zeroed memory of this process, taken from the system page by page as it is touched.
+  /// Maps zeroed memory of this process; the system supplies each page when it is first touched.
   static Mapping anonymous(size_t bytes);
-  /// All of a file, shared with whoever else maps it.
+  /// Maps the first `bytes` of a file, shared with every other process that maps it.
   static Mapping shared(int file, size_t bytes);
   ~Mapping();
   Mapping(Mapping&& other) noexcept;

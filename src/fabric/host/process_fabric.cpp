@@ -27,7 +27,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   throw OsError(call, code, std::strerror(code));
 }
 
-/// A file in memory whose size nobody can change: a peer that shrank it would end us with SIGBUS.
+/// Creates a memfd whose size is sealed: a peer that shrank it would kill us with SIGBUS.
 FileDescriptor sealed_memory(size_t bytes) {
   FileDescriptor memory(memfd_create("tokenyard-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) fail("memfd_create");
@@ -48,8 +48,8 @@ Mapping map_peer(const FileDescriptor& memory, uint32_t rank) {
   return Mapping::shared(memory.native(), static_cast<size_t>(status.st_size));
 }
 
-/// Names the boot of this machine. Empty on a system that does not number its boots, which must be
-/// a sandbox of one host; but not where the number cannot be read.
+/// Returns the id of this machine's boot; empty on a system without boot ids, which must be a
+/// sandbox of one host. Throws OsError if the id exists but cannot be read.
 std::vector<std::byte> boot() {
   const FileDescriptor file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   if (!file && errno == ENOENT) return {};

@@ -38,12 +38,12 @@ Network::Network(Accelerator& accelerator, const Options& options, const RunAsid
       .ranks = array(ranks.size(), ranks).get(),
       .peer_arenas = array(arenas.size(), arenas).get(),
   };
-  // The tables are there before the card looks.
+  // The card starts only after its tables have been copied.
   const Event copied = accelerator_.record(Stream{});
   const bool ready = accelerator_.wait_until(accelerator_.now() + std::chrono::seconds(30),
                                              [&] { return accelerator_.done(copied); });
   accelerator_.free_event(copied);
-  if (!ready) throw InternalError("network: its tables were not copied in time");
+  if (!ready) throw InternalError("network: the copy of the card's tables timed out");
   const LaunchShape shape{.blocks = static_cast<uint32_t>(pairs.size()), .warps = 1};
   card_ = run_aside(shape, params);
 }

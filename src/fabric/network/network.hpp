@@ -1,5 +1,5 @@
-/// This rank's network: the queue pairs to the ranks it cannot reach by load/store, and the card
-/// that works them off.
+/// This rank's network: the queue pairs to the ranks without load/store reach, and the card that
+/// executes their requests.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace tokenyard {
 
-/// A kernel that runs beside those of the rank. Ends by its own alarm; the destructor waits for it.
+/// A kernel that runs beside the rank's own. Its abort flag ends it; the destructor waits for that.
 class Aside {
  public:
   virtual ~Aside() = default;
@@ -22,18 +22,19 @@ using RunAside =
 class Network {
  public:
   struct Options {
-    std::vector<std::byte*> arenas;  ///< [ranks] of the far ones, null for the others
+    std::vector<std::byte*> arenas;  ///< [ranks] far ranks' arenas, null for the others
     uint64_t seed = 0;
     uint32_t nap_ns_max = 20'000;
   };
 
-  /// `accelerator` outlives this.
+  /// `accelerator` must outlive this.
   Network(Accelerator& accelerator, const Options& options, const RunAside& run_aside);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// For kernels' params: [ranks] the queue to each, null for ranks with load/store. A borrower.
+  /// Returns [ranks] the queue to each rank, null for those with load/store reach. For kernel
+  /// parameters; valid while this object lives.
   QueuePair* const* queues() const { return queues_.get(); }
 
  private:

@@ -1,5 +1,5 @@
-/// What plays the network card on a host without one: a kernel, in the same words as any other, so
-/// that it runs on threads as well as in the simulator. A block a queue pair, each at its own pace.
+/// Stands in for the network card on a host without one: a kernel in the same words as any other,
+/// so it runs on threads and in the simulator. Each block serves one queue pair at its own pace.
 #pragma once
 
 #include "device/accelerator.hpp"
@@ -8,12 +8,12 @@
 namespace tokenyard {
 
 struct NicParams {
-  WaitContext wait_context;  ///< without end; the alarm stops the card
+  WaitContext wait_context;  ///< no deadline; the abort flag stops the card
   uint64_t seed;
-  uint32_t nap_ns_max;            ///< before the source is read, and before it is done
+  uint32_t nap_ns_max;            ///< bound on each nap around a request's execution; 0 for none
   QueuePair* const* pairs;        ///< [blocks]
-  const uint32_t* ranks;          ///< [blocks] the peer of each
-  std::byte* const* peer_arenas;  ///< [blocks] as the card reaches them
+  const uint32_t* ranks;          ///< [blocks] peer of each pair
+  std::byte* const* peer_arenas;  ///< [blocks] each peer's arena, as the card addresses it
 };
 
 DECLARE_KERNEL(nic_kernel, NicParams);

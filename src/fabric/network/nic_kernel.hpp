@@ -4,7 +4,7 @@
 
 namespace tokenyard {
 
-/// Chance from the seed alone, so that a run can be replayed.
+/// Returns the next number of a random sequence fixed by the seed, so that a run can be replayed.
 DEVICE uint32_t nic_chance(uint64_t& state) {
   state += 0x9e3779b97f4a7c15u;
   uint64_t mixed = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -18,7 +18,7 @@ DEVICE void nic_dawdle(const NicParams& params, uint64_t& chance) {
 
 DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
   uint64_t at = 0;
-  // Words where both ends allow it, else bytes: a put may be of any length, from anywhere.
+  // 4-byte words if both ends are aligned, else bytes: a put may have any length and alignment.
   if (reinterpret_cast<uintptr_t>(to) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0) {
     for (; at + 4 <= bytes; at += 4) {
       store<Order::weak, Scope::sys>(Peer<uint32_t>(reinterpret_cast<uint32_t*>(to + at)),
@@ -31,7 +31,7 @@ DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
   }
 }
 
-/// Works off one queue pair until the alarm rings.
+/// Executes the requests of one queue pair until the abort flag is set.
 DEVICE void nic_body(const NicParams& params) {
   if (thread::index() != 0) return;
   const Deadline forever = params.wait_context.start();
@@ -51,7 +51,7 @@ DEVICE void nic_body(const NicParams& params) {
     if (request.kind == WorkRequest::Kind::put) {
       nic_put(arena + request.target, request.from, request.bytes);
     } else {
-      // Releases the puts before it in this queue.
+      // Releases the earlier puts of this queue.
       add<Order::release, Scope::sys>(
           Peer<uint32_t>(reinterpret_cast<uint32_t*>(arena + request.target)), request.value);
     }

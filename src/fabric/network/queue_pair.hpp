@@ -1,13 +1,13 @@
-/// The words for ranks out of load/store reach: put bytes, then signal. A kernel posts requests to
-/// a queue in its own rank's memory; the network card (or what plays it, nic_kernel.hpp) works them
-/// off later.
+/// The words that reach ranks without load/store: put bytes, then signal. A kernel posts requests
+/// to a queue in its own rank's memory; the network card, or the kernel that stands in for it
+/// (nic_kernel.hpp), executes them later.
 ///
 ///   kernel:  request into the ring, then `posted` (release)  ->  card: acquires it
-///   card:    reads the source late, stores to the peer, adds to its flag (release, sys)
+///   card:    reads the source later, stores to the peer, adds to its flag (release, sys)
 ///   card:    `completed` (release)  ->  kernel: acquires it in `flush`
 ///
-/// Order: requests of one queue pair take effect in the order they were posted; across queue pairs
-/// there is none. A put's source must stay unchanged until a flush has covered it.
+/// Order: requests of one queue pair take effect in the order of posting; those of different queue
+/// pairs are unordered. A put's source must stay unchanged until a flush has covered it.
 #pragma once
 
 #include "device/device.hpp"
@@ -17,13 +17,13 @@ namespace tokenyard {
 struct WorkRequest {
   enum class Kind : uint32_t { put, signal };
   Kind kind;
-  uint32_t value;         ///< signal: what is added
-  uint64_t target;        ///< offset in the peer's arena
+  uint32_t value;         ///< signal: the addend
+  uint64_t target;        ///< byte offset in the peer's arena
   const std::byte* from;  ///< put: the source, in this rank's memory
   uint64_t bytes;
 };
 
-/// One a peer, in this rank's memory, zeroed at the start. Counts only grow, and may wrap.
+/// One per peer, in this rank's memory, zeroed initially. The counts only grow, and may wrap.
 struct QueuePair {
   static constexpr uint32_t kSlots = 64;
   uint32_t posted;     ///< written by kernels
@@ -31,13 +31,13 @@ struct QueuePair {
   WorkRequest ring[kSlots];
 };
 
-/// A kernel's end of the queue to one rank. One thread of the rank posts at a time. Each word
-/// returns false if the call has failed instead (see wait_until).
+/// A kernel's end of the queue to one rank. Only one thread of this rank may post at a time. Each
+/// word returns false if the call has failed (see wait_until).
 class NetworkQueue {
  public:
   DEVICE NetworkQueue(QueuePair* pair, uint32_t rank) : pair_(pair), rank_(rank) {}
 
-  /// The bytes go to `target` in the rank's arena. Reads `from` until flushed.
+  /// Copies the bytes to `target` in the rank's arena. `from` may be read until a flush covers it.
   DEVICE bool put(const Deadline& deadline, uint32_t phase, uint64_t target, const void* from,
                   uint64_t bytes) const {
     return post(deadline, phase,
@@ -47,7 +47,7 @@ class NetworkQueue {
                             .from = static_cast<const std::byte*>(from),
                             .bytes = bytes});
   }
-  /// Adds to a 4-byte flag; whoever acquires the sum sees what this queue put before.
+  /// Adds to a 4-byte flag; a thread that acquires the sum sees this queue's earlier puts.
   DEVICE bool signal(const Deadline& deadline, uint32_t phase, uint64_t target,
                      uint32_t value) const {
     return post(deadline, phase,
@@ -57,21 +57,21 @@ class NetworkQueue {
                             .from = nullptr,
                             .bytes = sizeof(uint32_t)});
   }
-  /// Until everything posted so far has taken effect.
+  /// Waits until all requests posted so far have taken effect.
   DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
     return completed_at_least(deadline, phase, posted());
   }
 
  private:
-  /// Relaxed: only this rank's kernels write it, and they post one after the other.
+  /// Relaxed: only this rank's kernels write it, and they post one at a time.
   DEVICE uint32_t posted() const { return load<Order::relaxed, Scope::sys>(&pair_->posted); }
 
   DEVICE bool post(const Deadline& deadline, uint32_t phase, const WorkRequest& request) const {
     const uint32_t count = posted();
-    // The slot is free once the card has worked off its request of the round before.
+    // The slot is free once the card has executed the request that used it last.
     if (!completed_at_least(deadline, phase, count + 1 - QueuePair::kSlots)) return false;
     pair_->ring[count % QueuePair::kSlots] = request;
-    // Publishes the request, and all that the source holds.
+    // Publishes the request and the contents of its source.
     store<Order::release, Scope::sys>(&pair_->posted, count + 1);
     return true;
   }
@@ -79,7 +79,7 @@ class NetworkQueue {
   DEVICE bool completed_at_least(const Deadline& deadline, uint32_t phase, uint32_t count) const {
     Awaited what{.phase = phase, .rank = rank_, .expected = count};
     return wait_until(deadline, what, [&] {
-      // Acquires what the card has done with slots and sources.
+      // Acquire: slots and sources are reused only after the card has read them.
       const uint32_t completed = load<Order::acquire, Scope::sys>(&pair_->completed);
       what.seen = completed;
       return static_cast<int32_t>(completed - count) >= 0;

@@ -10,7 +10,7 @@ namespace tokenyard::nvlink {
 
 namespace {
 
-/// All of these have been as they are since CUDA 10.2.
+/// The CUDA version (10.2) since which all calls below have had their present form.
 constexpr unsigned kSinceVersion = 10020;
 
 template <class Call>

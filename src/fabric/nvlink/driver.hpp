@@ -1,5 +1,5 @@
-/// The few calls of the CUDA driver that the runtime lacks. They are looked up through the runtime,
-/// so that programs start on machines without a driver and libcuda is never linked.
+/// The few CUDA driver calls that the runtime lacks. They are looked up through the runtime, so
+/// programs never link libcuda and start on machines without a driver.
 #pragma once
 
 #include <cuda.h>
@@ -9,10 +9,10 @@
 namespace tokenyard::nvlink {
 
 struct Driver {
-  /// Throws Unsupported where there is no driver, or one that lacks a call.
+  /// Throws Unsupported if there is no driver, or if it lacks a call.
   static std::shared_ptr<const Driver> load();
 
-  /// Throws OsError naming the call, with the driver's own words.
+  /// Throws OsError naming the call, with the driver's error text, unless `result` is success.
   void check(CUresult result, const char* call) const;
 
   decltype(&cuGetErrorString) error_string;

@@ -36,7 +36,7 @@ PeerReach reach_of(int device, const std::string& peer_uuid) {
             .how = "",
             .why_not = fmt::format("GPUs #{} and #{} have no peer access", device, peer)};
   }
-  // Without them an atomic on a peer's word is not one.
+  // Without native atomics, an atomic on a peer's word is not atomic.
   if (!has(cudaDevP2PAttrNativeAtomicSupported, device, peer)) {
     return {.reach = Reach::none,
             .how = "",

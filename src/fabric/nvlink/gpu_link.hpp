@@ -1,5 +1,5 @@
-/// Which GPUs reach one another's memory by loads and stores, and why not where they do not. GPUs
-/// are known by UUID, since their numbers mean something else in every process.
+/// Finds which GPUs reach one another's memory by loads and stores, and why others do not. GPUs are
+/// identified by UUID, since each process may number them differently.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace tokenyard::nvlink {
 
-/// This process's number for a GPU; -1 if CUDA_VISIBLE_DEVICES hides it.
+/// Returns this process's number of a GPU; -1 if CUDA_VISIBLE_DEVICES hides it.
 int visible_device(const std::string& uuid);
 
-/// How `device` of this process reaches the memory of the GPU called `peer_uuid`. Of a GPU that is
-/// hidden here nothing can be asked; mapping its memory is then the test.
+/// Returns how `device` of this process reaches the memory of the GPU `peer_uuid`. A GPU that is
+/// hidden here cannot be queried and is assumed reachable; mapping its memory is then the test.
 PeerReach reach_of(int device, const std::string& peer_uuid);
 
 }  // namespace tokenyard::nvlink

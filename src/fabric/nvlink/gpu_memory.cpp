@@ -20,7 +20,7 @@ PhysicalMemory::PhysicalMemory(std::shared_ptr<const Driver> driver, int device,
 PhysicalMemory::PhysicalMemory(std::shared_ptr<const Driver> driver, const FileDescriptor& exported,
                                size_t bytes)
     : driver_(std::move(driver)), bytes_(bytes) {
-  // The driver wants the descriptor's number in the pointer itself.
+  // The driver takes the descriptor's number as the value of the pointer.
   auto* const number = reinterpret_cast<void*>(static_cast<intptr_t>(exported.native()));
   driver_->check(driver_->import_handle(&handle_, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                  "cuMemImportFromShareableHandle");

@@ -1,5 +1,5 @@
-/// GPU memory in two steps, so that it can be shared: physical memory, which has a handle that
-/// travels, and mappings of it, one in every process that uses it.
+/// GPU memory in two parts, so that it can be shared: physical memory, whose handle can be
+/// exported, and mappings of it, one in every process that uses it.
 #pragma once
 
 #include <cuda.h>
@@ -13,13 +13,13 @@
 
 namespace tokenyard::nvlink {
 
-/// A handle to physical memory of one GPU. The memory goes with its last handle and mapping, in
-/// whatever process.
+/// Owns a handle to physical memory of one GPU. The memory is freed with its last handle and
+/// mapping in any process.
 class PhysicalMemory {
  public:
-  /// New memory of at least `bytes`, which can be exported.
+  /// Allocates at least `bytes` of memory that can be exported.
   PhysicalMemory(std::shared_ptr<const Driver> driver, int device, size_t bytes);
-  /// What another process exported: `bytes` as it says.
+  /// Imports memory that another process exported; `bytes` is the size that it reports.
   PhysicalMemory(std::shared_ptr<const Driver> driver, const FileDescriptor& exported,
                  size_t bytes);
   ~PhysicalMemory();
@@ -37,7 +37,7 @@ class PhysicalMemory {
   size_t bytes_;
 };
 
-/// A range of addresses behind which such memory lies, for the GPUs named.
+/// Owns an address range that maps physical memory for the given GPUs.
 class MappedMemory {
  public:
   MappedMemory(const PhysicalMemory& memory, const std::vector<int>& devices);

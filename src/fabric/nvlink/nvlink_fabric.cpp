@@ -21,12 +21,12 @@ namespace {
 
 using Memories = std::vector<std::shared_ptr<MappedMemory>>;
 
-/// What a rank tells the others before any memory is mapped.
+/// Published by each rank before any memory is mapped.
 struct Stand {
   std::string uuid;
-  int device = -1;      ///< in its own process
-  size_t bytes = 0;     ///< of its physical memory
-  std::string problem;  ///< why it cannot go on; empty if it can
+  int device = -1;      ///< number of its GPU in its own process
+  size_t bytes = 0;     ///< size of its physical memory
+  std::string problem;  ///< why it cannot continue; empty if it can
 };
 
 void to_json(nlohmann::json& json, const Stand& stand) {
@@ -60,14 +60,14 @@ std::vector<Stand> gather(Bootstrap& bootstrap, const Stand& mine, const std::st
   return stands;
 }
 
-/// Ranks on one GPU in several processes: their kernels would wait for kernels that the GPU runs
-/// only after them.
+/// Throws Unsupported if two processes use one GPU: their kernels would wait for kernels that the
+/// GPU runs only after them.
 void refuse_shared_gpus(const std::vector<Stand>& stands) {
   for (uint32_t rank = 0; rank < stands.size(); ++rank) {
     for (uint32_t other = 0; other < rank; ++other) {
       if (stands[other].uuid != stands[rank].uuid) continue;
       throw Unsupported("two processes on one GPU",
-                        fmt::format("ranks {} and {} both have {}; ranks that share a GPU must be "
+                        fmt::format("ranks {} and {} both use {}; ranks that share a GPU must be "
                                     "threads of one process",
                                     other, rank, stands[rank].uuid));
     }
@@ -86,8 +86,8 @@ void zero(const Accelerator& accelerator, const MappedMemory& memory) {
   cuda::check(ended, "cudaStreamSynchronize");
 }
 
-/// Everybody's memory, where all ranks are threads of this process: each owner maps its own for all
-/// GPUs that reach it.
+/// Returns every rank's memory, where all ranks are threads of this process: each owner maps its
+/// own for all GPUs that reach it.
 Memories share_in_process(Bootstrap& bootstrap, const PhysicalMemory& physical, int device,
                           const std::vector<Stand>& stands, TimePoint until) {
   std::vector<int> devices{device};
@@ -104,7 +104,8 @@ Memories share_in_process(Bootstrap& bootstrap, const PhysicalMemory& physical, 
   return memories;
 }
 
-/// Everybody's memory, where every rank is a process. Null where mapping failed; `peers` says why.
+/// Returns every rank's memory, where each rank is a process; null where mapping failed, with the
+/// reason in `peers`.
 Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& physical, int device,
                                  const std::vector<Stand>& stands, std::vector<PeerReach>& peers,
                                  TimePoint until) {
@@ -118,7 +119,7 @@ Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& phy
       memories[rank] = mine;
     } else if (peers[rank].reach == Reach::load_store) {
       try {
-        // The handle may go once the memory is mapped: a mapping keeps it alive.
+        // The handle may be released once the memory is mapped: a mapping keeps it alive.
         const PhysicalMemory theirs(physical.driver(), descriptors[rank], stands[rank].bytes);
         memories[rank] = std::make_shared<MappedMemory>(theirs, std::vector<int>{device});
       } catch (const OsError& error) {
@@ -146,7 +147,7 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
                       fmt::format("rank {} is on another host than rank 0", peer));
   }
   const cuda::OnDevice on_device(device);
-  // Makes the GPU's context, which the driver's calls need, this thread's.
+  // Makes the GPU's context current on this thread, as the driver's calls require.
   cuda::check(cudaFree(nullptr), "cudaFree(nullptr)");
 
   Stand mine{.uuid = "", .device = device, .bytes = 0, .problem = ""};

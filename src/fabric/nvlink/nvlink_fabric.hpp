@@ -1,11 +1,12 @@
 /// Ranks on GPUs of one host that reach one another's memory by loads and stores.
 ///
-///     1. Every rank says which GPU it has, how large its arena is, and what is wrong, if anything
-///        is; if something is, all ranks throw the same.
-///     2. Every rank makes physical memory. Between processes it is exported as a file descriptor
-///        and passed along; inside a process the mapping itself is shared.
-///     3. Every rank maps each peer's memory, once, for its own GPU. What cannot be mapped is no
-///        error here: the topology says why, and who needs the peer refuses.
+///     1. Every rank allocates physical memory, then publishes its GPU, the size of the memory and,
+///        if it failed, the reason. If one rank failed, all throw the same error.
+///     2. Between processes, the memory is exported as a file descriptor and passed on, and each
+///        rank maps each peer's memory once for its own GPU. A mapping that fails is no error here:
+///        the topology gives the reason, and callers that need the peer refuse to run.
+///     3. Within a process, each rank maps its memory for all GPUs that reach it and shares the
+///        mapping.
 #pragma once
 
 #include "fabric/fabric.hpp"

@@ -10,7 +10,7 @@ namespace tokenyard::tcp {
 
 namespace {
 
-/// The header's fields in their order on the wire, for reading and for writing alike.
+/// Visits the header's fields in wire order, for both reading and writing.
 template <class Header, class Visit>
 void each_field(Header& header, Visit visit) {
   visit(header.magic);

@@ -1,4 +1,4 @@
-/// A connection that carries frames. Used by the I/O thread alone.
+/// A connection that carries frames. Only the I/O thread uses it.
 #pragma once
 
 #include <asio.hpp>
@@ -15,15 +15,15 @@ using asio::use_awaitable;
 using Socket = net::TcpSocket;
 using Endpoint = net::TcpEndpoint;
 
-/// How long a network may swallow what is sent before the connection counts as broken. A stopped
-/// process is not noticed by this: its kernel goes on answering.
+/// How long sent data may stay unacknowledged before the connection counts as broken. This does not
+/// detect a stopped process, whose kernel keeps acknowledging.
 inline constexpr std::chrono::seconds kSilenceMax{5};
 
 class FrameStream : public net::Stream {
  public:
   explicit FrameStream(Socket socket) : Stream(std::move(socket), kSilenceMax) {}
 
-  /// Throws net::ProtocolError, or std::system_error when the connection ends.
+  /// Reads a frame. Throws net::ProtocolError, or std::system_error when the connection ends.
   awaitable<Frame> read(FrameRules rules);
   awaitable<void> write(const Frame& frame);
 };

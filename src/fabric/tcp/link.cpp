@@ -54,7 +54,7 @@ awaitable<void> Link::read() {
       if (!mailbox_.put(peer_, std::move(message))) break;
     }
   } catch (const std::exception&) {
-    // Reset, closed, silent for too long, or not our protocol: that peer is lost.
+    // Reset, closed, silent for too long, or not our protocol: the peer is lost.
   }
   ended(how);
 }
@@ -66,10 +66,10 @@ awaitable<void> Link::write() {
       queue_.pop_front();
       co_await stream_->write_bytes(*frame);
     }
-    // The peer hangs up once it has read our goodbye, which ends the reader.
+    // The peer closes once it has read our goodbye, which ends our reader.
     if (leaving_) stream_->finish_writing();
   } catch (const std::system_error&) {
-    stream_->close();  // The reader says that the peer is lost.
+    stream_->close();  // The reader reports the peer's loss.
   }
   writing_ = false;
 }

@@ -1,5 +1,5 @@
-/// One connection of the mesh: queues what is to be written, and puts what arrives into the
-/// mailbox until the peer says goodbye or is gone. Lives on the I/O thread.
+/// One connection of the mesh: queues outgoing frames, and puts incoming messages into the mailbox
+/// until the peer says goodbye or is lost. Only the I/O thread uses it.
 #pragma once
 
 #include <deque>
@@ -18,10 +18,10 @@ class Link : public std::enable_shared_from_this<Link> {
 
   Link(std::shared_ptr<FrameStream> stream, uint32_t peer, uint64_t session, Mailbox& mailbox);
 
-  /// Reads from now on.
+  /// Starts to read.
   void start();
   void send(Bytes frame);
-  /// Writes what is queued, then the last frame, and calls `gone` when the peer has hung up.
+  /// Writes the queued frames, then `goodbye`, and calls `gone` once the peer has closed.
   void leave(Bytes goodbye, std::function<void()> gone);
   void close();
 

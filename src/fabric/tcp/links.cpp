@@ -55,7 +55,7 @@ void Links::send(uint32_t to, Frame frame) {
 
 awaitable<void> Links::assemble() {
   const Attendance self{where_, listener_.port()};
-  // Not as one expression with `?:`: g++ 12 destroys such a temporary twice.
+  // Not one `?:` expression: g++ 12 destroys its temporary twice.
   Directory directory;
   if (where_.rank == 0) {
     directory = co_await host_rendezvous(self, progress_);
@@ -105,7 +105,7 @@ awaitable<void> Links::accept_higher_ranks() {
 }
 
 awaitable<void> Links::greet(std::shared_ptr<FrameStream> stream, net::Pending) {
-  std::string trouble = "connected and did not say who it is";
+  std::string trouble = "connected but did not identify itself";
   try {
     const net::StreamTimeout timeout(stream, std::chrono::seconds(5));
     const Frame frame = co_await stream->read(FrameRules{.job = session_});
@@ -116,11 +116,11 @@ awaitable<void> Links::greet(std::shared_ptr<FrameStream> stream, net::Pending) 
       adopt(rank, stream);
       co_return;
     }
-    trouble = fmt::format("came as rank {}", rank);
+    trouble = fmt::format("claimed to be rank {}, which is not awaited here", rank);
   } catch (const net::ProtocolError& bad) {
     trouble = bad.what();
   } catch (const std::system_error&) {
-    // Silent, or gone.
+    // It stayed silent or disconnected.
   }
   progress_.refused(stream->remote_text(), trouble);
   stream->close();
@@ -144,7 +144,7 @@ Frame Links::introduction() const {
 }
 
 void Links::say_goodbye() {
-  // Fulfilled when the last link has let go of it; it may outlive this call.
+  // Fulfils its promise when the last link releases it, which may be after this call.
   struct Farewell {
     std::promise<void> heard;
     ~Farewell() { heard.set_value(); }

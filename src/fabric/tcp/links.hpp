@@ -1,4 +1,4 @@
-/// The I/O thread of a mesh and all that lives on it. Its functions may be called by any thread.
+/// The I/O thread of a mesh and the connections that it serves. Any thread may call its functions.
 #pragma once
 
 #include <exception>
@@ -17,20 +17,20 @@ namespace tokenyard::tcp {
 
 class Links {
  public:
-  /// Sets out to meet the others; see `assembled`.
+  /// Starts the rendezvous with the other ranks; poll `assembled` for its end.
   Links(const Rendezvous& where, Mailbox& mailbox);
-  /// Says goodbye to every peer, and waits a moment for them to hear it.
+  /// Says goodbye to every peer, and waits up to kGoodbyeMax until they have closed.
   ~Links();
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
-  /// Whether every peer is connected. Throws what went wrong.
+  /// Returns whether every peer is connected. Throws the rendezvous's error if it has failed.
   bool assembled() const;
   void send(uint32_t to, Frame frame);
   const Progress& progress() const { return progress_; }
 
  private:
-  /// A stopped peer does not hang up: it is not waited for longer than this.
+  /// Longest wait for peers to close: a stopped one never does.
   static constexpr std::chrono::milliseconds kGoodbyeMax{300};
 
   awaitable<void> assemble();
@@ -50,7 +50,7 @@ class Links {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   net::Listener listener_;
   asio::steady_timer all_here_;  ///< never expires; cancelled when the last peer is connected
-  std::map<uint32_t, std::shared_ptr<Link>> links_;  ///< of the I/O thread
+  std::map<uint32_t, std::shared_ptr<Link>> links_;  ///< only the I/O thread uses it
 
   mutable std::mutex mutex_;
   bool assembled_ = false;

@@ -16,8 +16,8 @@ void check(const Rendezvous& where) {
                           fmt::format("{}", where.rank));
   }
   if (where.job.empty() || where.job.size() > 256) {
-    throw InvalidArgument("job", "a name of 1 to 256 letters",
-                          fmt::format("one of {}", where.job.size()));
+    throw InvalidArgument("job", "a name of 1 to 256 bytes",
+                          fmt::format("{} bytes", where.job.size()));
   }
   if (where.size > 1 && where.port == 0) {
     throw InvalidArgument("port", "a port that all ranks know", "0");
@@ -48,12 +48,12 @@ TcpMesh::TcpMesh(const Rendezvous& where) : where_(where), mailbox_(where.size) 
 TcpMesh::~TcpMesh() = default;
 
 void TcpMesh::leave() {
-  throw Unsupported("leave", "a process says goodbye when its mesh ends");
+  throw Unsupported("leave", "a process says goodbye only when its mesh is destroyed");
 }
 
 void TcpMesh::send(uint32_t to, const Message& message) {
   if (message.bytes.size() > kPayloadMax || message.what.size() > kWhatMax) {
-    throw InvalidArgument("bytes", fmt::format("at most {} a rank", kPayloadMax),
+    throw InvalidArgument("bytes", fmt::format("at most {} per rank", kPayloadMax),
                           fmt::format("{}", message.bytes.size()));
   }
   const auto kind =

@@ -1,9 +1,9 @@
-/// A mesh among processes: one TCP connection for every pair of ranks, so that each rank sees the
-/// death of every other by itself. One I/O thread a mesh reads, writes and watches.
+/// A mesh of processes: one TCP connection per pair of ranks, so that each rank detects the death
+/// of every other by itself. One I/O thread per mesh reads, writes and watches.
 ///
-/// Every rank connects to those of lower rank and accepts those of higher rank. What is not from
-/// this session of this job is turned away at the door, and nothing that a process of an older
-/// session sends can reach a mailbox.
+/// Every rank connects to all lower ranks and accepts all higher ones. A connection from outside
+/// this session of this job is rejected when it introduces itself, so nothing that a process of an
+/// older session sends can reach a mailbox.
 #pragma once
 
 #include <functional>
@@ -21,12 +21,12 @@ class Links;
 
 class TcpMesh final : public Mesh {
  public:
-  /// Meets the other ranks. Throws PeerTimeout naming one that did not come, InvalidArgument for
-  /// what rank 0 refuses, OsError.
+  /// Connects to the other ranks. Throws PeerTimeout naming a rank that did not come,
+  /// InvalidArgument if `where` is invalid or rank 0 refuses it, or OsError.
   static std::shared_ptr<TcpMesh> connect(const Rendezvous& where, Accelerator& accelerator,
                                           TimePoint until);
   ~TcpMesh() override;
-  /// Throws Unsupported: its end is the end of a process.
+  /// Throws Unsupported: a process says goodbye only when its mesh is destroyed.
   void leave() override;
 
   uint32_t slot() const override { return where_.rank; }
@@ -36,7 +36,7 @@ class TcpMesh final : public Mesh {
   bool one_process() const override { return false; }
   std::string name() const override { return "TCP"; }
 
-  /// Whom this rank has turned away, and why.
+  /// Returns the connections that this rank has refused, each with the reason.
   std::vector<std::string> refusals() const;
 
  private:

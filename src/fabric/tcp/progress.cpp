@@ -31,7 +31,7 @@ void Progress::arrived(uint32_t rank) {
 void Progress::refused(const std::string& who, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (refusals_.size() >= kRefusalsKept) return;
-  refusals_.push_back(fmt::format("{} {}", who, why));
+  refusals_.push_back(fmt::format("{}, which {}", who, why));
   fmt::print(stderr, "tokenyard: rank {} refused {}\n", rank_, refusals_.back());
 }
 

@@ -1,5 +1,5 @@
-/// How far a rendezvous has come: written by the thread that runs it, read by the caller, who turns
-/// it into an error that says who is missing and who was turned away.
+/// The progress of a rendezvous: written by the thread that runs it, and read by the caller, which
+/// turns it into an error that names the missing ranks and the refused connections.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ class Progress {
   void enter(std::string phase, std::vector<uint32_t> missing);
   void missing(std::vector<uint32_t> ranks);
   void arrived(uint32_t rank);
-  /// Somebody was turned away. Says so on standard error, for the first few.
+  /// Records a refused connection and reports it on standard error, up to kRefusalsKept of them.
   void refused(const std::string& who, const std::string& why);
-  /// What went wrong last in a thing that is tried again.
+  /// Records the last failure of a step that will be retried.
   void trouble(std::string what);
 
   std::vector<std::string> refusals() const;
@@ -33,7 +33,7 @@ class Progress {
   mutable std::mutex mutex_;
   std::string phase_ = "rendezvous";
   std::vector<uint32_t> missing_;
-  size_t awaited_ = 0;  ///< ranks that were missing when the phase began
+  size_t awaited_ = 0;  ///< number of ranks that were missing when the phase began
   std::vector<std::string> refusals_;
   std::string trouble_;
 };

@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kPauseMin{10};
 constexpr std::chrono::milliseconds kPauseMax{200};
 
-/// Replaces addresses that only rank 0 could use by those that this rank can.
+/// Replaces addresses that are valid only on rank 0's host by the one at which we reached rank 0.
 void localise(Directory& directory, const asio::ip::address& rank0) {
   for (Endpoint& listener : directory.listeners) {
     const bool beside_rank0 = listener.address().is_loopback() && !rank0.is_loopback();
@@ -22,8 +22,8 @@ void localise(Directory& directory, const asio::ip::address& rank0) {
   }
 }
 
-/// One try: connects, says hello, listens until rank 0 has decided. Nothing if it should be tried
-/// again.
+/// Makes one attempt: connects, says hello, and waits for rank 0's decision. Returns nothing if the
+/// caller should try again.
 awaitable<std::optional<Directory>> attend_once(const Attendance& self, Progress& progress) {
   Socket socket = co_await net::dial(self.where.host, self.where.port, std::nullopt);
   FrameStream stream(std::move(socket));
@@ -69,14 +69,14 @@ awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
   std::vector<uint32_t> others;
   for (uint32_t rank = 1; rank < self.where.size; ++rank) others.push_back(rank);
   const std::string place = fmt::format("{}:{}", self.where.host, self.where.port);
-  progress.enter("rendezvous: wait at " + place, others);
+  progress.enter("rendezvous: wait for ranks at " + place, others);
   std::optional<net::Listener> listener;
   while (!listener) {
     try {
       listener.emplace(listen(executor, self.where.host, self.where.port));
     } catch (const std::system_error& error) {
       if (error.code() != asio::error::address_in_use) throw;
-      // An older world of this job may not have closed its door yet.
+      // An older world of this job may not have closed its listener yet.
       progress.trouble("the port is in use by another program");
     }
     if (!listener) co_await net::pause(kPauseMax);
@@ -90,17 +90,18 @@ awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
 awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress) {
   const std::string place = fmt::format("{}:{}", self.where.host, self.where.port);
   std::chrono::milliseconds rest = kPauseMin;
-  progress.enter("rendezvous: meet rank 0 at " + place, {0});
+  progress.enter("rendezvous: connect to rank 0 at " + place, {0});
   for (;;) {
-    // Rank 0 is missing until it has told of others. If it is gone after that it has most likely
-    // given up on them, as this rank is about to: what it said still names who never came.
+    // Rank 0 counts as missing until it reports others. If it disappears after that, it has most
+    // likely given up on them, as this rank is about to: its last report still names the ranks that
+    // never came.
     try {
       std::optional<Directory> directory = co_await attend_once(self, progress);
       if (directory) co_return std::move(*directory);
     } catch (const std::system_error& error) {
       progress.trouble(error.code().message());
     } catch (const net::ProtocolError& bad) {
-      progress.trouble("whoever listens there " + std::string(bad.what()));
+      progress.trouble("the program that listens there " + std::string(bad.what()));
     }
     co_await net::pause(rest);
     rest = std::min(rest * 2, kPauseMax);

@@ -1,16 +1,16 @@
 /// How the ranks of a job find one another:
 ///
 ///   1. every rank opens a listener for its peers, on any port;
-///   2. rank 0 listens at the agreed address; the others connect, and try again until it does;
-///   3. each says hello: job, rank, number of ranks, port of its listener. Rank 0 answers with
-///      progress (who is missing), or a refusal (and why);
-///   4. once all have come, rank 0 sends everybody the directory: where each rank listens, and a
-///      session number that no other world has.
+///   2. rank 0 listens at the agreed address; the others connect, and retry until it does;
+///   3. each sends a hello: job, rank, number of ranks, port of its listener. Rank 0 answers with
+///      progress (which ranks are missing), or a refusal (with the reason);
+///   4. once all are connected, rank 0 sends every rank the directory: the address of each rank's
+///      listener, and a session number that no other world has.
 ///
-/// Rank 0 serves every connection by itself (rendezvous_listener.hpp), gives it a few seconds to
-/// say hello, and turns away whoever does not belong: strangers, other versions, other jobs, other
-/// sizes, a rank that has come already. A rank that goes away before everybody has come may come
-/// again.
+/// Rank 0 serves each connection independently (rendezvous_listener.hpp), gives it a few seconds to
+/// say hello, and refuses any that does not belong: foreign programs, other versions, other jobs,
+/// other sizes, a rank that is already connected. A rank that disconnects before all are there may
+/// come again.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@
 
 namespace tokenyard::tcp {
 
-/// What a rank knows when it sets out.
+/// A rank's input to the rendezvous.
 struct Attendance {
   Rendezvous where;
   uint16_t listener_port = 0;
@@ -31,24 +31,25 @@ struct Attendance {
 
 struct Directory {
   uint64_t session = 0;
-  /// [ranks] An unspecified address is that of rank 0, as whoever reads this reached it.
+  /// [ranks] An unspecified address stands for the one at which the reader reached rank 0.
   std::vector<Endpoint> listeners;
 };
 
-/// What a refused rank is told.
+/// The reason that a refused rank receives.
 struct Refusal {
   std::string argument, expected, seen;
-  bool come_again = false;  ///< it may be let in later
+  bool come_again = false;  ///< it may be accepted later
 };
 
-/// A listener where `host` says: on loopback for a loopback name, else on every interface, since a
-/// host's own name often resolves to an address that others cannot reach. `port` 0: any.
-/// Throws std::system_error.
+/// Opens a listener for `host`: on loopback for a loopback name, else on every interface, since a
+/// host's own name often resolves to an address that others cannot reach. `port` 0 picks a free
+/// one. Throws std::system_error.
 net::Listener listen(const asio::any_io_executor& executor, const std::string& host, uint16_t port);
 
-/// Rank 0's part: waits for every other rank. Goes on refusing latecomers for a while after that.
+/// Runs rank 0's part: waits for every other rank. Keeps refusing latecomers for a while after
+/// that.
 awaitable<Directory> host_rendezvous(Attendance self, Progress& progress);
-/// Everybody else's. Throws InvalidArgument with rank 0's reason if it is refused.
+/// Runs another rank's part. Throws InvalidArgument with rank 0's reason if the rank is refused.
 awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress);
 
 // The frames of a rendezvous.
@@ -60,7 +61,7 @@ struct Hello {
   std::string job;
   uint16_t listener_port;
 };
-// Each throws net::ProtocolError for a payload that is not what its kind says.
+// Each throws net::ProtocolError for a frame of another kind, or a malformed payload.
 Hello read_hello(const Frame& frame);
 std::vector<uint32_t> read_progress(const Frame& frame);
 Directory read_connect_reply(const Frame& frame);

@@ -20,7 +20,7 @@ net::PayloadReader reader_of(const Frame& frame, FrameKind kind) {
 }
 
 void check(const net::PayloadReader& reader) {
-  if (!reader.ok() || !reader.at_end()) throw net::ProtocolError("sent a garbled frame");
+  if (!reader.ok() || !reader.at_end()) throw net::ProtocolError("sent a malformed frame");
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ Directory read_connect_reply(const Frame& frame) {
     asio::error_code error;
     const auto address = asio::ip::make_address(payload.text(), error);
     directory.listeners.emplace_back(address, static_cast<uint16_t>(payload.number()));
-    if (error) throw net::ProtocolError("sent a directory with a garbled address");
+    if (error) throw net::ProtocolError("sent a directory with a malformed address");
   }
   check(payload);
   return directory;

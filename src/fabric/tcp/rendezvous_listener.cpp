@@ -10,7 +10,7 @@ namespace tokenyard::tcp {
 
 namespace {
 
-/// Waits for a timer; being woken early is what it is for.
+/// Waits until the timer expires or is cancelled, which is no error here.
 awaitable<void> sleep_on(asio::steady_timer& timer) {
   asio::error_code woken;
   co_await timer.async_wait(asio::redirect_error(use_awaitable, woken));
@@ -48,7 +48,7 @@ awaitable<void> RendezvousListener::serve() {
   const auto came = [self = shared_from_this()](Socket socket, net::Pending pending) {
     return self->greet(std::make_shared<FrameStream>(std::move(socket)), std::move(pending));
   };
-  // Where somebody is flooding, those in hand come first.
+  // Under a flood of connections, the pending ones are served before more are accepted.
   return listener_.serve({.pending_max = kUnknownMax, .rest_when_full = kRestWhenFull}, came);
 }
 
@@ -67,17 +67,17 @@ awaitable<void> RendezvousListener::greet(std::shared_ptr<FrameStream> stream,
       trouble = bad.what();
       no = Refusal{"protocol", fmt::format("version {}", kVersion), trouble};
     } catch (const std::system_error&) {
-      trouble = "connected and did not say who it is";
+      trouble = "connected but did not identify itself";
     }
   }
   pending.release();
   if (hello) no = judge(*frame, *hello);
   if (no && trouble.empty()) {
-    trouble = fmt::format("as rank {}: {} must be {}, not {}", frame->header.rank, no->argument,
-                          no->expected, no->seen);
+    trouble = fmt::format("claims rank {}, but {} must be {}, not {}", frame->header.rank,
+                          no->argument, no->expected, no->seen);
   }
   if (!trouble.empty()) {
-    // One that may come again does so several times a second; the caller's own error names it.
+    // A rank that may come again retries several times per second; its own error names the refusal.
     if (!no || !no->come_again) progress_.refused(stream->remote_text(), trouble);
     if (no) co_await turn_away(stream, *no);
     co_return;
@@ -93,13 +93,13 @@ awaitable<void> RendezvousListener::greet(std::shared_ptr<FrameStream> stream,
   try {
     co_await stream->read(FrameRules{});
   } catch (const std::exception&) {
-    // It went away, or said something it had no reason to say, which comes to the same.
+    // It disconnected or sent an unexpected frame; either way it no longer attends.
   }
   stream->close();
   if (!directory_) {
     connections_.erase(rank);
     progress_.missing(missing());
-    progress_.trouble(fmt::format("rank {} came and went away again", rank));
+    progress_.trouble(fmt::format("rank {} connected and disconnected again", rank));
     changed();
   }
 }
@@ -116,7 +116,7 @@ awaitable<void> RendezvousListener::keep_informed(std::shared_ptr<FrameStream> s
     const Frame come_in = connect_reply(self_, *directory_);
     co_await stream->write(come_in);
   } catch (const std::system_error&) {
-    // The reader notices too, and forgets the guest.
+    // The reader notices too, and drops the connection.
   }
 }
 
@@ -126,10 +126,10 @@ awaitable<void> RendezvousListener::turn_away(std::shared_ptr<FrameStream> strea
     const Frame no = refusal(self_, reason);
     co_await stream->write(no);
     stream->finish_writing();
-    // Closing at once would reset the connection under the refusal if more has been sent to us.
+    // Closing with unread data would reset the connection before the peer has read the refusal.
     for (;;) co_await stream->read(FrameRules{});
   } catch (const std::exception&) {
-    // Read it or not: it is gone.
+    // The connection has ended, whether or not the peer has read the refusal.
   }
   stream->close();
 }
@@ -142,7 +142,7 @@ awaitable<void> RendezvousListener::close_later() {
 
 std::optional<Refusal> RendezvousListener::judge(const Frame& frame, const Hello& hello) const {
   const uint32_t rank = frame.header.rank;
-  // Once everybody is here, whoever knocks may have come for the next world at this port.
+  // Once all ranks are connected, a newcomer may belong to the next world at this port.
   const bool too_early = directory_.has_value();
   if (hello.job != self_.where.job) {
     return Refusal{"job", fmt::format("'{}'", self_.where.job), fmt::format("'{}'", hello.job),
@@ -159,9 +159,9 @@ std::optional<Refusal> RendezvousListener::judge(const Frame& frame, const Hello
   const auto twin = connections_.find(rank);
   if (rank != self_.where.rank && twin == connections_.end()) return std::nullopt;
   const std::string first =
-      rank == self_.where.rank ? "this one" : twin->second.stream->remote_text();
-  return Refusal{"rank", "one that nobody else has", fmt::format("{}, which {} has", rank, first),
-                 too_early};
+      rank == self_.where.rank ? "the rendezvous host" : twin->second.stream->remote_text();
+  return Refusal{"rank", "one that no other process uses",
+                 fmt::format("{}, which {} uses", rank, first), too_early};
 }
 
 std::vector<uint32_t> RendezvousListener::missing() const {

@@ -1,5 +1,5 @@
-/// Rank 0's side of a rendezvous: who has come, and who is turned away. Lives on the I/O thread; a
-/// coroutine a connection, all of which keep it alive.
+/// Rank 0's side of a rendezvous: admits the ranks of the job and refuses all other connections.
+/// Runs on the I/O thread, with one coroutine per connection; each of them keeps it alive.
 #pragma once
 
 #include <map>
@@ -13,18 +13,19 @@ namespace tokenyard::tcp {
 
 class RendezvousListener : public std::enable_shared_from_this<RendezvousListener> {
  public:
-  /// How long a connection has to say hello.
+  /// How long a connection may take to say hello.
   static constexpr std::chrono::seconds kHelloMax{5};
-  /// How long latecomers are told that the job is complete.
+  /// How long latecomers are refused before the listener closes.
   static constexpr std::chrono::seconds kOpenAfterwards{2};
-  /// Connections that have not said hello yet.
+  /// Limit on connections that have not said hello yet.
   static constexpr uint32_t kUnknownMax = 256;
+  /// Pause after a connection that exceeds this limit.
   static constexpr std::chrono::milliseconds kRestWhenFull{20};
 
   RendezvousListener(const asio::any_io_executor& executor, net::Listener listener, Attendance self,
                      Progress& progress);
 
-  /// Until every rank has come.
+  /// Returns the directory once every rank is connected.
   awaitable<Directory> wait_for_everybody();
 
  private:
@@ -35,7 +36,7 @@ class RendezvousListener : public std::enable_shared_from_this<RendezvousListene
 
   awaitable<void> serve();
   awaitable<void> greet(std::shared_ptr<FrameStream> stream, net::Pending pending);
-  /// The only writer to a guest: tells it of every change, and of the end.
+  /// Sends an admitted rank every change and, last, the directory; nothing else writes to it.
   awaitable<void> keep_informed(std::shared_ptr<FrameStream> stream);
   awaitable<void> turn_away(std::shared_ptr<FrameStream> stream, Refusal reason);
   awaitable<void> close_later();
@@ -49,7 +50,7 @@ class RendezvousListener : public std::enable_shared_from_this<RendezvousListene
   Attendance self_;
   Progress& progress_;
   std::map<uint32_t, AuthenticatedConnection> connections_;
-  std::optional<Directory> directory_;  ///< once everybody has come
+  std::optional<Directory> directory_;  ///< set once every rank is connected
   uint64_t changes_ = 0;
   asio::steady_timer change_;  ///< never expires; cancelled at every change
 };

@@ -1,4 +1,4 @@
-/// What a task sees of the worker that runs it.
+/// The worker as its task sees it.
 ///
 ///     struct Scale {
 ///       static constexpr const char* kName = "scale";
@@ -9,18 +9,18 @@
 ///       }
 ///     };
 ///
-/// A task is run by all compute threads of a block. What it reads has been written, what it writes
-/// is visible to whoever waits for its signals; it needs no barrier at its begin or end. Optional
-/// members:
+/// All compute threads of a block run a task together. Its inputs are visible when it begins, its
+/// results are visible to tasks that wait for its signals, and it needs no barrier at its begin or
+/// end. Optional members:
 ///
 ///     struct Shared {...};      scratch of the block, not initialised
 ///     static DEVICE StreamedRows stream(const Args&, uint32_t warp, uint32_t warps);
-///                               what each warp streams: read while tasks before this one still
+///                               rows that each warp streams: read while earlier tasks still
 ///                               run, so it must be memory that no task writes
 ///     static DEVICE void ahead(Ahead&, const Args&);
-///                               what the block loads once the iteration has begun, while tasks
-///                               before this one still run: nothing that they write
-///     static constexpr ArgField kFields[];       for graphs that are not written in C++
+///                               loads for the whole block once the iteration has begun, while
+///                               earlier tasks still run: nothing that they write
+///     static constexpr ArgField kFields[];       for graphs that are not built in C++
 #pragma once
 
 #include "device/part.hpp"
@@ -30,7 +30,7 @@
 
 namespace tokenyard::megakernel {
 
-/// Rows of constant memory that a warp streams one after the other, each in pieces: its units.
+/// Rows of constant memory that a warp streams one after the other, each in pieces, the units.
 /// 16-byte aligned; a piece is at most StreamPlan::unit_bytes.
 struct StreamedRows {
   const std::byte* from;
@@ -40,11 +40,11 @@ struct StreamedRows {
   DEVICE uint32_t units() const { return rows * ((row_bytes + piece_bytes - 1) / piece_bytes); }
 };
 
-/// By the loader: where `ahead` of a task puts what it loads.
+/// The destination for the loads of a task's `ahead`, which the loader calls.
 class Ahead {
  public:
   DEVICE Ahead(std::byte* to, Completion& full) : to_(to), full_(full) {}
-  /// Once, before any load: of all loads together.
+  /// Sets the bytes of all loads together. Called once, before any load.
   DEVICE void expect(uint32_t bytes) { full_.arrive_expect(bytes); }
   DEVICE void load(uint32_t at, const void* from, uint32_t bytes) {
     if (bytes > 0) bulk::load(to_ + at, from, bytes, full_);
@@ -65,9 +65,9 @@ class Context {
 
   DEVICE uint32_t rank() const { return working_.params.rank; }
   DEVICE uint32_t ranks() const { return working_.params.ranks; }
-  /// Counts through all runs of the object.
+  /// Returns the number of the iteration, counted through all runs of the object.
   DEVICE uint64_t iteration() const { return iteration_; }
-  /// Within this run.
+  /// Returns the number of the iteration within this run.
   DEVICE uint32_t iteration_of_run() const {
     return static_cast<uint32_t>(iteration_ - working_.params.first);
   }
@@ -76,10 +76,10 @@ class Context {
   DEVICE uint32_t threads() const { return working_.compute_threads; }
   DEVICE uint32_t warp() const { return warp::index(); }
   DEVICE uint32_t warps() const { return working_.params.compute_warps; }
-  /// The task's threads meet; orders their memory accesses.
+  /// Synchronizes the task's threads, and orders their memory accesses.
   DEVICE void sync() const { NamedBarrier(WorkerBarrier::compute).sync(threads()); }
-  /// Whether the run has failed here: whatever the task computes then is thrown away. Threads may
-  /// get different answers, so none may skip a sync() on its strength.
+  /// Returns whether the run has failed here; the results of the task are then discarded. Threads
+  /// may get different answers, so none may skip a sync() because of it.
   DEVICE bool failed() const {
     return load<Order::relaxed, Scope::block>(&working_.shared.failed) != kNeverFailed;
   }
@@ -88,10 +88,11 @@ class Context {
     return *reinterpret_cast<Shared*>(scratch(working_.params));
   }
 
-  /// Units that a warp may hold at a time.
+  /// Returns the number of units that a warp may hold at a time.
   DEVICE uint32_t ring_units() const { return working_.params.streams.depth; }
-  /// By a whole warp: its next units, once they have been loaded. False if the run has failed; then
-  /// they may still be on their way, and nobody may read them. Lanes may get different answers.
+  /// Waits for the warp's next units and returns them in `units`. Called by a whole warp. Returns
+  /// false if the run has failed; the units may then still be in flight and must not be read. Lanes
+  /// may get different answers.
   template <uint32_t kUnits>
   DEVICE bool next_units(const std::byte* (&units)[kUnits]) {
     RingCursor at = units_;
@@ -101,7 +102,7 @@ class Context {
       at.next(ring_units());
     }
     at = units_;
-    // One wait in the code, however many units: a GPU fetches code from as far away as data.
+    // One wait in the code, however many units: a GPU fetches code from as far as data.
     KEEP_ROLLED
     for (uint32_t i = 0; i < kUnits && !lost_; ++i) {
       lost_ = !await_unit(at);
@@ -109,13 +110,13 @@ class Context {
     }
     return !lost_;
   }
-  /// Null if the run has failed.
+  /// Returns the next unit, or null if the run has failed.
   DEVICE const std::byte* next_unit() {
     const std::byte* unit[1];
     return next_units(unit) ? unit[0] : nullptr;
   }
-  /// By a whole warp, which has read them: the places of the oldest units may be loaded again. Not
-  /// those of units that have not come, else their loader would lose count of what has landed.
+  /// Frees the slots of the oldest units. Called by a whole warp that has read them. Slots of units
+  /// that did not arrive are not freed, since their loader would lose count of landed copies.
   template <uint32_t kUnits>
   DEVICE void release_units() {
     warp::sync();
@@ -127,9 +128,9 @@ class Context {
   }
   DEVICE void release_unit() { release_units<1>(); }
 
-  /// By every thread that reads it, in every run of a task that has one: what its `ahead` has
-  /// loaded, or null if the run has failed. May be written to; whoever does calls fence_async()
-  /// after it.
+  /// Returns the data that the task's `ahead` has loaded, or null if the run has failed. Every
+  /// thread that reads the data calls it, in every run of a task that has `ahead`. Threads may
+  /// write to the data; each that does calls fence_async() afterwards.
   DEVICE std::byte* loaded_ahead() {
     Completion& full = working_.shared.ahead_full;
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
@@ -139,8 +140,8 @@ class Context {
           {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
     return nullptr;
   }
-  /// Until words that carry an event have come. Gives up when the run fails: what they hold then
-  /// means nothing, and neither does what the task makes of it.
+  /// Waits until the words that carry an event have arrived. Returns early if the run fails: the
+  /// words and everything computed from them are then meaningless.
   template <class Condition>
   DEVICE void await_carried(Event event, Condition condition) const {
     Awaited what{.phase = task_, .rank = rank()};
@@ -152,66 +153,67 @@ class Context {
                        .iteration = iteration_});
   }
 
-  /// By one thread: signals a dynamic event n times. What this thread did before, and the others
-  /// before they last met, is what the event is about. Of another rank only in static runs. More
-  /// than dynamic_max, or than expect() has announced, fail the run.
+  /// Signals a dynamic event `count` times, by one thread. The signal covers everything that this
+  /// thread did before, and that the others did before their last sync(). The event may belong to
+  /// another rank only in static runs. More signals than dynamic_max, or than expect() has
+  /// announced, fail the run.
   DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
     if (count == 0) return;
-    if (to_rank != rank())  // Its own expect(), or its host, sees whether all were too many.
+    if (to_rank != rank())  // That rank's expect(), or its host, detects a surplus.
       add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
     const uint64_t surplus = to_rank == rank() ? count_in(event, count) : 0;
     const uint32_t most = working_.params.events[event.id].dynamic_max;
     if (count > most) return refuse(Stalled::surplus, event, most, count);
     if (surplus == 0) return;
-    // Relaxed: for people. Without an announcement nobody knows more than the bound.
+    // Relaxed: only a report uses it. Without expect(), only the upper bound is known.
     const Promise promise{load<Order::relaxed, Scope::gpu>(
         promise_beside(working_.params.windows.own_counter(event.id)))};
     const bool published = promise.is_of(iteration_);
     const uint64_t expected = published ? promise.signals() : most;
     refuse(Stalled::surplus, event, expected, expected + surplus + (published ? 0 : 1));
   }
-  /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
-  /// the event's dynamic_max; more fails the run. What this thread did before is what the event is
-  /// about, too.
+  /// Announces, by one thread, that the event of this rank gets exactly n signals in this
+  /// iteration. n is at most the event's dynamic_max; more fails the run. The event also covers
+  /// everything that this thread did before.
   DEVICE void expect(Event event, uint32_t n) const {
     const uint32_t most = working_.params.events[event.id].dynamic_max;
     if (n > most) return refuse(Stalled::event, event, most, n);
-    // Relaxed: read by whoever finds too many signals, to name the number.
+    // Relaxed: read only by the thread that finds too many signals, for its report.
     store<Order::relaxed, Scope::gpu>(promise_beside(working_.params.windows.own_counter(event.id)),
                                       Promise::of(iteration_, n).bits);
     const uint64_t surplus = count_in(event, dynamic_triggers(most) - n);
     if (surplus > 0) refuse(Stalled::surplus, event, n, n + surplus);
   }
-  /// By one thread, before its task signals the loop's event or one that comes before it: this
-  /// iteration is the last, on that rank. Relaxed: the signal publishes it.
+  /// Makes this iteration the last one on `rank`. Called by one thread before its task signals the
+  /// loop's event, or an event that precedes it. Relaxed: the signal publishes it.
   DEVICE void end_loop(uint32_t rank) const {
     store<Order::relaxed, Scope::sys>(working_.params.windows.last(rank), iteration_ + 1);
   }
   DEVICE void end_loop() const { end_loop(rank()); }
 
-  /// For the worker.
+  /// Begins a task; called by the worker.
   DEVICE void begin(uint32_t task, uint64_t iteration) {
     begin_part(task);
     task_ = task;
     iteration_ = iteration;
   }
-  /// For the worker, after a task that loads ahead: the place may be loaded again.
+  /// Frees the area for data loaded ahead; called by the worker after a task that has `ahead`.
   DEVICE void release_ahead() {
     if (thread() == 0) working_.shared.ahead_empty.arrive();
     ++ahead_;
   }
 
  private:
-  /// Signals an event of this rank; by how many signals it has now more than this iteration's.
+  /// Signals an event of this rank. Returns by how much its signals exceed those of this iteration.
   DEVICE uint64_t count_in(Event event, uint32_t count) const {
     const EventRecord& record = working_.params.events[event.id];
     const uint64_t before =
         fetch_add<Order::release, Scope::sys>(working_.params.windows.own_counter(event.id), count);
-    // Of an event that nobody awaits, signals of the next iteration may have come already.
+    // An event that no task awaits may already have signals of the next iteration.
     const uint64_t most = uint64_t{record.triggers} * (iteration_ + 1);
     return record.awaited != 0 && before + count > most ? before + count - most : 0;
   }
-  /// Fails the run: a number of signals is beyond what was declared.
+  /// Fails the run because there are more signals than declared.
   DEVICE void refuse(Stalled what, Event event, uint64_t expected, uint64_t seen) const {
     working_.deadline().fail(Failure::refused,
                              {.phase = task_, .rank = rank(), .expected = expected, .seen = seen});
@@ -234,13 +236,13 @@ class Context {
   }
 
   const Working& working_;
-  std::byte* ring_;            ///< this warp's
-  Completion *full_, *empty_;  ///< of its units
+  std::byte* ring_;            ///< this warp's units
+  Completion *full_, *empty_;  ///< of these units
   uint32_t task_ = 0;
   uint64_t iteration_ = 0;
-  uint32_t ahead_ = 0;  ///< tasks that loaded ahead so far
+  uint32_t ahead_ = 0;  ///< number of tasks that loaded ahead so far
   RingCursor units_;
-  /// A unit did not come in time. Whether a later one has come cannot be told: laps share parities.
+  /// Whether a unit did not arrive in time. Later ones cannot be judged then: laps share parities.
   bool lost_ = false;
 };
 

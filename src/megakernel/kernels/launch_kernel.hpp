@@ -1,27 +1,28 @@
-/// Signals of tasks: who waits for them, a worker or a scheduler, looks at their counters.
+/// Signals of tasks. Workers and schedulers wait for them by polling their counters.
 #pragma once
 
 #include "megakernel/kernels/waiting_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// A signal with its counter looked up: that of another rank lies in a table.
+/// A signal whose counter has been looked up; for another rank that takes a table access.
 ///
-/// Within this GPU it is sent in two steps, so that something may be looked at meanwhile: once it
-/// is added, what the calling thread knew when it was released is what the event is about.
+/// Within this GPU it is sent in two steps, which lets other loads overlap with the fence:
+/// release() orders everything that the calling thread has seen before the signal, add_released()
+/// sends it.
 struct CountedSignal {
   Peer<uint64_t> counter;
-  uint32_t count;  ///< 0: there is none
+  uint32_t count;  ///< 0: no signal
   bool sys;
 
   DEVICE static CountedSignal of(const RunParams& params, const SignalRecord& record) {
     return {params.windows.counter(record.rank, record.event), record.count, record.sys != 0};
   }
-  /// In dynamic runs, once the task has run: schedulers assign what comes next while this signal's
-  /// fence is under way.
+  /// Announces the signal, in dynamic runs, once the task has run: schedulers assign the next tasks
+  /// while this signal's fence is in progress.
   DEVICE void announce() const {
     if (is_near())
-      // Relaxed: whoever runs what comes next acquires the signal itself.
+      // Relaxed: the worker that runs the next task acquires the signal itself.
       add<Order::relaxed, Scope::gpu>(announced_beside(counter), count);
   }
   DEVICE void release() const {
@@ -29,7 +30,7 @@ struct CountedSignal {
       fence_release<Scope::gpu>();
   }
   DEVICE void add_released() const {
-    // One scope for all who add to a counter: only then are their additions whole.
+    // All additions to a counter have the same scope: only then are they atomic.
     if (is_near()) [[likely]]
       add<Order::relaxed, Scope::gpu>(counter, count);  // After the fence.
     else if (count != 0)

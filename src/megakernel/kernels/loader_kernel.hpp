@@ -1,6 +1,6 @@
-/// The last warp of a worker: it brings packets, and what tasks stream, into shared memory, ahead
-/// of the tasks. Its lanes are independent of one another, and of them only some have work. Here is
-/// the one that brings packets; streaming_kernel.hpp has the others.
+/// The feeder, the loading lane that brings packets into shared memory ahead of the tasks. Lanes of
+/// loading warps are independent of one another, and only some of them have work; the others are in
+/// streaming_kernel.hpp.
 #pragma once
 
 #include "megakernel/kernels/host_feed_kernel.hpp"
@@ -11,11 +11,12 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kFeederLane = 31;
 static_assert(kComputeWarpsMax <= kFeederLane);
 
-/// Whether the run has ended need not be known at once, and a look at it is not free.
+/// Polls between checks for the end of the run, which cost time and are not urgent.
 inline constexpr uint32_t kPollsBetweenEnds = 8;
 
-/// Waits that a loader's lane may leave because the compute warps have ended. Its condition must
-/// not sleep (Completion::done_now): the hardware would put all lanes of the warp to sleep with it.
+/// Waits until the condition holds; returns false if the compute warps have ended or the run has
+/// failed. Called by one lane of a loading warp. The condition must not sleep
+/// (Completion::done_now): the hardware would put all lanes of the warp to sleep with it.
 template <class Condition>
 DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condition) {
   Awaited what{.phase = phase_of(working.params, phase), .rank = working.params.rank};
@@ -28,16 +29,16 @@ DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condi
   return held && !over;
 }
 
-/// A block must not end while copies into its shared memory are under way, not even after a
-/// failure. They come from this GPU's own memory, so they land within microseconds (a simulated one
-/// may take some thousand naps to deliver them); the bound is for what was never started.
+/// Waits for a copy into shared memory, since a block must not end while one is in flight, not even
+/// after a failure. Copies come from this GPU's own memory, so they land within microseconds (a
+/// simulated one may take some thousand naps); the bound is for a copy that was never started.
 DEVICE void let_land(Completion& full, uint32_t parity) {
   constexpr uint32_t kNaps = 50'000, kNapNs = 500;
   for (uint32_t naps = 0; naps < kNaps && !full.done(parity); ++naps) nap(kNapNs);
 }
 
-/// Lane kFeederLane: pushes packets in the order of the worker's queue, or as schedulers give them
-/// (`scheduled`: where there can be any).
+/// Lane kFeederLane: pushes packets in the order of the worker's queue, or as schedulers assign
+/// them (`scheduled`: whether the kernel supports schedulers).
 template <bool scheduled>
 class Feeder {
  public:
@@ -52,7 +53,7 @@ class Feeder {
   }
 
  private:
-  /// A static run: the worker's own tasks, iteration after iteration.
+  /// Pushes the worker's own tasks, iteration after iteration, in a static run.
   DEVICE void walk_queue() {
     const RunParams& params = working_.params;
     const uint32_t begin = params.queues[block::index()], end = params.queues[block::index() + 1];
@@ -65,8 +66,8 @@ class Feeder {
     push({.iteration = 0, .kind = NoteKind::end});
   }
 
-  /// A dynamic run: what the compute warps order, a packet at a time. The first is that of the
-  /// worker's first ticket.
+  /// Pushes packets as the compute warps order them, one at a time, in a dynamic run. The first is
+  /// that of the worker's first ticket.
   DEVICE void serve_orders() {
     const DynamicParams& dynamic = working_.params.dynamic;
     for (uint32_t i = 0; i < dynamic.schedulers; ++i)
@@ -80,7 +81,7 @@ class Feeder {
     }
   }
   DEVICE bool take_order(PacketOrder& order) const {
-    // Relaxed first, and for most all there is: acquire, if it comes with an iteration.
+    // Relaxed first, which suffices for most orders; acquire if the order has an iteration.
     order.bits = load<Order::relaxed, Scope::block>(&working_.shared.order);
     if (order.bits == 0) return false;
     if (order.has_iteration()) load<Order::acquire, Scope::block>(&working_.shared.order);
@@ -88,10 +89,11 @@ class Feeder {
     return true;
   }
 
-  /// The next ticket, and of which of an iteration's tasks it is, were they to come in their order.
+  /// Draws the next ticket, and computes its task in the case that tasks come in the expected
+  /// order.
   DEVICE void draw() {
     const DynamicParams& dynamic = working_.params.dynamic;
-    // Relaxed: it only says which slot.
+    // Relaxed: it only selects a slot.
     const uint64_t ticket = fetch_add<Order::relaxed, Scope::gpu>(dynamic.drawn, 1);
     uint64_t at = expected_ + (ticket - ticket_);
     ticket_ = ticket;
@@ -101,7 +103,7 @@ class Feeder {
     expected_ = static_cast<uint32_t>(at);
   }
 
-  /// The packet that the worker's ticket should bring. Drawn while the task before it runs.
+  /// Pushes the packet that the worker's ticket should bring. Called while the previous task runs.
   DEVICE bool push_expected() {
     if (!holds_ticket_) draw();
     const PacketPlace place = working_.params.dynamic.place_at(expected_);
@@ -110,8 +112,8 @@ class Feeder {
     return push_packet(place.from(), place.bytes(),
                        {.iteration = iteration_, .kind = NoteKind::expected});
   }
-  /// A task that runs: a follower, of the iteration of the task before it, or another one than was
-  /// expected.
+  /// Pushes a task that will run: a follower, in the iteration of the previous task, or a task
+  /// other than the expected one.
   DEVICE bool push_ordered(PacketOrder order) {
     const PacketPlace place{order.place()};
     if (order.has_iteration())
@@ -121,15 +123,16 @@ class Feeder {
                        {.iteration = pushed_iteration_, .kind = NoteKind::follower});
   }
 
-  /// Whether there is an iteration of this number, as far as one can know ahead of it: a loop with
-  /// an event goes on until the compute warps say otherwise.
+  /// Returns whether there is an iteration of this number, as far as can be known in advance: a
+  /// loop with an event continues until the compute warps end it.
   DEVICE bool more(uint64_t iteration) {
     const RunParams& params = working_.params;
     if (params.fed) return await_turn(iteration);
     return params.iterations == 0 || iteration - params.first < params.iterations;
   }
 
-  /// A fed run: worker 0 asks the host, the others ask worker 0.
+  /// Waits for the permission for an iteration, in a fed run: worker 0 asks the host, the others
+  /// ask worker 0.
   DEVICE bool await_turn(uint64_t iteration) {
     const RunParams& params = working_.params;
     const auto done = static_cast<uint32_t>(iteration - params.first);
@@ -144,11 +147,11 @@ class Feeder {
     return goes_on;
   }
 
-  /// By worker 0, once all have ended what was allowed.
+  /// Asks the host, by worker 0, once all workers have ended all allowed iterations.
   DEVICE void ask(uint32_t done) {
     const RunParams& params = working_.params;
     const uint64_t ended_by_all = params.workers * (params.first + done);
-    // Acquire: all that the iterations have written.
+    // Acquire: everything that the iterations have written.
     if (!loader_waits(working_, RunPhase::host, [&] {
           return load<Order::acquire, Scope::gpu>(&params.workspace->ended) >= ended_by_all;
         }))
@@ -202,12 +205,12 @@ class Feeder {
 
   const Working& working_;
   RingCursor cursor_;
-  // Of dynamic runs:
+  // Dynamic runs only:
   bool holds_ticket_ = false;
-  uint32_t expected_ = 0;          ///< which of an iteration's tasks the ticket should bring
-  uint64_t ticket_ = 0;            ///< the last drawn
+  uint32_t expected_ = 0;          ///< position of the task that the ticket should bring
+  uint64_t ticket_ = 0;            ///< drawn last
   uint64_t iteration_ = 0;         ///< of the ticket
-  uint64_t pushed_iteration_ = 0;  ///< of the packet before
+  uint64_t pushed_iteration_ = 0;  ///< of the previous packet
 };
 
 }  // namespace tokenyard::megakernel

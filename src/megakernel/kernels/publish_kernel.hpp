@@ -1,23 +1,23 @@
-/// How a scheduler gives tasks to workers: through the rank's queue, or the queue of one of them.
+/// How a scheduler gives tasks to workers: through the rank's queue or through one worker's queue.
 #pragma once
 
 #include "megakernel/kernels/waiting_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// For Publisher: waits until the slot of a ticket may be written again, if it must. A lane stores
-/// as soon as it may, since another one's slot may be waiting for that.
+/// Stores a value into the slot of a ticket, for Publisher; waits first, if the slot must be free.
+/// A lane stores as soon as possible, since another lane's slot may depend on it.
 DEVICE_APART void publish_apart(const RunParams* params, const WaitContext* idle, uint64_t began_ns,
                                 bool leads, uint64_t ticket, uint64_t free_tickets,
                                 uint32_t value) {
   const DynamicParams& dynamic = params->dynamic;
   Stamped* const slot = dynamic.slot_of(ticket);
   Awaited what{.phase = phase_of(*params, RunPhase::queue), .rank = params->rank};
-  // Full queues are what holds schedulers back; the leader's deadline ends the run if they stay.
+  // A full queue holds schedulers back; if it stays full, the leader's deadline ends the run.
   const DeadlineApart deadline(leads ? params->wait_context : *idle, began_ns);
   wait_until(deadline, what, [&] {
     if (ticket >= free_tickets) {
-      // Relaxed: all that happens to one word.
+      // Relaxed: all accesses are to one word.
       const Stamped now = load<Order::relaxed, Scope::gpu>(slot);
       if (now.epoch != stamp_of(ticket - dynamic.slot_count) || now.value != kTaken) return false;
     }
@@ -26,7 +26,7 @@ DEVICE_APART void publish_apart(const RunParams* params, const WaitContext* idle
   });
 }
 
-/// By the scheduler's warp. What it stores only assigns tasks, so it fences nothing.
+/// Used by the scheduler's warp. Its stores only assign tasks, so it fences nothing.
 class Publisher {
  public:
   DEVICE Publisher(const Working& working, SchedulerShared& shared, uint32_t scheduler)
@@ -37,11 +37,11 @@ class Publisher {
         next_ticket_(dynamic_.first_ticket),
         free_tickets_(dynamic_.waits() ? dynamic_.slot_count : UINT64_MAX) {}
 
-  /// By all lanes: the first of so many tickets.
+  /// Takes `count` tickets and returns the first, by all lanes.
   DEVICE uint64_t take_tickets(uint32_t count) {
     if (count == 0) return next_ticket_;
     if (dynamic_.schedulers > 1)
-      // Relaxed: tickets only say which slots.
+      // Relaxed: tickets only select slots.
       return warp::once(
           [&] { return fetch_add<Order::relaxed, Scope::gpu>(dynamic_.published, count); });
     const uint64_t first = next_ticket_;
@@ -49,7 +49,7 @@ class Publisher {
     return first;
   }
 
-  /// By all lanes: tasks whose places lie there.
+  /// Publishes `count` tasks, by all lanes.
   DEVICE void publish(uint32_t count, const uint32_t* places) {
     const uint64_t ticket = take_tickets(count);
     const bool has_room = ticket + count <= free_tickets_;
@@ -57,27 +57,28 @@ class Publisher {
     for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
       publish_one(ticket + i, places[i], has_room);
   }
-  /// By one lane.
+  /// Publishes one task, by one lane.
   DEVICE void publish_one(uint64_t ticket, uint32_t value, bool has_room) const {
     if (has_room)
-      // Relaxed: it only assigns the task.
+      // Relaxed: the store only assigns the task.
       store<Order::relaxed, Scope::gpu>(dynamic_.slot_of(ticket), Stamped{stamp_of(ticket), value});
     else
       publish_apart(&working_.params, &working_.idle, working_.began_ns, scheduler_ == 0, ticket,
                     free_tickets_, value);
   }
-  /// Whether the next tasks are sure to go to the next slots, which are free.
+  /// Returns whether the next tasks will certainly go to the next slots, and these are free.
   DEVICE bool knows_slots(uint32_t tasks) const {
     return dynamic_.schedulers == 1 && has_room(next_ticket_ + tasks);
   }
   DEVICE uint64_t next_ticket() const { return next_ticket_; }
   DEVICE bool has_room(uint64_t end) const { return end <= free_tickets_; }
 
-  /// By one lane: a task that only one worker runs.
+  /// Gives a pinned task to its worker, by one lane.
   DEVICE void give(uint32_t worker, uint32_t value) const {
     Awaited what{.phase = phase_of(working_.params, RunPhase::queue), .rank = working_.params.rank};
-    // Relaxed: the ticket only says which slot. Acquire and release: a lane that writes over a
-    // slot because another one has heard that it was taken must know what that one heard.
+    // Relaxed: the ticket only selects a slot. Acquire and release of `taken`: a lane that
+    // overwrites a slot because another lane saw that it was taken must have seen all that the
+    // other lane saw.
     const uint64_t ticket = fetch_add<Order::relaxed, Scope::block>(&shared_.sent[worker], 1);
     uint64_t taken = load<Order::acquire, Scope::block>(&shared_.taken[worker]);
     const uint64_t known = taken;
@@ -86,7 +87,7 @@ class Publisher {
     if (taken != known) store<Order::release, Scope::block>(&shared_.taken[worker], taken);
   }
 
-  /// What workers' own queues have had is kept from run to run.
+  /// Load and store the counts of workers' own queues, which persist from run to run.
   DEVICE void recall() const {
     for_each_queue([&](uint32_t worker, uint64_t& kept) {
       shared_.sent[worker] = kept;
@@ -98,7 +99,7 @@ class Publisher {
   }
 
  private:
-  /// Full queues are what holds schedulers back; the leader's deadline ends the run if they stay.
+  /// A full queue holds schedulers back; if it stays full, the leader's deadline ends the run.
   DEVICE DeadlineApart deadline() const {
     return scheduler_ == 0 ? working_.deadline() : working_.idle_deadline();
   }
@@ -114,10 +115,10 @@ class Publisher {
   const DynamicParams& dynamic_;
   SchedulerShared& shared_;
   const uint32_t scheduler_;
-  uint64_t next_ticket_;  ///< of the rank's only scheduler
-  /// Slots of those below need not be waited for: all, where tasks of the iteration before have had
-  /// whatever slot a task gets. Else only the first lap's: a worker may say late that it has taken
-  /// a task, when that has long ended.
+  uint64_t next_ticket_;  ///< valid if the rank has one scheduler
+  /// Slots of tickets below this need no wait. That is every ticket if a slot's previous task
+  /// belongs to the previous iteration; otherwise only those of the first lap, since a worker may
+  /// report that it took a task long after the task ended.
   const uint64_t free_tickets_;
 };
 

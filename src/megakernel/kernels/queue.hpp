@@ -1,12 +1,12 @@
-/// A bounded queue in memory: the threads of one block add, one takes, and whoever finds it full
-/// waits.
+/// A bounded queue in memory: the threads of one block add, one thread takes, and adding to a full
+/// queue waits.
 ///
-///     taken:   tickets whose values have been taken
-///     slot s:  the last value put there, and one more than its ticket
+///     taken:   number of tickets whose values have been taken
+///     slot s:  the last value put there, stamped with its ticket plus one
 ///
-/// The ticket t is for slot t % slots, once t < taken + slots. Zeroed memory is an empty queue, all
-/// numbers only grow, and nothing is ever cleared. There is a power of two of slots: a GPU has no
-/// instruction that divides.
+/// Ticket t is for slot t % slots, once t < taken + slots. Zeroed memory is an empty queue, all
+/// numbers only grow, and nothing is ever cleared. The number of slots is a power of two, since a
+/// GPU has no instruction for division.
 #pragma once
 
 #include <bit>
@@ -19,7 +19,7 @@
 
 namespace tokenyard::megakernel {
 
-/// Tells a ticket from those of other laps, and the first from zeroed memory.
+/// Returns the stamp that distinguishes a ticket from those of other laps and from zeroed memory.
 HOST_DEVICE uint32_t stamp_of(uint64_t ticket) {
   return static_cast<uint32_t>(ticket) + 1;
 }
@@ -27,9 +27,9 @@ HOST_DEVICE uint32_t stamp_of(uint64_t ticket) {
 struct QueueLayout {
   uint32_t slots;  ///< a power of two
 
-  /// With room for at least `wanted`.
+  /// Returns a layout for at least `wanted` values.
   static QueueLayout of(uint32_t wanted) { return {std::bit_ceil(wanted)}; }
-  static constexpr uint32_t kLine = 128;  ///< taken's own
+  static constexpr uint32_t kLine = 128;  ///< bytes before the slots, for `taken` alone
   HOST_DEVICE size_t bytes() const {
     return kLine + (slots * sizeof(Stamped) + kLine - 1) / kLine * kLine;
   }
@@ -39,17 +39,17 @@ class Queue {
  public:
   DEVICE Queue(Peer<std::byte> base, uint32_t slots) : base_(base), slots_(slots) {}
 
-  /// By one thread of the one block that adds to this queue, with a ticket that it has drawn
-  /// itself, after a release fence: whoever takes the value knows what this thread knew. `taken`:
-  /// what is known of that word by an acquire, and becomes more if that was too little.
+  /// Puts a value, by one thread of the block that adds to this queue, with a ticket that it has
+  /// drawn itself and after a release fence: the taker of the value sees everything that this
+  /// thread saw. `taken`: a value of that word known by an acquire; updated if it was too small.
   template <Scope scope>
   DEVICE bool put(const DeadlineApart& deadline, Awaited& what, uint64_t ticket, uint64_t& taken,
                   uint32_t value) const {
     what.expected = ticket + 1 - slots_;
-    // It stores as soon as it may: lanes of a warp that wait may do so for one another's values.
+    // Stores as soon as possible: lanes of a warp may be waiting for each other's values.
     return wait_until(deadline, what, [&] {
-      // Acquire, of what `free` releases: only so is the slot's last value, which the taker has
-      // read, before ours in the order of its memory. Otherwise ours could be overwritten.
+      // Acquire, pairs with the release of `free`: it orders the taker's read of the slot's last
+      // value before our store. Otherwise ours could be overwritten.
       if (ticket >= taken + slots_) what.seen = taken = load<Order::acquire, scope>(taken_word());
       if (ticket >= taken + slots_) return false;
       store<Order::relaxed, scope>(slot_of(ticket), Stamped{stamp_of(ticket), value});
@@ -57,14 +57,15 @@ class Queue {
     });
   }
 
-  /// By the one thread that takes: whether the value of ticket `head` has come, and which. Acquire.
+  /// Returns whether the value of ticket `head` has arrived, and the value. Acquire. Called by the
+  /// one thread that takes.
   template <Scope scope>
   DEVICE bool peek(uint64_t head, uint32_t& value) const {
     const Stamped found = load<Order::acquire, scope>(slot_of(head));
     value = found.value;
     return found.epoch == stamp_of(head);
   }
-  /// The value has been peeked at: its slot is free for the next lap. Release, for `put`.
+  /// Frees the slot of a value that has been peeked at, for the next lap. Release, for `put`.
   template <Scope scope>
   DEVICE void free(uint64_t head) const {
     store<Order::release, scope>(taken_word(), head + 1);

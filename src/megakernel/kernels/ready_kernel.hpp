@@ -1,16 +1,18 @@
-/// How a run begins: every rank says hello to all others.
+/// The begin of a run: every rank writes its ready word to all ranks.
 #pragma once
 
 #include "megakernel/kernels/waiting_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// What ranks must agree on: iterations, or that their hosts feed them.
+/// Returns the value on which ranks must agree: the number of iterations, or that hosts feed the
+/// run.
 DEVICE uint32_t run_length(const RunParams& params) {
   return params.fed ? UINT32_MAX : params.iterations;
 }
 
-/// By one thread: until a rank has begun this run. False if it does not, or begins another one.
+/// Waits, by one thread, until a rank has begun this run. Returns false if it does not, or begins a
+/// different one.
 DEVICE bool await_ready(const Working& working, uint32_t rank) {
   const RunParams& params = working.params;
   const uint32_t length = run_length(params);
@@ -18,10 +20,10 @@ DEVICE bool await_ready(const Working& working, uint32_t rank) {
       .phase = phase_of(params, RunPhase::ready_word), .rank = rank, .expected = params.run};
   Stamped ready_word{};
   const bool came = wait_until(working.deadline(), what, [&] {
-    // Acquire: whatever that rank did with our memory in the run before is over.
+    // Acquire: all that rank's accesses to our memory in the previous run are over.
     ready_word = load<Order::acquire, Scope::sys>(params.windows.ready_word(params.rank, rank));
     what.seen = ready_word.epoch;
-    // A rank that nobody keeps waiting may have begun its next run already.
+    // A rank that waits for no other rank may already have begun its next run.
     return static_cast<int32_t>(ready_word.epoch - params.run) >= 0;
   });
   const bool another_run = came && ready_word.epoch == params.run && ready_word.value != length;

@@ -1,4 +1,4 @@
-/// A scheduler of a dynamic run: run_params.hpp tells how it works.
+/// A scheduler of a dynamic run; run_params.hpp describes the protocol.
 #pragma once
 
 #include "device/guarded_wait.hpp"
@@ -8,8 +8,8 @@
 
 namespace tokenyard::megakernel {
 
-/// By one warp of a block after the workers. Its lanes go the same way: each looks at one event,
-/// and what one has seen, all launch.
+/// Runs in one warp of a block after the workers. Control flow is uniform: each lane looks at one
+/// event, and all lanes launch the tasks of each completed one.
 class Scheduler {
  public:
   DEVICE explicit Scheduler(Working& working)
@@ -30,7 +30,7 @@ class Scheduler {
     if (warp::index() > 0) return;
     publisher_.recall();
     warp::sync();
-    // It begins nothing before this rank's workers, and all others, are there to take it.
+    // Begins nothing before all ranks are ready.
     const bool all_here = warp::once([&] { return await_all_ready(working_) ? 1u : 0u; }) != 0;
     bool turns = leads_;
     while (all_here && (!turns || take_turn()) && await_events()) turns = launch_seen();
@@ -38,27 +38,28 @@ class Scheduler {
   }
 
  private:
-  static constexpr uint32_t kRow = kWarpLanes - 1;  ///< events looked at together
-  static constexpr uint32_t kHeldRows = 5;          ///< tasks held, a lane one of each row
+  static constexpr uint32_t kRow = kWarpLanes - 1;  ///< events polled together
+  static constexpr uint32_t kHeldRows = 5;          ///< held tasks per lane
 
-  // ---- what it looks out for
+  // ---- watching events
 
-  /// Its list of events: what the block has no place for lies in memory.
+  /// Returns an entry of its list of events; those that do not fit shared memory are in global
+  /// memory.
   DEVICE OpenWatch& open_at(uint32_t i) const {
     constexpr uint32_t kOpen = SchedulerShared::kOpen;
     return i < kOpen ? shared_.open[i] : dynamic_.open[mine_ * dynamic_.open_max + i - kOpen];
   }
 
-  /// Until some of the events looked at, or what it goes by itself, have come: seen_ and turn_.
+  /// Waits until some of the polled events are complete, or its turn has come; both are in seen_.
   DEVICE bool await_events() {
     Awaited what{.phase = phase_of(params_, RunPhase::iteration),
                  .rank = params_.rank,
                  .expected = params_.tasks};
-    // The leader's patience is that of the iteration: it awaits its end. The others' has no end.
+    // The leader waits by the iteration's deadline, since it awaits its end. The others have none.
     const DeadlineApart deadline = leads_ ? working_.deadline() : working_.idle_deadline();
     if (!moved_on_) aim(row_ < open_ ? row_ : 0);
     uint32_t polls = 0;
-    // Lanes look together, some times in a row.
+    // Lanes poll together, several times in a row.
     constexpr uint32_t kLooks = 4;
     const bool came = wait_until(
         what,
@@ -75,20 +76,20 @@ class Scheduler {
     return came;
   }
 
-  /// A row of the list: a lane an event. Lane 31 looks at how far the iteration is instead.
+  /// Polls one row of the list, one event per lane. Lane 31 polls the progress of the iteration.
   DEVICE bool look() {
     bool came = false;
     if (aims_) {
-      // Relaxed: whoever runs the event's tasks acquires it; and what only schedulers need of an
-      // iteration's begin or end they acquire then.
+      // Relaxed: workers that run the event's tasks acquire it, and schedulers acquire the begin or
+      // end of an iteration in acquire_turn.
       aim_seen_ = load<Order::relaxed, Scope::sys>(aim_);
-      // (A stop of a run before this one is none.)
+      // (The stop word of an earlier run does not count.)
       came = aim_seen_ >= aim_need_ && (aim_seen_ < kRunStopped || aim_seen_ == stop_);
     }
     seen_ = warp::ballot(came);
     return seen_ != 0;
   }
-  /// What each lane looks at, found before it looks: the loop should be short.
+  /// Computes the address that each lane polls in advance, to keep the polling loop short.
   DEVICE void aim(uint32_t row) {
     row_ = row;
     const uint32_t lane = warp::lane(), i = row + lane;
@@ -116,9 +117,9 @@ class Scheduler {
     return uint64_t{watch.triggers} * (iteration_ + 1);
   }
 
-  /// Of the row's first event, often the only one: its tasks, and the slots that they will go to.
-  /// Between its coming and its tasks lies nothing but stores. And what comes after it is asked for
-  /// now, to be here by then.
+  /// Holds the tasks of the row's first event, often the only one, and the slots that they will go
+  /// to, so that only stores remain once it completes. Also requests the data of the next event, so
+  /// that it is here by then.
   DEVICE void hold() {
     const uint32_t tasks = held_watch_.tasks;
     held_ = 0;
@@ -146,7 +147,7 @@ class Scheduler {
     UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i)
       if (i * kWarpLanes + warp::lane() < held_)
-        // Relaxed: it only assigns the task.
+        // Relaxed: the store only assigns the task.
         store<Order::relaxed, Scope::gpu>(
             held_slots_[i], Stamped{stamp_of(held_ticket_ + i * kWarpLanes), held_places_[i]});
     publisher_.take_tickets(held_);
@@ -156,9 +157,10 @@ class Scheduler {
     return population(bits) - 1;
   }
 
-  // ---- what it does then
+  // ---- reacting to completed events
 
-  /// Whether the iteration's turn has come, too.
+  /// Launches the tasks of all completed events. Returns whether the turn of the iteration has
+  /// come, too.
   DEVICE bool launch_seen() {
     moved_on_ = move_on();
     if (moved_on_) return false;
@@ -166,7 +168,7 @@ class Scheduler {
     KEEP_ROLLED
     for (uint32_t left = seen_ & (held_ != 0 ? kEvents - 1 : kEvents); left != 0; left &= left - 1)
       launch(open_at(row_ + first_bit(left)).watch);
-    // From the last on, so that whatever takes the place of one is none of these.
+    // From the last on, so that the entry that replaces a closed one is never one of these.
     for (uint32_t left = seen_ & kEvents; left != 0;) {
       const uint32_t last = last_bit(left);
       left ^= 1u << last;
@@ -175,14 +177,15 @@ class Scheduler {
     return (seen_ >> kRow & 1) != 0;
   }
 
-  /// Where the event that has come was the only one, and opens one: that has been asked for.
+  /// Handles the case of a single open event that opens exactly one other, whose data hold() has
+  /// requested.
   DEVICE bool move_on() {
     if (held_ == 0 || seen_ != 1 || open_ != 1 || held_watch_.opens != 1) return false;
     held_watch_ = next_;
     UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i) held_places_[i] = next_places_[i];
     const uint64_t need = need_of(next_);
-    warp::sync();  // All have read the list.
+    warp::sync();  // All lanes have read the list.
     if (warp::lane() == 0) {
       aim_ = word_of(next_);
       aim_need_ = need;
@@ -193,7 +196,7 @@ class Scheduler {
     return true;
   }
 
-  /// Looks out for this event no more, but for those that come after it.
+  /// Stops watching this event, and begins to watch those that it opens.
   DEVICE void close(uint32_t i) {
     const OpenWatch closed = open_at(i);
     const OpenWatch last = open_at(open_ - 1);
@@ -220,7 +223,7 @@ class Scheduler {
     publisher_.publish(watch.tasks, dynamic_.places + watch.tasks_at);
   }
 
-  /// Tasks of which each may wait for several events, or go to one worker only.
+  /// Launches tasks that may wait for several events or may be pinned to a worker.
   DEVICE void launch_counted(const Watch& watch) {
     for (uint32_t first = 0; first < watch.tasks; first += kWarpLanes) {
       const uint32_t task = first + warp::lane();
@@ -238,8 +241,8 @@ class Scheduler {
     }
   }
 
-  /// One more of the task's events has come; it runs with the last. Relaxed: nothing hangs on it
-  /// but who gives the task to a worker, which looks at all of its events.
+  /// Counts one more completed event of the task and returns whether it was the last. Relaxed: it
+  /// only decides which scheduler assigns the task; the worker looks at all of its events.
   DEVICE bool arrive(const Dependent& task) const {
     if (task.waits <= 1) return true;
     const uint64_t now =
@@ -249,15 +252,15 @@ class Scheduler {
 
   // ---- iterations
 
-  /// What has made the iteration's turn come lies before what all lanes do next: slots of the
-  /// iteration before may be written again.
+  /// Orders everything that led to this turn before the next steps of all lanes: slots of the
+  /// previous iteration may be overwritten.
   DEVICE void acquire_turn() const {
     fence<Scope::gpu>();
     warp::sync();
   }
 
   enum class Next : uint32_t { begin, stop, leave };
-  /// An iteration has ended, or begins; false if there is none.
+  /// Handles the end or begin of an iteration. Returns false if no iteration follows.
   DEVICE bool take_turn() {
     acquire_turn();
     if (!(leads_ ? begin_next() : follow_leader())) return false;
@@ -268,7 +271,7 @@ class Scheduler {
     return true;
   }
 
-  /// By the leader, whether another iteration begins.
+  /// Begins the next iteration, by the leader. Returns whether there is one.
   DEVICE bool begin_next() {
     if (begun_) {
       if (params_.loop_event != kNoEvent && warp::once([&] { return await_loop() ? 1u : 0u; }) == 0)
@@ -280,7 +283,7 @@ class Scheduler {
     if (next == Next::stop) stop_all();
     if (next != Next::begin) return false;
     turn_need_ = dynamic_.counted * (iteration_ + 1);
-    // Release: all that acquire it begin on its strength.
+    // Release: workers and schedulers that acquire it begin the iteration.
     if (warp::elect()) store<Order::release, Scope::gpu>(&params_.workspace->begun, iteration_ + 1);
     warp::sync();
     return true;
@@ -298,7 +301,7 @@ class Scheduler {
     return params_.iterations != 0 && done == params_.iterations ? Next::stop : Next::begin;
   }
 
-  /// By one lane.
+  /// Waits for the loop event, by one lane.
   DEVICE bool await_loop() {
     const EventRecord event = params_.events[params_.loop_event];
     Awaited what{.phase = phase_of(params_, RunPhase::loop),
@@ -314,13 +317,13 @@ class Scheduler {
                                         .have = what.seen};
       return false;
     }
-    // Relaxed: the loop's event comes after it.
+    // Relaxed: the loop's event, which is acquired, follows it.
     ends_loop_ =
         load<Order::relaxed, Scope::sys>(params_.windows.last(params_.rank)) == iteration_ + 1;
     return true;
   }
 
-  /// By a scheduler that does not lead: what the leader has said.
+  /// Reads the leader's decision, by any other scheduler. Returns whether an iteration begins.
   DEVICE bool follow_leader() {
     const uint64_t said = warp::shuffle(aim_seen_, kRow);
     if (said >= kRunStopped) return false;
@@ -329,7 +332,7 @@ class Scheduler {
     return true;
   }
 
-  /// The run ends as it should: all workers of the rank, and its other schedulers, hear so.
+  /// Ends the run normally: tells all workers and all other schedulers of the rank.
   DEVICE void stop_all() {
     const uint32_t workers = params_.workers;
     const uint64_t ticket = publisher_.take_tickets(workers);
@@ -345,7 +348,7 @@ class Scheduler {
     if (warp::elect()) params_.progress[block::index()] = iteration_ - params_.first;
   }
 
-  /// By one lane: leaves what the first task that cannot begin is waiting for.
+  /// Records what the first task that cannot begin is waiting for, by one lane.
   DEVICE void name_cause() {
     for (uint32_t position = 0; position < params_.tasks; ++position) {
       const Packet& packet = *reinterpret_cast<const Packet*>(
@@ -353,7 +356,7 @@ class Scheduler {
       for (uint32_t i = 0; i < packet.waits; ++i) {
         const WaitRecord& wait = packet.wait_records()[i];
         const uint64_t need = uint64_t{wait.triggers} * (iteration_ + 1 - wait.lag);
-        // Relaxed: for people.
+        // Relaxed: only a report uses it.
         const uint64_t have =
             load<Order::relaxed, Scope::sys>(params_.windows.counter(params_.rank, wait.event));
         if (have >= need) continue;
@@ -375,23 +378,23 @@ class Scheduler {
   SchedulerShared& shared_;
   const uint32_t mine_;
   const bool leads_;
-  // All lanes alike:
+  // Uniform over the lanes:
   Publisher publisher_;
-  const Peer<uint64_t> turn_;  ///< tells when the iteration ends or, who does not lead, begins
-  const uint64_t stop_;        ///< what it tells when the run ends
+  const Peer<uint64_t> turn_;  ///< shows the iteration's end to the leader, its begin to others
+  const uint64_t stop_;        ///< the value that it has when the run ends
   uint64_t turn_need_;
-  uint64_t iteration_;  ///< that runs, or comes next
+  uint64_t iteration_;  ///< running or next
   uint32_t open_ = 0;   ///< events in its list
   uint32_t row_ = 0, seen_ = 0;
-  bool begun_ = false;  ///< whether the leader has begun any
-  // Of a lane:
-  Watch held_watch_{}, next_{};  ///< the row's first; the one that it opens
-  bool moved_on_ = false;        ///< it is what the one before it opened, and aimed at
-  uint32_t held_ = 0;            ///< its tasks, if they are held, or 0
+  bool begun_ = false;  ///< whether the leader has begun any iteration
+  // Per lane:
+  Watch held_watch_{}, next_{};  ///< the row's first watch; the one that it opens
+  bool moved_on_ = false;        ///< whether move_on has set up the next poll already
+  uint32_t held_ = 0;            ///< number of held tasks of the row's first watch, or 0
   uint64_t held_ticket_ = 0;
   Stamped* held_slots_[kHeldRows] = {};
   uint32_t held_places_[kHeldRows] = {}, next_places_[kHeldRows] = {};
-  bool aims_ = false;  ///< whether it looks at anything
+  bool aims_ = false;  ///< whether the lane polls anything
   Peer<uint64_t> aim_;
   uint64_t aim_need_ = 0, aim_seen_ = 0;
   bool ends_loop_ = false;

@@ -1,4 +1,4 @@
-/// The lanes of a worker's loading warps that load what tasks stream, and what they load ahead.
+/// The loading lanes for data that tasks stream and for data that they load ahead.
 #pragma once
 
 #include "device/unroll.hpp"
@@ -10,24 +10,26 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kAheadLane = 30;
 static_assert(kComputeWarpsMax <= kAheadLane);
 
-/// Which loading warp has the lane that loads for a compute warp: neighbours are apart. A step of a
-/// lane takes some hundred instructions that wait for one another, and all lanes of its warp wait
-/// with it; on an H200 a block's units are to follow one another every 220 cycles.
+/// Returns the loading warp whose lane loads for a compute warp. Neighbours get different ones: a
+/// step of a lane takes some hundred dependent instructions, and all lanes of its warp wait with
+/// it, while on an H200 a block's units should follow one another every 220 cycles.
 DEVICE uint32_t unit_loading_warp(uint32_t compute_warp) {
   return compute_warp % 2 == 0 ? 0 : 3;
 }
 
-/// A stream of up to so many units a warp has fewer copies under way: it is brought while words are
-/// awaited, of the stages before it too, and each copy slows those.
+/// Units per warp up to which a stream has fewer copies in flight: it is loaded while words are
+/// awaited, also those of earlier stages, and each copy slows these waits.
 inline constexpr uint32_t kShortUnits = 3;
 
-/// Whether the run has failed is a word in the L2 cache: too far to ask for between two copies.
+/// Steps between checks of the failure word, whose load from the L2 cache would take too long
+/// between two copies.
 inline constexpr uint32_t kStepsBetweenLooks = 8;
 
 /// Lane w: keeps the ring of compute warp w full.
 ///
-/// All these lanes go round one loop and never sleep in it, a small step a round: were they to wait
-/// at places of their own, the hardware would take them one by one, each through all of its waits.
+/// All these lanes share one loop, take one small step per round, and never sleep in it: if they
+/// waited at different places, the hardware would run them one by one, each through all of its
+/// waits.
 template <class List>
 class UnitLoader {
  public:
@@ -55,13 +57,13 @@ class UnitLoader {
   DEVICE void step() {
     if (rows_left_ == 0) return open_packet();
     const StreamPlan& plan = working_.params.streams;
-    // Copies beyond the limit bring no bandwidth and slow every hop (H200: 64 KiB a block).
+    // Copies beyond the limit add no bandwidth and slow every hop (H200: 64 KiB per block).
     if (flying_ >= limit_) {
       if (!full_[landed_.slot].done_now(landed_.parity())) return;
       landed_.next(plan.depth);
       if (--flying_ >= limit_) return;
     }
-    // In the first lap all places are empty.
+    // In the first lap all slots are empty.
     if (issued_.lap > 0 && !empty_[issued_.slot].done_now(issued_.parity() ^ 1)) return;
     issue();
   }
@@ -69,7 +71,7 @@ class UnitLoader {
   DEVICE void open_packet() {
     WorkerShared& shared = working_.shared;
     if (!packet_full_[packets_.slot].done_now(packets_.parity())) return;
-    if (opened_) {  // All of it has been issued.
+    if (opened_) {  // All its copies have been issued.
       shared.packet_empty[packets_.slot].arrive();
       packets_.next(kPacketSlots);
       opened_ = false;
@@ -93,7 +95,7 @@ class UnitLoader {
     const uint32_t left = stream_.row_bytes - in_row_;
     const uint32_t bytes = left < stream_.piece_bytes ? left : stream_.piece_bytes;
     full_[issued_.slot].arrive_expect(bytes);
-    // Weights are used once an iteration: they would only push out what is used again.
+    // Weights are used once per iteration: in the cache, they would only evict reusable data.
     bulk::load(ring_ + issued_.slot * working_.params.streams.unit_bytes, stream_.from + in_row_,
                bytes, full_[issued_.slot], evict_first());
     issued_.next(working_.params.streams.depth);
@@ -110,14 +112,14 @@ class UnitLoader {
   std::byte* ring_;
   Completion *full_, *empty_, *packet_full_;
   RingCursor packets_, issued_, landed_;
-  uint32_t flying_ = 0;    ///< issued, and not yet seen to have landed
-  StreamedRows stream_{};  ///< of the packet that is open; `from` is the row's that comes next
+  uint32_t flying_ = 0;    ///< copies issued and not yet seen to have landed
+  StreamedRows stream_{};  ///< of the open packet; `from` is the start of the next row
   uint32_t rows_left_ = 0, in_row_ = 0;
-  uint32_t limit_ = 0;  ///< of flying_
+  uint32_t limit_ = 0;  ///< upper bound of flying_
   bool opened_ = false, over_ = false;
 };
 
-/// Lane kAheadLane: loads for one task at a time what it wants before it begins.
+/// Lane kAheadLane: loads, for one task at a time, the data that the task needs before it begins.
 template <class List>
 class AheadLoader {
  public:
@@ -146,11 +148,11 @@ class AheadLoader {
   DEVICE bool load(const Packet& packet, uint64_t iteration) {
     WorkerShared& shared = working_.shared;
     const bool may = loader_waits(working_, RunPhase::units, [&] {
-      // Acquire: what iterations before this one have written is visible.
+      // Acquire: everything that earlier iterations have written is visible.
       return load_begun() > iteration && (loads_ == 0 || shared.ahead_empty.done_now(~loads_ & 1));
     });
     if (!may) return false;
-    fence_async();  // Ordinary stores have written it; the copies are to see them.
+    fence_async();  // Makes ordinary stores visible to the copies.
     begin_part(packet.task);
     Ahead to(ahead_area(working_.params), shared.ahead_full);
     List::ahead(packet, to);
@@ -165,15 +167,15 @@ class AheadLoader {
   uint32_t loads_ = 0;
 };
 
-/// Whether the calling thread is the one, lane `lane` of loading warp `warp`, or of the last there
-/// is.
+/// Returns whether the calling thread is lane `lane` of loading warp `warp`, or of the last loading
+/// warp if there are fewer.
 DEVICE bool loads_as(const RunParams& params, uint32_t warp, uint32_t lane) {
   const uint32_t last = warp::count() - params.compute_warps - 1;
   return warp::index() == params.compute_warps + (warp < last ? warp : last) &&
          warp::lane() == lane;
 }
 
-/// By all threads beside the compute warps.
+/// Loads for tasks, called by all threads outside the compute warps.
 template <class List>
 DEVICE void load_for_tasks(const Working& working) {
   const RunParams& params = working.params;

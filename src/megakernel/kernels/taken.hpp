@@ -1,19 +1,19 @@
-/// A task as the threads of its worker carry it along, from its packet to its signals.
+/// A task as each thread of its worker holds it, from its packet to its signals.
 #pragma once
 
 #include "megakernel/kernels/launch_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// A packet that a worker's thread has taken. Its head is in registers: all of it is asked for, at
-/// times when nothing else is under way.
+/// A packet that a worker's thread has taken. Its head is in registers, since all of it is needed
+/// at times when no other load is in flight.
 struct Taken {
   Note note;
-  Packet head;           ///< of a task
+  Packet head;           ///< of the task
   const std::byte* at;   ///< in shared memory
-  CountedSignal signal;  ///< of this thread
-  uint32_t led_on = 0;   ///< in a dynamic run: what it would send, had the task not a follower
-  bool met = false;      ///< likewise: what it awaits has come, as all have learned
+  CountedSignal signal;  ///< this thread's
+  uint32_t led_on = 0;   ///< dynamic runs: the signal's count, which a follower made unnecessary
+  bool met = false;      ///< dynamic runs: whether all threads know that its events are complete
 
   DEVICE const WaitRecord* wait_records() const {
     return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));

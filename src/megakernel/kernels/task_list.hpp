@@ -1,4 +1,4 @@
-/// The dispatch table of a kernel, made from its task types.
+/// The dispatch table of a kernel, built from its task types.
 #pragma once
 
 #include <array>
@@ -51,19 +51,19 @@ constexpr TaskType task_type() {
 
 template <class... Tasks>
 struct TaskList {
-  /// Whether each type has code of its own for all from the task's events to its signals: less to
-  /// do between them, and more code. Not worth it where words order tasks (H200: 4 us a token).
+  /// Whether each type has its own code for everything from the task's events to its signals: fewer
+  /// steps in between, and more code. Not worth it where words order tasks (H200: 4 us per token).
   static constexpr bool kOwnPaths = true;
-  /// Whether registers keep what the begin and the end of every task need. Not where tasks need
-  /// more of them than there are.
+  /// Whether registers hold the values that the begin and the end of every task need. Not if tasks
+  /// need more registers than there are.
   static constexpr bool kSettles = true;
-  /// Whether its graphs may be run with schedulers: the code for that is much, and takes registers
+  /// Whether its graphs may run with schedulers: the code for that is large and takes registers
   /// from all tasks.
   static constexpr bool kScheduled = true;
   template <size_t index>
   using Type = std::tuple_element_t<index, std::tuple<Tasks...>>;
 
-  /// Calls body<T>() for the type of this index, which it looks for by halves.
+  /// Calls body<T>() for the type of this index, found by bisection.
   template <size_t first = 0, size_t count = sizeof...(Tasks), class Body>
   static DEVICE auto with_type(uint32_t type, Body body) {
     if constexpr (count == 1) {
@@ -82,7 +82,7 @@ struct TaskList {
   static DEVICE void run(uint32_t type, const std::byte* args, Context& context) {
     with_type(type, [&]<class T>() { T::run(context, args_of<T>(args)); });
   }
-  /// What a warp of the task streams.
+  /// Returns the rows that a warp of the task streams.
   static DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {
     StreamedRows stream{};
     with_type(packet.type, [&]<class T>() {
@@ -105,19 +105,19 @@ struct TaskList {
   }
 };
 
-/// The same tasks, in a kernel that is never run with schedulers.
+/// The same tasks in a kernel that never runs with schedulers.
 template <class List>
 struct Placed : List {
   static constexpr bool kScheduled = false;
 };
 
-/// What host code knows of a list; `kernel` is the one that DEFINE_MEGAKERNEL made of it.
+/// Returns the host's description of a list; `kernel` is the one that DEFINE_MEGAKERNEL made of it.
 template <class List>
 TaskSet task_set(const KernelEntry& kernel) {
   static constexpr auto types = List::types();
   return {.kernel = &kernel, .types = types, .scheduled = List::kScheduled};
 }
-/// Likewise; `placed` was made of Placed<List>.
+/// Returns the same with `placed`, the kernel made of Placed<List>.
 template <class List>
 TaskSet task_set(const KernelEntry& kernel, const KernelEntry& placed) {
   TaskSet set = task_set<List>(kernel);

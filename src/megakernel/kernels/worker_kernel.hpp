@@ -1,4 +1,4 @@
-/// A worker: run_params.hpp tells how it works.
+/// A worker; run_params.hpp describes the protocol.
 #pragma once
 
 #include "megakernel/kernels/expected_kernel.hpp"
@@ -8,11 +8,11 @@
 
 namespace tokenyard::megakernel {
 
-/// Arguments of so many bytes are in registers when a task begins.
+/// Size up to which a task's arguments are loaded into registers before it begins.
 inline constexpr size_t kArgsHeld = 32;
 
-/// The compute warps of one block. All their threads go the same way: they part only inside a task,
-/// and agree on failures when they meet.
+/// The compute warps of one block. Control flow is uniform over all their threads, except inside a
+/// task; they agree on failures whenever they meet.
 template <class List>
 class Worker {
  public:
@@ -31,8 +31,8 @@ class Worker {
     leave();
   }
 
-  /// One task, whose packet comes first, as a kernel of its own does it: what a megakernel is
-  /// measured against.
+  /// Runs one task, that of the first packet, as a kernel of its own would: the baseline against
+  /// which a megakernel is measured.
   DEVICE void run_one() {
     grid::wait_for_previous();
     const RingCursor first;
@@ -47,16 +47,17 @@ class Worker {
     if constexpr (List::kScheduled)
       return dynamic_;
     else
-      return false;  // At compile time.
+      return false;  // Known at compile time.
   }
   DEVICE bool first_thread() const { return thread::index() == 0; }
 
-  /// Block 0 greets; every block hears all ranks, and that they begin the same run.
+  /// Block 0 sends this rank's ready word; every block awaits those of all ranks, and checks that
+  /// they begin the same run.
   DEVICE bool exchange_ready_words() {
     const uint32_t length = run_length(params());
     if (block::index() == 0)
       for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
-        // Release: this rank's host and kernels have read what the run before has left.
+        // Release: this rank's host and kernels have read all results of the previous run.
         store<Order::release, Scope::sys>(params().windows.ready_word(rank, params().rank),
                                           Stamped{params().run, length});
     for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
@@ -74,7 +75,7 @@ class Worker {
       if (is_task(note.kind) || (dynamic() && note.kind == NoteKind::expected)) {
         if (!run_task(packets, note)) return;
       } else {
-        // Not without those whose wait for this packet has failed.
+        // Meet first: some thread's wait for this packet may have failed.
         if (!meet(working_) || note.kind == NoteKind::end || !turn(note)) return;
         here_ = false;
       }
@@ -82,7 +83,7 @@ class Worker {
     }
   }
 
-  /// By all threads. Lanes of a warp go the same way from here to where they next meet.
+  /// Called by all threads. Lanes of a warp stay converged from here to the next meeting.
   DEVICE bool await_packet(const RingCursor& packets) {
     Awaited what{.phase = phase_of(params(), RunPhase::packet), .rank = params().rank};
     Completion& full = packet_full_[packets.slot];
@@ -94,7 +95,7 @@ class Worker {
     return false;
   }
 
-  /// Reads all it will need of the packet, before it waits for anything.
+  /// Reads everything needed from the packet before any wait.
   DEVICE Taken take(const RingCursor& packets, const Note& note) {
     Taken taken{
         .note = note, .head = {}, .at = working_.shared.packets[packets.slot], .signal = {}};
@@ -118,16 +119,16 @@ class Worker {
     return taken;
   }
 
-  /// A thread an event, but not of the warp that signals: while that one fences what the task
-  /// before has done, these look out already.
+  /// Awaits one event per thread, from the second warp on: these threads already poll while the
+  /// first warp, which signals, fences the previous task.
   DEVICE void await_events(const Taken& taken) {
     const uint32_t threads = context_.threads();
     uint32_t i = waiter_;
-    // Only a packet of more events than there are threads has others than these.
+    // Loops only if a packet has more events than there are threads.
     for (bool more = i < taken.head.waits; more; i += threads) {
       more = i + threads < taken.head.waits;
       const WaitRecord& wait = taken.wait_records()[i];
-      // A follower's own event has come: its task has run here.
+      // A follower's own event is complete: its signaller ran on this worker.
       if (!dynamic() || taken.note.kind != NoteKind::follower || wait.lag > 0)
         await_event(working_, taken.head.task, wait, taken.note.iteration);
     }
@@ -136,15 +137,15 @@ class Worker {
 
   // ---- dynamic runs (expected_kernel.hpp)
 
-  /// By the thread that looks out for what comes: the feeder brings the follower of this task, or
-  /// what the ticket should bring, while it runs.
+  /// Orders the next packet, by the thread that watches the slot: while this task runs, the feeder
+  /// brings its follower or the packet that the ticket should bring.
   DEVICE void order_next(const Packet& head, bool ticket_used) {
     if (waiter_ == 0) order_packet(working_, PacketOrder::next(head.follower, ticket_used));
   }
 
-  /// Until what the worker's ticket brings has come and, if it is what was expected, all that it
-  /// awaits: then it runs. Else the feeder has been told what to bring instead. Whether the run
-  /// stops, or has failed, is one to the caller.
+  /// Waits until a task for the worker's ticket has arrived and, if it is the expected one, all its
+  /// events are complete: then it runs. Otherwise the feeder has been told which packet to bring
+  /// instead. `stop` also stands for a failed run.
   DEVICE Verdict::Kind await_expected(const RingCursor& packets, Taken& taken) {
     const uint64_t iteration = taken.note.iteration;
     if (waiter_ == 0) look_out(working_, packets.slot, iteration);
@@ -153,7 +154,7 @@ class Worker {
       await_expected_event(working_, taken.wait_records()[i], iteration);
     await_begin(iteration);
     if (!meet(working_)) return Verdict::Kind::stop;
-    // Relaxed: it lies before the meeting.
+    // Relaxed: it was written before the meeting.
     const Verdict verdict{load<Order::relaxed, Scope::block>(&working_.shared.verdict)};
     const Verdict::Kind kind = verdict.at(working_.meetings);
     if (first_thread())
@@ -167,7 +168,7 @@ class Worker {
     return kind;
   }
 
-  /// By one thread, once an iteration: what was done before the iteration began.
+  /// Acquires everything before the iteration's begin, by one thread, once per iteration.
   DEVICE void await_begin(uint64_t iteration) {
     if (waiter_ != 1 || seen_begun_ > iteration) return;
     if (await_iteration(working_, iteration)) seen_begun_ = iteration + 1;
@@ -179,7 +180,7 @@ class Worker {
     publish_begun(iteration);
   }
 
-  /// The iteration's deadline begins with its first task.
+  /// Starts the iteration's deadline, with its first task.
   DEVICE void begin_iteration(uint64_t iteration) {
     if (begun_ && iteration == iteration_) return;
     begun_ = true;
@@ -189,7 +190,7 @@ class Worker {
   }
   DEVICE void publish_begun(uint64_t iteration) {
     if (!first_thread()) return;
-    // Release: this thread has acquired the iteration's begin, and the ahead loader relies on it.
+    // Release: this thread has acquired the iteration's begin, on which the ahead loader relies.
     store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
   }
 
@@ -206,8 +207,8 @@ class Worker {
         return false;
     } else {
       if (!begin(taken, begun_ns)) return false;
-      // No lambda with all of this in it: one so large would be called, and its captures' addresses
-      // taken: the worker would lie in memory.
+      // Not inside one lambda: a large lambda would not be inlined, and capturing by address would
+      // force the worker into memory.
       List::run(taken.head.type, taken.args(), context_);
       if constexpr (!List::kSettles) read_again(packets.slot, taken);
       if (!end(packets, taken)) return false;
@@ -218,13 +219,13 @@ class Worker {
     return true;
   }
 
-  /// From the task's events to its signals.
+  /// Does everything from the task's events to its signals.
   template <class Task>
   DEVICE bool run_as(const RingCursor& packets, const Taken& taken, uint64_t& begun_ns) {
     using Args = typename Task::Args;
     const Args& lies = List::template args_of<Task>(taken.args());
     if constexpr (sizeof(Args) <= kArgsHeld) {
-      const Args args = lies;  // Before the task's events are awaited.
+      const Args args = lies;  // Loaded before the task's events are awaited.
       if (!begin(taken, begun_ns)) return false;
       Task::run(context_, args);
     } else {
@@ -236,17 +237,17 @@ class Worker {
     return true;
   }
 
-  /// What registers need not keep while a task runs: its packet lies where it was.
+  /// Reloads values that registers need not hold while a task runs; its packet is still in place.
   DEVICE void read_again(uint32_t slot, Taken& taken) {
     taken.note.iteration = working_.shared.notes[slot].iteration;
     taken.at = working_.shared.packets[slot];
     taken.head = *reinterpret_cast<const Packet*>(taken.at);
   }
 
-  /// Until all that the task awaits has come.
+  /// Waits until all events of the task are complete.
   DEVICE bool begin(const Taken& taken, uint64_t& begun_ns) {
-    // Nothing to agree on, where all know since they met last that the packet is here, and that is
-    // all there is to wait for.
+    // No meeting is needed if all threads learned at the last one that the packet is here, and the
+    // task waits for nothing else.
     if ((!here_ || taken.head.waits > 0) && !(dynamic() && taken.met)) {
       await_events(taken);
       if (!meet(working_)) return false;
@@ -256,10 +257,10 @@ class Worker {
     return true;
   }
 
-  /// Of a task that has run; sends each thread's first signal.
+  /// Ends a task that has run, and sends each thread's first signal.
   DEVICE bool end(const RingCursor& packets, const Taken& taken) {
     come_together(working_);
-    // The look is on its way while the fence, which takes much longer, begins.
+    // This load overlaps with the fence, which takes much longer.
     const uint32_t failed_at = failed_meeting(working_);
     if (dynamic()) taken.signal.announce();
     taken.signal.release();
@@ -269,7 +270,7 @@ class Worker {
     return true;
   }
 
-  /// What the whole block did before it met is what the signals are about.
+  /// Sends the remaining signals. They cover all work that the block did before its last meeting.
   DEVICE void signal_rest(const Taken& taken) {
     KEEP_ROLLED
     for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
@@ -278,18 +279,18 @@ class Worker {
       CountedSignal::of(params(), record).send(dynamic());
     }
     if (!dynamic()) return;
-    // Relaxed: nobody looks at it but reports.
+    // Relaxed: only reports read it.
     if (taken.led_on != 0) add<Order::relaxed, Scope::gpu>(taken.signal.counter, taken.led_on);
-    // Release: a scheduler that has seen the last task of the iteration end knows all.
+    // Release: a scheduler that sees the iteration's last task end sees all its effects.
     if (first_thread() && taken.head.counted != 0)
       add<Order::release, Scope::gpu>(&params().workspace->tasks_ended, 1);
   }
 
-  /// The end of an iteration; false if it was the last.
+  /// Ends an iteration. Returns false if it was the last.
   DEVICE bool turn(const Note& note) {
     ++done_;
     if (first_thread())
-      add<Order::release, Scope::gpu>(&params().workspace->ended, 1);  // All that the block did.
+      add<Order::release, Scope::gpu>(&params().workspace->ended, 1);  // Covers the whole block.
     if (params().loop_event == kNoEvent) return true;
     if (first_thread()) await_loop(note.iteration);
     if (!meet(working_)) return false;
@@ -303,7 +304,7 @@ class Worker {
                  .expected = event.triggers * (iteration + 1)};
     if (await_counter(working_.deadline(), what,
                       params().windows.counter(params().rank, params().loop_event), true)) {
-      // Relaxed: the event's signals come after it.
+      // Relaxed: the event's signals, which are acquired, follow it.
       const uint64_t last = load<Order::relaxed, Scope::sys>(params().windows.last(params().rank));
       working_.shared.loop_ends = last == iteration + 1;
       return;
@@ -316,13 +317,13 @@ class Worker {
                      .have = what.seen});
   }
 
-  /// By the whole warp: it needs the slot's packet and note no more.
+  /// Frees the slot, by the whole warp, once it no longer needs the slot's packet and note.
   DEVICE void release(uint32_t slot) {
     warp::sync();
     if (warp::lane() == 0) packet_empty_[slot].arrive();
   }
 
-  /// The compute warps do nothing more: loaders may stop.
+  /// Publishes that the compute warps have finished, so that loaders may stop.
   DEVICE void leave() {
     if (!first_thread()) return;
     params().progress[block::index()] = done_;
@@ -331,7 +332,7 @@ class Worker {
   }
 
   DEVICE uint64_t trace_time() const { return traces_ != 0 ? now_ns() : 0; }
-  /// The newest records stay: a ring.
+  /// Records a task in a ring, which keeps the newest.
   DEVICE void trace(uint32_t task, uint64_t iteration, uint64_t begun_ns) {
     if (traces_ == 0) return;
     params().trace[block::index() * params().trace_records + traced_ % params().trace_records] = {
@@ -347,13 +348,13 @@ class Worker {
   Working& working_;
   Context context_;
   const bool dynamic_;
-  const uint32_t waiter_;  ///< which of a task's events this thread awaits
-  const uint32_t traces_;  ///< whether this thread does
+  const uint32_t waiter_;  ///< index of the task's event that this thread awaits
+  const uint32_t traces_;  ///< whether this thread records traces
   Completion *packet_full_, *packet_empty_;
-  bool here_ = false;  ///< the packet that comes next has come, as all threads know alike
+  bool here_ = false;  ///< the next packet has arrived, and all threads know it
   bool begun_ = false;
   uint64_t iteration_ = 0, done_ = 0, taken_ns_ = 0;
-  uint64_t seen_begun_ = 0, published_begun_ = 0;  ///< in dynamic runs: one more than the iteration
+  uint64_t seen_begun_ = 0, published_begun_ = 0;  ///< dynamic runs: the iteration plus one
   uint32_t traced_ = 0;
 };
 
@@ -381,8 +382,8 @@ DEVICE void run_graph(const RunParams& params) {
 
 }  // namespace tokenyard::megakernel
 
-/// Makes a kernel that runs the tasks of `List` (a TaskList), as DEFINE_KERNEL does: at the end of
-/// a header that a *_host.cpp and a *_gpu.cu include.
+/// Defines a kernel that runs the tasks of `List` (a TaskList). Used like DEFINE_KERNEL: at the end
+/// of a header that a *_host.cpp and a *_gpu.cu include.
 #define DEFINE_MEGAKERNEL(name, List)                                         \
   DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
     ::tokenyard::megakernel::run_graph<List>(params);                         \
@@ -390,7 +391,7 @@ DEVICE void run_graph(const RunParams& params) {
   DEFINE_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,        \
                 ::tokenyard::megakernel::WorkerShared, ::tokenyard::megakernel::kThreadsMax)
 
-/// The same for hosts only: tests.
+/// Defines the same for hosts only, for tests.
 #define DEFINE_HOST_MEGAKERNEL(name, List)                                    \
   DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
     ::tokenyard::megakernel::run_graph<List>(params);                         \

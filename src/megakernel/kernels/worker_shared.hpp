@@ -1,6 +1,6 @@
-/// A worker's shared memory.
+/// Layout of a worker's shared memory.
 ///
-///     WorkerShared | the running task's scratch | what a task loads ahead
+///     WorkerShared | the running task's scratch | data loaded ahead
 ///                  | rings of units [compute warps][depth]
 #pragma once
 
@@ -10,44 +10,46 @@
 
 namespace tokenyard::megakernel {
 
-/// How far the feeder runs ahead of the compute warps. Unit loaders follow it, so it also bounds
-/// how many tasks ahead weights are loaded.
+/// Packets by which the feeder runs ahead of the compute warps. Unit loaders follow it, so this
+/// also bounds how many tasks ahead weights are loaded.
 inline constexpr uint32_t kPacketSlots = 8;
 
 enum class NoteKind : uint32_t {
   task,
-  turn,  ///< the iteration's last task lies before this
+  turn,  ///< end of an iteration
   end,
-  // Of dynamic runs:
-  follower,  ///< a task that runs because the one before has run here
-  expected,  ///< what the worker's ticket should bring; a task once its slot says so
-  dropped,   ///< was expected, and another task came
+  // Dynamic runs only:
+  follower,  ///< a task that the previous task on this worker started
+  expected,  ///< a task that the ticket should bring; becomes `task` once the slot confirms it
+  dropped,   ///< an expected task in whose place another one arrived
 };
 HOST_DEVICE bool is_task(NoteKind kind) {
   return kind == NoteKind::task || kind == NoteKind::follower;
 }
 
-/// What the feeder of a dynamic run is to bring next: the compute warps order packet by packet.
+/// The compute warps' order for the feeder's next packet, in a dynamic run.
 struct PacketOrder {
   uint64_t bits;
 
   static constexpr uint64_t kGiven = uint64_t{1} << 32;
-  static constexpr uint64_t kTicketUsed = uint64_t{1} << 33;    ///< the next one is to be drawn
-  static constexpr uint64_t kHasIteration = uint64_t{1} << 34;  ///< ordered_iteration
-  /// The follower if there is one, else what the ticket should bring.
+  static constexpr uint64_t kTicketUsed = uint64_t{1} << 33;    ///< a new one must be drawn
+  static constexpr uint64_t kHasIteration = uint64_t{1} << 34;  ///< ordered_iteration is valid
+  /// Orders the follower, or the ticket's expected task if `follower` is 0.
   HOST_DEVICE static PacketOrder next(uint32_t follower, bool ticket_used) {
     return {kGiven | (ticket_used ? kTicketUsed : 0) | follower};
   }
   HOST_DEVICE static PacketOrder other(uint32_t place, bool ticket_used) {
     return {kGiven | (ticket_used ? kTicketUsed : 0) | kHasIteration | place};
   }
-  HOST_DEVICE uint32_t place() const { return static_cast<uint32_t>(bits); }  ///< 0: the ticket's
+  HOST_DEVICE uint32_t place() const {
+    return static_cast<uint32_t>(bits);
+  }  ///< 0: the ticket's expected task
   HOST_DEVICE bool ticket_used() const { return (bits & kTicketUsed) != 0; }
   HOST_DEVICE bool has_iteration() const { return (bits & kHasIteration) != 0; }
 };
 
-/// What has become of an expected packet, and the meeting at which all come to know. It is written
-/// only where the packet is not to be run.
+/// The fate of an expected packet, and the meeting at which all threads learn it. Written only if
+/// the packet is not to be run.
 struct Verdict {
   uint32_t bits;
 
@@ -60,17 +62,17 @@ struct Verdict {
   }
 };
 
-/// What the feeder says of the packet in a slot.
+/// The feeder's note on the packet in a slot.
 struct Note {
   uint64_t iteration;
   NoteKind kind;
 
-  /// For loaders, which find an expected packet so until the compute warps know better. Relaxed:
-  /// the packet itself does not change.
+  /// Returns the kind, for loaders: `expected` until the compute warps decide. Relaxed: the packet
+  /// itself does not change.
   DEVICE NoteKind look() const { return load<Order::relaxed, Scope::block>(&kind); }
 };
 
-/// By what an expected packet may turn out to be the right one.
+/// The ticket of an expected packet, and the place that its slot must hold for the packet to run.
 struct Ticket {
   uint64_t number;
   PacketPlace place;
@@ -84,17 +86,17 @@ struct WorkerShared {
   Completion ahead_full, ahead_empty;
   Note notes[kPacketSlots];
   uint64_t begun;    ///< one more than the iteration whose tasks run
-  uint32_t failed;   ///< the meeting that finds a wait failed, or kNeverFailed
-  uint32_t ended;    ///< the compute warps need no more packets
-  uint32_t stalled;  ///< somebody writes the StallRecord
+  uint32_t failed;   ///< number of the meeting that ends the run, or kNeverFailed
+  uint32_t ended;    ///< whether the compute warps need no more packets
+  uint32_t stalled;  ///< whether a thread has claimed the StallRecord
   uint32_t loop_ends;
-  uint32_t next_here[kPacketSlots];  ///< whether the packet after this one had come by then
-  // Of dynamic runs:
-  uint64_t order;                  ///< a PacketOrder for the feeder; 0: it has none
-  uint64_t ordered_iteration;      ///< of a task that was not expected
-  Ticket tickets[kPacketSlots];    ///< of packets that are expected
-  uint32_t verdict;                ///< a Verdict on it
-  uint64_t heads[kSchedulersMax];  ///< where the worker's own queues are read
+  uint32_t next_here[kPacketSlots];  ///< whether the following packet had arrived already
+  // Dynamic runs only:
+  uint64_t order;                  ///< a PacketOrder for the feeder; 0: none
+  uint64_t ordered_iteration;      ///< of a task other than the expected one
+  Ticket tickets[kPacketSlots];    ///< of expected packets
+  uint32_t verdict;                ///< a Verdict on the expected packet
+  uint64_t heads[kSchedulersMax];  ///< read positions of the worker's own queues
   alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
 
   DEVICE const Packet& packet(uint32_t slot) const {
@@ -102,15 +104,15 @@ struct WorkerShared {
   }
 };
 
-/// A scheduler's shared memory, where workers have scratch.
+/// A scheduler's shared memory, in the place of a worker's scratch.
 struct SchedulerShared {
-  static constexpr uint32_t kOpen = 96;  ///< more lie in memory
+  static constexpr uint32_t kOpen = 96;  ///< further ones are in global memory
   OpenWatch open[kOpen];
-  uint64_t sent[kScheduledMax];   ///< tasks given to each worker that are only for it
-  uint64_t taken[kScheduledMax];  ///< at least so many of them it has taken
+  uint64_t sent[kScheduledMax];   ///< pinned tasks given to each worker
+  uint64_t taken[kScheduledMax];  ///< lower bound of those that it has taken
 };
 
-/// Where in a ring of slots somebody is: the slot, and which lap, whose parity its phase has.
+/// A position in a ring of slots: the slot, and the lap, whose parity is that of the slot's phase.
 struct RingCursor {
   uint32_t slot = 0, lap = 0;
 
@@ -136,7 +138,7 @@ DEVICE std::byte* unit_slot(const RunParams& params, uint32_t warp, uint32_t slo
          (warp * params.streams.depth + slot) * params.streams.unit_bytes;
 }
 
-/// By the whole block, before it first meets.
+/// Initializes shared memory, by the whole block, before its first meeting.
 DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   const uint32_t self = thread::index();
   if (self == 0) {
@@ -148,7 +150,7 @@ DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
     shared.ahead_full.init(1);
     shared.ahead_empty.init(1);
   }
-  // A slot is free once every compute warp has read it, and every lane that loads for tasks.
+  // A slot is free once every compute warp and every loading lane has read it.
   const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1) +
                            (params.ahead_bytes > 0 ? 1 : 0);
   if (self < kPacketSlots) {

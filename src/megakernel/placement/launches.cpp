@@ -10,22 +10,23 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// Tasks of one event, for each scheduler, from which all of them share the launch.
+/// Tasks of one event, per scheduler, above which all schedulers share the launch.
 constexpr uint32_t kMassive = 8;
 
 void check_dynamic_signals(const Graph& graph) {
   for (uint32_t task = 0; task < graph.tasks().size(); ++task)
     for (const Signal& signal : graph.tasks()[task].signals)
       if (signal.dynamic && signal.rank != graph.place().rank)
-        throw InvalidGraph(GraphFault::trigger_count,
-                           {task_name(graph, task),
-                            fmt::format("signals a dynamic event of rank {}", signal.rank)},
-                           "a static placement for events that other ranks' tasks count");
+        throw InvalidGraph(
+            GraphFault::trigger_count,
+            {task_name(graph, task),
+             fmt::format("signals a dynamic event of rank {}", signal.rank)},
+            "a static placement for dynamic events that tasks of other ranks signal");
 }
 
 }  // namespace
 
-/// The plan of one rank.
+/// Builds the plan of one rank.
 class LaunchPlan {
  public:
   LaunchPlan(std::span<const Graph> graphs, uint32_t rank, const Triggers& triggers,
@@ -49,14 +50,15 @@ class LaunchPlan {
     write_watches();
     return std::move(plan_);
   }
-  /// Events that one scheduler looks out for, at most.
+  /// Returns the most events that one scheduler watches.
   uint32_t most_watched() const { return most_watched_; }
 
  private:
   static constexpr uint32_t kNobody = Launches::kNobody;
 
-  /// By event; the last: of the iteration's begin. Events of the iteration before are complete, or
-  /// their rank will complete them whatever happens here: workers look at them, no scheduler does.
+  /// Collects the tasks per event; the last entry is for the iteration's begin. Workers look at
+  /// events of the previous iteration themselves: these are complete, or will be whatever happens
+  /// here, so no scheduler watches them.
   void collect_dependents() {
     for (uint32_t task = 0; task < tasks_; ++task) {
       const Graph::TaskNode& node = graph_.tasks()[task];
@@ -79,9 +81,10 @@ class LaunchPlan {
     }
   }
 
-  /// A task leads one other on, by the first of its signals that nobody else gives or looks at.
+  /// Gives each task at most one follower: the task behind its first signal whose event has no
+  /// other signaller and no other reader.
   void find_followers() {
-    std::vector<uint32_t> users(events_, 0);  ///< signals of tasks of any rank; who looks later
+    std::vector<uint32_t> users(events_, 0);  ///< signallers of any rank and late readers
     for (const Graph& graph : graphs_)
       for (const Graph::TaskNode& task : graph.tasks())
         for (const Signal& signal : task.signals) users[signal.event.id] += signal.rank == rank_;
@@ -95,7 +98,7 @@ class LaunchPlan {
       for (uint32_t i = 0; i < signals.size() && plan_.followed[task] == kNobody; ++i) {
         const uint32_t event = signals[i].event.id;
         const std::vector<Dependent>& after = of_event_[event];
-        // (Another rank's signal, or one of a task's body, makes it `sys`.)
+        // (A signal of another rank, or of a task's body, makes the event `sys`.)
         if (signals[i].rank != rank_ || signals[i].dynamic || users[event] != 1 ||
             triggers_[event].sys || after.size() != 1 || after[0].waits != 1 ||
             after[0].worker != kAnyWorker)
@@ -114,7 +117,7 @@ class LaunchPlan {
         launch = Launch::follower;
       else if (count > kMassive * schedulers_)
         launch = Launch::every;
-      else if (count > 0)  // The last scheduler serves what other ranks signal.
+      else if (count > 0)  // The last scheduler serves events that other ranks signal.
         launch =
             static_cast<Launch>(triggers_[event].remote ? schedulers_ - 1 : event % schedulers_);
       plan_.launch.push_back(launch);
@@ -125,7 +128,7 @@ class LaunchPlan {
            plan_.launch[event] == static_cast<Launch>(scheduler);
   }
 
-  /// In the order of the graph, which is that of a run whose tasks take equally long.
+  /// Orders tasks topologically: the order of a run whose tasks all take equally long.
   void order_tasks() {
     std::vector<bool> queued(tasks_);
     for (uint32_t task = 0; task < tasks_; ++task)
@@ -154,7 +157,7 @@ class LaunchPlan {
       });
   }
 
-  /// [events] One that is complete before this one can be, as late as may be; events_: none is.
+  /// Returns, [events], the latest event that is complete before this one can be; events_ if none.
   std::vector<uint32_t> events_before() const {
     std::vector<uint32_t> before(events_, events_);
     const auto later = [&](uint32_t a, uint32_t b) {
@@ -171,7 +174,7 @@ class LaunchPlan {
     return before;
   }
 
-  /// This scheduler's share of the tasks that wait for an event.
+  /// Returns this scheduler's share of the tasks that wait for an event.
   Watch share_of(uint32_t event, uint32_t scheduler) {
     const bool shared = event == events_ || plan_.launch[event] == Launch::every;
     const std::vector<Dependent>& all = of_event_[event];
@@ -204,8 +207,8 @@ class LaunchPlan {
     for (uint32_t scheduler = 0; scheduler < schedulers_; ++scheduler)
       plan_.watches.push_back(share_of(events_, scheduler));
     for (uint32_t scheduler = 0; scheduler < schedulers_; ++scheduler) {
-      // A scheduler begins to look out for an event when it sees one that comes before it: the last
-      // of its own. So all are seen, and few are looked out for at a time.
+      // A scheduler begins to watch an event when it sees the last of its own events that precede
+      // it. So it misses none and watches few at a time.
       std::vector<uint32_t> seen_by(events_ + 1, events_);
       std::vector<std::vector<uint32_t>> opened_by(events_ + 1);
       uint32_t watched = 0;
@@ -265,7 +268,8 @@ Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers,
     throw InvalidGraph(
         GraphFault::queue_capacity,
         {fmt::format("a scheduler of rank {} serves {} events", fullest_rank, fullest),
-         fmt::format("it can look out for {}", event_slots), "one event more would launch nothing"},
+         fmt::format("it can watch {}", event_slots),
+         "tasks of the other events would never start"},
         fmt::format("event_slots of at least {}, or 0", fullest));
   launches.event_slots_ = event_slots != 0 ? event_slots : fullest;
   return launches;

@@ -1,5 +1,5 @@
-/// Who launches which task of a dynamic run: the worker before it, or a scheduler once it has seen
-/// the task's event; and in which order schedulers come to see events.
+/// The launch plan of a dynamic run: for each task, the worker or the scheduler that launches it,
+/// and for each scheduler, the order in which it begins to watch events.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,39 @@ namespace tokenyard::megakernel {
 
 class Launches {
  public:
-  /// Nobody, in a static run.
+  /// Returns how an event's tasks are launched; Launch::nobody in a static run.
   Launch of(uint32_t rank, uint32_t event) const {
     return ranks_.empty() ? Launch::nobody : ranks_[rank].launch[event];
   }
-  /// Whether this signal, the task's i-th, is the one that its follower runs by.
+  /// Returns whether this signal of the task, by index, is the one that starts its follower.
   bool is_followed(uint32_t rank, uint32_t task, uint32_t signal) const {
     return !ranks_.empty() && ranks_[rank].followed[task] == signal;
   }
-  /// The task that runs by an event's one signal. Of a follower's event only.
+  /// Returns the follower that an event's single signal starts. Only for events with
+  /// Launch::follower.
   uint32_t follower_of(uint32_t rank, uint32_t event) const {
     return ranks_[rank].follower_of[event];
   }
   std::vector<Dependent> dependents_of(uint32_t rank) const {
     return ranks_.empty() ? std::vector<Dependent>{} : ranks_[rank].dependents;
   }
-  /// First what each scheduler does at an iteration's begin, then what it does by events.
+  /// Returns first what each scheduler does when an iteration begins, then what it does per event.
   std::vector<Watch> watches_of(uint32_t rank) const {
     return ranks_.empty() ? std::vector<Watch>{} : ranks_[rank].watches;
   }
-  /// All tasks of a rank: first those that come to workers through the queue, as they are expected
-  /// to come, then all others.
+  /// Returns all tasks of a rank: first those that reach workers through the queue, in the expected
+  /// order, then all others.
   const std::vector<uint32_t>& order_of(uint32_t rank) const { return ranks_[rank].order; }
   uint32_t queued(uint32_t rank) const { return ranks_.empty() ? 0 : ranks_[rank].queued; }
-  /// Whether there are tasks that go to one worker only.
+  /// Returns whether the rank has tasks pinned to one worker.
   bool pins(uint32_t rank) const { return !ranks_.empty() && ranks_[rank].pins; }
-  /// Whether an iteration awaits the end of a task by itself. Not if all that the task signals is
-  /// one event of this rank that another task of the iteration awaits: its end says as much.
+  /// Returns whether the iteration counts the end of a task. It need not if the task's only signal
+  /// goes to an event of this rank that another task of the iteration awaits, since that one ends
+  /// later.
   bool counts(uint32_t rank, uint32_t task) const {
     return !ranks_.empty() && ranks_[rank].counted[task];
   }
-  uint32_t event_slots() const { return event_slots_; }  ///< of each scheduler's list
+  uint32_t event_slots() const { return event_slots_; }  ///< capacity of each scheduler's list
 
   friend Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers,
                                 const GraphOrder& events_only, uint32_t schedulers,
@@ -54,7 +56,7 @@ class Launches {
  private:
   struct OfRank {
     std::vector<Launch> launch;         ///< [events]
-    std::vector<uint32_t> followed;     ///< [tasks] a signal's index, or kNobody
+    std::vector<uint32_t> followed;     ///< [tasks] index of a signal, or kNobody
     std::vector<uint32_t> follower_of;  ///< [events] a task, or kNobody
     std::vector<Dependent> dependents;
     std::vector<Watch> watches;
@@ -69,9 +71,10 @@ class Launches {
   uint32_t event_slots_ = 0;
 };
 
-/// `event_slots`: events that a scheduler can look out for at a time, 0 for as many as there are.
-/// Throws InvalidGraph (queue_capacity) if it is less: an event that nobody looks out for launches
-/// nothing. (trigger_count) for a dynamic event of another rank, which only static runs have.
+/// Plans the launches of all ranks. `event_slots`: events that a scheduler can watch at once; 0: as
+/// many as needed. Throws InvalidGraph: queue_capacity if event_slots is too small, since an event
+/// that no scheduler watches launches nothing; trigger_count for a dynamic event of another rank,
+/// which only static runs support.
 Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers,
                        const GraphOrder& events_only, uint32_t schedulers, uint32_t event_slots);
 

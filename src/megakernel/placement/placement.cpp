@@ -17,7 +17,7 @@ struct Place {
   uint32_t rank, task;
 };
 
-/// Per node of the first iteration: what it costs, and where it belongs. Events cost nothing.
+/// Cost in ns and place of each node of the first iteration. Events cost nothing.
 struct Costs {
   std::vector<uint64_t> own, to_end;
   std::vector<Place> places;
@@ -71,7 +71,7 @@ Placement place(std::span<const Graph> graphs, const GraphOrder& events_only,
     placement.queues.emplace_back(count);
     free_ns.emplace_back(count, 0);
   }
-  // Longest way first; among equals the order of declaration, so that all ranks place alike.
+  // Longest path first; ties in order of declaration, so that all ranks place alike.
   using Ready = std::tuple<uint64_t, int64_t>;
   std::priority_queue<Ready> ready;
   std::vector<uint64_t> ready_ns(nodes, 0);

@@ -1,4 +1,4 @@
-/// Which worker runs which tasks, in which order.
+/// The tasks that each worker runs, in order.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct Placement {
 
 class GraphOrder;
 
-/// List scheduling over all ranks at once, by the tasks' costs: whoever has the longest way to the
-/// end goes first, to the worker of its rank that can begin it soonest. All queues follow one order
-/// of all tasks, so they add no cycle. `events_only`: the graphs' order without queues, without
-/// cycles.
+/// Places tasks by list scheduling over all ranks at once: the task with the longest path to the
+/// end, by cost, goes first, to the worker of its rank that can start it soonest. All queues follow
+/// one order of all tasks, so they add no cycle. `events_only`: the order of the graphs without
+/// queues; it must have no cycle.
 Placement place(std::span<const Graph> graphs, const GraphOrder& events_only,
                 std::span<const uint32_t> workers);
 

@@ -1,4 +1,5 @@
 #include "megakernel/proofs/access_agreement.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -14,19 +15,19 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-constexpr ArchiveKind kFindingsArchive{.name = "what a rank found out about its graph",
+constexpr ArchiveKind kFindingsArchive{.name = "a rank's findings about its graph",
                                        .mark = 0x31646e6966675974};  // tYgfind1
 constexpr uint64_t kUnknown = UINT64_MAX;
 
 }  // namespace
 
-/// What one rank found out.
+/// Findings of one rank.
 struct GraphFindings {
   bool fails = false;
   GraphFault fault = GraphFault::undeclared_access;
   std::vector<std::string> witness = {};
   std::string fix = {};
-  std::vector<uint64_t> places = {};  ///< [tensors][ranks] in the arena of each rank, or kUnknown
+  std::vector<uint64_t> places = {};  ///< [tensors][ranks] offset in the rank's arena, or kUnknown
 };
 
 void visit(auto& archive, MaybeConst<GraphFindings> auto& findings) {
@@ -35,7 +36,7 @@ void visit(auto& archive, MaybeConst<GraphFindings> auto& findings) {
 
 namespace {
 
-/// Tasks that stream find their units in rings that the kernel is launched with.
+/// Checks that units of tasks fit the rings with which the kernel is launched.
 void check_units(const Graph& graph, const Shape& shape) {
   for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
     const uint32_t unit_bytes = graph.touches_of(task).largest_unit();
@@ -43,20 +44,19 @@ void check_units(const Graph& graph, const Shape& shape) {
     throw InvalidGraph(
         GraphFault::shared_memory,
         {task_name(graph, task), fmt::format("streams units of {} bytes", unit_bytes),
-         fmt::format("rings hold units of {}", shape.streams.unit_bytes)},
-        "a megakernel whose unit_bytes are those of its tasks");
+         fmt::format("rings hold units of {} bytes", shape.streams.unit_bytes)},
+        "unit_bytes of the megakernel equal to those of its tasks");
   }
 }
 
 std::vector<uint64_t> places_of(World& world, const Graph& graph) {
   std::vector<uint64_t> places;
-  const Arena& arena = world.arena();
+  const Arena& arena = arena_of(world);
   for (const TensorOptions& tensor : graph.tensors())
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool everywhere = tensor.places.size() == world.size();
       const auto* const base = arena.base_of(rank);
-      const auto* const at =
-          everywhere ? tensor.places[rank].as<std::byte>() : nullptr;
+      const auto* const at = everywhere ? tensor.places[rank].as<std::byte>() : nullptr;
       const bool inside =
           everywhere && base != nullptr && at >= base && at < base + arena.capacity();
       places.push_back(inside ? static_cast<uint64_t>(at - base) : kUnknown);
@@ -78,7 +78,7 @@ GraphFindings findings_of(World& world, const Graph& graph, const Shape& shape) 
   return findings;
 }
 
-/// Ranks that reach one another's tensor must mean the same bytes by it.
+/// Checks that all ranks mean the same bytes by a shared tensor.
 void check_places(const Graph& graph, std::span<const GraphFindings> all) {
   const uint32_t ranks = graph.place().ranks;
   for (uint32_t rank = 0; rank < ranks; ++rank)
@@ -88,9 +88,9 @@ void check_places(const Graph& graph, std::span<const GraphFindings> all) {
       throw InvalidGraph(
           GraphFault::tables_differ,
           {fmt::format("tensor '{}' of rank {}", graph.tensors()[i / ranks].name, i % ranks),
-           fmt::format("lies at byte {} of its arena, as rank 0 declares it", here),
-           fmt::format("and at byte {}, as rank {} does", there, rank)},
-          "all ranks to declare a shared tensor by the same bytes of the same shared piece");
+           fmt::format("is at byte {} of that rank's arena on rank 0", here),
+           fmt::format("and at byte {} on rank {}", there, rank)},
+          "the same bytes of the same shared piece for a shared tensor on all ranks");
     }
 }
 

@@ -1,5 +1,4 @@
-/// What each rank finds out about its own graph, by its own addresses, and tells all ranks before
-/// anything is launched.
+/// Checks that need a rank's own addresses; all ranks exchange their results before any launch.
 #pragma once
 
 #include "megakernel/shape.hpp"
@@ -7,9 +6,9 @@
 
 namespace tokenyard::megakernel {
 
-/// Collective. Throws InvalidGraph, on every rank alike: undeclared_access or shared_memory where
-/// the arguments of any rank's task disagree with its regions or with the kernel, tables_differ
-/// where ranks find a tensor at different places of the same memory.
+/// Collective. Throws InvalidGraph, alike on every rank: undeclared_access or shared_memory if the
+/// arguments of any rank's task disagree with its regions or with the kernel, tables_differ if
+/// ranks place a shared tensor at different offsets of the same arena.
 void agree_on_accesses(World& world, const Graph& graph, const Shape& shape);
 
 }  // namespace tokenyard::megakernel

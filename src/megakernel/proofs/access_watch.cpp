@@ -25,7 +25,7 @@ AccessKind access_of(TouchKind kind) {
 
 std::exception_ptr AccessWatch::judge(uint32_t part, const void* at, uint32_t bytes,
                                       TouchKind kind) const {
-  // A rank without tasks has a packet that never comes.
+  // A rank without tasks has one packet, which is never run.
   if (part >= graph_.tasks().size()) return nullptr;
   const auto begin = reinterpret_cast<uint64_t>(at);
   const AccessKind access = access_of(kind);
@@ -34,9 +34,9 @@ std::exception_ptr AccessWatch::judge(uint32_t part, const void* at, uint32_t by
   return std::make_exception_ptr(InvalidGraph(
       GraphFault::undeclared_access,
       {task_name(graph_, part), fmt::format("{} {}", verb(access), fault->where),
-       "as its body runs, and does not declare so"},
-      fmt::format("regions that hold all that '{}' touches, and contents of its memory that lead "
-                  "nowhere else",
+       "in its body, without declaring it"},
+      fmt::format("regions that cover all memory that '{}' touches, and indices in its memory that "
+                  "stay within them",
                   graph_.tasks()[part].name)));
 }
 

@@ -1,4 +1,4 @@
-/// Finds accesses of tasks outside their declared regions as they happen.
+/// Detects accesses of tasks outside their declared regions as they happen.
 #pragma once
 
 #include "device/access_guard.hpp"
@@ -6,12 +6,12 @@
 
 namespace tokenyard::megakernel {
 
-/// Parts of the kernel's work are the tasks of a graph, which must outlive this.
+/// Judges accesses whose part numbers are task indices of `graph`, which must outlive this object.
 class AccessWatch final : public AccessGuard {
  public:
   explicit AccessWatch(const Graph& graph) : graph_(graph), declared_(graph) {}
 
-  /// The error is an InvalidGraph (undeclared_access).
+  /// Returns an InvalidGraph (undeclared_access), or null if the access is declared.
   std::exception_ptr judge(uint32_t part, const void* at, uint32_t bytes,
                            TouchKind kind) const override;
 

@@ -11,7 +11,7 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// The entry whose range holds the address, or the first one behind it.
+/// Returns the entry whose range holds the address, or the first one behind it.
 template <class Map>
 auto entry_at(const Map& map, uint64_t address, auto end_of) {
   auto next = map.upper_bound(address);
@@ -40,7 +40,7 @@ DeclaredAccess::DeclaredAccess(const Graph& graph) : graph_(graph) {
   }
 }
 
-/// Adds the addresses of regions, those that touch one another together.
+/// Adds the addresses of regions, and merges ranges that overlap or adjoin.
 void DeclaredAccess::note(std::vector<Range>& ranges, const std::vector<Region>& regions) const {
   for (const Region& region : regions) {
     const std::vector<ConstTensorView>& places = graph_.tensors()[region.tensor].places;
@@ -68,10 +68,10 @@ std::string DeclaredAccess::where(uint64_t begin, uint64_t end) const {
                        graph_.tensors()[placed->second.tensor].name, placed->second.rank);
   const auto reached = entry_at(graph_.reached(), begin, [](const auto& of) { return end_of(of); });
   if (reached != graph_.reached().end() && reached->first <= begin)
-    return fmt::format("bytes [{}, {}) of a piece of {} bytes, in no tensor",
+    return fmt::format("bytes [{}, {}) of a piece of {} bytes, outside all tensors",
                        begin - reached->first, end - reached->first,
                        reached->second.end - reached->first);
-  return fmt::format("{} bytes at {:#x}, in no piece of the graph", end - begin, begin);
+  return fmt::format("{} bytes at {:#x}, outside all pieces of the graph", end - begin, begin);
 }
 
 std::optional<DeclaredAccess::Fault> DeclaredAccess::fault(uint32_t task, uint64_t begin,
@@ -83,14 +83,14 @@ std::optional<DeclaredAccess::Fault> DeclaredAccess::fault(uint32_t task, uint64
                                                                    : allowed.streams;
   const bool writes = access == AccessKind::write || access == AccessKind::add;
   while (begin < end) {
-    // As much as one declared range allows.
+    // Skip what one declared range allows.
     const auto range = std::ranges::upper_bound(ranges, begin, {}, &Range::begin);
     if (range != ranges.begin() && std::prev(range)->end > begin) {
       begin = std::prev(range)->end;
       continue;
     }
     uint64_t until = range == ranges.end() ? end : std::min(end, range->begin);
-    // As much as lies in one tensor, or in none.
+    // The next bytes that lie in one tensor, or in none.
     const auto placed = entry_at(graph_.placed(), begin, [](const auto& of) { return end_of(of); });
     const bool in_tensor = placed != graph_.placed().end() && placed->first <= begin;
     if (placed != graph_.placed().end())
@@ -119,12 +119,12 @@ void DeclaredAccess::check(uint32_t task, const TouchedRange& touch) const {
     throw InvalidGraph(
         GraphFault::undeclared_access,
         {task_name(graph_, task), fmt::format("{} {}", verb(touch.access), found->where),
-         fmt::format("by its argument {}, and does not declare so", touch.argument)},
-        fmt::format("regions that hold all that the arguments of '{}' say",
+         fmt::format("through its argument {}, without declaring it", touch.argument)},
+        fmt::format("regions that cover all memory that the arguments of '{}' reach",
                     graph_.tasks()[task].name));
   };
   if (touch.among) {
-    // Any bytes up to the end of what holds the first.
+    // Any byte up to the end of the tensor that holds the first one.
     const auto placed =
         entry_at(graph_.placed(), touch.address, [](const auto& of) { return end_of(of); });
     const bool in_tensor = placed != graph_.placed().end() && placed->first <= touch.address;

@@ -1,5 +1,5 @@
-/// Which memory each task of a graph may touch, by the regions that it declares: what compile()
-/// compares arguments with, and a checked run each access.
+/// The memory that each task of a graph may touch, by its declared regions. compile() compares
+/// arguments with it, and a checked run compares every access.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tokenyard::megakernel {
 
-/// Of one rank, whose addresses it knows. Memory that the graph knows nothing of is not judged:
-/// neither tensors without places nor what lies in no piece.
+/// Declared access of one rank, by that rank's addresses. Memory unknown to the graph is not
+/// judged: tensors without places, and memory outside all pieces.
 class DeclaredAccess {
  public:
   explicit DeclaredAccess(const Graph& graph);
@@ -22,11 +22,11 @@ class DeclaredAccess {
     uint64_t begin, end;
     std::string where;  ///< "bytes [4, 16) of tensor 'x' of rank 0"
   };
-  /// Returns the first bytes of [begin, end) that the task may not touch so.
+  /// Returns the first bytes of [begin, end) on which the task may not do `access`.
   std::optional<Fault> fault(uint32_t task, uint64_t begin, uint64_t end, AccessKind access) const;
 
-  /// Throws InvalidGraph (undeclared_access) where the arguments of a task, as its type states,
-  /// touch what its regions do not declare.
+  /// Throws InvalidGraph (undeclared_access) if a task touches, through its arguments and by the
+  /// statement of its type, memory that its regions do not declare.
   void check_arguments() const;
 
  private:
@@ -34,7 +34,7 @@ class DeclaredAccess {
     uint64_t begin, end;
   };
   struct OfTask {
-    std::vector<Range> reads, writes, adds, streams;  ///< by address, and none meet
+    std::vector<Range> reads, writes, adds, streams;  ///< by address, disjoint
   };
 
   void note(std::vector<Range>& ranges, const std::vector<Region>& regions) const;

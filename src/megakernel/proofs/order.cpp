@@ -92,7 +92,7 @@ std::vector<GraphOrder::Node> GraphOrder::cycle() const {
   if (sorted_.size() == nodes()) return {};
   std::vector<bool> done(nodes(), false);
   for (const Node node : sorted_) done[node] = true;
-  // Whatever was not sorted has one before it that was not, too: walking back must come round.
+  // Each unsorted node has an unsorted predecessor, so a walk backwards must close a cycle.
   std::vector<Node> one_before(nodes(), nodes());
   for (Node from = 0; from < nodes(); ++from)
     if (!done[from])
@@ -112,8 +112,8 @@ std::vector<GraphOrder::Node> GraphOrder::cycle() const {
 }
 
 std::vector<bool> GraphOrder::precedes(std::span<const Pair> pairs) const {
-  // In passes: each follows as many sources as a node's set has bits, neighbours in the sorted
-  // order, and only as far as one of their targets lies. What is sorted before needs no pass.
+  // Works in passes. Each propagates as many sources as a node's set has bits, taken in sorted
+  // order, and only as far as their last target. Pairs in the opposite order need no pass.
   constexpr uint32_t kWords = 8, kSources = kWords * 64;
   std::vector<uint32_t> place(nodes());
   for (uint32_t i = 0; i < sorted_.size(); ++i) place[sorted_[i]] = i;

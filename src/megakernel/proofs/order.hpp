@@ -1,15 +1,15 @@
-/// What comes before what, whatever the timing: two iterations of all ranks' graphs as one graph of
-/// tasks and events.
+/// The order that holds in every run, whatever the timing: two iterations of all ranks' graphs as
+/// one graph of tasks and events.
 ///
 ///     a task                 -> the events that it signals or expects
-///     an event               -> the tasks that await it (of the next iteration, where it lags)
-///     a task                 -> the next in its worker's queue; the last, the first of the next
+///     an event               -> the tasks that await it (of the next iteration, if they lag)
+///     a task                 -> the next in its worker's queue; the last -> the first of the next
 ///                               iteration
 ///     a loop's event         -> every task of its rank in the next iteration
 ///     all tasks of a rank    -> all of its next iteration, in dynamic runs, which have no queues
 ///
-/// Two iterations are enough: a queue repeats, so what is ordered between neighbours is ordered
-/// between all.
+/// Two iterations suffice: queues repeat, so an order between neighbouring iterations holds between
+/// all.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ class GraphOrder {
   static constexpr uint32_t kIterations = 2;
 
   enum class Beside : uint8_t { events_only, queues, barriers };
-  /// What orders tasks beside events: nothing, the queues of `placement`, or a barrier a rank
-  /// between iterations.
-  /// Without carried events it is the order in which tasks see each other's memory.
+  /// `beside`: what orders tasks in addition to events: nothing, the queues of `placement`, or a
+  /// barrier per rank between iterations. With carried events left out, this is the order in which
+  /// tasks see each other's memory.
   enum class Carried : uint8_t { counts, left_out };
   GraphOrder(std::span<const Graph> graphs, Beside beside, const Placement* placement = nullptr,
              Carried carried = Carried::counts);
@@ -46,13 +46,13 @@ class GraphOrder {
   }
   std::string name(Node node) const;
 
-  /// Nodes that wait for one another, each for the one before it; empty if there are none.
+  /// Returns nodes of a cycle, each of which waits for the previous one; empty if there is none.
   std::vector<Node> cycle() const;
-  /// [pairs] Whether the first comes before the second in every run. There must be no cycle.
+  /// Returns, [pairs], whether the first node precedes the second in every run. Requires that there
+  /// is no cycle.
   std::vector<bool> precedes(std::span<const Pair> pairs) const;
 
-  /// Task nodes of one iteration in an order that respects all edges, and for each node who
-  /// follows.
+  /// Returns all nodes in a topological order; `after` returns the successors of a node.
   const std::vector<Node>& sorted() const { return sorted_; }
   std::span<const Node> after(Node node) const {
     return {targets_.data() + first_target_[node], targets_.data() + first_target_[node + 1]};
@@ -67,7 +67,7 @@ class GraphOrder {
 
   std::span<const Graph> graphs_;
   std::vector<uint32_t> first_task_, first_event_;  ///< [ranks] within an iteration
-  uint32_t first_barrier_ = 0;                      ///< likewise, one a rank
+  uint32_t first_barrier_ = 0;                      ///< likewise, one per rank
   uint32_t nodes_an_iteration_ = 0;
   std::vector<uint32_t> first_target_;  ///< [nodes + 1]
   std::vector<Node> targets_;

@@ -15,12 +15,13 @@ void prove_acyclic(const GraphOrder& order) {
   for (const GraphOrder::Node node : cycle) witness.push_back(order.name(node));
   witness.push_back(order.name(cycle.front()));
   throw InvalidGraph(GraphFault::cycle, std::move(witness),
-                     "tasks that do not wait for one another, by events or by their queue");
+                     "tasks that do not wait for one another, through events or through a queue");
 }
 
 namespace {
 
-/// Of each pair the first comes before the second, a task that signals in the next iteration.
+/// Proves that the first node of each pair precedes the second, a task that signals in the next
+/// iteration.
 void prove_held_back(const GraphOrder& order, std::span<const GraphOrder::Pair> pairs,
                      const char* first_is, const char* fix) {
   const std::vector<bool> ordered = order.precedes(pairs);
@@ -29,7 +30,7 @@ void prove_held_back(const GraphOrder& order, std::span<const GraphOrder::Pair> 
   const auto& [first, signals] = pairs[static_cast<size_t>(found - ordered.begin())];
   throw InvalidGraph(GraphFault::runs_ahead,
                      {order.name(signals), "may signal before " + order.name(first),
-                      fmt::format("{} in the iteration before", first_is)},
+                      fmt::format("{} in the previous iteration", first_is)},
                      fix);
 }
 
@@ -58,7 +59,7 @@ void prove_counts_apart(std::span<const Graph> graphs, const GraphOrder& order) 
   std::vector<GraphOrder::Pair> pairs;
   for (uint32_t rank = 0; rank < graphs.size(); ++rank)
     for (uint32_t event = 0; event < signalling[rank].size(); ++event) {
-      // A single task signals after itself.
+      // A single signaller is ordered after itself.
       if (!awaited[rank][event] || signalling[rank][event].size() < 2) continue;
       for (const GraphOrder::Node next : signalling[rank][event])
         pairs.emplace_back(order.event(rank, event), next);
@@ -70,7 +71,7 @@ void prove_counts_apart(std::span<const Graph> graphs, const GraphOrder& order) 
 void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& triggers,
                           const GraphOrder& order) {
   if (graphs[0].is_once()) return;
-  // Tasks of a rank's own next iteration come after all of this one: only others' signals matter.
+  // All of a rank's tasks precede its own next iteration: only signals of other ranks matter.
   std::vector<std::vector<std::vector<GraphOrder::Node>>> from_others(graphs.size());
   for (uint32_t rank = 0; rank < graphs.size(); ++rank)
     from_others[rank].resize(graphs[rank].events().size());

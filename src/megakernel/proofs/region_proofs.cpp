@@ -1,4 +1,4 @@
-// prove_regions: pairs of accesses to the same bytes, and what is read that nobody wrote.
+// prove_regions: conflicting accesses to the same bytes, and reads of bytes never written.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ enum class Kind : uint8_t { read, write, add };
 struct Access {
   uint64_t begin, end;
   Kind kind;
-  uint32_t rank, task;  ///< whose access
+  uint32_t rank, task;  ///< that accesses them
   bool streams = false;
 };
 
@@ -28,10 +28,10 @@ struct TensorAccesses {
 
 struct Conflict {
   const TensorAccesses* tensor;
-  uint32_t a, b;  ///< in its list, in the order of declaration
+  uint32_t a, b;  ///< indices in its list, in order of declaration
 };
 
-/// Of tensors that are words, or of the others.
+/// Returns all accesses to tensors of words, or to all other tensors.
 std::vector<TensorAccesses> accesses_of(std::span<const Graph> graphs, bool words) {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<Access>> found;
   for (const Graph& graph : graphs)
@@ -54,14 +54,14 @@ std::vector<TensorAccesses> accesses_of(std::span<const Graph> graphs, bool word
   return all;
 }
 
-/// Calls `pair(a, b)` for overlapping accesses of which not both read and not both add.
+/// Calls `pair(a, b)` for overlapping accesses, unless both read or both add.
 template <class Pair>
 void for_each_conflict(const std::vector<Access>& list, Pair pair) {
   std::vector<uint32_t> by_begin(list.size());
   for (uint32_t i = 0; i < list.size(); ++i) by_begin[i] = i;
   std::stable_sort(by_begin.begin(), by_begin.end(),
                    [&](uint32_t a, uint32_t b) { return list[a].begin < list[b].begin; });
-  std::vector<uint32_t> open[3];  // By kind: readers never meet readers, so they are apart.
+  std::vector<uint32_t> open[3];  // By kind: readers never conflict with readers.
   for (const uint32_t now : by_begin) {
     for (uint32_t kind = 0; kind < 3; ++kind) {
       const auto other = static_cast<Kind>(kind);
@@ -108,7 +108,7 @@ class RegionProof {
   void ask(const TensorAccesses& tensor, uint32_t a, uint32_t b) {
     const Access &first = tensor.list[a], &second = tensor.list[b];
     if (first.streams || second.streams) throw_streamed(tensor, first, second);
-    // A task orders its own accesses, and comes after itself.
+    // A task orders its own accesses, also between iterations.
     if (first.rank == second.rank && first.task == second.task) return;
     conflicts_.push_back({&tensor, a, b});
     const auto at = [&](const Access& access, uint32_t iteration) {
@@ -126,7 +126,7 @@ class RegionProof {
                b_first = answers_[conflict * kQuestions + 1];
     const Access &first = tensor->list[a], &second = tensor->list[b];
     if (!a_first && !b_first) throw_unordered(fault_of(first, second), *tensor, first, second, "");
-    // Nor may either meet what the other does in the next iteration.
+    // Each must also precede the other's repetition in the next iteration.
     if (!graphs_[0].is_once() && !answers_[conflict * kQuestions + 2])
       throw_unordered(GraphFault::across_iterations, *tensor, first, second,
                       " in the next iteration");
@@ -137,7 +137,7 @@ class RegionProof {
     if (b_first && first.kind == Kind::read) produced_[{tensor, a}].push_back(b);
   }
 
-  /// Every byte that is read has a writer before it in the same iteration.
+  /// Checks that every byte read has an earlier writer in the same iteration.
   void judge_producers(const TensorAccesses& tensor) {
     for (uint32_t i = 0; i < tensor.list.size(); ++i) {
       const Access& reader = tensor.list[i];
@@ -147,7 +147,7 @@ class RegionProof {
       if (found != produced_.end())
         for (const uint32_t writer : found->second)
           written.emplace_back(tensor.list[writer].begin, tensor.list[writer].end);
-      // The task's own writes need no order; it knows what it does first.
+      // The task orders its own writes itself.
       for (const Access& own : tensor.list)
         if (own.rank == reader.rank && own.task == reader.task && own.kind == Kind::write)
           written.emplace_back(own.begin, own.end);
@@ -159,8 +159,8 @@ class RegionProof {
       throw InvalidGraph(GraphFault::no_producer,
                          {task_name(graphs_[reader.rank], reader.task),
                           "reads " + bytes_text(graphs_, tensor, known, reader.end),
-                          "which no task before it writes"},
-                         "a task that writes them and comes before, or Given::always");
+                          "which no earlier task writes"},
+                         "an earlier task that writes them, or Given::always");
     }
   }
 
@@ -174,8 +174,8 @@ class RegionProof {
                                 std::min(first.end, second.end))),
          fmt::format("{} {} them{}", task_name(graphs_[second.rank], second.task),
                      verb(second.kind), when),
-         "and no path of events and queues leads from one to the other"},
-        "an event that the later one awaits");
+         "and no path of events and queues orders the two"},
+        "an event that the later task awaits");
   }
 
   [[noreturn]] void throw_streamed(const TensorAccesses& tensor, const Access& first,
@@ -189,7 +189,7 @@ class RegionProof {
                                 std::min(first.end, second.end))),
          fmt::format("{} {} them", task_name(graphs_[writes.rank], writes.task),
                      verb(writes.kind))},
-        "streams only of memory that no task writes");
+        "streams only from memory that no task writes");
   }
 
   std::span<const Graph> graphs_;

@@ -16,7 +16,7 @@ namespace {
   throw InvalidGraph(
       GraphFault::tables_differ,
       {fmt::format("{} of rank 0: {}", what, zero), fmt::format("of rank {}: {}", rank, other)},
-      "all ranks to declare the same types, tensors and events in the same order");
+      "the same types, tensors and events in the same order on all ranks");
 }
 
 std::string types_text(const TaskSet& set) {
@@ -40,16 +40,16 @@ std::string tensor_text(const Graph& graph, size_t tensor) {
                      options.words ? ", all words" : "");
 }
 
-/// Who has to do with one event of one rank.
+/// Tasks that use one event of one rank.
 struct Users {
-  std::vector<std::string> expecting = {};  ///< tasks
-  bool any = false;                         ///< anybody signals or awaits it
+  std::vector<std::string> expecting = {};  ///< names of tasks
+  bool any = false;                         ///< whether any task signals, expects or awaits it
 };
 
 [[noreturn]] void throw_not_dynamic(std::string who, std::string event) {
   throw InvalidGraph(GraphFault::trigger_count,
-                     {std::move(who), std::move(event), "whose number is static"},
-                     "dynamic_max on an event of which only tasks know the number");
+                     {std::move(who), std::move(event), "whose count is static"},
+                     "dynamic_max on an event whose count is known only at run time");
 }
 
 void check_expects(std::span<const Graph> graphs, uint32_t rank, uint32_t event,
@@ -59,13 +59,13 @@ void check_expects(std::span<const Graph> graphs, uint32_t rank, uint32_t event,
   if (most > 0 && users.any && expecting.size() != 1)
     throw InvalidGraph(GraphFault::trigger_count,
                        {event_name(graphs, rank, event),
-                        fmt::format("has a number that {} tasks find out", expecting.size())},
-                       "just one task to expect() each dynamic event that is used");
+                        fmt::format("gets its count from {} tasks", expecting.size())},
+                       "exactly one task that calls expect() for each dynamic event in use");
   if (most == 0 && !expecting.empty())
-    throw_not_dynamic(expecting.front() + " expects a number", event_name(graphs, rank, event));
+    throw_not_dynamic(expecting.front() + " calls expect()", event_name(graphs, rank, event));
 }
 
-/// The loop of a rank ends an iteration by the counter of its event.
+/// Checks that the loop's event is counted and signalled: its counter ends each iteration.
 void check_loop(std::span<const Graph> graphs, const Graph& graph, const Triggers& all) {
   if (!graph.loop()) return;
   const uint32_t rank = graph.place().rank, event = graph.loop()->id;
@@ -74,8 +74,8 @@ void check_loop(std::span<const Graph> graphs, const Graph& graph, const Trigger
   throw InvalidGraph(
       GraphFault::unreachable,
       {fmt::format("the loop of rank {}", rank), "awaits " + event_name(graphs, rank, event),
-       carried ? "which is carried by the data, and counted by nobody" : "which nobody signals"},
-      "a task that signals the loop's event, and a counter to it");
+       carried ? "which is carried by data and has no counter" : "which no task signals"},
+      "a task that signals the loop's event, and a loop event that is not carried");
 }
 
 }  // namespace
@@ -94,9 +94,9 @@ void check_tables(std::span<const Graph> graphs) {
     const Graph& other = graphs[rank];
     if (other.place().rank != rank || other.place().ranks != graphs.size())
       throw InvalidGraph(GraphFault::tables_differ,
-                         {fmt::format("rank {} of {} got a graph made for rank {} of {}", rank,
+                         {fmt::format("rank {} of {} got a graph built for rank {} of {}", rank,
                                       graphs.size(), other.place().rank, other.place().ranks)},
-                         "each rank's graph to be made for its place in this world");
+                         "a graph that was built for its rank and this world's size");
     if (other.is_once() != zero.is_once() || other.loop().has_value() != zero.loop().has_value())
       throw_differ(rank, "iterations", zero.is_once() ? "one a run" : "many",
                    other.is_once() ? "one a run" : "many");
@@ -128,7 +128,7 @@ Triggers count_triggers(std::span<const Graph> graphs) {
         if (!signal.dynamic)
           event.triggers += signal.count;
         else if (graphs[signal.rank].events()[signal.event.id].dynamic_max == 0)
-          throw_not_dynamic(task_name(graph, task) + " signals as often as it finds",
+          throw_not_dynamic(task_name(graph, task) + " signals a number of times known at run time",
                             event_name(graphs, signal.rank, signal.event.id));
         const uint32_t signaller = graph.place().rank;
         event.others |=
@@ -152,11 +152,11 @@ Triggers count_triggers(std::span<const Graph> graphs) {
                            {event_name(graphs, rank, event),
                             fmt::format("declares {} signals and gets {}", *options.count,
                                         all[rank][event].triggers)},
-                           "the signals of all ranks to add up to the declared count");
+                           "as many signals from all ranks as the event declares");
       check_expects(graphs, rank, event, users[rank][event]);
       if (!users[rank][event].any || options.dynamic_max == 0) continue;
       all[rank][event].triggers += dynamic_triggers(options.dynamic_max);
-      all[rank][event].sys = true;  // Bodies of tasks signal with one word for all ranks.
+      all[rank][event].sys = true;  // Task bodies signal at sys scope, whichever the rank.
     }
   for (const Graph& graph : graphs) {
     const uint32_t rank = graph.place().rank;
@@ -166,8 +166,8 @@ Triggers count_triggers(std::span<const Graph> graphs) {
           throw InvalidGraph(
               GraphFault::unreachable,
               {task_name(graph, task), "awaits " + event_name(graphs, rank, wait.event.id),
-               "which nobody signals"},
-              "a task that signals each event that is awaited");
+               "which no task signals"},
+              "a task that signals each awaited event");
     check_loop(graphs, graph, all);
   }
   return all;
@@ -184,7 +184,7 @@ std::vector<bool> awaited_events(const Graph& graph, uint32_t lag_max) {
 
 std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank) {
   std::vector<std::string> signallers(graphs[rank].events().size());
-  // No signal comes after a run's end to an event that the run's last iteration has awaited.
+  // An event that the run's last iteration awaited gets no signal after the end of the run.
   const std::vector<bool> complete = awaited_events(graphs[rank], 0);
   for (const Graph& graph : graphs)
     for (uint32_t task = 0; task < graph.tasks().size(); ++task)

@@ -9,12 +9,12 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kHeadDimMax = 128, kGroupMax = 16;
 inline constexpr uint32_t kNoWindow = UINT32_MAX;
 
-/// The earliest position that a token attends to.
+/// Returns the earliest position that a token attends to.
 DEVICE uint32_t window_begin(uint32_t position, uint32_t window) {
   return position >= window ? position - window + 1 : 0;
 }
 
-/// By a warp: by what RMSNorm scales a head.
+/// Returns the factor by which RMSNorm scales a head, by a warp.
 DEVICE float norm_scale(const float* x, uint32_t dim, float epsilon) {
   float squares = 0;
   KEEP_ROLLED
@@ -22,9 +22,9 @@ DEVICE float norm_scale(const float* x, uint32_t dim, float epsilon) {
   return reciprocal_square_root(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
 
-/// One KV head and the query heads that share it: normalises the new q and k (RMSNorm) if they have
-/// norms, rotates them (RoPE, halves), appends k and v to the cache at the token's position, and
-/// attends to the `window` latest positions up to it.
+/// Attention of one KV head and the query heads that share it: normalises the new q and k (RMSNorm)
+/// if norms are given, rotates them (RoPE, halves), appends k and v to the cache at the token's
+/// position, and attends to the `window` latest positions up to it.
 struct Attention {
   static constexpr const char* kName = "attention";
   struct Args {
@@ -33,14 +33,14 @@ struct Attention {
     const float* v;     ///< [dim]
     BFloat16* k_cache;  ///< [pages][page_tokens][dim] of this KV head
     BFloat16* v_cache;
-    const uint32_t* pages;     ///< which page holds positions page_tokens * i on
+    const uint32_t* pages;     ///< [i] the page of positions page_tokens * i on
     const uint32_t* position;  ///< of the token
     float* out;                ///< [group][dim]
     uint32_t group, dim, page_tokens;
-    const float* frequencies;  ///< [dim / 2] by which angles pairs of elements turn a position
-    const BFloat16* q_norm;    ///< [dim] weights, or null: q and k as they are
+    const float* frequencies;  ///< [dim / 2] rotation of element pairs, radians per position
+    const BFloat16* q_norm;    ///< [dim] weights, or null: q and k are not normalised
     const BFloat16* k_norm;    ///< [dim], or null together with q_norm
-    uint32_t window;           ///< positions attended to, this one included; kNoWindow: all
+    uint32_t window;           ///< positions attended to, the token's included; kNoWindow: all
     float epsilon;             ///< of both norms
   };
   static constexpr ArgField kFields[] = {
@@ -82,7 +82,7 @@ struct Attention {
   }
   struct Shared {
     float q[kGroupMax][kHeadDimMax];
-    float scales[kGroupMax + 1];  ///< of each query head and of the key, where there are norms
+    float scales[kGroupMax + 1];  ///< of each query head and of the key, if there are norms
   };
 
   static DEVICE size_t row_of(const Args& args, uint32_t position) {
@@ -90,7 +90,7 @@ struct Attention {
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
 
-  /// A head's q or k, normalised as it is read.
+  /// A head's q or k, normalised on access.
   struct Head {
     const float* x;        ///< [dim]
     const BFloat16* norm;  ///< [dim], or null
@@ -100,7 +100,7 @@ struct Attention {
     }
   };
 
-  /// Element d of a rotated vector.
+  /// Returns element d of a rotated vector.
   static DEVICE float rotated(const Args& args, const Head& x, uint32_t d, uint32_t position) {
     const uint32_t half = args.dim / 2, i = d % half;
     const float angle = static_cast<float>(position) * args.frequencies[i];
@@ -130,7 +130,7 @@ struct Attention {
   }
 
  private:
-  /// By all threads, a head a warp.
+  /// Computes the scales, by all threads, one head per warp.
   static DEVICE void find_scales(Context& context, const Args& args, Shared& shared) {
     for (uint32_t head = context.warp(); head <= args.group; head += context.warps()) {
       const float* const x = head < args.group ? args.q + head * args.dim : args.k;
@@ -155,7 +155,7 @@ struct Attention {
     return value;
   }
 
-  /// By a warp: a softmax that goes along, 32 positions at a time.
+  /// Attends by a warp, with an online softmax over 32 positions at a time.
   static DEVICE void attend(const Args& args, const float* q, uint32_t count, float* out) {
     constexpr uint32_t kShare = kHeadDimMax / kWarpLanes;
     float sums[kShare] = {};

@@ -2,7 +2,7 @@
 #include "megakernel/tasks/builtin_list.hpp"
 
 #if TOKENYARD_WATCHED
-/// Of builtin_watched.cpp.
+/// Defined in builtin_watched.cpp.
 extern "C" void tokenyard_watched_builtin(const void* params);
 #endif
 

@@ -1,5 +1,5 @@
-/// The task set that comes with the megakernel: every task of a Llama-shaped model. A graph that is
-/// not written in C++ consists of these.
+/// The built-in task set: every task of a Llama-shaped model. Graphs that are not built in C++
+/// consist of these.
 #pragma once
 
 #include "tokenyard/megakernel/task_set.hpp"

@@ -1,4 +1,4 @@
-/// Every task that a Llama-shaped model is made of whose stages are ordered by counters.
+/// The tasks of a Llama-shaped model whose stages are ordered by counters.
 #pragma once
 
 #include "megakernel/kernels/worker_kernel.hpp"

@@ -1,6 +1,6 @@
-// The kernel of tasks/builtin.hpp once more, for hosts that watch its accesses: CMakeLists.txt has
-// the compiler instrument this file. All that it includes goes by a namespace of its own, else the
-// linker would take functions of this kernel for those of the plain one.
+// The kernel of tasks/builtin.hpp, instrumented (see CMakeLists.txt) so that hosts can check its
+// accesses. Everything included is in a namespace of its own; otherwise the linker would merge
+// functions of this kernel with those of the plain one.
 #define tokenyard tokenyard_watched
 #include "megakernel/tasks/builtin_list.hpp"
 
@@ -18,7 +18,7 @@ Machine& machine();
 
 namespace tokenyard_watched::host_body {
 
-/// The same class by another name: nothing but its table of functions is used.
+/// Returns the same class under the other name: only its table of functions is used.
 Machine& machine() {
   return reinterpret_cast<Machine&>(tokenyard::host_body::machine());
 }

@@ -1,5 +1,5 @@
-/// Events of which only the device knows how often they are signalled, for graphs that are not
-/// written in C++: the numbers lie in memory, where tasks before have put them.
+/// Dynamic events for graphs that are not built in C++: earlier tasks have put the counts in
+/// memory.
 #pragma once
 
 #include "megakernel/kernels/context.hpp"
@@ -7,7 +7,8 @@
 
 namespace tokenyard::megakernel {
 
-/// The event of this rank gets so many signals in this iteration. The task `expects` it.
+/// Announces that the event of this rank gets `count` signals in this iteration. The task must list
+/// it in `expects`.
 struct ExpectSignals {
   static constexpr const char* kName = "expect_signals";
   struct Args {
@@ -26,7 +27,7 @@ struct ExpectSignals {
   }
 };
 
-/// Signals a rank's event so many times. The task has a dynamic signal to it.
+/// Signals a rank's event `count` times. The task must declare a dynamic signal to it.
 struct SignalOften {
   static constexpr const char* kName = "signal_often";
   struct Args {

@@ -1,4 +1,4 @@
-/// What tensor parallel ranks do with their partial sums.
+/// Exchange and sum of partial sums between tensor-parallel ranks.
 #pragma once
 
 #include "megakernel/tasks/fields.hpp"
@@ -6,7 +6,8 @@
 
 namespace tokenyard::megakernel {
 
-/// Copies words of this rank's memory to a peer's. The task signals an event of that peer.
+/// Copies words of this rank's memory to a peer's memory. The task must signal an event of that
+/// peer.
 struct CopyToPeer {
   static constexpr const char* kName = "copy_to_peer";
   struct Args {
@@ -29,7 +30,7 @@ struct CopyToPeer {
   }
 };
 
-/// y = residual + parts[0] + parts[1] + ..., in the order of the ranks: the same bits on all.
+/// Computes y = residual + parts[0] + parts[1] + ..., in rank order: bitwise equal on all ranks.
 struct Reduce {
   static constexpr const char* kName = "reduce";
   struct Args {

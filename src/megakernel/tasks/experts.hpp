@@ -1,5 +1,5 @@
-/// A mixture-of-experts feed-forward of one token: which experts, and their work. What is loaded
-/// depends on the token, so nothing is streamed ahead.
+/// The mixture-of-experts feed-forward layer of one token: choice of the experts, and their work.
+/// The weights to load depend on the token, so nothing is streamed ahead.
 #pragma once
 
 #include "megakernel/tasks/fields.hpp"
@@ -9,8 +9,8 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kTopkMax = 8;
 
-/// The topk experts with the highest scores, and the softmax of those scores, or their part of the
-/// softmax of all scores. Of equals the first.
+/// Chooses the topk experts with the highest scores, the first of equals. Weights are the softmax
+/// of these scores, or their part of the softmax of all scores.
 struct RouteToken {
   static constexpr const char* kName = "route_token";
   struct Args {
@@ -18,7 +18,7 @@ struct RouteToken {
     uint32_t* picks;      ///< [topk]
     float* weights;       ///< [topk]
     uint32_t experts, topk;
-    uint32_t normalised;  ///< 1: weights add up to 1; 0: with those of the experts not picked
+    uint32_t normalised;  ///< 1: the weights sum to 1; 0: all experts' weights would
   };
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, scores),  TOKENYARD_FIELD(pointer, picks),
@@ -58,7 +58,7 @@ struct RouteToken {
   }
 };
 
-/// h[n][i] of some rows i of the n-th expert picked, as GatedLinear.
+/// Computes h[n][i], as GatedLinear does, for some rows i of the n-th chosen expert.
 struct ExpertGated {
   static constexpr const char* kName = "expert_gated";
   struct Args {
@@ -107,7 +107,8 @@ struct ExpertGated {
   }
 };
 
-/// y[i] = residual[i] + the sum over picks n of weight_n * (down rows of that expert)_i . h[n].
+/// Computes y[i] = residual[i] + sum over picks n of pick_weights[n] * (weights[picks[n]][i] .
+/// h[n]).
 struct ExpertDown {
   static constexpr const char* kName = "expert_down";
   struct Args {

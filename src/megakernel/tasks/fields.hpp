@@ -1,4 +1,4 @@
-/// How a task type lists its arguments for graphs that are not written in C++.
+/// Lists a task type's arguments for graphs that are not built in C++.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include "tokenyard/megakernel/task_set.hpp"
 #include "tokenyard/megakernel/touches.hpp"
 
-/// One entry of a kFields: FIELD(u32, rows). Inside the task type, after its Args.
+/// One entry of a kFields: TOKENYARD_FIELD(u32, rows). Used inside the task type, after its Args.
 #define TOKENYARD_FIELD(kind, name)                   \
   ::tokenyard::megakernel::ArgField {                 \
     #name, ArgField::Kind::kind, offsetof(Args, name) \

@@ -1,4 +1,4 @@
-/// Rows of a matrix times a vector, weights streamed ahead.
+/// Products of matrix rows with a vector, with weights streamed ahead.
 #pragma once
 
 #include "megakernel/tasks/fields.hpp"
@@ -6,17 +6,17 @@
 
 namespace tokenyard::megakernel {
 
-/// y[r] = residual[r] + weights[r] . rms_norm(x), for rows [0, rows) of the pointers it is given.
+/// Computes y[r] = residual[r] + weights[r] . rms_norm(x) for rows [0, rows) of its pointers.
 struct Linear {
   static constexpr const char* kName = "linear";
   struct Args {
     const BFloat16* weights;  ///< [rows][columns]
     const float* x;           ///< [columns]
-    const BFloat16* norm;     ///< [columns], or null: x as it is
+    const BFloat16* norm;     ///< [columns], or null: x is not normalised
     const float* residual;    ///< [rows], or null: 0
     float* y;                 ///< [rows]
     uint32_t rows, columns;   ///< columns: a multiple of 8, at most kColumnsMax
-    uint32_t unit_bytes;      ///< the megakernel's
+    uint32_t unit_bytes;      ///< that of the megakernel
     float epsilon;
   };
   static constexpr ArgField kFields[] = {
@@ -48,7 +48,7 @@ struct Linear {
   }
 };
 
-/// h[i] = silu(gate_i . x) * (up_i . x), x normalised. Weights: gate and up rows in turn.
+/// Computes h[i] = silu(gate_i . x) * (up_i . x), x normalised. Gate and up rows alternate.
 struct GatedLinear {
   static constexpr const char* kName = "gated_linear";
   struct Args {
@@ -72,7 +72,7 @@ struct GatedLinear {
   }
   using Shared = RowInput;
 
-  /// Pairs in a row, so that a unit never holds the end of one matrix row and the next one's begin.
+  /// Streams contiguous pairs, row by row, so that no unit spans two matrix rows.
   static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     const Share pairs = share_of(args.rows, warp, warps);
     return {.from = reinterpret_cast<const std::byte*>(args.weights) +

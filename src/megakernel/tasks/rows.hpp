@@ -1,5 +1,5 @@
-/// Products of BF16 matrices with one vector: what decoding is made of. A warp takes whole rows, a
-/// row in pieces of a unit; a lane takes eight elements at a time.
+/// Products of BF16 matrices with one vector, the main work of decoding. A warp processes whole
+/// rows, in pieces of one unit; a lane processes eight elements at a time.
 #pragma once
 
 #include "device/functions.hpp"
@@ -11,13 +11,13 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kColumnsMax = 8192;
 
-/// The vector, in shared memory, by all threads of a task.
+/// The vector, in shared memory, for all threads of a task.
 struct RowInput {
   float x[kColumnsMax];
   float warp_sums[kComputeWarpsMax];
 };
 
-/// Neighbours, dealt out evenly.
+/// A contiguous part of an even division.
 struct Share {
   uint32_t begin, end;
 };
@@ -26,7 +26,8 @@ DEVICE Share share_of(uint32_t count, uint32_t index, uint32_t parts) {
           static_cast<uint32_t>(uint64_t{count} * (index + 1) / parts)};
 }
 
-/// Rows warp, warp + warps, ... of a matrix, so that what a block loads at a time lies together.
+/// Returns rows warp, warp + warps, ... of a matrix, so that a block's concurrent loads are
+/// contiguous.
 DEVICE StreamedRows every_nth_row(const BFloat16* weights, uint32_t rows, uint32_t columns,
                                   uint32_t piece_bytes, uint32_t warp, uint32_t warps) {
   return {.from = reinterpret_cast<const std::byte*>(weights) + size_t{warp} * 2 * columns,
@@ -51,8 +52,8 @@ DEVICE void unpack(const Bytes16& packed, float (&values)[8]) {
   }
 }
 
-/// Adds the products of eight BF16 weights with eight elements to four sums: as many fused
-/// multiply-adds as products.
+/// Adds the products of eight BF16 weights and eight elements to four sums: one fused multiply-add
+/// per product.
 DEVICE void add_products(const Bytes16& weights, const float* x, float (&sums)[4]) {
   UNROLL
   for (uint32_t pair = 0; pair < 4; ++pair) {
@@ -64,13 +65,13 @@ DEVICE float total(const float (&sums)[4]) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// Sum over the warp, the same in every lane.
+/// Returns the sum over the warp, equal in every lane.
 DEVICE float warp_sum(float value) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) value += warp::shuffle_xor(value, mask);
   return value;
 }
 
-/// This lane's share of a product of `count` elements (a multiple of 8).
+/// Returns this lane's share of a product of `count` elements (a multiple of 8).
 DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
   const auto* const vectors = reinterpret_cast<const Bytes16*>(weights);
   float sums[4] = {};
@@ -79,7 +80,7 @@ DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
   return total(sums);
 }
 
-/// By a warp: the product of its next row, which streams in.
+/// Returns the product of the warp's next streamed row. Called by a warp.
 DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_bytes, const float* x) {
   float sum = 0;
   const uint32_t step = unit_bytes / 2;
@@ -92,8 +93,7 @@ DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_byte
   return warp_sum(sum);
 }
 
-/// By all threads: brings x into shared memory, normalised (RMSNorm) where there are `norm`
-/// weights.
+/// Loads x into shared memory, by all threads, normalised (RMSNorm) if `norm` weights are given.
 DEVICE void load_input(Context& context, RowInput& shared, const float* x, const BFloat16* norm,
                        uint32_t columns, float epsilon) {
   float squares = 0;
@@ -113,8 +113,8 @@ DEVICE void load_input(Context& context, RowInput& shared, const float* x, const
   context.sync();
 }
 
-/// States what load_input touches and what rows of `columns` elements must be like, for tasks whose
-/// Args have x, norm, columns and epsilon.
+/// States what load_input touches, and checks the requirements of rows of `columns` elements, for
+/// tasks whose Args have x, norm, columns and epsilon.
 template <class Args>
 void touch_row_input(Touches& touches, const Args& args) {
   touches.require(args.columns > 0 && args.columns % 8 == 0 && args.columns <= kColumnsMax,

@@ -6,7 +6,7 @@
 
 namespace tokenyard::megakernel {
 
-/// x = table[token].
+/// Computes x = table[token].
 struct Embed {
   static constexpr const char* kName = "embed";
   struct Args {
@@ -31,20 +31,20 @@ struct Embed {
   }
 };
 
-/// The best of some logits, as it travels between tasks and ranks.
+/// The best of some logits, as tasks and ranks pass it on.
 struct Best {
   float value;
-  uint32_t token;  ///< kNoToken if one of the logits was no number
+  uint32_t token;  ///< kNoToken if one of the logits is NaN
 };
 inline constexpr uint32_t kNoToken = UINT32_MAX;
 inline constexpr uint32_t kStopTokensMax = 8;
-inline constexpr uint32_t kNoRow = UINT32_MAX - 1;  ///< no logit at all
+inline constexpr uint32_t kNoRow = UINT32_MAX - 1;  ///< the token of an empty set of logits
 
 DEVICE Best of_logit(float value, uint32_t token) {
   return {value, value == value ? token : kNoToken};
 }
 
-/// Of two, the larger; of equals the one with the smaller token; no number before all.
+/// Returns the larger of two; of equals the one with the smaller token. NaN wins over everything.
 DEVICE Best better(const Best& a, const Best& b) {
   if (a.token == kNoToken || b.token == kNoRow) return a;
   if (b.token == kNoToken || a.token == kNoRow) return b;
@@ -56,7 +56,7 @@ struct BestShared {
   Best of_warp[kComputeWarpsMax];
 };
 
-/// This thread's share of `count` parts.
+/// Returns the best of this thread's share of `count` parts.
 DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t count) {
   Best best{0, kNoRow};
   for (uint32_t i = context.thread(); i < count; i += context.threads())
@@ -64,28 +64,28 @@ DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t co
   return best;
 }
 
-/// This thread's share of a stage's sums, once all have read them. Relaxed: the event that the task
-/// signals comes before the next iteration's terms.
+/// Clears this thread's share of a stage's sums, once all tasks have read them. Relaxed: the event
+/// that the task signals precedes the next iteration's terms.
 template <Scope scope>
 DEVICE void clear_sums(const Context& context, uint64_t* sums, uint32_t count) {
   for (uint32_t i = context.thread(); i < count; i += context.threads())
     store<Order::relaxed, scope>(sums + i, 0);
 }
 
-/// By a warp.
+/// Returns the best of all lanes, by a warp.
 DEVICE Best best_of_warp(Best best) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
     best = better(best, {warp::shuffle_xor(best.value, mask), warp::shuffle_xor(best.token, mask)});
   return best;
 }
-/// By a warp: of `count` parts, each so far from the one before.
+/// Returns the best of `count` parts, `stride` elements apart, by a warp.
 DEVICE Best best_of_parts(const Best* parts, uint32_t count, uint32_t stride) {
   Best best{0, kNoRow};
   for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
     best = better(best, parts[i * stride]);
   return best_of_warp(best);
 }
-/// By all threads, each with its own: thread 0 gets the best of all.
+/// Returns to thread 0 the best of all threads' values. Called by all threads.
 DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
   best = best_of_warp(best);
   if (warp::lane() == 0) shared.of_warp[context.warp()] = best;
@@ -95,11 +95,11 @@ DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
   return best;
 }
 
-/// The best of `count` logits, to the same slot of every rank.
+/// Finds the best of `count` logits.
 struct PickBest {
   static constexpr const char* kName = "pick_best";
   struct Args {
-    const float* logits;  ///< [count] of tokens first_token on
+    const float* logits;  ///< [count] of the tokens from first_token on
     Best* best;
     uint32_t count, first_token;
   };
@@ -123,15 +123,15 @@ struct PickBest {
   }
 };
 
-/// How a sequence stands.
+/// State of a sequence after a step.
 enum class SequenceStatus : uint32_t { goes_on, stopped, cache_full, not_a_number };
 
-/// After a step that found `best`: `token` comes at `position`, which the prompt may have told. Of
-/// the hook's Args.
+/// Returns the status after a step that found `best` and puts `token` at `position`; `published` if
+/// the prompt gave the token. `args`: those of the hook.
 template <class Args>
 DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool published,
                                    uint32_t token, uint32_t position) {
-  // Relaxed: written before the events that the task has awaited.
+  // Relaxed: written before the events that the task awaited.
   const bool broken = args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
   if (best.token == kNoToken || broken) return SequenceStatus::not_a_number;
   bool stops = false;
@@ -141,20 +141,20 @@ DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool publ
   return position >= args.positions_max ? SequenceStatus::cache_full : SequenceStatus::goes_on;
 }
 
-/// The loop's hook: takes the best of all parts as the next token, notes it, and ends the loop at a
-/// stop token, a full cache, or logits that are no numbers. Clears the last stage's sums, where the
-/// stages hand on words.
+/// The loop's hook: takes the best of all parts as the next token, stores it, and ends the loop at
+/// a stop token, a full cache, or logits that are NaN. Clears the last stage's sums if stages pass
+/// words on.
 struct NextToken {
   static constexpr const char* kName = "next_token";
   using Status = SequenceStatus;
   struct Args {
     const Best* parts;       ///< [part_count]
-    uint32_t* token;         ///< the next iteration's
-    uint32_t* position;      ///< likewise
-    uint32_t* tokens;        ///< [positions_max + 1] that have been decided, by position
-    const uint32_t* prompt;  ///< [prompt_tokens] decided beforehand
+    uint32_t* token;         ///< of the next iteration
+    uint32_t* position;      ///< of the next iteration
+    uint32_t* tokens;        ///< [positions_max + 1] the sequence, by position
+    const uint32_t* prompt;  ///< [prompt_tokens]
     uint32_t* status;        ///< a Status
-    uint64_t* sums;          ///< [sum_count] to be cleared, or null
+    uint64_t* sums;          ///< [sum_count] to clear, or null
     const uint32_t* broken;  ///< 1 if a value could not be added to sums; or null
     uint32_t sum_count;
     uint32_t part_count, positions_max, prompt_tokens;
@@ -195,11 +195,11 @@ struct NextToken {
  private:
   static DEVICE void decide(Context& context, const Args& args, const Best& best) {
     const uint32_t position = *args.position + 1;
-    // While the prompt lasts it says what comes next, whatever the model thinks.
+    // Within the prompt, the prompt gives the next token, whatever the model predicts.
     const bool published = position < args.prompt_tokens;
     const uint32_t token = published ? args.prompt[position] : best.token;
     const Status status = status_after(args, best, published, token, position);
-    // Beyond the cache only if the position was when the step began.
+    // Past the cache only if the position was already when the step began.
     if (status != Status::not_a_number && position <= args.positions_max)
       args.tokens[position] = token;
     *args.status = static_cast<uint32_t>(status);

@@ -17,8 +17,8 @@ namespace {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
 
-/// Readings of one clock, told from its first task's begin on: small enough to be exact as double,
-/// whatever the clock counts from.
+/// Readings of one clock, relative to the begin of its first task: small enough to be exact as
+/// double, whatever the clock's origin.
 struct TracedClock {
   uint64_t zero_ns = 0;
   bool ran = false;
@@ -31,7 +31,7 @@ struct TracedClock {
   }
 };
 
-/// When the first of those that await an event went on, by the event and its iteration.
+/// Returns, per event and iteration, the time at which the first task that awaits it continued.
 std::map<std::pair<uint32_t, uint64_t>, double> ends_of_waits(const Trace& trace,
                                                               const TracedClock& clock) {
   std::map<std::pair<uint32_t, uint64_t>, double> ends;
@@ -46,7 +46,7 @@ std::map<std::pair<uint32_t, uint64_t>, double> ends_of_waits(const Trace& trace
   return ends;
 }
 
-/// What is known of the differences of clocks.
+/// Bounds on the differences of clock shifts.
 class ClockBounds {
  public:
   explicit ClockBounds(std::span<const Trace> traces)
@@ -64,12 +64,12 @@ class ClockBounds {
 
   std::vector<TracedClock> clocks;
 
-  /// What shift(a) - shift(b) is at most.
+  /// Returns the upper bound of shift(a) - shift(b).
   double most(size_t a, size_t b) const { return most_[a][b]; }
   double contradiction(size_t a) const { return contradiction_[a]; }
 
  private:
-  /// All signals that tasks of one trace await.
+  /// Adds the bounds from all signals that tasks of one trace await.
   void take(std::span<const Trace> traces, const std::vector<SpanIndex>& spans, size_t to) {
     std::map<uint32_t, size_t> places;
     for (size_t i = 0; i < ranks_; ++i) places[traces[i].rank] = i;
@@ -101,8 +101,8 @@ class ClockBounds {
         }
   }
 
-  /// Two bounds of which none can hold with the other meet in the middle. So no bound grows without
-  /// end on the way around a circle of ranks.
+  /// Moves two contradictory bounds to their middle, so that no bound grows without limit around a
+  /// cycle of ranks.
   void reconcile(size_t a, size_t b) {
     const double missing = -(most_[a][b] + most_[b][a]);
     if (!(missing > 0)) return;
@@ -114,10 +114,10 @@ class ClockBounds {
 
   size_t ranks_;
   std::vector<std::vector<double>> most_;
-  std::vector<double> contradiction_;  ///< [ranks] the most
+  std::vector<double> contradiction_;  ///< [ranks] the largest, in ns
 };
 
-/// Between which values the bounds to ranks that were placed leave a shift; it may be empty.
+/// The interval that bounds to placed ranks leave for a shift; it may be empty.
 struct Interval {
   double low = -kNoBound, high = kNoBound;
 
@@ -126,7 +126,7 @@ struct Interval {
     if (sides == 2) return ClockSource::both_sides;
     return sides == 1 ? ClockSource::one_side : ClockSource::first_task;
   }
-  /// One of a better source; of two with bounds of both sides, the narrower one.
+  /// Compares by source; of two intervals with both bounds, the narrower is better.
   bool better_than(const Interval& other) const {
     if (source() != other.source()) return source() < other.source();
     return source() == ClockSource::both_sides && high - low < other.high - other.low;
@@ -141,11 +141,11 @@ struct Interval {
       case ClockSource::first_task:
         break;
     }
-    return 0;  // Where the first tasks begin together.
+    return 0;  // First tasks begin together.
   }
 };
 
-/// Places ranks one after the other.
+/// Places the clocks of ranks one after another.
 class ClockPlacing {
  public:
   ClockPlacing(const ClockBounds& bounds, size_t reference)
@@ -183,7 +183,8 @@ class ClockPlacing {
   std::vector<Interval> intervals_;            ///< [ranks]
 };
 
-/// The place in `traces` of the lowest rank that ran a task, or of the lowest one if none has.
+/// Returns the index in `traces` of the lowest rank that ran a task, or of the lowest rank if none
+/// did.
 size_t reference_of(std::span<const Trace> traces) {
   return static_cast<size_t>(
       std::ranges::min_element(
@@ -196,7 +197,7 @@ void check_ranks_differ(std::span<const Trace> traces) {
   for (size_t i = 0; i < traces.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (traces[i].rank == traces[j].rank)
-        throw InvalidArgument("traces", "one of each rank",
+        throw InvalidArgument("traces", "one per rank",
                               fmt::format("two of rank {}", traces[i].rank));
 }
 
@@ -218,7 +219,7 @@ std::vector<ClockShift> align_clocks(std::span<const Trace> traces) {
     }
     const Interval& interval = placing.interval(i);
     shift.source = interval.source();
-    // Between the readings of two clocks, of which either may be ahead.
+    // Difference of the two origins, modulo 2^64: either clock may be ahead.
     const uint64_t between = zero_ns - bounds.clocks[i].zero_ns;
     const auto shift_of = [&](double place) -> std::optional<int64_t> {
       if (std::isinf(place)) return std::nullopt;

@@ -27,52 +27,52 @@ std::string quoted(const std::string& text) {
   return safe + '"';
 }
 
-/// Microseconds, to the nanosecond however many they are.
+/// Formats nanoseconds as microseconds, exactly for any size.
 std::string shift_us(int64_t ns) {
   const uint64_t size = ns < 0 ? -static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
   return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", size / 1000, size % 1000);
 }
 
-/// What a reader should know of one clock.
+/// Returns the note on one clock for the reader of the file.
 std::string published(const ClockShift& shift) {
-  const std::string moved = fmt::format("clock moved by {} us", shift_us(shift.shift_ns));
+  const std::string moved = fmt::format("clock shifted by {} us", shift_us(shift.shift_ns));
   std::string text;
   switch (shift.source) {
     case ClockSource::reference:
-      return "all times are of this clock";
+      return "all times are on this clock";
     case ClockSource::both_sides:
-      text = moved + ", the middle of what signals allow";
+      text = moved + ", the middle of the range that signals allow";
       break;
     case ClockSource::one_side:
-      text = moved + ": signals bound it from one side alone";
+      text = moved + ": signals bound it from one side only";
       break;
     case ClockSource::first_task:
-      text = moved + ", so that first tasks begin together: no signals tell more";
+      text = moved + ", so that first tasks begin together: no signals bound it";
       break;
   }
   if (shift.at_least_ns) text += fmt::format("; at least {} us", shift_us(*shift.at_least_ns));
   if (shift.at_most_ns) text += fmt::format("; at most {} us", shift_us(*shift.at_most_ns));
   if (shift.contradiction_ns > 0)
-    text += fmt::format("; signals contradict one another by {} us: clocks drift",
+    text += fmt::format("; signals contradict each other by {} us: clocks drift",
                         shift_us(static_cast<int64_t>(shift.contradiction_ns)));
   return text;
 }
 
-/// A rank's trace, and where its times lie in the file.
+/// A rank's trace, and the offset of its times in the file.
 struct TracedProcess {
   const Trace& trace;
   SpanIndex index;
   ClockShift shift;
-  uint64_t zero_ns = 0;  ///< of the file, on the clock of the reference
+  uint64_t zero_ns = 0;  ///< origin of the file, on the reference clock
 
   TracedProcess(const Trace& trace, const ClockShift& shift)
       : trace(trace), index(trace), shift(shift) {}
-  /// On the clock of the reference, which may have counted past its end.
+  /// Returns a time on the reference clock, which may have wrapped around.
   uint64_t moved(uint64_t ns) const { return ns + static_cast<uint64_t>(shift.shift_ns); }
   uint64_t at(uint64_t ns) const { return moved(ns) - zero_ns; }
 };
 
-/// One event a line; a rank is a process, its workers are threads.
+/// Writes one event per line; a rank is a process, its workers are threads.
 class PerfettoFile {
  public:
   void name_rank(const TracedProcess& process, bool alone) {
@@ -103,9 +103,9 @@ class PerfettoFile {
         quoted(name), quoted(category), us(process.at(begin_ns)), us(end_ns - begin_ns),
         fmt::format("\"iteration\": {}", span.iteration));
   }
-  /// An arrow from the end of a task to the begin of one that awaited it, which may have begun
-  /// before the first one's worker had noted the end. Where bodies await (`carried`) it ends within
-  /// the body, as soon as the signal may have come.
+  /// Adds an arrow from the end of a task to the begin of a task that awaited it, which may have
+  /// begun before the first one's worker recorded the end. If task bodies await (`carried`), the
+  /// arrow ends within the body, as soon as the signal may have arrived.
   void flow(const TracedProcess& from, const TraceSpan& signals, const TracedProcess& to,
             const TraceSpan& awaits, bool carried) {
     ++flows_;
@@ -137,8 +137,9 @@ class PerfettoFile {
   std::string events_;
 };
 
-/// Who completed an event of one rank: of each rank that signals it, the last signal to end. (An
-/// arrow from each would be a million of an iteration in which all blocks await one another.)
+/// Finds the tasks that completed an event: for each rank that signals it, the task that ended
+/// last. (An arrow from every task would give a million per iteration in which all blocks await one
+/// another.)
 class LastSignals {
  public:
   struct Last {
@@ -200,7 +201,7 @@ void add_process(PerfettoFile& file, const TracedProcess& process,
   }
 }
 
-/// Where the file begins: with the first task to be taken.
+/// Returns the origin of the file: the time at which the first task was taken.
 void find_zero(std::vector<TracedProcess>& all) {
   std::optional<uint64_t> first;
   for (const TracedProcess& process : all)

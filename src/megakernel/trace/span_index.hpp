@@ -18,20 +18,21 @@ class SpanIndex {
     uint32_t span;
   };
 
-  /// Keeps nothing of the trace but numbers.
+  /// Keeps no reference to the trace.
   explicit SpanIndex(const Trace& trace) : of_task_(trace.tasks.size()) {
     for (uint32_t i = 0; i < trace.spans.size(); ++i)
       of_task_[trace.spans[i].task].push_back({trace.spans[i].iteration, i});
     for (auto& places : of_task_) std::ranges::sort(places, {}, &Place::iteration);
   }
 
-  /// In the order of iterations; none of a task that never ran, or does not exist.
+  /// Returns the spans of a task, ordered by iteration; none for a task that never ran or does not
+  /// exist.
   std::span<const Place> of(uint32_t task) const {
     if (task >= of_task_.size()) return {};
     return of_task_[task];
   }
 
-  /// The span of `task` in the iteration that lies `lag` before `iteration`.
+  /// Returns the span of `task` in iteration `iteration - lag`.
   std::optional<uint32_t> find(uint32_t task, uint64_t iteration, uint32_t lag = 0) const {
     if (iteration < lag) return std::nullopt;
     const auto places = of(task);

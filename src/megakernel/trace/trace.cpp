@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-/// Who let `span` begin: the last to end of those whose events it awaited, and of the task before
-/// it on its worker.
+/// Returns the span that released `span`: the latest-ending of the tasks whose events it awaited
+/// and the previous task on its worker.
 uint32_t held_up_by(const Trace& trace, const SpanIndex& index, uint32_t span) {
   const TraceSpan& waiting = trace.spans[span];
   uint32_t latest = kNone;
@@ -24,7 +24,7 @@ uint32_t held_up_by(const Trace& trace, const SpanIndex& index, uint32_t span) {
   if (span > 0 && trace.spans[span - 1].worker == waiting.worker) consider(span - 1);
   for (const TraceWait& wait : trace.tasks[waiting.task].waits)
     for (const TraceSignal& signal : trace.events[wait.event].signals) {
-      if (signal.rank != trace.rank) continue;  // Of another clock.
+      if (signal.rank != trace.rank) continue;  // Recorded by another clock.
       const auto found = index.find(signal.task, waiting.iteration, wait.lag);
       if (found) consider(*found);
     }

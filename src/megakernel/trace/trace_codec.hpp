@@ -1,4 +1,4 @@
-/// A trace as bytes: ranks send theirs to one another.
+/// A trace as bytes, for the exchange between ranks.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,8 @@ namespace tokenyard::megakernel {
 class TraceCodec {
  public:
   static std::vector<std::byte> encode(const Trace& trace);
-  /// Throws InternalError, which names `from`, the rank that sent the bytes, if they are no trace,
-  /// or not as they were sent. What it returns names tasks, workers and events of its own that
-  /// there are.
+  /// Throws InternalError, which names `from`, the sending rank, if the bytes are no trace or were
+  /// damaged. Task, worker and event indices of the result are in range.
   static Trace decode(std::span<const std::byte> bytes, uint32_t from);
 };
 

@@ -12,7 +12,7 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// From `begin` on, as much as a piece has; nothing after the end.
+/// Returns the piece that starts at `begin`; empty past the end.
 std::span<const std::byte> piece_of(std::span<const std::byte> bytes, size_t begin, size_t size) {
   const size_t from = std::min(begin, bytes.size());
   return bytes.subspan(from, std::min(size, bytes.size() - from));
@@ -39,8 +39,8 @@ std::vector<Trace> gather_traces(World& world, const Trace& mine) {
     const auto rank = static_cast<uint32_t>(traces.size());
     traces.push_back(TraceCodec::decode(bytes, rank));
     if (traces.back().rank != rank)
-      throw InternalError(
-          fmt::format("a trace of rank {}: expected one of rank {}", traces.back().rank, rank));
+      throw InternalError(fmt::format("expected a trace of rank {1}, got one of rank {0}",
+                                      traces.back().rank, rank));
   }
   return traces;
 }

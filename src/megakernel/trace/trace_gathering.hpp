@@ -1,5 +1,6 @@
-/// Traces of all ranks on every rank. They may be larger than a message may be, so they go in
-/// pieces: first every rank tells how many bytes its trace has, so all know how many rounds follow.
+/// Gathers the traces of all ranks on every rank. A trace may exceed the size limit of a message,
+/// so it goes in pieces: first every rank sends the size of its trace, so all ranks know the number
+/// of rounds.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +12,14 @@
 
 namespace tokenyard::megakernel {
 
-/// Well below what a message may have.
+/// Bytes per piece; well below the limit of a message.
 inline constexpr size_t kTracePieceBytes = size_t{16} << 20;
 
-/// Collective: [ranks] what each brings. `piece_bytes` is the same on all ranks.
+/// Collective. Returns the bytes of every rank, [ranks]. `piece_bytes` is the same on all ranks.
 std::vector<std::vector<std::byte>> gather_in_pieces(World& world, std::span<const std::byte> mine,
                                                      size_t piece_bytes);
 
-/// Collective: [ranks].
+/// Collective. Returns the traces of all ranks, [ranks].
 std::vector<Trace> gather_traces(World& world, const Trace& mine);
 
 }  // namespace tokenyard::megakernel

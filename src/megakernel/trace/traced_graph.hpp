@@ -1,5 +1,4 @@
-/// What the graphs of all ranks tell about one rank's trace: its tasks, and whose signals they
-/// await.
+/// Tasks and events for one rank's trace, taken from the graphs of all ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ struct TracedGraph {
   std::vector<TraceEvent> events;
 };
 
-/// `graphs`: [ranks].
+/// Returns tasks and events of `rank`. `graphs`: [ranks].
 TracedGraph traced_graph(std::span<const Graph> graphs, uint32_t rank);
 
 }  // namespace tokenyard::megakernel

@@ -25,14 +25,15 @@ int require_gpus() {
 std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options) {
   const auto gpus = static_cast<uint32_t>(require_gpus());
   if (options.hosts != 1)
-    throw InvalidArgument("hosts", "1: GPUs are on this host", fmt::format("{}", options.hosts));
+    throw InvalidArgument("hosts", "1: all GPUs are on this host",
+                          fmt::format("{}", options.hosts));
   std::vector<std::shared_ptr<Accelerator>> accelerators;
   if (ranks == 1 || ranks <= gpus) {
     for (uint32_t rank = 0; rank < ranks; ++rank)
       accelerators.push_back(
           std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt));
   } else {
-    // Half of it: whoever a launch misses is still there to be named, not gone at its own deadline.
+    // Half of the timeout: a rank that misses a launch can still be named, before its own deadline.
     const auto gpu = std::make_shared<cuda::SharedGpu>(0, options.timeout / 2);
     for (uint32_t rank = 0; rank < ranks; ++rank)
       accelerators.push_back(
@@ -43,7 +44,7 @@ std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldO
 
 std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options) {
   const int gpus = require_gpus();
-  // A launcher that shows each process one GPU leaves nothing to pick.
+  // A launcher that shows each process one GPU leaves no choice.
   const uint32_t device = gpus == 1 ? 0 : rendezvous.local_rank;
   if (device >= static_cast<uint32_t>(gpus)) {
     throw InvalidArgument("local_rank", fmt::format("less than the {} GPUs of this process", gpus),

@@ -1,7 +1,7 @@
-/// Worlds of one process a GPU, in real processes: this program starts itself once a rank.
+/// Worlds with one process per GPU, in real processes: this program starts itself once per rank.
 ///
-///     gpu_processes_test [gtest flags]                       the tests
-///     gpu_processes_test --rank R --size N --port P --act A  one rank of one of them
+///     gpu_processes_test [gtest flags]                       runs the tests
+///     gpu_processes_test --rank R --size N --port P --act A  runs one rank of a test
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -17,11 +17,12 @@
 #include "device/cuda/accelerator.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/free_port.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
 
-/// What a rank does, and what it makes of itself: its exit status.
+/// A rank's number and its task.
 struct Role {
   uint32_t rank = 0, size = 0;
   uint16_t port = 0;
@@ -38,11 +39,11 @@ ExchangeCase exchange_of(uint32_t ranks) {
           .picking = {.none = 0.1}};
 }
 
-/// Rank 1 dies once everybody is ready to dispatch, so that the others' kernels wait for it.
+/// Kills rank 1 once all ranks are ready to dispatch, so that the others' kernels wait for it.
 int die_or_name_the_dead(World& world, const ExchangeCase& exchange_case) {
   const std::vector<Tokens> all = exchange_case.draw();
   ExpertParallel exchange(world, exchange_case.options());
-  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+  const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
   world.barrier("ready to dispatch");
   if (world.rank() == 1) raise(SIGKILL);
   try {
@@ -55,7 +56,7 @@ int die_or_name_the_dead(World& world, const ExchangeCase& exchange_case) {
 }
 
 int play(const Role& role) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // Nobody is left behind when the tests are killed.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
   const auto world = World::connect({.host = "127.0.0.1",
                                      .port = role.port,
                                      .rank = role.rank,
@@ -76,7 +77,7 @@ int play(const Role& role) {
   return kExchanged;
 }
 
-/// Exit statuses by rank; 128 + signal for who was killed, also at this function's own deadline.
+/// Returns exit statuses by rank; 128 + signal for a killed rank, also if it overran the 90 s here.
 std::vector<int> run_processes(uint32_t ranks, const std::string& act) {
   const std::string port = std::to_string(free_port()), size = std::to_string(ranks);
   std::vector<pid_t> processes;
@@ -109,7 +110,7 @@ class GpuProcesses : public testing::TestWithParam<uint32_t> {
  protected:
   void SetUp() override {
     if (cuda::gpu_count() < static_cast<int>(GetParam()))
-      GTEST_SKIP() << GetParam() << " GPUs are needed, " << cuda::gpu_count() << " are here";
+      GTEST_SKIP() << "needs " << GetParam() << " GPUs, but there are " << cuda::gpu_count();
   }
 };
 
@@ -118,7 +119,7 @@ TEST_P(GpuProcesses, ExchangeTokens) {
 }
 
 TEST_P(GpuProcesses, NameARankThatIsKilled) {
-  if (GetParam() == 1) return;  // It has nobody to be missed by.
+  if (GetParam() == 1) return;  // No other rank could miss it.
   std::vector<int> expected(GetParam(), kNamedTheDead);
   expected[1] = 128 + SIGKILL;
   EXPECT_EQ(run_processes(GetParam(), "die"), expected);
@@ -132,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(, GpuProcesses, testing::Values(1, 2, 4));
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   tokenyard::test::Role role;
-  CLI::App program("Worlds of one process a GPU");
+  CLI::App program("Tests worlds with one process per GPU");
   program.add_option("--rank", role.rank);
   program.add_option("--size", role.size);
   program.add_option("--port", role.port);

@@ -1,8 +1,8 @@
-"""The words of device/ cost nothing on a GPU: a kernel in words and the same kernel as plain CUDA
-text compile to the same memory accesses, barriers and fences.
+"""Checks that the words of device/ cost nothing on a GPU: a kernel in words and the same kernel in
+plain CUDA compile to the same memory accesses, barriers and fences.
 
-Compiles both, disassembles both, counts instructions by kind and fails where the counts differ.
-`--break` takes a fence out of the plain kernel first, and demands that the comparison notices.
+Compiles and disassembles both, counts instructions by kind, and fails if the counts differ.
+`--break` first weakens a release in the plain kernel, and fails unless the comparison notices.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOT = HERE.parents[2]
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
 PACKAGES = ["nvidia-cuda-cuobjdump==13.5.37", "nvidia-cuda-nvdisasm==13.5.37"]
 
-# Whatever moves data, meets other threads, orders memory or steers a bulk copy.
+# Instructions that move data, synchronise threads, order memory or control bulk copies.
 COUNTED = re.compile(
     r"^(LD|ST|RED|ATOM|BAR|MEMBAR|FENCE|ERRBAR|CGAERRBAR|CCTL|SYNCS|UBLKCP|UTMA|DEPBAR|REDUX|SHFL"
     r"|WARPSYNC|NANOSLEEP|YIELD|LDL|STL|QSPC|CALL)"
@@ -27,7 +27,7 @@ COUNTED = re.compile(
 
 
 def find_disassembler(scratch: pathlib.Path, nvcc: str) -> pathlib.Path | None:
-    """cuobjdump on the path, beside nvcc, or from the package index into `scratch`."""
+    """Returns cuobjdump from the path or beside nvcc, or installs it from PyPI into `scratch`."""
     for folder in [*os.environ["PATH"].split(os.pathsep), pathlib.Path(nvcc).parent]:
         found = pathlib.Path(folder) / "cuobjdump"
         if found.exists() and (shutil.which("nvdisasm") or (found.parent / "nvdisasm").exists()):
@@ -45,7 +45,7 @@ def find_disassembler(scratch: pathlib.Path, nvcc: str) -> pathlib.Path | None:
 
 
 def compile_to(cubin: pathlib.Path, source: str, nvcc: str, arch: str) -> None:
-    """One kernel, alone in its file."""
+    """Compiles a source with one kernel."""
     text = cubin.with_suffix(".cu")
     text.write_text(source)
     command = [
@@ -67,7 +67,7 @@ def disassembly(cubin: pathlib.Path, disassembler: pathlib.Path) -> str:
 
 
 def instructions(cubin: pathlib.Path, disassembler: pathlib.Path) -> collections.Counter:
-    """How often each counted instruction occurs, with its modifiers: LDG.E.64.STRONG.SYS."""
+    """Counts each instruction of interest, with its modifiers: LDG.E.64.STRONG.SYS."""
     line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
     lines = disassembly(cubin, disassembler).splitlines()
     found = [match.group(1) for match in map(line.match, lines) if match]
@@ -77,7 +77,7 @@ def instructions(cubin: pathlib.Path, disassembler: pathlib.Path) -> collections
 
 
 def parse(description: str) -> tuple[argparse.Namespace, pathlib.Path | None]:
-    """What the command line says, and a disassembler if there is one."""
+    """Returns the command line's options, and a disassembler if there is one."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
     parser.add_argument("--arch", default="90a")
@@ -87,12 +87,12 @@ def parse(description: str) -> tuple[argparse.Namespace, pathlib.Path | None]:
     options.scratch.mkdir(parents=True, exist_ok=True)
     disassembler = find_disassembler(options.scratch, options.nvcc)
     if disassembler is None:
-        print("skipped: no cuobjdump here, and it could not be installed")
+        print("skipped: there is no cuobjdump, and it could not be installed")
     return options, disassembler
 
 
 def main() -> int:
-    """0 if the counts are equal; with --break, if they are not."""
+    """Returns 0 if the counts are equal; with --break, if they differ."""
     options, disassembler = parse(__doc__)
     if disassembler is None:
         return SKIPPED

@@ -1,4 +1,4 @@
-/// The same kernel as CUDA text, with no word of device/: what a careful hand would write.
+/// The same kernel in plain CUDA, without the words of device/, as one would write it by hand.
 #pragma once
 
 #include "device/sass/put_signal.hpp"

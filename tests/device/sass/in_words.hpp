@@ -1,4 +1,4 @@
-/// The kernel in the words of device/.
+/// The kernel, in the words of device/.
 #pragma once
 
 #include "device/device.hpp"

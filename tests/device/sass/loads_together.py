@@ -1,11 +1,11 @@
-"""Rows that combine for low latency asks for together are under way together.
+"""Checks that low-latency combine's loads of several rows are in flight together.
 
-nvcc may have each of several loads wait for the one before: where they lie in branches, or where
-what is loaded is moved to other registers at once. Nothing else tells of it, and a combine then
-takes up to twice as long. This compiles the kernels, disassembles them, and counts how many loads
-of rows follow one another before anything asks for what one of them loads.
+nvcc may make each of several loads wait for the previous one, for example if they are in branches,
+or if a loaded value is moved to other registers at once. Nothing else reveals it, and a combine
+then takes up to twice as long. This compiles and disassembles the kernels, and counts how many
+loads of rows follow one another before an instruction uses a loaded value.
 
-`--break` has each row asked for alone first, and demands that no kernel shows either count.
+`--break` first changes the kernels to load rows one by one; no kernel may then show either count.
 """
 
 import pathlib
@@ -17,14 +17,14 @@ import sys
 from compare import ROOT, SKIPPED, disassembly, parse
 
 KERNEL = "expert_parallel/low_latency/kernels/combine_kernel.hpp"
-# A lane's loads that are under way together, by kernel: of rows whose sums leave, and of own rows.
+# A lane's loads in flight together, by kernel: of rows whose sums are sent, and of local rows.
 TOGETHER = {
     "combine_kernel_on_gpu": {4 * 2, 3 * 2},  # rows, two chunks of each
     "combine_logfmt_kernel_on_gpu": {2 * 1, 3 * 1},
 }
-# Each kernel takes its parameters as they are, or a rank's of an array.
+# Each kernel has two entries: one takes its parameters, the other an array with one set per rank.
 KERNELS = 2 * len(TOGETHER)
-# What `--break` has in place of what, in files of FOLDER.
+# The replacements that `--break` makes in files of FOLDER.
 FOLDER = "expert_parallel/low_latency/kernels"
 ONE_BY_ONE = [
     ("local_rows_kernel.hpp", "kAtOnce = 3", "kAtOnce = 1"),
@@ -41,7 +41,7 @@ def registers(operands: str) -> set[int]:
 
 
 def batches(kernel: str) -> list[int]:
-    """Of loads of rows: how many follow one another until one is waited for, or the code forks."""
+    """Returns lengths of runs of row loads, each ended by a use of a loaded value or a branch."""
     found, loads, awaited = [], 0, set()
     for match in map(INSTRUCTION.match, kernel.splitlines()):
         if not match:
@@ -94,7 +94,7 @@ def main() -> int:
     for kernel in kernels:
         name = next(name for name in TOGETHER if name in kernel.partition("\n")[0])
         found = batches(kernel)
-        print(f"{name}: loads of rows that are under way together: {found}")
+        print(f"{name}: loads of rows in flight together: {found}")
         together = TOGETHER[name]
         none = bool(found) and together.isdisjoint(found)
         right.append(none if options.broken else together == set(found))

@@ -7,6 +7,7 @@
 
 #include "expert_parallel/low_latency/checks.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
+#include "fabric/world_access.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -112,9 +113,9 @@ class Measures {
  public:
   Measures(World& world, const Shape& shape)
       : rank_(world.rank()),
-        rows_(world.accelerator(), std::vector<int32_t>(shape.local_experts(world.rank()))),
-        waited_(world.accelerator(), std::vector<uint64_t>(shape.ranks)),
-        spans_(world.accelerator(), {kNever, 0, kNever, 0}),
+        rows_(accelerator_of(world), std::vector<int32_t>(shape.local_experts(world.rank()))),
+        waited_(accelerator_of(world), std::vector<uint64_t>(shape.ranks)),
+        spans_(accelerator_of(world), {kNever, 0, kNever, 0}),
         expected_rows_(shape.local_experts(world.rank())) {}
 
   /// Requests measurements from a batch whose calls have not been made.

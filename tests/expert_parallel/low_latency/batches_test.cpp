@@ -4,6 +4,7 @@
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -183,8 +184,8 @@ std::vector<uint16_t> sum_from_afar(LowLatency& exchange, const LowLatencyCase& 
   for (uint32_t i = 0; i < of.shape.experts * exchange.options().tokens_max; ++i)
     rows.insert(rows.end(), row.begin(), row.end());
   exchange.wait();
-  world.accelerator().copy(y.data, rows.data(), rows.size() * 2, Stream{});
-  await_all(world.accelerator());
+  accelerator_of(world).copy(y.data, rows.data(), rows.size() * 2, Stream{});
+  await_all(accelerator_of(world));
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle, call);
   exchange.wait();

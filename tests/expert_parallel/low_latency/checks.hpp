@@ -10,6 +10,7 @@
 #include "expert_parallel/difference.hpp"
 #include "expert_parallel/exchange_case.hpp"
 #include "expert_parallel/low_latency/reference.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -67,10 +68,10 @@ struct LowLatencyCase {
 class LowLatencyTokens {
  public:
   LowLatencyTokens(World& world, const LowLatencyCase& of, const Tokens& tokens)
-      : tokens_(world.accelerator(), tokens, true),
-        weights_(world.accelerator(), tokens.weights),
-        fp8_(world.accelerator(), given(of, tokens, &DeliveredRow::data)),
-        scales_(world.accelerator(), given(of, tokens, &DeliveredRow::scales)),
+      : tokens_(accelerator_of(world), tokens, true),
+        weights_(accelerator_of(world), tokens.weights),
+        fp8_(accelerator_of(world), given(of, tokens, &DeliveredRow::data)),
+        scales_(accelerator_of(world), given(of, tokens, &DeliveredRow::scales)),
         count_(tokens.count),
         hidden_(of.shape.hidden),
         topk_(of.shape.topk),
@@ -136,7 +137,7 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
                                              const std::set<uint32_t>& unchecked = {}) {
   await_calls(exchange, of);
   World& world = exchange.world();
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const Shape& shape = of.shape;
   const ExpectedBatch expected = expected_batch(shape, all, world.rank(), absent);
   const uint32_t slots = shape.ranks * exchange.options().tokens_max;
@@ -188,16 +189,16 @@ inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
       for (uint32_t column = 0; column < shape.hidden; ++column)
         values[(size_t{expert} * slots + slot) * shape.hidden + column] =
             expert_value(shape.first_expert(rank) + expert, expected.rows[expert][slot], column);
-  world.accelerator().copy(y.data, values.data(), values.size() * 2, Stream{});
-  await_all(world.accelerator());
+  accelerator_of(world).copy(y.data, values.data(), values.size() * 2, Stream{});
+  await_all(accelerator_of(world));
 }
 
 /// A combine in progress and its results.
 class CombineOnDevice {
  public:
   CombineOnDevice(LowLatency& exchange, const LowLatencyCase& of, const Tokens& mine)
-      : out(exchange.world().accelerator(), size_t{mine.count} * of.shape.hidden),
-        lost(exchange.world().accelerator(), size_t{mine.count}),
+      : out(accelerator_of(exchange.world()), size_t{mine.count} * of.shape.hidden),
+        lost(accelerator_of(exchange.world()), size_t{mine.count}),
         count_(mine.count),
         hidden_(of.shape.hidden),
         logfmt_(of.logfmt) {

@@ -6,6 +6,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -202,7 +203,7 @@ TEST_P(LowLatencyErrors, ArraysOfAnotherTypeShapeOrLayoutAreRefused) {
     EXPECT_EQ(why([](auto& input, auto&) { input.x.strides = {1, 1}; }), "x");
     EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx.type = DataType::float64; }), "topk_idx");
     EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx.shape[0] -= 1; }), "topk_idx");
-    const DeviceArray<uint64_t> memory(world.accelerator(), 64);
+    const DeviceArray<uint64_t> memory(accelerator_of(world), 64);
     EXPECT_EQ(why([&](auto&, auto& call) { call.span_ns = memory.view({4}); }), "span_ns");
     EXPECT_EQ(why([&](auto&, auto& call) { call.waited_cycles = memory.view({1}); }),
               "waited_cycles");
@@ -359,17 +360,17 @@ TEST_P(LowLatencyErrors, ACancelledWorldSaysSo) {
 TEST_P(LowLatencyErrors, MemoryIsWhatItSays) {
   on_ranks([&](LowLatency& exchange) {
     World& world = exchange.world();
-    const size_t before = world.arena().used();
+    const size_t before = arena_of(world).used();
     const LowLatencyOptions options{.experts = 8, .hidden = 128, .topk = 4, .tokens_max = 16};
     LowLatency other(world, options);
-    const size_t taken = world.arena().used() - before;
+    const size_t taken = arena_of(world).used() - before;
     const uint64_t said = LowLatency::memory(options, world.size()).arena_bytes;
     EXPECT_GE(taken, said);
     EXPECT_LT(taken, said + 4096);
     EXPECT_EQ(LowLatency::memory(options, world.size()).combine_buffer_bytes, 8u * 16 * 128 * 2);
     other.close();
-    await_all(world.accelerator());  // Memory is freed in stream order.
-    EXPECT_EQ(world.arena().used(), before);
+    await_all(accelerator_of(world));  // Memory is freed in stream order.
+    EXPECT_EQ(arena_of(world).used(), before);
     EXPECT_EQ(refused([&] { other.check(); }), "exchange");
   });
 }

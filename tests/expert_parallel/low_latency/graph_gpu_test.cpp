@@ -1,6 +1,7 @@
 /// CUDA graphs: a batch captured once and replayed over other data, with hooks and deadlines.
 #include "expert_parallel/graphs_gpu.hpp"
 #include "expert_parallel/low_latency/replay.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -13,7 +14,7 @@ class LowLatencyGraph : public testing::TestWithParam<bool> {
                     [&](Stream stream, const std::function<void()>& body) {
                       return [replay = captured(stream, body), stream, &world] {
                         replay();
-                        await_all(world.accelerator(), stream);
+                        await_all(accelerator_of(world), stream);
                       };
                     });
     });

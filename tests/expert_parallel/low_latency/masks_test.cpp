@@ -8,6 +8,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/staged_pieces.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -33,7 +34,7 @@ class LowLatencyMasks : public OnDevice {
   std::vector<std::unique_ptr<World>> worlds_apart() const {
     if (GetParam() == "host") return worlds(3);
     auto all = worlds(2);
-    if (all[0]->accelerator().device_index() == all[1]->accelerator().device_index()) return {};
+    if (accelerator_of(*all[0]).device_index() == accelerator_of(*all[1]).device_index()) return {};
     return all;
   }
 };
@@ -63,7 +64,7 @@ std::string difference_without(LowLatency& exchange, const LowLatencyCase& of,
 /// Returns the ranks that are masked according to the device.
 std::set<uint32_t> written_mask(LowLatency& exchange) {
   const uint32_t ranks = exchange.world().size();
-  DeviceArray<int32_t> mask(exchange.world().accelerator(), ranks);
+  DeviceArray<int32_t> mask(accelerator_of(exchange.world()), ranks);
   mask.poison();
   exchange.write_mask(mask.view({ranks}));
   exchange.wait();
@@ -267,7 +268,7 @@ TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
     const auto all =
         World::in_process(2, "host", {.timeout = kTimeout, .arena_bytes = size_t{1} << 20});
     expect_none_failed(run_ranks(all, [&](World& world) {
-      const size_t before = world.arena().used();
+      const size_t before = arena_of(world).used();
       {
         LowLatency exchange(world, with_seed(1, 2).options());
         if (world.rank() == 1) return;
@@ -280,7 +281,7 @@ TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
         EXPECT_THROW(exchange.check(), InvalidArgument) << "it is closed";
         exchange.close();  // Closing again does nothing.
       }
-      EXPECT_GT(world.arena().used(), before);
+      EXPECT_GT(arena_of(world).used(), before);
     }));
   }
 }

@@ -4,6 +4,7 @@
 
 #include "expert_parallel/low_latency/checks.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -71,7 +72,7 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
         const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
         if (hooks) exchange.receive(received.handle);
         const TensorView y = exchange.combine_buffer(received.handle);
-        await_all(world.accelerator());
+        await_all(accelerator_of(world));
         run_experts(exchange, of, all, y);
         RaisedErrors raised;
         exchange.combine(combined.what(y, tokens), received.handle, call);

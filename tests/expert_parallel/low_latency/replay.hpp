@@ -9,6 +9,7 @@
 
 #include "expert_parallel/low_latency/checks.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -20,7 +21,7 @@ class Replayed {
  public:
   Replayed(LowLatency& exchange, const LowLatencyCase& of, Stream stream)
       : exchange_(exchange),
-        accelerator_(exchange.world().accelerator()),
+        accelerator_(accelerator_of(exchange.world())),
         stream_(stream),
         of_(of),
         x_(accelerator_, mine().x),
@@ -164,7 +165,7 @@ class CheckedReplays {
 /// the caller: none of these may affect what was recorded, in whatever order.
 inline void check_replays(World& world, const LowLatencyCase& of, const Recorder& record) {
   LowLatency exchange(world, of.options());
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const Stream stream = accelerator.make_stream();
   {
     CheckedReplays graph(exchange, of, record, stream);

@@ -11,6 +11,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
 #include "expert_parallel/staged_pieces.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -103,15 +104,15 @@ TEST_P(LowLatencyRestart, EndsCallsWhoseHooksWereNotCalled) {
 
 TEST_P(LowLatencyRestart, IsNotNeededToCloseWithAHookThatWasNotCalled) {
   expect_none_failed(run_ranks(worlds(kCase.shape.ranks), [&](World& world) {
-    const size_t before = world.arena().used();
+    const size_t before = arena_of(world).used();
     {
       LowLatency exchange(world, kCase.options());
       const LowLatencyTokens tokens(world, kCase, kCase.draw()[world.rank()]);
       exchange.dispatch(tokens.input(), {.hook = true});
       exchange.close();
     }
-    await_all(world.accelerator());  // Memory is freed in stream order.
-    EXPECT_EQ(world.arena().used(), before);
+    await_all(accelerator_of(world));  // Memory is freed in stream order.
+    EXPECT_EQ(arena_of(world).used(), before);
   }));
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "expert_parallel/low_latency/checks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -126,7 +127,7 @@ class SurvivorBatch {
 
  private:
   uint32_t rank() const { return exchange_.world().rank(); }
-  Accelerator& accelerator() const { return exchange_.world().accelerator(); }
+  Accelerator& accelerator() const { return accelerator_of(exchange_.world()); }
 
   size_t bytes_of_experts() const {
     return size_t{of_.shape.local_experts(rank())} * of_.shape.ranks *

@@ -1,6 +1,7 @@
 /// Rows grouped by expert, and combines of results by expert.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -86,7 +87,7 @@ void ExpertMajor::expect_rows_by_expert(Group group, const Choices& choices, boo
     const std::vector<Tokens> all = exchange_case.draw();
     const auto worlds_of = worlds(ranks);
     expect_none_failed(run_ranks(worlds_of, [&](World& world) {
-      Accelerator& accelerator = world.accelerator();
+      Accelerator& accelerator = accelerator_of(world);
       const Expected expected = expected_on(exchange_case.shape, all, world.rank());
       ExpertParallel exchange(world, exchange_case.options());
       const TokensOnDevice tokens(accelerator, all[world.rank()], true);
@@ -190,7 +191,7 @@ TEST_P(ExpertMajor, TooManyRowsForThePlacesGivenAreThisRanksTroubleOnly) {
     const Expected expected = expected_on(exchange_case.shape, all, world.rank());
     const Grouped want = grouped(exchange_case.shape, expected, 1);
     ExpertParallel exchange(world, exchange_case.options());
-    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
     for (uint32_t cramped = 0; cramped < 3; ++cramped) {
       std::string argument = "none";
       try {
@@ -205,7 +206,7 @@ TEST_P(ExpertMajor, TooManyRowsForThePlacesGivenAreThisRanksTroubleOnly) {
     const RowsByExpert got = exchange.dispatch_by_expert(tokens.input(), {});
     exchange.wait();
     EXPECT_EQ(
-        read_back(world.accelerator(), got.rows.row_of_choice.as<int32_t>(), want.slots.size()),
+        read_back(accelerator_of(world), got.rows.row_of_choice.as<int32_t>(), want.slots.size()),
         want.slots);
   }));
 }
@@ -250,7 +251,7 @@ void ExpertMajor::expect_results_home(const Choices& choices) {
     for (float& weight : tokens.weights) weight = weight > 0.7f ? 0.5f : 0.25f;
   const auto worlds_of = worlds(4);
   expect_none_failed(run_ranks(worlds_of, [&](World& world) {
-    Accelerator& accelerator = world.accelerator();
+    Accelerator& accelerator = accelerator_of(world);
     const Tokens& mine = all[world.rank()];
     const Expected expected = expected_on(shape, all, world.rank());
     ExpertParallel exchange(world, exchange_case.options());
@@ -296,7 +297,7 @@ TEST_P(ExpertMajor, WrongArgumentsAreNamed) {
   const auto worlds_of = worlds(1);
   expect_none_failed(run_ranks(worlds_of, [&](World& world) {
     ExpertParallel exchange(world, alone.options());
-    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[0], true);
     const Received received = exchange.dispatch(tokens.input());
     const Received other = exchange.dispatch(tokens.input());
     const auto argument_of = [&](const auto& call) {
@@ -313,7 +314,7 @@ TEST_P(ExpertMajor, WrongArgumentsAreNamed) {
               "rows_max");
     EXPECT_EQ(argument_of([&] { exchange.group_by_expert({}, {}); }), "received");
     const ExpertRows rows = exchange.group_by_expert(received, {});
-    const DeviceArray<uint16_t> out(world.accelerator(), 4 * 16);
+    const DeviceArray<uint16_t> out(accelerator_of(world), 4 * 16);
     EXPECT_EQ(argument_of([&] {
                 exchange.combine({.y = rows.x, .by_expert = &rows}, *other.route,
                                  {.x = out.bf16_rows(exchange.options().hidden)});

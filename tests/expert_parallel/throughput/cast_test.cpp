@@ -5,6 +5,7 @@
 #include "device/numbers.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -61,7 +62,7 @@ TEST_P(Cast, RowsAndScalesAreThoseOfTheDefinition) {
       for (size_t i = 0; i < tokens.x.size(); i += 7) tokens.x[i] = to_bf16(0.001f * (i % 11));
     const auto worlds_of = worlds(3);
     expect_none_failed(run_ranks(worlds_of, [&](World& world) {
-      Accelerator& accelerator = world.accelerator();
+      Accelerator& accelerator = accelerator_of(world);
       ExpertParallel exchange(world, exchange_case.options());
       const TokensOnDevice tokens(accelerator, all[world.rank()], true);
       DispatchInput input = tokens.input();
@@ -103,7 +104,7 @@ TEST_P(Cast, WhatCannotBeCastIsNamed) {
   const auto worlds_of = worlds(1);
   expect_none_failed(run_ranks(worlds_of, [&](World& world) {
     ExpertParallel exchange(world, alone.options());
-    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[0], true);
     const auto argument_of = [&](auto change) {
       DispatchInput input = tokens.input();
       input.cast = {.scales = CastToFp8::Scales::fp32, .channels = 16};

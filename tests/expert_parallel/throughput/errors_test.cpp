@@ -3,6 +3,7 @@
 
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -18,7 +19,7 @@ class Errors : public OnDevice {
     const auto ranks = worlds(kRanks);
     return run_ranks(ranks, [&](World& world) {
       ExpertParallel exchange(world, case_.options());
-      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
       exchange.dispatch(tokens.input());
     });
   }
@@ -75,8 +76,8 @@ TEST_P(Errors, ARefusedCallLeavesTheObjectUsable) {
   bad[0].ids[0] = 1000;
   expect_none_failed(run_ranks(ranks, [&](World& world) {
     ExpertParallel exchange(world, case_.options());
-    const TokensOnDevice right(world.accelerator(), good[world.rank()], true);
-    const TokensOnDevice wrong(world.accelerator(), bad[world.rank()], true);
+    const TokensOnDevice right(accelerator_of(world), good[world.rank()], true);
+    const TokensOnDevice wrong(accelerator_of(world), bad[world.rank()], true);
     for (int i = 0; i < 3; ++i) {
       EXPECT_THROW(exchange.dispatch(wrong.input()), InvalidArgument);
       const Received received = exchange.dispatch(right.input());
@@ -168,7 +169,7 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
   expect_none_failed(run_ranks(ranks, [&](World& world) {
     ExpertParallel exchange(world, alone.options());
     ExpertParallel another(world, alone.options());
-    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[0], true);
     const auto argument_of = [&](auto call) {
       try {
         call();
@@ -193,7 +194,7 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
               }),
               "topk_weights");
     const Received received = exchange.dispatch(tokens.input());
-    DeviceArray<uint16_t> out(world.accelerator(), 4 * 16);
+    DeviceArray<uint16_t> out(accelerator_of(world), 4 * 16);
     EXPECT_EQ(argument_of([&] {
                 another.combine({.y = received.x}, *received.route,
                                 {.x = out.bf16_rows(exchange.options().hidden)});
@@ -209,7 +210,7 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
               }),
               "out_topk_weights");
     // Rows are read while sums are written.
-    DeviceArray<uint16_t> both(world.accelerator(), 5 * 16);
+    DeviceArray<uint16_t> both(accelerator_of(world), 5 * 16);
     EXPECT_EQ(argument_of([&] {
                 exchange.combine({.y = {both.data(), DataType::bfloat16, {4, 16}}}, *received.route,
                                  {.x = {both.data() + 16, DataType::bfloat16, {4, 16}}});
@@ -230,7 +231,7 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
   const std::vector<Tokens> all = case_.draw();
   const auto outcomes = run_ranks(ranks, [&](World& world) {
     ExpertParallel exchange(world, case_.options());
-    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     if (world.rank() != 1) {
       try {
@@ -245,7 +246,7 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
       }
       return;
     }
-    DeviceArray<uint16_t> out(world.accelerator(), all[1].x.size());
+    DeviceArray<uint16_t> out(accelerator_of(world), all[1].x.size());
     exchange.combine({.y = received.x}, *received.route,
                      {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
@@ -267,10 +268,10 @@ TEST_P(Errors, ArraysOfAnotherTypeShapeOrLayoutAreRefused) {
   const std::vector<Tokens> all = alone.draw();
   expect_none_failed(run_ranks(worlds(1), [&](World& world) {
     ExpertParallel exchange(world, alone.options());
-    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[0], true);
     const Received received = exchange.dispatch(tokens.input());
-    DeviceArray<uint16_t> out(world.accelerator(), 4 * 16);
-    DeviceArray<float> weights(world.accelerator(), 4 * 2);
+    DeviceArray<uint16_t> out(accelerator_of(world), 4 * 16);
+    DeviceArray<float> weights(accelerator_of(world), 4 * 2);
     out.poison();
     const std::vector<uint16_t> poisoned = out.read();
     const auto refusal_of = [](auto call) -> std::string {
@@ -332,7 +333,7 @@ TEST_P(Errors, DifferentRoutesAreNamedOnAllRanks) {
   const std::vector<Tokens> all = case_.draw();
   const auto outcomes = run_ranks(ranks, [&](World& world) {
     ExpertParallel exchange(world, case_.options());
-    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
     const Received first = exchange.dispatch(tokens.input());
     const Received second = exchange.dispatch(tokens.input());
     exchange.dispatch({.x = tokens.input().x}, world.rank() == 0 ? *first.route : *second.route);

@@ -8,6 +8,7 @@
 
 #include "expert_parallel/difference.hpp"
 #include "expert_parallel/exchange_case.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -15,7 +16,7 @@ namespace tokenyard::test {
 inline std::string difference(ExpertParallel& exchange, const Received& received,
                               const Expected& expected) {
   exchange.wait();
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const size_t rows = received.rows;
   std::string text =
       difference("rows_from", received.rows_from, expected.rows_from) +
@@ -45,7 +46,7 @@ struct CombineOptions {
 inline std::string difference_after_combine(ExpertParallel& exchange, const Received& received,
                                             const Shape& shape, const Tokens& mine,
                                             const Expected& expected, const CombineOptions& how) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const uint32_t rank = exchange.world().rank();
   const std::vector<uint16_t> y = expert_rows(shape, expected, rank);
   const DeviceArray<uint16_t> plain(accelerator, y);
@@ -79,7 +80,7 @@ inline std::string difference_after_exchange(World& world, const ExchangeCase& e
   const std::vector<Tokens> all = exchange_case.draw();
   const Expected expected = expected_on(exchange_case.shape, all, world.rank());
   ExpertParallel exchange(world, exchange_case.options());
-  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], exchange_case.idx_is_int64);
+  const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], exchange_case.idx_is_int64);
   const Received received = exchange.dispatch(tokens.input());
   std::string text = difference(exchange, received, expected);
   for (const CombineOptions how : {CombineOptions{.in_place = true, .with_weights = false},

@@ -9,6 +9,7 @@
 
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
+#include "fabric/world_access.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -164,7 +165,7 @@ void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
   while (culprit < world.size() && all[culprit].count == 0) ++culprit;
   if (culprit == world.size()) return;  // No rank has a token to refuse.
   all[culprit].ids.back() = exchange_case.shape.experts + 3;
-  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], exchange_case.idx_is_int64);
+  const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], exchange_case.idx_is_int64);
   try {
     exchange.dispatch(tokens.input());
   } catch (const InvalidArgument& error) {
@@ -178,7 +179,7 @@ void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
 void expect_discord(ExpertParallel& exchange, const Received& received, const Tokens& mine,
                     const TokensOnDevice& tokens) {
   World& world = exchange.world();
-  const DeviceArray<uint16_t> out(world.accelerator(), mine.x.size());
+  const DeviceArray<uint16_t> out(accelerator_of(world), mine.x.size());
   try {
     if (world.rank() + 1 == world.size())
       exchange.dispatch({.x = tokens.input().x}, *received.route);
@@ -218,7 +219,7 @@ void exchange_on(World& world, const Drawn& drawn) {
   options.sms = drawn.sms[world.rank()];
   options.tuning = drawn.tuning;
   ExpertParallel exchange(world, options);
-  const TokensOnDevice tokens(world.accelerator(), mine, exchange_case.idx_is_int64);
+  const TokensOnDevice tokens(accelerator_of(world), mine, exchange_case.idx_is_int64);
 
   const Received first = exchange.dispatch(tokens.input());
   const auto combine = [&](bool with_weights) {

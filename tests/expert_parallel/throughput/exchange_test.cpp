@@ -1,6 +1,7 @@
 /// Dispatch and combine on every kind of shape, checked bit for bit.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -79,7 +80,7 @@ TEST_P(Exchange, WeightsMayBeLeftOut) {
     for (const uint32_t rank : {0, 3})
       for (float& weight : tokens_of[rank].weights) weight = 1;
     ExpertParallel exchange(world, given.options());
-    const TokensOnDevice tokens(world.accelerator(), as_given[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), as_given[world.rank()], true);
     DispatchInput input = tokens.input();
     if (world.rank() % 3 == 0) input.topk_weights = {};
     const Received received = exchange.dispatch(input);

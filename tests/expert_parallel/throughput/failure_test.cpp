@@ -7,6 +7,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -15,7 +16,7 @@ const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 16, .topk
                          .tokens = {8, 9, 10}};
 
 /// Warps of one block wait for both at once.
-const auto kFirstPhase = ::testing::AnyOf("dispatch: ready flag", "dispatch: counts");
+const auto kFirstPhase = ::testing::AnyOf("dispatch: ready word", "dispatch: counts");
 
 /// Long enough for everything that does not wait for an absent rank, even on a busy machine.
 constexpr std::chrono::seconds kTimeout{2};
@@ -30,7 +31,7 @@ TEST(Failure, ARankThatNeverDispatchesIsNamed) {
   const auto outcomes = run_ranks(worlds, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
     if (world.rank() == 2) return;
-    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
     exchange.dispatch(tokens.input());
   });
   EXPECT_FALSE(outcomes[2]);
@@ -47,10 +48,10 @@ TEST(Failure, ARankThatNeverCombinesIsNamed) {
   const std::vector<Tokens> all = kCase.draw();
   const auto outcomes = run_ranks(worlds, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     if (world.rank() == 0) return;
-    DeviceArray<uint16_t> out(world.accelerator(), all[world.rank()].x.size());
+    DeviceArray<uint16_t> out(accelerator_of(world), all[world.rank()].x.size());
     exchange.combine({.y = received.x}, *received.route,
                      {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
@@ -59,7 +60,7 @@ TEST(Failure, ARankThatNeverCombinesIsNamed) {
   for (const uint32_t rank : {1, 2}) {
     const auto error = error_of<PeerTimeout>(outcomes[rank]);
     EXPECT_EQ(error.facts.rank, 0u);
-    EXPECT_EQ(error.facts.phase, "combine: ready flag");
+    EXPECT_EQ(error.facts.phase, "combine: ready word");
   }
 }
 
@@ -72,10 +73,10 @@ TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
       ExpertParallel exchange(world, kCase.options());
       return;
     }
-    const size_t before = world.arena().used();
+    const size_t before = arena_of(world).used();
     {
       ExpertParallel exchange(world, kCase.options());
-      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
       EXPECT_TRUE(exchange.failed_ranks().empty());
       for (int i = 0; i < 3; ++i) EXPECT_THROW(exchange.dispatch(tokens.input()), PeerTimeout);
       EXPECT_THROW(exchange.check(), PeerTimeout);
@@ -87,7 +88,7 @@ TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
       EXPECT_GE(failed[0].waited_s, kTimeout.count());
       EXPECT_THAT(failed[0].text, ::testing::StartsWith("rank 2 did not answer in phase"));
     }
-    EXPECT_GT(world.arena().used(), before);
+    EXPECT_GT(arena_of(world).used(), before);
   });
   expect_none_failed(outcomes);
 }
@@ -113,7 +114,7 @@ TEST(Failure, CancelEndsAWaitingDispatch) {
       worlds[0]->cancel();
       return;
     }
-    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[0], true);
     dispatching = true;
     exchange.dispatch(tokens.input());
   });

@@ -4,6 +4,7 @@
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "expert_parallel/throughput/replay.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -28,7 +29,7 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
-    Accelerator& accelerator = world.accelerator();
+    Accelerator& accelerator = accelerator_of(world);
     const Tokens& mine = tokens_of[world.rank()];
     const Expected expected = expected_on(kCase.shape, tokens_of, world.rank());
     ExpertParallel exchange(world, kCase.options());
@@ -82,8 +83,8 @@ TEST_P(FixedSize, ACallThatWaitsLearnsItsOwnCountsBehindCallsThatDoNot) {
   expect_none_failed(run_ranks(all, [&](World& world) {
     const Expected expected = expected_on(kCase.shape, few, world.rank());
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice before(world.accelerator(), many[world.rank()], true);
-    const TokensOnDevice tokens(world.accelerator(), few[world.rank()], true);
+    const TokensOnDevice before(accelerator_of(world), many[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), few[world.rank()], true);
     DispatchInput unwaited = before.input();
     unwaited.received_tokens_max = kPlaces;
     std::vector<Received> kept;
@@ -99,7 +100,7 @@ TEST_P(FixedSize, EveryRankMayHaveItsOwnNumberOfPlaces) {
   expect_none_failed(run_ranks(all, [&](World& world) {
     const Expected expected = expected_on(kCase.shape, tokens_of, world.rank());
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
     DispatchInput input = tokens.input();
     // Rank 0 waits; the others have spare places.
     input.received_tokens_max = world.rank() == 0 ? 0 : 70 + 10 * world.rank();
@@ -113,7 +114,7 @@ TEST_P(FixedSize, RowsWithoutAPlaceAreRefusedOnAllRanks) {
   const std::vector<Tokens> tokens_of = kCase.draw();
   const auto outcomes = run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
     DispatchInput input = tokens.input();
     input.received_tokens_max = world.rank() == 1 ? 7 : kPlaces;
     exchange.dispatch(input);
@@ -135,7 +136,7 @@ TEST_P(FixedSize, ABadTokenIsNamedOnceTheWorkIsAwaited) {
   tokens_of[1].ids[5] = 99;
   const auto outcomes = run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
     DispatchInput input = tokens.input();
     input.received_tokens_max = kPlaces;
     exchange.dispatch(input);
@@ -153,7 +154,7 @@ TEST_P(FixedSize, RowsByExpertNeedNoHostEither) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
-    Accelerator& accelerator = world.accelerator();
+    Accelerator& accelerator = accelerator_of(world);
     const Expected expected = expected_on(kCase.shape, tokens_of, world.rank());
     ExpertParallel exchange(world, kCase.options());
     const TokensOnDevice tokens(accelerator, tokens_of[world.rank()], true);
@@ -183,7 +184,7 @@ TEST_P(FixedSize, TooFewPlacesByExpertAreNamed) {
   const std::vector<Tokens> tokens_of = alone.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, alone.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[0], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[0], true);
     DispatchInput input = tokens.input();
     input.received_tokens_max = 9;
     const Received fixed = exchange.dispatch(input);
@@ -203,12 +204,12 @@ TEST_P(FixedSize, TheSameCallsRunOverOtherData) {
   for (const uint32_t ranks : {1, 3}) {
     const auto all = worlds(ranks);
     expect_none_failed(run_ranks(all, [&](World& world) {
-      const size_t before = world.arena().used();
+      const size_t before = arena_of(world).used();
       check_throughput_replays(world, replayed_throughput(ranks),
                                [](Stream, const std::function<void()>& body) { return body; });
       // Everything is freed: the object was closed properly although its stream was destroyed
       // before it.
-      EXPECT_EQ(world.arena().used(), before);
+      EXPECT_EQ(arena_of(world).used(), before);
     }));
   }
 }
@@ -220,7 +221,7 @@ TEST_P(FixedSize, CallsLeaveNumbersBehind) {
   expect_none_failed(run_ranks(all, [&](World& world) {
     const Expected expected = expected_on(kCase.shape, tokens_of, world.rank());
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
     EXPECT_TRUE(exchange.last_trace().empty());
     exchange.trace_calls(true);
     DispatchInput input = tokens.input();
@@ -247,17 +248,17 @@ TEST_P(FixedSize, MemoryIsPredicted) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
-    const size_t empty = world.arena().used();
+    const size_t empty = arena_of(world).used();
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
     const Expected expected = expected_on(kCase.shape, tokens_of, world.rank());
     const auto rows = static_cast<uint32_t>(expected.rows.size());
     const auto memory = memory_of(exchange, kCase.tokens[world.rank()], rows);
-    EXPECT_EQ(world.arena().used() - empty, memory.arena_bytes);
+    EXPECT_EQ(arena_of(world).used() - empty, memory.arena_bytes);
     const Received received = exchange.dispatch(tokens.input());
     exchange.wait();
-    EXPECT_EQ(world.arena().used() - empty, memory.arena_bytes + memory.kept_bytes);
-    EXPECT_EQ(world.arena().peak() - empty, memory.arena_bytes + memory.peak_bytes);
+    EXPECT_EQ(arena_of(world).used() - empty, memory.arena_bytes + memory.kept_bytes);
+    EXPECT_EQ(arena_of(world).peak() - empty, memory.arena_bytes + memory.peak_bytes);
   }));
 }
 

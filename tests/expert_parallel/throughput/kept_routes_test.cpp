@@ -6,6 +6,7 @@
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/sub_allocator.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -45,7 +46,7 @@ TEST_P(KeptRoutes, AreManyWhereTheRowsOfFewLayersFindRoom) {
       Received last;
       for (uint32_t layer = 0; layer < kLayers; ++layer) {
         const std::vector<Tokens> tokens_of = drawn(layer);
-        const TokensOnDevice tokens(world.accelerator(), tokens_of[rank], true);
+        const TokensOnDevice tokens(accelerator_of(world), tokens_of[rank], true);
         const Received received = exchange.dispatch(tokens.input());
         EXPECT_EQ(difference(exchange, received, expected_on(kCase.shape, tokens_of, rank)), "");
         routes.push_back(*received.route);
@@ -56,7 +57,7 @@ TEST_P(KeptRoutes, AreManyWhereTheRowsOfFewLayersFindRoom) {
       for (uint32_t layer = kLayers; layer-- > 0;) {
         const std::vector<Tokens> tokens_of = drawn(layer);
         const Expected expected = expected_on(kCase.shape, tokens_of, rank);
-        const DeviceArray<uint16_t> x(world.accelerator(), tokens_of[rank].x);
+        const DeviceArray<uint16_t> x(accelerator_of(world), tokens_of[rank].x);
         const Received again =
             exchange.dispatch({.x = x.bf16_rows(exchange.options().hidden)}, routes[layer]);
         EXPECT_EQ(difference(exchange, again, expected), "");
@@ -77,15 +78,15 @@ struct Keeping {
   Keeping(World& of_rank, const std::vector<Tokens>& tokens_of)
       : world(of_rank),
         exchange(world, kCase.options()),
-        tokens(world.accelerator(), tokens_of[world.rank()], true),
+        tokens(accelerator_of(world), tokens_of[world.rank()], true),
         rows(static_cast<uint32_t>(expected_on(kCase.shape, tokens_of, world.rank()).rows.size())),
         memory(memory_of(exchange, kCase.tokens[world.rank()], rows)),
-        idle(world.arena().used()) {}
+        idle(arena_of(world).used()) {}
 
   /// Returns bytes used in the arena once all calls have ended.
   size_t used() {
     exchange.wait();
-    return world.arena().used() - idle;
+    return arena_of(world).used() - idle;
   }
 
   World& world;
@@ -179,12 +180,12 @@ TEST_P(KeptRoutes, OfCallsThatNoHostWaitsForKeepPlacesAndNoRows) {
   expect_none_failed(run_ranks(all, [&](World& world) {
     constexpr uint32_t kPlaces = 111;
     const uint32_t rank = world.rank();
-    Accelerator& accelerator = world.accelerator();
+    Accelerator& accelerator = accelerator_of(world);
     ExpertParallel exchange(world, kCase.options());
     const TokensOnDevice tokens(accelerator, tokens_of[rank], true);
     DispatchInput input = tokens.input();
     input.received_tokens_max = kPlaces;
-    const size_t idle = world.arena().used();
+    const size_t idle = arena_of(world).used();
     const Route route = *exchange.dispatch(input).route;
     DeviceArray<uint16_t> out(accelerator, tokens_of[rank].x.size());
     for (int i = 0; i < 5; ++i) {
@@ -202,7 +203,7 @@ TEST_P(KeptRoutes, OfCallsThatNoHostWaitsForKeepPlacesAndNoRows) {
     }
     exchange.wait();
     const ExpertParallel::Memory memory = memory_of(exchange, kCase.tokens[rank], kPlaces);
-    EXPECT_EQ(world.arena().used() - idle, memory.kept_by_route_bytes);
+    EXPECT_EQ(arena_of(world).used() - idle, memory.kept_by_route_bytes);
   }));
 }
 
@@ -212,7 +213,7 @@ TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
   const auto all = worlds(2);
   const std::vector<Tokens> tokens_of = drawn(0), others_of = drawn(1);
   expect_none_failed(run_ranks(all, [&](World& world) {
-    Accelerator& accelerator = world.accelerator();
+    Accelerator& accelerator = accelerator_of(world);
     const uint32_t rank = world.rank(), hidden = kCase.shape.hidden;
     const Stream first = accelerator.make_stream(), second = accelerator.make_stream();
     {
@@ -266,20 +267,20 @@ TEST(KeptRoutesOnHost, AFailedCallsRowsAndRouteBothStayOutOfUse) {
   const std::vector<Tokens> tokens_of = drawn(0);
   expect_none_failed(run_ranks(all, [&](World& world) {
     const uint32_t rank = world.rank();
-    const size_t empty = world.arena().used();
+    const size_t empty = arena_of(world).used();
     std::optional<ExpertParallel> exchange(std::in_place, world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[rank], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[rank], true);
     auto received = std::make_unique<Received>(exchange->dispatch(tokens.input()));
     const ExpertParallel::Memory memory = memory_of(*exchange, kCase.tokens[rank], received->rows);
     if (rank == 1) return;
     EXPECT_THROW(exchange->dispatch(tokens.input()), PeerTimeout);
     std::vector<Route> route{*received->route};
     received.reset();
-    EXPECT_EQ(world.arena().used() - empty,
+    EXPECT_EQ(arena_of(world).used() - empty,
               memory.arena_bytes + memory.kept_bytes + memory.peak_bytes);
     route.clear();
     exchange.reset();
-    EXPECT_EQ(world.arena().used() - empty,
+    EXPECT_EQ(arena_of(world).used() - empty,
               memory.arena_bytes + memory.kept_bytes + memory.peak_bytes);
   }));
 }
@@ -338,7 +339,7 @@ TEST(KeptRoutesOnHost, OfCapturedCallsKeepTheirRows) {
   DispatchInput input = tokens.input();
   input.received_tokens_max = 40;
   const ExpertParallel::Memory memory = memory_of(exchange, 40, 40);
-  const size_t idle = world.arena().used();
+  const size_t idle = arena_of(world).used();
   {
     std::vector<Route> route;
     const auto replay = gpu.record([&] {
@@ -347,14 +348,14 @@ TEST(KeptRoutesOnHost, OfCapturedCallsKeepTheirRows) {
       exchange.combine({.y = received.x}, route[0],
                        {.x = out.bf16_rows(exchange.options().hidden)});
     });
-    EXPECT_EQ(world.arena().used() - idle, memory.kept_bytes);
+    EXPECT_EQ(arena_of(world).used() - idle, memory.kept_bytes);
     // Memory of calls in between must be elsewhere.
     const Received other = exchange.dispatch(others.input());
     replay();
     EXPECT_EQ(difference(exchange, other, expected_on(alone.shape, others_of, 0)), "");
   }
-  for (int i = 0; i < 10; ++i) world.arena().used();  // Events are not done when first queried.
-  EXPECT_EQ(world.arena().used(), idle);
+  for (int i = 0; i < 10; ++i) arena_of(world).used();  // Events are not done when first queried.
+  EXPECT_EQ(arena_of(world).used(), idle);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 /// A mover whose call fails while it works: its lanes check one by one and may see different
 /// answers, but must continue as one warp.
 #include "expert_parallel/throughput/kernels/move_rows_kernel.hpp"
+#include "fabric/world_access.hpp"
 
 #include <gtest/gtest.h>
 
@@ -39,8 +40,8 @@ DEFINE_HOST_KERNEL(move_while_failing_kernel, move_while_failing, MoverParams, D
 
 /// Returns how many of the mover's lanes returned that all rows have been moved.
 uint32_t lanes_that_moved(World& world) {
-  Accelerator& accelerator = world.accelerator();
-  ErrorRecord failure(accelerator, world.abort_flag());
+  Accelerator& accelerator = accelerator_of(world);
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   auto* const moved = static_cast<uint32_t*>(accelerator.allocate(kWarpLanes * sizeof(uint32_t)));
   std::array<std::byte, 1> nowhere;
   std::array<std::byte*, 1> arenas{nowhere.data()};

@@ -1,6 +1,7 @@
 /// Expert maps: several places for a hot expert, unequal ranks.
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -58,7 +59,8 @@ TEST_P(Placement, TokensGoToThePlacesOfTheirExperts) {
     exchange.set_expert_map(kExpertAt);
     const Expected expected = expected_on(kCase.shape, tokens_of.by_place, world.rank());
     for (const bool idx_is_int64 : {false, true}) {
-      const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], idx_is_int64);
+      const TokensOnDevice tokens(accelerator_of(world), tokens_of.given[world.rank()],
+                                  idx_is_int64);
       const Received received = exchange.dispatch(tokens.input());
       EXPECT_EQ(difference(exchange, received, expected), "");
       EXPECT_EQ(difference_after_combine(exchange, received, kCase.shape,
@@ -68,7 +70,7 @@ TEST_P(Placement, TokensGoToThePlacesOfTheirExperts) {
     }
     // Back to places by number.
     exchange.set_expert_map({});
-    const TokensOnDevice tokens(world.accelerator(), tokens_of.by_place[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of.by_place[world.rank()], true);
     EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()), expected), "");
   }));
 }
@@ -81,7 +83,7 @@ TEST_P(Placement, PlacesThatTheRanksDoNotDivideTakeManyChoicesATokenToo) {
     ExpertParallel exchange(world, kUneven.options());
     exchange.set_expert_map(expert_at);
     const Expected expected = expected_on(kUneven.shape, tokens_of.by_place, world.rank());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of.given[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     EXPECT_EQ(difference(exchange, received, expected), "");
     EXPECT_EQ(difference_after_combine(exchange, received, kUneven.shape,
@@ -99,7 +101,7 @@ TEST_P(Placement, AnExpertThatDoesNotExistIsNamedAsItWasGiven) {
     const auto outcomes = run_ranks(all, [&](World& world) {
       ExpertParallel exchange(world, kCase.options());
       exchange.set_expert_map(kExpertAt);
-      const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], true);
+      const TokensOnDevice tokens(accelerator_of(world), tokens_of.given[world.rank()], true);
       exchange.dispatch(tokens.input());
     });
     for (const auto& outcome : outcomes) {

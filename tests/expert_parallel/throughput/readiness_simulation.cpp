@@ -10,6 +10,7 @@
 #include "expert_parallel/throughput/kernels/readiness_kernel.hpp"
 #include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -124,15 +125,15 @@ DEVICE void arrivals(const ArrivalParams& params) {
 DEFINE_HOST_KERNEL(arrivals_kernel, arrivals, ArrivalParams, NoShared, 96)
 
 void arrive(World& world, bool knows_experts) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const uint32_t ranks = world.size();
-  const ArenaBlock window = world.arena().allocate(ArrivalWindow::bytes(ranks), Stream{});
+  const ArenaBlock window = arena_of(world).allocate(ArrivalWindow::bytes(ranks), Stream{});
   accelerator.fill(window.data(), 0, window.bytes(), Stream{});
   Readiness readiness{.words = nullptr, .ranks = ranks, .local_experts = ranks};
   readiness.words = static_cast<uint32_t*>(accelerator.allocate(readiness.bytes()));
   auto* const taken =
       static_cast<uint32_t*>(accelerator.allocate(size_t{2} * ranks * sizeof(uint32_t)));
-  ErrorRecord failure(accelerator, world.abort_flag());
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   await_all(accelerator);
   world.barrier("windows are cleared");
   launch(accelerator, arrivals_kernel, {.blocks = 2, .warps = 3}, Stream{},
@@ -140,7 +141,7 @@ void arrive(World& world, bool knows_experts) {
           .ranks = ranks,
           .knows_experts = knows_experts,
           .window = window.offset(),
-          .arenas = world.arena().bases(),
+          .arenas = arena_of(world).bases(),
           .readiness = readiness,
           .taken = taken,
           .taken_by_expert = taken + ranks,

@@ -7,6 +7,7 @@
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "expert_parallel/throughput/readiness_kernels.hpp"
 #include "fabric/abort_flag.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -63,7 +64,7 @@ Sums expected_sums_of(const Shape& shape, const Expected& expected) {
 Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& input,
              const Route* route, Stream beside, std::optional<Received>& received_there) {
   World& world = exchange.world();
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const uint32_t local_experts = shape.local_experts(world.rank());
   // Before the call: an allocation or copy on its stream would wait for its end.
   const DeviceArray<uint32_t> first(accelerator, size_t{shape.ranks} + 1);
@@ -74,7 +75,7 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
   std::vector<uint32_t> first_rows{0};
   for (const uint32_t rows : received.rows_from) first_rows.push_back(first_rows.back() + rows);
   accelerator.copy(first.data(), first_rows.data(), first_rows.size() * sizeof(uint32_t), beside);
-  ErrorRecord failure(accelerator, world.abort_flag());
+  ErrorRecord failure(accelerator, abort_flag_of(world));
   launch(accelerator, watch_kernel,
          {.blocks = shape.ranks + local_experts, .warps = 2, .cooperative = false}, beside,
          {.sources_ready = received.sources_ready.as<uint32_t>(),
@@ -100,7 +101,7 @@ void take_rows_as_they_come(World& world) {
   const ExchangeCase drawn = case_of(world.size());
   const std::vector<Tokens> given = drawn.draw();
   const Expected expected = expected_on(drawn.shape, given, world.rank());
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   accelerator.prepare(watch_kernel.entry);
   ExpertParallel exchange(world, drawn.options());
   const TokensOnDevice tokens(accelerator, given[world.rank()], true);
@@ -131,7 +132,7 @@ TEST_P(Readiness, NobodyIsToldWhoDoesNotAsk) {
                              .picking = {}};
     const std::vector<Tokens> given = small.draw();
     ExpertParallel exchange(world, small.options());
-    const TokensOnDevice tokens(world.accelerator(), given[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), given[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     EXPECT_EQ(received.sources_ready.as<uint32_t>(), nullptr);
     EXPECT_EQ(received.experts_ready.as<uint32_t>(), nullptr);

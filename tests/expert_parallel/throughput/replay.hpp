@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -24,7 +25,7 @@ inline ExchangeCase replayed_throughput(uint32_t ranks) {
 /// that change from replay to replay: the sums contain one row per rank of a token, bit for bit.
 inline void check_throughput_replays(World& world, const ExchangeCase& exchange_case,
                                      const Replays& replays) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   const Shape& shape = exchange_case.shape;
   const uint32_t rank = world.rank(), count = exchange_case.tokens[rank];
   uint32_t places = 0;

@@ -1,6 +1,7 @@
 /// A block that leaves while its loads are in flight: others keep the machine busy, so the loads
 /// take longer than any timeout (seed 3 of suite throughput_wide: a dispatch refused on 48 ranks).
 #include "expert_parallel/throughput/kernels/ring.hpp"
+#include "fabric/world_access.hpp"
 
 #include <gtest/gtest.h>
 
@@ -51,7 +52,7 @@ void leave_after_loads(const RingParams& params) {
 DEFINE_HOST_KERNEL(leave_after_loads_kernel, leave_after_loads, RingParams, RingShared, 64)
 
 uint64_t ns_until_landed(World& world) {
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   auto* const from = static_cast<std::byte*>(accelerator.allocate(kLoads * kStageBytes));
   auto* const ticks = static_cast<uint32_t*>(accelerator.allocate(sizeof(uint32_t)));
   auto* const landed_ns = static_cast<uint64_t*>(accelerator.allocate(sizeof(uint64_t)));

@@ -2,6 +2,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -20,11 +21,11 @@ TEST_P(Routes, CanBeUsedAgainWithOtherRows) {
     for (uint16_t& value : tokens.x) value ^= 0x155;
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), first[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), first[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     const Expected expected = expected_on(kCase.shape, first, world.rank());
     const Expected expected_again = expected_on(kCase.shape, second, world.rank());
-    const DeviceArray<uint16_t> x(world.accelerator(), second[world.rank()].x);
+    const DeviceArray<uint16_t> x(accelerator_of(world), second[world.rank()].x);
     for (int i = 0; i < 3; ++i) {
       const Received again =
           exchange.dispatch({.x = x.bf16_rows(exchange.options().hidden)}, *received.route);
@@ -44,8 +45,8 @@ TEST_P(Routes, OlderOnesStayValidBesideNewerOnes) {
   const std::vector<Tokens> first = kCase.draw(), second = other.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), first[world.rank()], true);
-    const TokensOnDevice others(world.accelerator(), second[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), first[world.rank()], true);
+    const TokensOnDevice others(accelerator_of(world), second[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     const Received newer = exchange.dispatch(others.input());
     const Expected expected = expected_on(kCase.shape, first, world.rank());
@@ -90,8 +91,8 @@ TEST_P(Routes, ObjectsOfOneWorldDoNotDisturbEachOther) {
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
     ExpertParallel another(world, other.options());
-    const TokensOnDevice tokens(world.accelerator(), first[world.rank()], true);
-    const TokensOnDevice others(world.accelerator(), second[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), first[world.rank()], true);
+    const TokensOnDevice others(accelerator_of(world), second[world.rank()], true);
     for (int i = 0; i < 2; ++i) {
       const Received received = exchange.dispatch(tokens.input());
       const Received from_another = another.dispatch(others.input());
@@ -110,23 +111,23 @@ TEST_P(Routes, MemoryComesBackWithTheLastOwner) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
-    const size_t before = world.arena().used();
+    const size_t before = arena_of(world).used();
     {
       ExpertParallel exchange(world, kCase.options());
-      const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
-      const size_t idle = world.arena().used();
+      const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
+      const size_t idle = arena_of(world).used();
       for (int i = 0; i < 5; ++i) {
         std::optional<Received> received = exchange.dispatch(tokens.input());
-        EXPECT_GT(world.arena().used(), idle);
+        EXPECT_GT(arena_of(world).used(), idle);
         exchange.wait();
         const std::optional<Route> route = received->route;
         received.reset();
-        EXPECT_GT(world.arena().used(), idle);  // A combine on the route is still possible.
+        EXPECT_GT(arena_of(world).used(), idle);  // A combine on the route is still possible.
       }
       exchange.wait();
-      EXPECT_EQ(world.arena().used(), idle);
+      EXPECT_EQ(arena_of(world).used(), idle);
     }
-    EXPECT_EQ(world.arena().used(), before);
+    EXPECT_EQ(arena_of(world).used(), before);
   }));
 }
 
@@ -139,13 +140,13 @@ TEST_P(Routes, BoundsAreTrimmedToWhatCame) {
   const std::vector<Tokens> tokens_of = few.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, options);
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
     const size_t bound = size_t{4} * 4096 * options.hidden * 2;
-    const size_t idle = world.arena().used();
+    const size_t idle = arena_of(world).used();
     const Received received = exchange.dispatch(tokens.input());
     exchange.wait();
-    EXPECT_GE(world.arena().peak(), bound);
-    EXPECT_LT(world.arena().used() - idle, bound);
+    EXPECT_GE(arena_of(world).peak(), bound);
+    EXPECT_LT(arena_of(world).used() - idle, bound);
     EXPECT_EQ(difference(exchange, received, expected_on(few.shape, tokens_of, world.rank())), "");
   }));
 }

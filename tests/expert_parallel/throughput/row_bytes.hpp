@@ -8,6 +8,7 @@
 
 #include "expert_parallel/exchange_case.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -58,7 +59,7 @@ inline uint64_t scale_stride(const ConstTensorView& scales, ScaleOrder order) {
 inline std::string difference_of_bytes(ExpertParallel& exchange, const Received& received,
                                        const Expected& expected, uint32_t call) {
   exchange.wait();
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const uint32_t row_words = row_bytes_of(received.format, exchange.options().hidden) / 4;
   const uint32_t scale_words = received.format.scale_words;
   const bool by_rows = received.format.scale_order == ScaleOrder::rows;
@@ -85,7 +86,7 @@ inline std::string difference_of_bytes(ExpertParallel& exchange, const Received&
 /// Dispatches rows of a format with their scales, on a new route and again on that route.
 inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                         const Expected& expected, const RowFormat& format) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   DispatchInput input = tokens.input();
   std::optional<Route> route;
   for (uint32_t call = 0; call < 2; ++call) {

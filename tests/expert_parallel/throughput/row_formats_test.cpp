@@ -6,6 +6,7 @@
 #include "device/numbers.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -24,7 +25,7 @@ class RowFormats : public OnDevice {
     expect_none_failed(run_ranks(all, [&](World& world) {
       const Expected expected = expected_on(exchange_case.shape, drawn, world.rank());
       ExpertParallel exchange(world, exchange_case.options());
-      const TokensOnDevice tokens(world.accelerator(), drawn[world.rank()],
+      const TokensOnDevice tokens(accelerator_of(world), drawn[world.rank()],
                                   exchange_case.idx_is_int64);
       EXPECT_EQ(difference_in_format(exchange, tokens, expected, format), "")
           << name_of(format.type) << ", " << format.scale_words << " scales";
@@ -67,8 +68,8 @@ TEST_P(RowFormats, ColumnsOfScalesBeginAlignedForTma) {
   const std::vector<Tokens> tokens_of = exchange_case.draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, exchange_case.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
-    const DeviceArray<uint32_t> scales(world.accelerator(), 6 * 3);
+    const TokensOnDevice tokens(accelerator_of(world), tokens_of[world.rank()], true);
+    const DeviceArray<uint32_t> scales(accelerator_of(world), 6 * 3);
     DispatchInput input = tokens.input();
     input.scales = scales.view({tokens.count(), 3});
     input.scale_order = ScaleOrder::columns;
@@ -112,7 +113,7 @@ void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases
   const Shape& shape = exchange_case.shape;
   const std::vector<Tokens> all = exchange_case.draw();
   const Tokens& mine = all[world.rank()];
-  Accelerator& accelerator = world.accelerator();
+  Accelerator& accelerator = accelerator_of(world);
   ExpertParallel exchange(world, exchange_case.options());
   const TokensOnDevice tokens(accelerator, mine, true);
   const Received received = exchange.dispatch(tokens.input());
@@ -179,7 +180,7 @@ TEST_P(RowFormats, ACallMayNameItsMultiprocessors) {
     ExpertParallelOptions options = exchange_case.options();
     options.sms_max = 4;
     ExpertParallel exchange(world, options);
-    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
     for (uint32_t sms = 0; sms <= 4; ++sms) {
       DispatchInput input = tokens.input();
       input.sms = (sms + world.rank()) % 5;
@@ -243,8 +244,8 @@ TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
     std::vector<std::vector<InvalidArgument>> seen(4);
     expect_none_failed(run_ranks(ranks, [&](World& world) {
       ExpertParallel exchange(world, exchange_case.options());
-      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
-      const DeviceArray<uint32_t> memory(world.accelerator(), 3 * 128);
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      const DeviceArray<uint32_t> memory(accelerator_of(world), 3 * 128);
       for (const Difference& difference_of : differences) {
         DispatchInput input = tokens.input();
         Sent sent;
@@ -292,7 +293,7 @@ TEST_P(RowFormats, RowsThatDifferWhereNobodyWaitsAreNamedOnAllRanks) {
   for (const bool on_a_known_route : {false, true}) {
     const auto outcomes = run_ranks(worlds(4), [&](World& world) {
       ExpertParallel exchange(world, exchange_case.options());
-      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
       DispatchInput input = tokens.input();
       if (on_a_known_route) {
         const Received received = exchange.dispatch(input);

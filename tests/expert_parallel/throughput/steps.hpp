@@ -4,6 +4,7 @@
 
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 
@@ -11,7 +12,7 @@ namespace tokenyard::test {
 inline std::string difference_with_places(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                           const Shape& shape, const Tokens& mine,
                                           const Expected& expected, uint32_t spare) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const auto rows = static_cast<uint32_t>(expected.rows.size());
   DispatchInput input = tokens.input();
   input.received_tokens_max = rows + spare;
@@ -36,7 +37,7 @@ inline std::string difference_with_places(ExpertParallel& exchange, const Tokens
 /// Dispatches with a watcher. Once they have ended, every source and expert must be ready.
 inline std::string difference_if_watched(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                          const Expected& expected) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   DispatchInput input = tokens.input();
   input.watcher = Stream{};
   const Received first = exchange.dispatch(input);
@@ -60,7 +61,7 @@ inline std::string difference_if_watched(ExpertParallel& exchange, const TokensO
 inline std::string difference_by_expert(ExpertParallel& exchange, const Received& received,
                                         const Shape& shape, const Tokens& mine,
                                         uint32_t alignment) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const ExpertRows rows = exchange.group_by_expert(received, {.alignment = alignment});
   const DeviceArray<uint16_t> out(accelerator, mine.x.size());
   exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route,
@@ -93,7 +94,7 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
                                                 const TokensOnDevice& tokens,
                                                 const Received& received, uint32_t alignment,
                                                 uint32_t spare, bool waits) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const ExpertRows after = exchange.group_by_expert(received, {.alignment = alignment});
   DispatchInput input = tokens.input();
   if (!waits) input.received_tokens_max = received.rows + spare;
@@ -139,7 +140,7 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
                                                       const TokensOnDevice& tokens,
                                                       const Received& received, uint32_t alignment,
                                                       uint32_t spare) {
-  Accelerator& accelerator = exchange.world().accelerator();
+  Accelerator& accelerator = accelerator_of(exchange.world());
   const ExpertRows before = exchange.group_by_expert(received, {.alignment = alignment});
   // Usually all: a rank with enough places waits for the others, and they for it.
   const bool cramped = before.rows > 1 && (spare > 3 || exchange.world().rank() % 2 == spare % 2);
@@ -154,7 +155,7 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
   exchange.wait();
   // A late store of another rank would land here.
   const size_t bytes = memory_of(exchange, tokens.count(), received.rows).peak_bytes;
-  const ArenaBlock reused = exchange.world().arena().allocate(bytes, {});
+  const ArenaBlock reused = arena_of(exchange.world()).allocate(bytes, {});
   accelerator.fill(reused.data(), 0, bytes, {});
   exchange.wait();
   return difference("memory that is used again",

@@ -1,4 +1,5 @@
 #include "expert_parallel/low_latency/host/call_context.hpp"
+#include "fabric/world_access.hpp"
 
 #include <exception>
 
@@ -11,7 +12,7 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
       windows(setup),
       epochs(setup),
       findings(setup),
-      masks(setup.accelerator, world.abort_flag(), world.size()),
+      masks(setup.accelerator, abort_flag_of(world), world.size()),
       streams(setup),
       batches(setup) {
   windows.open(streams);
@@ -54,7 +55,7 @@ void CallContext::require_open() const {
 
 void CallContext::require_calls() const {
   require_open();
-  setup.world.abort_flag().check_ended("low latency");
+  abort_flag_of(setup.world).check_ended("low latency");
 }
 
 void CallContext::check() {

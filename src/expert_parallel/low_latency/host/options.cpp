@@ -1,4 +1,5 @@
 #include "expert_parallel/low_latency/host/options.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -83,7 +84,7 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
                       .tokens_max = options.tokens_max,
                       .bf16_rows = options.bf16_rows,
                       .sms = options.sms,
-                      .capacity = world.accelerator().capacity(),
+                      .capacity = accelerator_of(world).capacity(),
                       .unreachable = first_unreachable(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "LowLatency: options");
   std::vector<uint32_t> unreachable;
@@ -102,7 +103,7 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
     LowLatencyOptions theirs = options;
     theirs.sms = proposals[rank].sms;
     require_default_blocks(
-        make_plan(theirs, world.size(), world.accelerator().kind(), proposals[rank].capacity),
+        make_plan(theirs, world.size(), accelerator_of(world).kind(), proposals[rank].capacity),
         rank);
   }
 }

@@ -1,11 +1,12 @@
 #include "expert_parallel/low_latency/host/peer_windows.hpp"
+#include "fabric/world_access.hpp"
 
 #include "fabric/exchange_window_addresses.hpp"
 
 namespace tokenyard::low_latency {
 
 PeerWindows::PeerWindows(const Setup& setup)
-    : setup_(setup), mine_(setup.world.arena().allocate(setup.layout.bytes(), Stream{})) {}
+    : setup_(setup), mine_(arena_of(setup.world).allocate(setup.layout.bytes(), Stream{})) {}
 
 /// Fills the window before any peer learns its address.
 void PeerWindows::open(const CallStreams& streams) {

@@ -1,4 +1,5 @@
 #include "expert_parallel/low_latency/host/setup.hpp"
+#include "fabric/world_access.hpp"
 
 #include "expert_parallel/low_latency/host/options.hpp"
 
@@ -8,15 +9,15 @@ namespace {
 
 Plan agreed_plan(World& world, const LowLatencyOptions& options) {
   agree_on_options(world, options);
-  return make_plan(options, world.size(), world.accelerator().kind(),
-                   world.accelerator().capacity());
+  return make_plan(options, world.size(), accelerator_of(world).kind(),
+                   accelerator_of(world).capacity());
 }
 
 }  // namespace
 
 Setup::Setup(World& world, const LowLatencyOptions& options)
     : world(world),
-      accelerator(world.accelerator()),
+      accelerator(accelerator_of(world)),
       options(options),
       plan(agreed_plan(world, options)),
       layout(window_layout(options, world.size())),

@@ -24,8 +24,8 @@ DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
   return failure_of(params, rank) != static_cast<uint32_t>(Failure::none);
 }
 
-/// Failure word of a rank that differs from this one; the other bits hold the call in which that
-/// began.
+/// Low bits of the failure word of a rank whose row format differs from this one's; the others hold
+/// the call in which that began.
 inline constexpr uint32_t kDiffers = 7;
 static_assert(kDiffers > static_cast<uint32_t>(Failure::left));
 DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
@@ -70,7 +70,7 @@ DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t no
   return end_of_wait(read_heartbeat(params, rank), now, clock, params.timeout);
 }
 
-/// Rank awaited by a lane that lacks nothing.
+/// Rank awaited by a lane that has all its data.
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
 /// Result of poll_watchdog for a wait that is over.
@@ -87,7 +87,7 @@ DEVICE constexpr uint32_t last_look_at(uint32_t rank) {
 COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns, uint32_t phase,
                             uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_poll,
                             uint32_t tolerated) {
-  // Settled, so that nothing needed only here is computed before the wait.
+  // Settled, so that the compiler computes nothing for this function before the wait.
   const CallParams& params = *settled(&call_params);
   const uint32_t failure = failure_of(params, rank);
   if (failure != static_cast<uint32_t>(Failure::none) && failure != tolerated) return kGivenUp;
@@ -109,10 +109,10 @@ COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns, ui
   }
   const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
   exchange_heartbeats(params, clock);
-  // A wait in this rank's own name has no timeout: what a rank sends to itself waits for others no
-  // longer than their timeouts, so it arrives. Nor could this rank be masked: its blocks follow one
-  // another's verdicts in its name, and `lost` counts none of its own experts. The abort flag ends
-  // these waits too.
+  // A wait for this rank itself has no timeout. Before its blocks send the awaited data, they wait
+  // for other ranks no longer than those ranks' timeouts, so the data arrives. Nor may this rank be
+  // masked: its blocks rely on one another's verdicts about it, and `lost` counts none of its own
+  // experts. The abort flag ends these waits too.
   if (now < end_of_wait(params, rank, now, clock) || rank == params.rank) return now + interval;
   deadline.fail(Failure::deadline, what);
   return kGivenUp;

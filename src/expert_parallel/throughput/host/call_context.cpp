@@ -1,4 +1,5 @@
 #include "expert_parallel/throughput/host/call_context.hpp"
+#include "fabric/world_access.hpp"
 
 #include <exception>
 
@@ -6,8 +7,8 @@ namespace tokenyard::throughput {
 
 CallContext::CallContext(World& world, const ExpertParallelOptions& options)
     : setup(world, options),
-      health(std::make_shared<Health>(setup.accelerator, world.abort_flag())),
-      arena(setup.accelerator, world.arena(), health),
+      health(std::make_shared<Health>(setup.accelerator, abort_flag_of(world))),
+      arena(setup.accelerator, arena_of(world), health),
       window(setup),
       observation(setup, window.blocks_max()),
       last_stream(setup.accelerator) {}

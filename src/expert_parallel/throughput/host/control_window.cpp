@@ -1,4 +1,5 @@
 #include "expert_parallel/throughput/host/control_window.hpp"
+#include "fabric/world_access.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -24,7 +25,7 @@ ControlLayout agreed_layout(const Setup& setup) {
 
 ControlWindow::ControlWindow(const Setup& setup)
     : layout_(agreed_layout(setup)),
-      window_(setup.world.arena().allocate(layout_.bytes(), Stream{})) {
+      window_(arena_of(setup.world).allocate(layout_.bytes(), Stream{})) {
   open(setup);
   workspace_.emplace(setup.accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
 }
@@ -43,7 +44,7 @@ void ControlWindow::open(const Setup& setup) {
     windows_ = Peers::of(windows, world.rank(), table);
   };
   exchange_window_addresses(world, window_, "ExpertParallel: windows of control words", keep);
-  Arena& arena = world.arena();
+  Arena& arena = arena_of(world);
   std::vector<std::byte*> addresses(world.size());
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena.base_of(rank);
   arenas_ = Peers::of(addresses, world.rank(), arena.bases().table);

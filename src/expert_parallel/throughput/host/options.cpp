@@ -1,4 +1,5 @@
 #include "expert_parallel/throughput/host/options.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -49,7 +50,7 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
 }
 
 void agree_on_options(World& world, const ExpertParallelOptions& options) {
-  const Proposal mine{options, world.accelerator().capacity().multiprocessors,
+  const Proposal mine{options, accelerator_of(world).capacity().multiprocessors,
                       first_unreachable(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "ExpertParallel: options");
   std::vector<uint32_t> unreachable;

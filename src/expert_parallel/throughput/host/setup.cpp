@@ -1,4 +1,5 @@
 #include "expert_parallel/throughput/host/setup.hpp"
+#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -24,14 +25,14 @@ Plan agreed_plan(World& world, const ExpertParallelOptions& options) {
                     .row_bytes = options.hidden * 2,
                     .sms = options.sms,
                     .tuning = options.tuning},
-                   world.accelerator().kind(), world.accelerator().capacity());
+                   accelerator_of(world).kind(), accelerator_of(world).capacity());
 }
 
 }  // namespace
 
 Setup::Setup(World& world, const ExpertParallelOptions& options)
     : world(world),
-      accelerator(world.accelerator()),
+      accelerator(accelerator_of(world)),
       options(options),
       partition(ExpertPartition::of(options.experts, world.size())),
       plan(agreed_plan(world, options)) {

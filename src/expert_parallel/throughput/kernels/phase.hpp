@@ -24,7 +24,7 @@ enum class Phase : uint32_t {
   combine_pulls,      ///< a block has done its last load
 };
 
-/// Returns "dispatch: ready flag", ... in the order of Phase.
+/// Returns "dispatch: ready word", ... in the order of Phase.
 std::span<const std::string> phase_names();
 
 }  // namespace tokenyard::throughput
