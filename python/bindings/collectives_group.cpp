@@ -44,7 +44,7 @@ void DropGroup::operator()(Group* group) const {
     delete group;
     return;
   }
-  // Whoever drops it may hold the interpreter's lock or not, and the stable ABI has no call that
+  // The caller may hold the interpreter's lock or not, and the stable ABI has no call that
   // says which. So it is taken in both cases, and released while the group waits for its threads.
   const nb::gil_scoped_acquire locked;
   const nb::gil_scoped_release unlocked;

@@ -271,16 +271,22 @@ class World(Closing):
         arena of the original size, even if the old one was released. After a failure all of them
         may call it again.
 
+        Ranks that are processes agree by majority on who is left out: all ranks that any of them
+        names, and all that are lost, also during this call. So they may name different ranks.
+
         Args:
             without: ranks to leave out; may be empty.
 
         Raises:
-            InvalidArgument: the remaining ranks name different ranks.
+            InvalidArgument: the remaining ranks are threads and name different ranks.
+            PeerLost: `without` is empty, but a rank is gone.
+            OutOfTouch: the others go on without this rank.
+            QuorumLost: too few ranks answered before the deadline to agree on who is left out.
             OsError: a rank cannot allocate its arena; names it.
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
-        launched = None if self._launched is None else self._launched.without(gone)
+        launched = None if self._launched is None else self._launched.without(native.left_out)
         world = World(native, self._device, launched)
         self._rebuilt = weakref.ref(world)
         return world
@@ -290,15 +296,17 @@ class World(Closing):
 
         Collective among the surviving ranks; blocks, and closes this world. The launch kills what
         is left of the lost ranks' processes. The new ones call `fn` from its beginning with a world
-        whose `is_replacement` is True. Ranks keep their numbers and get a new arena. If it fails
-        because more ranks are lost, the remaining ones may call it again with those included.
+        whose `is_replacement` is True. Ranks keep their numbers and get a new arena. Every
+        rank that `rebuild` would leave out is replaced, named or not. If it fails because more
+        ranks are lost, the remaining ones may call it again.
 
         Args:
             lost: the ranks to replace.
 
         Raises:
             Unsupported: the world was not made by `launch(..., on_death="replace")`.
-            InvalidArgument: the survivors name different ranks, or none.
+            InvalidArgument: this rank names none.
+            OutOfTouch, QuorumLost: as `rebuild`.
         """
         gone = [size_of("lost", rank, largest=self.size - 1) for rank in lost]
         if self._replacing is None:
