@@ -47,12 +47,27 @@ def test_no_block_is_of_a_page_or_a_language_without_a_test() -> None:
 PROGRAMS = [block for page in PAGES for block in blocks_of(page, "python") if block.is_program]
 
 
+def largest_errors(output: str) -> list[float]:
+    """Returns the numbers that a program prints, one per rank."""
+    return [float(error) for error in re.findall(r"\d+\.\d+", output)]
+
+
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: f"{block.page}:{block.line}")
-def test_a_program_prints_what_its_page_says(block: Block, tmp_path: Path) -> None:
+def test_a_program_prints_what_its_page_says(
+    block: Block, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if block.needs_gpu:
         gpus()
     if "import torch" in block.code:
         pytest.importorskip("torch")
+    if "import tokenyard.torch" in block.code:
+        request.getfixturevalue("torch_backend")
+    if block.torchrun_ranks is not None:
+        done = torchrun(block.in_place, block.torchrun_ranks, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(largest_errors(done.stdout)) == block.torchrun_ranks
+        assert max(largest_errors(done.stdout)) < 0.05
+        return
     program = tmp_path / "program.py"
     program.write_text(block.in_place, encoding="utf-8")
     done = run_python(program)
@@ -63,9 +78,8 @@ def test_a_program_prints_what_its_page_says(block: Block, tmp_path: Path) -> No
     else:
         # The README's, with four ranks. Twice half of x is x, up to rounding.
         assert block.page == "README.md"
-        errors = [float(error) for error in re.findall(r"\d+\.\d+", done.stdout)]
-        assert len(errors) == 4
-        assert max(errors) < 0.05
+        assert len(largest_errors(done.stdout)) == 4
+        assert max(largest_errors(done.stdout)) < 0.05
 
 
 def exchange_and_tokens(world: tokenyard.World, tokens: int = 6) -> Names:
