@@ -36,7 +36,7 @@ class Collectives(Closing):
     """
 
     def __init__(self, native: Any) -> None:
-        """Is called by `connect` and `join`, not by users."""
+        """Wraps a native job; not for users: see `connect`, `join` and `alone`."""
         self._native: _tokenyard.Collectives = native
         _open.add(self)
 

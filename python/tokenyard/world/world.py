@@ -42,7 +42,7 @@ class World(Closing):
     """
 
     def __init__(self, native: Any, device: str, launched: Launched | None = None) -> None:
-        """Is called by `launch`, `from_env`, `from_torch` and `connect`, not by users."""
+        """Wraps a native world; not for users: see `launch` and the class methods."""
         self._native: _tokenyard.World = native
         self._device = device
         self._launched = launched
