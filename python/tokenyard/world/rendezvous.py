@@ -13,6 +13,7 @@ from operator import index
 from typing import Any
 
 from ..errors import InvalidArgument, Unsupported, invalid
+from .environment import STORE_VARIABLE, TORCHRUN, FoundRank, find_rank
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Place:
     job: str
     held: HeldPort | None = None
     """On rank 0, if the port was chosen here: reserves it until all ranks have connected."""
+    found: FoundRank | None = None
+    """The rank as the launcher's variables give it, if they were read."""
 
 
 class HeldPort:
@@ -47,30 +50,30 @@ class HeldPort:
 
 
 def from_environment(timeout: float) -> Place:
-    """Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
-    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    """Finds this rank's place by the variables of its launcher; see `environment`."""
+    found = find_rank()
+    host, port = _host_and_port(found)
     place = Place(
-        host=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=_number("MASTER_PORT"),
-        rank=rank,
-        size=size,
-        local_rank=_number("LOCAL_RANK", default=rank),
-        job="tokenyard",
+        host=host,
+        port=port,
+        rank=found.rank,
+        size=found.size,
+        local_rank=found.local_rank,
+        job=found.job,
+        found=found,
     )
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if found.launcher == TORCHRUN.name:
         _agree_through_torchrun(place, timeout)
     return place
 
 
-def _number(name: str, default: int | None = None) -> int:
-    text = os.environ.get(name)
-    if text is None and default is not None:
-        return default
-    if text is None or not text.isdecimal():
-        raise invalid(
-            name, "a number in the environment", "nothing" if text is None else repr(text)
-        )
-    return int(text)
+def _host_and_port(found: FoundRank) -> tuple[str, int]:
+    kind, _, address = found.store.partition("://")
+    host, _, port = address.rpartition(":")
+    if kind != "tcp" or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        expected = f"tcp://host:port, where rank 0 of a World listens ({found.launcher})"
+        raise invalid(STORE_VARIABLE, expected, repr(found.store))
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _agree_through_torchrun(place: Place, timeout: float) -> None:
