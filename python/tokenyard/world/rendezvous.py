@@ -1,4 +1,6 @@
-"""Finds where the ranks of a job meet: from the environment, torchrun's store, or a torch group."""
+"""Finds where the ranks of a job meet: from the environment, torchrun's store, a torch group, or a
+communicator of mpi4py.
+"""
 
 from __future__ import annotations
 
@@ -142,6 +144,45 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
     )
 
 
+def from_mpi(comm: Any) -> Place:
+    """Exchanges addresses through a communicator of mpi4py. Collective; waits as long as MPI does.
+
+    Rank 0 reserves a port and draws the job's name, without which nobody connects to its world, and
+    `comm.bcast` hands both over: they are as safe as MPI's own connections.
+    """
+    try:
+        rank, size = comm.Get_rank(), comm.Get_size()
+        gather, broadcast = comm.allgather, comm.bcast
+    except AttributeError:
+        raise invalid("comm", "a communicator of mpi4py", f"a {type(comm).__name__}") from None
+    hosts = gather(socket.gethostname())
+    held, offer = None, None
+    try:
+        if rank == 0:
+            try:
+                held = HeldPort()
+                offer = _address(), held.number, secrets.token_hex(8)
+            except OSError as error:
+                offer = error  # Raised after the broadcast, in which the other ranks wait.
+        offer = broadcast(offer, root=0)
+        if isinstance(offer, OSError):
+            raise offer
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
+    address, port, job = offer
+    return Place(
+        host="127.0.0.1" if len(set(hosts)) == 1 else address,
+        port=port,
+        rank=rank,
+        size=size,
+        local_rank=_local_rank(hosts, rank),
+        job=job,
+        held=held,
+    )
+
+
 def _members(
     ranks: Sequence[int] | None, mine: int, size: int
 ) -> tuple[list[int], InvalidArgument | None]:
@@ -159,8 +200,8 @@ def _members(
 
 def _local_rank(hosts: list[str], number: int) -> int:
     """Returns torch's current GPU if it has one, else the index among this host's ranks."""
-    torch = sys.modules["torch"]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())
     return hosts[:number].count(hosts[number])
 
