@@ -156,7 +156,8 @@ def from_mpi(comm: Any) -> Place:
     except AttributeError:
         raise invalid("comm", "a communicator of mpi4py", f"a {type(comm).__name__}") from None
     hosts = gather(socket.gethostname())
-    held, offer = None, None
+    held: HeldPort | None = None
+    offer: Any = None
     try:
         if rank == 0:
             try:
