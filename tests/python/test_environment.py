@@ -151,6 +151,7 @@ def test_mpich_names_no_job_so_its_process_does() -> None:
         (EXPLICIT | dict(MASTER_PORT="0"), "MASTER_PORT", "1 to 65535", "'0'"),
         (EXPLICIT | dict(MASTER_PORT="70000"), "MASTER_PORT", "1 to 65535", "'70000'"),
         (dict(TORCHELASTIC_RUN_ID="x"), "RANK", "start it with torchrun", "nothing"),
+        (TORCHRUN | dict(MASTER_PORT=""), "MASTER_PORT", "torchrun's store", "nothing"),
         (TORCHRUN | dict(RANK="4"), "RANK", "(torchrun: WORLD_SIZE is 4)", "'4'"),
         (TORCHRUN | dict(LOCAL_RANK="2"), "LOCAL_RANK", "LOCAL_WORLD_SIZE is 2", "'2'"),
         (
@@ -295,9 +296,31 @@ def test_a_real_mpirun(mpirun: str, in_shell: bool, tmp_path: Path) -> None:
     program.write_text(PROGRAM, encoding="utf-8")
     shell = ["sh", "-c", '"$0" "$@"; exit $?'] if in_shell else []
     command = [mpirun, *options, "-n", "2", *shell, sys.executable, str(program)]
-    mine = {n: t for n, t in os.environ.items() if n not in TORCHRUN and n != "TOKENYARD_STORE"}
+    assert lines_of(command) == [f"{name}: rank {rank} of 2" for rank in range(2)]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_real_srun(nodes: int, tmp_path: Path) -> None:
+    if shutil.which("srun") is None:
+        pytest.skip("needs Slurm")
+    command = ["sinfo", "--noheader", "--states=idle", "--format=%D"]
+    idle = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if idle.returncode != 0 or sum(map(int, idle.stdout.split())) < nodes:
+        pytest.skip(f"needs {nodes} idle nodes")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    # Nodes of a test's cluster are names for this host, which nobody can resolve.
+    more = {} if nodes == 1 else dict(MASTER_ADDR="127.0.0.1")
+    command = ["srun", f"--nodes={nodes}", "--ntasks=2", sys.executable, str(program)]
+    assert lines_of(command, **more) == [f"Slurm: rank {rank} of 2" for rank in range(2)]
+
+
+def lines_of(command: list[str], **more: str) -> list[str]:
+    """Returns the sorted output of a command in an environment of no other launcher."""
+    mine = {name: text for name, text in os.environ.items() if name not in TORCHRUN} | more
+    mine.pop("TOKENYARD_STORE", None)
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=120, env=mine
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"{name}: rank {rank} of 2" for rank in range(2)]
+    return sorted(done.stdout.splitlines())

@@ -280,6 +280,8 @@ def _store(
         port = PORT_FIRST + crc32(job.encode()) % PORTS
     else:
         expected = f"a free TCP port of rank 0's host ({launcher.name}), or {STORE_VARIABLE}"
+        if launcher is TORCHRUN:
+            expected = "the port of torchrun's store, which torchrun sets"
         raise invalid("MASTER_PORT", expected, "nothing")
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
