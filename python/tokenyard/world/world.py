@@ -11,7 +11,7 @@ from typing import Any
 import _tokenyard
 
 from ..closing import Closing
-from ..errors import InvalidArgument, Unsupported, invalid
+from ..errors import Error, InvalidArgument, Unsupported, invalid
 from ..sizes import size_of, text_of
 from . import rendezvous
 from .launched import Launched, Replacing
@@ -49,6 +49,7 @@ class World(Closing):
         self._replacing: Replacing | None = None  # Set while lost ranks are being replaced.
         self._kept_bytes: int | None = None  # Size of the arena, once it is released.
         self._rebuilt: Callable[[], World | None] = lambda: None  # The world that followed.
+        self._launcher: str | None = None
         # Copies that outlive the native world: an error handler may log them.
         self._rank: int = native.rank
         self._size: int = native.size
@@ -110,21 +111,30 @@ class World(Closing):
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
     ) -> World:
-        """Joins the world that environment variables describe, as torchrun sets them.
+        """Joins the world that the launcher's environment variables describe.
 
-        Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Rank 0 listens on
-        MASTER_ADDR:MASTER_PORT; under torchrun, whose own store uses that port, on a free port
-        that the ranks agree on through the store. Blocks until all ranks have joined.
+        Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm's srun sets, or RANK, WORLD_SIZE,
+        LOCAL_RANK, MASTER_ADDR and MASTER_PORT; `launcher` says which was found. Rank 0 listens on
+        MASTER_ADDR:MASTER_PORT or TOKENYARD_STORE ("tcp://host:port"), and otherwise at an address
+        that follows from the launcher's variables; under torchrun, on a free port that the ranks
+        agree on through torchrun's store. Blocks until all ranks have joined.
 
         Args:
             device, timeout, arena_bytes: as `connect`.
 
         Raises:
-            InvalidArgument: a variable is missing or not a number.
+            InvalidArgument: names a variable that is missing, out of range, or contradicts another.
             PeerTimeout: a rank did not join in time; names it.
         """
         place = rendezvous.from_environment(check_timeout(timeout))
-        return cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+        assert place.found is not None
+        try:
+            world = cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+        except Error as error:
+            error.add_note(f"The environment was read as {place.found}.")
+            raise
+        world._launcher = place.found.launcher
+        return world
 
     @classmethod
     def from_torch(
@@ -209,6 +219,11 @@ class World(Closing):
         return self._timeout
 
     @property
+    def launcher(self) -> str | None:
+        """Launcher that `from_env` found, such as "torchrun" or "Slurm"; None for other worlds."""
+        return self._launcher
+
+    @property
     def topology(self) -> _tokenyard.Topology:
         """The fabric to each peer, with the reason why it is not a faster one; printable."""
         return self._topology
@@ -288,6 +303,7 @@ class World(Closing):
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
         launched = None if self._launched is None else self._launched.without(native.left_out)
         world = World(native, self._device, launched)
+        world._launcher = self._launcher
         self._rebuilt = weakref.ref(world)
         return world
 
