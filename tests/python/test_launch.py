@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import ml_dtypes
@@ -289,6 +290,15 @@ def test_an_exit_with_success_on_a_thread_is_not_that_of_the_program() -> None:
 
     with pytest.raises(tokenyard.ProcessDied, match="the thread of rank 0 exited with 0"):
         tokenyard.launch(exit_at_once, ranks=1)
+
+
+def test_a_process_that_cannot_start_leaves_no_pipe_open() -> None:
+    resource_tracker.ensure_running()  # Its own pipe stays open.
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    with pytest.raises(tokenyard.InvalidArgument, match="pickle") as caught:
+        tokenyard.launch(lambda world: None, ranks=1, processes=True)
+    assert caught.tb is not None  # Its traceback keeps the launch's frames alive.
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_result_that_cannot_travel_is_named() -> None:
