@@ -59,6 +59,24 @@ class Layer:
         """Returns an expert's results."""
         return np.roll(rows, number, axis=1) * GAINS[number % len(GAINS)]
 
+    def gradients(self, rank: int, of_results: Any) -> tuple[Any, Any]:
+        """Returns gradients of a rank's tokens, and of its weights as [tokens, experts].
+
+        Args:
+            of_results: [tokens, hidden] those of its results.
+        """
+        x, ids, weights = self.given(rank)
+        of_tokens = np.zeros(x.shape)
+        of_weights = np.zeros((len(x), self.experts))
+        for token, choice in np.argwhere(ids >= 0):
+            number = ids[token, choice]
+            row = of_results[token : token + 1].astype(np.float64)
+            back = np.roll(row, -number, axis=1) * GAINS[number % len(GAINS)]
+            of_tokens[token] += weights[token, choice] * back[0]
+            one = self.expert(number, x[token : token + 1].astype(np.float64))
+            of_weights[token, number] = (one * row).sum()
+        return of_tokens, of_weights
+
     def result(self, rank: int, rows: Any = None) -> tuple[Any, Any]:
         """Returns a rank's results, and the sums of the magnitudes that they are summed of.
 

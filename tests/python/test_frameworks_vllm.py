@@ -7,24 +7,19 @@ deepep_ll.py and deepep_v2.py in model_executor/layers/fused_moe/prepare_finaliz
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from deep_ep_batch import PACKAGE, device_of, needs_torch, run_on, torch
+from deep_ep_batch import device_of, needs_torch, run_on, torch
 from frameworks_reference import Layer, assert_sums, quantized
-from ranks import results_of
 
 import tokenyard
 
 if torch is not None:
     import deep_ep
-    import torch.distributed as dist
 
 pytestmark = needs_torch
 
@@ -307,8 +302,10 @@ def test_low_latency(run: Callable[..., None], rows_as: str, hooks: bool) -> Non
         assert (hook is not None) == hooks
         if hooks:
             hook()
-        seen = quantized(layer.given(world.rank)[0], packed)[2] if fp8 else None
-        assert_sums(numbers(out), layer.result(world.rank, seen))
+        # Powers of two leave no choice of rounding; other scales do, by one step of E4M3.
+        seen = quantized(layer.given(world.rank)[0], True)[2] if packed else None
+        within = 2**-7 + (2**-4 if fp8 and not packed else 0)
+        assert_sums(numbers(out), layer.result(world.rank, seen), within)
         buffer.destroy()
 
     run(rank)
@@ -470,39 +467,6 @@ def test_elastic_buffer(run: Callable[..., None], rows_as: str, decode: bool) ->
         buffer.destroy()
 
     run(rank)
-
-
-def in_gloo_group(say: Any, number: int, size: int, folder: str) -> dict[str, Any]:
-    """Makes buffers as vLLM's managers do: of the CPU group, with its default sizes."""
-    sys.path.insert(0, str(PACKAGE))
-    store = dist.FileStore(f"{folder}/store", size)
-    options = dict(timeout=timedelta(seconds=60))
-    dist.init_process_group("gloo", store=store, rank=number, world_size=size, **options)
-    torch.set_num_threads(1)
-    layer = Layer(ranks=2, experts=8, tokens=(20, 11))
-    group = dist.group.WORLD
-    if torch.cuda.is_available():
-        torch.cuda.set_device(number % torch.cuda.device_count())
-    kwargs = dict(
-        group=group,
-        num_nvl_bytes=1024 * MEGABYTE,  # VLLM_DEEPEP_BUFFER_SIZE_MB.
-        num_rdma_bytes=0,
-        low_latency_mode=False,
-        num_qps_per_rank=1,
-        explicitly_destroy=True,
-    )
-    buffer = deep_ep.Buffer(**kwargs, device="host")
-    check_high_throughput(buffer, layer, number, "cpu", fp8=True)
-    told = dict(rank=buffer.rank, size=buffer.group_size, same=buffer.group is group)
-    buffer.destroy()
-    dist.barrier()
-    dist.destroy_process_group()
-    return told
-
-
-def test_high_throughput_of_a_gloo_group(tmp_path: Path) -> None:
-    told = results_of(in_gloo_group, 2, str(tmp_path))
-    assert told == [dict(rank=rank, size=2, same=True) for rank in range(2)]
 
 
 def test_what_vllm_may_ask_for_and_is_not_there() -> None:

@@ -114,8 +114,7 @@ class HybridEPBuffer:
             require_reach(group, "HybridEPBuffer")
         else:
             experts = num_local_experts * group.size()
-            choices = min(self._choices or CHOICES, experts)
-            self._reserve(options_of(experts, hidden_dim, choices, self._tokens_max))
+            self._reserve(options_of(experts, hidden_dim, self._choices or 1, self._tokens_max))
         self.rank, self.group_size = self._world.rank, self._world.size
         self.local_rank, self.node_rank, self.num_of_nodes = self.rank, 0, 1
         self.num_of_hybrid_ep_ranks_per_nvlink_domain = self.group_size
@@ -524,7 +523,8 @@ class HybridEPBuffer:
         Collective, since all ranks have agreed on the options.
         """
         assert not isinstance(self.group, tokenyard.World)
-        needed = arena_bytes(self.group.size(), options)
+        roomy = min(max(options["topk"], CHOICES), options["experts"])
+        needed = arena_bytes(self.group.size(), options | dict(topk=roomy))
         if needed <= self._room:
             return
         world = join_rendezvous(self.group, self._device, needed, timeout_of(self._timeout))

@@ -13,7 +13,7 @@ from .throughput import SMS_MAX
 CONTROL_BYTES = 64 << 20
 """Arena bytes beyond those of calls: control words, and rounded sizes."""
 CHOICES = 8
-"""Choices per token for which a buffer is sized until its ranks have agreed on a number."""
+"""Choices per token for which there is room at least, so that few calls make a buffer grow."""
 IMBALANCE = 2
 """Rows by expert of a rank for which there is room, as a multiple of a balanced number."""
 HANDLES_KEPT = 64
