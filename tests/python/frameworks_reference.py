@@ -139,8 +139,8 @@ def quantized(rows: Any, powers_of_two: bool = False) -> tuple[Any, Any, Any]:
     return codes.reshape(rows.shape), scales[:, :, 0].astype(np.float32), values
 
 
-def assert_sums(seen: Any, expected: tuple[Any, Any], tolerance: float = 2**-7) -> None:
-    """Checks BF16 results that were rounded on the experts' rank and at home."""
+def assert_sums(seen: Any, expected: tuple[Any, Any], tolerance: float = 3 * 2**-8) -> None:
+    """Checks BF16 results that were rounded by the expert, on its rank and at home."""
     total, magnitude = expected
     assert seen.shape == total.shape
     error = np.abs(np.asarray(seen, np.float64) - total)
