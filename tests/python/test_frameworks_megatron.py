@@ -20,6 +20,7 @@ import tokenyard
 
 if torch is not None:
     import deep_ep
+    from deep_ep import hybrid_sizes
     from deep_ep.utils import EventHandle, EventOverlap
 
 pytestmark = needs_torch
@@ -599,5 +600,17 @@ def test_what_cannot_be_had_of_hybrid_ep_says_so(monkeypatch: pytest.MonkeyPatch
             deep_ep.HybridEPBuffer(world, **sizes)
         monkeypatch.setenv("TOKENYARD_HYBRID_EP_CHOICES", "2")
         assert deep_ep.HybridEPBuffer(world, **sizes)._choices == 2
+        monkeypatch.setenv("TOKENYARD_HYBRID_EP_IMBALANCE", "0.5")
+        with pytest.raises(tokenyard.InvalidArgument, match="IMBALANCE.*1 or more"):
+            hybrid_sizes.imbalance()
+        monkeypatch.setenv("TOKENYARD_HYBRID_EP_IMBALANCE", "1.5")
+        assert hybrid_sizes.imbalance() == 1.5
+        # All tokens go to all experts, for which the arena is too small.
+        monkeypatch.delenv("TOKENYARD_HYBRID_EP_CHOICES")
+        x = torch.zeros(2000, 8192, dtype=torch.bfloat16)
+        buffer = deep_ep.HybridEPBuffer(world, 8192, 2000, 4)
+        with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes") as caught:
+            buffer.dispatch_with_permute(hidden=x, routing_map=torch.ones(2000, 4) > 0)
+        assert "TOKENYARD_HYBRID_EP_IMBALANCE" in " ".join(caught.value.__notes__)
 
     tokenyard.launch(rank, ranks=1, arena_bytes=128 * MEGABYTE)

@@ -17,8 +17,8 @@ from .handles import check_handle
 from .hybrid_handle import HybridHandle
 from .hybrid_routes import CHOICES_MAX, choices_of, columns_of, drop_beyond, table_of
 from .hybrid_sizes import (
-    CHOICES,
     CHOICES_VARIABLE,
+    IMBALANCE_VARIABLE,
     arena_bytes,
     choices_from_environment,
     options_of,
@@ -26,6 +26,7 @@ from .hybrid_sizes import (
 from .reach import require_reach
 from .refusal import unsupported
 from .rendezvous import join_rendezvous, timeout_of
+from .room import advised
 from .throughput import SMS_MAX
 
 DOMAIN_VARIABLE = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
@@ -106,6 +107,11 @@ class HybridEPBuffer:
         self._worlds: list[tokenyard.World] = []
         """The last is current; earlier ones, of a buffer that has grown, serve their handles."""
         self._room = 0
+        self._advice = (
+            f"{IMBALANCE_VARIABLE} in the environment, 4 if there is none, is the multiple of a"
+            " balanced number of rows for which a rank has room (of a World that was given,"
+            " arena_bytes is); handles take a part of it, too"
+        )
         self._exchanges: dict[tuple[int, ...], tokenyard.ExpertParallel] = {}
         if isinstance(group, tokenyard.World):
             if timeout is not None:
@@ -114,7 +120,8 @@ class HybridEPBuffer:
             require_reach(group, "HybridEPBuffer")
         else:
             experts = num_local_experts * group.size()
-            self._reserve(options_of(experts, hidden_dim, self._choices or 1, self._tokens_max))
+            options = options_of(experts, hidden_dim, self._choices or 1, self._tokens_max)
+            self._reserve(options, None)
         self.rank, self.group_size = self._world.rank, self._world.size
         self.local_rank, self.node_rank, self.num_of_nodes = self.rank, 0, 1
         self.num_of_hybrid_ep_ranks_per_nvlink_domain = self.group_size
@@ -169,11 +176,11 @@ class HybridEPBuffer:
             others 0, or None; scales or None; the handle.
         """
         ids, weights = self._choices_given(
-            hidden, routing_map, probs, topk_idx, topk_weights, num_of_experts, handle, None
+            hidden, routing_map, probs, topk_idx, topk_weights, num_of_experts, handle
         )
         x, scales = _rows_of(hidden, scaling_factor)
         if handle is None:
-            handle, received = self._first(x, scales, ids, weights, False, routing_map)
+            handle, received = self._first(x, scales, ids, weights, None, routing_map)
             weights_there = None if weights is None else received.topk_weights
         else:
             received = self._again(x, scales, handle, weights)
@@ -238,7 +245,8 @@ class HybridEPBuffer:
             hidden, scaling_factor, routing_map, probs, topk_idx, topk_weights, num_of_experts: as
                 `dispatch`.
             num_permuted_tokens: rows of the result; None: as many as are used. With
-                `non_blocking`, rows beyond are dropped, and the handle's last element is 1.
+                `non_blocking`, the same on all ranks; rows beyond are dropped, and the handle's
+                last element is 1.
             pad_multiple: each expert's number of rows is rounded up to this, with zeros; 0 or
                 None: not.
             handle: as `dispatch`; `pad_multiple` must be the first dispatch's.
@@ -270,15 +278,15 @@ class HybridEPBuffer:
                 str(places),
             )
         ids, weights = self._choices_given(
-            hidden, routing_map, probs, topk_idx, topk_weights, num_of_experts, handle, non_blocking
+            hidden, routing_map, probs, topk_idx, topk_weights, num_of_experts, handle
         )
         x, scales = _rows_of(hidden, scaling_factor)
         overflow = None
         if handle is None:
-            handle, received = self._first(x, scales, ids, weights, non_blocking, routing_map)
-            if non_blocking:
-                assert places is not None
-                overflow = drop_beyond(received, places, alignment)
+            bound = places if non_blocking else None
+            handle, received = self._first(x, scales, ids, weights, bound, routing_map)
+            if bound is not None:
+                overflow = drop_beyond(received, bound, alignment)
             handle.use(alignment, overflow)
         else:
             handle = self._handle_of(handle, permuted=True)
@@ -350,7 +358,6 @@ class HybridEPBuffer:
         topk_weights: torch.Tensor | None,
         num_of_experts: int | None,
         handle: HybridHandle | None,
-        non_blocking: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Returns ids and weights per choice. Ids are None where a map's still have to be agreed
         on; weights then are the map's table."""
@@ -384,21 +391,25 @@ class HybridEPBuffer:
         scales: torch.Tensor | None,
         ids: torch.Tensor | None,
         weights: torch.Tensor | None,
-        non_blocking: bool,
+        bound: int | None,
         routing_map: torch.Tensor | None,
     ) -> tuple[HybridHandle, tokenyard.Received[torch.Tensor]]:
-        """Dispatches on a new route."""
+        """Dispatches on a new route.
+
+        Args:
+            bound: the largest number of rows by expert, of a dispatch that never waits; else None.
+        """
         self._tokens_max = max(self._tokens_max, x.size(0))
         if ids is not None:
-            return self._dispatch(x, scales, ids, weights, non_blocking)
+            return self._dispatch(x, scales, ids, weights, bound)
         assert routing_map is not None
         experts = routing_map.size(1)
-        if non_blocking or self._choices_max is not None:
+        if bound is not None or self._choices_max is not None:
             choices = min(self._choices_max or CHOICES_MAX, experts)
             ids = choices_of(routing_map, choices)
             table = None if weights is None else columns_of(weights, ids)
             try:
-                return self._dispatch(x, scales, ids, table, non_blocking)
+                return self._dispatch(x, scales, ids, table, bound)
             except InvalidArgument as error:
                 if error.argument == "topk_idx":
                     error.add_note(
@@ -413,7 +424,7 @@ class HybridEPBuffer:
             ids = choices_of(routing_map, self._choices)
             table = None if weights is None else columns_of(weights, ids)
             try:
-                return self._dispatch(x, scales, ids, table, non_blocking)
+                return self._dispatch(x, scales, ids, table, bound)
             except InvalidArgument as error:
                 # All ranks raise alike for a token of too many experts, so all agree again here.
                 if error.argument != "topk_idx":
@@ -434,17 +445,18 @@ class HybridEPBuffer:
         scales: torch.Tensor | None,
         ids: torch.Tensor,
         weights: torch.Tensor | None,
-        non_blocking: bool,
+        bound: int | None,
     ) -> tuple[HybridHandle, tokenyard.Received[torch.Tensor]]:
-        exchange = self._exchange(x.size(1), ids.size(1))
-        received = exchange.dispatch(
-            x,
-            ids,
-            weights,
-            scales=scales,
-            received_tokens_max=self.group_size * exchange.tokens_max if non_blocking else 0,
-            sms=self._dispatch_sms,
-        )
+        exchange = self._exchange(x.size(1), ids.size(1), bound)
+        with advised(self._advice):
+            received = exchange.dispatch(
+                x,
+                ids,
+                weights,
+                scales=scales,
+                received_tokens_max=0 if bound is None else self.group_size * exchange.tokens_max,
+                sms=self._dispatch_sms,
+            )
         return HybridHandle(exchange, received, ids), received
 
     def _again(
@@ -476,9 +488,10 @@ class HybridEPBuffer:
         elif non_blocking:
             assert places is not None
             most = max(places, handle.alignment)
-        rows = handle.exchange.group_by_expert(
-            received, alignment=handle.alignment, rows_max=most, sms=self._dispatch_sms
-        )
+        with advised(self._advice):
+            rows = handle.exchange.group_by_expert(
+                received, alignment=handle.alignment, rows_max=most, sms=self._dispatch_sms
+            )
         if not non_blocking and handle.rows is None and places is not None and places < rows.rows:
             raise invalid(
                 "num_permuted_tokens", f"the {rows.rows} rows, or non_blocking", str(places)
@@ -506,25 +519,24 @@ class HybridEPBuffer:
             raise invalid("handle", f"that of {call}", "that of the other dispatch")
         return handle
 
-    def _exchange(self, hidden: int, choices: int) -> tokenyard.ExpertParallel:
+    def _exchange(self, hidden: int, choices: int, places: int | None) -> tokenyard.ExpertParallel:
         """Returns the exchange of a shape; all ranks make it together at its first call."""
         experts = self.num_local_experts * self.group_size
         options = options_of(experts, hidden, choices, self._tokens_max)
-        shape = tuple(options.values())
+        if not isinstance(self.group, tokenyard.World):
+            self._reserve(options, places)
+        shape = (len(self._worlds), *options.values())
         if shape not in self._exchanges:
-            if not isinstance(self.group, tokenyard.World):
-                self._reserve(options)
             self._exchanges[shape] = tokenyard.ExpertParallel(self._world, **options)
         return self._exchanges[shape]
 
-    def _reserve(self, options: dict[str, int]) -> None:
+    def _reserve(self, options: dict[str, int], places: int | None) -> None:
         """Makes a new world if the current one has too little memory for calls of these options.
 
         Collective, since all ranks have agreed on the options.
         """
         assert not isinstance(self.group, tokenyard.World)
-        roomy = min(max(options["topk"], CHOICES), options["experts"])
-        needed = arena_bytes(self.group.size(), options | dict(topk=roomy))
+        needed = arena_bytes(self.group.size(), options, places)
         if needed <= self._room:
             return
         world = join_rendezvous(self.group, self._device, needed, timeout_of(self._timeout))
