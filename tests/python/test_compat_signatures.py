@@ -165,6 +165,63 @@ CALLS = {
     "ElasticBuffer.combine": dict(
         x=NONE, handle=NONE, topk_weights=None, bias=None, num_sms=0, num_qps=0, **STREAMS
     ),
+    "HybridEPBuffer": dict(
+        group=NONE,
+        hidden_dim=NONE,
+        max_num_of_tokens_per_rank=NONE,
+        num_local_experts=NONE,
+        use_fp8=False,
+        num_sms_dispatch_api=None,
+        num_sms_combine_api=None,
+        num_sms_preprocessing_api=None,
+        num_blocks_permute=None,
+        num_blocks_unpermute=None,
+        load_cached_kernels=False,
+        use_shared_buffer=True,
+        enable_custom_allgather=False,
+        num_of_hybrid_ep_ranks_per_nvlink_domain=None,
+        use_mnnvl=None,
+    ),
+    "HybridEPBuffer.empty_jit_cache": {},
+    "HybridEPBuffer.dispatch": dict(
+        hidden=NONE,
+        scaling_factor=None,
+        topk_idx=None,
+        topk_weights=None,
+        num_of_experts=None,
+        probs=None,
+        routing_map=None,
+        num_dispatched_tokens_tensor=None,
+        num_dispatched_tokens=None,
+        handle=None,
+    ),
+    "HybridEPBuffer.combine": dict(hidden=NONE, probs=None, handle=None),
+    "HybridEPBuffer.dispatch_with_permute": dict(
+        hidden=NONE,
+        topk_idx=None,
+        topk_weights=None,
+        num_of_experts_per_rank=None,
+        num_of_experts=None,
+        use_fp8=None,
+        routing_map=None,
+        probs=None,
+        scaling_factor=None,
+        num_permuted_tokens=None,
+        pad_multiple=None,
+        handle=None,
+        non_blocking=False,
+        fuse_permute_dispatch=False,
+        num_dispatched_tokens=None,
+        use_host_meta=None,
+    ),
+    "HybridEPBuffer.combine_with_unpermute": dict(
+        hidden=NONE,
+        probs=None,
+        handle=None,
+        pad_multiple=None,
+        fuse_unpermute_combine=False,
+        num_dispatched_tokens=None,
+    ),
     "EventHandle.current_stream_wait": {},
     "EventOverlap": dict(event=None, extra_tensors=None),
     "EventOverlap.current_stream_wait": dict(release_handle=False),
@@ -173,7 +230,7 @@ CALLS = {
     "get_physical_domain_size": dict(group=NONE),
     "get_logical_domain_size": dict(group=NONE, allow_hybrid_mode=True),
 }
-"""They are those of DeepEP's commit dd758ca."""
+"""They are those of DeepEP's commit dd758ca, HybridEPBuffer's of its branch hybrid-ep's 94a9f8f."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -188,7 +245,8 @@ def test_calls_take_what_deep_eps_take(name: str) -> None:
     named.pop("self", None)
     theirs = CALLS[name]
     assert list(named.items())[: len(theirs)] == list(theirs.items())
-    assert set(list(named)[len(theirs) :]) <= {"device", "timeout"}  # Additional arguments of ours.
+    # Additional arguments of ours, and one of DeepEP's branch hybrid-ep.
+    assert set(list(named)[len(theirs) :]) <= {"device", "timeout", "choices_max", "use_fabric"}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +272,6 @@ def test_what_callers_ask_before_they_make_a_buffer() -> None:
 
     major = int(deep_ep.__version__.split(".")[0])
     assert (major >= 2) == hasattr(deep_ep, "ElasticBuffer")
-    assert not hasattr(deep_ep, "HybridEPBuffer")
     assert envs.get_physical_domain_size(Group()) == (1, 3)
     assert deep_ep.get_logical_domain_size(Group(), allow_hybrid_mode=False) == (1, 3)
     assert deep_ep.Config() == deep_ep.Config(20, 6, 256, 6, 256)

@@ -2,6 +2,7 @@
 
     Buffer          dispatch and combine for throughput and at low latency
     ElasticBuffer   dispatch and combine of DeepEP's second API, with EPHandle as its handle
+    HybridEPBuffer  dispatch and combine of DeepEP's branch hybrid-ep, with rows by expert
     Config          multiprocessors of a call, and sizes of buffers
     EventOverlap    an event that work on other streams can wait for
     topk_idx_t      dtype of expert ids in DeepEP's own code
@@ -18,6 +19,7 @@ from .buffer import Buffer
 from .config import Config
 from .elastic import ElasticBuffer
 from .elastic_handle import EPHandle
+from .hybrid import HybridEPBuffer
 from .utils.envs import get_logical_domain_size, get_physical_domain_size
 from .utils.event import EventHandle, EventOverlap
 
@@ -28,6 +30,7 @@ __all__ = [
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
+    "HybridEPBuffer",
     "get_logical_domain_size",
     "get_physical_domain_size",
     "topk_idx_t",

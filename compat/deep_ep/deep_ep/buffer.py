@@ -13,6 +13,7 @@ from tokenyard.errors import invalid
 
 from .config import Config
 from .handles import DispatchHandle, LowLatencyHandle, check_handle
+from .reach import require_reach
 from .refusal import refuse, unsupported
 from .rendezvous import join_rendezvous, join_through_mpi, timeout_of
 from .room import advised
@@ -45,12 +46,16 @@ class Buffer:
         explicitly_destroy: whether `destroy` will be called.
         enable_shrink: whether low-latency calls continue without ranks that do not answer. If not,
             the call after one that timed out raises `tokenyard.PeerTimeout`.
-        num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: no effect, since every
-            peer is reached by loads and stores.
+        num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: no effect,
+            since every peer is reached by loads and stores.
         comm: a communicator of mpi4py, whose ranks make the buffer; not used beside a group.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
         timeout: deadline of every wait in seconds; None for the environment's
             TOKENYARD_DEEP_EP_TIMEOUT, or 100. Must be None with a World, which has its own.
+
+    Raises:
+        Unsupported: a rank is not within reach of loads and stores, or an option needs what does
+            not exist here.
     """
 
     num_sms: int = 20
@@ -68,6 +73,7 @@ class Buffer:
         explicitly_destroy: bool = False,
         enable_shrink: bool = False,
         comm: Any = None,
+        use_fabric: bool = False,
         device: str | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -99,6 +105,7 @@ class Buffer:
                 self._world = join_rendezvous(group, device, size, seconds)
             else:
                 self._world = join_through_mpi(comm, device, size, seconds)
+        require_reach(self._world, "Buffer")
         self.runtime = Runtime(self._world)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)

@@ -15,6 +15,7 @@ from .elastic_exchanges import ElasticExchanges
 from .elastic_handle import EPHandle
 from .elastic_sizes import buffer_bytes
 from .handles import check_handle
+from .reach import require_reach
 from .refusal import unsupported
 from .rendezvous import join_rendezvous
 from .room import advised
@@ -49,6 +50,9 @@ class ElasticBuffer:
         use_fp8_dispatch, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx,
             num_allocated_qps, num_cpu_timeout_secs: no effect.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
+
+    Raises:
+        Unsupported: a rank is not within reach of loads and stores.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class ElasticBuffer:
             self._world = join_rendezvous(
                 group, device, num_bytes + CONTROL_BYTES, num_gpu_timeout_secs
             )
+        require_reach(self._world, "ElasticBuffer")
         self.rank_idx, self.num_ranks = self._world.rank, self._world.size
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx

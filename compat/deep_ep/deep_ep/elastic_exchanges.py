@@ -9,6 +9,7 @@ import torch
 import tokenyard
 from tokenyard.errors import invalid
 
+from .by_expert import weights_by_expert
 from .elastic_handle import EPHandle
 from .throughput import SMS_MAX, Rows
 
@@ -127,7 +128,7 @@ class ElasticExchanges:
                 scales_by_columns=by_columns,
                 sms=min(sms, SMS_MAX),
             )
-            weights = None if weights is None else handle.weights_by_expert(weights)
+            weights = None if weights is None else weights_by_expert(handle.rows, weights)
         if scales is None:
             return rows.x, weights
         of_rows = rows.scales[:, : scales.size(1)]

@@ -14,6 +14,7 @@ import torch
 import tokenyard
 from tokenyard.errors import invalid
 
+from .by_expert import weights_of_rows
 from .expert_ranks import ranks_of
 
 
@@ -138,15 +139,4 @@ class EPHandle:
         """Returns weights [rows, topk] from [rows by expert], 0 for choices on other ranks."""
         assert self.rows is not None
         self.check_weights(weights, self.num_expanded_tokens)
-        slots = self.rows.row_of_choice
-        picked = weights[slots.clamp(min=0).flatten().to(torch.int64)].view(slots.shape)
-        return picked.where(slots >= 0, 0)
-
-    def weights_by_expert(self, weights: torch.Tensor) -> torch.Tensor:
-        """Returns weights [rows by expert] from [rows, topk], 0 for padding."""
-        assert self.rows is not None
-        slots = self.rows.row_of_choice.flatten().to(torch.int64)
-        # Choices on other ranks go to an additional place.
-        places = weights.new_zeros(self.num_expanded_tokens + 1)
-        places.scatter_(0, slots.where(slots >= 0, self.num_expanded_tokens), weights.flatten())
-        return places[:-1]
+        return weights_of_rows(self.rows, weights)
