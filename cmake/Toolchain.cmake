@@ -69,15 +69,15 @@ if(TOKENYARD_WITH_CUDA)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall;--expt-relaxed-constexpr;--extended-lambda;-lineinfo>")
 endif()
 
-# Programs of a CUDA build also run on machines without Boost and fmt. (Debian has fmt as a shared
-# library or as headers; GoogleTest is always static.)
-option(TOKENYARD_PORTABLE "Link Boost and fmt into the programs" ${TOKENYARD_WITH_CUDA})
+# Boost, fmt and OpenSSL are inside of all that is linked, so that programs, modules and packages run on
+# machines without them.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-if(TOKENYARD_PORTABLE)
-  set(TOKENYARD_FMT fmt::fmt-header-only)
-else()
-  set(TOKENYARD_FMT fmt::fmt)
-endif()
+add_library(tokenyard_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
+set_target_properties(tokenyard_fmt PROPERTIES COMPILE_OPTIONS -fno-inline)
+# As users of fmt's shared library are compiled.
+target_compile_definitions(tokenyard_fmt INTERFACE FMT_SHARED)
+target_include_directories(tokenyard_fmt PUBLIC $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+set(TOKENYARD_FMT tokenyard_fmt)
 set(Boost_USE_STATIC_LIBS ON)
 find_package(Boost 1.74 REQUIRED COMPONENTS context)
