@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <tokenyard/collectives.hpp>
 #include <vector>
 
@@ -28,10 +29,7 @@ int run_rank(const std::string& store, uint32_t rank) {
 
   const auto sum = [&] {
     std::vector<float> values(kElements, static_cast<float>(rank + 1));
-    world
-        .all_reduce(tokenyard::Array{values.data(), values.size(), tokenyard::DataType::float32},
-                    tokenyard::ReduceOp::sum)
-        .wait();
+    world.all_reduce(tokenyard::TensorView::of(std::span(values)), tokenyard::ReduceOp::sum).wait();
     return values[kElements - 1];
   };
 

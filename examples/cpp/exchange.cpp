@@ -33,23 +33,26 @@ void run_rank(tokenyard::World& world) {
 
   tokenyard::ExpertParallel exchange(
       world, {.experts = kRanks, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens});
-  const tokenyard::Received received = exchange.dispatch({.x = x.data(),
-                                                          .topk_idx = experts.data(),
-                                                          .idx_is_int64 = false,
-                                                          .topk_weights = weights.data(),
-                                                          .tokens = kTokens});
-  const std::shared_ptr<void> y = exchange.output_buffer(*received.route);
+  using tokenyard::DataType;
+  const tokenyard::Received received =
+      exchange.dispatch({.x = {x.data(), DataType::bfloat16, {kTokens, kHidden}},
+                         .topk_idx = {experts.data(), {kTokens, kTopk}},
+                         .topk_weights = {weights.data(), {kTokens, kTopk}}});
+  const tokenyard::CombineBuffer results = exchange.combine_buffer(*received.route);
+  const auto* const rows = received.x.as<uint16_t>();
+  const auto* const row_experts = received.topk_idx.as<int32_t>();
+  const auto* const row_weights = received.topk_weights.as<float>();
   for (uint32_t row = 0; row < received.rows; ++row) {
     float factor = 0;
     for (uint32_t pick = row * kTopk; pick < (row + 1) * kTopk; ++pick)
-      if (received.topk_idx[pick] >= 0)  // Otherwise the expert is on another rank.
-        factor += received.topk_weights[pick] * static_cast<float>(rank + 1);
+      if (row_experts[pick] >= 0)  // Otherwise the expert is on another rank.
+        factor += row_weights[pick] * static_cast<float>(rank + 1);
     for (uint32_t i = row * kHidden; i < (row + 1) * kHidden; ++i)
-      static_cast<uint16_t*>(y.get())[i] =
-          to_bf16(factor * to_float(static_cast<const uint16_t*>(received.x)[i]));
+      results.y.as<uint16_t>()[i] = to_bf16(factor * to_float(rows[i]));
   }
   std::vector<uint16_t> out(x.size());
-  exchange.combine(y.get(), *received.route, out.data());
+  exchange.combine({.y = results.y}, *received.route,
+                   {.x = {out.data(), DataType::bfloat16, {kTokens, kHidden}}});
   exchange.wait();
 
   bool right = true;

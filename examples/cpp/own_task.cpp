@@ -13,10 +13,10 @@ namespace mk = tokenyard::megakernel;
 std::vector<float> six_times(tokenyard::World& world, const std::vector<float>& x) {
   const size_t bytes = x.size() * sizeof(float);
   mk::TensorMemory memory(world);
-  auto* const in = static_cast<float*>(memory.local(bytes));
-  auto* const half_way = static_cast<float*>(memory.local(bytes));
-  auto* const out = static_cast<float*>(memory.local(bytes));
-  memory.write(in, x.data(), bytes);
+  const tokenyard::TensorView in = memory.local(bytes);
+  const tokenyard::TensorView half_way = memory.local(bytes);
+  const tokenyard::TensorView out = memory.local(bytes);
+  memory.write(in, tokenyard::ConstTensorView::of(std::span(x)));
 
   mk::Graph graph(mk::task_set<MyTasks>(my_kernel.entry), {.rank = 0, .ranks = 1});
   const mk::Tensor given =
@@ -27,17 +27,17 @@ std::vector<float> six_times(tokenyard::World& world, const std::vector<float>& 
   const mk::Event ready = graph.event({.name = "doubled"});
   const auto count = static_cast<uint32_t>(x.size());
   graph.add<Scale>(
-      {in, half_way, count, 2},
+      {in.as<float>(), half_way.as<float>(), count, 2},
       {.name = "double", .reads = {given.all()}, .writes = {doubled.all()}, .signals = {{ready}}});
   graph.add<Scale>(
-      {half_way, out, count, 3},
+      {half_way.as<float>(), out.as<float>(), count, 3},
       {.name = "triple", .reads = {doubled.all()}, .writes = {result.all()}, .waits = {{ready}}});
   graph.once();
 
   mk::Megakernel kernel(world, graph, {.workers = 2});
   kernel.run(1);
   std::vector<float> values(x.size());
-  memory.read(values.data(), out, bytes);
+  memory.read(tokenyard::TensorView::of(std::span(values)), out);
   return values;
 }
 
