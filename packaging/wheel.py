@@ -7,7 +7,7 @@ later Python may be taken. Each is `manylinux`, holds all it needs but the C and
 is refused if it is larger than 10 MB. Interpreters are looked for on PATH and below ~/.pyenv.
 
 --cuda builds wheels with a GPU side too (dist/cuda): machine code for sm_90a, sm_100a and sm_103a,
-and PTX of compute_90 that newer GPUs run. That takes half an hour on two cores.
+and PTX of compute_90 that newer GPUs run. Each kernel is compiled four times for that.
 """
 
 from __future__ import annotations
