@@ -117,6 +117,8 @@ def main() -> int:
             folder = pathlib.Path(temporary)
             run(python, "-m", "venv", folder / "venv", cwd=folder)
             inside = folder / "venv" / "bin" / "python"
+            # An older pip does not show the field License-Expression.
+            run(inside, *PIP, "--upgrade", "pip", cwd=folder)
             run(inside, *PIP, fitting[-1], "pytest", "mypy==2.4.1", cwd=folder)
             where = run(inside, "-c", "import tokenyard; print(tokenyard.__file__)", cwd=folder)
             if not where.startswith(str(folder)):
