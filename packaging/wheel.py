@@ -97,7 +97,8 @@ def built(python: pathlib.Path, version: tuple[int, int], *, cuda: bool) -> path
     if cuda:
         options["CMAKE_CUDA_ARCHITECTURES"] = CUDA_ARCHITECTURES
     settings = [f"-Ccmake.define.{key}={value}" for key, value in options.items()]
-    settings.append(f"-Cbuild-dir=build/wheel/{tag}-{'cuda' if cuda else 'host'}-tree")
+    # As deep as build/host: the compiler's cache then knows its objects.
+    settings.append(f"-Cbuild-dir=build/{name}")
     inside = tools(python, version, *BUILD_NEEDS)
     say(f"Compiling for Python {version[0]}.{version[1]}; the log is build/logs/{name}.log")
     begun = time.monotonic()
