@@ -7,7 +7,7 @@
 #   packaging/check_container.sh [BUILD OPTION...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-image=docker.io/library/debian:12-slim name=tokenyard-demo
+image=debian:12-slim name=tokenyard-demo
 
 if docker info >/dev/null 2>&1; then
   tool=docker
@@ -32,7 +32,7 @@ if ! have_image; then
   root=build/debian
   echo "$image cannot be pulled: making it by debootstrap in $root"
   [ -e $root/etc/debian_version ] ||
-    debootstrap --variant=minbase bookworm $root "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >build/debootstrap.log
+    debootstrap --variant=minbase bookworm $root ${DEBIAN_MIRROR:-} >build/debootstrap.log
   certificates=${PIP_CERT:-${SSL_CERT_FILE:-}}
   if [ -n "$certificates" ]; then
     mkdir -p $root/etc/ssl

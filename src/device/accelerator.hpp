@@ -33,7 +33,7 @@ struct LaunchShape {
   /// only some of them.
   bool local = false;
   /// Checks the accesses of threads that have begun a part, on the host and in the simulator. Must
-  /// outlive the run. Unless the kernel is a checked one, it sees only what the words access.
+  /// outlive the run. It sees every access of a checked kernel, but only the words' of others.
   const AccessGuard* guard = nullptr;
 };
 
@@ -81,7 +81,7 @@ class Accelerator {
   /// Returns whether the stream is being captured into a CUDA graph instead of run.
   virtual bool captures(Stream) { return false; }
   virtual Event record(Stream stream) = 0;
-  /// Records an event without a timestamp, which costs the stream nothing (3 us with one, H200).
+  /// Records an event without a timestamp, at no cost to the stream (with one: 3 us, H200).
   virtual Event mark(Stream stream) { return record(stream); }
   virtual void wait(Stream stream, Event event) = 0;  ///< enqueues the wait; does not block
   virtual bool done(Event event) = 0;

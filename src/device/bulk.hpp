@@ -46,7 +46,7 @@ class Completion {
 };
 
 DEVICE void fence_async();
-/// Is `fence_async` for shared memory only, so pending accesses to other memory do not delay it.
+/// Orders as `fence_async`, but only shared memory, so no pending access elsewhere delays it.
 DEVICE void fence_async_shared();
 
 namespace bulk {

@@ -20,8 +20,9 @@ namespace tokenyard {
 template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::same_as<T, bool>;
 
-/// Returns [ranks] the value that each rank's bytes hold. Throws InvalidArgument{what, expected,
-/// seen, rank} naming the first rank whose number of bytes differs, as another build's may.
+/// Decodes each rank's bytes and returns the values, [ranks]. Throws InvalidArgument{what,
+/// expected, seen, rank} for the first rank that sent another number of bytes, as another build
+/// may.
 template <PlainValue T>
 std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
                          const std::string& what) {
@@ -36,8 +37,9 @@ std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
   return values;
 }
 
-/// Collective. Returns [ranks] every rank's value. `ranks` is a World, or a Bootstrap followed by
-/// the deadline `until`. Throws what its all_gather and `values_of` throw.
+/// Collective. Gathers `mine` from every rank and returns the values, [ranks]. `ranks` is a World,
+/// or a Bootstrap followed by the deadline `until`. Throws what its all_gather and `values_of`
+/// throw.
 template <PlainValue T>
 std::vector<T> gather(auto& ranks, const T& mine, const std::string& what, auto... until) {
   return values_of<T>(ranks.all_gather(std::as_bytes(std::span(&mine, 1)), what, until...), what);

@@ -25,8 +25,8 @@ struct Evidence {
 
 /// Composes the next view:
 /// - Only members that have promised stay, since only those have frozen.
-/// - Members leave that said goodbye, that some member asked to evict, or, with `evict_stalled`,
-///   that have stalled.
+/// - A member leaves if it said goodbye, if some member asked to evict it, or, with
+///   `evict_stalled`, if it has stalled.
 /// - Newcomers fill the slots that some member asked to fill. The slot's old process yields it.
 /// - The remaining members hear one another: the member that misses, or is missed by, the most is
 ///   dropped until that holds; of equals, the higher slot.

@@ -2,7 +2,8 @@
 /// in, bytes out); the dialler and the acceptor each run one.
 ///
 ///     dialler                                          acceptor
-///     hello: version, job, process, nonce   ---->      checks version and job
+///     hello: version, purpose, process,
+///     epoch, job, sought, nonce             ---->      checks version, job, purpose and sought
 ///                                           <----      its own hello, and a proof over both
 ///     checks the proof; sends its own       ---->      checks it
 ///
@@ -11,9 +12,12 @@
 /// inputs both processes derive two session keys, one per direction, which seal every later frame
 /// (sealed_frame.hpp).
 ///
-/// Invariant: neither side acts on anything the other has said before the proof is checked. A
-/// process without the secret has at most 112 bytes read, causes no allocation, and learns no more
-/// than our slot and incarnation.
+/// Invariant: before the proof is checked, a side uses the other's words only to refuse it or to
+/// send its own hello and proof. A process without the secret has at most 112 bytes read and
+/// chooses the size of no allocation. It learns all of our hello, since hellos are not encrypted;
+/// an acceptor sends it even to a process that names another job. A process that names the right
+/// job also gets an acceptor's proof, against which it can check guesses of the secret, so the
+/// secret must be random.
 #pragma once
 
 #include <array>

@@ -21,8 +21,8 @@ inline constexpr std::chrono::microseconds kShortWay{1000};
 /// Switches pacing off for a socket that is about to connect or listen. Does nothing unless the
 /// system's choice is bbr.
 void begin_unpaced(const FileDescriptor& socket);
-/// Restores the system's choice for an established connection, unless its round trip is below
-/// `shorter`.
+/// Restores the system's choice for an established connection whose round trip is at least
+/// `shorter`, and leaves a shorter path unpaced.
 void pace_a_long_way(const FileDescriptor& socket, std::chrono::microseconds shorter = kShortWay);
 
 }  // namespace tokenyard::net

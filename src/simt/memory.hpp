@@ -80,15 +80,15 @@ class Memory {
     return false;
   }
 
-  /// Takes one step of what happens by itself (late stores, copies in flight). Returns false if
-  /// nothing happened. The executor calls it at moments that the schedule chooses.
+  /// Advances one pending effect (a late store, a copy in flight). Returns false if none advanced.
+  /// The executor calls it at moments that the schedule chooses.
   virtual bool step() = 0;
   /// Takes a step when every thread waits: effects that were held back must now happen.
   virtual bool step_when_idle() { return step(); }
   /// Returns a number that changes whenever something happens that a waiting thread could notice.
   virtual uint64_t progress() const = 0;
-  /// Returns whether all threads see the value that is stored at a word's address. The executor
-  /// then wakes a thread that waits for words to change only after they have, or once in a while.
+  /// Returns whether every load returns what real memory holds. The executor can then compare the
+  /// words that a thread waits for, and wakes it when they have changed, or once in a while.
   virtual bool is_plain() const { return false; }
 };
 

@@ -1,4 +1,8 @@
 /// The race detector's records of the accesses to sixteen bytes of memory.
+///
+/// A record has the accessing actor (actor.hpp), its epoch at the time (clock.hpp), the kind, order
+/// and scope of the access, and the bytes. From these the race detector decides whether a later
+/// access is ordered after it (race_detector.hpp).
 #pragma once
 
 #include <cstdint>

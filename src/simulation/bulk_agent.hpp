@@ -1,5 +1,10 @@
 /// Bulk copies in flight, and the agent that reads their sources and writes their destinations at
 /// times of the seed's choosing.
+///
+/// A copy's accesses belong to agents, actors of their own: one per Completion for loads, two per
+/// issuing thread for stores. A proxy fence orders ordinary accesses before a copy. Only the end of
+/// its Completion's phase (a load, completions.hpp) or the issuer's wait for its group (a store,
+/// StoreGroups) orders anything after it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,9 @@
 /// Vector clocks: the events that are known to have happened before a thread's next one.
+///
+/// Here a slot is an index into clocks, one per thread or agent. An epoch is a span of its events:
+/// a thread's ends at its next release; an agent's is a phase of loads or a group of stores. Events
+/// (slot, epoch) happened before a thread's next one if that thread's clock has at least this epoch
+/// at that slot. The slots and epochs of ranks, rows and calls are other things.
 #pragma once
 
 #include <cstddef>

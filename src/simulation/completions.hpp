@@ -1,4 +1,5 @@
-/// The completions of bulk loads (mbarriers), with checks for misuse.
+/// The completions of bulk loads (mbarriers), with checks for misuse. A phase's loads are one epoch
+/// of the Completion's agent (clock.hpp), so a thread that sees the phase end knows them all.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <asio.hpp>
-#include <fstream>
 #include <thread>
 
 #include "fabric/host/process_fabric.hpp"
@@ -40,14 +39,8 @@ FabricFacts tried(std::string name, std::string how, Attempt attempt) {
 }
 
 FabricFacts threads() {
-  uint64_t maps = 0;
-  std::ifstream("/proc/sys/vm/max_map_count") >> maps;
-  // A guard page next to each stack splits its mapping in two.
-  return {
-      "host, threads", true,
-      fmt::format("one thread per rank; {} simulated CUDA threads per process have a guard page "
-                  "(vm.max_map_count = {}), further ones run without",
-                  maps / 2, maps)};
+  return {"host, threads", true,
+          "one thread per rank; the stacks of simulated CUDA threads end in canaries"};
 }
 
 FabricFacts processes() {

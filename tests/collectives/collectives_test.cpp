@@ -254,7 +254,7 @@ TEST(Collectives, AViewThatCannotBeIsNamedAndNothingMoves) {
               "in_out: memory of that length, not a null pointer");
     EXPECT_EQ(refusal_of(matrix.with_strides({1, 2})), "in_out: contiguous elements, not others");
     EXPECT_EQ(refusal_of({values.data(), DataType::float8_e4m3fn, {24}}),
-              "type: a type that can be reduced, not float8_e4m3fn");
+              "array: elements of a type that can be reduced, not float8_e4m3fn");
     EXPECT_EQ(refusal_of({values.data(), {UINT64_MAX, 2}}),
               "in_out: bytes that 64 bits can count, not [18446744073709551615, 2] of float32");
     EXPECT_EQ(values, std::vector<float>(6, 1));

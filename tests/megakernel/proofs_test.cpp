@@ -165,7 +165,7 @@ TEST(Proofs, MoreThanTheDeviceHas) {
   };
   const InvalidGraph memory = fault(kTwoWorkers);
   EXPECT_EQ(memory.fault, GraphFault::shared_memory);
-  EXPECT_EQ(memory.witness.front(), "task 'glutton' of rank 0 wants 1048576 bytes of scratch");
+  EXPECT_EQ(memory.witness.front(), "task 'glutton' of rank 0 needs 1048576 bytes of scratch");
   EXPECT_EQ(fault({.workers = 3, .compute_warps = 1}).fault, GraphFault::co_residency);
 }
 

@@ -133,7 +133,7 @@ TEST(Refusals, ALoopWhoseEventHasNoCounter) {
   const auto error = refusal({graph}, {kStatic});
   ASSERT_TRUE(error);
   EXPECT_EQ(error->fault, GraphFault::unreachable);
-  EXPECT_THAT(error->witness, Contains(HasSubstr("carried by the data")));
+  EXPECT_THAT(error->witness, Contains(HasSubstr("carried by data")));
 }
 
 /// Returns both ranks' graphs; rank 1's task signals rank 0's event.

@@ -72,7 +72,8 @@ def where_options_stand(words: list[str]) -> str:
                 assert suite == "NAME" or re.search(
                     rf'"{suite}"', sources("tests/**/*simulation.cpp")
                 )
-            return sources("run", "tests/simulation/simulate.cpp", "examples/moe_layer.py")
+            programs = ("tests/simulation/simulate.cpp", "tests/mutants/mutants.py")
+            return sources("run", *programs, "examples/moe_layer.py")
         case ["cmake", "--build", _, "--target", target]:
             assert re.search(rf"add_library\({target}\b", sources("src/**/CMakeLists.txt"))
             return "--build --target"

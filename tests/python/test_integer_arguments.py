@@ -188,6 +188,8 @@ ELSEWHERE = {
 MEANT = {
     ("Collectives.connect", "size_max"),
     ("Collectives.join", "size_max"),
+    ("ExpertParallel.memory", "rows_received"),
+    ("ExpertParallel.memory", "tokens"),
     ("Group.receive", "source"),
     ("World.connect", "local_rank"),
 }

@@ -10,7 +10,8 @@ from ..arrays import A, Arrays
 from ..errors import InvalidArgument
 
 Hook = Callable[[], None]
-"""Receives the rows of a call that only sent. Call each hook once, in the order of the calls."""
+"""Receives the rows of a call that only sent. Call each hook once, in the order of the calls.
+A dead rank makes no hook raise: `LowLatencyCombined.lost` and `failed_ranks()` tell."""
 
 
 class Memory(NamedTuple):

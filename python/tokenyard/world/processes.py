@@ -328,7 +328,7 @@ def _rank_main(
     settings: dict[str, Any],
     args: tuple[Any, ...],
 ) -> None:
-    """Is the main function of a rank's process."""
+    """Runs a rank's program from the start of its process to the end."""
     end_with_parent(parent)
     # A daemon to its parent, which ends it; but it may have children, such as a DataLoader's.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]

@@ -2,6 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <concepts>
+#include <span>
+#include <type_traits>
+#include <vector>
 
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/runtime/group_state.hpp"
@@ -28,22 +32,20 @@ void check_view(const char* argument, const ConstTensorView& view) {
   if (!view.contiguous()) throw InvalidArgument(argument, "contiguous elements", "others");
 }
 
-Array array_of(const char* argument, const TensorView& view) {
+/// The engine's array for a view: writable exactly if the view is.
+template <class View>
+using ArrayOf = std::conditional_t<std::same_as<View, TensorView>, Array, ConstArray>;
+
+template <class View>
+ArrayOf<View> array_of(const char* argument, const View& view) {
   check_view(argument, view);
   return {view.data, view.elements(), view.type};
 }
-ConstArray array_of(const char* argument, const ConstTensorView& view) {
-  check_view(argument, view);
-  return {view.data, view.elements(), view.type};
-}
-std::vector<Array> arrays_of(const char* argument, std::span<const TensorView> views) {
-  std::vector<Array> arrays;
-  for (const TensorView& view : views) arrays.push_back(array_of(argument, view));
-  return arrays;
-}
-std::vector<ConstArray> arrays_of(const char* argument, std::span<const ConstTensorView> views) {
-  std::vector<ConstArray> arrays;
-  for (const ConstTensorView& view : views) arrays.push_back(array_of(argument, view));
+
+template <class View>
+std::vector<ArrayOf<View>> arrays_of(const char* argument, std::span<const View> views) {
+  std::vector<ArrayOf<View>> arrays;
+  for (const View& view : views) arrays.push_back(array_of(argument, view));
   return arrays;
 }
 

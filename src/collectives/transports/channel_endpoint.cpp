@@ -29,8 +29,9 @@ void append_text(Contact& out, const std::string& text) {
   out.insert(out.end(), begin, begin + bytes);
 }
 
-/// Takes values from the front; once one is missing, all later ones are.
-struct Acceptor {
+/// Reads an encoded endpoint's fields in order. Once one is cut off, it and all later ones are read
+/// as empty and `complete` is false.
+struct FieldReader {
   std::span<const std::byte> rest;
   bool complete = true;
 
@@ -64,13 +65,13 @@ Contact encode(const ChannelEndpoint& endpoint) {
 
 std::optional<ChannelEndpoint> decode_contact(const Contact& contact) {
   if (contact.empty() || contact.front() != kEndpointVersion) return std::nullopt;
-  Acceptor acceptor{std::span(contact).subspan(1)};
+  FieldReader reader{std::span(contact).subspan(1)};
   ChannelEndpoint endpoint;
-  endpoint.host = acceptor.text();
-  endpoint.mailbox = acceptor.text();
-  endpoint.address = acceptor.text();
-  endpoint.port = acceptor.number();
-  if (!acceptor.complete || !acceptor.rest.empty()) return std::nullopt;
+  endpoint.host = reader.text();
+  endpoint.mailbox = reader.text();
+  endpoint.address = reader.text();
+  endpoint.port = reader.number();
+  if (!reader.complete || !reader.rest.empty()) return std::nullopt;
   return endpoint;
 }
 

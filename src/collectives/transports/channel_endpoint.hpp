@@ -17,7 +17,7 @@ struct ChannelEndpoint {
 };
 
 Contact encode(const ChannelEndpoint& endpoint);
-/// Returns nothing if the bytes are no endpoint.
+/// Returns nothing if the bytes are not an encoded endpoint of this version.
 std::optional<ChannelEndpoint> decode_contact(const Contact& contact);
 
 /// Returns a name that is equal if memory and Unix sockets can be shared: same boot of the same

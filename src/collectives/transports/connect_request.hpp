@@ -6,7 +6,9 @@
 ///
 /// Invariant: a request is sealed with the job's secret and names both processes (with their
 /// incarnations) and the epoch. So a request for another process or from an epoch that is over is
-/// never accepted.
+/// never accepted. A repeat within the epoch is refused because its stripe is taken, or the channel
+/// already has a path (WireTransport::poll_listener, poll_mailbox). The data frames that follow
+/// have no seal.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-/// Checks that all ranks make before they create an object together. They compare exchanged values,
-/// so all ranks raise the same error.
+/// Checks that all ranks make before they create an object together. `require_equal` and
+/// `require_reach` compare exchanged values, so all ranks raise the same error. `require` checks
+/// one rank's own arguments, so it raises on that rank only.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-/// Detects accesses of tasks outside their declared regions as they happen.
+/// Detects accesses of tasks outside their declared regions, before they happen.
 #pragma once
 
 #include "device/access_guard.hpp"

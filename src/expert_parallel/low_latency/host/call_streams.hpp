@@ -24,8 +24,7 @@ class CallStreams {
 
  private:
   const Setup& setup_;
-  std::chrono::nanoseconds longest_timeout_{};  ///< longest timeout of a call so far, as its kernel
-                                                ///< got it
+  std::chrono::nanoseconds longest_timeout_{};  ///< of all calls so far, after rounding
 };
 
 }  // namespace tokenyard::low_latency

@@ -86,7 +86,8 @@ inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows row
   return {options.hidden, static_cast<RowFormat>(rows)};
 }
 
-/// Returns at least one unit, and no more than lets kTimesLate of them fit.
+/// Returns `timeout` in units of kTimeUnitNs: at least one, and so few that kTimesLate + 1
+/// times the result fits 32 bits.
 uint32_t timeout_units(std::chrono::nanoseconds timeout);
 
 }  // namespace tokenyard::low_latency

@@ -1,0 +1,425 @@
+"""Writes and builds the tree in which every mutant is compiled.
+
+build/mutants/tree is a copy of the sources in which each file of the chosen parts holds its
+mutants, and build/mutants/build is where it is built, as `./run test` builds the tree itself.
+Mutants that do not compile are found from the compiler's complaints, or by halving, and left out.
+"""
+
+import ast
+import collections
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import python_scan
+import schemata
+from parts import BUILD, HERE, PARTS, ROOT, part_of, sources
+from schemata import Change, Mutant, Rewritten
+
+TREE = BUILD / "tree"
+OBJECTS = BUILD / "build"
+ROUNDS = 40  # Of building and leaving out; each finds what the one before it hid.
+OPTIONS = ("-DTOKENYARD_CUDA=OFF", "-DTOKENYARD_PYTHON=ON", "-DTOKENYARD_UNITY=ON")
+# -O1: twice as much code as the tree itself has, and a mutant lives for seconds.
+FLAGS = "-w -Wno-narrowing -fdiagnostics-column-unit=byte"
+LEFT_OUT = ("bench/results/", "tests/mutants/")
+
+
+def interpreter() -> str:
+    """Returns the Python that has what the tests of the package need: this one or the one named."""
+    return os.environ.get("TOKENYARD_MUTANTS_PYTHON", sys.executable)
+
+
+def note(text: str) -> None:
+    """Tells the user how far things are."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- scanning -----------------------------------------------------------------------------------
+
+
+def _version(*paths: pathlib.Path) -> str:
+    """Returns a hash of what programs do, whatever their layout and comments."""
+    dumps = "\n".join(ast.dump(ast.parse(path.read_text())) for path in paths)
+    return hashlib.sha1(dumps.encode()).hexdigest()[:16]
+
+
+def configure(source: pathlib.Path, binary: pathlib.Path, *options: str) -> None:
+    """Configures a build once."""
+    if (binary / "build.ninja").exists():
+        return
+    binary.mkdir(parents=True, exist_ok=True)
+    command = ["cmake", "-S", str(source), "-B", str(binary), "-G", "Ninja", *OPTIONS, *options]
+    command.append(f"-DPython_EXECUTABLE={interpreter()}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"cmake failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+def scan(parts: Iterable[str]) -> dict[str, list[Mutant]]:
+    """Returns the mutants of each file of the parts. Unchanged files are not parsed again."""
+    kept_in = BUILD / "scan.json"
+    kept = json.loads(kept_in.read_text()) if kept_in.exists() else {}
+    version = _version(HERE / "cpp_scan.py", HERE / "python_scan.py")
+    if kept.get("version") != version:
+        kept = {"version": version, "files": {}, "units": {}}
+    wanted = [name for name in sources() if part_of(name) in set(parts)]
+    texts = {name: (ROOT / name).read_bytes() for name in wanted}
+    digests = {name: hashlib.sha1(text).hexdigest()[:16] for name, text in texts.items()}
+
+    def is_known(name: str) -> bool:
+        return kept["files"].get(name, {}).get("digest") == digests.get(name)
+
+    def keep(name: str, changes: Iterable[Change]) -> None:
+        rows = [dataclasses.astuple(change) for change in sorted(changes)]
+        kept["files"][name] = {"digest": digests[name], "changes": rows}
+
+    for name in wanted:
+        if name.endswith(".py") and not is_known(name):
+            keep(name, python_scan.scan(texts[name].decode()))
+    missing = {name for name in wanted if not is_known(name)}
+    if missing:
+        _scan_cpp(missing, kept["units"], keep)
+        kept_in.write_text(json.dumps(kept))
+    found = {}
+    for name in wanted:
+        if is_known(name):
+            changes = [Change(*row) for row in kept["files"][name]["changes"]]
+            found[name] = schemata.named(name, texts[name], changes)
+    return found
+
+
+def _scan_cpp(missing: set[str], units: dict[str, list[str]], keep) -> None:
+    import cpp_scan
+
+    configure(ROOT, BUILD / "scan")
+    prefix = f"{ROOT}/"
+    left = set(missing)
+    folders = tuple(PARTS.values())
+    reader = cpp_scan.Scanner(
+        lambda path: path.startswith(prefix) and path[len(prefix) :] in missing
+    )
+    for source, arguments in cpp_scan.units(BUILD / "scan" / "compile_commands.json"):
+        short = source.removeprefix(prefix).removeprefix("build/mutants/scan/")
+        if not short.startswith(folders) or not left:
+            continue
+        known = units.get(source)
+        if known is not None and not left.intersection(known):
+            continue
+        before = set(reader.files)
+        reader.read(source, arguments)
+        fresh = [path.removeprefix(prefix) for path in set(reader.files) - before]
+        for name in fresh:
+            keep(name, reader.files[prefix + name].changes)
+        units[source] = sorted(set(known or []) | set(fresh))
+        left -= set(fresh)
+        note(f"read {short}: {len(fresh)} files")
+    for complaint in reader.complaints[:20]:
+        note(f"libclang: {complaint}")
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def _write(path: pathlib.Path, text: bytes) -> bool:
+    """Writes a file where its text is another one: nothing is compiled anew without a reason."""
+    if path.exists() and path.read_bytes() == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    return True
+
+
+def table(file: str) -> str:
+    """Returns the name of a file's table of states."""
+    return f"mutants_{hashlib.sha1(file.encode()).hexdigest()[:10]}"
+
+
+class Tree:
+    """The mutants of some parts, their numbers, and the rewritten sources."""
+
+    def __init__(self, mutants: dict[str, list[Mutant]]) -> None:
+        self.mutants = {file: those for file, those in sorted(mutants.items()) if those}
+        self.first: dict[str, int] = {}
+        count = 0
+        for file, those in self.mutants.items():
+            self.first[file] = count
+            count += len(those)
+        self.bytes = (count + 1 + 4095) // 4096 * 4096
+        self._dropped_in = BUILD / "dropped.json"
+        self.dropped: dict[str, str] = {}  # Names of mutants that do not compile, and why not.
+        if self._dropped_in.exists():
+            self.dropped = json.loads(self._dropped_in.read_text())
+        self.rewritten: dict[str, Rewritten] = {}
+
+    def number(self, mutant: Mutant) -> int:
+        """Returns the number by which a mutant is chosen."""
+        return self.first[mutant.file] + mutant.index
+
+    def all(self) -> list[Mutant]:
+        """Returns the mutants that compile."""
+        return [m for those in self.mutants.values() for m in those if m.name not in self.dropped]
+
+    def drop(self, mutant: Mutant, why: str) -> None:
+        """Leaves a mutant out, for it does not compile."""
+        self.dropped[mutant.name] = schemata.shown(why, 160)
+
+    def write_file(self, file: str, only: set[str] | None = None) -> None:
+        """Writes one rewritten file: all its mutants, or those with the names given."""
+        text = (ROOT / file).read_bytes()
+        those = [
+            m for m in self.mutants[file]
+            if m.name not in self.dropped and (only is None or m.name in only)
+        ]  # fmt: skip
+        if file.endswith(".py"):
+            done = schemata.rewrite(
+                text, those, lambda m: f"_mutant_on({self.number(m)})", python=True
+            )
+            _write(TREE / file, with_import(text, done.text))
+            return
+        name = table(file)
+        done = schemata.rewrite(text, those, lambda m: f"TOKENYARD_MUTANT({name},{m.index})")
+        self.rewritten[file] = done
+        head = (
+            f'extern "C" __attribute__((visibility("hidden"))) unsigned char {name}[];\n#line 1\n'
+        )
+        _write(TREE / file, head.encode() + done.text)
+
+    def write(self) -> None:
+        """Writes the whole tree."""
+        lines = [f"#define MUTANTS_BYTES {self.bytes}", (HERE / "runtime.cpp").read_text()]
+        lines += [
+            f'asm(".globl {table(file)}\\n.hidden {table(file)}\\n'
+            f'.set {table(file)}, mutants_states + {first}\\n");'
+            for file, first in self.first.items()
+            if not file.endswith(".py")
+        ]
+        added = {
+            "tests/mutants/runtime.hpp": (HERE / "runtime.hpp").read_bytes(),
+            "tests/mutants/CMakeLists.txt": b"",
+            "python/tokenyard_mutants.py": (HERE / "runtime.py").read_bytes(),
+            # In the part that all others use.
+            "src/base/mutants_table.cpp": "\n".join(lines).encode(),
+        }
+        names = {name for name in sources() if not name.startswith(LEFT_OUT)}
+        for name in names - set(self.mutants):
+            _write(TREE / name, (ROOT / name).read_bytes())
+        for file in self.mutants:
+            self.write_file(file)
+        for name, text in added.items():
+            _write(TREE / name, text)
+        for path in TREE.rglob("*"):
+            name = str(path.relative_to(TREE))
+            hidden = name.startswith(".") or "__pycache__" in name
+            if path.is_file() and not hidden and name not in names and name not in added:
+                path.unlink()
+        if not (TREE / ".git").exists():  # Some tests ask git for the files of the tree.
+            subprocess.run(["git", "init", "-q"], cwd=TREE, check=True)
+
+
+def with_import(original: bytes, text: bytes) -> bytes:
+    """Returns rewritten Python with the switch's import, after the docstring and __future__."""
+    lines = original.decode().split("\n")
+    for node in ast.parse(original).body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if not docstring and not future:
+            # Nothing before the first statement is rewritten, so its line is where it was.
+            row = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) - 1
+            break
+    else:
+        return text
+    head = len("\n".join(lines[:row]).encode()) + (1 if row else 0)
+    return text[:head] + b"from tokenyard_mutants import on as _mutant_on\n" + text[head:]
+
+
+# ---- building -----------------------------------------------------------------------------------
+
+_PLACE = re.compile(r"^(?:In file included from |\s+from )?(/[^:\s]+):(\d+):(?:(\d+):)? ?(.*)")
+
+
+@dataclasses.dataclass
+class _Complaint:
+    message: str
+    places: list[tuple[str, int, int]]  # The first is the error's own.
+
+
+def complaints(log: str) -> list[_Complaint]:
+    """Returns the compiler's errors, each with the places of the lines that explain it."""
+    found: list[_Complaint] = []
+    waiting: list[tuple[str, int, int]] = []  # "required from" stands before its error.
+    for line in log.splitlines():
+        match = _PLACE.match(line)
+        if not match:
+            continue
+        place = (match[1], int(match[2]), int(match[3] or 0))
+        rest = match[4]
+        if rest.startswith(("error:", "fatal error:")):
+            found.append(_Complaint(rest, [place, *reversed(waiting)]))
+            waiting = []
+        elif "required from" in rest or "in 'constexpr' expansion" in rest:
+            waiting.append(place)
+        elif rest.startswith("note:") and found:
+            found[-1].places.append(place)
+    return found
+
+
+def leave_out(tree: Tree, log: str) -> int:
+    """Drops the mutants that errors are about. Returns how many."""
+    prefix = f"{TREE}/"
+    dropped: dict[str, Mutant] = {}
+    for complaint in complaints(log):
+        for find in (_at_place, _at_line):
+            guilty: list[Mutant] = []
+            for path, line, column in complaint.places:
+                rewritten = tree.rewritten.get(os.path.normpath(path).removeprefix(prefix))
+                if rewritten is not None:
+                    guilty = find(rewritten, line, column)
+                if guilty:
+                    break
+            if guilty:
+                break
+        for mutant in guilty:
+            dropped[mutant.name] = mutant
+            tree.drop(mutant, complaint.message)
+    for file in {mutant.file for mutant in dropped.values()}:
+        tree.write_file(file)
+    return len(dropped)
+
+
+def _at_place(rewritten: Rewritten, line: int, column: int) -> list[Mutant]:
+    return schemata.culprits(rewritten, line, column) if column else []
+
+
+def _at_line(rewritten: Rewritten, line: int, _column: int) -> list[Mutant]:
+    return schemata.on_line(rewritten, line)
+
+
+def halve(tree: Tree, file: str, compiles) -> int:
+    """Finds by halving the mutants of a file without which `compiles()` is true, and drops them."""
+    names = [m.name for m in tree.mutants[file] if m.name not in tree.dropped]
+    by_name = {m.name: m for m in tree.mutants[file]}
+    good: set[str] = set()
+    tree.write_file(file, good)
+    if not compiles():
+        tree.write_file(file)
+        return 0
+    bad = []
+
+    def search(some: list[str]) -> None:
+        tree.write_file(file, good | set(some))
+        if compiles():
+            good.update(some)
+        elif len(some) == 1:
+            bad.append(some[0])
+        else:
+            middle = len(some) // 2
+            search(some[:middle])
+            search(some[middle:])
+
+    search(names)
+    for name in bad:
+        tree.drop(by_name[name], "found by halving")
+    tree.write_file(file)
+    return len(bad)
+
+
+def _failed_commands(log: str) -> list[str]:
+    """Returns the compiler's commands that failed, as ninja prints them."""
+    lines = log.splitlines()
+    return [lines[at + 1] for at, line in enumerate(lines[:-1]) if line.startswith("FAILED:")]
+
+
+def _halve_failed(tree: Tree, log: str) -> int:
+    count = 0
+    for command in _failed_commands(log):
+        words = shlex.split(command)
+        if "-c" not in words:
+            continue
+        words = [w for w in words if not w.endswith("ccache")]
+        at = words.index("-o")
+        del words[at : at + 2]
+
+        def compiles(words: list[str] = words) -> bool:
+            done = subprocess.run(
+                [*words, "-fsyntax-only"], cwd=OBJECTS, capture_output=True, check=False
+            )
+            return done.returncode == 0
+
+        listing = subprocess.run(
+            [*words, "-MM"], cwd=OBJECTS, capture_output=True, text=True, check=False
+        )
+        used = {
+            os.path.normpath(OBJECTS / w).removeprefix(f"{TREE}/") for w in listing.stdout.split()
+        }
+        for file in sorted(used & set(tree.mutants)):
+            found = halve(tree, file, compiles)
+            count += found
+            if found:
+                break
+    return count
+
+
+def build(tree: Tree, targets: list[str], jobs: int) -> None:
+    """Builds the targets. Mutants that do not compile are left out until the rest does."""
+    configure(TREE, OBJECTS, f"-DCMAKE_CXX_FLAGS={FLAGS} -include {TREE}/tests/mutants/runtime.hpp",
+              "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1")  # fmt: skip
+    environment = {**os.environ, "CCACHE_BASEDIR": str(TREE), "CCACHE_NOHASHDIR": "1"}
+    for turn in range(ROUNDS):
+        done = subprocess.run(
+            ["cmake", "--build", str(OBJECTS), "-j", str(jobs), "--target", *targets, "--", "-k0"],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        (BUILD / f"build-{turn}.log").write_text(done.stdout + done.stderr)
+        if done.returncode == 0:
+            break
+        count = leave_out(tree, done.stdout) or _halve_failed(tree, done.stdout)
+        tree._dropped_in.write_text(json.dumps(tree.dropped, indent=0))
+        note(f"round {turn + 1}: {count} mutants do not compile and are left out")
+        if count == 0:
+            raise SystemExit(f"The tree does not build; see {BUILD}/build-{turn}.log")
+    else:
+        raise SystemExit(f"The tree does not build after {ROUNDS} rounds")
+    check_python(tree)
+    tree._dropped_in.write_text(json.dumps(tree.dropped, indent=0))
+
+
+def check_python(tree: Tree) -> None:
+    """Leaves out the mutants with which a Python file cannot be parsed."""
+    for file in tree.mutants:
+        if not file.endswith(".py"):
+            continue
+
+        def parses(file: str = file) -> bool:
+            try:
+                compile((TREE / file).read_bytes(), file, "exec")
+            except SyntaxError:
+                return False
+            return True
+
+        if not parses():
+            note(f"{file}: {halve(tree, file, parses)} mutants cannot be parsed and are left out")
+
+
+def counts(tree: Tree) -> dict[str, collections.Counter[str]]:
+    """Returns how many mutants each part has, by operator; those left out as "does not compile"."""
+    found: dict[str, collections.Counter[str]] = {}
+    for file, those in tree.mutants.items():
+        part = found.setdefault(str(part_of(file)), collections.Counter())
+        for mutant in those:
+            part["does not compile" if mutant.name in tree.dropped else mutant.operator] += 1
+    return found
+
+
+def clear() -> None:
+    """Removes the tree and its build; what is known of sources and mutants stays."""
+    for folder in (TREE, OBJECTS):
+        shutil.rmtree(folder, ignore_errors=True)
