@@ -6,8 +6,7 @@
 #include <sstream>
 
 // [docs]
-#include "megakernel/kernels/worker_kernel.hpp"
-#include "tokenyard/megakernel/megakernel.hpp"
+#include "tokenyard/megakernel/task.hpp"
 
 namespace mk = tokenyard::megakernel;
 

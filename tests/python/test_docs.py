@@ -36,7 +36,8 @@ def test_no_block_is_of_a_page_or_a_language_without_a_test() -> None:
     languages = {
         language for page in PAGES for language in re.findall(r"^```(.+)$", text_of(page), re.M)
     }
-    assert languages == {"cpp", "python", "sh"}  # The last: test_docs_commands.py.
+    # sh: test_docs_commands.py; cmake: the lines of examples/cpp, by tests/packages/cpp_package.py.
+    assert languages == {"cmake", "cpp", "python", "sh"}
     cpp = [block.page for page in PAGES for block in blocks_of(page, "cpp")]
     assert cpp == ["megakernel.md"]  # Its test: tests/megakernel/first_task_test.cpp.
     exchanges = {"choosing_sms.md", "cuda_graphs.md", "expert_parallel.md", "reading_the_trace.md"}

@@ -77,6 +77,26 @@ def where_options_stand(words: list[str]) -> str:
         case ["cmake", "--build", _, "--target", target]:
             assert re.search(rf"add_library\({target}\b", sources("src/**/CMakeLists.txt"))
             return "--build --target"
+        case ["cmake", "-S", folder, *options]:
+            assert (ROOT / folder / "CMakeLists.txt").is_file()
+            for option in re.findall(r"-D(TOKENYARD_\w+)=", " ".join(options)):
+                assert option in sources("CMakeLists.txt")
+            return ""
+        case ["cmake", *_]:  # tests/packages/cpp_package.py runs them.
+            return "--build --install --prefix --component --strip"
+        case ["sudo", "apt-get", "install", *packages]:
+            assert set(packages) <= set(re.findall(r"[\w+-]+", sources("run")))
+            return ""
+        case ["docker", "build", "-f", file, *_]:
+            assert (ROOT / file).is_file()
+            return ""
+        case ["docker", "run", *_]:
+            return "--rm --shm-size"
+        case ["export" | "g++", *_]:  # tests/packages/cpp_package.py runs the same.
+            return sources("cmake/tokenyard.pc.in") + " --cflags --libs"
+        case [program] if program.startswith("build/examples/"):
+            assert (ROOT / "examples" / "cpp" / f"{Path(program).name}.cpp").is_file()
+            return ""
         case [program, *flags]:
             assert (ROOT / "tests" / Path(program).name.removesuffix("_test")).is_dir()
             (chosen,) = [flag for flag in flags if flag.startswith("--gtest_filter=")]
