@@ -6,7 +6,8 @@
                 lowers the greatest load of a rank
 
 An expert's places share its load evenly, so one more may load its rank beyond what it takes from
-others. So this is done with all places, and with some left empty at first; the best end counts.
+others. So this is done with all places, and with some left empty at first. Of the ends within SLACK
+of the best, the one with most places counts: more replicas follow loads that change.
 
 With several hosts, experts are first divided among the hosts, and each host is balanced alone, so
 that all replicas of an expert are on one host.
@@ -33,6 +34,8 @@ EMPTY = -1
 """The expert of a place that holds none."""
 PARTS = 4
 """Parts of the spare places that are left empty at first: none, one, ... all."""
+SLACK = 0.01
+"""Relative difference of the greatest load that more replicas are worth."""
 ROUNDING = 1e-9
 """Relative difference of loads that counts as none."""
 
@@ -204,7 +207,9 @@ def _balanced(load: Floats, capacity: Ints) -> _Packing:
             if not packing.exchange_places() and not packing.change_expert():
                 break
         ends.append(packing)
-    return min(ends, key=lambda packing: packing.rank_loads.max())
+    lowest = min(packing.rank_loads.max() for packing in ends)
+    good = [packing for packing in ends if packing.rank_loads.max() <= lowest * (1 + SLACK)]
+    return max(good, key=lambda packing: int(packing.replicas.sum()))
 
 
 def _replicas(load: Floats, places: int, ranks: int) -> Ints:
