@@ -26,6 +26,7 @@ MODULES = [
     "expert_parallel.throughput",
     "megakernel.megakernel",
     "megakernel.task_graph",
+    "moe.balance",
     "sizes",
     "world.launch",
     "world.rendezvous",

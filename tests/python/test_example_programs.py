@@ -61,6 +61,7 @@ def test_a_demo_that_memory_cannot_hold_is_refused(
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
+        ("balance_experts.py", ["--steps", "100000000000"]),
         ("moe_layer.py", ["--ranks", "100000"]),
         ("train_elastic.py", ["--ranks", "100000"]),
         ("train_elastic.py", ["--steps", "100000000000"]),
@@ -78,6 +79,7 @@ def test_a_count_past_its_bound_is_refused_with_the_bound(
 @pytest.mark.parametrize(
     ("name", "result"),
     [
+        ("balance_experts.py", "balance.png"),
         ("moe_layer.py", "load.png"),
         ("moe_layer.py", "trace.json"),
         ("train_elastic.py", "loss.png"),

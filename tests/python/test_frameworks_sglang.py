@@ -307,12 +307,12 @@ def test_single_batch_overlap_is_refused_unless_it_is_off() -> None:
             calls = Dispatcher(shared, layer, asynchronous=False, hooks=True)
             calls.low_latency_dispatch_a(*given(world, layer), False)
             results = calls.low_latency_dispatch_b()
-            with pytest.raises(tokenyard.Unsupported, match="overlap"):
+            with pytest.raises(tokenyard.Unsupported, match="--enable-single-batch-overlap"):
                 calls.low_latency_combine_a(results, overlap=True, **options)
             calls.low_latency_combine_a(results, overlap=False, **options)
             assert_sums(numbers(calls.low_latency_combine_b()), layer.result(world.rank))
         x, ids, _ = given(world, layer)
-        with pytest.raises(tokenyard.Unsupported, match="use_nvfp4"):
+        with pytest.raises(tokenyard.Unsupported, match="--deepep-dispatcher-output-dtype bf16"):
             shared.buffer.low_latency_dispatch(
                 x, ids, LARGEST, layer.experts, use_fp8=False, use_nvfp4=True
             )

@@ -370,7 +370,7 @@ class Buffer:
             runs on this call's stream. Rows, scales, counts and the handle's tensors are in memory
             of the exchange: once this batch is combined, the next dispatch may overwrite them.
         """
-        refuse(others)
+        refuse(others, "low_latency_dispatch")
         self._require_low_latency(async_finish, return_recv_hook)
         rows = rows_of(use_fp8, round_scale, use_ue8m0)
         with self._stream.turn((), async_finish) as turn:
@@ -420,7 +420,7 @@ class Buffer:
         Returns:
             [tokens, hidden] bfloat16, the event, and the hook if one was asked for.
         """
-        refuse(others)
+        refuse(others, "low_latency_combine")
         self._require_low_latency(async_finish, return_recv_hook)
         check_handle(handle, LowLatencyHandle, "low_latency_dispatch")
         if out is None:

@@ -25,7 +25,16 @@ def unsupported(asked: str, why: str) -> tokenyard.Unsupported:
     return tokenyard.Unsupported(f"{asked}: {why}", asked=asked, why=why)
 
 
-def refuse(options: dict[str, Any]) -> None:
+ADVICE = {
+    OVERLAP: "no combine here waits for the signals of a GEMM; leave it out (in SGLang,"
+    " --enable-single-batch-overlap)",
+    "use_nvfp4": "rows travel in BF16 or FP8; leave it out (in vLLM, VLLM_DEEPEPLL_NVFP4_DISPATCH;"
+    " in SGLang, pass --deepep-dispatcher-output-dtype bf16)",
+}
+"""What to do instead, by option of a fork."""
+
+
+def refuse(options: dict[str, Any], call: str) -> None:
     """Raises Unsupported for options of DeepEP's forks (other formats, overlap with a GEMM).
 
     Options that are off (False, 0 or None) are ignored.
@@ -33,7 +42,9 @@ def refuse(options: dict[str, Any]) -> None:
     off = BESIDE_OVERLAP if options.get(OVERLAP) is False else ()
     asked = [name for name, value in options.items() if name not in off and _is_on(value)]
     if asked:
-        raise unsupported(", ".join(asked), "only options of DeepEP's own Buffer are known here")
+        known = (ADVICE[name] for name in asked if name in ADVICE)
+        why = next(known, "only options of DeepEP's own Buffer are known here; leave them out")
+        raise unsupported(f"{call} with {', '.join(asked)}", why)
 
 
 def _is_on(value: Any) -> bool:

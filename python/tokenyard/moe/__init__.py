@@ -1,15 +1,34 @@
-"""Mixture-of-experts layers in torch, with their experts spread over the ranks of a world.
+"""Mixture-of-experts layers whose experts are spread over the ranks of a world.
 
-    Exchange    dispatch and combine as torch operators, for autograd and torch.compile
-    MoE         a layer: gate, experts, dispatch and combine
+    Exchange          dispatch and combine as torch operators, for autograd and torch.compile
+    MoE               a layer: gate, experts, dispatch and combine
+    balance_experts   an ExpertMap, with replicas, of measured loads
+    measured_loads    the rows that each expert has received
 
-Needs torch, but no compiler.
+The first two need torch, but no compiler.
 """
 
-from .exchange import Dispatched, Exchange
-from .layer import MoE
+from __future__ import annotations
 
-__all__ = ["Dispatched", "Exchange", "MoE"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .balance import ExpertMap, balance_experts, measured_loads
+
+if TYPE_CHECKING:
+    from .exchange import Dispatched, Exchange
+    from .layer import MoE
+
+__all__ = ["Dispatched", "Exchange", "ExpertMap", "MoE", "balance_experts", "measured_loads"]
+
+_OF_TORCH = {"Dispatched": "exchange", "Exchange": "exchange", "MoE": "layer"}
+"""Modules by name, imported on first use: balancing works without torch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_OF_TORCH[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

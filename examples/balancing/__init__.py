@@ -1,0 +1,1 @@
+"""The parts of balance_experts.py."""
