@@ -1,6 +1,6 @@
 # tokenyard_add_kernel(TARGET HEADER)
 #
-# compiles a header that ends in DEFINE_MEGAKERNEL for the host and, where the library was built with
+# compiles a header that ends in TOKENYARD_DEFINE_MEGAKERNEL for the host and, where the library was built with
 # CUDA, for GPUs, and links TARGET to tokenyard::tokenyard. For GPUs the project enables the language
 # CUDA itself, and chooses CMAKE_CUDA_ARCHITECTURES (90a-real for H100 and H200).
 function(tokenyard_add_kernel target header)

@@ -17,11 +17,11 @@ struct Scale {
     touches.reads("from", args.from, args.count);
     touches.writes("to", args.to, args.count);
   }
-  static DEVICE void run(tokenyard::megakernel::Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(tokenyard::megakernel::Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.count; i += context.threads())
       args.to[i] = args.factor * args.from[i];
   }
 };
 
 using MyTasks = tokenyard::megakernel::TaskList<Scale>;
-DECLARE_KERNEL(my_kernel, tokenyard::megakernel::RunParams);
+TOKENYARD_DECLARE_KERNEL(my_kernel, tokenyard::megakernel::RunParams);

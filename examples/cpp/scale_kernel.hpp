@@ -2,4 +2,4 @@
 /// and for GPUs where the library has a GPU side.
 #include "scale.hpp"
 
-DEFINE_MEGAKERNEL(my_kernel, MyTasks)
+TOKENYARD_DEFINE_MEGAKERNEL(my_kernel, MyTasks)
