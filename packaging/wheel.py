@@ -94,6 +94,7 @@ def built(python: pathlib.Path, version: tuple[int, int], *, cuda: bool) -> path
     name = f"wheel-{tag}-{'cuda' if cuda else 'host'}"
     raw = ROOT / "build" / "wheel" / name
     options = {"TOKENYARD_CUDA": "ON" if cuda else "OFF"}
+    options["TOKENYARD_WERROR"] = os.environ.get("TOKENYARD_WERROR", "OFF")  # as ./run sets it
     if cuda:
         options["CMAKE_CUDA_ARCHITECTURES"] = CUDA_ARCHITECTURES
     settings = [f"-Ccmake.define.{key}={value}" for key, value in options.items()]
