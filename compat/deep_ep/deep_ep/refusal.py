@@ -31,7 +31,7 @@ ADVICE = {
     "use_nvfp4": "rows travel in BF16 or FP8; leave it out (in vLLM, VLLM_DEEPEPLL_NVFP4_DISPATCH;"
     " in SGLang, pass --deepep-dispatcher-output-dtype bf16)",
 }
-"""What to do instead, by option of a fork."""
+"""Alternatives, by option of a fork."""
 
 
 def refuse(options: dict[str, Any], call: str) -> None:
