@@ -91,6 +91,12 @@ class World:
     def rebuild(self, without: Sequence[int], *, arena_bytes: int) -> World: ...
 
     @property
+    def left_out(self) -> list[int]:
+        """
+        Ranks that `rebuild` left out to make this world, as they were numbered before.
+        """
+
+    @property
     def arena_bytes(self) -> int: ...
 
     @property

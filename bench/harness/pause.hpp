@@ -10,6 +10,6 @@ struct PauseParams {
   uint32_t ns;
 };
 
-DECLARE_KERNEL(pause_kernel, PauseParams);
+TOKENYARD_DECLARE_KERNEL(pause_kernel, PauseParams);
 
 }  // namespace tokenyard::bench

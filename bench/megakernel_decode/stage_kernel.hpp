@@ -15,6 +15,6 @@ struct StageParams {
   const std::byte* packets;  ///< [blocks][kStagePacketBytes], of this stage
 };
 
-DECLARE_KERNEL(stage_kernel, StageParams);
+TOKENYARD_DECLARE_KERNEL(stage_kernel, StageParams);
 
 }  // namespace tokenyard::bench

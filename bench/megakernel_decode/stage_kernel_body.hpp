@@ -8,7 +8,7 @@ namespace tokenyard::bench {
 namespace mk = tokenyard::megakernel;
 
 /// Loads the block's only packet, on one lane, and announces that no other follows.
-DEVICE void bring_packet(const StageParams& stage, mk::WorkerShared& shared) {
+TOKENYARD_DEVICE void bring_packet(const StageParams& stage, mk::WorkerShared& shared) {
   shared.notes[0] = {.iteration = stage.run.first, .kind = mk::NoteKind::task};
   shared.packet_full[0].arrive_expect(kStagePacketBytes);
   bulk::load(shared.packets[0], stage.packets + block::index() * kStagePacketBytes,
@@ -17,7 +17,7 @@ DEVICE void bring_packet(const StageParams& stage, mk::WorkerShared& shared) {
   shared.packet_full[1].arrive();
 }
 
-DEVICE void run_stage(const StageParams& stage) {
+TOKENYARD_DEVICE void run_stage(const StageParams& stage) {
   const mk::RunParams& params = stage.run;
   grid::let_next_start();
   auto& shared = block::shared<mk::WorkerShared>();
@@ -34,6 +34,6 @@ DEVICE void run_stage(const StageParams& stage) {
   }
 }
 
-DEFINE_KERNEL(stage_kernel, run_stage, StageParams, mk::WorkerShared, mk::kThreadsMax)
+TOKENYARD_DEFINE_KERNEL(stage_kernel, run_stage, StageParams, mk::WorkerShared, mk::kThreadsMax)
 
 }  // namespace tokenyard::bench

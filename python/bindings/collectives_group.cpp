@@ -40,10 +40,13 @@ WorkHandle::~WorkHandle() {
 
 void DropGroup::operator()(Group* group) const {
   if (made.since()) return;  // In a fork, a lock of the library may be held for ever.
-  if (PyGILState_Check() == 0) {
+  if (!nb::is_alive()) {
     delete group;
     return;
   }
+  // The caller may hold the interpreter's lock or not, and the stable ABI has no call that
+  // says which. So it is taken in both cases, and released while the group waits for its threads.
+  const nb::gil_scoped_acquire locked;
   const nb::gil_scoped_release unlocked;
   delete group;
 }

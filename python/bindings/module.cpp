@@ -2,12 +2,13 @@
 /// the package `tokenyard`.
 #include "forks.hpp"
 #include "registration.hpp"
+#include "tokenyard/version.hpp"
 
 namespace nb = nanobind;
 
 NB_MODULE(_tokenyard, m) {
   m.doc() = "The C++ side of the package tokenyard; not meant to be used directly.";
-  m.attr("version") = TOKENYARD_VERSION;
+  m.attr("version") = TOKENYARD_VERSION_STRING;
   tokenyard::python::Forks::count();
   m.def("warn_of_leaks", &nb::set_leak_warnings, nb::arg("warn"),
         "Sets whether objects that outlive the interpreter are reported as leaks.");

@@ -126,6 +126,9 @@ void register_world(nb::module_& m) {
       .def("goodbye", [](const WorldHandle& self) { return self.get()->goodbye(); })
       .def("lost", [](const WorldHandle& self) { return self.get()->lost(); })
       .def("rebuild", &rebuild, "without"_a, nb::kw_only(), "arena_bytes"_a)
+      .def_prop_ro(
+          "left_out", [](const WorldHandle& self) { return self.get()->left_out(); },
+          "Ranks that `rebuild` left out to make this world, as they were numbered before.")
       .def_prop_ro("arena_bytes",
                    [](const WorldHandle& self) { return arena_of(*self.get()).capacity(); })
       .def_prop_ro(

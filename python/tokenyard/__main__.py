@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import _tokenyard
 
 from .collectives import StoreServer
 from .errors import Error
+from .secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, checked_secret, secret_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,12 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
     store = commands.add_parser(
-        "store", help="serves the store of a collectives job until SIGINT or SIGTERM"
+        "store",
+        help="serves the store of a collectives job until SIGINT or SIGTERM",
+        allow_abbrev=False,  # So that --secret is refused, and no secret is taken for a path.
     )
     store.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     store.add_argument("--port", type=int, default=0, help="0: any free port (%(default)s)")
     store.add_argument(
-        "--secret-file", required=True, help="file with the job's secret; - for standard input"
+        "--secret-file",
+        help="file with the job's secret, for its owner alone; - for standard input"
+        f" (default: {SECRET_FILE_VARIABLE} or {SECRET_VARIABLE} of the environment)",
     )
     chosen = parser.parse_args(arguments)
     if chosen.command is None:
@@ -61,15 +65,18 @@ def _say(text: str) -> int:
     return 0
 
 
-def _serve(host: str, port: int, secret_file: str) -> int:
+def _serve(host: str, port: int, secret_file: str | None) -> int:
     """Prints the store's address, then serves until SIGINT or SIGTERM."""
     ends = {signal.SIGINT, signal.SIGTERM}
     try:
-        text = sys.stdin.readline() if secret_file == "-" else Path(secret_file).read_text()
+        if secret_file == "-":
+            secret = checked_secret("standard input", sys.stdin.readline())
+        else:
+            secret = secret_of(None, secret_file)
         # After the read of standard input, which Ctrl-C must interrupt; before the server's
         # threads, which inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-        server = StoreServer(secret=text.strip(), host=host, port=port)
+        server = StoreServer(secret=secret, host=host, port=port)
     except (OSError, Error) as error:
         print(f"python -m tokenyard store: {error}", file=sys.stderr)
         return 1

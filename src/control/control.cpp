@@ -20,6 +20,9 @@ using std::chrono::steady_clock;
 /// Interval between looks at the store, at first and later. A new link ends the wait early.
 constexpr milliseconds kPollMin{2}, kPollMax{100};
 
+/// Name of the register in a witness that holds nothing else.
+constexpr const char* kWitnessKey = "witness";
+
 /// Time for last messages to peers that may no longer read.
 constexpr milliseconds kLastWordsMax{300};
 
@@ -188,6 +191,36 @@ void Control::found_alone(Participant& participant, Contact contact) {
   await_first_view();
 }
 
+void Control::found_with(Participant& participant, Contact contact,
+                         const std::vector<ControlEndpoint>& founders,
+                         std::shared_ptr<Store> witness) {
+  View first{.epoch = 1, .slots = options_.slots, .members = {}};
+  std::map<Member, ControlEndpoint> endpoints;
+  for (const ControlEndpoint& founder : founders) {
+    first.members.push_back(founder.member);
+    endpoints.emplace(founder.member, founder);
+  }
+  start(participant, std::move(contact), net::Purpose::member);
+  post([first = std::move(first), endpoints = std::move(endpoints),
+        witness = std::move(witness)](ControlLoop& loop) {
+    loop.set_witness(witness, kWitnessKey);
+    loop.begin(first, endpoints);
+  });
+  await_first_view();
+  await_links(founders.size() - 1);
+}
+
+/// A goodbye and a death are noticed at once only on a link.
+void Control::await_links(size_t peers) {
+  const auto until = Clock::now() + options_.timeout;
+  while (Clock::now() < until) {
+    const Standing standing = status_board_.read();
+    if (standing.over || standing.linked.size() >= peers) return;
+    options_.interrupt();
+    status_board_.wait_for_news(kPollMax);
+  }
+}
+
 /// The control thread answers within moments, or reports an error.
 void Control::await_first_view() {
   for (;;) {
@@ -315,6 +348,10 @@ void Control::evict(const Member& member) {
 
 void Control::recover(bool wanted) {
   post([=](ControlLoop& loop) { loop.recover(wanted); });
+}
+
+void Control::abandon(const Member& member) {
+  post([=](ControlLoop& loop) { loop.abandon(member); });
 }
 
 void Control::drain() {

@@ -44,6 +44,8 @@ class Control final : public MembershipControl {
   Member self() const { return own_.member; }
   /// Returns the address at which others reach this process.
   const std::string& address() const { return own_.address; }
+  /// Returns how others reach this process; without a contact until it has founded or joined.
+  const ControlEndpoint& endpoint() const { return own_; }
 
   /// Meets the other founders and begins epoch 1 with them. On return the participant has had its
   /// first `install`; it must live until `stop`. Throws PeerTimeout naming a missing rank,
@@ -52,6 +54,12 @@ class Control final : public MembershipControl {
   void found(Participant& participant, Contact contact);
   /// Begins epoch 1 with every other slot empty. Meets nobody and needs no store.
   void found_alone(Participant& participant, Contact contact);
+  /// Begins epoch 1 with `founders`, one of every slot, which have exchanged their endpoints by
+  /// other means and all call this. Needs no store. `witness` keeps the witness's register and must
+  /// outlive the death of any member. Waits for links to all founders, but not longer than the
+  /// job's timeout: a founder that has died is lost later.
+  void found_with(Participant& participant, Contact contact,
+                  const std::vector<ControlEndpoint>& founders, std::shared_ptr<Store> witness);
   /// Asks for its slot and waits until it is admitted: until members have called `admit` for the
   /// slot and have agreed. Throws PeerTimeout, Fenced or OsError.
   void join(Participant& participant, Contact contact);
@@ -62,6 +70,9 @@ class Control final : public MembershipControl {
   void withdraw(const std::vector<Slot>& slots) override;
   void evict(const Member& member) override;
   void recover(bool wanted = true) override;
+  /// Evicts a member for which this process has waited in vain. Unlike `evict`, needs no answer of
+  /// it, and the witness counts: one of two members can do it.
+  void abandon(const Member& member);
   void drain() override;
   void leave() override;
   View view() const;
@@ -101,6 +112,7 @@ class Control final : public MembershipControl {
   std::optional<View> complete(const Rendezvous& rendezvous) const;
   void begin(Rendezvous& rendezvous, const View& first);
   void await_first_view();
+  void await_links(size_t peers);
   /// Passes on the endpoints in the store of processes that are not linked yet.
   void poll_others(const Rendezvous& rendezvous, uint32_t slots);
   bool joined(Rendezvous& rendezvous);

@@ -95,6 +95,14 @@ void ControlLoop::recover(bool wanted) {
   pump();
 }
 
+void ControlLoop::abandon(const Member& member) {
+  if (!working() || !membership_->view().contains(member)) return;
+  // In this order: the witness counts where the member is suspected already.
+  membership_->suspect(member.slot, Suspicion::silence, membership_->view().epoch, now());
+  membership_->evict(member, now());
+  pump();
+}
+
 void ControlLoop::drain() {
   if (!working()) return;
   membership_->drain(now());

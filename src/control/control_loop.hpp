@@ -48,6 +48,7 @@ class ControlLoop final : private LinkListener {
   void withdraw(const std::vector<Slot>& slots);
   void evict(const Member& member);
   void recover(bool wanted);
+  void abandon(const Member& member);
   void drain();
   void leave();
   void hang_up();

@@ -22,10 +22,10 @@ inline constexpr uint32_t kTileElements = kTileRows * kTileColumns;
 inline constexpr uint32_t kTileBytes = 2 * kTileElements;  ///< in BF16
 
 /// Returns the tiles per band.
-HOST_DEVICE constexpr uint32_t tiles_of(uint32_t columns) {
+TOKENYARD_HOST_DEVICE constexpr uint32_t tiles_of(uint32_t columns) {
   return (columns + kTileColumns - 1) / kTileColumns;
 }
-HOST_DEVICE constexpr uint32_t bands_of(uint32_t rows) {
+TOKENYARD_HOST_DEVICE constexpr uint32_t bands_of(uint32_t rows) {
   return (rows + kTileRows - 1) / kTileRows;
 }
 /// Returns the elements of a tiled matrix, padding included.

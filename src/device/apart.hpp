@@ -7,9 +7,9 @@
 #if TOKENYARD_DEVICE_BODY
 /// Declares a function that is compiled once and called. Arguments go by value: a variable that it
 /// read through a pointer could not stay in a register of the caller.
-#define DEVICE_APART inline __device__ __noinline__
+#define TOKENYARD_DEVICE_APART inline __device__ __noinline__
 #else
-#define DEVICE_APART DEVICE
+#define TOKENYARD_DEVICE_APART TOKENYARD_DEVICE
 #endif
 
 namespace tokenyard {
@@ -17,16 +17,16 @@ namespace tokenyard {
 /// Returns `pointer`, opaque to the compiler, so that it stays in a register instead of being
 /// recomputed at every use; a shared-memory address costs an extra conversion each time.
 template <class T>
-DEVICE T* settled(T* pointer);
+TOKENYARD_DEVICE T* settled(T* pointer);
 /// Returns `number`, opaque to the compiler, which would otherwise recompute it at every use.
-DEVICE uint32_t settled(uint32_t number);
+TOKENYARD_DEVICE uint32_t settled(uint32_t number);
 
 /// A word in the block's shared memory, with its address kept in a register.
 class SettledWord {
  public:
-  DEVICE explicit SettledWord(const uint32_t& word);
+  TOKENYARD_DEVICE explicit SettledWord(const uint32_t& word);
   /// Loads the word: relaxed, block scope.
-  DEVICE uint32_t load() const;
+  TOKENYARD_DEVICE uint32_t load() const;
 
  private:
 #if TOKENYARD_DEVICE_BODY
@@ -46,13 +46,14 @@ enum class Listening : uint32_t {
 template <Listening listening>
 class SharedDeadline {
  public:
-  DEVICE explicit SharedDeadline(const WaitContext& wait_context, uint64_t start_ns = now_ns())
+  TOKENYARD_DEVICE explicit SharedDeadline(const WaitContext& wait_context,
+                                           uint64_t start_ns = now_ns())
       : wait_context_(wait_context), start_ns_(start_ns) {}
-  DEVICE explicit operator Deadline() const { return Deadline(wait_context_, start_ns_); }
-  DEVICE bool failed() const { return Deadline(*this).failed(); }
-  DEVICE void fail(Failure failure, const Awaited& what) const;
+  TOKENYARD_DEVICE explicit operator Deadline() const { return Deadline(wait_context_, start_ns_); }
+  TOKENYARD_DEVICE bool failed() const { return Deadline(*this).failed(); }
+  TOKENYARD_DEVICE void fail(Failure failure, const Awaited& what) const;
   /// See Deadline::give_up.
-  DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
+  TOKENYARD_DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
 
  private:
   const WaitContext& wait_context_;
@@ -62,8 +63,8 @@ using DeadlineApart = SharedDeadline<Listening::by_count>;
 using CallDeadline = SharedDeadline<Listening::as_deadlines_do>;
 
 template <Listening listening, class Condition>
-DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
-                       Condition condition);
+TOKENYARD_DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
+                                 Condition condition);
 
 }  // namespace tokenyard
 

@@ -1,15 +1,15 @@
 #include "device/await_stream.hpp"
 
+#include "device/owned_event.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
 void await_stream(Accelerator& accelerator, uint32_t rank, Stream stream,
                   std::chrono::nanoseconds timeout, const std::string& phase) {
-  const Event event = accelerator.record(stream);
-  const bool ended =
-      accelerator.wait_until(accelerator.now() + timeout, [&] { return accelerator.done(event); });
-  accelerator.free_event(event);
+  const OwnedEvent event(accelerator, accelerator.record(stream));
+  const bool ended = accelerator.wait_until(accelerator.now() + timeout,
+                                            [&] { return accelerator.done(event.get()); });
   if (ended) return;
   throw PeerTimeout(WaitFacts{.rank = rank,
                               .phase = phase,

@@ -12,17 +12,17 @@ namespace block {
 
 /// Waits for all threads of the block, and orders their memory accesses. No thread may end before
 /// the block's last barrier: a GPU counts an ended thread as present, the host raises an error.
-DEVICE void sync();
+TOKENYARD_DEVICE void sync();
 /// Does what `sync` does, and returns whether any thread's predicate held.
-DEVICE bool any(bool predicate);
+TOKENYARD_DEVICE bool any(bool predicate);
 
-/// Returns the block's shared memory as the one struct that DEFINE_KERNEL names.
+/// Returns the block's shared memory as the one struct that TOKENYARD_DEFINE_KERNEL names.
 /// It is not initialised, and at least 128-byte aligned.
 template <class Shared>
-DEVICE Shared& shared();
+TOKENYARD_DEVICE Shared& shared();
 /// Returns the LaunchShape::extra_shared_bytes bytes behind that struct, 128-byte aligned.
 template <class Shared>
-DEVICE std::byte* shared_tail();
+TOKENYARD_DEVICE std::byte* shared_tail();
 
 }  // namespace block
 
@@ -31,9 +31,9 @@ DEVICE std::byte* shared_tail();
 class NamedBarrier {
  public:
   template <class Enum>
-  DEVICE explicit NamedBarrier(Enum barrier) : id_(static_cast<uint32_t>(barrier)) {}
-  DEVICE void sync(uint32_t threads) const;
-  DEVICE void arrive(uint32_t threads) const;
+  TOKENYARD_DEVICE explicit NamedBarrier(Enum barrier) : id_(static_cast<uint32_t>(barrier)) {}
+  TOKENYARD_DEVICE void sync(uint32_t threads) const;
+  TOKENYARD_DEVICE void arrive(uint32_t threads) const;
 
  private:
   uint32_t id_;

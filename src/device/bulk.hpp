@@ -22,49 +22,50 @@ namespace tokenyard {
 struct CachePolicy {
   uint64_t bits = 0;
 };
-DEVICE CachePolicy evict_first();
-DEVICE CachePolicy evict_last();
-DEVICE CachePolicy evict_normal();
+TOKENYARD_DEVICE CachePolicy evict_first();
+TOKENYARD_DEVICE CachePolicy evict_last();
+TOKENYARD_DEVICE CachePolicy evict_normal();
 
 /// An mbarrier in shared memory. A phase ends when `arrivals` threads have arrived and all bytes
 /// expected in it have been loaded; phases alternate parity, starting at 0. The thread that calls
 /// `init` then calls `fence_async()`, and a block barrier precedes any other thread's use.
 class Completion {
  public:
-  DEVICE void init(uint32_t arrivals);
+  TOKENYARD_DEVICE void init(uint32_t arrivals);
   /// Arrives (release, block scope), and lets the phase expect `bytes` more of bulk loads.
-  DEVICE void arrive_expect(uint32_t bytes);
-  DEVICE void arrive();
+  TOKENYARD_DEVICE void arrive_expect(uint32_t bytes);
+  TOKENYARD_DEVICE void arrive();
   /// Returns whether the phase of this parity has ended. If so, acquires (block scope) its arrivals
   /// and the loaded bytes. May sleep for a bounded time; call it in a `wait_until`.
-  DEVICE bool done(uint32_t parity);
+  TOKENYARD_DEVICE bool done(uint32_t parity);
   /// Does what `done` does without sleeping: for threads that poll other conditions too.
-  DEVICE bool done_now(uint32_t parity);
+  TOKENYARD_DEVICE bool done_now(uint32_t parity);
 
  private:
   [[maybe_unused]] uint64_t state_;  // Accessed by address only.
 };
 
-DEVICE void fence_async();
+TOKENYARD_DEVICE void fence_async();
 /// Orders as `fence_async`, but only shared memory, so no pending access elsewhere delays it.
-DEVICE void fence_async_shared();
+TOKENYARD_DEVICE void fence_async_shared();
 
 namespace bulk {
-DEVICE void load(void* to_shared, const void* from, uint32_t bytes, Completion& completion,
-                 CachePolicy policy = {});
-DEVICE void load(void* to_shared, Peer<const std::byte> from, uint32_t bytes,
-                 Completion& completion, CachePolicy policy = {});
-DEVICE void store(void* to, const void* from_shared, uint32_t bytes, CachePolicy policy = {});
-DEVICE void store(Peer<std::byte> to, const void* from_shared, uint32_t bytes,
-                  CachePolicy policy = {});
+TOKENYARD_DEVICE void load(void* to_shared, const void* from, uint32_t bytes,
+                           Completion& completion, CachePolicy policy = {});
+TOKENYARD_DEVICE void load(void* to_shared, Peer<const std::byte> from, uint32_t bytes,
+                           Completion& completion, CachePolicy policy = {});
+TOKENYARD_DEVICE void store(void* to, const void* from_shared, uint32_t bytes,
+                            CachePolicy policy = {});
+TOKENYARD_DEVICE void store(Peer<std::byte> to, const void* from_shared, uint32_t bytes,
+                            CachePolicy policy = {});
 /// Closes this thread's current group of stores.
-DEVICE void commit();
+TOKENYARD_DEVICE void commit();
 /// Waits until at most `groups` of this thread's latest groups may still read their sources.
 template <int groups>
-DEVICE void wait_read();
+TOKENYARD_DEVICE void wait_read();
 /// Waits until at most `groups` of this thread's latest groups have not written all their bytes.
 template <int groups>
-DEVICE void wait();
+TOKENYARD_DEVICE void wait();
 }  // namespace bulk
 
 }  // namespace tokenyard

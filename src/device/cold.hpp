@@ -6,8 +6,8 @@
 #if TOKENYARD_DEVICE_BODY
 /// Inlined, because a call would spill live registers to memory. Mark the branch that leads to the
 /// function [[unlikely]].
-#define COLD DEVICE
+#define TOKENYARD_COLD TOKENYARD_DEVICE
 #else
 /// Out of line: the simulator identifies places by code address, and so sees one place, not many.
-#define COLD [[gnu::noinline]] inline
+#define TOKENYARD_COLD [[gnu::noinline]] inline
 #endif

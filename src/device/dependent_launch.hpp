@@ -7,14 +7,14 @@
 namespace tokenyard::grid {
 
 /// Waits until the previous kernel has ended and its writes are visible. Without overlap: no-op.
-DEVICE void wait_for_previous();
+TOKENYARD_DEVICE void wait_for_previous();
 /// Lets the next kernel start once every block has called this or ended. Orders no memory.
-DEVICE void let_next_start();
+TOKENYARD_DEVICE void let_next_start();
 /// Brings the launch's parameters into cache. One warp per block calls it before it waits;
 /// otherwise each of their cache lines misses in turn at its first use. `anywhere` is any address
 /// in this GPU's memory that the kernel may read; its content does not matter.
 template <class Params>
-DEVICE void fetch_parameters(const Params& params, const void* anywhere);
+TOKENYARD_DEVICE void fetch_parameters(const Params& params, const void* anywhere);
 
 }  // namespace tokenyard::grid
 

@@ -8,12 +8,12 @@
 
 namespace tokenyard {
 
-DEVICE float exponential(float x);
-DEVICE float sine(float x);
-DEVICE float cosine(float x);
-DEVICE float reciprocal_square_root(float x);
+TOKENYARD_DEVICE float exponential(float x);
+TOKENYARD_DEVICE float sine(float x);
+TOKENYARD_DEVICE float cosine(float x);
+TOKENYARD_DEVICE float reciprocal_square_root(float x);
 /// Returns the nearest integer, ties to even; |x| < 2^63.
-DEVICE int64_t nearest_integer(float x);
+TOKENYARD_DEVICE int64_t nearest_integer(float x);
 
 }  // namespace tokenyard
 

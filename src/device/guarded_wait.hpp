@@ -10,7 +10,7 @@ namespace tokenyard {
 /// when it returns false. `goes_on` must poll the abort flag, must return false eventually, and
 /// must report the reason before it does. `condition` may write what.seen.
 template <class Condition, class GoesOn>
-DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on);
+TOKENYARD_DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on);
 
 }  // namespace tokenyard
 

@@ -13,19 +13,19 @@ namespace tokenyard {
 inline constexpr uint32_t kWarpLanes = 32;
 
 namespace thread {
-DEVICE uint32_t index();  ///< in its block
+TOKENYARD_DEVICE uint32_t index();  ///< in its block
 }
 namespace warp {
-DEVICE uint32_t index();  ///< in its block
-DEVICE uint32_t lane();   ///< 0 .. 31
-DEVICE uint32_t count();  ///< warps in the block; blocks are whole warps
+TOKENYARD_DEVICE uint32_t index();  ///< in its block
+TOKENYARD_DEVICE uint32_t lane();   ///< 0 .. 31
+TOKENYARD_DEVICE uint32_t count();  ///< warps in the block; blocks are whole warps
 }  // namespace warp
 namespace block {
-DEVICE uint32_t index();    ///< in its grid (on a shared GPU: in its rank's row)
-DEVICE uint32_t threads();  ///< a multiple of 32
+TOKENYARD_DEVICE uint32_t index();    ///< in its grid (on a shared GPU: in its rank's row)
+TOKENYARD_DEVICE uint32_t threads();  ///< a multiple of 32
 }  // namespace block
 namespace grid {
-DEVICE uint32_t blocks();
+TOKENYARD_DEVICE uint32_t blocks();
 }
 
 }  // namespace tokenyard

@@ -1,15 +1,15 @@
 /// Defines kernels that an Accelerator can launch.
 ///
 /// A kernel is a function `void body(const Params&)` written in the words of device/, in a header
-/// of its own. Two short files include the header, one per compiler; DEFINE_KERNEL at the end of
-/// the header defines the half of the entry that each compiler provides:
+/// of its own. Two short files include the header, one per compiler; TOKENYARD_DEFINE_KERNEL at the
+/// end of the header defines the half of the entry that each compiler provides:
 ///
-///     counts_kernel.hpp    DEVICE void exchange_counts(const CountsParams& params) {...}
-///                          DEFINE_KERNEL(counts_kernel, exchange_counts, CountsParams,
+///     counts_kernel.hpp    TOKENYARD_DEVICE void exchange_counts(const CountsParams& params) {...}
+///                          TOKENYARD_DEFINE_KERNEL(counts_kernel, exchange_counts, CountsParams,
 ///                                        CountsShared, 512)
 ///     counts_host.cpp      #include "counts_kernel.hpp"
 ///     counts_gpu.cu        #include "counts_kernel.hpp"
-///     counts.hpp           DECLARE_KERNEL(counts_kernel, CountsParams);
+///     counts.hpp           TOKENYARD_DECLARE_KERNEL(counts_kernel, CountsParams);
 ///
 /// The last argument is the largest block size, in threads, that a launch may use.
 #pragma once
@@ -41,11 +41,11 @@ struct NoShared {};
 
 }  // namespace tokenyard
 
-#define DECLARE_KERNEL(name, Params) extern const ::tokenyard::Kernel<Params> name
+#define TOKENYARD_DECLARE_KERNEL(name, Params) extern const ::tokenyard::Kernel<Params> name
 
 #if TOKENYARD_DEVICE_BODY
 
-#define DEFINE_KERNEL(name, body, Params, Shared, threads)                                        \
+#define TOKENYARD_DEFINE_KERNEL(name, body, Params, Shared, threads)                              \
   static __global__ void __launch_bounds__(threads, 1)                                            \
       name##_on_gpu(const __grid_constant__ Params params) {                                      \
     body(params);                                                                                 \
@@ -74,14 +74,14 @@ struct NoShared {};
       {#name, sizeof(Params), sizeof(Shared), threads,                        \
        [](const void* params) { body(*static_cast<const Params*>(params)); }, gpu, gpu_rows}};
 
-#define DEFINE_KERNEL(name, body, Params, Shared, threads)                                       \
+#define TOKENYARD_DEFINE_KERNEL(name, body, Params, Shared, threads)                             \
   const void* name##_gpu_entry();                                                                \
   const void* name##_gpu_rows_entry();                                                           \
   TOKENYARD_KERNEL_(name, body, Params, Shared, threads, TOKENYARD_GPU_ENTRY_(name##_gpu_entry), \
                     TOKENYARD_GPU_ENTRY_(name##_gpu_rows_entry))
 
 /// Defines a kernel without a GPU side, for tests of the executor and the simulator.
-#define DEFINE_HOST_KERNEL(name, body, Params, Shared, threads) \
+#define TOKENYARD_DEFINE_HOST_KERNEL(name, body, Params, Shared, threads) \
   TOKENYARD_KERNEL_(name, body, Params, Shared, threads, nullptr, nullptr)
 
 #endif

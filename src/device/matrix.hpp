@@ -18,13 +18,13 @@ namespace tokenyard::warp {
 /// All lanes call it. Products are exact, but order and precision of the sums are the device's own,
 /// so sums on a GPU and on a host differ. An element of c depends only on its row of a and its
 /// column of b, not on their position.
-DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+TOKENYARD_DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 /// Loads and transposes four matrices of 8 x 8 two-byte elements from shared memory. Lane l passes
 /// the address of row l % 8 of matrix l / 8: 16 bytes, 16-byte aligned. Lane 4 * g + t receives,
 /// per matrix, column g of rows 2t and 2t+1, the lower row in the low half: the layout of b that
 /// multiply_add needs when a column's elements are not contiguous. All lanes call it.
-DEVICE void load_transposed(uint32_t (&columns)[4], const Bytes16* row);
+TOKENYARD_DEVICE void load_transposed(uint32_t (&columns)[4], const Bytes16* row);
 
 }  // namespace tokenyard::warp
 

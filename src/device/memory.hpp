@@ -36,54 +36,55 @@ struct alignas(16) Bytes16 {
 
 // `order`: weak, relaxed or acquire.
 template <Order order, Scope scope, class T>
-DEVICE T load(const T* from);
+TOKENYARD_DEVICE T load(const T* from);
 template <Order order, Scope scope, class T>
-DEVICE std::remove_const_t<T> load(Peer<T> from);
+TOKENYARD_DEVICE std::remove_const_t<T> load(Peer<T> from);
 
 // `order`: weak, relaxed or release.
 template <Order order, Scope scope, class T>
-DEVICE void store(T* to, std::type_identity_t<T> value);
+TOKENYARD_DEVICE void store(T* to, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE void store(Peer<T> to, std::type_identity_t<T> value);
+TOKENYARD_DEVICE void store(Peer<T> to, std::type_identity_t<T> value);
 
 // Read-modify-writes, which return the old value. T: 4 or 8 bytes; any `order` but weak.
 template <Order order, Scope scope, class T>
-DEVICE T fetch_add(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T fetch_add(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T fetch_max(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T fetch_max(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T fetch_min(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T fetch_min(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T fetch_or(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T fetch_or(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T fetch_and(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T fetch_and(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T exchange(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE T exchange(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> desired);
+TOKENYARD_DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
+                                    std::type_identity_t<T> desired);
 
 /// Adds without returning the old value, so no reply crosses the link. `order`: relaxed or release.
 template <Order order, Scope scope, class T>
-DEVICE void add(T* at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE void add(T* at, std::type_identity_t<T> value);
 template <Order order, Scope scope, class T>
-DEVICE void add(Peer<T> at, std::type_identity_t<T> value);
+TOKENYARD_DEVICE void add(Peer<T> at, std::type_identity_t<T> value);
 
 /// fence.acq_rel.<scope>: makes a relaxed store after it a release and a relaxed load before it an
 /// acquire. It does not order a store before it with a load after it; fence_sequential does.
 template <Scope scope>
-DEVICE void fence();
+TOKENYARD_DEVICE void fence();
 /// fence.acquire.<scope>: makes a relaxed load before it an acquire, so that a thread that polls
 /// with relaxed loads can keep several in flight and acquire once.
 template <Scope scope>
-DEVICE void fence_acquire();
+TOKENYARD_DEVICE void fence_acquire();
 /// fence.release.<scope>: makes a relaxed store after it a release.
 template <Scope scope>
-DEVICE void fence_release();
+TOKENYARD_DEVICE void fence_release();
 /// fence.sc.<scope>: a fence() that is also ordered with every other fence.sc whose scope matches.
 template <Scope scope>
-DEVICE void fence_sequential();
+TOKENYARD_DEVICE void fence_sequential();
 
 }  // namespace tokenyard
 

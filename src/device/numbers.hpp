@@ -27,21 +27,21 @@ struct ScaleE8M0 {
   uint8_t bits;
 };
 
-DEVICE float to_float(BFloat16 value);
-DEVICE float to_float(Float16 value);
-DEVICE float to_float(Float8E4M3 value);
-DEVICE float to_float(Float8E5M2 value);
-DEVICE float to_float(ScaleE8M0 value);
-DEVICE BFloat16 to_bfloat16(float value);  ///< round to nearest even
+TOKENYARD_DEVICE float to_float(BFloat16 value);
+TOKENYARD_DEVICE float to_float(Float16 value);
+TOKENYARD_DEVICE float to_float(Float8E4M3 value);
+TOKENYARD_DEVICE float to_float(Float8E5M2 value);
+TOKENYARD_DEVICE float to_float(ScaleE8M0 value);
+TOKENYARD_DEVICE BFloat16 to_bfloat16(float value);  ///< round to nearest even
 /// Convert two values at once, `low` into the lower half.
-DEVICE uint32_t to_bfloat16_pair(float low, float high);
-DEVICE uint32_t to_float16_pair(float low, float high);
-DEVICE Float8E4M3 to_float8_e4m3(float value);
-DEVICE Float8E5M2 to_float8_e5m2(float value);
+TOKENYARD_DEVICE uint32_t to_bfloat16_pair(float low, float high);
+TOKENYARD_DEVICE uint32_t to_float16_pair(float low, float high);
+TOKENYARD_DEVICE Float8E4M3 to_float8_e4m3(float value);
+TOKENYARD_DEVICE Float8E5M2 to_float8_e5m2(float value);
 /// Converts four values at once, the first into the lowest byte.
-DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d);
+TOKENYARD_DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d);
 /// Returns the smallest power of two not below `value`, which is positive and finite.
-DEVICE ScaleE8M0 to_scale_e8m0(float value);
+TOKENYARD_DEVICE ScaleE8M0 to_scale_e8m0(float value);
 
 }  // namespace tokenyard
 

@@ -9,7 +9,7 @@
 namespace tokenyard {
 
 /// Marks the calling thread as working on `part` from here on. No-op on a GPU.
-DEVICE void begin_part(uint32_t part);
+TOKENYARD_DEVICE void begin_part(uint32_t part);
 
 }  // namespace tokenyard
 

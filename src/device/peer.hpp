@@ -15,20 +15,22 @@ template <class T>
 class Peer {
  public:
   Peer() = default;
-  HOST_DEVICE explicit Peer(T* address) : address_(address) {}
-  HOST_DEVICE Peer operator+(std::ptrdiff_t elements) const { return Peer(address_ + elements); }
-  HOST_DEVICE explicit operator bool() const { return address_ != nullptr; }
+  TOKENYARD_HOST_DEVICE explicit Peer(T* address) : address_(address) {}
+  TOKENYARD_HOST_DEVICE Peer operator+(std::ptrdiff_t elements) const {
+    return Peer(address_ + elements);
+  }
+  TOKENYARD_HOST_DEVICE explicit operator bool() const { return address_ != nullptr; }
   /// Returns a pointer to member `member` of the struct pointed to.
   template <class Member, class Struct>
-  HOST_DEVICE Peer<Member> at(Member Struct::*member) const {
+  TOKENYARD_HOST_DEVICE Peer<Member> at(Member Struct::*member) const {
     return Peer<Member>(&(address_->*member));
   }
   template <class U>
-  HOST_DEVICE Peer<U> as() const {
+  TOKENYARD_HOST_DEVICE Peer<U> as() const {
     return Peer<U>(reinterpret_cast<U*>(address_));
   }
   /// Returns the raw pointer; only for the words' bodies.
-  HOST_DEVICE T* address() const { return address_; }
+  TOKENYARD_HOST_DEVICE T* address() const { return address_; }
 
  private:
   T* address_ = nullptr;
@@ -41,8 +43,8 @@ struct PeerArray {
   T* const* table = nullptr;  ///< [ranks] in memory that this rank's kernels read
   uint32_t self = 0;          ///< this rank
 
-  DEVICE Peer<T> of(uint32_t rank) const { return Peer<T>(table[rank]); }
-  DEVICE T* mine() const { return table[self]; }
+  TOKENYARD_DEVICE Peer<T> of(uint32_t rank) const { return Peer<T>(table[rank]); }
+  TOKENYARD_DEVICE T* mine() const { return table[self]; }
 };
 
 }  // namespace tokenyard

@@ -7,9 +7,9 @@
 
 namespace tokenyard {
 
-DEVICE uint64_t now_ns();      ///< this device's wall time; not comparable between ranks
-DEVICE uint64_t cycles();      ///< this multiprocessor's cycle counter
-DEVICE void nap(uint32_t ns);  ///< yields to other threads for about `ns`
+TOKENYARD_DEVICE uint64_t now_ns();      ///< this device's wall time; not comparable between ranks
+TOKENYARD_DEVICE uint64_t cycles();      ///< this multiprocessor's cycle counter
+TOKENYARD_DEVICE void nap(uint32_t ns);  ///< yields to other threads for about `ns`
 
 }  // namespace tokenyard
 

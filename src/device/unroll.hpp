@@ -5,10 +5,10 @@
 
 #if TOKENYARD_DEVICE_BODY
 /// Precedes a loop over an array that must stay in registers.
-#define UNROLL _Pragma("unroll")
+#define TOKENYARD_UNROLL _Pragma("unroll")
 /// Precedes a loop that unrolling would only enlarge.
-#define KEEP_ROLLED _Pragma("unroll 1")
+#define TOKENYARD_KEEP_ROLLED _Pragma("unroll 1")
 #else
-#define UNROLL
-#define KEEP_ROLLED
+#define TOKENYARD_UNROLL
+#define TOKENYARD_KEEP_ROLLED
 #endif

@@ -15,16 +15,16 @@ enum class Cache : uint8_t {
 };
 
 template <Cache cache = Cache::normal>
-DEVICE Bytes16 load_vector(const Bytes16* from);
+TOKENYARD_DEVICE Bytes16 load_vector(const Bytes16* from);
 template <Cache cache = Cache::normal>
-DEVICE Bytes16 load_vector(Peer<const Bytes16> from);
+TOKENYARD_DEVICE Bytes16 load_vector(Peer<const Bytes16> from);
 template <Cache cache = Cache::normal>
-DEVICE void store_vector(Bytes16* to, Bytes16 value);
+TOKENYARD_DEVICE void store_vector(Bytes16* to, Bytes16 value);
 template <Cache cache = Cache::normal>
-DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value);
+TOKENYARD_DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value);
 /// Loads one element (4 or 8 bytes) that no thread writes while the kernel runs.
 template <Cache cache = Cache::read_only, class T>
-DEVICE T load_cached(const T* from);
+TOKENYARD_DEVICE T load_cached(const T* from);
 
 }  // namespace tokenyard
 

@@ -49,7 +49,7 @@ struct WaitContext {
   const AbortWord* abort_flag = nullptr;  ///< host-visible; where it may be kLeft, [1 + ranks]
   WaitReport* report = nullptr;           ///< host-visible
 
-  DEVICE Deadline start() const;
+  TOKENYARD_DEVICE Deadline start() const;
 };
 
 /// The subject of a wait. The condition passed to wait_until keeps `seen` up to date.
@@ -64,29 +64,29 @@ struct Awaited {
 /// A wait's counter counts polls below this value. From here on it means that the wait has seen a
 /// rank's goodbye and polls its condition once more before it fails; the value encodes that rank.
 inline constexpr uint32_t kPollsMax = 0xf0000000;
-HOST_DEVICE constexpr uint32_t last_look_for(uint32_t rank) {
+TOKENYARD_HOST_DEVICE constexpr uint32_t last_look_for(uint32_t rank) {
   return kPollsMax + (rank + 1) * 64;  // A GPU's wait acts only on multiples of kLookEvery.
 }
 
 /// A call's deadline, fixed when its kernel starts, so that timeouts of its waits do not add up.
 class Deadline {
  public:
-  DEVICE Deadline(const WaitContext& wait_context, uint64_t start_ns)
+  TOKENYARD_DEVICE Deadline(const WaitContext& wait_context, uint64_t start_ns)
       : wait_context_(wait_context), start_ns_(start_ns) {}
   /// Returns whether the call has failed on this rank. Call it after a block barrier, so that every
   /// thread of the block sees whether one of the block's own waits failed.
-  DEVICE bool failed() const;
+  TOKENYARD_DEVICE bool failed() const;
   /// Fails the call for the kernel's own reason, such as bad data; waits on this rank give up.
-  DEVICE void fail(Failure failure, const Awaited& what) const;
+  TOKENYARD_DEVICE void fail(Failure failure, const Awaited& what) const;
   /// For wait_until, which increments `polls` each time the condition is false. Sets `polls` so
   /// that the condition is checked once more before a rank's goodbye ends the wait.
-  DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
+  TOKENYARD_DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
   /// Polls the host's abort flag, across PCIe, and fails the call if it is set. For loops whose
   /// waits may all be too short to poll it themselves. Returns whether the call has failed.
-  DEVICE bool heed_abort(const Awaited& what) const;
+  TOKENYARD_DEVICE bool heed_abort(const Awaited& what) const;
 
   /// The part of give_up that polls the host's abort flag.
-  DEVICE bool heed_host(uint32_t& polls, const Awaited& what) const;
+  TOKENYARD_DEVICE bool heed_host(uint32_t& polls, const Awaited& what) const;
 
  private:
   const WaitContext& wait_context_;
@@ -94,7 +94,7 @@ class Deadline {
 };
 
 /// Returns why the host wants a wait to end: none, abort_flag or left. Reads across PCIe.
-COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
+TOKENYARD_COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
   // Relaxed: the flag only asks the wait to end; no data depends on it.
   const AbortWord abort_flag = load<Order::relaxed, Scope::sys>(wait_context.abort_flag);
   if (abort_flag == kNoAbort) return Failure::none;
@@ -106,7 +106,7 @@ COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
   return theirs == kNoAbort ? Failure::none : Failure::left;
 }
 
-DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
+TOKENYARD_DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
   const Failure failure = host_asks(wait_context_, what);
   if (failure == Failure::left && polls != last_look_for(what.rank)) {
     polls = last_look_for(what.rank) - 1;
@@ -124,7 +124,7 @@ DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
 /// Waits until `condition()` holds; returns false if the call failed first. `what` is read only
 /// when the wait fails, so `condition` may write what.seen. Each thread waits on its own.
 template <class Condition>
-DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition);
+TOKENYARD_DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition);
 
 }  // namespace tokenyard
 

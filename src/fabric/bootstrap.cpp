@@ -46,17 +46,20 @@ Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelera
     : mesh_(std::move(mesh)),
       membership_(std::move(membership)),
       accelerator_(accelerator),
-      abort_flag_(abort_flag) {
+      abort_flag_(abort_flag),
+      asked_(membership_.generation),
+      agreed_(membership_.generation) {
   const auto went = [this](uint32_t slot, PeerState state) {
     const std::optional<uint32_t> gone = rank_at(slot);
+    if (gone == rank()) return abort_flag_.left_out(others().empty() ? rank() : others().front());
     if (gone && state == PeerState::lost) abort_flag_.lost(*gone);
     if (gone && state == PeerState::left) abort_flag_.left(*gone);
   };
   const auto rebuilds = [this](uint32_t slot, const Message& rebuild) {
     const std::optional<uint32_t> by = rank_at(slot);
-    const std::vector<uint32_t> without = decode(rebuild.bytes);
-    if (by && rebuild.generation == generation() && std::ranges::count(without, rank()) != 0)
-      abort_flag_.left_out(*by);
+    const std::vector<uint32_t> slots = decode(rebuild.bytes);
+    const bool stays = std::ranges::count(slots, membership_.slots[rank()]) != 0;
+    if (by && rebuild.generation > generation() && !stays) abort_flag_.left_out(*by);
   };
   watch_ = mesh_->mailbox().watch(went, rebuilds);
 }
@@ -111,10 +114,10 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until) {
   return messages;
 }
 
-Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePoint until) {
+Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePoint until,
+                                    const Check& check) {
   std::vector<uint32_t> gone(without);
   std::sort(gone.begin(), gone.end());
-  gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
   if (!gone.empty() && gone.back() >= size()) {
     throw InvalidArgument("without", fmt::format("ranks below {}", size()),
                           fmt::format("{}", gone.back()));
@@ -123,50 +126,75 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
     throw InvalidArgument("without", "ranks other than this one", fmt::format("{}", rank()));
   }
 
-  agreed_ = agree_on_try(gone, until);
-  Membership next{
-      .generation = generation() + static_cast<uint32_t>(agreed_), .rank = 0, .slots = {}};
+  Membership next;
   for (uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) next.rank = static_cast<uint32_t>(next.slots.size());
     if (!std::binary_search(gone.begin(), gone.end(), peer)) {
       next.slots.push_back(membership_.slots[peer]);
     }
   }
+  next.generation = agree_on_generation(next.slots, until, check);
   return next;
 }
 
-/// A generation must not be used twice: what is left of a try that failed would be in the way of
-/// the next. So tries are numbered, and a rank that has agreed on a number, and thus may have sent
-/// in its generation, asks for a higher one. Ranks may have agreed on different numbers, or some on
-/// none where others have: all raise theirs to the highest, and have agreed once all name the same.
-uint64_t Bootstrap::agree_on_try(const std::vector<uint32_t>& gone, TimePoint until) {
-  std::vector<uint32_t> survivors = others();
-  std::erase_if(survivors,
-                [&](uint32_t peer) { return std::binary_search(gone.begin(), gone.end(), peer); });
-  const TimePoint grace_end = std::min(until, accelerator_.now() + kAgreementGrace);
-  for (uint64_t mine = agreed_ + 1, highest = mine;; mine = highest) {
-    // To the excluded too: one of them that lives and calls learns why it is not waited for.
-    for (const uint32_t peer : others()) {
-      mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::rebuild,
-                                                   .generation = generation(),
-                                                   .sequence = mine,
-                                                   .what = "rebuild",
-                                                   .bytes = encode(gone),
-                                                   .object = {}});
-    }
-    await(survivors, "rebuild", until, [&](uint32_t peer) {
-      const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer], generation());
-      if (!call) return false;
-      const std::vector<uint32_t> theirs = decode(call->bytes);
-      if (theirs == gone) {
-        highest = std::max(highest, call->sequence);
-        return call->sequence >= mine;
-      }
-      if (accelerator_.now() < grace_end) return false;
-      throw InvalidArgument("without", fmt::format("{}", gone), fmt::format("{}", theirs), peer);
-    });
-    if (highest == mine) return mine;
+/// Survivors may ask for different generations: all raise theirs to the highest, and have agreed
+/// once all ask for the same. One that they have agreed on may have messages in it, so a further
+/// call asks for a later one.
+uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, TimePoint until,
+                                        const Check& check) {
+  std::vector<uint32_t> survivors;
+  for (const uint32_t peer : others()) {
+    if (std::ranges::binary_search(slots, membership_.slots[peer])) survivors.push_back(peer);
   }
+  const TimePoint grace_end = std::min(until, accelerator_.now() + kAgreementGrace);
+  const bool asks_again = asked_ > agreed_ && asked_slots_ == slots;
+  for (uint32_t mine = asks_again ? asked_ : asked_ + 1, highest = mine;; mine = highest) {
+    ask_for(mine, slots);
+    await(survivors, "rebuild", until, [&](uint32_t peer) {
+      if (check) check();
+      const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
+      if (!call || call->generation <= agreed_) return false;
+      const std::vector<uint32_t> theirs = decode(call->bytes);
+      if (theirs == slots) {
+        highest = std::max(highest, call->generation);
+        return call->generation >= mine;
+      }
+      if (check || accelerator_.now() < grace_end) return false;
+      throw InvalidArgument("without", fmt::format("{}", ranks_without(slots)),
+                            fmt::format("{}", ranks_without(theirs)), peer);
+    });
+    if (highest == mine) return agreed_ = mine;
+  }
+}
+
+void Bootstrap::ask_for(uint32_t generation, const std::vector<uint32_t>& slots) {
+  asked_ = generation;
+  asked_slots_ = slots;
+  // Asks the others, too: one of them that lives and calls learns why it is not waited for.
+  for (const uint32_t peer : others()) {
+    mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::rebuild,
+                                                 .generation = generation,
+                                                 .what = "rebuild",
+                                                 .bytes = encode(slots),
+                                                 .object = {}});
+  }
+}
+
+std::vector<uint32_t> Bootstrap::ranks_without(const std::vector<uint32_t>& slots) const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t peer = 0; peer < size(); ++peer) {
+    if (!std::ranges::binary_search(slots, membership_.slots[peer])) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+uint32_t Bootstrap::latest_asked() const {
+  uint32_t latest = 0;
+  for (const uint32_t peer : others()) {
+    const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
+    if (call) latest = std::max(latest, call->generation);
+  }
+  return latest;
 }
 
 std::optional<uint32_t> Bootstrap::rank_at(uint32_t slot) const {
@@ -207,6 +235,7 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
   };
   const auto everybody_came = [&] {
     if (abort_flag_.cancelled()) throw Cancelled(what);
+    if (check_) check_();
     // In this order: what a peer sent before it went has arrived before it is marked as gone.
     std::vector<uint32_t> gone;
     for (const uint32_t peer : missing) {

@@ -6,14 +6,23 @@
 ///  - generation: a world made by `rebuild` ignores messages sent in the previous one;
 ///  - sequence: messages left from an exchange that this rank gave up never count for the next;
 ///  - what: ranks that make different calls get an error instead of mixing their bytes.
+///
+/// A rank that rebuilds asks every peer for a world of certain slots, in a generation that it has
+/// asked nobody for yet. The ranks of those slots have agreed once all ask for the same.
+///
+/// Invariant: no rank asks for two sets of slots in one generation, so ranks that have agreed on a
+/// generation are in the same world, also if some of them rebuild the world that others have left
+/// already.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/accelerator.hpp"
@@ -34,6 +43,8 @@ struct Membership {
 
 class Bootstrap {
  public:
+  using Check = std::function<void()>;
+
   /// Waits by `accelerator`, so that simulated ranks can wait for one another too. Rings
   /// `abort_flag` for ranks that go. Both must outlive this.
   Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelerator& accelerator,
@@ -62,15 +73,29 @@ class Bootstrap {
   /// Until `arrived(rank)` has held once for every other rank: for what travels by other ways.
   void await_each(const std::string& what, TimePoint until,
                   const std::function<bool(uint32_t rank)>& arrived);
-  /// Among the ranks not in `without`: who goes on. Throws InvalidArgument naming both lists if
-  /// another survivor has another one. May be called again if what was to come of it has failed:
-  /// every call makes a later generation than those that have returned before, on any rank.
-  Membership agree_without(const std::vector<uint32_t>& without, TimePoint until);
+  /// Returns the world of the ranks not in `without`, which all of them call. Throws
+  /// InvalidArgument naming both lists if another survivor has another one. May be called again
+  /// after a failure of the new world: every call makes a later generation than those that have
+  /// returned before, on any rank.
+  ///
+  /// `check`: set where `without` follows from an agreement on the members. Then another rank's
+  /// list that differs is only behind or ahead, and is waited for, while `check` is called; it may
+  /// throw.
+  Membership agree_without(const std::vector<uint32_t>& without, TimePoint until,
+                           const Check& check = {});
+  /// Returns the latest generation that another rank of this world has asked for.
+  uint32_t latest_asked() const;
+  /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
+  void check_while_waiting(Check check) { check_ = std::move(check); }
 
  private:
   std::vector<Message> exchange(Message mine, TimePoint until);
-  /// The number of the try on which all have agreed to go on without those.
-  uint64_t agree_on_try(const std::vector<uint32_t>& gone, TimePoint until);
+  /// Returns the generation on which the ranks of these slots have agreed.
+  uint32_t agree_on_generation(const std::vector<uint32_t>& slots, TimePoint until,
+                               const Check& check);
+  void ask_for(uint32_t generation, const std::vector<uint32_t>& slots);
+  /// Returns the ranks of this world that are not in `slots`.
+  std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;
   std::vector<uint32_t> others() const;
   std::optional<uint32_t> rank_at(uint32_t slot) const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`.
@@ -82,7 +107,9 @@ class Bootstrap {
   Accelerator& accelerator_;
   AbortFlag& abort_flag_;
   uint64_t sequence_ = 0;
-  uint64_t agreed_ = 0;  ///< the last try to rebuild this world on which all have agreed
+  uint32_t asked_, agreed_;            ///< last generation asked for, and last one agreed on
+  std::vector<uint32_t> asked_slots_;  ///< slots of the world asked for in `asked_`
+  Check check_;
   uint64_t watch_ = 0;
 };
 

@@ -35,10 +35,9 @@ std::optional<Message> Mailbox::take(uint32_t from, uint32_t generation, uint64_
   return taken;
 }
 
-std::optional<Message> Mailbox::latest_rebuild(uint32_t from, uint32_t generation) {
+std::optional<Message> Mailbox::latest_rebuild(uint32_t from) const {
   const std::lock_guard lock(mutex_);
-  const std::optional<Message>& rebuild = slots_.at(from).rebuild;
-  return rebuild && rebuild->generation == generation ? rebuild : std::nullopt;
+  return slots_.at(from).rebuild;
 }
 
 PeerState Mailbox::state(uint32_t slot) const {

@@ -21,8 +21,8 @@ enum class MessageKind : uint8_t { collective, rebuild };
 
 struct Message {
   MessageKind kind = MessageKind::collective;
-  uint32_t generation = 0;  ///< generation of the world that it was sent in
-  uint64_t sequence = 0;    ///< number of the collective or the rebuild attempt in that world
+  uint32_t generation = 0;  ///< of the world that it was sent in; `rebuild`: the one asked for
+  uint64_t sequence = 0;    ///< number of the collective in that world
   std::string what = {};    ///< name of the call, for errors and to detect mismatched calls
   std::vector<std::byte> bytes = {};
   std::shared_ptr<void> object = {};  ///< only between ranks of one process
@@ -42,12 +42,13 @@ class Mailbox {
   /// Returns the peer's message for that collective, if it has arrived. Drops its messages for
   /// earlier collectives and generations, which no call awaits any more.
   std::optional<Message> take(uint32_t from, uint32_t generation, uint64_t sequence);
-  /// Returns the peer's newest request if that is to rebuild a world of `generation`; keeps it.
-  std::optional<Message> latest_rebuild(uint32_t from, uint32_t generation);
+  /// Returns the peer's newest request for another world; keeps it.
+  std::optional<Message> latest_rebuild(uint32_t from) const;
 
   PeerState state(uint32_t slot) const;
   /// Sets the state of a present peer. The first change is final: a peer that said goodbye does not
-  /// become lost when its connection closes.
+  /// become lost when its connection closes. This rank's own slot is lost once the others have
+  /// evicted it.
   void mark(uint32_t slot, PeerState state);
 
   /// Called once per peer that is gone or goes, by the thread that notices; never after `unwatch`

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device/device_memory.hpp"
+#include "device/owned_event.hpp"
 #include "fabric/sub_allocator.hpp"
 #include "tokenyard/error.hpp"
 
@@ -28,15 +29,10 @@ class RegionArena::Pool {
         pieces_(region_.bytes) {
     accelerator_->copy(table_.as<std::byte*>(), region_.bases.data(),
                        region_.bases.size() * sizeof(std::byte*), Stream{});
-    const Event copied = accelerator_->record(Stream{});
+    const OwnedEvent copied(*accelerator_, accelerator_->record(Stream{}));
     const bool arrived = accelerator_->wait_until(accelerator_->now() + timeout_,
-                                                  [&] { return accelerator_->done(copied); });
-    accelerator_->free_event(copied);
+                                                  [&] { return accelerator_->done(copied.get()); });
     if (!arrived) throw InternalError("arena: the table of bases was not copied in time");
-  }
-
-  ~Pool() {
-    for (Resting& resting : resting_) forget(resting);
   }
 
   Pool(const Pool&) = delete;
@@ -107,7 +103,7 @@ class RegionArena::Pool {
   struct Resting {
     uint64_t offset;
     std::vector<Stream> streams;
-    std::vector<Event> events;  ///< one per stream
+    std::vector<OwnedEvent> events;  ///< one per stream
     ArenaEnd end;
   };
 
@@ -116,7 +112,8 @@ class RegionArena::Pool {
   void release(uint64_t offset, const std::vector<Stream>& streams, ArenaEnd end) {
     if (streams.empty()) return pieces_.free(offset);
     Resting resting{offset, streams, {}, end};
-    for (const Stream stream : streams) resting.events.push_back(accelerator_->mark(stream));
+    for (const Stream stream : streams)
+      resting.events.emplace_back(*accelerator_, accelerator_->mark(stream));
     resting_.push_back(std::move(resting));
     // Events are queried when memory is needed; until then, only the number of blocks is limited.
     if (resting_.size() > kRestingMost) reclaim();
@@ -131,7 +128,6 @@ class RegionArena::Pool {
     });
     if (exact != resting_.rend()) {
       const uint64_t offset = exact->offset;
-      forget(*exact);
       resting_.erase(std::next(exact).base());
       return Taken{offset, false};
     }
@@ -148,7 +144,6 @@ class RegionArena::Pool {
     const uint64_t offset = best->offset, size = pieces_.bytes_of(offset);
     const uint64_t taken = SubAllocator::rounded(bytes);
     if (taken == size) {
-      forget(*best);
       resting_.erase(best);
       return Taken{offset, false};
     }
@@ -171,23 +166,17 @@ class RegionArena::Pool {
       for (size_t i = 0; i < resting.streams.size(); ++i) {
         const uintptr_t stream = resting.streams[i].native;
         if (std::find(behind.begin(), behind.end(), stream) != behind.end()) return false;
-        if (accelerator_->done(resting.events[i])) continue;
+        if (accelerator_->done(resting.events[i].get())) continue;
         behind.push_back(stream);
         return false;
       }
       return true;
     };
-    std::erase_if(resting_, [&](Resting& resting) {
+    std::erase_if(resting_, [&](const Resting& resting) {
       if (!passed(resting)) return false;
       pieces_.free(resting.offset);
-      forget(resting);
       return true;
     });
-  }
-
-  void forget(Resting& resting) {
-    for (const Event event : resting.events) accelerator_->free_event(event);
-    resting.events.clear();
   }
 
   // In this order, so that the region is unmapped before the accelerator is destroyed.

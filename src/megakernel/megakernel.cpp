@@ -135,9 +135,9 @@ void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
   // On the host, the kernel has ended when launch() returns.
   lock.unlock();
   try {
-    begun = accelerator.record({});
+    begun.emplace(accelerator, accelerator.record({}));
     accelerator.launch(kernel, launch_shape, {}, &params);
-    ended = accelerator.record({});
+    ended.emplace(accelerator, accelerator.record({}));
   } catch (...) {
     const std::lock_guard relock(state);
     running = false;
@@ -147,7 +147,7 @@ void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
 }
 
 bool Megakernel::Impl::run_ended() {
-  return thread.joinable() ? thread_ended.load() : accelerator.done(ended);
+  return thread.joinable() ? thread_ended.load() : !ended || accelerator.done(ended->get());
 }
 
 /// Waits for the kernel, which ends by itself because each iteration has a deadline. Only its start
@@ -175,9 +175,7 @@ void Megakernel::Impl::await_end() {
       std::rethrow_exception(failure);
     }
   } else {
-    run_ms = accelerator.elapsed_ms(begun, ended);
-    accelerator.free_event(begun);
-    accelerator.free_event(ended);
+    run_ms = accelerator.elapsed_ms(begun->get(), ended->get());
   }
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/owned_event.hpp"
 #include "fabric/abort_flag.hpp"
 #include "megakernel/device_tables.hpp"
 #include "megakernel/proofs/access_watch.hpp"
@@ -53,9 +54,9 @@ struct Megakernel::Impl {
   bool running = false, fed_run = false;
   std::exception_ptr failure;  ///< the first error that the object threw
   uint32_t fed = 0;
-  std::optional<uint32_t> ended_by_loop;  ///< fed runs: iterations, if the run ended before stop()
-  tokenyard::Event begun{}, ended{};
-  double run_ms = 0;  ///< of the last run
+  std::optional<uint32_t> ended_by_loop;   ///< fed runs: iterations, if the run ended before stop()
+  std::optional<OwnedEvent> begun, ended;  ///< of the last run without a thread
+  double run_ms = 0;                       ///< of the last run
   /// Runs a fed run on hosts, where launch() returns only at the end of the kernel.
   std::jthread thread;
   std::atomic<bool> thread_ended = false;

@@ -1,3 +1,4 @@
+#include "base/tensor_arguments.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/world_access.hpp"
@@ -9,15 +10,11 @@ namespace tokenyard::megakernel {
 namespace {
 
 void check_copy(const TensorView& to, const ConstTensorView& from) {
+  require_memory("to", to);
+  require_memory("from", from);
   if (to.bytes() != from.bytes())
     throw InvalidArgument("from", std::to_string(to.bytes()) + " bytes, as `to` has",
                           std::to_string(from.bytes()));
-  if (!to.contiguous()) throw InvalidArgument("to", "contiguous elements", "gaps between elements");
-  if (!from.contiguous())
-    throw InvalidArgument("from", "contiguous elements", "gaps between elements");
-  if (to.bytes() == 0) return;
-  if (to.data == nullptr) throw InvalidArgument("to", "memory", "a null pointer");
-  if (from.data == nullptr) throw InvalidArgument("from", "memory", "a null pointer");
 }
 
 }  // namespace

@@ -325,7 +325,11 @@ void Membership::withdraw(const std::vector<Slot>& slots) {
 }
 
 void Membership::evict(const Member& member, Instant now) {
-  if (member == self_ || !view_.contains(member) || !may_spare_one()) return;
+  if (member == self_ || !view_.contains(member)) return;
+  // If the member is suspected, the rest are asked first; and if they are too few, the witness.
+  const Quorum quorum(view_, options_.witness, options_.mutant);
+  const bool witness_counts = quorum.witness && !roster_.at(member.slot)->is_heard();
+  if (!may_spare_one() && !witness_counts) return;
   evicts_.insert(member);
   settle(now);
 }

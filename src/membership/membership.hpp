@@ -134,7 +134,8 @@ class Membership {
   /// until the epoch ends; requests for empty slots last until fulfilled or withdrawn.
   void admit(const std::vector<Slot>& slots, Epoch seen_in, Instant now);
   void withdraw(const std::vector<Slot>& slots);
-  /// Evicts this process, unless too few members would remain. Lasts until the epoch ends.
+  /// Evicts this process, unless too few members would remain. The witness counts as one of them
+  /// if the process is suspected. Lasts until the epoch ends.
   void evict(const Member& member, Instant now);
   /// Asks to put all failures so far behind this member. The first epoch that begins after every
   /// member has asked recovers. The request is repeated until then, or until `wanted` is false.

@@ -72,14 +72,19 @@ bool Membership::can_lead() const {
   return answering() + (quorum.witness && !witness_moved_on_ ? 1 : 0) >= quorum.needed;
 }
 
-/// Leaving members lead last: they have less reason to stay until the ballot is done.
+/// Leaving members lead last: they have less reason to stay until the ballot is done. A member that
+/// another one suspects, though it hears that one, gives it a head start: of two members, the one
+/// that was asked to evict the other asks the witness first.
 Instant Membership::lead_at() const {
   uint32_t before = 0;
+  bool suspected = false;
   for (const Peer& peer : roster_.peers()) {
     if (peer.answers() &&
         std::pair(peer.leaving, peer.member.slot) < std::pair(leaving_, self_.slot))
       ++before;
+    suspected |= peer.is_heard() && peer.deaf;
   }
+  if (suspected) ++before;
   Instant at = std::max(stirred_ + options_.ballot * before, patient_until_);
   if (gave_way_) {
     // Two leaders that do not hear each other may both reach the acceptor that decides. Each waits

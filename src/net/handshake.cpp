@@ -13,7 +13,11 @@ namespace {
 
 // A hello on the wire, little-endian: magic 4, version 2, purpose 2, slot 4, unused 4, incarnation
 // 8, epoch 8, job 8, sought 8, nonce 32. Later versions must keep magic and version in place.
+// Magic, version and purpose are the prefix; a prefix alone refuses the dialler.
 constexpr size_t kNonceBytes = 32;
+/// Stands for the purpose in the prefix that answers a hello of another job.
+constexpr uint16_t kAnotherJob = 0;
+constexpr const char* kNamesAnotherJob = "belongs to another job";
 static_assert(Handshake::kHelloBytes == 4 + 2 + 2 + 4 + 4 + 8 + 8 + 8 + 8 + kNonceBytes);
 
 }  // namespace
@@ -95,6 +99,8 @@ void Handshake::judge_prefix() {
     throw ProtocolError(
         fmt::format("speaks version {} of the protocol, not {}", version, kControlVersion));
   }
+  if (side_ == Side::dialler && take_number<uint16_t>(from) == kAnotherJob)
+    throw ProtocolError(kNamesAnotherJob);
 }
 
 void Handshake::judge_hello() {
@@ -107,8 +113,8 @@ void Handshake::judge_hello() {
   peer_.job = take_number<uint64_t>(from);
   peer_.sought = take_number<uint64_t>(from);
   if (peer_.job != self_.job) {
-    if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.end());
-    throw ProtocolError("belongs to another job");
+    if (side_ == Side::acceptor) refuse_job();
+    throw ProtocolError(kNamesAnotherJob);
   }
   const bool store = self_.purpose == Purpose::store;
   if (peer_.purpose < Purpose::member || peer_.purpose > Purpose::store ||
@@ -121,6 +127,15 @@ void Handshake::judge_hello() {
   if (peer_.sought != 0 && peer_.sought != self_.self.incarnation) {
     throw ProtocolError("looks for another process");
   }
+}
+
+/// Tells the peer why it is refused, and nothing that it does not know.
+void Handshake::refuse_job() {
+  output_.resize(kPrefixBytes);
+  std::span<std::byte> to(output_);
+  put_number(to, kControlMagic);
+  put_number(to, kControlVersion);
+  put_number(to, kAnotherJob);
 }
 
 Digest Handshake::proof_of(Side side) const {

@@ -7,6 +7,9 @@
 ///                                           <----      its own hello, and a proof over both
 ///     checks the proof; sends its own       ---->      checks it
 ///
+/// The acceptor answers a hello of another version, or one that names another job, by a prefix
+/// alone, from which the dialler learns why it is refused.
+///
 /// A proof is an HMAC under the job's secret over the prover's side and both hellos. It names its
 /// side, so it cannot be reflected; it covers both nonces, so it cannot be replayed. From the same
 /// inputs both processes derive two session keys, one per direction, which seal every later frame
@@ -14,10 +17,10 @@
 ///
 /// Invariant: before the proof is checked, a side uses the other's words only to refuse it or to
 /// send its own hello and proof. A process without the secret has at most 112 bytes read and
-/// chooses the size of no allocation. It learns all of our hello, since hellos are not encrypted;
-/// an acceptor sends it even to a process that names another job. A process that names the right
-/// job also gets an acceptor's proof, against which it can check guesses of the secret, so the
-/// secret must be random.
+/// chooses the size of no allocation. One that names another job learns the version and nothing
+/// else. One that names the right job gets all of an acceptor's hello, since hellos are not
+/// encrypted, and a proof against which it can check guesses of the secret, so the secret must be
+/// random.
 #pragma once
 
 #include <array>
@@ -96,6 +99,7 @@ class Handshake {
   Key session_key(Side sender) const;
   void judge_prefix();
   void judge_hello();
+  void refuse_job();
 
   const Side side_;
   const Key key_;

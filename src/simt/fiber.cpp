@@ -1,13 +1,8 @@
 #include "simt/fiber.hpp"
 
-#include <sys/mman.h>
-
 #include <boost/context/detail/fcontext.hpp>
-#include <cerrno>
-#include <cstring>
 
 #include "simt/sanitizers.hpp"
-#include "tokenyard/error.hpp"
 
 #if TOKENYARD_TSAN
 #include <sanitizer/tsan_interface.h>
@@ -36,19 +31,11 @@ static_assert(kCanaryWords * sizeof(uint64_t) <= kPage - kFirstStack);
 
 }  // namespace
 
-StackPool::~StackPool() {
-  for (const Slab& slab : slabs_) munmap(slab.base, slab.bytes);
-}
-
 std::byte* StackPool::take() {
   if (free_.empty()) {
-    const size_t bytes = stack_bytes_ * kStacksPerSlab + kPage;
-    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) throw OsError("mmap of fiber stacks", errno, std::strerror(errno));
-    slabs_.push_back({static_cast<std::byte*>(base), bytes});
+    slabs_.push_back(Mapping::anonymous(stack_bytes_ * kStacksPerSlab + kPage));
     for (size_t i = kStacksPerSlab; i-- > 0;)
-      free_.push_back(slabs_.back().base + kFirstStack + i * stack_bytes_);
+      free_.push_back(slabs_.back().base() + kFirstStack + i * stack_bytes_);
   }
   std::byte* stack = free_.back();
   free_.pop_back();

@@ -6,6 +6,8 @@
 #include <functional>
 #include <vector>
 
+#include "base/mapping.hpp"
+
 namespace tokenyard::simt {
 
 /// A pool of stacks for reuse, because making a stack costs more than running on it. The system
@@ -15,7 +17,6 @@ namespace tokenyard::simt {
 class StackPool {
  public:
   explicit StackPool(size_t stack_bytes) : stack_bytes_(stack_bytes) {}
-  ~StackPool();
   StackPool(const StackPool&) = delete;
   StackPool& operator=(const StackPool&) = delete;
 
@@ -24,12 +25,8 @@ class StackPool {
   size_t stack_bytes() const { return stack_bytes_; }
 
  private:
-  struct Slab {
-    std::byte* base;
-    size_t bytes;
-  };
   size_t stack_bytes_;
-  std::vector<Slab> slabs_;
+  std::vector<Mapping> slabs_;
   std::vector<std::byte*> free_;
 };
 

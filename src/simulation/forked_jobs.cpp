@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,32 +36,29 @@ bool write_all(int pipe, const void* data, size_t bytes) {
 }  // namespace
 
 ForkedJobs::ForkedJobs(uint32_t jobs, Work work)
-    : work_(std::move(work)), workers_(std::clamp<size_t>(jobs, 1, kWorkersMax)) {
-  void* const shared =
-      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) throw OsError("mmap", errno, strerror(errno));
-  board_ = new (shared) Board{};
-}
+    : work_(std::move(work)),
+      workers_(std::clamp<size_t>(jobs, 1, kWorkersMax)),
+      shared_(Mapping::with_children(sizeof(Board))),
+      board_(new(shared_.base()) Board{}) {}
 
 ForkedJobs::~ForkedJobs() {
   stop();
-  ::munmap(board_, sizeof(Board));
 }
 
 void ForkedJobs::start(size_t worker, uint64_t tasks) {
   int ends[2];
   if (::pipe(ends) != 0) throw OsError("pipe", errno, strerror(errno));
+  FileDescriptor reader(ends[0]), writer(ends[1]);
   board_->current[worker] = kNoTask;
   ::fflush(nullptr);  // Otherwise every child would print the buffered output again.
   const int process = ::fork();
   if (process < 0) throw OsError("fork", errno, strerror(errno));
   if (process == 0) {
-    ::close(ends[0]);
+    reader.close();
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    work(worker, tasks, ends[1]);
+    work(worker, tasks, writer);
   }
-  ::close(ends[1]);
-  workers_[worker] = {process, ends[0], ""};
+  workers_[worker] = {process, std::move(reader), ""};
 }
 
 void ForkedJobs::note(std::string_view text) {
@@ -71,7 +67,7 @@ void ForkedJobs::note(std::string_view text) {
   note.bytes = text.copy(note.text, kNoteBytes);
 }
 
-void ForkedJobs::work(size_t worker, uint64_t tasks, int pipe) {
+void ForkedJobs::work(size_t worker, uint64_t tasks, const FileDescriptor& pipe) {
   me_ = worker;
   while (true) {
     const uint64_t task = board_->next++;
@@ -80,7 +76,8 @@ void ForkedJobs::work(size_t worker, uint64_t tasks, int pipe) {
     note("");
     const std::string text = work_(task);
     const Header header{task, text.size()};
-    if (!write_all(pipe, &header, sizeof header) || !write_all(pipe, text.data(), text.size()))
+    if (!write_all(pipe.native(), &header, sizeof header) ||
+        !write_all(pipe.native(), text.data(), text.size()))
       ::_exit(1);
     board_->current[worker] = kNoTask;
   }
@@ -90,7 +87,7 @@ void ForkedJobs::work(size_t worker, uint64_t tasks, int pipe) {
 bool ForkedJobs::receive(size_t index, const OnResult& on_result) {
   Worker& worker = workers_[index];
   char buffer[65536];
-  const ssize_t bytes = ::read(worker.pipe, buffer, sizeof buffer);
+  const ssize_t bytes = ::read(worker.pipe.native(), buffer, sizeof buffer);
   if (bytes > 0) {
     worker.received.append(buffer, static_cast<size_t>(bytes));
     Header header;
@@ -104,7 +101,7 @@ bool ForkedJobs::receive(size_t index, const OnResult& on_result) {
     return true;
   }
   // The worker has ended: no tasks were left, or its task crashed.
-  ::close(worker.pipe);
+  worker.pipe.close();
   int status = 0;
   ::waitpid(worker.process, &status, 0);
   worker = {};
@@ -129,7 +126,7 @@ void ForkedJobs::run(uint64_t tasks, const OnResult& on_result,
     std::vector<size_t> owners;
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
       if (workers_[worker].process < 0) continue;
-      waiting.push_back({workers_[worker].pipe, POLLIN, 0});
+      waiting.push_back({workers_[worker].pipe.native(), POLLIN, 0});
       owners.push_back(worker);
     }
     if (waiting.empty()) break;
@@ -149,7 +146,7 @@ void ForkedJobs::stop() {
   for (Worker& worker : workers_) {
     if (worker.process < 0) continue;
     ::kill(worker.process, SIGKILL);
-    ::close(worker.pipe);
+    worker.pipe.close();
     ::waitpid(worker.process, nullptr, 0);
     worker = {};
   }

@@ -9,6 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
+#include "base/mapping.hpp"
+
 namespace tokenyard::simulation {
 
 class ForkedJobs {
@@ -35,7 +38,8 @@ class ForkedJobs {
 
  private:
   struct Worker {
-    int process = -1, pipe = -1;
+    int process = -1;
+    FileDescriptor pipe{};  ///< this process's end, which reads
     std::string received;
   };
   static constexpr size_t kWorkersMax = 256;
@@ -51,13 +55,14 @@ class ForkedJobs {
   };
 
   void start(size_t worker, uint64_t tasks);
-  [[noreturn]] void work(size_t worker, uint64_t tasks, int pipe);
+  [[noreturn]] void work(size_t worker, uint64_t tasks, const FileDescriptor& pipe);
   bool receive(size_t worker, const OnResult& on_result);
   void stop();
 
   Work work_;
   std::vector<Worker> workers_;
   size_t me_ = 0;  ///< in a child: its index among the workers
+  Mapping shared_;
   Board* board_;
 };
 

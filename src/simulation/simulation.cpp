@@ -1,8 +1,6 @@
 #include "simulation/simulation.hpp"
 
 #include <fmt/format.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "tokenyard/error.hpp"
 
@@ -18,10 +16,6 @@ Simulation::Simulation(const Options& options)
                .trace = options.trace,
                .mutator = options.mutator}),
       executor_({.memory = memory_, .schedule = schedule_, .time = time_}) {}
-
-Simulation::~Simulation() {
-  for (const Allocation& allocation : allocations_) ::munmap(allocation.base, allocation.bytes);
-}
 
 ModelMemory::Host Simulation::add_program(uint32_t rank, std::string label,
                                           std::function<void(ModelMemory::Host)> program) {
@@ -68,12 +62,9 @@ void Simulation::notice_quiet() {
 std::byte* Simulation::allocate(const std::string& name, size_t bytes, uint32_t rank) {
   // The system allocates pages lazily, zeroed. Each allocation has its own pages.
   const size_t whole = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
-  void* const base = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw OsError("mmap", errno, strerror(errno));
-  allocations_.push_back({static_cast<std::byte*>(base), whole});
+  std::byte* const base = allocations_.emplace_back(Mapping::anonymous(whole)).base();
   memory_.add_region(fmt::format("{} of rank {}", name, rank), base, bytes, rank);
-  return static_cast<std::byte*>(base);
+  return base;
 }
 
 void Simulation::free(void* memory) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mapping.hpp"
 #include "simt/executor.hpp"
 #include "simulation/model_memory.hpp"
 #include "simulation/seeded_schedule.hpp"
@@ -33,7 +34,6 @@ class Simulation {
     std::function<void(uint32_t rank)> on_stop = [](uint32_t) {};
   };
   explicit Simulation(const Options& options);
-  ~Simulation();
 
   /// Adds host code of a rank: its program, or a stream. It runs as a fiber and must not throw.
   ModelMemory::Host add_program(uint32_t rank, std::string label,
@@ -53,11 +53,6 @@ class Simulation {
   std::string text() const;
 
  private:
-  struct Allocation {
-    std::byte* base;
-    size_t bytes;
-  };
-
   static constexpr uint32_t kQuietTurns = 3000;
   static constexpr uint32_t kFairRounds = 16;  ///< rounds of kQuietTurns before time passes
 
@@ -70,7 +65,7 @@ class Simulation {
   SeededSchedule schedule_;
   ModelMemory memory_;
   simt::Executor executor_;
-  std::vector<Allocation> allocations_;
+  std::vector<Mapping> allocations_;
   bool stopped_ = false;
   uint64_t quiet_since_ = 0;  ///< memory's progress when it last changed
   uint32_t quiet_turns_ = 0, quiet_rounds_ = 0;

@@ -14,18 +14,23 @@
 
 namespace tokenyard {
 
+class ProcessMembership;
+
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
   WorldOptions options;
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
   std::shared_ptr<const AbsenceWatch> absences;  ///< of this process
+  /// Of ranks that are processes, shared by the worlds rebuilt from one another; else null.
+  std::shared_ptr<ProcessMembership> membership;
   std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
   RunAside run_aside;
   std::unique_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
+  std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own

@@ -1,10 +1,13 @@
 #include "tokenyard/world.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "fabric/region_arena.hpp"
 #include "fabric/world_access.hpp"
+#include "world/departures.hpp"
 #include "world/parts.hpp"
+#include "world/process_membership.hpp"
 
 namespace tokenyard {
 
@@ -21,23 +24,36 @@ void check(const WorldOptions& options) {
   }
 }
 
-std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mesh> mesh,
+/// Things that a rebuilt world takes over from the one before.
+struct Inheritance {
+  std::shared_ptr<ProcessMembership> membership;
+  std::vector<uint32_t> left_out;
+  Bootstrap::Check check_while_made;  ///< called in every wait until it is made
+};
+
+std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
                                std::shared_ptr<Accelerator> accelerator,
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                               std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside) {
+                               std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside,
+                               Inheritance inherited = {}) {
   check(options);
   auto impl = std::make_unique<WorldAccess::Impl>();
   impl->options = options;
   impl->accelerator = std::move(accelerator);
   impl->fabric = std::move(fabric);
   impl->absences = std::move(absences);
-  impl->abort_flag = std::make_unique<AbortFlag>(*impl->accelerator,
-                                                 static_cast<uint32_t>(membership.slots.size()),
-                                                 options.timeout, impl->absences);
-  impl->bootstrap = std::make_unique<Bootstrap>(std::move(mesh), membership, *impl->accelerator,
-                                                *impl->abort_flag);
+  impl->abort_flag =
+      std::make_unique<AbortFlag>(*impl->accelerator, static_cast<uint32_t>(ranks.slots.size()),
+                                  options.timeout, impl->absences);
+  impl->membership = std::move(inherited.membership);
+  impl->left_out = std::move(inherited.left_out);
+  const bool founds_membership =
+      !impl->membership && !mesh->one_process() && ranks.slots.size() > 1;
+  impl->bootstrap =
+      std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
   Bootstrap& bootstrap = *impl->bootstrap;
+  bootstrap.check_while_waiting(std::move(inherited.check_while_made));
   const TimePoint until = impl->accelerator->now() + options.timeout;
   FabricRequest request{.arena_bytes = options.arena_bytes,
                         .host_of = impl->fabric->hosts(bootstrap, until),
@@ -58,9 +74,56 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
         run_aside);
   }
   impl->run_aside = std::move(run_aside);
+  if (founds_membership) {
+    impl->membership = ProcessMembership::found(bootstrap, until, options.interrupt);
+  }
   // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
+  bootstrap.check_while_waiting({});
   return WorldAccess::make(std::move(impl));
+}
+
+std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
+                                 const WorldOptions& options, Bootstrap::Check check = {}) {
+  const Bootstrap& before = *impl.bootstrap;
+  Inheritance inherited{impl.membership, {}, std::move(check)};
+  for (uint32_t rank = 0; rank < before.size(); ++rank) {
+    const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
+    if (!stays) inherited.left_out.push_back(rank);
+  }
+  return join_as(next, before.mesh(), impl.accelerator, impl.fabric, options, impl.absences,
+                 impl.run_aside, std::move(inherited));
+}
+
+/// Another rank has begun to rebuild anew, so nobody completes this attempt.
+struct Superseded : Error {
+  using Error::Error;
+};
+
+/// Starts anew with every further loss, which all survivors learn of: the one that notices it asks
+/// for a later generation, which ends the attempts of the others.
+std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
+                                             const std::vector<uint32_t>& without,
+                                             const WorldOptions& options, TimePoint until) {
+  const Bootstrap& bootstrap = *impl.bootstrap;
+  Departures departures(impl, without);
+  for (;;) {
+    const std::vector<uint32_t> gone = departures.agree(until);
+    if (without.empty()) departures.require_only({});
+    try {
+      const Membership next =
+          impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
+      return join_next(impl, next, options, [&] {
+        if (!without.empty() && bootstrap.latest_asked() > next.generation)
+          throw Superseded("rebuild: begun anew");
+      });
+    } catch (const Superseded&) {
+      departures.have_grown(gone);
+    } catch (const Error&) {
+      const bool late = impl.accelerator->now() >= until;
+      if (without.empty() || late || !departures.have_grown(gone)) throw;
+    }
+  }
 }
 
 }  // namespace
@@ -122,11 +185,15 @@ std::vector<uint32_t> World::lost() const {
 
 std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size_t arena_bytes) {
   const TimePoint until = impl_->accelerator->now() + timeout();
-  const Membership next = impl_->bootstrap->agree_without(without, until);
   WorldOptions options = impl_->options;
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
-  return join_as(next, impl_->bootstrap->mesh(), impl_->accelerator, impl_->fabric, options,
-                 impl_->absences, impl_->run_aside);
+  if (impl_->membership) return rebuild_by_membership(*impl_, without, options, until);
+  const Membership next = impl_->bootstrap->agree_without(without, until);
+  return join_next(*impl_, next, options);
+}
+
+std::vector<uint32_t> World::left_out() const {
+  return impl_->left_out;
 }
 
 Accelerator& accelerator_of(const World& world) {

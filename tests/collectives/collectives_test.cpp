@@ -251,8 +251,9 @@ TEST(Collectives, AViewThatCannotBeIsNamedAndNothingMoves) {
     };
     const TensorView matrix(values.data(), {2, 3});
     EXPECT_EQ(refusal_of({static_cast<float*>(nullptr), {2, 3}}),
-              "in_out: memory of that length, not a null pointer");
-    EXPECT_EQ(refusal_of(matrix.with_strides({1, 2})), "in_out: contiguous elements, not others");
+              "in_out: 6 elements, not a null pointer");
+    EXPECT_EQ(refusal_of(matrix.with_strides({1, 2})),
+              "in_out: contiguous elements, not strides [1, 2]");
     EXPECT_EQ(refusal_of({values.data(), DataType::float8_e4m3fn, {24}}),
               "array: elements of a type that can be reduced, not float8_e4m3fn");
     EXPECT_EQ(refusal_of({values.data(), {UINT64_MAX, 2}}),

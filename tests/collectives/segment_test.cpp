@@ -1,13 +1,16 @@
 #include "collectives/transports/segment.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "collectives/control_group.hpp"
 #include "collectives/resource_limit.hpp"
@@ -80,6 +83,25 @@ TEST(Segment, IsNotAdoptedIfItIsAnother) {
   struct stat facts {};
   ASSERT_EQ(fstat(unsealed.native(), &facts), 0);
   EXPECT_THROW(Segment::adopt(std::move(unsealed), kRing, facts.st_ino), InvalidArgument);
+}
+
+TEST(Segment, ThatCannotBeMappedLeavesNoMapping) {
+  Segment segment = Segment::make(kRing);
+  const FileDescriptor descriptor = segment.take_descriptor();
+  const std::string file = fmt::format("/proc/self/fd/{}", descriptor.native());
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  };
+  FileDescriptor read_only(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto before = mappings();
+  try {
+    Segment::adopt(std::move(read_only), kRing, segment.file());
+    FAIL() << "mapped a file that cannot be written";
+  } catch (const OsError& error) {
+    EXPECT_EQ(error.code, EACCES);
+  }
+  EXPECT_EQ(mappings(), before);
 }
 
 TEST(Segment, IsRefusedNotKilledByAFileSizeLimit) {

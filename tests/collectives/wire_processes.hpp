@@ -1,8 +1,6 @@
 /// Transports of ranks that are processes.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -14,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "base/mapping.hpp"
 #include "collectives/transports/wire_transport.hpp"
 #include "fabric/worlds.hpp"
 
@@ -23,18 +22,11 @@ namespace tokenyard::collectives {
 template <class T>
 class SharedBoard {
  public:
-  SharedBoard()
-      : at_(mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
-    if (at_ == MAP_FAILED) throw std::runtime_error("mmap of a board");
-    new (at_) T;
-  }
-  ~SharedBoard() { munmap(at_, sizeof(T)); }
-  SharedBoard(const SharedBoard&) = delete;
-  SharedBoard& operator=(const SharedBoard&) = delete;
-  T* operator->() const { return static_cast<T*>(at_); }
+  T* operator->() const { return at_; }
 
  private:
-  void* at_;
+  Mapping memory_ = Mapping::with_children(sizeof(T));
+  T* at_ = new (memory_.base()) T;
 };
 
 inline void await(const std::string& what, const std::function<bool()>& done,

@@ -16,7 +16,7 @@ struct FunctionsParams {
   Functions* found;     ///< [count]
 };
 
-DEVICE void functions_body(const FunctionsParams& params) {
+TOKENYARD_DEVICE void functions_body(const FunctionsParams& params) {
   for (uint32_t i = thread::index(); i < params.count; i += block::threads()) {
     const float x = params.values[i];
     params.found[i] = {exponential(x), sine(x), cosine(x), reciprocal_square_root(x < 0 ? -x : x),
@@ -24,7 +24,7 @@ DEVICE void functions_body(const FunctionsParams& params) {
   }
 }
 
-DEFINE_KERNEL(functions_kernel, functions_body, FunctionsParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(functions_kernel, functions_body, FunctionsParams, NoShared, 64)
 
 struct PhasesShared {
   Completion completion;
@@ -33,7 +33,7 @@ struct PhasesParams {
   uint32_t* seen;  ///< [4] done_now(0) and done(0), before and after the arrival
 };
 
-DEVICE void phases_body(const PhasesParams& params) {
+TOKENYARD_DEVICE void phases_body(const PhasesParams& params) {
   if (thread::index() != 0) return;
   Completion& completion = block::shared<PhasesShared>().completion;
   completion.init(1);
@@ -45,6 +45,6 @@ DEVICE void phases_body(const PhasesParams& params) {
   params.seen[3] = completion.done(0);
 }
 
-DEFINE_KERNEL(phases_kernel, phases_body, PhasesParams, PhasesShared, 32)
+TOKENYARD_DEFINE_KERNEL(phases_kernel, phases_body, PhasesParams, PhasesShared, 32)
 
 }  // namespace tokenyard::testing

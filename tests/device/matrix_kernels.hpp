@@ -11,11 +11,11 @@ struct ProductsParams {
   float* c;           ///< [warps][16][8] sums, to which products are added
 };
 
-DEVICE uint32_t pair_of(const BFloat16* matrix, uint32_t first, uint32_t stride) {
+TOKENYARD_DEVICE uint32_t pair_of(const BFloat16* matrix, uint32_t first, uint32_t stride) {
   return matrix[first].bits | uint32_t{matrix[first + stride].bits} << 16;
 }
 
-DEVICE void products_body(const ProductsParams& params) {
+TOKENYARD_DEVICE void products_body(const ProductsParams& params) {
   const BFloat16* const a = params.a + warp::index() * 256;
   const BFloat16* const b = params.b + warp::index() * 128;
   float* const c = params.c + warp::index() * 128;
@@ -32,7 +32,7 @@ DEVICE void products_body(const ProductsParams& params) {
   for (uint32_t i = 0; i < 4; ++i) c[places[i]] = sums[i];
 }
 
-DEFINE_KERNEL(products_kernel, products_body, ProductsParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(products_kernel, products_body, ProductsParams, NoShared, 64)
 
 struct TransposedShared {
   Bytes16 rows[kWarpLanes];  ///< rows of four matrices
@@ -42,7 +42,7 @@ struct TransposedParams {
   uint32_t* columns;    ///< [32][4] each lane's result
 };
 
-DEVICE void transposed_body(const TransposedParams& params) {
+TOKENYARD_DEVICE void transposed_body(const TransposedParams& params) {
   auto& shared = block::shared<TransposedShared>();
   shared.rows[warp::lane()] = params.rows[warp::lane()];
   warp::sync();
@@ -51,6 +51,6 @@ DEVICE void transposed_body(const TransposedParams& params) {
   for (uint32_t i = 0; i < 4; ++i) params.columns[4 * warp::lane() + i] = columns[i];
 }
 
-DEFINE_KERNEL(transposed_kernel, transposed_body, TransposedParams, TransposedShared, 32)
+TOKENYARD_DEFINE_KERNEL(transposed_kernel, transposed_body, TransposedParams, TransposedShared, 32)
 
 }  // namespace tokenyard::testing

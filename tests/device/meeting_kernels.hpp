@@ -13,7 +13,7 @@ struct MeetingParams {
   uint32_t* met;  ///< [blocks] of this rank: rank + 1 if the block met all others, else 0
 };
 
-DEVICE void meeting_body(const MeetingParams& params) {
+TOKENYARD_DEVICE void meeting_body(const MeetingParams& params) {
   const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;
   add<Order::release, Scope::gpu>(params.arrived, 1);
@@ -26,9 +26,9 @@ DEVICE void meeting_body(const MeetingParams& params) {
 }
 
 /// Does nothing; a second kernel, for launches that must not match.
-DEVICE void idle_body(const MeetingParams&) {}
+TOKENYARD_DEVICE void idle_body(const MeetingParams&) {}
 
-DEFINE_KERNEL(meeting_kernel, meeting_body, MeetingParams, NoShared, 64)
-DEFINE_KERNEL(idle_kernel, idle_body, MeetingParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(meeting_kernel, meeting_body, MeetingParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(idle_kernel, idle_body, MeetingParams, NoShared, 64)
 
 }  // namespace tokenyard::testing

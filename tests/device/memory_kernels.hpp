@@ -19,7 +19,7 @@ struct MemoryParams {
 };
 
 template <Order stored, Order loaded, Scope scope>
-DEVICE void echo(const MemoryParams& params, uint32_t at) {
+TOKENYARD_DEVICE void echo(const MemoryParams& params, uint32_t at) {
   MemoryCells& cells = params.cells[at];
   MemoryCells& echoed = params.echoed[at];
   const Peer<MemoryCells> peer(&cells);
@@ -35,7 +35,7 @@ DEVICE void echo(const MemoryParams& params, uint32_t at) {
   echoed.stamped = load<loaded, scope>(&cells.stamped);
 }
 
-DEVICE void memory_body(const MemoryParams& params) {
+TOKENYARD_DEVICE void memory_body(const MemoryParams& params) {
   if (thread::index() != 0) return;
   echo<Order::relaxed, Order::relaxed, Scope::block>(params, 0);
   echo<Order::release, Order::acquire, Scope::block>(params, 1);
@@ -64,7 +64,7 @@ struct ModifyParams {
   uint32_t* won;        ///< [blocks * threads] 1 if the thread's compare_exchange succeeded
 };
 
-DEVICE void modify_body(const ModifyParams& params) {
+TOKENYARD_DEVICE void modify_body(const ModifyParams& params) {
   Counters& counters = *params.counters;
   const uint32_t me = block::index() * block::threads() + thread::index();
   params.tickets[me] = fetch_add<Order::relaxed, Scope::gpu>(&counters.added, 1u);
@@ -87,7 +87,7 @@ struct VectorParams {
   uint64_t* wide_to;     ///< [1]
 };
 
-DEVICE void vector_body(const VectorParams& params) {
+TOKENYARD_DEVICE void vector_body(const VectorParams& params) {
   if (thread::index() != 0) return;
   store_vector(params.to + 0, load_vector(params.from + 0));
   store_vector<Cache::streaming>(params.to + 1, load_vector<Cache::read_only>(params.from + 1));
@@ -111,7 +111,7 @@ struct BulkParams {
 };
 
 /// One thread copies each piece in and out, with two in flight; in between, all threads change it.
-DEVICE void bulk_body(const BulkParams& params) {
+TOKENYARD_DEVICE void bulk_body(const BulkParams& params) {
   auto& shared = block::shared<BulkShared>();
   const Deadline deadline = params.wait_context.start();
   const bool copies = thread::index() == 0;
@@ -148,9 +148,9 @@ DEVICE void bulk_body(const BulkParams& params) {
   if (copies) bulk::wait<0>();
 }
 
-DEFINE_KERNEL(memory_kernel, memory_body, MemoryParams, NoShared, 32)
-DEFINE_KERNEL(modify_kernel, modify_body, ModifyParams, NoShared, 64)
-DEFINE_KERNEL(vector_kernel, vector_body, VectorParams, NoShared, 32)
-DEFINE_KERNEL(bulk_kernel, bulk_body, BulkParams, BulkShared, 64)
+TOKENYARD_DEFINE_KERNEL(memory_kernel, memory_body, MemoryParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(modify_kernel, modify_body, ModifyParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(vector_kernel, vector_body, VectorParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(bulk_kernel, bulk_body, BulkParams, BulkShared, 64)
 
 }  // namespace tokenyard::testing

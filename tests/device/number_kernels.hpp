@@ -18,7 +18,7 @@ struct NumbersParams {
   float* back;          ///< [5 * count] to_float of the codes in `made`
 };
 
-DEVICE Numbers numbers_of(float value) {
+TOKENYARD_DEVICE Numbers numbers_of(float value) {
   return {to_bfloat16(value).bits,
           to_bfloat16_pair(value, -value),
           to_float16_pair(value, -value),
@@ -28,7 +28,7 @@ DEVICE Numbers numbers_of(float value) {
           to_float8_e4m3_quad(value, -value, value / 2, 3)};
 }
 
-DEVICE void numbers_body(const NumbersParams& params) {
+TOKENYARD_DEVICE void numbers_body(const NumbersParams& params) {
   const uint32_t stride = grid::blocks() * block::threads();
   for (uint32_t i = block::index() * block::threads() + thread::index(); i < params.count;
        i += stride) {
@@ -42,6 +42,6 @@ DEVICE void numbers_body(const NumbersParams& params) {
   }
 }
 
-DEFINE_KERNEL(numbers_kernel, numbers_body, NumbersParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(numbers_kernel, numbers_body, NumbersParams, NoShared, 64)
 
 }  // namespace tokenyard::testing

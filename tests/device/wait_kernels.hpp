@@ -14,7 +14,7 @@ struct WaitParams {
 };
 
 /// All threads of all blocks but the first wait until the flag is 7.
-DEVICE void wait_body(const WaitParams& params) {
+TOKENYARD_DEVICE void wait_body(const WaitParams& params) {
   const Deadline deadline = params.wait_context.start();
   const uint32_t me = block::index() * block::threads() + thread::index();
   Awaited what{.phase = 3, .rank = 5, .expected = 7};
@@ -44,7 +44,7 @@ struct LeavingParams {
 };
 
 /// Waits for rank 5, which leaves between two polls.
-DEVICE void leaving_body(const LeavingParams& params) {
+TOKENYARD_DEVICE void leaving_body(const LeavingParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
   Awaited what{
@@ -65,7 +65,7 @@ struct LoopParams {
 };
 
 /// Loops without waiting, and polls the abort flag.
-DEVICE void loop_body(const LoopParams& params) {
+TOKENYARD_DEVICE void loop_body(const LoopParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
   const Awaited what{.phase = 2, .rank = 4};
@@ -79,7 +79,7 @@ struct TimeParams {
   uint64_t* cycles;  ///< [2]
 };
 
-DEVICE void time_body(const TimeParams& params) {
+TOKENYARD_DEVICE void time_body(const TimeParams& params) {
   if (thread::index() != 0) return;
   params.cycles[0] = cycles();
   params.ns[0] = now_ns();
@@ -94,16 +94,16 @@ struct ChainParams {
 };
 
 /// Multiplies by three and adds one, so the value shows the order of the runs.
-DEVICE void chain_body(const ChainParams& params) {
+TOKENYARD_DEVICE void chain_body(const ChainParams& params) {
   grid::let_next_start();
   grid::wait_for_previous();
   if (thread::index() == 0) *params.value = 3 * *params.value + 1;
 }
 
-DEFINE_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
-DEFINE_KERNEL(leaving_kernel, leaving_body, LeavingParams, NoShared, 32)
-DEFINE_KERNEL(loop_kernel, loop_body, LoopParams, NoShared, 32)
-DEFINE_KERNEL(time_kernel, time_body, TimeParams, NoShared, 32)
-DEFINE_KERNEL(chain_kernel, chain_body, ChainParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(leaving_kernel, leaving_body, LeavingParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(loop_kernel, loop_body, LoopParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(time_kernel, time_body, TimeParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(chain_kernel, chain_body, ChainParams, NoShared, 32)
 
 }  // namespace tokenyard::testing

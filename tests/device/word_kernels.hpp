@@ -12,7 +12,7 @@ struct IdentityParams {
   Who* who;  ///< [blocks * threads]
 };
 
-DEVICE void identity_body(const IdentityParams& params) {
+TOKENYARD_DEVICE void identity_body(const IdentityParams& params) {
   Who& who = params.who[block::index() * block::threads() + thread::index()];
   // Each lane asks a different number of times: no lane may have to wait for others.
   for (uint32_t asked = 0; asked <= warp::lane(); ++asked)
@@ -34,7 +34,7 @@ struct LanesParams {
   LaneResults* results;    ///< [32]
 };
 
-DEVICE void lanes_body(const LanesParams& params) {
+TOKENYARD_DEVICE void lanes_body(const LanesParams& params) {
   const uint32_t lane = warp::lane(), lanes = params.lanes;
   if (!(lanes >> lane & 1)) return;
   const uint32_t value = params.values[lane];
@@ -70,7 +70,7 @@ struct WholeWarpParams {
   uint32_t* times;         ///< [1] number of times that its body ran
 };
 
-DEVICE void whole_warp_body(const WholeWarpParams& params) {
+TOKENYARD_DEVICE void whole_warp_body(const WholeWarpParams& params) {
   const uint32_t lane = warp::lane();
   params.before[lane] = warp::exclusive_sum(params.values[lane]);
   params.elected[lane] = warp::elect();
@@ -95,7 +95,7 @@ struct BlockParams {
 };
 
 /// In each round warp 0 fills a box and warp 1 empties it; other warps do not take part.
-DEVICE void pass_boxes(const BlockParams& params, BlockShared& shared) {
+TOKENYARD_DEVICE void pass_boxes(const BlockParams& params, BlockShared& shared) {
   const NamedBarrier full(BlockBarrier::full), empty(BlockBarrier::empty);
   for (uint32_t round = 0; round < params.rounds; ++round) {
     if (warp::index() == 0) {
@@ -110,7 +110,7 @@ DEVICE void pass_boxes(const BlockParams& params, BlockShared& shared) {
   }
 }
 
-DEVICE void block_body(const BlockParams& params) {
+TOKENYARD_DEVICE void block_body(const BlockParams& params) {
   auto& shared = block::shared<BlockShared>();
   auto* tail = reinterpret_cast<uint32_t*>(block::shared_tail<BlockShared>());
   const uint32_t me = thread::index(), threads = block::threads(), opposite = threads - 1 - me;
@@ -127,9 +127,9 @@ DEVICE void block_body(const BlockParams& params) {
                                                 reinterpret_cast<std::byte*>(&shared));
 }
 
-DEFINE_KERNEL(identity_kernel, identity_body, IdentityParams, NoShared, 256)
-DEFINE_KERNEL(lanes_kernel, lanes_body, LanesParams, NoShared, 32)
-DEFINE_KERNEL(whole_warp_kernel, whole_warp_body, WholeWarpParams, NoShared, 32)
-DEFINE_KERNEL(block_kernel, block_body, BlockParams, BlockShared, kBlockThreads)
+TOKENYARD_DEFINE_KERNEL(identity_kernel, identity_body, IdentityParams, NoShared, 256)
+TOKENYARD_DEFINE_KERNEL(lanes_kernel, lanes_body, LanesParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(whole_warp_kernel, whole_warp_body, WholeWarpParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(block_kernel, block_body, BlockParams, BlockShared, kBlockThreads)
 
 }  // namespace tokenyard::testing

@@ -41,6 +41,8 @@ class RecordingAccelerator final : public Accelerator {
   const std::map<std::string, LaunchShape>& shapes() const { return shapes_; }
   /// Returns the number of live allocations.
   size_t pieces() const { return pieces_.size(); }
+  /// Returns the number of live events.
+  size_t events() const { return streams_.size(); }
   /// Keeps this stream's events from being done until let_go().
   void keep_busy(Stream stream) { busy_.insert(stream.native); }
   void let_go(Stream stream) { busy_.erase(stream.native); }

@@ -37,17 +37,17 @@ struct ContractShared {
   alignas(16) uint32_t row[kContractRanks][kRowWords];
 };
 
-DEVICE uint32_t contract_word(uint32_t from, uint32_t to, uint32_t epoch, uint32_t word) {
+TOKENYARD_DEVICE uint32_t contract_word(uint32_t from, uint32_t to, uint32_t epoch, uint32_t word) {
   return from * 0x01000193u + to * 0x00010001u + epoch * 0x9e3779b9u + word;
 }
 
-DEVICE Peer<ContractWindow> contract_window(const ContractParams& params, uint32_t rank) {
+TOKENYARD_DEVICE Peer<ContractWindow> contract_window(const ContractParams& params, uint32_t rank) {
   return (params.arenas.of(rank) + static_cast<std::ptrdiff_t>(params.windows[rank]))
       .as<ContractWindow>();
 }
 
 /// Warp 0: stores a row of words to every peer, lane by lane, and then the row's flag.
-DEVICE void contract_store_rows(const ContractParams& params) {
+TOKENYARD_DEVICE void contract_store_rows(const ContractParams& params) {
   for (uint32_t to = 0; to < params.ranks; ++to) {
     ContractWindow* const window = contract_window(params, to).address();
     uint32_t* const row = window->buffers[params.epoch % 2].stored[params.rank];
@@ -64,7 +64,7 @@ DEVICE void contract_store_rows(const ContractParams& params) {
 }
 
 /// Warp 1: the same by bulk copies from shared memory, published by signals.
-DEVICE void contract_copy_rows(const ContractParams& params, ContractShared& shared) {
+TOKENYARD_DEVICE void contract_copy_rows(const ContractParams& params, ContractShared& shared) {
   for (uint32_t to = 0; to < params.ranks; ++to) {
     for (uint32_t word = warp::lane(); word < kRowWords; word += kWarpLanes) {
       shared.row[to][word] = ~contract_word(params.rank, to, params.epoch, word);
@@ -86,8 +86,8 @@ DEVICE void contract_copy_rows(const ContractParams& params, ContractShared& sha
   }
 }
 
-DEVICE bool contract_await(const Deadline& deadline, ContractPhase phase, uint32_t rank,
-                           const uint32_t* flag, uint32_t expected) {
+TOKENYARD_DEVICE bool contract_await(const Deadline& deadline, ContractPhase phase, uint32_t rank,
+                                     const uint32_t* flag, uint32_t expected) {
   Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
   return wait_until(deadline, what, [&] {
     what.seen = load<Order::acquire, Scope::sys>(flag);
@@ -96,7 +96,7 @@ DEVICE bool contract_await(const Deadline& deadline, ContractPhase phase, uint32
 }
 
 /// Every rank writes to every rank, and checks what it received.
-DEVICE void contract_exchange(const ContractParams& params) {
+TOKENYARD_DEVICE void contract_exchange(const ContractParams& params) {
   const Deadline deadline = params.wait_context.start();
   ContractShared& shared = block::shared<ContractShared>();
   if (warp::index() == 0) contract_store_rows(params);
@@ -123,14 +123,16 @@ DEVICE void contract_exchange(const ContractParams& params) {
 }
 
 /// Every rank but the last waits for the last one, which never sends anything.
-DEVICE void contract_wait_for_nobody(const ContractParams& params) {
+TOKENYARD_DEVICE void contract_wait_for_nobody(const ContractParams& params) {
   const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;
   const ContractWindow& mine = *contract_window(params, params.rank).address();
   contract_await(deadline, ContractPhase::absent, params.ranks - 1, &mine.never, 1);
 }
 
-DEFINE_KERNEL(contract_exchange_kernel, contract_exchange, ContractParams, ContractShared, 64)
-DEFINE_KERNEL(contract_wait_kernel, contract_wait_for_nobody, ContractParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(contract_exchange_kernel, contract_exchange, ContractParams, ContractShared,
+                        64)
+TOKENYARD_DEFINE_KERNEL(contract_wait_kernel, contract_wait_for_nobody, ContractParams, NoShared,
+                        32)
 
 }  // namespace tokenyard::testing

@@ -63,9 +63,9 @@ const bool network_registered =
                                          {Fault::store_dropped, "memory.hpp:51", kCardEnds},
                                          {Fault::sys_made_gpu, "nic_kernel.hpp:45", kOneRank},
                                          {Fault::sys_made_gpu, "nic_kernel.hpp:59", kOneRank},
-                                         {Fault::sys_made_gpu, "queue_pair.hpp:67", kOneRank},
-                                         {Fault::sys_made_gpu, "queue_pair.hpp:75", kOneRank},
-                                         {Fault::sys_made_gpu, "queue_pair.hpp:83", kOneRank}}});
+                                         {Fault::sys_made_gpu, "queue_pair.hpp:68", kOneRank},
+                                         {Fault::sys_made_gpu, "queue_pair.hpp:78", kOneRank},
+                                         {Fault::sys_made_gpu, "queue_pair.hpp:87", kOneRank}}});
 
 }  // namespace
 }  // namespace tokenyard::testing

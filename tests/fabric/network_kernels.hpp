@@ -28,15 +28,16 @@ struct NetworkParams {
   uint32_t* wrong;
 };
 
-DEVICE uint8_t network_byte(uint32_t from, uint32_t to, uint32_t epoch, uint32_t byte) {
+TOKENYARD_DEVICE uint8_t network_byte(uint32_t from, uint32_t to, uint32_t epoch, uint32_t byte) {
   return static_cast<uint8_t>(from * 31 + to * 17 + epoch * 7 + byte);
 }
 
-DEVICE uint32_t network_bytes(uint32_t from, uint32_t epoch) {
+TOKENYARD_DEVICE uint32_t network_bytes(uint32_t from, uint32_t epoch) {
   return 1 + (from * 13 + epoch * 29) % kPieceBytes;
 }
 
-DEVICE void network_send(const NetworkParams& params, const Deadline& deadline, uint32_t to) {
+TOKENYARD_DEVICE void network_send(const NetworkParams& params, const Deadline& deadline,
+                                   uint32_t to) {
   uint8_t* const piece = params.source + to * kPieceBytes;
   const uint32_t bytes = network_bytes(params.rank, params.epoch);
   for (uint32_t byte = 0; byte < bytes; ++byte) {
@@ -55,7 +56,7 @@ DEVICE void network_send(const NetworkParams& params, const Deadline& deadline, 
 }
 
 /// Every rank sends a piece to every far rank, and checks the pieces that it receives.
-DEVICE void network_exchange(const NetworkParams& params) {
+TOKENYARD_DEVICE void network_exchange(const NetworkParams& params) {
   const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;
   for (uint32_t to = 0; to < params.ranks; ++to) {
@@ -85,6 +86,6 @@ DEVICE void network_exchange(const NetworkParams& params) {
   if (wrong != 0) *params.wrong += wrong;
 }
 
-DEFINE_KERNEL(network_exchange_kernel, network_exchange, NetworkParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(network_exchange_kernel, network_exchange, NetworkParams, NoShared, 32)
 
 }  // namespace tokenyard::testing

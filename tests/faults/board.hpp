@@ -3,17 +3,15 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <new>
-#include <system_error>
 #include <thread>
 
+#include "base/mapping.hpp"
 #include "fabric/promise.hpp"
 
 namespace tokenyard::testing {
@@ -30,17 +28,6 @@ inline constexpr uint32_t kSigns = 4;
 /// Counters in memory shared with all processes that are forked during its lifetime.
 class Board {
  public:
-  Board() {
-    void* const memory =
-        mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-      throw std::system_error(errno, std::generic_category(), "cannot map the board's memory");
-    counts_ = new (memory) Counts{};
-  }
-  ~Board() { munmap(counts_, sizeof(Counts)); }
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
-
   void show(Sign sign) { ++of(sign); }
   uint32_t shown(Sign sign) const { return of(sign); }
 
@@ -61,7 +48,8 @@ class Board {
 
   std::atomic<uint32_t>& of(Sign sign) const { return (*counts_)[static_cast<uint32_t>(sign)]; }
 
-  Counts* counts_;
+  Mapping memory_ = Mapping::with_children(sizeof(Counts));
+  Counts* counts_ = new (memory_.base()) Counts{};
 };
 
 }  // namespace tokenyard::testing

@@ -2,9 +2,13 @@
 /// and by name, leak nothing, and continue without the victim.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <span>
+#include <thread>
 
 #include "fabric/contract.hpp"
 #include "fabric/worlds.hpp"
@@ -204,6 +208,200 @@ TEST(Faults, AStoppedRankThatWakesIsOutside) {
   board.await(Sign::rebuilt, kAll - 1);
   ranks.signal(kSleeper, SIGCONT);
   for (uint32_t rank = 0; rank < kAll; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+}
+
+using Members = std::vector<uint32_t>;
+
+std::unique_ptr<World> connect_to(uint16_t port, uint32_t rank, uint32_t size,
+                                  std::chrono::nanoseconds timeout, Board& board) {
+  board.show(Sign::started);
+  board.await(Sign::started, size);
+  auto world = World::connect({.port = port, .rank = rank, .size = size}, "host",
+                              {.timeout = timeout, .arena_bytes = 1 << 20});
+  world->barrier("all are here");
+  return world;
+}
+
+/// Returns which ranks of the first world are in this one; `mine` is this rank's number there.
+Members members_of(World& world, uint32_t mine) {
+  const auto bytes = std::as_bytes(std::span(&mine, 1));
+  Members members;
+  for (const auto& theirs : world.all_gather(bytes, "who is here")) {
+    std::memcpy(&members.emplace_back(), theirs.data(), sizeof(uint32_t));
+  }
+  return members;
+}
+
+/// Waits until a rank is noticed to be gone. Throws what the wait for it does unless that is
+/// PeerLost.
+void await_a_loss(World& world) {
+  try {
+    for (;;) world.barrier("until a rank is gone");
+  } catch (const PeerLost&) {
+  }
+}
+
+/// Two ranks die at once, and each survivor names only one of them, not the same: one call each
+/// makes one world.
+TEST(Faults, SurvivorsNeedNotNameTheSameRanks) {
+  constexpr uint32_t kAll = 5;
+  const Members killed{1, 3}, survivors{0, 2, 4};
+  const uint16_t port = free_port();
+  Board board;
+  RankProcesses ranks(kAll, [&](uint32_t rank) {
+    const auto world = connect_to(port, rank, kAll, kAmple, board);
+    board.show(Sign::waiting);
+    if (std::ranges::count(killed, rank) != 0) {
+      board.await(Sign::waiting, kAll);
+      raise(SIGKILL);
+    }
+    const uint32_t named = rank == 2 ? 3 : 1;
+    while (std::ranges::count(world->lost(), named) == 0) std::this_thread::yield();
+    const auto start = steady_clock::now();
+    const auto smaller = world->rebuild({named});
+    promise(steady_clock::now() - start < kAmple / 4, "it was waited for in vain");
+    promise(members_of(*smaller, rank) == survivors, "not all survivors, or not only they");
+    promise(smaller->left_out() == killed, "it tells who was left out");
+    promise(smaller->lost().empty(), "nobody of the new world is lost");
+    keeps_order(*smaller, 3);
+  });
+  for (const uint32_t rank : killed) EXPECT_EQ(ranks.wait(rank), 128 + SIGKILL);
+  for (const uint32_t rank : survivors) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+}
+
+/// Half of the ranks goes on: memory that they share is the witness, whoever made it.
+TEST(Faults, OneOfTwoGoesOn) {
+  for (const uint32_t victim : {0u, 1u}) {
+    const uint16_t port = free_port();
+    Board board;
+    RankProcesses ranks(2, [&](uint32_t rank) {
+      const auto world = connect_to(port, rank, 2, kAmple, board);
+      if (rank == victim) raise(SIGKILL);
+      await_a_loss(*world);
+      const auto alone = world->rebuild({victim});
+      promise(alone->size() == 1 && alone->left_out() == Members{victim}, "it is alone");
+      keeps_order(*alone, 2);
+    });
+    EXPECT_EQ(ranks.wait(victim), 128 + SIGKILL);
+    EXPECT_EQ(ranks.wait(1 - victim), 0);
+  }
+}
+
+/// A living rank may be left out too, also by one of two. If each leaves out the other, one goes
+/// on.
+TEST(Faults, OneOfTwoMayLeaveOutALivingOne) {
+  for (const Members& callers : {Members{0}, Members{1}, Members{0, 1}}) {
+    const uint16_t port = free_port();
+    Board board;
+    RankProcesses ranks(2, [&](uint32_t rank) {
+      const auto world = connect_to(port, rank, 2, kAmple, board);
+      const bool calls = std::ranges::count(callers, rank) != 0;
+      try {
+        if (!calls) await_a_loss(*world);
+        const auto alone = world->rebuild({1 - rank});
+        promise(calls && alone->size() == 1, "it is alone");
+        board.show(Sign::rebuilt);
+      } catch (const OutOfTouch& error) {
+        promise(error.left_out && callers != Members{rank}, error.what());
+      }
+    });
+    for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+    EXPECT_EQ(board.shown(Sign::rebuilt), 1u);
+  }
+}
+
+/// A rank dies while the others rebuild without another one. Those that have left the call meet the
+/// others, which have begun it anew, in the next one.
+TEST(Faults, OneMoreMayDieDuringARebuild) {
+  constexpr uint32_t kAll = 5;
+  const Members survivors{0, 2, 3};
+  for (int delay_ms = 0; delay_ms < 24; delay_ms += 4) {
+    const uint16_t port = free_port();
+    Board board;
+    RankProcesses ranks(kAll, [&](uint32_t rank) {
+      const auto world = connect_to(port, rank, kAll, kAmple, board);
+      board.show(Sign::waiting);
+      board.await(Sign::waiting, kAll);
+      if (rank == 1) raise(SIGKILL);
+      std::jthread killer;
+      if (rank == 4) {
+        killer = std::jthread([delay_ms] {
+          std::this_thread::sleep_for(milliseconds(delay_ms));
+          raise(SIGKILL);
+        });
+      }
+      // Rank 4 may die before the new world is made, after, or while only some have left the call.
+      auto smaller = world->rebuild({1});
+      if (smaller->size() == 4) {
+        await_a_loss(*smaller);
+        smaller = smaller->rebuild({3});
+      }
+      promise(members_of(*smaller, rank) == survivors, "three are left");
+    });
+    EXPECT_EQ(ranks.wait(1), 128 + SIGKILL);
+    EXPECT_EQ(ranks.wait(4), 128 + SIGKILL);
+    for (const uint32_t rank : survivors) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  }
+}
+
+/// A rank is stopped for longer than a silence, and calls `rebuild` itself when it wakes. It makes
+/// no world of its own.
+TEST(Faults, AStoppedRankThatWakesMakesNoWorld) {
+  constexpr uint32_t kAll = 3, kSleeper = 0;
+  const uint16_t port = free_port();
+  Board board;
+  RankProcesses ranks(kAll, [&](uint32_t rank) {
+    const auto world = connect_to(port, rank, kAll, kAmple, board);
+    if (rank == kSleeper) {
+      raise(SIGSTOP);
+      bool outside = false;
+      try {
+        (void)world->rebuild({1, 2});
+      } catch (const OutOfTouch& error) {
+        outside = error.left_out;
+      }
+      promise(outside, "it was left out, and must be told so");
+      board.show(Sign::sleeper_done);
+      return;
+    }
+    // Nobody here names it: its silence is enough.
+    const auto start = steady_clock::now();
+    await_a_loss(*world);
+    promise(steady_clock::now() - start < kAmple / 2, "silence was not enough");
+    const auto smaller = world->rebuild({kSleeper});
+    promise(members_of(*smaller, rank) == Members{1, 2}, "two are left");
+    board.show(Sign::rebuilt);
+    exchange_meanwhile(*smaller, board);
+  });
+  EXPECT_TRUE(ranks.stops(kSleeper));
+  board.await(Sign::rebuilt, kAll - 1);
+  ranks.signal(kSleeper, SIGCONT);
+  for (uint32_t rank = 0; rank < kAll; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+}
+
+/// Too few ranks to agree on anything: they are told so by their deadline.
+TEST(Faults, AMinorityIsToldThatItIsOne) {
+  constexpr uint32_t kAll = 5;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const uint16_t port = free_port();
+    Board board;
+    RankProcesses ranks(kAll, [&](uint32_t rank) {
+      const auto world = connect_to(port, rank, kAll, kTimeout, board);
+      board.show(Sign::waiting);
+      board.await(Sign::waiting, kAll);
+      if (rank < 3) raise(signal);
+      const auto start = steady_clock::now();
+      bool told = false;
+      try {
+        (void)world->rebuild({0, 1, 2});
+      } catch (const QuorumLost& error) {
+        told = error.needed == 3 && error.answering == Members{3, 4};
+      }
+      promise(told, "two of five are too few");
+      promise(steady_clock::now() - start < kTimeout + kAmple / 4, "it took too long");
+    });
+    for (const uint32_t rank : {3u, 4u}) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  }
 }
 
 /// All processes of the world are killed at once and leak nothing.

@@ -45,6 +45,19 @@ def includes(name: str, *targets: str) -> list[str]:
     return folders.complaints({**HEADERS, name: text}, folders.parse(ARCHITECTURE))
 
 
+def test_a_macro_has_the_prefix() -> None:
+    """In src and include, but for the files that are listed with a reason."""
+    text = "#if A\n#  define DEVICE\n#endif\n"
+    assert tidy.complaints("src/device/a.hpp", text) == [
+        "src/device/a.hpp:2: DEVICE here; use TOKENYARD_DEVICE"
+    ]
+    assert tidy.complaints("include/tokenyard/a.hpp", text)
+    assert not tidy.complaints("tests/device/a.hpp", text)
+    assert not tidy.complaints("src/device/a.hpp", text.replace("DEVICE", "TOKENYARD_DEVICE"))
+    for name in tidy.MACROS_ALLOWED:
+        assert not tidy.complaints(name, text)
+
+
 def test_an_include_follows_the_table() -> None:
     """A file uses its own row, the rows it names, the rows below `x/*`, and single headers."""
     assert not includes("src/base/a.hpp", "tokenyard/error.hpp", "base/clock.hpp", "vector")

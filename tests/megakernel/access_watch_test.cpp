@@ -22,7 +22,7 @@ struct Stray {
     uint32_t words;
     Does does;
   };
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.words; i += context.threads()) {
       if (args.does == Does::reads) load<Order::relaxed, Scope::gpu>(args.at + i);
       if (args.does == Does::writes) store<Order::relaxed, Scope::gpu>(args.at + i, 1);
@@ -32,7 +32,7 @@ struct Stray {
 };
 
 using StrayTasks = TaskList<Stray>;
-DEFINE_HOST_MEGAKERNEL(stray_kernel, StrayTasks)
+TOKENYARD_DEFINE_HOST_MEGAKERNEL(stray_kernel, StrayTasks)
 
 /// A kernel whose words report their accesses; Stray makes no other accesses.
 TaskSet stray_tasks() {

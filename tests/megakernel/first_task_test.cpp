@@ -6,8 +6,7 @@
 #include <sstream>
 
 // [docs]
-#include "megakernel/kernels/worker_kernel.hpp"
-#include "tokenyard/megakernel/megakernel.hpp"
+#include "tokenyard/megakernel/task.hpp"
 
 namespace mk = tokenyard::megakernel;
 
@@ -24,14 +23,14 @@ struct Scale {
     touches.reads("from", args.from, args.count);
     touches.writes("to", args.to, args.count);
   }
-  static DEVICE void run(mk::Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(mk::Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.count; i += context.threads())
       args.to[i] = args.factor * args.from[i];
   }
 };
 
 using MyTasks = mk::TaskList<Scale>;
-DEFINE_HOST_MEGAKERNEL(my_kernel, MyTasks)
+TOKENYARD_DEFINE_HOST_MEGAKERNEL(my_kernel, MyTasks)
 
 /// Two tasks, the second on what the first has made: 6 times x.
 std::vector<float> six_times(tokenyard::World& world, const std::vector<float>& x) {

@@ -10,7 +10,7 @@ namespace {
 
 using simulation::SeedRun;
 
-DEFINE_HOST_MEGAKERNEL(touch_kernel, TouchTasks)
+TOKENYARD_DEFINE_HOST_MEGAKERNEL(touch_kernel, TouchTasks)
 
 const TaskSet kTouchTasks = task_set<TouchTasks>(touch_kernel.entry);
 
@@ -126,7 +126,7 @@ const bool registered = simulation::add_suite(
                    {Fault::release_made_relaxed, "publish_kernel.hpp:87", kSlotsStores},
                    {Fault::store_dropped, "publish_kernel.hpp:87", kOnlySaves},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:331", kOnlyStops},
-                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:87", kOnlyStops}},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:91", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace

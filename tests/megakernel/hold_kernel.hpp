@@ -10,6 +10,6 @@ struct HoldParams {
   uint32_t* holding;         ///< host-visible: set once it runs
   WaitContext wait_context;
 };
-DECLARE_KERNEL(hold_kernel, HoldParams);
+TOKENYARD_DECLARE_KERNEL(hold_kernel, HoldParams);
 
 }  // namespace tokenyard::megakernel

@@ -4,7 +4,7 @@
 
 namespace tokenyard::megakernel {
 
-DEVICE void hold_until_released(const HoldParams& params) {
+TOKENYARD_DEVICE void hold_until_released(const HoldParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
   Awaited what{.expected = 1};
@@ -15,6 +15,6 @@ DEVICE void hold_until_released(const HoldParams& params) {
   });
 }
 
-DEFINE_KERNEL(hold_kernel, hold_until_released, HoldParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(hold_kernel, hold_until_released, HoldParams, NoShared, 32)
 
 }  // namespace tokenyard::megakernel

@@ -10,6 +10,6 @@ struct LookParams {
   uint64_t iteration;
   uint32_t* cancelled;  ///< [blocks] host-visible
 };
-DECLARE_KERNEL(look_kernel, LookParams);
+TOKENYARD_DECLARE_KERNEL(look_kernel, LookParams);
 
 }  // namespace tokenyard::megakernel

@@ -5,7 +5,7 @@
 
 namespace tokenyard::megakernel {
 
-DEVICE void look_before_iteration(const LookParams& params) {
+TOKENYARD_DEVICE void look_before_iteration(const LookParams& params) {
   if (thread::index() != 0) return;
   auto& shared = block::shared<WorkerShared>();
   const WaitContext idle = idle_wait_context(params.run);
@@ -13,6 +13,6 @@ DEVICE void look_before_iteration(const LookParams& params) {
   params.cancelled[block::index()] = cancelled(working, params.iteration, block::index() == 0);
 }
 
-DEFINE_KERNEL(look_kernel, look_before_iteration, LookParams, WorkerShared, 32)
+TOKENYARD_DEFINE_KERNEL(look_kernel, look_before_iteration, LookParams, WorkerShared, 32)
 
 }  // namespace tokenyard::megakernel

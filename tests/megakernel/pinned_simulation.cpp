@@ -11,7 +11,7 @@ namespace {
 
 using simulation::SeedRun;
 
-DEFINE_HOST_MEGAKERNEL(pinned_touch_kernel, TouchTasks)
+TOKENYARD_DEFINE_HOST_MEGAKERNEL(pinned_touch_kernel, TouchTasks)
 
 const TaskSet kTouchTasks = task_set<TouchTasks>(pinned_touch_kernel.entry);
 

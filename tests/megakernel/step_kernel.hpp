@@ -4,6 +4,6 @@
 
 namespace tokenyard::megakernel {
 
-DEFINE_MEGAKERNEL(step_kernel, StepTasks)
+TOKENYARD_DEFINE_MEGAKERNEL(step_kernel, StepTasks)
 
 }  // namespace tokenyard::megakernel

@@ -17,7 +17,7 @@ struct Step {
     Event promised;
     uint32_t promise, kept;  ///< expected and sent signals of a dynamic event; 0: none
   };
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     if (context.thread() != 0) return;
     const uint64_t factor = args.factor == nullptr ? 1 : *args.factor;
     const uint64_t value = *args.value + args.add * factor;
@@ -29,6 +29,6 @@ struct Step {
 };
 
 using StepTasks = TaskList<Step>;
-DECLARE_KERNEL(step_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(step_kernel, RunParams);
 
 }  // namespace tokenyard::megakernel

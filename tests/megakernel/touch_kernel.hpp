@@ -4,6 +4,6 @@
 
 namespace tokenyard::megakernel {
 
-DEFINE_MEGAKERNEL(touch_kernel, TouchTasks)
+TOKENYARD_DEFINE_MEGAKERNEL(touch_kernel, TouchTasks)
 
 }  // namespace tokenyard::megakernel

@@ -13,7 +13,7 @@ inline constexpr uint32_t kCellWords = 4;
 inline constexpr uint32_t kUnitWords = 16;
 
 /// Returns the content of a cell: its writer and the iteration. Cells hold 0 before any write.
-HOST_DEVICE uint32_t mark_of(uint32_t writer, uint64_t iteration) {
+TOKENYARD_HOST_DEVICE uint32_t mark_of(uint32_t writer, uint64_t iteration) {
   return (writer + 1) << 12 | static_cast<uint32_t>(iteration & 0xfff);
 }
 
@@ -51,14 +51,14 @@ struct Touch {
   };
 
   /// Returns how many of the shares signal.
-  static DEVICE uint32_t signals_of(uint32_t shares, uint64_t iteration) {
+  static TOKENYARD_DEVICE uint32_t signals_of(uint32_t shares, uint64_t iteration) {
     return static_cast<uint32_t>(iteration * 7 + shares) % (shares + 1);
   }
 
-  static DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
+  static TOKENYARD_DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
     return args.units > warp ? (args.units - warp + warps - 1) / warps : 0;
   }
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     constexpr uint32_t kBytes = kUnitWords * sizeof(uint32_t);
     return {.from = reinterpret_cast<const std::byte*>(args.stream + warp * kUnitWords),
             .row_stride = warps * kBytes,
@@ -67,7 +67,7 @@ struct Touch {
             .piece_bytes = kBytes};
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     linger(context, args);
     for (uint32_t i = 0; i < units(args, context.warp(), context.warps()); ++i)
       look_at_unit(context, args, i * context.warps() + context.warp());
@@ -84,7 +84,7 @@ struct Touch {
   }
 
  private:
-  static DEVICE void linger(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void linger(Context& context, const Args& args) {
     const uint32_t turns = args.haste == 0 ? 0 : (args.haste * 2654435761u >> 24) % 8;
     if (turns == 0) return;
     // One thread naps, and all wait for it.
@@ -92,7 +92,8 @@ struct Touch {
     context.sync();
   }
 
-  static DEVICE void look(Context& context, const Args& args, const CellRead& cell, uint32_t word) {
+  static TOKENYARD_DEVICE void look(Context& context, const Args& args, const CellRead& cell,
+                                    uint32_t word) {
     if (cell.shares > 0 && cell.share >= signals_of(cell.shares, context.iteration())) return;
     const bool never = cell.writer == UINT32_MAX || cell.iterations > context.iteration();
     const uint32_t expected =
@@ -100,13 +101,13 @@ struct Touch {
     compare(args, expected, load<Order::weak, Scope::block>(cell.at + word));
   }
 
-  static DEVICE void look_at_unit(Context& context, const Args& args, uint32_t number) {
+  static TOKENYARD_DEVICE void look_at_unit(Context& context, const Args& args, uint32_t number) {
     const auto* const words = reinterpret_cast<const uint32_t*>(context.next_unit());
     if (words != nullptr && warp::lane() < kUnitWords) compare(args, number, words[warp::lane()]);
     context.release_unit();
   }
 
-  static DEVICE void compare(const Args& args, uint32_t expected, uint32_t seen) {
+  static TOKENYARD_DEVICE void compare(const Args& args, uint32_t expected, uint32_t seen) {
     if (seen == expected) return;
     // Relaxed: read once the kernel has ended.
     if (fetch_add<Order::relaxed, Scope::gpu>(&args.disorder->count, 1) != 0) return;
@@ -115,7 +116,7 @@ struct Touch {
     args.disorder->seen = seen;
   }
 
-  static DEVICE void count(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void count(Context& context, const Args& args) {
     context.sync();  // The signal covers the stores of all threads.
     if (context.thread() != 0) return;
     const uint32_t signals = signals_of(args.shares, context.iteration());

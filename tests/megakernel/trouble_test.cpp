@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/refused.hpp"
+#include "expert_parallel/recording_accelerator.hpp"
 #include "fabric/abort_flag.hpp"
 #include "fabric/world_access.hpp"
 #include "megakernel/counter_graph.hpp"
@@ -26,6 +27,22 @@ TEST(StallReport, ATaskIsTheCauseAndNotWhoeverAwaitsTheLoop) {
   ASSERT_NE(cause_of(records), nullptr);
   EXPECT_EQ(cause_of(records)->task, 7u);
   EXPECT_EQ(cause_of(std::span(records).first(2)), nullptr);
+}
+
+TEST(RefusedLaunch, FreesItsEvents) {
+  const auto all = test::recording_worlds(1, OnDevices::quick());
+  World& world = *all.front();
+  test::RecordingAccelerator& accelerator = test::recording_accelerator(world);
+  const size_t before = accelerator.events();
+  {
+    Counter counter(world);
+    counter.step({.name = "add"}, adds(1));
+    counter.close();
+    Megakernel kernel(world, counter.graph, {.workers = 1});
+    accelerator.refuse_next_launch();
+    EXPECT_THROW(kernel.run(1), InvalidArgument);
+  }
+  EXPECT_EQ(accelerator.events(), before);
 }
 
 class RunTrouble : public OnDevices {};

@@ -40,6 +40,7 @@ std::vector<Trouble> kinds_for(membership::Mutant mutant) {
       return {Trouble::stuck};
     case membership::Mutant::ballot_not_compared:
     case membership::Mutant::accepted_forgotten:
+    case membership::Mutant::adopted_value_ignored:
       // Several leaders that do not hear one another.
       return {Trouble::cut, Trouble::slow, Trouble::stop, Trouble::false_alarm,
               Trouble::decider_dies};

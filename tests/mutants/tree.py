@@ -68,7 +68,7 @@ def scan(parts: Iterable[str]) -> dict[str, list[Mutant]]:
     """Returns the mutants of each file of the parts. Unchanged files are not parsed again."""
     kept_in = BUILD / "scan.json"
     kept = json.loads(kept_in.read_text()) if kept_in.exists() else {}
-    version = _version(HERE / "cpp_scan.py", HERE / "python_scan.py")
+    version = _version(*sorted(HERE.glob("cpp_scan/*.py")), HERE / "python_scan.py")
     if kept.get("version") != version:
         kept = {"version": version, "files": {}, "units": {}}
     wanted = [name for name in sources() if part_of(name) in set(parts)]

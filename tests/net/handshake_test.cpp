@@ -96,6 +96,32 @@ TEST(Handshake, WhoDoesNotBelongIsToldApart) {
   EXPECT_EQ(refusal(customer, kKey, kAcceptor, kKey), "connected for another purpose (3)");
 }
 
+/// The bytes that a stranger gets are the same whatever the acceptor's job, process and epoch are.
+TEST(Handshake, AnotherJobIsToldNothingOfOurs) {
+  const auto answer_of = [](const Introduction& self, const Key& key) {
+    Introduction stranger = kDialler;
+    stranger.job = 6;
+    stranger.sought = 0;
+    Handshake acceptor(Handshake::Side::acceptor, key, self);
+    Handshake dialler(Handshake::Side::dialler, kKey, stranger);
+    const Bytes hello = dialler.take_output();
+    acceptor.receive(std::span(hello).first(acceptor.wanted()));
+    EXPECT_TRUE(acceptor.take_output().empty());
+    EXPECT_THAT([&] { acceptor.receive(std::span(hello).subspan(Handshake::kPrefixBytes)); },
+                testing::ThrowsMessage<ProtocolError>(testing::StrEq("belongs to another job")));
+    const Bytes answer = acceptor.take_output();
+    EXPECT_EQ(answer.size(), Handshake::kPrefixBytes);
+    EXPECT_THAT([&] { dialler.receive(answer); },
+                testing::ThrowsMessage<ProtocolError>(testing::StrEq("belongs to another job")));
+    return answer;
+  };
+  const Bytes answer = answer_of(kAcceptor, kKey);
+  EXPECT_EQ(answer_of({.purpose = Purpose::member, .job = 9, .self = {3, 123}, .epoch = 8},
+                      Key("another", "test")),
+            answer);
+  EXPECT_EQ(answer_of({.purpose = Purpose::store, .job = 9, .self = {}}, kKey), answer);
+}
+
 TEST(Handshake, AnotherVersionIsToldSo) {
   for (const int version : {kControlVersion - 1, kControlVersion + 1}) {
     const std::string published =

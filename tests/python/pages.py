@@ -28,11 +28,17 @@ class Block(NamedTuple):
 
     @property
     def is_program(self) -> bool:
-        return "tokenyard.launch(" in self.code
+        return "tokenyard.launch(" in self.code or '__name__ == "__main__"' in self.code
+
+    @property
+    def torchrun_ranks(self) -> int | None:
+        """Processes of the torchrun command in the first line; None if there is none."""
+        told = re.match(r"# torchrun --nproc-per-node (\d+) \w+\.py$", self.code, re.MULTILINE)
+        return None if told is None else int(told[1])
 
     @property
     def needs_gpu(self) -> bool:
-        return "torch.cuda" in self.code
+        return "torch.cuda" in self.code and "torch.cuda.is_available" not in self.code
 
     def run(self, names: dict[str, Any], replaced: tuple[str, str] = ("", "")) -> None:
         """Runs it in a namespace, which it extends; tracebacks name the page's lines."""

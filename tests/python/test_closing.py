@@ -19,6 +19,7 @@ from test_collectives import connect
 
 import tokenyard
 from tokenyard import megakernel as mk
+from tokenyard.world.rendezvous import HeldPort
 
 
 def make_groups(say: Any, rank: int, size: int, store: str, cycles: int, apart: bool) -> None:
@@ -101,6 +102,22 @@ def make_worlds(say: Any, rank: int, size: int) -> None:
 
 def test_worlds() -> None:
     results_of(make_worlds, 1)
+
+
+def make_worlds_of_processes(say: Any, rank: int, size: int, port: int) -> None:
+    def once(number: int) -> None:
+        with tokenyard.World.connect(
+            "127.0.0.1", port, rank=rank, size=size, job=f"world {number}", arena_bytes=1 << 16
+        ) as world:
+            assert world.size == size
+
+    cycle(once, 300, lambda: None)
+
+
+def test_worlds_of_processes() -> None:
+    port = HeldPort()
+    results_of(make_worlds_of_processes, 2, port.number)
+    port.release()
 
 
 def make_exchanges(say: Any, rank: int, size: int, low_latency: bool) -> None:

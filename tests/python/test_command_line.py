@@ -71,12 +71,13 @@ def test_a_doctor_that_cannot_be_heard_says_so(redirection: str, complaint: str)
 
 def test_a_store_is_served_until_it_is_ended(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    secret.write_text("known to all\n")
+    secret.touch(mode=0o600)
+    secret.write_text("known to all ranks\n")
     command = [sys.executable, "-m", "tokenyard", "store", "--secret-file", str(secret)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
-        options = dict(secret="known to all", rank=0, size=1)
+        options = dict(secret="known to all ranks", rank=0, size=1)
         with tokenyard.Collectives.connect(address, **options) as job:
             job.world().barrier().wait()
         with pytest.raises(tokenyard.Error):
@@ -87,8 +88,9 @@ def test_a_store_is_served_until_it_is_ended(tmp_path: Path) -> None:
 
 def test_a_store_with_wrong_arguments_says_so_in_a_line(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
     for wrong, complaint in ((["--port", "99999"], "port"), ([], "secret")):
-        secret.write_text("s" if wrong else "\n")
+        secret.write_text("known to all ranks" if wrong else "\n")
         done = run("store", "--secret-file", str(secret), *wrong)
         assert done.returncode == 1
         assert complaint in done.stderr

@@ -36,23 +36,39 @@ def test_no_block_is_of_a_page_or_a_language_without_a_test() -> None:
     languages = {
         language for page in PAGES for language in re.findall(r"^```(.+)$", text_of(page), re.M)
     }
-    assert languages == {"cpp", "python", "sh"}  # The last: test_docs_commands.py.
+    # sh: test_docs_commands.py; cmake: the lines of examples/cpp, by tests/packages/cpp_package.py.
+    assert languages == {"cmake", "cpp", "python", "sh"}
     cpp = [block.page for page in PAGES for block in blocks_of(page, "cpp")]
     assert cpp == ["megakernel.md"]  # Its test: tests/megakernel/first_task_test.cpp.
     exchanges = {"choosing_sms.md", "cuda_graphs.md", "expert_parallel.md", "reading_the_trace.md"}
-    others = {"collectives.md", "megakernel.md", "torch.md"}
+    others = {"collectives.md", "low_latency.md", "megakernel.md", "torch.md"}
     assert {page for page in PAGES if fragments(page)} == exchanges | others
 
 
 PROGRAMS = [block for page in PAGES for block in blocks_of(page, "python") if block.is_program]
 
 
+def largest_errors(output: str) -> list[float]:
+    """Returns the numbers that a program prints, one per rank."""
+    return [float(error) for error in re.findall(r"\d+\.\d+", output)]
+
+
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: f"{block.page}:{block.line}")
-def test_a_program_prints_what_its_page_says(block: Block, tmp_path: Path) -> None:
+def test_a_program_prints_what_its_page_says(
+    block: Block, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if block.needs_gpu:
         gpus()
     if "import torch" in block.code:
         pytest.importorskip("torch")
+    if "import tokenyard.torch" in block.code:
+        request.getfixturevalue("torch_backend")
+    if block.torchrun_ranks is not None:
+        done = torchrun(block.in_place, block.torchrun_ranks, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(largest_errors(done.stdout)) == block.torchrun_ranks
+        assert max(largest_errors(done.stdout)) < 0.05
+        return
     program = tmp_path / "program.py"
     program.write_text(block.in_place, encoding="utf-8")
     done = run_python(program)
@@ -63,9 +79,8 @@ def test_a_program_prints_what_its_page_says(block: Block, tmp_path: Path) -> No
     else:
         # The README's, with four ranks. Twice half of x is x, up to rounding.
         assert block.page == "README.md"
-        errors = [float(error) for error in re.findall(r"\d+\.\d+", done.stdout)]
-        assert len(errors) == 4
-        assert max(errors) < 0.05
+        assert len(largest_errors(done.stdout)) == 4
+        assert max(largest_errors(done.stdout)) < 0.05
 
 
 def exchange_and_tokens(world: tokenyard.World, tokens: int = 6) -> Names:
@@ -187,6 +202,40 @@ def test_traces_of_all_ranks_are_one_file(tmp_path: Path, monkeypatch: pytest.Mo
     tokenyard.launch(rank, ranks=2)
     names = {event["name"] for event in json.loads(Path("ranks.json").read_text())["traceEvents"]}
     assert {"sum of 0", "sum of 1"} <= names
+
+
+@pytest.mark.parametrize("rows", ["fp8", "fp8_rounded", "fp8_ue8m0"])
+def test_scales_have_the_shape_and_strides_of_their_table(rows: str) -> None:
+    (block,) = fragments("low_latency.md")
+    channels, dtype = (512, "int32") if rows == "fp8_ue8m0" else (128, "float32")
+
+    def rank(world: tokenyard.World) -> None:
+        sizes = dict(experts=8, hidden=640, topk=2, tokens_max=16)
+        exchange = tokenyard.LowLatency(world, **sizes)
+        x = np.ones((4, 640), ml_dtypes.bfloat16)
+        received = exchange.dispatch(x, np.tile(np.array([[0, 5]]), (4, 1)), rows=rows)
+        groups, rows_max = -(-640 // channels), 2 * 16
+        scales = received.scales
+        assert scales is not None
+        assert scales.dtype == dtype
+        assert scales.shape == (4, rows_max, groups)
+        strides = [stride // scales.itemsize for stride in scales.strides]
+        assert strides == [rows_max * groups, 1, rows_max]
+
+        names = dict(rows=received)
+        block.run(names)
+        by_columns: Any = names["by_columns"]
+        of_first: Any = names["of_first_expert"]
+        assert by_columns.shape == (4, groups, rows_max)
+        assert by_columns.flags.c_contiguous
+        assert np.shares_memory(by_columns, scales)
+        # Expert 0 gets four tokens of each rank, and expert 4, the first of rank 1, none.
+        assert of_first.shape == (8 if world.rank == 0 else 0, groups)
+        weights = np.full((4, 2), 0.5, np.float32)
+        exchange.combine(np.zeros(received.x.shape, ml_dtypes.bfloat16), received, weights)
+        exchange.wait()
+
+    tokenyard.launch(rank, ranks=2)
 
 
 def connect(say: Any, rank: int, size: int, folder: Path) -> tuple[float, bool]:

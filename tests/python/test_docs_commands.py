@@ -77,6 +77,26 @@ def where_options_stand(words: list[str]) -> str:
         case ["cmake", "--build", _, "--target", target]:
             assert re.search(rf"add_library\({target}\b", sources("src/**/CMakeLists.txt"))
             return "--build --target"
+        case ["cmake", "-S", folder, *options]:
+            assert (ROOT / folder / "CMakeLists.txt").is_file()
+            for option in re.findall(r"-D(TOKENYARD_\w+)=", " ".join(options)):
+                assert option in sources("CMakeLists.txt")
+            return ""
+        case ["cmake", *_]:  # tests/packages/cpp_package.py runs them.
+            return "--build --install --prefix --component --strip"
+        case ["sudo", "apt-get", "install", *packages]:
+            assert set(packages) <= set(re.findall(r"[\w+-]+", sources("run")))
+            return ""
+        case ["docker", "build", "-f", file, *_]:
+            assert (ROOT / file).is_file()
+            return ""
+        case ["docker", "run", *_]:
+            return "--rm --shm-size"
+        case ["export" | "g++", *_]:  # tests/packages/cpp_package.py runs the same.
+            return sources("cmake/tokenyard.pc.in") + " --cflags --libs"
+        case [program] if program.startswith("build/examples/"):
+            assert (ROOT / "examples" / "cpp" / f"{Path(program).name}.cpp").is_file()
+            return ""
         case [program, *flags]:
             assert (ROOT / "tests" / Path(program).name.removesuffix("_test")).is_dir()
             (chosen,) = [flag for flag in flags if flag.startswith("--gtest_filter=")]
@@ -109,7 +129,8 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     """A path may leave out its first folders. PART, NAME and x stand for any name."""
     paths = re.findall(r"`([\w./-]+/[\w.-]+\.(?:hpp|cpp|cu|py|md|json))`", text_of(page))
     named = {path for path in paths if not re.search(r"PART|NAME|/x_", path)} - THEIR_FILES
-    folders = ("src", "include", "tests", "python", "bench", "docs", "compat", "examples")
+    folders = ["src", "include", "tests", "python", "bench", "docs", "compat", "examples"]
+    folders += ["cmake", "packaging"]
     files = [str(file.relative_to(ROOT)) for at in folders for file in (ROOT / at).rglob("*.*")]
     assert not {
         path for path in named if not any(f"/{file}".endswith(f"/{path}") for file in files)

@@ -476,7 +476,9 @@ def test_what_vllm_may_ask_for_and_is_not_there() -> None:
         buffer = serving_buffer(world, SERVED)
         x, ids, _ = on(world, *SERVED.given(0))
         nvfp4 = dict(use_nvfp4=True, x_global_scale=torch.ones(1))
-        with pytest.raises(tokenyard.Unsupported, match=r"x_global_scale.*NVFP4_DISPATCH"):
+        with pytest.raises(
+            tokenyard.Unsupported, match=r"x_global_scale.*VLLM_DEEPEPLL_NVFP4_DISPATCH"
+        ):
             buffer.low_latency_dispatch(x, ids, LARGEST, SERVED.experts, use_fp8=False, **nvfp4)
         buffer.destroy()
 

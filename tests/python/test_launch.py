@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 from programs import run_python
 
 import tokenyard
+from tokenyard.world.processes import _pipe
 
 # Functions for processes must be found by name in an importable module: this one.
 
@@ -289,6 +291,20 @@ def test_an_exit_with_success_on_a_thread_is_not_that_of_the_program() -> None:
 
     with pytest.raises(tokenyard.ProcessDied, match="the thread of rank 0 exited with 0"):
         tokenyard.launch(exit_at_once, ranks=1)
+
+
+def test_a_process_that_cannot_start_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Any] = []
+
+    def recorded(*args: Any) -> tuple[Any, Any]:
+        pipe = _pipe(*args)
+        ends.extend(pipe)
+        return pipe
+
+    monkeypatch.setattr("tokenyard.world.processes._pipe", recorded)
+    with pytest.raises(tokenyard.InvalidArgument, match="pickle"):
+        tokenyard.launch(lambda world: None, ranks=1, processes=True)
+    assert [end.closed for end in ends] == [True, True]
 
 
 def test_a_result_that_cannot_travel_is_named() -> None:

@@ -204,6 +204,20 @@ def test_of_an_exchange_at_low_latency(name: str) -> None:
     tokenyard.launch(layer, ranks=1)
 
 
+def test_what_follows_the_received_rows_is_not_dropped() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        got = exchange.dispatch(X, IDS, rows="bf16")
+        with (
+            pytest.warns(DeprecationWarning, match="is deprecated: use"),
+            pytest.raises(TypeError, match="positional arguments"),
+        ):
+            exchange.combine(got.x, WEIGHTS, got, OUT.copy())
+        assert np.array_equal(exchange.combine(got.x, got, WEIGHTS).x, X)
+
+    tokenyard.launch(layer, ranks=1)
+
+
 def test_failed_ranks_were_the_masked_ones() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = tokenyard.LowLatency(world, **SIZES)

@@ -14,6 +14,7 @@ import pytest
 from programs import start_python
 
 import tokenyard
+from tokenyard.world.outcomes import Outcomes
 
 VICTIM = 1
 PATIENT_S = 600.0
@@ -148,6 +149,20 @@ def test_an_ordinary_exception_ends_the_others() -> None:
             fail_beside_a_death, ranks=3, processes=True, timeout=PATIENT_S, on_death="continue"
         )
     assert any("rank 1 had died" in note for note in caught.value.__notes__)
+
+
+def test_a_failure_names_all_the_dead() -> None:
+    outcomes = Outcomes(4)
+    for rank in (3, 1):
+        outcomes.died(rank, RuntimeError(f"the end of rank {rank}"))
+    outcomes.raised(0, failure := KeyError("lost key"))
+    with pytest.raises(KeyError):
+        outcomes.results()
+    assert failure.__notes__ == [
+        "raised by rank 0 of 4",
+        "rank 1 had died: the end of rank 1",
+        "rank 3 had died: the end of rank 3",
+    ]
 
 
 def test_a_death_of_all_is_raised() -> None:

@@ -21,7 +21,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes a fresh clone's parts that help needs, and a PATH without compiler and installer."""
     folder = tmp_path_factory.mktemp("clone")
     shutil.copy(ROOT / "run", folder / "run")
-    for part in ("bench", "examples"):
+    for part in ("bench", "examples", "packaging", "tests/mutants"):
         shutil.copytree(ROOT / part, folder / part)
     tools = folder / "tools"
     tools.mkdir()
@@ -49,7 +49,10 @@ def help_of(clone: Path, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "test", "bench", "simulate", "doctor", "format"])
+COMMANDS = ["demo", "test", "bench", "simulate", "mutants", "doctor", "wheel", "docs", "format"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_installs_and_builds_nothing(clone: Path, command: str) -> None:
     assert f"./run {command}" in help_of(clone, command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from programs import ROOT, run_python
 
 import tokenyard
+from tokenyard.expert_parallel.arguments import CombineOptions
 
 ARGUMENTS = ("--exclude-values", "-m", "_tokenyard")
 COMMITTED = ROOT / "python" / "_tokenyard.pyi"
@@ -34,3 +36,9 @@ def test_package_and_examples_pass_the_type_checker() -> None:
     pytest.importorskip("mypy")
     done = run_python("-m", "mypy", "--cache-dir", "build/mypy", cwd=ROOT)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_overloads_of_combine_have_all_its_options() -> None:
+    parameters = inspect.signature(tokenyard.ExpertParallel.combine).parameters.values()
+    options = [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert options == list(CombineOptions.__annotations__)

@@ -168,3 +168,20 @@ def test_a_joiner_computes_alone_and_a_rank_is_evicted(tmp_path: Path) -> None:
             assert [rank.result() for rank in [*ranks, joiner]] == [[5], [], [5], [5]]
         finally:
             joiner.end()
+
+
+def test_a_group_of_ranks_that_share_a_job_does_not_stay_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tokenyard.torch import Options, backend_state
+
+    job = object()
+    attached: list[tuple[object, bool]] = []
+    state = backend_state.BackendState(
+        None, "second", 0, [0], Options(join=True, alone_first=True), 5.0
+    )
+    monkeypatch.setattr(backend_state, "job_that_holds", lambda ranks: job)
+    monkeypatch.setattr(backend_state, "stay_alone", lambda *options: pytest.fail("it is alone"))
+    monkeypatch.setattr(state, "_attach", lambda job, founder: attached.append((job, founder)))
+    state.enter()
+    assert attached == [(job, False)]

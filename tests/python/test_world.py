@@ -173,7 +173,7 @@ def test_wrong_settings_are_named(wrong: dict, argument: str) -> None:
     [
         (dict(RANK="0", WORLD_SIZE="2"), "MASTER_PORT"),
         (dict(RANK="zero", WORLD_SIZE="2", MASTER_PORT="1234"), "RANK"),
-        (dict(RANK="2", WORLD_SIZE="2", MASTER_PORT="1234"), "rank"),
+        (dict(RANK="2", WORLD_SIZE="2", MASTER_PORT="1234"), "RANK"),
     ],
 )
 def test_from_env_names_what_is_missing(

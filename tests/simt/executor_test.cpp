@@ -121,11 +121,11 @@ void together_body(const TogetherParams& params) {
       [] { return true; });
 }
 
-DEFINE_HOST_KERNEL(together_kernel, together_body, TogetherParams, NoShared, 64)
-DEFINE_HOST_KERNEL(ring_kernel, ring_body, RingParams, RingShared, 64)
-DEFINE_HOST_KERNEL(nap_kernel, nap_body, NapParams, NoShared, 32)
-DEFINE_HOST_KERNEL(patient_kernel, patient_body, NapParams, NoShared, 32)
-DEFINE_HOST_KERNEL(sleepless_kernel, sleepless_body, NapParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(together_kernel, together_body, TogetherParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(ring_kernel, ring_body, RingParams, RingShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(nap_kernel, nap_body, NapParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(patient_kernel, patient_body, NapParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(sleepless_kernel, sleepless_body, NapParams, NoShared, 32)
 
 /// Ranks under one executor, each with a host program that launches its kernel of the ring.
 struct Ring {

@@ -57,8 +57,8 @@ void ping_pong_body(const PingPongParams& params) {
   }
 }
 
-DEFINE_HOST_KERNEL(crowd_kernel, crowd_body, CrowdParams, NoShared, 1024)
-DEFINE_HOST_KERNEL(ping_pong_kernel, ping_pong_body, PingPongParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(crowd_kernel, crowd_body, CrowdParams, NoShared, 1024)
+TOKENYARD_DEFINE_HOST_KERNEL(ping_pong_kernel, ping_pong_body, PingPongParams, NoShared, 32)
 
 /// Returns the number of threads that saw all the others.
 uint32_t run_crowd(Accelerator& accelerator, uint32_t blocks, uint32_t warps) {

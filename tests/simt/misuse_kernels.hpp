@@ -12,63 +12,63 @@ struct MisuseParams {
   WaitContext wait_context;
 };
 
-DEVICE void different_words_body(const MisuseParams&) {
+TOKENYARD_DEVICE void different_words_body(const MisuseParams&) {
   if (warp::lane() == 3)
     warp::sum(1u);
   else
     warp::ballot(true);
 }
 
-DEVICE void different_masks_body(const MisuseParams&) {
+TOKENYARD_DEVICE void different_masks_body(const MisuseParams&) {
   warp::sync(warp::lane() < 16 ? 0x0001ffffu : 0xffff8000u);
 }
 
-DEVICE void different_places_body(const MisuseParams& params) {
+TOKENYARD_DEVICE void different_places_body(const MisuseParams& params) {
   if (warp::lane() < 8)
     params.memory[0] = warp::shuffle(1u, 0);
   else
     params.memory[1] = warp::shuffle(2u, 9);
 }
 
-DEVICE void leaves_itself_out_body(const MisuseParams&) {
+TOKENYARD_DEVICE void leaves_itself_out_body(const MisuseParams&) {
   if (warp::lane() == 5) warp::sync(0x1);
 }
 
-DEVICE void names_an_ended_lane_body(const MisuseParams&) {
+TOKENYARD_DEVICE void names_an_ended_lane_body(const MisuseParams&) {
   if (warp::lane() < 4) return;
   warp::sync();
 }
 
-DEVICE void ends_while_awaited_body(const MisuseParams&) {
+TOKENYARD_DEVICE void ends_while_awaited_body(const MisuseParams&) {
   if (warp::lane() != 31) warp::sync();
 }
 
-DEVICE void different_counts_body(const MisuseParams&) {
+TOKENYARD_DEVICE void different_counts_body(const MisuseParams&) {
   NamedBarrier(MisuseBarrier::one).sync(warp::index() == 0 ? 64 : 96);
 }
 
-DEVICE void odd_count_body(const MisuseParams&) {
+TOKENYARD_DEVICE void odd_count_body(const MisuseParams&) {
   NamedBarrier(MisuseBarrier::one).sync(40);
 }
 
-DEVICE void no_such_barrier_body(const MisuseParams&) {
+TOKENYARD_DEVICE void no_such_barrier_body(const MisuseParams&) {
   NamedBarrier(MisuseBarrier::sixteen).sync(32);
 }
 
-DEVICE void vote_or_sync_body(const MisuseParams&) {
+TOKENYARD_DEVICE void vote_or_sync_body(const MisuseParams&) {
   if (warp::index() == 0)
     block::sync();
   else
     block::any(true);
 }
 
-DEVICE void sync_after_an_end_body(const MisuseParams&) {
+TOKENYARD_DEVICE void sync_after_an_end_body(const MisuseParams&) {
   if (warp::index() == 1) return;
   block::sync();
 }
 
 /// Correct: a thread that only arrives may then end.
-DEVICE void arrives_and_ends_body(const MisuseParams& params) {
+TOKENYARD_DEVICE void arrives_and_ends_body(const MisuseParams& params) {
   if (warp::index() == 0) {
     params.memory[thread::index()] = 1 + thread::index();
     NamedBarrier(MisuseBarrier::one).arrive(64);
@@ -78,7 +78,7 @@ DEVICE void arrives_and_ends_body(const MisuseParams& params) {
   params.memory[thread::index()] = params.memory[thread::index() - 32];
 }
 
-DEVICE void misaligned_body(const MisuseParams& params) {
+TOKENYARD_DEVICE void misaligned_body(const MisuseParams& params) {
   auto* odd = reinterpret_cast<uint64_t*>(params.memory + 1);
   load<Order::relaxed, Scope::gpu>(odd);
 }
@@ -88,17 +88,17 @@ struct CompletionShared {
   Completion completion;
 };
 
-DEVICE void completion_without_init_body(const MisuseParams&) {
+TOKENYARD_DEVICE void completion_without_init_body(const MisuseParams&) {
   block::shared<CompletionShared>().completion.arrive();
 }
 
-DEVICE void odd_copy_body(const MisuseParams& params) {
+TOKENYARD_DEVICE void odd_copy_body(const MisuseParams& params) {
   auto& shared = block::shared<CompletionShared>();
   if (thread::index() == 0) bulk::store(params.memory, shared.bytes, 24);
 }
 
 /// Block 0 waits for block 1 in vain: the two warps of block 1 wait at different barriers.
-DEVICE void stuck_block_body(const MisuseParams& params) {
+TOKENYARD_DEVICE void stuck_block_body(const MisuseParams& params) {
   if (block::index() == 1) {
     if (warp::index() == 0) block::sync();
     if (warp::index() == 1) NamedBarrier(MisuseBarrier::one).sync(64);
@@ -120,27 +120,29 @@ DEVICE void stuck_block_body(const MisuseParams& params) {
   block::sync();  // The executor checks a fiber's stack when the fiber stops.
   return depth == 0 ? 0 : dig(depth - 1) + here[depth % 64];
 }
-DEVICE void digs_too_deep_body(const MisuseParams& params) {
+TOKENYARD_DEVICE void digs_too_deep_body(const MisuseParams& params) {
   params.memory[thread::index()] = dig(100'000);
 }
 
-DEFINE_HOST_KERNEL(different_words, different_words_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(different_masks, different_masks_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(different_places, different_places_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(leaves_itself_out, leaves_itself_out_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(names_an_ended_lane, names_an_ended_lane_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(ends_while_awaited, ends_while_awaited_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(different_counts, different_counts_body, MisuseParams, NoShared, 96)
-DEFINE_HOST_KERNEL(odd_count, odd_count_body, MisuseParams, NoShared, 96)
-DEFINE_HOST_KERNEL(no_such_barrier, no_such_barrier_body, MisuseParams, NoShared, 64)
-DEFINE_HOST_KERNEL(vote_or_sync, vote_or_sync_body, MisuseParams, NoShared, 64)
-DEFINE_HOST_KERNEL(sync_after_an_end, sync_after_an_end_body, MisuseParams, NoShared, 64)
-DEFINE_HOST_KERNEL(arrives_and_ends, arrives_and_ends_body, MisuseParams, NoShared, 64)
-DEFINE_HOST_KERNEL(misaligned, misaligned_body, MisuseParams, NoShared, 32)
-DEFINE_HOST_KERNEL(completion_without_init, completion_without_init_body, MisuseParams,
-                   CompletionShared, 32)
-DEFINE_HOST_KERNEL(odd_copy, odd_copy_body, MisuseParams, CompletionShared, 32)
-DEFINE_HOST_KERNEL(stuck_block, stuck_block_body, MisuseParams, NoShared, 64)
-DEFINE_HOST_KERNEL(digs_too_deep, digs_too_deep_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(different_words, different_words_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(different_masks, different_masks_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(different_places, different_places_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(leaves_itself_out, leaves_itself_out_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(names_an_ended_lane, names_an_ended_lane_body, MisuseParams, NoShared,
+                             32)
+TOKENYARD_DEFINE_HOST_KERNEL(ends_while_awaited, ends_while_awaited_body, MisuseParams, NoShared,
+                             32)
+TOKENYARD_DEFINE_HOST_KERNEL(different_counts, different_counts_body, MisuseParams, NoShared, 96)
+TOKENYARD_DEFINE_HOST_KERNEL(odd_count, odd_count_body, MisuseParams, NoShared, 96)
+TOKENYARD_DEFINE_HOST_KERNEL(no_such_barrier, no_such_barrier_body, MisuseParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(vote_or_sync, vote_or_sync_body, MisuseParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(sync_after_an_end, sync_after_an_end_body, MisuseParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(arrives_and_ends, arrives_and_ends_body, MisuseParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(misaligned, misaligned_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(completion_without_init, completion_without_init_body, MisuseParams,
+                             CompletionShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(odd_copy, odd_copy_body, MisuseParams, CompletionShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(stuck_block, stuck_block_body, MisuseParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(digs_too_deep, digs_too_deep_body, MisuseParams, NoShared, 32)
 
 }  // namespace tokenyard::testing

@@ -82,8 +82,8 @@ void other_waits_body(const WaitParams& params) {
   });
 }
 
-DEFINE_HOST_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
-DEFINE_HOST_KERNEL(other_waits_kernel, other_waits_body, WaitParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(other_waits_kernel, other_waits_body, WaitParams, NoShared, 64)
 
 class Watching : public ::testing::Test {
  protected:

@@ -14,7 +14,7 @@
 
 namespace tokenyard {
 
-DEFINE_HOST_KERNEL(put_signal_kernel, put_signal, PutSignalParams, PutSignalShared, 256)
+TOKENYARD_DEFINE_HOST_KERNEL(put_signal_kernel, put_signal, PutSignalParams, PutSignalShared, 256)
 
 namespace {
 

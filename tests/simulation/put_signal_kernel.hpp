@@ -45,22 +45,22 @@ struct PutSignalShared {
 };
 
 /// Returns a word of a rank's message in a call.
-HOST_DEVICE uint64_t put_signal_word(uint32_t rank, uint32_t epoch, uint32_t index) {
+TOKENYARD_HOST_DEVICE uint64_t put_signal_word(uint32_t rank, uint32_t epoch, uint32_t index) {
   return (uint64_t{rank} + 1) << 40 | uint64_t{epoch} << 20 | (index + 1);
 }
 
-DEVICE bool one_of(PutSignal how, PutSignal a, PutSignal b) {
+TOKENYARD_DEVICE bool one_of(PutSignal how, PutSignal a, PutSignal b) {
   return how == a || how == b;
 }
 
-DEVICE void put_by_stores(const PutSignalParams& params) {
+TOKENYARD_DEVICE void put_by_stores(const PutSignalParams& params) {
   const auto target = (params.arenas.of(params.target) + params.data).as<uint64_t>();
   for (uint32_t index = thread::index(); index < params.words; index += block::threads())
     store<Order::weak, Scope::sys>(target + index,
                                    put_signal_word(params.rank, params.epoch, index));
 }
 
-DEVICE void put_by_bulk(const PutSignalParams& params, PutSignalShared& shared) {
+TOKENYARD_DEVICE void put_by_bulk(const PutSignalParams& params, PutSignalShared& shared) {
   for (uint32_t index = thread::index(); index < params.words; index += block::threads())
     shared.staged[index] = put_signal_word(params.rank, params.epoch, index);
   if (params.how != PutSignal::bulk_store_without_proxy_fence) fence_async();
@@ -75,7 +75,7 @@ DEVICE void put_by_bulk(const PutSignalParams& params, PutSignalShared& shared) 
     bulk::wait<0>();
 }
 
-DEVICE void signal(const PutSignalParams& params) {
+TOKENYARD_DEVICE void signal(const PutSignalParams& params) {
   const auto flag = (params.arenas.of(params.target) + params.flag).as<uint32_t>();
   switch (params.how) {
     case PutSignal::fence:
@@ -101,7 +101,7 @@ DEVICE void signal(const PutSignalParams& params) {
   }
 }
 
-DEVICE void await_signal(const PutSignalParams& params, const Deadline& deadline) {
+TOKENYARD_DEVICE void await_signal(const PutSignalParams& params, const Deadline& deadline) {
   const auto* const flag = reinterpret_cast<const uint32_t*>(params.arenas.mine() + params.flag);
   Awaited what{.phase = 0, .rank = params.rank, .expected = params.epoch, .seen = 0};
   wait_until(deadline, what, [&] {
@@ -111,7 +111,7 @@ DEVICE void await_signal(const PutSignalParams& params, const Deadline& deadline
   });
 }
 
-DEVICE void take_by_bulk(const PutSignalParams& params, PutSignalShared& shared) {
+TOKENYARD_DEVICE void take_by_bulk(const PutSignalParams& params, PutSignalShared& shared) {
   if (thread::index() == 0) {
     if (params.how != PutSignal::bulk_load_without_proxy_fence) fence_async();
     const uint32_t bytes = params.words * static_cast<uint32_t>(sizeof(uint64_t));
@@ -126,13 +126,13 @@ DEVICE void take_by_bulk(const PutSignalParams& params, PutSignalShared& shared)
     params.out[index] = shared.loaded[index];
 }
 
-DEVICE void take_by_loads(const PutSignalParams& params) {
+TOKENYARD_DEVICE void take_by_loads(const PutSignalParams& params) {
   const auto* const data = reinterpret_cast<const uint64_t*>(params.arenas.mine() + params.data);
   for (uint32_t index = thread::index(); index < params.words; index += block::threads())
     params.out[index] = data[index];
 }
 
-DEVICE void put_signal(const PutSignalParams& params) {
+TOKENYARD_DEVICE void put_signal(const PutSignalParams& params) {
   auto& shared = block::shared<PutSignalShared>();
   const PutSignal how = params.how;
   const Deadline deadline = params.wait_context.start();

@@ -31,12 +31,12 @@ void count_and_wait(const CountParams& params) {
   Awaited what{.phase = 0, .rank = 1, .expected = 1, .seen = 0};
   wait_until(deadline, what, [&] { return load<Order::acquire, Scope::sys>(params.wanted) == 1; });
 }
-DEFINE_HOST_KERNEL(count_kernel, count_and_wait, CountParams, NoShared, 128)
+TOKENYARD_DEFINE_HOST_KERNEL(count_kernel, count_and_wait, CountParams, NoShared, 128)
 
 void barrier_forever(const CountParams&) {
   if (thread::index() < 32) NamedBarrier(static_cast<uint8_t>(3)).sync(64);
 }
-DEFINE_HOST_KERNEL(stuck_kernel, barrier_forever, CountParams, NoShared, 128)
+TOKENYARD_DEFINE_HOST_KERNEL(stuck_kernel, barrier_forever, CountParams, NoShared, 128)
 
 using simulation::SeedRun;
 using simulation::Trace;

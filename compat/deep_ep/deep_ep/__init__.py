@@ -1,4 +1,4 @@
-"""DeepEP's buffers over Tokenyard: code written for `deep_ep` runs unchanged.
+"""Tokenyard's `deep_ep` stands in for DeepEP: code written for DeepEP runs unchanged.
 
     Buffer          dispatch and combine for throughput and at low latency
     ElasticBuffer   dispatch and combine of DeepEP's second API, with EPHandle as its handle
@@ -11,6 +11,7 @@
 A separate distribution, so that it replaces the real DeepEP only where it is installed.
 """
 
+import logging
 from importlib import metadata
 
 import torch
@@ -50,3 +51,5 @@ else:
         f"deep_ep {_real} and tokenyard-deep-ep are both installed, and both are imported as"
         " deep_ep: please uninstall one of them"
     )
+
+logging.getLogger(__name__).info("deep_ep stands in for DeepEP, over Tokenyard")

@@ -15,7 +15,7 @@ from .config import Config
 from .handles import DispatchHandle, LowLatencyHandle, check_handle
 from .reach import require_reach
 from .refusal import refuse, unsupported
-from .rendezvous import join_rendezvous, timeout_of
+from .rendezvous import join_rendezvous, join_through_mpi, timeout_of
 from .room import advised
 from .routing import layout_of
 from .runtime import Runtime
@@ -37,7 +37,7 @@ class Buffer:
 
     Args:
         group: a torch.distributed process group of any backend; or a `tokenyard.World`, which
-            the caller has to close.
+            the caller has to close; or None beside `comm`.
         num_nvl_bytes: memory for `dispatch` and `combine`. Together with 2 GiB more (not with a
             World) it bounds the tokens per call, and the rows of earlier calls that tensors and
             handles keep.
@@ -48,6 +48,7 @@ class Buffer:
             the call after one that timed out raises `tokenyard.PeerTimeout`.
         num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: no effect,
             since every peer is reached by loads and stores.
+        comm: a communicator of mpi4py, whose ranks make the buffer; not used beside a group.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
         timeout: deadline of every wait in seconds; None for the environment's
             TOKENYARD_DEEP_EP_TIMEOUT, or 100. Must be None with a World, which has its own.
@@ -76,10 +77,8 @@ class Buffer:
         device: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        if comm is not None:
-            raise unsupported("comm", "ranks meet through torch.distributed; give a group")
-        if group is None:
-            raise invalid("group", "a process group", "None")
+        if group is None and comm is None:
+            raise invalid("group", "a process group, or comm instead", "None")
         if not allow_nvlink_for_low_latency_mode:
             raise unsupported(
                 "allow_nvlink_for_low_latency_mode=False", "there is no other way to a peer yet"
@@ -102,7 +101,10 @@ class Buffer:
             seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
             size = room + num_rdma_bytes + CONTROL_BYTES
-            self._world = join_rendezvous(group, device, size, seconds)
+            if group is not None:
+                self._world = join_rendezvous(group, device, size, seconds)
+            else:
+                self._world = join_through_mpi(comm, device, size, seconds)
         require_reach(self._world, "Buffer")
         self.runtime = Runtime(self._world)
         self.rank, self.group_size = self._world.rank, self._world.size

@@ -58,7 +58,7 @@ def drop_beyond(
     """Drops the choices whose rows by expert would not fit, as HybridEP does.
 
     The host does not wait. Experts are served in order, and each expert's rows in the order
-    received. The received ids and counts, which the route keeps, then lack the dropped choices:
+    received. The received ids and counts, which the route keeps, mark the dropped choices:
     grouping reads them, and so does a later dispatch on the route.
 
     Returns:

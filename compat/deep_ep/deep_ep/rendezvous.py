@@ -1,8 +1,9 @@
-"""Makes a world of the ranks of a process group, and determines its timeout."""
+"""Makes a world of the ranks of a group or of an MPI communicator, and determines its timeout."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,7 @@ import torch.distributed as dist
 import tokenyard
 from tokenyard.errors import invalid
 from tokenyard.world import check_timeout
+from tokenyard.world.rendezvous import from_mpi
 
 TIMEOUT_S = 100.0
 """Default deadline of every wait in seconds, as in DeepEP."""
@@ -35,11 +37,38 @@ def join_rendezvous(
     group: dist.ProcessGroup, device: str | None, arena_bytes: int, timeout: float
 ) -> tokenyard.World:
     """Makes a world. Collective. `device`: "cuda" or "host"; None for "cuda" if there are GPUs."""
-    chosen = device or ("cuda" if torch.cuda.is_available() else "host")
-    if chosen == "cuda":
-        torch.cuda.init()  # A process that has set no device uses the first one.
     world = tokenyard.World.from_torch(
-        group, device=chosen, timeout=timeout, arena_bytes=arena_bytes
+        group, device=_chosen(device), timeout=timeout, arena_bytes=arena_bytes
     )
     assert world is not None  # All ranks of the group are in it.
     return world
+
+
+def join_through_mpi(
+    comm: Any, device: str | None, arena_bytes: int, timeout: float
+) -> tokenyard.World:
+    """Makes a world of a communicator's ranks, as `join_rendezvous` does of a group's."""
+    chosen = _chosen(device)
+    place = from_mpi(comm)
+    try:
+        return tokenyard.World.connect(
+            place.host,
+            place.port,
+            rank=place.rank,
+            size=place.size,
+            local_rank=place.local_rank,
+            device=chosen,
+            job=place.job,
+            timeout=timeout,
+            arena_bytes=arena_bytes,
+        )
+    finally:
+        if place.held is not None:
+            place.held.release()
+
+
+def _chosen(device: str | None) -> str:
+    chosen = device or ("cuda" if torch.cuda.is_available() else "host")
+    if chosen == "cuda":
+        torch.cuda.init()  # A process that has set no device uses the first one.
+    return chosen

@@ -1,8 +1,9 @@
-"""Mooncake's expert-parallel `Buffer` over Tokenyard: `mooncake.mooncake_ep_buffer.Buffer`.
+"""Tokenyard's `mooncake` stands in for Mooncake: `mooncake.mooncake_ep_buffer.Buffer`.
 
 A separate distribution, so that it replaces the real Mooncake only where it is installed.
 """
 
+import logging
 from importlib import metadata
 
 from .mooncake_ep_buffer import Buffer, EventOverlap
@@ -32,3 +33,5 @@ for _build in _BUILDS:
         f"{_name} {_real} and tokenyard-mooncake are both installed, and both are imported as"
         " mooncake: please uninstall one of them"
     )
+
+logging.getLogger(__name__).info("mooncake stands in for Mooncake's Buffer, over Tokenyard")

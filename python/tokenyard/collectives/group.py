@@ -59,7 +59,7 @@ class Group(Closing):
     """
 
     def __init__(self, native: Any) -> None:
-        """Is called by `Collectives.world` and `Collectives.group`, not by users."""
+        """Wraps a native group; not for users: see `Collectives.world` and `Collectives.group`."""
         self._native: _tokenyard.Group = native
 
     @property

@@ -5,12 +5,15 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Sequence
+from os import PathLike
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 import _tokenyard
 
 from ..closing import Closing
+from ..secret import secret_of
 from ..sizes import size_of, text_of
 from ..world.world import DEFAULT_TIMEOUT, check_timeout
 from .group import Group
@@ -36,13 +39,19 @@ class Collectives(Closing):
     """
 
     def __init__(self, native: Any) -> None:
-        """Is called by `connect` and `join`, not by users."""
+        """Wraps a native job; not for users: see `connect`, `join` and `alone`."""
         self._native: _tokenyard.Collectives = native
         _open.add(self)
 
     @classmethod
     def connect(
-        cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
+        cls,
+        store: str,
+        *,
+        secret: str | None = None,
+        rank: int,
+        size: int,
+        **options: Unpack[JobOptions],
     ) -> Self:
         """Starts a job together with its other ranks; blocks until every rank has connected.
 
@@ -50,7 +59,10 @@ class Collectives(Closing):
             store: where the ranks find one another. "file:/a/directory/all/ranks/see" is created
                 if its parent exists; "tcp://host:port" is a store that StoreServer or
                 `python -m tokenyard store` runs, or else one that a rank on that host starts.
-            secret: known to all ranks; connections without it are rejected.
+            secret: known to all ranks; connections without it are rejected. None: what the file
+                `secret_file` holds, or what the environment's TOKENYARD_SECRET_FILE or
+                TOKENYARD_SECRET says.
+            secret_file: a file with the secret, which only its owner may read.
             rank, size: this rank's number, and the number of ranks.
             job: the job's name, the same on all ranks; default "tokenyard".
             size_max: the size up to which `grow` may go; default `size`.
@@ -75,14 +87,20 @@ class Collectives(Closing):
         Raises:
             PeerTimeout: a rank did not connect in time; names it.
             Unsupported: the interconnect is not available.
-            InvalidArgument: arguments are wrong, or contradict each other, such as two ranks with
-                one number.
+            InvalidArgument: there is no good secret, or arguments are wrong or contradict each
+                other, such as two ranks with one number.
         """
         return cls._rendezvous("connect", store, secret, rank, size, **options)
 
     @classmethod
     def join(
-        cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
+        cls,
+        store: str,
+        *,
+        secret: str | None = None,
+        rank: int,
+        size: int,
+        **options: Unpack[JobOptions],
     ) -> Self:
         """Joins a running job in the place of a lost rank, or in one that `grow` opens.
 
@@ -101,17 +119,18 @@ class Collectives(Closing):
         Lets a process compute before it joins another job. Takes the options of `connect`, but
         no store and no secret.
         """
-        return cls._rendezvous("alone", "file:none", "of nobody else", rank, size, **options)
+        return cls._rendezvous("alone", "file:none", token_hex(16), rank, size, **options)
 
     @classmethod
     def _rendezvous(
         cls,
         entrance: str,
         store: str,
-        secret: str,
+        secret: str | None,
         rank: int,
         size: int,
         *,
+        secret_file: str | PathLike[str] | None = None,
         job: str = "tokenyard",
         size_max: int | None = None,
         timeout: float = DEFAULT_TIMEOUT,
@@ -133,7 +152,7 @@ class Collectives(Closing):
             own_store=own_store,
             host_store=host_store,
             job=text_of("job", job),
-            secret=text_of("secret", secret),
+            secret=secret_of(secret, secret_file),
             rank=size_of("rank", rank, largest=most - 1),
             size=ranks,
             size_max=most,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
 OnFailure = Literal["raise", "retry", "exclude"]
@@ -13,6 +14,7 @@ Places = Literal["kept", "compact"]
 class JobOptions(TypedDict, total=False):
     """Options of `Collectives.connect`, documented there."""
 
+    secret_file: str | PathLike[str] | None
     job: str
     size_max: int | None
     timeout: float

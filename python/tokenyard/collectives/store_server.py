@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import _tokenyard
 
 from ..closing import Closing
+from ..secret import secret_of
 from ..sizes import size_of, text_of
 
 
@@ -19,23 +22,30 @@ class StoreServer(Closing):
     True
     """
 
-    def __init__(self, *, secret: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        secret: str | None = None,
+        secret_file: str | PathLike[str] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         """Starts to listen.
 
         Args:
-            secret: known to all ranks of the job.
+            secret, secret_file: known to all ranks of the job; as `Collectives.connect`.
             host: the address to listen on, at which ranks reach the store.
             port: 0 for any free port.
 
         Raises:
             OsError: the address or port cannot be used.
-            InvalidArgument: the secret is empty, or the port is out of range.
+            InvalidArgument: there is no good secret, or the port is out of range.
         """
         self._host = host
         self._native = _tokenyard.StoreServer(
             host=text_of("host", host),
             port=size_of("port", port, largest=65535),
-            secret=text_of("secret", secret),
+            secret=secret_of(secret, secret_file),
         )
 
     @property

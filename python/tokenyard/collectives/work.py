@@ -26,7 +26,7 @@ class Work:
     __slots__ = ("_native",)
 
     def __init__(self, native: Any) -> None:
-        """Is called by the operations of a Group, not by users."""
+        """Wraps a native operation; not for users: see the operations of `Group`."""
         self._native: _tokenyard.Work = native
 
     def wait(self) -> None:

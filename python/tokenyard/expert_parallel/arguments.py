@@ -1,16 +1,28 @@
-"""Checks of ExpertParallel's array arguments, made before anything is launched."""
+"""ExpertParallel's arguments, and checks of its arrays, made before anything is launched."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypedDict
 
 import _tokenyard
 
-from ..arrays import Arrays
+from ..arrays import A, Arrays
 from ..errors import invalid
 from .call_device import CallDevice
-from .received import Received, Route
+from .received import ExpertRows, Received, Route
 from .row_formats import FP32, IDS, MOVED, SCALES, SUMMED, cast_of, scale_order
+
+
+class CombineOptions(TypedDict, Generic[A], total=False):
+    """The options of `ExpertParallel.combine`, whatever it returns."""
+
+    out: A | None
+    bias: A | tuple[A, A] | None
+    rank_order: A | None
+    by_expert: ExpertRows[A] | None
+    weighted: bool
+    sms: int
+    local_sms: int
 
 
 def rows_of_dispatch(

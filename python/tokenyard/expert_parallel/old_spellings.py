@@ -82,7 +82,7 @@ def takes_weights_first(kind: type) -> Callable[[F], F]:
     def decorator(method: F) -> F:
         @functools.wraps(method)
         def spelled(self: Any, *args: Any, **named: Any) -> Any:
-            if len(args) > 1 and not isinstance(args[1], kind):
+            if len(args) > 1:
                 y, topk_weights, *rest = args
                 received = rest[0] if rest else named.get("received")
                 if isinstance(received, kind):

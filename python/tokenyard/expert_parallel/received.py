@@ -53,7 +53,7 @@ class Arrived(Generic[A]):
     """Rows in this rank's arena. Array objects are created on first access."""
 
     def __init__(self, native: Any, arrays: Arrays, form: RowForm) -> None:
-        """Is called by the methods of ExpertParallel, not by users."""
+        """Wraps native rows; not for users: see the methods of `ExpertParallel`."""
         self.native = native
         self._arrays, self._form = arrays, form
 

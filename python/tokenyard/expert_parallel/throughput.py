@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import _tokenyard
 from _tokenyard import FailedRank
@@ -14,7 +14,13 @@ from ..errors import invalid
 from ..sizes import size_of
 from ..world.world import World, native_of
 from . import old_spellings
-from .arguments import choices_of_dispatch, dtype_of_results, route_of, rows_of_dispatch
+from .arguments import (
+    CombineOptions,
+    choices_of_dispatch,
+    dtype_of_results,
+    route_of,
+    rows_of_dispatch,
+)
 from .call_device import CallDevice
 from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
 from .row_formats import FP32, MOVED, SUMMED, form_of, scale_order
@@ -353,14 +359,7 @@ class ExpertParallel:
         y: A,
         received: Received[A] | Route,
         topk_weights: None = None,
-        *,
-        out: A | None = None,
-        bias: A | tuple[A, A] | None = None,
-        rank_order: A | None = None,
-        by_expert: ExpertRows[A] | None = None,
-        weighted: bool = False,
-        sms: int = 0,
-        local_sms: int = 0,
+        **options: Unpack[CombineOptions[A]],
     ) -> A: ...
     @overload
     def combine(
@@ -368,16 +367,8 @@ class ExpertParallel:
         y: A,
         received: Received[A] | Route,
         topk_weights: A,
-        *,
-        out: A | None = None,
-        bias: A | tuple[A, A] | None = None,
-        rank_order: A | None = None,
-        by_expert: ExpertRows[A] | None = None,
-        weighted: bool = False,
-        sms: int = 0,
-        local_sms: int = 0,
+        **options: Unpack[CombineOptions[A]],
     ) -> Combined[A]: ...
-
     @old_spellings.takes_route_and_weights
     def combine(
         self,

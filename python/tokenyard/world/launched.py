@@ -97,12 +97,12 @@ class Replacing:
     def replace(self, lost: Sequence[int]) -> tuple[Any, Launched]:
         """Leaves out lost ranks, has the launch start new ones, and connects. Collective."""
         gone = [at for at, rank in enumerate(self._survivors) if rank in lost]
-        staying = [rank for rank in self._survivors if rank not in lost]
-        missing = [rank for rank in range(self._size) if rank not in staying]
-        if not missing:
+        if not gone and len(self._survivors) == self._size:
             raise invalid("lost", "the ranks that are to be replaced", "none")
         self._native = self._native.rebuild(gone, arena_bytes=_SMALL_ARENA_BYTES)
-        self._survivors = staying
+        left_out = self._native.left_out
+        self._survivors = [rank for at, rank in enumerate(self._survivors) if at not in left_out]
+        missing = [rank for rank in range(self._size) if rank not in self._survivors]
         held = HeldPort() if self._native.rank == 0 else None
         try:
             rendezvous_point = self._agree(held, missing)

@@ -100,16 +100,18 @@ class _Launch:
         for rank in rendezvous_point.new_ranks:
             slot = rendezvous_point.slots[rank]
             ours, theirs = _pipe(self._context, slot)
-            launched = Launched(theirs, rendezvous_point.slots, self._on_death == "replace", new)
-            child = self._context.Process(
-                target=_rank_main,
-                args=(launched, os.getpid(), rendezvous_point, rank, *self._work),
-                name=f"rank {slot}",
-                daemon=True,
-            )
-            self._children[ours] = (slot, child)
-            _start(child, slot)
-            theirs.close()
+            with theirs:  # Only the process keeps it open.
+                launched = Launched(
+                    theirs, rendezvous_point.slots, self._on_death == "replace", new
+                )
+                child = self._context.Process(
+                    target=_rank_main,
+                    args=(launched, os.getpid(), rendezvous_point, rank, *self._work),
+                    name=f"rank {slot}",
+                    daemon=True,
+                )
+                self._children[ours] = (slot, child)
+                _start(child, slot)
 
     def _listen(self) -> None:
         """Waits for a message of a rank, for at most LISTEN_S, and handles all messages."""

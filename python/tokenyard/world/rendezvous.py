@@ -1,4 +1,6 @@
-"""Finds where the ranks of a job meet: from the environment, torchrun's store, or a torch group."""
+"""Finds where the ranks of a job meet: from the environment, torchrun's store, a torch group, or a
+communicator of mpi4py.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from operator import index
 from typing import Any
 
 from ..errors import InvalidArgument, Unsupported, invalid
+from .environment import STORE_VARIABLE, TORCHRUN, FoundRank, find_rank
 
 
 @dataclass
@@ -27,6 +30,8 @@ class Place:
     job: str
     held: HeldPort | None = None
     """On rank 0, if the port was chosen here: reserves it until all ranks have connected."""
+    found: FoundRank | None = None
+    """The rank as the launcher's variables give it, if they were read."""
 
 
 class HeldPort:
@@ -47,30 +52,30 @@ class HeldPort:
 
 
 def from_environment(timeout: float) -> Place:
-    """Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
-    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    """Finds this rank's place by the variables of its launcher; see `environment`."""
+    found = find_rank()
+    host, port = _host_and_port(found)
     place = Place(
-        host=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=_number("MASTER_PORT"),
-        rank=rank,
-        size=size,
-        local_rank=_number("LOCAL_RANK", default=rank),
-        job="tokenyard",
+        host=host,
+        port=port,
+        rank=found.rank,
+        size=found.size,
+        local_rank=found.local_rank,
+        job=found.job,
+        found=found,
     )
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if found.launcher == TORCHRUN.name:
         _agree_through_torchrun(place, timeout)
     return place
 
 
-def _number(name: str, default: int | None = None) -> int:
-    text = os.environ.get(name)
-    if text is None and default is not None:
-        return default
-    if text is None or not text.isdecimal():
-        raise invalid(
-            name, "a number in the environment", "nothing" if text is None else repr(text)
-        )
-    return int(text)
+def _host_and_port(found: FoundRank) -> tuple[str, int]:
+    kind, _, address = found.store.partition("://")
+    host, _, port = address.rpartition(":")
+    if kind != "tcp" or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        expected = f"tcp://host:port, where rank 0 of a World listens ({found.launcher})"
+        raise invalid(STORE_VARIABLE, expected, repr(found.store))
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _agree_through_torchrun(place: Place, timeout: float) -> None:
@@ -139,6 +144,46 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
     )
 
 
+def from_mpi(comm: Any) -> Place:
+    """Exchanges addresses through a communicator of mpi4py. Collective; waits as long as MPI does.
+
+    Rank 0 reserves a port and draws the job's name, without which nobody connects to its world, and
+    `comm.bcast` hands both over: they are as safe as MPI's own connections.
+    """
+    try:
+        rank, size = comm.Get_rank(), comm.Get_size()
+        gather, broadcast = comm.allgather, comm.bcast
+    except AttributeError:
+        raise invalid("comm", "a communicator of mpi4py", f"a {type(comm).__name__}") from None
+    hosts = gather(socket.gethostname())
+    held: HeldPort | None = None
+    offer: Any = None
+    try:
+        if rank == 0:
+            try:
+                held = HeldPort()
+                offer = _address(), held.number, secrets.token_hex(8)
+            except OSError as error:
+                offer = error  # Raised after the broadcast, in which the other ranks wait.
+        offer = broadcast(offer, root=0)
+        if isinstance(offer, OSError):
+            raise offer
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
+    address, port, job = offer
+    return Place(
+        host="127.0.0.1" if len(set(hosts)) == 1 else address,
+        port=port,
+        rank=rank,
+        size=size,
+        local_rank=_local_rank(hosts, rank),
+        job=job,
+        held=held,
+    )
+
+
 def _members(
     ranks: Sequence[int] | None, mine: int, size: int
 ) -> tuple[list[int], InvalidArgument | None]:
@@ -156,8 +201,8 @@ def _members(
 
 def _local_rank(hosts: list[str], number: int) -> int:
     """Returns torch's current GPU if it has one, else the index among this host's ranks."""
-    torch = sys.modules["torch"]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())
     return hosts[:number].count(hosts[number])
 

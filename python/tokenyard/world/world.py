@@ -11,7 +11,7 @@ from typing import Any
 import _tokenyard
 
 from ..closing import Closing
-from ..errors import InvalidArgument, Unsupported, invalid
+from ..errors import Error, InvalidArgument, Unsupported, invalid
 from ..sizes import size_of, text_of
 from . import rendezvous
 from .launched import Launched, Replacing
@@ -42,13 +42,14 @@ class World(Closing):
     """
 
     def __init__(self, native: Any, device: str, launched: Launched | None = None) -> None:
-        """Is called by `launch`, `from_env`, `from_torch` and `connect`, not by users."""
+        """Wraps a native world; not for users: see `launch` and the class methods."""
         self._native: _tokenyard.World = native
         self._device = device
         self._launched = launched
         self._replacing: Replacing | None = None  # Set while lost ranks are being replaced.
         self._kept_bytes: int | None = None  # Size of the arena, once it is released.
         self._rebuilt: Callable[[], World | None] = lambda: None  # The world that followed.
+        self._launcher: str | None = None
         # Copies that outlive the native world: an error handler may log them.
         self._rank: int = native.rank
         self._size: int = native.size
@@ -110,21 +111,30 @@ class World(Closing):
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
     ) -> World:
-        """Joins the world that environment variables describe, as torchrun sets them.
+        """Joins the world that the launcher's environment variables describe.
 
-        Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Rank 0 listens on
-        MASTER_ADDR:MASTER_PORT; under torchrun, whose own store uses that port, on a free port
-        that the ranks agree on through the store. Blocks until all ranks have joined.
+        Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm's srun sets, or RANK, WORLD_SIZE,
+        LOCAL_RANK, MASTER_ADDR and MASTER_PORT; `launcher` says which was found. Rank 0 listens on
+        MASTER_ADDR:MASTER_PORT or TOKENYARD_STORE ("tcp://host:port"), and otherwise at an address
+        that follows from the launcher's variables; under torchrun, on a free port that the ranks
+        agree on through torchrun's store. Blocks until all ranks have joined.
 
         Args:
             device, timeout, arena_bytes: as `connect`.
 
         Raises:
-            InvalidArgument: a variable is missing or not a number.
+            InvalidArgument: names a variable that is missing, out of range, or contradicts another.
             PeerTimeout: a rank did not join in time; names it.
         """
         place = rendezvous.from_environment(check_timeout(timeout))
-        return cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+        assert place.found is not None
+        try:
+            world = cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+        except Error as error:
+            error.add_note(f"The environment was read as {place.found}.")
+            raise
+        world._launcher = place.found.launcher
+        return world
 
     @classmethod
     def from_torch(
@@ -209,6 +219,11 @@ class World(Closing):
         return self._timeout
 
     @property
+    def launcher(self) -> str | None:
+        """Launcher that `from_env` found, such as "torchrun" or "Slurm"; None for other worlds."""
+        return self._launcher
+
+    @property
     def topology(self) -> _tokenyard.Topology:
         """The fabric to each peer, with the reason why it is not a faster one; printable."""
         return self._topology
@@ -271,17 +286,24 @@ class World(Closing):
         arena of the original size, even if the old one was released. After a failure all of them
         may call it again.
 
+        Ranks that are processes agree by majority on who is left out: all ranks that any of them
+        names, and all that are lost, also during this call. So they may name different ranks.
+
         Args:
             without: ranks to leave out; may be empty.
 
         Raises:
-            InvalidArgument: the remaining ranks name different ranks.
+            InvalidArgument: the remaining ranks are threads and name different ranks.
+            PeerLost: `without` is empty, but a rank is gone.
+            OutOfTouch: the others go on without this rank.
+            QuorumLost: too few ranks answered before the deadline to agree on who is left out.
             OsError: a rank cannot allocate its arena; names it.
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
-        launched = None if self._launched is None else self._launched.without(gone)
+        launched = None if self._launched is None else self._launched.without(native.left_out)
         world = World(native, self._device, launched)
+        world._launcher = self._launcher
         self._rebuilt = weakref.ref(world)
         return world
 
@@ -290,15 +312,17 @@ class World(Closing):
 
         Collective among the surviving ranks; blocks, and closes this world. The launch kills what
         is left of the lost ranks' processes. The new ones call `fn` from its beginning with a world
-        whose `is_replacement` is True. Ranks keep their numbers and get a new arena. If it fails
-        because more ranks are lost, the remaining ones may call it again with those included.
+        whose `is_replacement` is True. Ranks keep their numbers and get a new arena. Every
+        rank that `rebuild` would leave out is replaced, named or not. If it fails because more
+        ranks are lost, the remaining ones may call it again.
 
         Args:
             lost: the ranks to replace.
 
         Raises:
             Unsupported: the world was not made by `launch(..., on_death="replace")`.
-            InvalidArgument: the survivors name different ranks, or none.
+            InvalidArgument: this rank names none.
+            OutOfTouch, QuorumLost: as `rebuild`.
         """
         gone = [size_of("lost", rank, largest=self.size - 1) for rank in lost]
         if self._replacing is None:

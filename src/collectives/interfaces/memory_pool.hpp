@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "base/mapping.hpp"
+
 namespace tokenyard::collectives {
 
 class MemoryPool {
@@ -17,19 +19,18 @@ class MemoryPool {
   class Block {
    public:
     Block() = default;
-    Block(Block&& other) noexcept;
+    Block(Block&& other) noexcept = default;
     Block& operator=(Block&& other) noexcept;
     ~Block();
-    std::byte* data() const { return data_; }
-    size_t capacity() const { return capacity_; }
-    explicit operator bool() const { return data_ != nullptr; }
+    std::byte* data() const { return memory_.base(); }
+    size_t capacity() const { return memory_.bytes(); }
+    explicit operator bool() const { return static_cast<bool>(memory_); }
 
    private:
     friend class MemoryPool;
-    Block(std::shared_ptr<Store> store, std::byte* data, size_t capacity);
+    Block(std::shared_ptr<Store> store, Mapping memory);
     std::shared_ptr<Store> store_;
-    std::byte* data_ = nullptr;
-    size_t capacity_ = 0;
+    Mapping memory_;
   };
 
   /// Frees a returned block if idle blocks would exceed `idle_bytes_max` in total.

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/tensor_arguments.hpp"
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/runtime/group_state.hpp"
 
@@ -19,26 +20,13 @@ using collectives::OperationKind;
 
 namespace {
 
-/// Throws InvalidArgument unless all elements are there, one after the other.
-void check_view(const char* argument, const ConstTensorView& view) {
-  if (bytes_of(view.type) == 0)
-    throw InvalidArgument(argument, "elements of a DataType", name_of(view.type));
-  if (view.data == nullptr && view.elements() > 0) {
-    throw InvalidArgument(argument, "memory of that length", "a null pointer");
-  }
-  if (view.bytes() == UINT64_MAX) {
-    throw InvalidArgument(argument, "bytes that 64 bits can count", view.text());
-  }
-  if (!view.contiguous()) throw InvalidArgument(argument, "contiguous elements", "others");
-}
-
 /// The engine's array for a view: writable exactly if the view is.
 template <class View>
 using ArrayOf = std::conditional_t<std::same_as<View, TensorView>, Array, ConstArray>;
 
 template <class View>
 ArrayOf<View> array_of(const char* argument, const View& view) {
-  check_view(argument, view);
+  require_memory(argument, view);
   return {view.data, view.elements(), view.type};
 }
 

@@ -57,12 +57,6 @@ void commit_pages(int descriptor, size_t bytes) {
   if (result != 0) segment_failed("fallocate");
 }
 
-void map_at(std::byte* at, size_t bytes, int descriptor, size_t offset) {
-  void* const mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor,
-                            static_cast<off_t>(offset));
-  if (mapped == MAP_FAILED) segment_failed("mmap");
-}
-
 }  // namespace
 
 Segment Segment::make(size_t ring_bytes) {
@@ -80,7 +74,7 @@ Segment Segment::make(size_t ring_bytes) {
   struct stat facts {};
   if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
   Segment made(std::move(descriptor), ring_bytes, facts.st_ino);
-  new (made.memory_) SegmentHeader;
+  new (made.memory_.base()) SegmentHeader;
   return made;
 }
 
@@ -101,39 +95,23 @@ Segment Segment::adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t fi
 }
 
 Segment::Segment(FileDescriptor descriptor, size_t ring_bytes, uint64_t file)
-    : descriptor_(std::move(descriptor)), ring_bytes_(ring_bytes), file_(file) {
-  const size_t bytes = mapped_bytes(ring_bytes);
-  void* const reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved == MAP_FAILED) segment_failed("mmap");
-  auto* const begin = static_cast<std::byte*>(reserved);
-  try {
-    map_at(begin, kHeaderBytes, descriptor_.native(), 0);
-    for (size_t ring = 0; ring < 2; ++ring) {
-      const size_t offset = kHeaderBytes + ring * ring_bytes;
-      std::byte* const at = begin + kHeaderBytes + 2 * ring * ring_bytes;
-      map_at(at, ring_bytes, descriptor_.native(), offset);
-      map_at(at + ring_bytes, ring_bytes, descriptor_.native(), offset);
+    : descriptor_(std::move(descriptor)),
+      ring_bytes_(ring_bytes),
+      file_(file),
+      memory_(Mapping::reserved(mapped_bytes(ring_bytes))) {
+  memory_.map_file(0, kHeaderBytes, descriptor_.native(), 0);
+  for (size_t ring = 0; ring < 2; ++ring) {
+    const size_t offset = kHeaderBytes + ring * ring_bytes;
+    for (size_t copy = 0; copy < 2; ++copy) {
+      const size_t at = kHeaderBytes + (2 * ring + copy) * ring_bytes;
+      memory_.map_file(at, ring_bytes, descriptor_.native(), offset);
     }
-  } catch (...) {
-    munmap(begin, bytes);
-    throw;
   }
-  memory_ = begin;
-}
-
-Segment::Segment(Segment&& other) noexcept
-    : descriptor_(std::move(other.descriptor_)),
-      ring_bytes_(other.ring_bytes_),
-      file_(other.file_),
-      memory_(std::exchange(other.memory_, nullptr)) {}
-
-Segment::~Segment() {
-  if (memory_ != nullptr) munmap(memory_, mapped_bytes(ring_bytes_));
 }
 
 RingMemory Segment::ring(End writer) const {
   const auto index = static_cast<size_t>(writer);
-  return {&header().positions[index], memory_ + kHeaderBytes + 2 * index * ring_bytes_,
+  return {&header().positions[index], memory_.base() + kHeaderBytes + 2 * index * ring_bytes_,
           ring_bytes_};
 }
 

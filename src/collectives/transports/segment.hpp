@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/file_descriptor.hpp"
+#include "base/mapping.hpp"
 #include "collectives/transports/ring.hpp"
 #include "collectives/transports/single_copy.hpp"
 
@@ -37,11 +38,7 @@ class Segment {
   /// Throws OsError too, and InvalidArgument if the file is not the announced one, or could shrink.
   static Segment adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t file);
 
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&&) = delete;
-  ~Segment();
-
-  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory_); }
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory_.base()); }
   RingMemory ring(End writer) const;
   size_t ring_bytes() const { return ring_bytes_; }
   uint64_t file() const { return file_; }
@@ -54,7 +51,7 @@ class Segment {
   FileDescriptor descriptor_;
   size_t ring_bytes_;
   uint64_t file_;
-  std::byte* memory_ = nullptr;
+  Mapping memory_;
 };
 
 }  // namespace tokenyard::collectives

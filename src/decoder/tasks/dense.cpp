@@ -8,14 +8,14 @@
 namespace tokenyard::megakernel {
 
 // CMakeLists.txt lists these kernels, each with its task list.
-DECLARE_KERNEL(dense_kernel, RunParams);
-DECLARE_KERNEL(batch_2_kernel, RunParams);
-DECLARE_KERNEL(batch_4_kernel, RunParams);
-DECLARE_KERNEL(batch_8_kernel, RunParams);
-DECLARE_KERNEL(shared_dense_kernel, RunParams);
-DECLARE_KERNEL(shared_batch_2_kernel, RunParams);
-DECLARE_KERNEL(shared_batch_4_kernel, RunParams);
-DECLARE_KERNEL(shared_batch_8_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(dense_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(batch_2_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(batch_4_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(batch_8_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(shared_dense_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(shared_batch_2_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(shared_batch_4_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(shared_batch_8_kernel, RunParams);
 
 namespace {
 

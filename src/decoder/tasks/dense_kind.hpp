@@ -30,14 +30,14 @@ struct SumsOfRanks {
   Peer<uint64_t> of_rank[Kind::kRanksMax];  ///< vectors in VectorWords order
   uint32_t count;
 
-  DEVICE uint32_t ranks() const { return Kind::kRanksMax == 1 ? 1 : count; }
+  TOKENYARD_DEVICE uint32_t ranks() const { return Kind::kRanksMax == 1 ? 1 : count; }
   /// Adds the products of two neighbouring rows to the sums of every rank, by one thread.
-  DEVICE void add(uint32_t row, uint32_t sequence, const RowPair& products,
-                  uint32_t* broken) const {
+  TOKENYARD_DEVICE void add(uint32_t row, uint32_t sequence, const RowPair& products,
+                            uint32_t* broken) const {
     const uint32_t chunk = row / kChunk, element = row % kChunk;
     const int64_t even = units_of_term(products.even, broken);
     const int64_t odd = units_of_term(products.odd, broken);
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t rank = 0; rank < ranks(); ++rank) {
       add_units<Kind::kScope>(of_rank[rank] + Words::at(sequence, chunk, element), even);
       add_units<Kind::kScope>(of_rank[rank] + Words::at(sequence, chunk, element + 1), odd);

@@ -43,10 +43,10 @@ struct ProjectQkv {
   };
   using Shared = VectorShared<Kind>;
 
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
     return slice_of_bands(args.weights, args.bands, tiles_of(args.hidden), args.hidden, warp);
   }
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     const Residual<Kind> residual{.sums = args.sums,
                                   .table = args.table,
                                   .token = args.token,
@@ -61,7 +61,8 @@ struct ProjectQkv {
   }
 
  private:
-  static DEVICE void multiply(Context& context, const Args& args, const Residual<Kind>& residual) {
+  static TOKENYARD_DEVICE void multiply(Context& context, const Args& args,
+                                        const Residual<Kind>& residual) {
     Shared& shared = context.shared<Shared>();
     const auto x = normed_slice(context, shared.normed, residual, args.norm);
     const uint32_t epoch = epoch_of(context);
@@ -94,10 +95,10 @@ struct GateUp {
   };
   using Shared = VectorShared<Kind>;
 
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
     return slice_of_bands(args.weights, args.bands, tiles_of(args.hidden), args.hidden, warp);
   }
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     const Residual<Kind> residual{.sums = args.sums,
                                   .table = nullptr,
                                   .token = nullptr,
@@ -112,7 +113,8 @@ struct GateUp {
   }
 
  private:
-  static DEVICE void multiply(Context& context, const Args& args, const Residual<Kind>& residual) {
+  static TOKENYARD_DEVICE void multiply(Context& context, const Args& args,
+                                        const Residual<Kind>& residual) {
     Shared& shared = context.shared<Shared>();
     const auto x = normed_slice(context, shared.normed, residual, args.norm);
     const uint32_t epoch = epoch_of(context);
@@ -146,10 +148,10 @@ struct ProjectDown {
     PartialProducts<Kind::kSequences> partial;
   };
 
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
     return slice_of_bands(args.weights, args.bands, args.band_tiles, args.columns, warp);
   }
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const auto x = inner_slice(context, args, shared);
     for_each_product(context, shared.partial, x, args.columns, args.bands,
@@ -162,7 +164,8 @@ struct ProjectDown {
   static constexpr uint32_t kSequences = Kind::kSequences;
   using Words = VectorWords<kSequences>;
 
-  static DEVICE Fragments<true> inner_slice(Context& context, const Args& args, Shared& shared) {
+  static TOKENYARD_DEVICE Fragments<true> inner_slice(Context& context, const Args& args,
+                                                      Shared& shared) {
     const uint32_t epoch = epoch_of(context);
     const auto lane = chunks_of_lane<kSequences>(context.warp(), args.columns / kChunk);
     if (warp::elect())
@@ -173,18 +176,18 @@ struct ProjectDown {
     warp::sync();
     SplitChunk read[kSequences];
     constexpr uint32_t kAtOnce = kTogether<Kind>;
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t first = 0; first < kSequences; first += kAtOnce) {
       const uint32_t* chunks[kAtOnce];
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t n = 0; n < kAtOnce; ++n)
         chunks[n] = args.inner + Words::at(lane.sequence(), lane.chunk(first + n), 0);
       uint32_t words[kAtOnce][kChunk];
       context.await_carried(Event{args.inner_event}, [&] {
         uint32_t missing = 0;
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t n = 0; n < kAtOnce; ++n) {
-          UNROLL
+          TOKENYARD_UNROLL
           for (uint32_t i = 0; i < kChunk; ++i) {
             words[n][i] = load<Order::relaxed, Scope::gpu>(chunks[n] + i * kWarpLanes);
             missing |= words[n][i] ^ epoch;
@@ -192,9 +195,9 @@ struct ProjectDown {
         }
         return half_has_come(missing, 0);
       });
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t n = 0; n < kAtOnce; ++n) {
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
           const uint32_t both = words[n][2 * pair] >> 16 | (words[n][2 * pair + 1] & 0xffff0000u);
           read[first + n].high.word[pair] = lane.there(first + n) ? both : 0;

@@ -29,11 +29,11 @@ struct ProjectLogits {
     BestShared best[Kind::kSequences];
   };
 
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t) {
     return slice_of_bands(args.weights, bands_of(args.rows), tiles_of(args.hidden), args.hidden,
                           warp);
   }
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const Residual<Kind> residual{.sums = args.sums,
                                   .table = nullptr,
@@ -62,7 +62,7 @@ struct ProjectLogits {
                        take(row + 1, sequence, products.odd * scale);
                      });
     const uint32_t mine = product_sequence<Kind::kSequences>(context);
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t s = 0; s < Kind::kSequences; ++s) {
       const Best of_block =
           best_of_block(context, shared.best[s], s == mine ? best : Best{0, kNoRow});
@@ -73,9 +73,9 @@ struct ProjectLogits {
  private:
   /// Clears this block's part of earlier sums. Relaxed: the event that this task signals precedes
   /// the next iteration's terms.
-  static DEVICE void clear_sums(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void clear_sums(Context& context, const Args& args) {
     const uint32_t mine = args.cleared_words.end - args.cleared_words.begin;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = context.thread(); i < args.stages * mine; i += context.threads())
       store<Order::relaxed, Kind::kScope>(
           args.cleared + size_t{i / mine} * args.stage_words + args.cleared_words.begin + i % mine,

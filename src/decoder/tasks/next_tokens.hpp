@@ -30,11 +30,11 @@ struct NextTokens {
     bool goes_on[Kind::kSequences], no_number[Kind::kSequences];
   };
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     clear_sums<Kind::kScope>(context, args.sums, args.sum_count);
     // One sequence per warp.
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t s = context.warp(); s < Kind::kSequences; s += context.warps()) {
       const Best best = best_of_parts(args.parts + s, args.part_count, Kind::kSequences);
       if (!warp::elect()) continue;
@@ -53,7 +53,7 @@ struct NextTokens {
   }
 
  private:
-  static DEVICE Status decide(const Args& args, uint32_t sequence, const Best& best) {
+  static TOKENYARD_DEVICE Status decide(const Args& args, uint32_t sequence, const Best& best) {
     const auto before = static_cast<Status>(args.status[sequence]);
     if (before != Status::goes_on) return before;
     const uint32_t position = args.position[sequence] + 1;

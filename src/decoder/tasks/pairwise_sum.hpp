@@ -16,7 +16,7 @@ class PairwiseSum {
 
   /// Adds a term. Returns the sum if it is the last of 2^n terms. `index`: that of the term, from 0
   /// on.
-  DEVICE float with(uint32_t index, float term) {
+  TOKENYARD_DEVICE float with(uint32_t index, float term) {
     if (index % 2 == 0) return one_ = term;
     term = one_ + term;
     if (index % 4 < 2) return two_ = term;
@@ -33,10 +33,10 @@ class PairwiseSum {
 
 /// Returns the same sum of terms that are all present.
 template <uint32_t kTerms>
-DEVICE float pairwise_sum(float (&terms)[kTerms]) {
-  UNROLL
+TOKENYARD_DEVICE float pairwise_sum(float (&terms)[kTerms]) {
+  TOKENYARD_UNROLL
   for (uint32_t width = 1; width < kTerms; width *= 2) {
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kTerms; i += 2 * width) terms[i] += terms[i + width];
   }
   return terms[0];

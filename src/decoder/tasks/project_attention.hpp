@@ -27,7 +27,7 @@ struct ProjectAttention {
     SplitWeight weights[kSplitsMax * kSplitHeadsMax];  ///< [sequences][splits][heads]
   };
 
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     const uint32_t band_bytes = tiles_of(args.heads * args.dim) * kTileBytes;
     return {.from = reinterpret_cast<const std::byte*>(args.weights) + size_t{warp} * band_bytes,
             .row_stride = uint64_t{warps} * band_bytes,
@@ -36,14 +36,14 @@ struct ProjectAttention {
             .piece_bytes = band_bytes};
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t columns = args.heads * args.dim;
     // Divisions are done before any wait.
     const uint32_t bands = stream(args, context.warp(), context.warps()).rows;
     uint32_t head = context.thread() / args.dim;
     await_last_words(context, args);
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t first = 0; first < columns; first += context.threads()) {
       if (first > 0) head = (first + context.thread()) / args.dim;
       put_together(context, args, shared, first, head);
@@ -51,7 +51,7 @@ struct ProjectAttention {
     context.sync();
     const auto x = shared.attended.template fragments<false>(columns / kChunk);
     const uint32_t sequence = warp::lane() / kPairs, pair = warp::lane() % kPairs;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = 0; i < bands; ++i) {
       const RowPair products = band_product(context, x, tiles_of(columns));
       const uint32_t band = context.warp() + i * context.warps();
@@ -67,7 +67,7 @@ struct ProjectAttention {
 
   /// Waits, by each warp with one split per lane, until a word of its columns has arrived; these
   /// are written last.
-  static DEVICE void await_last_words(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void await_last_words(Context& context, const Args& args) {
     const uint32_t column = context.warp() * kWarpLanes, epoch = epoch_of(context);
     const uint32_t columns = args.heads * args.dim;
     if (warp::lane() < Kind::kSequences * args.splits && column < columns)
@@ -79,8 +79,8 @@ struct ProjectAttention {
 
   /// Combines the splits, by all threads, one column each from `first` on, which belongs to `head`.
   /// The first call also loads the weights into shared memory, since both are in flight together.
-  static DEVICE void put_together(Context& context, const Args& args, Shared& shared,
-                                  uint32_t first, uint32_t head) {
+  static TOKENYARD_DEVICE void put_together(Context& context, const Args& args, Shared& shared,
+                                            uint32_t first, uint32_t head) {
     const uint32_t columns = args.heads * args.dim, column = first + context.thread();
     const uint32_t epoch = epoch_of(context);
     const uint32_t weights = Kind::kSequences * args.splits * args.heads;
@@ -91,9 +91,9 @@ struct ProjectAttention {
     context.await_carried(Event{args.attended_event}, [&] {
       // All loads before the first check, with no condition in between: otherwise each would wait
       // for the previous one. For splits that do not exist, the first split's words are loaded.
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t s = 0; s < Kind::kSequences; ++s) {
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t split = 0; split < kSplits; ++split)
           parts[s][split] = load_flagged(
               args.parts + (s * args.splits + (split < args.splits ? split : 0)) * columns +
@@ -101,9 +101,9 @@ struct ProjectAttention {
       }
       weight = load<Order::relaxed, Scope::gpu>(args.split_weights + own);
       bool come = weight.epoch == epoch;
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t s = 0; s < Kind::kSequences; ++s) {
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t split = 0; split < kSplits; ++split) come &= parts[s][split].epoch == epoch;
       }
       return come;
@@ -114,7 +114,7 @@ struct ProjectAttention {
         shared.weights[i] = await_weight(context, args, i, epoch);
       context.sync();
     }
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t s = 0; s < Kind::kSequences; ++s)
       if (column < columns)
         shared.attended.put(
@@ -122,8 +122,8 @@ struct ProjectAttention {
             weighted_mean(args, shared.weights + s * args.splits * args.heads + head, parts[s]));
   }
 
-  static DEVICE SplitWeight await_weight(Context& context, const Args& args, uint32_t index,
-                                         uint32_t epoch) {
+  static TOKENYARD_DEVICE SplitWeight await_weight(Context& context, const Args& args,
+                                                   uint32_t index, uint32_t epoch) {
     SplitWeight weight{};
     context.await_carried(Event{args.attended_event}, [&] {
       weight = load<Order::relaxed, Scope::gpu>(args.split_weights + index);
@@ -133,20 +133,20 @@ struct ProjectAttention {
   }
 
   /// Returns the weighted mean of a column. `weights`: those of a head, `heads` apart.
-  static DEVICE float weighted_mean(const Args& args, const SplitWeight* weights,
-                                    const Stamped (&parts)[kSplits]) {
+  static TOKENYARD_DEVICE float weighted_mean(const Args& args, const SplitWeight* weights,
+                                              const Stamped (&parts)[kSplits]) {
     // Branch-free, so that all loads are in flight together. Splits that do not exist have the
     // first split's values and count as zero.
     int32_t exponents[kSplits], highest = INT32_MIN / 2;
     float totals[kSplits], sums[kSplits];
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t split = 0; split < kSplits; ++split) {
       const SplitWeight& weight = weights[(split < args.splits ? split : 0) * args.heads];
       exponents[split] = weight.exponent;
       totals[split] = weight.total;
       highest = exponents[split] > highest ? exponents[split] : highest;
     }
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t split = 0; split < kSplits; ++split) {
       const float fade = power_of_two(exponents[split] - highest);
       const float counted = split < args.splits ? fade : 0;

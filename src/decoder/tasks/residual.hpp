@@ -43,9 +43,9 @@ struct Residual {
 
   using Words = VectorWords<Kind::kSequences>;
 
-  DEVICE uint32_t chunks() const { return hidden / kChunk; }
+  TOKENYARD_DEVICE uint32_t chunks() const { return hidden / kChunk; }
   /// Returns a sequence's row of the table, in the first layer.
-  DEVICE const BFloat16* row(uint32_t sequence) const {
+  TOKENYARD_DEVICE const BFloat16* row(uint32_t sequence) const {
     return table + size_t{token[sequence]} * hidden;
   }
 };
@@ -62,20 +62,20 @@ inline constexpr uint32_t kTogether = Kind::kSequences < 4 ? Kind::kSequences : 
 
 /// Waits, by each lane, for the words of its chunks from `first` on, and returns them in `sums`.
 template <class Kind>
-DEVICE void await_words(Context& context, const Residual<Kind>& residual,
-                        const LaneChunks<Kind::kSequences>& lane, uint32_t first,
-                        uint64_t (&sums)[kTogether<Kind>][kChunk]) {
+TOKENYARD_DEVICE void await_words(Context& context, const Residual<Kind>& residual,
+                                  const LaneChunks<Kind::kSequences>& lane, uint32_t first,
+                                  uint64_t (&sums)[kTogether<Kind>][kChunk]) {
   const uint64_t* chunks[kTogether<Kind>];
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t n = 0; n < kTogether<Kind>; ++n)
     chunks[n] =
         residual.sums + Residual<Kind>::Words::at(lane.sequence(), lane.chunk(first + n), 0);
   context.await_carried(residual.event, [&] {
     // Checks the term counts of all words at once.
     uint32_t missing = 0;
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t n = 0; n < kTogether<Kind>; ++n) {
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kChunk; ++i) {
         sums[n][i] = load<Order::relaxed, Kind::kScope>(chunks[n] + i * kWarpLanes);
         missing |= static_cast<uint32_t>(sums[n][i]) ^ residual.terms;
@@ -86,11 +86,11 @@ DEVICE void await_words(Context& context, const Residual<Kind>& residual,
 }
 
 /// Returns a chunk of a table's row as words, whose counts are meaningless.
-DEVICE void words_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken,
-                         uint64_t (&sums)[kChunk]) {
+TOKENYARD_DEVICE void words_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken,
+                                   uint64_t (&sums)[kChunk]) {
   float values[kChunk];
   unpack(load_vector(reinterpret_cast<const Bytes16*>(row) + chunk), values);
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t i = 0; i < kChunk; ++i)
     sums[i] = static_cast<uint64_t>(units_of_term(values[i], broken)) << 8;
 }
@@ -98,8 +98,8 @@ DEVICE void words_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken,
 /// Waits, by each warp, until one word of its slice has arrived. If all lanes polled all words, the
 /// polls would delay the words that they wait for.
 template <class Kind>
-DEVICE void await_first_word(Context& context, const Residual<Kind>& residual,
-                             const LaneChunks<Kind::kSequences>& lane) {
+TOKENYARD_DEVICE void await_first_word(Context& context, const Residual<Kind>& residual,
+                                       const LaneChunks<Kind::kSequences>& lane) {
   if (residual.sums != nullptr && warp::elect()) {
     const uint64_t* const word = residual.sums + Residual<Kind>::Words::at(0, lane.chunk(0), 0);
     context.await_carried(residual.event, [&] {
@@ -110,12 +110,12 @@ DEVICE void await_first_word(Context& context, const Residual<Kind>& residual,
 }
 
 /// Returns x * norm of a chunk, by each lane; zeros for a chunk that does not exist.
-DEVICE SplitChunk normed_chunk(bool there, const uint64_t (&sums)[kChunk], const Bytes16& norm,
-                               float& squares) {
+TOKENYARD_DEVICE SplitChunk normed_chunk(bool there, const uint64_t (&sums)[kChunk],
+                                         const Bytes16& norm, float& squares) {
   float values[kChunk], weights[kChunk];
   unpack(norm, weights);
   float sum = 0;
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t e = 0; e < kChunk; ++e) {
     values[e] = sum_value(sums[e]);
     sum += values[e] * values[e];
@@ -129,14 +129,14 @@ DEVICE SplitChunk normed_chunk(bool there, const uint64_t (&sums)[kChunk], const
 /// Returns the sum over a slice of the lanes' values per chunk, by a warp. The order of additions
 /// does not depend on the number of chunks per lane: first chunks 16 apart, then 8, and so on.
 template <uint32_t kSequences>
-DEVICE float slice_sum(float (&of_chunks)[kSequences]) {
-  UNROLL
+TOKENYARD_DEVICE float slice_sum(float (&of_chunks)[kSequences]) {
+  TOKENYARD_UNROLL
   for (uint32_t width = kSequences / 2; width > 0; width /= 2) {
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < width; ++i) of_chunks[i] += of_chunks[i + width];
   }
   float sum = of_chunks[0];
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t mask = VectorWords<kSequences>::kTogether / 2; mask > 0; mask /= 2)
     sum += warp::shuffle_xor(sum, mask);
   return sum;
@@ -145,18 +145,19 @@ DEVICE float slice_sum(float (&of_chunks)[kSequences]) {
 /// Returns the warp's slice of x * norm, by all threads. The sums of squares are in shared memory
 /// after the block's next meeting.
 template <class Kind>
-DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& shared,
-                                     const Residual<Kind>& residual, const BFloat16* norm) {
+TOKENYARD_DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& shared,
+                                               const Residual<Kind>& residual,
+                                               const BFloat16* norm) {
   constexpr uint32_t kSequences = Kind::kSequences;
   const auto lane = chunks_of_lane<kSequences>(context.warp(), residual.chunks());
   const BFloat16* const row = residual.sums == nullptr ? residual.row(lane.sequence()) : nullptr;
   SplitChunk read[kSequences];
   float squares[kSequences];
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t first = 0; first < kSequences; first += kTogether<Kind>) {
     // In flight while the vector is awaited.
     Bytes16 weights[kTogether<Kind>];
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t n = 0; n < kTogether<Kind>; ++n)
       weights[n] = load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(norm) +
                                                  lane.chunk(first + n));
@@ -165,11 +166,11 @@ DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& share
     if (residual.sums != nullptr) {
       await_words(context, residual, lane, first, sums);
     } else {
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t n = 0; n < kTogether<Kind>; ++n)
         words_of_row(row, lane.chunk(first + n), residual.broken, sums[n]);
     }
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t n = 0; n < kTogether<Kind>; ++n)
       read[first + n] =
           normed_chunk(lane.there(first + n), sums[n], weights[n], squares[first + n]);
@@ -182,11 +183,11 @@ DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& share
 /// Adds the block's part of the vectors to the next stage's sums, by all threads, one word each. A
 /// block with rows does this after its products, since other blocks wait for these first.
 template <class Kind>
-DEVICE void carry_on(Context& context, const Residual<Kind>& residual) {
+TOKENYARD_DEVICE void carry_on(Context& context, const Residual<Kind>& residual) {
   constexpr uint32_t kSequences = Kind::kSequences;
   const BlockShare& mine = residual.carried;
   const uint32_t words = (mine.end - mine.begin) * kChunk * kSequences;
-  KEEP_ROLLED
+  TOKENYARD_KEEP_ROLLED
   for (uint32_t i = context.thread(); i < words; i += context.threads()) {
     const uint32_t sequence = i % kSequences, element = i / kSequences % kChunk;
     const uint32_t chunk = mine.begin + i / (kSequences * kChunk);
@@ -209,10 +210,10 @@ DEVICE void carry_on(Context& context, const Residual<Kind>& residual) {
 
 /// Returns the factor 1 / rms(x), which products with a sequence's x * norm still need.
 template <class Kind>
-DEVICE float scale_of(const Context& context, const NormedShared<Kind>& shared, uint32_t sequence,
-                      uint32_t hidden, float epsilon) {
+TOKENYARD_DEVICE float scale_of(const Context& context, const NormedShared<Kind>& shared,
+                                uint32_t sequence, uint32_t hidden, float epsilon) {
   float sum = 0;
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t warp = 0; warp < kComputeWarpsMax; ++warp)
     sum += warp < context.warps() ? shared.squares[sequence][warp] : 0;
   return reciprocal_square_root(sum / static_cast<float>(hidden) + epsilon);

@@ -20,10 +20,10 @@ struct SendBest {
     uint32_t part_count, sum_count, ranks;
   };
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     clear_sums<Scope::sys>(context, args.sums, args.sum_count);
     // One sequence per warp.
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t s = context.warp(); s < Kind::kSequences; s += context.warps()) {
       Best best = best_of_parts(args.parts + s, args.part_count, Kind::kSequences);
       if (!warp::elect()) continue;

@@ -18,7 +18,7 @@ inline constexpr uint32_t kSliceChunks = kSliceColumns / kChunk;
 inline constexpr uint32_t kVectorMax = kSliceColumns * kComputeWarpsMax;  ///< elements
 
 /// Returns the number of slices of a vector, each of which one warp has.
-HOST_DEVICE constexpr uint32_t slices_of(uint32_t columns) {
+TOKENYARD_HOST_DEVICE constexpr uint32_t slices_of(uint32_t columns) {
   return (columns + kSliceColumns - 1) / kSliceColumns;
 }
 
@@ -28,7 +28,7 @@ template <uint32_t kSequences>
 struct VectorWords {
   static constexpr uint32_t kTogether = kWarpLanes / kSequences;  ///< chunks
 
-  static HOST_DEVICE uint32_t at(uint32_t sequence, uint32_t chunk, uint32_t element) {
+  static TOKENYARD_HOST_DEVICE uint32_t at(uint32_t sequence, uint32_t chunk, uint32_t element) {
     return (chunk / kTogether * kChunk + element) * kWarpLanes + chunk % kTogether * kSequences +
            sequence;
   }
@@ -47,15 +47,17 @@ struct LaneChunks {
   uint32_t first;  ///< first chunk of the slice
   uint32_t count;  ///< chunks of the vector
 
-  static DEVICE uint32_t sequence() { return warp::lane() / kTogether; }
-  static DEVICE uint32_t place() { return warp::lane() % kTogether; }
-  static DEVICE uint32_t in_slice(uint32_t i) { return place() + i * kTogether; }
-  DEVICE bool there(uint32_t i) const { return first + in_slice(i) < count; }
+  static TOKENYARD_DEVICE uint32_t sequence() { return warp::lane() / kTogether; }
+  static TOKENYARD_DEVICE uint32_t place() { return warp::lane() % kTogether; }
+  static TOKENYARD_DEVICE uint32_t in_slice(uint32_t i) { return place() + i * kTogether; }
+  TOKENYARD_DEVICE bool there(uint32_t i) const { return first + in_slice(i) < count; }
   /// Returns the index in the vector; past its end that of the last chunk, which avoids branches.
-  DEVICE uint32_t chunk(uint32_t i) const { return there(i) ? first + in_slice(i) : count - 1; }
+  TOKENYARD_DEVICE uint32_t chunk(uint32_t i) const {
+    return there(i) ? first + in_slice(i) : count - 1;
+  }
 };
 template <uint32_t kSequences>
-DEVICE LaneChunks<kSequences> chunks_of_lane(uint32_t warp, uint32_t count) {
+TOKENYARD_DEVICE LaneChunks<kSequences> chunks_of_lane(uint32_t warp, uint32_t count) {
   return {.first = warp * kSliceChunks, .count = count};
 }
 
@@ -63,12 +65,12 @@ DEVICE LaneChunks<kSequences> chunks_of_lane(uint32_t warp, uint32_t count) {
 struct SplitChunk {
   Bytes16 high, low;
 };
-DEVICE uint32_t rest_of(float low, float high, uint32_t pair) {
+TOKENYARD_DEVICE uint32_t rest_of(float low, float high, uint32_t pair) {
   return to_bfloat16_pair(low - low_half(pair), high - high_half(pair));
 }
-DEVICE SplitChunk split(const float (&values)[kChunk]) {
+TOKENYARD_DEVICE SplitChunk split(const float (&values)[kChunk]) {
   SplitChunk chunk;
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t i = 0; i < kChunk / 2; ++i) {
     chunk.high.word[i] = to_bfloat16_pair(values[2 * i], values[2 * i + 1]);
     chunk.low.word[i] = rest_of(values[2 * i], values[2 * i + 1], chunk.high.word[i]);
@@ -90,21 +92,21 @@ template <uint32_t kSequences>
 struct SliceShared {
   alignas(16) BFloat16 high[kSequences][kSliceColumns], low[kSequences][kSliceColumns];
 
-  DEVICE void put(uint32_t sequence, uint32_t chunk, const SplitChunk& values) {
+  TOKENYARD_DEVICE void put(uint32_t sequence, uint32_t chunk, const SplitChunk& values) {
     *chunk_at(high, sequence, chunk) = values.high;
     *chunk_at(low, sequence, chunk) = values.low;
   }
-  DEVICE void put(uint32_t sequence, uint32_t column, float value) {
+  TOKENYARD_DEVICE void put(uint32_t sequence, uint32_t column, float value) {
     const BFloat16 most = to_bfloat16(value);
     high[sequence][column] = most;
     low[sequence][column] = to_bfloat16(value - to_float(most));
   }
   /// Returns the operands of a slice of `chunks` chunks, all of which have been put.
   template <bool exact>
-  DEVICE Fragments<exact> fragments(uint32_t chunks) const {
+  TOKENYARD_DEVICE Fragments<exact> fragments(uint32_t chunks) const {
     const uint32_t row = warp::lane() / 4;
     Fragments<exact> mine{};
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t tile = 0; tile < kSliceTiles; ++tile) {
       const uint32_t chunk = tile * 4 + warp::lane() % 4;
       if (row >= kSequences || chunk >= chunks) continue;
@@ -116,7 +118,7 @@ struct SliceShared {
 
  private:
   template <class Halves>
-  static DEVICE auto* chunk_at(Halves& halves, uint32_t sequence, uint32_t chunk) {
+  static TOKENYARD_DEVICE auto* chunk_at(Halves& halves, uint32_t sequence, uint32_t chunk) {
     if constexpr (std::is_const_v<Halves>)
       return reinterpret_cast<const Bytes16*>(halves[sequence]) + chunk;
     else
@@ -134,18 +136,18 @@ struct SlicesShared {
 
 /// Redistributes, by a warp, the chunks that its lanes have read to the lanes that multiply them.
 template <bool exact, uint32_t kSequences>
-DEVICE Fragments<exact> dealt(SlicesShared<kSequences>& shared, uint32_t warp,
-                              const LaneChunks<kSequences>& lane,
-                              const SplitChunk (&read)[kSequences]) {
+TOKENYARD_DEVICE Fragments<exact> dealt(SlicesShared<kSequences>& shared, uint32_t warp,
+                                        const LaneChunks<kSequences>& lane,
+                                        const SplitChunk (&read)[kSequences]) {
   if constexpr (SlicesShared<kSequences>::kNeeded) {
     SliceShared<kSequences>& slice = shared.of_warp[warp];
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kSequences; ++i) slice.put(lane.sequence(), lane.in_slice(i), read[i]);
     warp::sync();
     return slice.template fragments<exact>(kSliceChunks);
   } else {
     Fragments<exact> mine{};
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kSequences; ++i) {
       mine.high[i] = read[i].high;
       if constexpr (!exact) mine.low[i] = read[i].low;

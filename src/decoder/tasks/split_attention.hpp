@@ -28,7 +28,7 @@ struct alignas(16) SplitWeight {
 };
 
 /// Returns 2^exponent for an exponent of at most 0; 0 if the result would be subnormal.
-DEVICE float power_of_two(int32_t exponent) {
+TOKENYARD_DEVICE float power_of_two(int32_t exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(127 + (exponent > -127 ? exponent : -127))
                               << 23);
 }
@@ -65,12 +65,12 @@ struct AttendSplit {
     uint32_t first, old, count;  ///< count: the new position included, if it is here
     uint32_t of_section, sections;
     /// Returns how many of these precede a section; all for the end of the last section.
-    DEVICE uint32_t before(uint32_t section) const {
+    TOKENYARD_DEVICE uint32_t before(uint32_t section) const {
       if (section == sections) return count;
       return of_section * section < old ? of_section * section : old;
     }
   };
-  static DEVICE Rows rows_of(const Args& args, uint32_t position) {
+  static TOKENYARD_DEVICE Rows rows_of(const Args& args, uint32_t position) {
     const uint32_t begin = window_begin(position, args.window), earlier = position - begin;
     const uint32_t of_section = (earlier + kSections - 1) / kSections;
     const uint32_t sections = kSections / args.splits, each = of_section * sections;
@@ -78,15 +78,17 @@ struct AttendSplit {
     const uint32_t old = each < earlier - before ? each : earlier - before;
     return {begin + before, old, old, of_section, sections};
   }
-  static DEVICE size_t place_of(const Args& args, uint32_t position) {
+  static TOKENYARD_DEVICE size_t place_of(const Args& args, uint32_t position) {
     const size_t page = args.pages[position / args.page_tokens];
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
   /// Returns the size of an area loaded ahead: one of keys, then one of values, then the position's
   /// rotation.
-  static DEVICE uint32_t area_bytes(const Args& args) { return args.rows_max * args.dim * 2; }
+  static TOKENYARD_DEVICE uint32_t area_bytes(const Args& args) {
+    return args.rows_max * args.dim * 2;
+  }
 
-  static DEVICE void ahead(Ahead& to, const Args& args) {
+  static TOKENYARD_DEVICE void ahead(Ahead& to, const Args& args) {
     const uint32_t now = *args.position, rotation_bytes = args.dim * sizeof(float);
     const Rows rows = rows_of(args, now);
     to.expect(2 * rows.count * args.dim * 2 + rotation_bytes);
@@ -102,7 +104,7 @@ struct AttendSplit {
     }
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     // In flight while q is awaited, so nothing may use it before.
     const uint32_t position = *args.position;
@@ -121,7 +123,7 @@ struct AttendSplit {
     const auto* const rotation =
         come ? reinterpret_cast<const float*>(values + args.rows_max * args.dim) : args.rotation;
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim)) {
       const uint32_t column = at.head * args.dim + at.d;
       const float q = scale * rotated(args, rotation, shared.raw + at.head * args.dim, at.d);
@@ -141,7 +143,7 @@ struct AttendSplit {
     context.sync();
     weigh(context, args, shared, rows);
     context.sync();
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t first_column = context.warp() * kTileRows; first_column < args.dim;
          first_column += context.warps() * kTileRows)
       weighted(context, args, shared, values + first_column, rows, first_column);
@@ -152,19 +154,19 @@ struct AttendSplit {
   /// Position of an element in the contiguous query heads.
   struct Element {
     uint32_t head, d;
-    DEVICE void advance(uint32_t elements, uint32_t dim) {
+    TOKENYARD_DEVICE void advance(uint32_t elements, uint32_t dim) {
       for (d += elements; d >= dim; d -= dim) ++head;
     }
   };
-  static DEVICE Element element_of(uint32_t index, uint32_t dim) {
+  static TOKENYARD_DEVICE Element element_of(uint32_t index, uint32_t dim) {
     return {index / dim, index % dim};
   }
 
-  static DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
+  static TOKENYARD_DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
     const uint32_t epoch = epoch_of(context);
     const uint32_t words = (args.heads + 2) * args.dim, step = context.threads();
     // Two at a time, so that the second does not wait for the first.
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = context.thread(); i < words; i += 2 * step) {
       const uint32_t next = i + step < words ? i + step : i;
       // In flight while words are awaited.
@@ -179,34 +181,35 @@ struct AttendSplit {
       shared.raw[next] = std::bit_cast<float>(next_word.value) + next_bias;
     }
   }
-  static DEVICE float bias_of(const Args& args, uint32_t word) {
+  static TOKENYARD_DEVICE float bias_of(const Args& args, uint32_t word) {
     return args.bias == nullptr ? 0 : to_float(args.bias[word]);
   }
 
   /// Applies RMSNorm to each query head and the key, one head per warp.
-  static DEVICE void normalise(Context& context, const Args& args, Shared& shared) {
-    KEEP_ROLLED
+  static TOKENYARD_DEVICE void normalise(Context& context, const Args& args, Shared& shared) {
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t head = context.warp(); head <= args.heads; head += context.warps()) {
       float* const x = shared.raw + head * args.dim;
       const BFloat16* const norm = head < args.heads ? args.q_norm : args.k_norm;
       const float scale = norm_scale(x, args.dim, args.epsilon);
-      KEEP_ROLLED
+      TOKENYARD_KEEP_ROLLED
       for (uint32_t d = warp::lane(); d < args.dim; d += kWarpLanes)
         x[d] *= scale * to_float(norm[d]);
     }
   }
 
-  static DEVICE float rotated(const Args& args, const float* rotation, const float* x, uint32_t d) {
+  static TOKENYARD_DEVICE float rotated(const Args& args, const float* rotation, const float* x,
+                                        uint32_t d) {
     const uint32_t half = args.dim / 2, i = d < half ? d : d - half;
     const float other = d < half ? -x[d + half] : x[d - half];
     return x[d] * rotation[i] + other * rotation[half + i];
   }
 
   /// Stores the new token's key and value behind the keys and values loaded ahead.
-  static DEVICE void add_new(Context& context, const Args& args, const Shared& shared,
-                             const float* rotation, BFloat16* key, BFloat16* value) {
+  static TOKENYARD_DEVICE void add_new(Context& context, const Args& args, const Shared& shared,
+                                       const float* rotation, BFloat16* key, BFloat16* value) {
     const float* const k = shared.raw + args.heads * args.dim;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
       key[d] = to_bfloat16(rotated(args, rotation, k, d));
       value[d] = to_bfloat16(k[args.dim + d]);
@@ -214,10 +217,10 @@ struct AttendSplit {
     fence_async();  // The area is loaded again after this task.
   }
   /// Appends them to the cache for later tokens, after all work that other tasks wait for.
-  static DEVICE void append(Context& context, const Args& args, uint32_t position,
-                            const BFloat16* key, const BFloat16* value) {
+  static TOKENYARD_DEVICE void append(Context& context, const Args& args, uint32_t position,
+                                      const BFloat16* key, const BFloat16* value) {
     const size_t at = place_of(args, position);
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
       args.k_cache[at + d] = key[d];
       args.v_cache[at + d] = value[d];
@@ -229,10 +232,10 @@ struct AttendSplit {
   struct Queries {
     Bytes16 most[kSteps], rest[kSteps];
   };
-  static DEVICE Queries queries_of(const Args& args, const Shared& shared) {
+  static TOKENYARD_DEVICE Queries queries_of(const Args& args, const Shared& shared) {
     const uint32_t head = warp::lane() / 4;
     Queries queries{};
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t step = 0; step < kSteps; ++step) {
       const uint32_t at = (step * 4 + warp::lane() % 4) * kChunk;
       if (head >= args.heads || at >= args.dim) continue;
@@ -245,24 +248,24 @@ struct AttendSplit {
 
   /// Computes scores on tensor cores, eight positions per warp at a time: heads are rows, positions
   /// are columns.
-  static DEVICE void score(Context& context, const Args& args, Shared& shared, const BFloat16* keys,
-                           const Rows& rows) {
+  static TOKENYARD_DEVICE void score(Context& context, const Args& args, Shared& shared,
+                                     const BFloat16* keys, const Rows& rows) {
     const Queries queries = queries_of(args, shared);
     const uint32_t head = warp::lane() / 4, t = warp::lane() % 4, steps = tiles_of(args.dim);
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t first = context.warp() * kTileRows; first < rows.count;
          first += context.warps() * kTileRows) {
       // Past the last position, the last one is repeated.
       const uint32_t row = first + head < rows.count ? first + head : rows.count - 1;
       const auto* const key = reinterpret_cast<const Bytes16*>(keys + row * args.dim);
       Bytes16 chunks[kSteps];
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t step = 0; step < kSteps; ++step) {
         const uint32_t chunk = step * 4 + t;  // Past the head's end q is 0.
         chunks[step] = load_vector(key + (chunk < args.dim / kChunk ? chunk : 0));
       }
       float sums[2][4] = {};
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t step = 0; step < kSteps; ++step)
         if (step < steps)
           multiply_split(sums, queries.most[step], queries.rest[step], chunks[step]);
@@ -275,13 +278,14 @@ struct AttendSplit {
   }
 
   /// Turns scores into weights, one head per warp.
-  static DEVICE void weigh(Context& context, const Args& args, Shared& shared, const Rows& rows) {
-    KEEP_ROLLED
+  static TOKENYARD_DEVICE void weigh(Context& context, const Args& args, Shared& shared,
+                                     const Rows& rows) {
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t head = context.warp(); head < args.heads; head += context.warps()) {
       float* const scores = shared.scores + head * args.rows_max;
       // One section per lane.
       int32_t exponent = INT32_MIN / 2;
-      KEEP_ROLLED
+      TOKENYARD_KEEP_ROLLED
       for (uint32_t section = 0; section < rows.sections; ++section) {
         const int32_t found = exponent_of(scores, rows.before(section), rows.before(section + 1));
         exponent = warp::lane() == section ? found : exponent;
@@ -294,10 +298,10 @@ struct AttendSplit {
       PairwiseSum totals;
       // Sums over the warp of several sections are computed together.
       constexpr uint32_t kAtOnce = 4;
-      KEEP_ROLLED
+      TOKENYARD_KEEP_ROLLED
       for (uint32_t first = 0; first < rows.sections; first += kAtOnce) {
         float parts[kAtOnce];
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           const uint32_t section = first + i < rows.sections ? first + i : rows.sections - 1;
           const float shift_of = warp::shuffle(shift, section);
@@ -307,12 +311,12 @@ struct AttendSplit {
                                          shift_of, fade_of)
                          : 0;
         }
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
-          UNROLL
+          TOKENYARD_UNROLL
           for (uint32_t i = 0; i < kAtOnce; ++i) parts[i] += warp::shuffle_xor(parts[i], mask);
         }
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i)
           if (first + i < rows.sections) total = totals.with(first + i, parts[i]);
       }
@@ -326,11 +330,11 @@ struct AttendSplit {
   }
 
   /// Returns, by a warp, an exponent that brings the largest weight of the rows near 1.
-  static DEVICE int32_t exponent_of(const float* scores, uint32_t begin, uint32_t end) {
+  static TOKENYARD_DEVICE int32_t exponent_of(const float* scores, uint32_t begin, uint32_t end) {
     // Bounds far beyond all valid scores, for NaN and infinity.
     constexpr float kLowest = -1e6f, kHighest = 1e6f;
     float highest = kLowest;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes)
       highest = scores[i] > highest ? scores[i] : highest;
     // Each lane's own exponent first: the largest score has the largest one.
@@ -339,10 +343,10 @@ struct AttendSplit {
   }
 
   /// Turns a section's scores into weights, by a warp, and returns this lane's part of their sum.
-  static DEVICE float weigh_section(float* scores, uint32_t begin, uint32_t end, float shift,
-                                    float fade) {
+  static TOKENYARD_DEVICE float weigh_section(float* scores, uint32_t begin, uint32_t end,
+                                              float shift, float fade) {
     float total = 0;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes) {
       scores[i] = exponential(scores[i] - shift) * fade;
       total += scores[i];
@@ -353,28 +357,28 @@ struct AttendSplit {
   /// Computes eight columns of the weighted sums of all heads, by a warp on tensor cores: heads are
   /// rows, and the sums run over positions, 32 of a section at a time. Publishes them as flagged
   /// words.
-  static DEVICE void weighted(Context& context, const Args& args, const Shared& shared,
-                              const BFloat16* values, const Rows& rows, uint32_t column) {
+  static TOKENYARD_DEVICE void weighted(Context& context, const Args& args, const Shared& shared,
+                                        const BFloat16* values, const Rows& rows, uint32_t column) {
     const uint32_t head = warp::lane() / 4, t = warp::lane() % 4;
     // Rows of heads that do not exist repeat the last head and are not published.
     const float* const weights =
         shared.scores + (head < args.heads ? head : args.heads - 1) * args.rows_max;
     PairwiseSum even_sums, odd_sums;
     RowPair sum{};
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t section = 0; section < rows.sections; ++section) {
       const uint32_t end = rows.before(section + 1);
       float sums[2][4] = {};
-      KEEP_ROLLED
+      TOKENYARD_KEEP_ROLLED
       for (uint32_t first = rows.before(section); first < end; first += kWarpLanes) {
         const uint32_t row = first + warp::lane() < end ? first + warp::lane() : end - 1;
         uint32_t columns[4];
         warp::load_transposed(columns,
                               reinterpret_cast<const Bytes16*>(values + size_t{row} * args.dim));
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t half = 0; half < 2; ++half) {
           uint32_t a[4];
-          UNROLL
+          TOKENYARD_UNROLL
           for (uint32_t i = 0; i < 2; ++i) {
             const uint32_t at = first + 16 * half + 8 * i + 2 * t;
             const float low = at < end ? weights[at] : 0;

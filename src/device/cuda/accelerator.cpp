@@ -22,6 +22,18 @@ cudaEvent_t native(Event event) {
   return reinterpret_cast<cudaEvent_t>(event.native);
 }
 
+/// Shows what happens in its scope to profilers, under a kernel's name.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const char* name) : range_(nvtxRangeStartA(name)) {}
+  ~ProfilerRange() { nvtxRangeEnd(range_); }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+
+ private:
+  nvtxRangeId_t range_;
+};
+
 }  // namespace
 
 CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt)
@@ -34,15 +46,7 @@ CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt,
       interrupt_(std::move(interrupt)),
       loader_(std::move(loader)) {
   const OnDevice on_device(device_);
-  check(cudaStreamCreateWithFlags(&setup_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-}
-
-CudaAccelerator::~CudaAccelerator() {
-  // Errors cannot be reported here; memory that could not be freed is released with the process.
-  for (const Events* const events : {&timed_, &marks_})
-    for (const cudaEvent_t event : *events) cudaEventDestroy(event);
-  for (const auto& [memory, bytes] : pinned_) cudaFreeHost(memory);
-  cudaStreamDestroy(setup_);
+  setup_ = cuda::make_stream();
 }
 
 void CudaAccelerator::prepare(const KernelEntry& kernel) {
@@ -53,19 +57,16 @@ void CudaAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape
                              const void* params) {
   const PlannedLaunch planned = loader_->plan(kernel, shape, Rows::one);
   const OnDevice on_device(device_);
-  // Shows the launch to profilers under the kernel's name.
-  const nvtxRangeId_t range = nvtxRangeStartA(kernel.name);
+  const ProfilerRange range(kernel.name);
   launch_planned(planned, shape, native(stream), const_cast<void*>(params));
-  nvtxRangeEnd(range);
 }
 
 void* CudaAccelerator::allocate(size_t bytes) {
   const OnDevice on_device(device_);
-  void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "cudaMalloc");
-  check(cudaMemsetAsync(memory, 0, bytes, setup_), "cudaMemsetAsync");
-  check(cudaStreamSynchronize(setup_), "cudaStreamSynchronize");
-  return memory;
+  OwnedMemory<void> memory = cuda::allocate<void>(bytes);
+  check(cudaMemsetAsync(memory.get(), 0, bytes, setup_.get()), "cudaMemsetAsync");
+  check(cudaStreamSynchronize(setup_.get()), "cudaStreamSynchronize");
+  return memory.release();
 }
 
 // Does not throw, because destructors call it. If the GPU has failed, the next call that may throw
@@ -88,9 +89,9 @@ void* CudaAccelerator::allocate_shared(size_t bytes) {
     memory = unused->second;
     pinned_unused_.erase(unused);
   } else {
-    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-          "cudaHostAlloc");
-    pinned_.emplace(memory, bytes);
+    OwnedPinned<void> block = allocate_pinned<void>(bytes, cudaHostAllocMapped);
+    memory = block.get();
+    pinned_.emplace(memory, Pinned{std::move(block), bytes});
   }
   std::memset(memory, 0, bytes);
   return memory;
@@ -99,7 +100,7 @@ void* CudaAccelerator::allocate_shared(size_t bytes) {
 void CudaAccelerator::free_shared(void* memory) {
   const std::lock_guard lock(pinned_mutex_);
   const auto known = pinned_.find(memory);
-  if (known != pinned_.end()) pinned_unused_.emplace(known->second, memory);
+  if (known != pinned_.end()) pinned_unused_.emplace(known->second.bytes, memory);
 }
 
 void CudaAccelerator::copy(void* to, const void* from, size_t bytes, Stream stream) {
@@ -114,9 +115,7 @@ void CudaAccelerator::fill(void* to, int byte, size_t bytes, Stream stream) {
 
 Stream CudaAccelerator::make_stream() {
   const OnDevice on_device(device_);
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return Stream(stream);
+  return Stream(cuda::make_stream().release());
 }
 
 void CudaAccelerator::free_stream(Stream stream) {
@@ -140,23 +139,24 @@ Event CudaAccelerator::mark(Stream stream) {
 
 Event CudaAccelerator::record(Stream stream, unsigned flags, Events& unused) {
   const OnDevice on_device(device_);
-  cudaEvent_t event = nullptr;
+  OwnedCudaEvent event;
   {
     const std::lock_guard lock(events_mutex_);
     if (!unused.empty()) {
-      event = unused.back();
+      event = std::move(unused.back());
       unused.pop_back();
     }
   }
-  if (event == nullptr) {
-    check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+  if (!event) {
+    event = make_event(flags);
     const std::lock_guard lock(events_mutex_);
-    if (&unused == &marks_) all_marks_.insert(event);
+    if (&unused == &marks_) all_marks_.insert(event.get());
   }
-  const cudaError_t recorded = cudaEventRecord(event, native(stream));
-  if (recorded != cudaSuccess) free_event({reinterpret_cast<uintptr_t>(event)});
+  const cudaError_t recorded = cudaEventRecord(event.get(), native(stream));
+  const Event made{reinterpret_cast<uintptr_t>(event.release())};
+  if (recorded != cudaSuccess) free_event(made);
   check(recorded, "cudaEventRecord");
-  return {reinterpret_cast<uintptr_t>(event)};
+  return made;
 }
 
 void CudaAccelerator::wait(Stream stream, Event event) {
@@ -178,7 +178,7 @@ bool CudaAccelerator::done(Event event) {
 
 void CudaAccelerator::free_event(Event event) {
   const std::lock_guard lock(events_mutex_);
-  (all_marks_.contains(native(event)) ? marks_ : timed_).push_back(native(event));
+  (all_marks_.contains(native(event)) ? marks_ : timed_).emplace_back(native(event));
 }
 
 float CudaAccelerator::elapsed_ms(Event begin, Event end) {
@@ -204,7 +204,7 @@ bool CudaAccelerator::wait_until(TimePoint until, const std::function<bool()>& c
     if (time >= interrupt_at) {
       interrupt_();
       // A kernel that faulted never makes the condition true; later calls on its GPU fail.
-      const cudaError_t state = cudaStreamQuery(setup_);
+      const cudaError_t state = cudaStreamQuery(setup_.get());
       if (state != cudaErrorNotReady) check(state, "a kernel on this GPU");
       interrupt_at = now() + kInterruptEvery;
     }

@@ -13,6 +13,7 @@
 
 #include "device/accelerator.hpp"
 #include "device/cuda/kernel_loader.hpp"
+#include "device/cuda/owners.hpp"
 
 namespace tokenyard::cuda {
 
@@ -23,7 +24,6 @@ class CudaAccelerator : public Accelerator {
  public:
   /// `interrupt` is called periodically while the host waits, and may throw.
   CudaAccelerator(int device, std::function<void()> interrupt);
-  ~CudaAccelerator() override;
   CudaAccelerator(const CudaAccelerator&) = delete;
   CudaAccelerator& operator=(const CudaAccelerator&) = delete;
 
@@ -65,20 +65,24 @@ class CudaAccelerator : public Accelerator {
   KernelLoader& loader() { return *loader_; }
 
  private:
-  /// Unused events of one kind.
-  using Events = std::vector<cudaEvent_t>;
+  /// Unused events of one kind. Their users hold the others.
+  using Events = std::vector<OwnedCudaEvent>;
   Event record(Stream stream, unsigned flags, Events& unused);
 
   int device_;
   std::string name_;
   std::function<void()> interrupt_;
   std::shared_ptr<KernelLoader> loader_;
-  cudaStream_t setup_ = nullptr;  // Work enqueued here waits for no kernel.
-  std::mutex events_mutex_;       // Any thread may drop an arena block, and so free its event.
-  Events timed_, marks_;          // Unused events.
+  OwnedStream setup_;        // Work enqueued here waits for no kernel.
+  std::mutex events_mutex_;  // Any thread may drop an arena block, and so free its event.
+  Events timed_, marks_;     // Unused events.
   std::set<cudaEvent_t> all_marks_;
   std::mutex pinned_mutex_;
-  std::map<void*, size_t> pinned_;              // Sizes of all pinned blocks, used or not.
+  struct Pinned {
+    OwnedPinned<void> memory;
+    size_t bytes;
+  };
+  std::map<void*, Pinned> pinned_;              // All pinned blocks, used or not.
   std::multimap<size_t, void*> pinned_unused_;  // Unused blocks by size.
 };
 

@@ -6,20 +6,20 @@
 namespace tokenyard {
 
 template <class T>
-DEVICE T* settled(T* pointer) {
+TOKENYARD_DEVICE T* settled(T* pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
-DEVICE uint32_t settled(uint32_t number) {
+TOKENYARD_DEVICE uint32_t settled(uint32_t number) {
   asm volatile("" : "+r"(number));
   return number;
 }
 
-DEVICE SettledWord::SettledWord(const uint32_t& word)
+TOKENYARD_DEVICE SettledWord::SettledWord(const uint32_t& word)
     : address_(settled(ptx::shared_address(&word))) {}
 
 // ld.relaxed.cta.shared::cta.u32 d, [a];
-DEVICE uint32_t SettledWord::load() const {
+TOKENYARD_DEVICE uint32_t SettledWord::load() const {
   uint32_t value;
   asm volatile("ld.relaxed.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(address_) : "memory");
   return value;
@@ -27,8 +27,9 @@ DEVICE uint32_t SettledWord::load() const {
 
 namespace cuda_body {
 // Separate parameters, which travel in registers; a struct would be passed in memory.
-DEVICE_APART void fail(const WaitContext* wait_context, uint64_t start_ns, Failure failure,
-                       uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
+TOKENYARD_DEVICE_APART void fail(const WaitContext* wait_context, uint64_t start_ns,
+                                 Failure failure, uint32_t phase, uint32_t rank, uint64_t expected,
+                                 uint64_t seen) {
   Deadline(*wait_context, start_ns).fail(failure, {phase, rank, expected, seen});
 }
 /// The result of a wait that gives up; no poll counter reaches it.
@@ -36,9 +37,11 @@ inline constexpr uint32_t kGivenUp = UINT32_MAX;
 // Both functions return the poll counter to continue with, or kGivenUp.
 // The first differs from Deadline::give_up in polling the abort flag by count alone: threads in
 // these loops rarely sleep, and elapsed time counts from the start of a call with many waits.
-DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context, uint64_t start_ns,
-                                                 uint32_t polls, uint32_t phase, uint32_t rank,
-                                                 uint64_t expected, uint64_t seen, bool from_rank) {
+TOKENYARD_DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context,
+                                                           uint64_t start_ns, uint32_t polls,
+                                                           uint32_t phase, uint32_t rank,
+                                                           uint64_t expected, uint64_t seen,
+                                                           bool from_rank) {
   const Deadline deadline(*wait_context, start_ns);
   const Awaited what{phase, rank, expected, seen, from_rank};
   if (deadline.failed()) return kGivenUp;
@@ -50,22 +53,23 @@ DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context
   return deadline.heed_host(polls, what) ? kGivenUp : polls;
 }
 // Does what Deadline::give_up does.
-DEVICE_APART uint32_t give_up(const WaitContext* wait_context, uint64_t start_ns, uint32_t polls,
-                              uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
-                              bool from_rank) {
+TOKENYARD_DEVICE_APART uint32_t give_up(const WaitContext* wait_context, uint64_t start_ns,
+                                        uint32_t polls, uint32_t phase, uint32_t rank,
+                                        uint64_t expected, uint64_t seen, bool from_rank) {
   const Awaited what{phase, rank, expected, seen, from_rank};
   return Deadline(*wait_context, start_ns).give_up(polls, what) ? kGivenUp : polls;
 }
 }  // namespace cuda_body
 
 template <Listening listening>
-DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
+TOKENYARD_DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
   cuda_body::fail(&wait_context_, start_ns_, failure, what.phase, what.rank, what.expected,
                   what.seen);
 }
 
 template <Listening listening>
-DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls, const Awaited& what) const {
+TOKENYARD_DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls,
+                                                         const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) [[likely]]
     return false;
   constexpr auto give_up =
@@ -76,8 +80,8 @@ DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls, const Awaited& w
 }
 
 template <Listening listening, class Condition>
-DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
-                       Condition condition) {
+TOKENYARD_DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
+                                 Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls)
     if (deadline.give_up(polls, what)) [[unlikely]]
       return false;

@@ -12,34 +12,34 @@ extern __shared__ __align__(128) std::byte shared_memory[];
 
 namespace block {
 
-DEVICE void sync() {
+TOKENYARD_DEVICE void sync() {
   __syncthreads();
 }
 
-DEVICE bool any(bool predicate) {
+TOKENYARD_DEVICE bool any(bool predicate) {
   return __syncthreads_or(predicate) != 0;
 }
 
 template <class Shared>
-DEVICE Shared& shared() {
+TOKENYARD_DEVICE Shared& shared() {
   static_assert(alignof(Shared) <= 128);
   return *reinterpret_cast<Shared*>(cuda_body::shared_memory);
 }
 
 template <class Shared>
-DEVICE std::byte* shared_tail() {
+TOKENYARD_DEVICE std::byte* shared_tail() {
   return cuda_body::shared_memory + (sizeof(Shared) + 127) / 128 * 128;
 }
 
 }  // namespace block
 
 // barrier.cta.sync.aligned a, b;   All lanes of a warp must execute it together.
-DEVICE void NamedBarrier::sync(uint32_t threads) const {
+TOKENYARD_DEVICE void NamedBarrier::sync(uint32_t threads) const {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id_), "r"(threads) : "memory");
 }
 
 // barrier.cta.arrive.aligned a, b;
-DEVICE void NamedBarrier::arrive(uint32_t threads) const {
+TOKENYARD_DEVICE void NamedBarrier::arrive(uint32_t threads) const {
   asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(id_), "r"(threads) : "memory");
 }
 

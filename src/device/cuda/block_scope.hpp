@@ -26,18 +26,18 @@ using Word = std::conditional_t<sizeof(T) == 8, unsigned long long,
                                 std::conditional_t<sizeof(T) == 4, unsigned, Integer<T>>>;
 
 template <Order order>
-DEVICE void fence_before() {
+TOKENYARD_DEVICE void fence_before() {
   if constexpr (order == Order::release || order == Order::acq_rel)
     asm volatile("fence.acq_rel.cta;" ::: "memory");
 }
 template <Order order>
-DEVICE void fence_after() {
+TOKENYARD_DEVICE void fence_after() {
   if constexpr (order == Order::acquire || order == Order::acq_rel)
     asm volatile("fence.acq_rel.cta;" ::: "memory");
 }
 
 template <Order order, class T>
-DEVICE T load_in_block(const T* from) {
+TOKENYARD_DEVICE T load_in_block(const T* from) {
   static_assert(sizeof(T) <= 8, "block scope has no 16-byte accesses");
   const Word<T> value = *reinterpret_cast<const volatile Word<T>*>(from);
   fence_after<order>();
@@ -45,7 +45,7 @@ DEVICE T load_in_block(const T* from) {
 }
 
 template <Order order, class T>
-DEVICE void store_in_block(T* to, T value) {
+TOKENYARD_DEVICE void store_in_block(T* to, T value) {
   static_assert(sizeof(T) <= 8, "block scope has no 16-byte accesses");
   fence_before<order>();
   *reinterpret_cast<volatile Word<T>*>(to) = std::bit_cast<Word<T>>(value);
@@ -53,7 +53,7 @@ DEVICE void store_in_block(T* to, T value) {
 
 /// Applies `atomic`, one of CUDA's ..._block atomics on Number.
 template <Order order, class Number, class T, class Atomic>
-DEVICE T modify_in_block(T* at, T operand, Atomic atomic) {
+TOKENYARD_DEVICE T modify_in_block(T* at, T operand, Atomic atomic) {
   fence_before<order>();
   const Number old = atomic(reinterpret_cast<Number*>(at), std::bit_cast<Number>(operand));
   fence_after<order>();
@@ -61,7 +61,7 @@ DEVICE T modify_in_block(T* at, T operand, Atomic atomic) {
 }
 
 template <Order order, class T>
-DEVICE T compare_exchange_in_block(T* at, T expected, T desired) {
+TOKENYARD_DEVICE T compare_exchange_in_block(T* at, T expected, T desired) {
   fence_before<order>();
   const Word<T> old =
       atomicCAS_block(reinterpret_cast<Word<T>*>(at), std::bit_cast<Word<T>>(expected),

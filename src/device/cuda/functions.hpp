@@ -4,19 +4,19 @@
 
 namespace tokenyard {
 
-DEVICE float exponential(float x) {
+TOKENYARD_DEVICE float exponential(float x) {
   return expf(x);
 }
-DEVICE float sine(float x) {
+TOKENYARD_DEVICE float sine(float x) {
   return sinf(x);
 }
-DEVICE float cosine(float x) {
+TOKENYARD_DEVICE float cosine(float x) {
   return cosf(x);
 }
-DEVICE float reciprocal_square_root(float x) {
+TOKENYARD_DEVICE float reciprocal_square_root(float x) {
   return rsqrtf(x);
 }
-DEVICE int64_t nearest_integer(float x) {
+TOKENYARD_DEVICE int64_t nearest_integer(float x) {
   return __float2ll_rn(x);
 }
 

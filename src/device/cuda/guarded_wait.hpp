@@ -5,7 +5,7 @@
 namespace tokenyard {
 
 template <class Condition, class GoesOn>
-DEVICE bool wait_until(Awaited&, Condition condition, GoesOn goes_on) {
+TOKENYARD_DEVICE bool wait_until(Awaited&, Condition condition, GoesOn goes_on) {
   while (!condition())
     if (!goes_on()) return false;
   return true;

@@ -7,7 +7,7 @@
 namespace tokenyard {
 
 namespace thread {
-DEVICE uint32_t index() {
+TOKENYARD_DEVICE uint32_t index() {
   return threadIdx.x;
 }
 }  // namespace thread
@@ -15,28 +15,28 @@ DEVICE uint32_t index() {
 namespace warp {
 // Blocks have one dimension, so a warp is 32 consecutive threads. No shuffle is used to tell the
 // compiler that the index is the same in all lanes, because lanes may call this after diverging.
-DEVICE uint32_t index() {
+TOKENYARD_DEVICE uint32_t index() {
   return threadIdx.x / kWarpLanes;
 }
-DEVICE uint32_t lane() {
+TOKENYARD_DEVICE uint32_t lane() {
   return threadIdx.x % kWarpLanes;
 }
-DEVICE uint32_t count() {
+TOKENYARD_DEVICE uint32_t count() {
   return blockDim.x / kWarpLanes;
 }
 }  // namespace warp
 
 namespace block {
-DEVICE uint32_t index() {
+TOKENYARD_DEVICE uint32_t index() {
   return blockIdx.x;
 }
-DEVICE uint32_t threads() {
+TOKENYARD_DEVICE uint32_t threads() {
   return blockDim.x;
 }
 }  // namespace block
 
 namespace grid {
-DEVICE uint32_t blocks() {
+TOKENYARD_DEVICE uint32_t blocks() {
   return gridDim.x;
 }
 }  // namespace grid

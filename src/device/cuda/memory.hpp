@@ -25,7 +25,7 @@ constexpr void check_store() {
 
 // ld{.weak}{.global}.type d, [a];   ld.relaxed.scope{.global}.type; ld.acquire.scope{.global}.type
 template <Order order, Scope scope, class T>
-DEVICE T load_global(const T* from) {
+TOKENYARD_DEVICE T load_global(const T* from) {
   check_load<order>();
   constexpr bool strong = order != Order::weak;
   if constexpr (sizeof(T) == 16) {
@@ -59,7 +59,7 @@ DEVICE T load_global(const T* from) {
 
 // st{.weak}{.global}.type [a], b;   st.relaxed.scope{.global}.type; st.release.scope{.global}.type
 template <Order order, Scope scope, class T>
-DEVICE void store_global(T* to, T value) {
+TOKENYARD_DEVICE void store_global(T* to, T value) {
   check_store<order>();
   constexpr bool strong = order != Order::weak;
   if constexpr (sizeof(T) == 16) {
@@ -87,7 +87,7 @@ DEVICE void store_global(T* to, T value) {
 }  // namespace cuda_body
 
 template <Order order, Scope scope, class T>
-DEVICE T load(const T* from) {
+TOKENYARD_DEVICE T load(const T* from) {
   cuda_body::check_load<order>();
   if constexpr (scope == Scope::block)
     return cuda_body::load_in_block<order>(from);
@@ -96,12 +96,12 @@ DEVICE T load(const T* from) {
 }
 
 template <Order order, Scope scope, class T>
-DEVICE std::remove_const_t<T> load(Peer<T> from) {
+TOKENYARD_DEVICE std::remove_const_t<T> load(Peer<T> from) {
   return cuda_body::load_global<order, scope, std::remove_const_t<T>>(from.address());
 }
 
 template <Order order, Scope scope, class T>
-DEVICE void store(T* to, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void store(T* to, std::type_identity_t<T> value) {
   cuda_body::check_store<order>();
   if constexpr (scope == Scope::block)
     cuda_body::store_in_block<order>(to, value);
@@ -110,31 +110,31 @@ DEVICE void store(T* to, std::type_identity_t<T> value) {
 }
 
 template <Order order, Scope scope, class T>
-DEVICE void store(Peer<T> to, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void store(Peer<T> to, std::type_identity_t<T> value) {
   cuda_body::store_global<order, scope>(to.address(), value);
 }
 
 // fence.acq_rel.scope;
 template <Scope scope>
-DEVICE void fence() {
+TOKENYARD_DEVICE void fence() {
   asm volatile("fence.acq_rel%0;" ::"C"(ptx::scope_text<scope>) : "memory");
 }
 
 // fence.acquire.scope;   PTX 8.6
 template <Scope scope>
-DEVICE void fence_acquire() {
+TOKENYARD_DEVICE void fence_acquire() {
   asm volatile("fence.acquire%0;" ::"C"(ptx::scope_text<scope>) : "memory");
 }
 
 // fence.release.scope;   PTX 8.6
 template <Scope scope>
-DEVICE void fence_release() {
+TOKENYARD_DEVICE void fence_release() {
   asm volatile("fence.release%0;" ::"C"(ptx::scope_text<scope>) : "memory");
 }
 
 // fence.sc.scope;
 template <Scope scope>
-DEVICE void fence_sequential() {
+TOKENYARD_DEVICE void fence_sequential() {
   asm volatile("fence.sc%0;" ::"C"(ptx::scope_text<scope>) : "memory");
 }
 

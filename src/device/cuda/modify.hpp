@@ -26,7 +26,7 @@ struct Add {
   template <class T>
   using Number = Word<T>;
   template <class N>
-  static DEVICE N in_block(N* at, N value) {
+  static TOKENYARD_DEVICE N in_block(N* at, N value) {
     return atomicAdd_block(at, value);
   }
 };
@@ -37,7 +37,7 @@ struct Max {
   template <class T>
   using Number = Integer<T>;
   template <class N>
-  static DEVICE N in_block(N* at, N value) {
+  static TOKENYARD_DEVICE N in_block(N* at, N value) {
     return atomicMax_block(at, value);
   }
 };
@@ -48,7 +48,7 @@ struct Min {
   template <class T>
   using Number = Integer<T>;
   template <class N>
-  static DEVICE N in_block(N* at, N value) {
+  static TOKENYARD_DEVICE N in_block(N* at, N value) {
     return atomicMin_block(at, value);
   }
 };
@@ -59,7 +59,7 @@ struct Or {
   template <class T>
   using Number = Word<T>;
   template <class N>
-  static DEVICE N in_block(N* at, N value) {
+  static TOKENYARD_DEVICE N in_block(N* at, N value) {
     return atomicOr_block(at, value);
   }
 };
@@ -70,7 +70,7 @@ struct And {
   template <class T>
   using Number = Word<T>;
   template <class N>
-  static DEVICE N in_block(N* at, N value) {
+  static TOKENYARD_DEVICE N in_block(N* at, N value) {
     return atomicAnd_block(at, value);
   }
 };
@@ -81,7 +81,7 @@ struct Exchange {
   template <class T>
   using Number = Word<T>;
   template <class N>
-  static DEVICE N in_block(N* at, N value) {
+  static TOKENYARD_DEVICE N in_block(N* at, N value) {
     return atomicExch_block(at, value);
   }
 };
@@ -94,7 +94,7 @@ constexpr void check_modify() {
 
 // atom{.sem}{.scope}{.global}.op.type d, [a], b;
 template <class What, Order order, Scope scope, class T>
-DEVICE T modify(T* at, T operand) {
+TOKENYARD_DEVICE T modify(T* at, T operand) {
   check_modify<order, T>();
   if constexpr (scope == Scope::block) {
     using Number = typename What::template Number<T>;
@@ -120,7 +120,7 @@ DEVICE T modify(T* at, T operand) {
 
 // red{.sem}{.scope}{.global}.add.type [a], b;
 template <Order order, Scope scope, class T>
-DEVICE void reduce_global(T* at, T operand) {
+TOKENYARD_DEVICE void reduce_global(T* at, T operand) {
   check_modify<order, T>();
   static_assert(order == Order::relaxed || order == Order::release,
                 "a reduction reads nothing back: relaxed or release");
@@ -138,42 +138,42 @@ DEVICE void reduce_global(T* at, T operand) {
 }  // namespace cuda_body
 
 template <Order order, Scope scope, class T>
-DEVICE T fetch_add(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_add(T* at, std::type_identity_t<T> value) {
   static_assert(std::integral<T>);
   return cuda_body::modify<cuda_body::Add, order, scope>(at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value) {
   static_assert(std::integral<T>);
   return cuda_body::modify<cuda_body::Add, order, scope>(at.address(), value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_max(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_max(T* at, std::type_identity_t<T> value) {
   static_assert(std::integral<T>);
   return cuda_body::modify<cuda_body::Max, order, scope>(at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_min(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_min(T* at, std::type_identity_t<T> value) {
   static_assert(std::integral<T>);
   return cuda_body::modify<cuda_body::Min, order, scope>(at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_or(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_or(T* at, std::type_identity_t<T> value) {
   return cuda_body::modify<cuda_body::Or, order, scope>(at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_and(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_and(T* at, std::type_identity_t<T> value) {
   return cuda_body::modify<cuda_body::And, order, scope>(at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T exchange(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T exchange(T* at, std::type_identity_t<T> value) {
   return cuda_body::modify<cuda_body::Exchange, order, scope>(at, value);
 }
 
 // atom{.sem}{.scope}{.global}.cas.type d, [a], b, c;
 template <Order order, Scope scope, class T>
-DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
-                          std::type_identity_t<T> desired) {
+TOKENYARD_DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
+                                    std::type_identity_t<T> desired) {
   cuda_body::check_modify<order, T>();
   if constexpr (scope == Scope::block) {
     return cuda_body::compare_exchange_in_block<order, T>(at, expected, desired);
@@ -198,7 +198,7 @@ DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
 }
 
 template <Order order, Scope scope, class T>
-DEVICE void add(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void add(T* at, std::type_identity_t<T> value) {
   // At block scope the compiler drops the unused result by itself.
   if constexpr (scope == Scope::block)
     cuda_body::modify<cuda_body::Add, order, scope, T>(at, value);
@@ -206,7 +206,7 @@ DEVICE void add(T* at, std::type_identity_t<T> value) {
     cuda_body::reduce_global<order, scope, T>(at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE void add(Peer<T> at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void add(Peer<T> at, std::type_identity_t<T> value) {
   cuda_body::reduce_global<order, scope>(at.address(), value);
 }
 

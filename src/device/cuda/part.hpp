@@ -4,6 +4,6 @@
 
 namespace tokenyard {
 
-DEVICE void begin_part(uint32_t) {}
+TOKENYARD_DEVICE void begin_part(uint32_t) {}
 
 }  // namespace tokenyard

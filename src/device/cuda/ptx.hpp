@@ -63,7 +63,7 @@ template <class T>
 using Register = typename RegisterOf<sizeof(T)>::type;
 
 template <class T>
-DEVICE Register<T> to_register(T value) {
+TOKENYARD_DEVICE Register<T> to_register(T value) {
   if constexpr (sizeof(T) == 1)
     return std::bit_cast<uint8_t>(value);
   else if constexpr (sizeof(T) == 2)
@@ -73,7 +73,7 @@ DEVICE Register<T> to_register(T value) {
 }
 
 template <class T>
-DEVICE T from_register(Register<T> value) {
+TOKENYARD_DEVICE T from_register(Register<T> value) {
   if constexpr (sizeof(T) == 1)
     return std::bit_cast<T>(static_cast<uint8_t>(value));
   else if constexpr (sizeof(T) == 2)
@@ -88,7 +88,7 @@ struct Halves {
 };
 
 /// Converts a pointer into shared memory to the 32-bit address that .shared instructions take.
-DEVICE uint32_t shared_address(const void* in_shared) {
+TOKENYARD_DEVICE uint32_t shared_address(const void* in_shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(in_shared));
 }
 

@@ -34,43 +34,21 @@ struct SharedGpu::ParamsSlot {
   static constexpr size_t kBytes = 64 * 1024;
   static constexpr size_t kSlots = 16;
 
-  std::byte* host = nullptr;  // Pinned, so that the copy is asynchronous.
-  std::byte* device = nullptr;
-  cudaEvent_t grid_ended = nullptr;
-
-  /// Delegates first, so that the destructor runs if one of these calls fails.
-  ParamsSlot() : ParamsSlot(nullptr) {
-    check(cudaHostAlloc(reinterpret_cast<void**>(&host), kBytes, cudaHostAllocPortable),
-          "cudaHostAlloc");
-    check(cudaMalloc(reinterpret_cast<void**>(&device), kBytes), "cudaMalloc");
-    check(cudaEventCreateWithFlags(&grid_ended, cudaEventDisableTiming),
-          "cudaEventCreateWithFlags");
-  }
-  ~ParamsSlot() {
-    // Destructors cannot report errors, so they are ignored. Null members are harmless: all three
-    // functions accept or reject them.
-    if (grid_ended != nullptr) cudaEventDestroy(grid_ended);
-    cudaFree(device);
-    cudaFreeHost(host);
-  }
-  ParamsSlot(const ParamsSlot&) = delete;
-  ParamsSlot& operator=(const ParamsSlot&) = delete;
-
- private:
-  explicit ParamsSlot(std::nullptr_t) {}
+  OwnedPinned<std::byte> host =  // Pinned, so that the copy is asynchronous.
+      allocate_pinned<std::byte>(kBytes, cudaHostAllocDefault);
+  OwnedMemory<std::byte> device = allocate<std::byte>(kBytes);
+  OwnedCudaEvent grid_ended = make_event(cudaEventDisableTiming);
 };
 
 SharedGpu::SharedGpu(int device, std::chrono::nanoseconds timeout)
     : device_(device), timeout_(timeout), loader_(std::make_shared<KernelLoader>(device)) {
   const OnDevice on_device(device_);
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  stream_ = make_stream();
   for (size_t slot = 0; slot < ParamsSlot::kSlots; ++slot)
     slots_.push_back(std::make_unique<ParamsSlot>());
 }
 
-SharedGpu::~SharedGpu() {
-  cudaStreamDestroy(stream_);
-}
+SharedGpu::~SharedGpu() = default;
 
 Capacity SharedGpu::share() {
   const std::lock_guard lock(mutex_);
@@ -177,21 +155,23 @@ void SharedGpu::launch_all(Gathering& gathering) {
 
   const size_t stride = gathering.kernel.params_bytes;
   ParamsSlot& slot = free_slot(stride * rows);
-  std::byte* row = slot.host;
+  std::byte* row = slot.host.get();
   for (const auto& [rank, part] : gathering.parts) {
     std::memcpy(row, part.params.data(), stride);
     row += stride;
-    check(cudaEventRecord(slot.grid_ended, part.stream), "cudaEventRecord");
-    check(cudaStreamWaitEvent(stream_, slot.grid_ended, 0), "cudaStreamWaitEvent");
+    check(cudaEventRecord(slot.grid_ended.get(), part.stream), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream_.get(), slot.grid_ended.get(), 0), "cudaStreamWaitEvent");
   }
-  check(cudaMemcpyAsync(slot.device, slot.host, stride * rows, cudaMemcpyHostToDevice, stream_),
+  std::byte* device_rows = slot.device.get();
+  check(cudaMemcpyAsync(device_rows, slot.host.get(), stride * rows, cudaMemcpyHostToDevice,
+                        stream_.get()),
         "cudaMemcpyAsync");
   LaunchShape shape = gathering.shape;
   shape.overlap_previous = false;  // It follows event waits and a copy in its stream, not a kernel.
-  launch_planned(planned, shape, stream_, &slot.device);
-  check(cudaEventRecord(slot.grid_ended, stream_), "cudaEventRecord");
+  launch_planned(planned, shape, stream_.get(), &device_rows);
+  check(cudaEventRecord(slot.grid_ended.get(), stream_.get()), "cudaEventRecord");
   for (const auto& [rank, part] : gathering.parts)
-    check(cudaStreamWaitEvent(part.stream, slot.grid_ended, 0), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(part.stream, slot.grid_ended.get(), 0), "cudaStreamWaitEvent");
 }
 
 SharedGpu::ParamsSlot& SharedGpu::free_slot(size_t bytes) {
@@ -203,7 +183,7 @@ SharedGpu::ParamsSlot& SharedGpu::free_slot(size_t bytes) {
   ParamsSlot& slot = *slots_[next_slot_];
   next_slot_ = (next_slot_ + 1) % slots_.size();
   // The slot was used sixteen grids ago, so this rarely waits; that grid ends because its waits do.
-  check(cudaEventSynchronize(slot.grid_ended), "cudaEventSynchronize");
+  check(cudaEventSynchronize(slot.grid_ended.get()), "cudaEventSynchronize");
   return slot;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "device/cuda/accelerator.hpp"
+#include "device/cuda/owners.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::cuda {
@@ -59,7 +60,7 @@ class SharedGpu {
   int device_;
   std::chrono::nanoseconds timeout_;
   std::shared_ptr<KernelLoader> loader_;
-  cudaStream_t stream_ = nullptr;
+  OwnedStream stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<uint32_t> ranks_;  // Participants, in ascending order.

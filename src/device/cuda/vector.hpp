@@ -12,7 +12,7 @@ namespace cuda_body {
 // ld.global.nc.v4.u32       (non-coherent: may return stale data from L1)
 // ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {..}, [a], policy
 template <Cache cache>
-DEVICE Bytes16 load_vector_global(const Bytes16* from) {
+TOKENYARD_DEVICE Bytes16 load_vector_global(const Bytes16* from) {
   Bytes16 value;
 #define TOKENYARD_OUTPUTS_ \
   "=r"(value.word[0]), "=r"(value.word[1]), "=r"(value.word[2]), "=r"(value.word[3])
@@ -42,7 +42,7 @@ DEVICE Bytes16 load_vector_global(const Bytes16* from) {
 // st.global.v4.u32          st.global.cg.v4.u32
 // st.global.L1::no_allocate.L2::cache_hint.v4.u32 [a], {..}, policy
 template <Cache cache>
-DEVICE void store_vector_global(Bytes16* to, Bytes16 value) {
+TOKENYARD_DEVICE void store_vector_global(Bytes16* to, Bytes16 value) {
   static_assert(cache != Cache::read_only, "read-only memory cannot be stored to");
 #define TOKENYARD_INPUTS_ \
   "l"(to), "r"(value.word[0]), "r"(value.word[1]), "r"(value.word[2]), "r"(value.word[3])
@@ -61,7 +61,7 @@ DEVICE void store_vector_global(Bytes16* to, Bytes16 value) {
 }  // namespace cuda_body
 
 template <Cache cache>
-DEVICE Bytes16 load_vector(const Bytes16* from) {
+TOKENYARD_DEVICE Bytes16 load_vector(const Bytes16* from) {
   // The compiler generates plain accesses to this rank's own memory, which may be shared memory.
   if constexpr (cache == Cache::normal) {
     const uint4 value = *reinterpret_cast<const uint4*>(from);
@@ -71,12 +71,12 @@ DEVICE Bytes16 load_vector(const Bytes16* from) {
   }
 }
 template <Cache cache>
-DEVICE Bytes16 load_vector(Peer<const Bytes16> from) {
+TOKENYARD_DEVICE Bytes16 load_vector(Peer<const Bytes16> from) {
   return cuda_body::load_vector_global<cache>(from.address());
 }
 
 template <Cache cache>
-DEVICE void store_vector(Bytes16* to, Bytes16 value) {
+TOKENYARD_DEVICE void store_vector(Bytes16* to, Bytes16 value) {
   if constexpr (cache == Cache::normal)
     *reinterpret_cast<uint4*>(to) =
         make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]);
@@ -84,7 +84,7 @@ DEVICE void store_vector(Bytes16* to, Bytes16 value) {
     cuda_body::store_vector_global<cache>(to, value);
 }
 template <Cache cache>
-DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value) {
+TOKENYARD_DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value) {
   cuda_body::store_vector_global<cache>(to.address(), value);
 }
 
@@ -93,7 +93,7 @@ namespace cuda_body {
 // ld.global.nc.type d, [a];   ld.global.cg.type d, [a];
 // ld.global.nc.L1::no_allocate.L2::cache_hint.type d, [a], policy;
 template <Cache cache, class T>
-DEVICE T load_cached_global(const T* from) {
+TOKENYARD_DEVICE T load_cached_global(const T* from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");
   using Width = ptx::RegisterOf<sizeof(T)>;
   ptx::Register<T> value;
@@ -122,7 +122,7 @@ DEVICE T load_cached_global(const T* from) {
 }  // namespace cuda_body
 
 template <Cache cache, class T>
-DEVICE T load_cached(const T* from) {
+TOKENYARD_DEVICE T load_cached(const T* from) {
   if constexpr (cache == Cache::normal)
     return *from;
   else

@@ -19,17 +19,17 @@ inline constexpr uint64_t kSlowPollNs = 4000;
 static_assert(last_look_for(0) % kLookEvery == 0 && last_look_for(1) % kLookEvery == 0);
 }  // namespace cuda_body
 
-DEVICE Deadline WaitContext::start() const {
+TOKENYARD_DEVICE Deadline WaitContext::start() const {
   return Deadline(*this, now_ns());
 }
 
-DEVICE bool Deadline::failed() const {
+TOKENYARD_DEVICE bool Deadline::failed() const {
   // Relaxed: the word says only that the call failed; no other data depends on it.
   return load<Order::relaxed, Scope::gpu>(wait_context_.failed) !=
          static_cast<uint32_t>(Failure::none);
 }
 
-DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
+TOKENYARD_DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
   // The first thread to fail owns the report. Relaxed: `failed` orders no other memory.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
       wait_context_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
@@ -45,7 +45,7 @@ DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
   store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));
 }
 
-DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
+TOKENYARD_DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) return false;
   if (failed()) return true;
   const uint64_t waited_ns = now_ns() - start_ns_;
@@ -59,7 +59,7 @@ DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   return heed_host(polls, what);
 }
 
-DEVICE bool Deadline::heed_abort(const Awaited& what) const {
+TOKENYARD_DEVICE bool Deadline::heed_abort(const Awaited& what) const {
   if (failed()) return true;
   if (host_asks(wait_context_, what) != Failure::abort_flag) return false;
   fail(Failure::abort_flag, what);
@@ -67,7 +67,7 @@ DEVICE bool Deadline::heed_abort(const Awaited& what) const {
 }
 
 template <class Condition>
-DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
+TOKENYARD_DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls)
     if (deadline.give_up(polls, what)) return false;
   return true;

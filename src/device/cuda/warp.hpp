@@ -10,7 +10,7 @@ namespace tokenyard {
 namespace cuda_body {
 /// Applies `word` to a value's bits: CUDA's shuffles take only 32- and 64-bit integers.
 template <class T, class Word>
-DEVICE T on_bits(T value, Word word) {
+TOKENYARD_DEVICE T on_bits(T value, Word word) {
   static_assert(std::is_trivially_copyable_v<T>);
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");
   using Bits = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
@@ -20,63 +20,63 @@ DEVICE T on_bits(T value, Word word) {
 
 namespace warp {
 
-DEVICE void sync(uint32_t lanes) {
+TOKENYARD_DEVICE void sync(uint32_t lanes) {
   __syncwarp(lanes);
 }
 
 template <class T>
-DEVICE T shuffle(T value, uint32_t source_lane, uint32_t lanes) {
+TOKENYARD_DEVICE T shuffle(T value, uint32_t source_lane, uint32_t lanes) {
   return cuda_body::on_bits(value,
                             [&](auto bits) { return __shfl_sync(lanes, bits, source_lane); });
 }
 template <class T>
-DEVICE T shuffle_xor(T value, uint32_t lane_mask, uint32_t lanes) {
+TOKENYARD_DEVICE T shuffle_xor(T value, uint32_t lane_mask, uint32_t lanes) {
   return cuda_body::on_bits(value,
                             [&](auto bits) { return __shfl_xor_sync(lanes, bits, lane_mask); });
 }
 template <class T>
-DEVICE T shuffle_up(T value, uint32_t delta, uint32_t lanes) {
+TOKENYARD_DEVICE T shuffle_up(T value, uint32_t delta, uint32_t lanes) {
   return cuda_body::on_bits(value, [&](auto bits) { return __shfl_up_sync(lanes, bits, delta); });
 }
 template <class T>
-DEVICE T shuffle_down(T value, uint32_t delta, uint32_t lanes) {
+TOKENYARD_DEVICE T shuffle_down(T value, uint32_t delta, uint32_t lanes) {
   return cuda_body::on_bits(value, [&](auto bits) { return __shfl_down_sync(lanes, bits, delta); });
 }
 
-DEVICE uint32_t ballot(bool predicate, uint32_t lanes) {
+TOKENYARD_DEVICE uint32_t ballot(bool predicate, uint32_t lanes) {
   return __ballot_sync(lanes, predicate);
 }
-DEVICE bool any(bool predicate, uint32_t lanes) {
+TOKENYARD_DEVICE bool any(bool predicate, uint32_t lanes) {
   return __any_sync(lanes, predicate) != 0;
 }
-DEVICE bool all(bool predicate, uint32_t lanes) {
+TOKENYARD_DEVICE bool all(bool predicate, uint32_t lanes) {
   return __all_sync(lanes, predicate) != 0;
 }
-DEVICE uint32_t match(uint32_t value, uint32_t lanes) {
+TOKENYARD_DEVICE uint32_t match(uint32_t value, uint32_t lanes) {
   return __match_any_sync(lanes, value);
 }
 
 // redux.sync.op.type d, a, membermask;   One instruction, 32-bit integers only.
 template <class T>
-DEVICE T sum(T value, uint32_t lanes) {
+TOKENYARD_DEVICE T sum(T value, uint32_t lanes) {
   static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, uint32_t>);
   return __reduce_add_sync(lanes, value);
 }
 template <class T>
-DEVICE T min(T value, uint32_t lanes) {
+TOKENYARD_DEVICE T min(T value, uint32_t lanes) {
   static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, uint32_t>);
   return __reduce_min_sync(lanes, value);
 }
 template <class T>
-DEVICE T max(T value, uint32_t lanes) {
+TOKENYARD_DEVICE T max(T value, uint32_t lanes) {
   static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, uint32_t>);
   return __reduce_max_sync(lanes, value);
 }
-DEVICE uint32_t bit_or(uint32_t value, uint32_t lanes) {
+TOKENYARD_DEVICE uint32_t bit_or(uint32_t value, uint32_t lanes) {
   return __reduce_or_sync(lanes, value);
 }
 
-DEVICE uint32_t exclusive_sum(uint32_t value) {
+TOKENYARD_DEVICE uint32_t exclusive_sum(uint32_t value) {
   uint32_t inclusive = value;
 #pragma unroll
   for (uint32_t delta = 1; delta < kWarpLanes; delta *= 2) {
@@ -86,12 +86,12 @@ DEVICE uint32_t exclusive_sum(uint32_t value) {
   return inclusive - value;
 }
 
-DEVICE bool elect() {
+TOKENYARD_DEVICE bool elect() {
   return threadIdx.x % kWarpLanes == 0;
 }
 
 template <class Body>
-DEVICE auto once(Body body) {
+TOKENYARD_DEVICE auto once(Body body) {
   using Result = decltype(body());
   __syncwarp();
   if constexpr (std::is_void_v<Result>) {
@@ -107,14 +107,14 @@ DEVICE auto once(Body body) {
 
 }  // namespace warp
 
-DEVICE uint32_t population(uint32_t bits) {
+TOKENYARD_DEVICE uint32_t population(uint32_t bits) {
   return __popc(bits);
 }
-DEVICE uint32_t first_bit(uint32_t bits) {
+TOKENYARD_DEVICE uint32_t first_bit(uint32_t bits) {
   return bits == 0 ? 32 : __ffs(bits) - 1;
 }
 // mov.u32 d, %lanemask_lt;
-DEVICE uint32_t lanes_below() {
+TOKENYARD_DEVICE uint32_t lanes_below() {
   uint32_t lanes;
   asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes));
   return lanes;

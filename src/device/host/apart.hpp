@@ -5,31 +5,32 @@
 namespace tokenyard {
 
 template <class T>
-DEVICE T* settled(T* pointer) {
+TOKENYARD_DEVICE T* settled(T* pointer) {
   return pointer;
 }
-DEVICE uint32_t settled(uint32_t number) {
+TOKENYARD_DEVICE uint32_t settled(uint32_t number) {
   return number;
 }
 
-DEVICE SettledWord::SettledWord(const uint32_t& word) : address_(&word) {}
-DEVICE uint32_t SettledWord::load() const {
+TOKENYARD_DEVICE SettledWord::SettledWord(const uint32_t& word) : address_(&word) {}
+TOKENYARD_DEVICE uint32_t SettledWord::load() const {
   return tokenyard::load<Order::relaxed, Scope::block>(address_);
 }
 
 template <Listening listening>
-DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
+TOKENYARD_DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
   Deadline(*this).fail(failure, what);
 }
 
 template <Listening listening>
-DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls, const Awaited& what) const {
+TOKENYARD_DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls,
+                                                         const Awaited& what) const {
   return Deadline(*this).give_up(polls, what);
 }
 
 template <Listening listening, class Condition>
-DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
-                       Condition condition) {
+TOKENYARD_DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
+                                 Condition condition) {
   return wait_until(Deadline(deadline), what, condition);
 }
 

@@ -8,27 +8,27 @@ namespace tokenyard {
 
 namespace block {
 
-DEVICE void sync() {
+TOKENYARD_DEVICE void sync() {
   host_body::machine().barrier(0, threads(), true, host_body::here());
 }
-DEVICE bool any(bool predicate) {
+TOKENYARD_DEVICE bool any(bool predicate) {
   return host_body::machine().barrier_any(predicate, host_body::here());
 }
 template <class Shared>
-DEVICE Shared& shared() {
+TOKENYARD_DEVICE Shared& shared() {
   return *static_cast<Shared*>(host_body::machine().shared_memory());
 }
 template <class Shared>
-DEVICE std::byte* shared_tail() {
+TOKENYARD_DEVICE std::byte* shared_tail() {
   return static_cast<std::byte*>(host_body::machine().shared_tail());
 }
 
 }  // namespace block
 
-DEVICE void NamedBarrier::sync(uint32_t threads) const {
+TOKENYARD_DEVICE void NamedBarrier::sync(uint32_t threads) const {
   host_body::machine().barrier(id_, threads, true, host_body::here());
 }
-DEVICE void NamedBarrier::arrive(uint32_t threads) const {
+TOKENYARD_DEVICE void NamedBarrier::arrive(uint32_t threads) const {
   host_body::machine().barrier(id_, threads, false, host_body::here());
 }
 

@@ -5,9 +5,9 @@
 
 namespace tokenyard::grid {
 
-DEVICE void wait_for_previous() {}
-DEVICE void let_next_start() {}
+TOKENYARD_DEVICE void wait_for_previous() {}
+TOKENYARD_DEVICE void let_next_start() {}
 template <class Params>
-DEVICE void fetch_parameters(const Params&, const void*) {}
+TOKENYARD_DEVICE void fetch_parameters(const Params&, const void*) {}
 
 }  // namespace tokenyard::grid

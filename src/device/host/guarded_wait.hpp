@@ -5,7 +5,7 @@
 namespace tokenyard {
 
 template <class Condition, class GoesOn>
-DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on) {
+TOKENYARD_DEVICE bool wait_until(Awaited& what, Condition condition, GoesOn goes_on) {
   while (!condition()) {
     if (!goes_on()) return false;
     host_body::machine().spin(what.phase, what.rank, what.expected, what.seen, host_body::here());

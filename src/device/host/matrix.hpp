@@ -12,7 +12,7 @@ namespace host_body {
 struct WarpPairs {
   uint32_t of[kWarpLanes][2];
 
-  DEVICE WarpPairs(WarpWord word, uint32_t first, uint32_t second) {
+  TOKENYARD_DEVICE WarpPairs(WarpWord word, uint32_t first, uint32_t second) {
     const uint64_t* const values = meet(word, uint64_t{second} << 32 | first, warp::kAllLanes);
     for (uint32_t lane = 0; lane < kWarpLanes; ++lane) {
       of[lane][0] = static_cast<uint32_t>(values[lane]);
@@ -22,7 +22,7 @@ struct WarpPairs {
 };
 
 /// Returns the dot product of two pairs of BF16.
-DEVICE float pair_product(uint32_t a, uint32_t b) {
+TOKENYARD_DEVICE float pair_product(uint32_t a, uint32_t b) {
   const auto half = [](uint32_t bits) { return to_float(BFloat16{static_cast<uint16_t>(bits)}); };
   return half(a) * half(b) + half(a >> 16) * half(b >> 16);
 }
@@ -31,7 +31,7 @@ DEVICE float pair_product(uint32_t a, uint32_t b) {
 
 namespace warp {
 
-DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+TOKENYARD_DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   using host_body::WarpPairs;
   const WarpPairs left(WarpWord::multiply_add, a[0], a[1]);   // Columns 0 to 7 of a.
   const WarpPairs right(WarpWord::multiply_add, a[2], a[3]);  // Columns 8 to 15.
@@ -45,7 +45,7 @@ DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (
     }
 }
 
-DEVICE void load_transposed(uint32_t (&columns)[4], const Bytes16* row) {
+TOKENYARD_DEVICE void load_transposed(uint32_t (&columns)[4], const Bytes16* row) {
   const uint64_t* const rows =
       host_body::meet(WarpWord::load_transposed, host_body::pack(row), kAllLanes);
   const Bytes16* of[2 * 4];

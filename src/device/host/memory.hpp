@@ -16,7 +16,7 @@ constexpr void check_atomic() {
 }
 
 template <Order order, Scope scope, class T>
-DEVICE T modify(Modify what, T* at, T operand) {
+TOKENYARD_DEVICE T modify(Modify what, T* at, T operand) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   static_assert(order != Order::weak, "a read-modify-write is at least relaxed");
   T old;
@@ -32,7 +32,7 @@ inline constexpr Modify kMin = std::is_signed_v<T> ? Modify::min_signed : Modify
 }  // namespace host_body
 
 template <Order order, Scope scope, class T>
-DEVICE T load(const T* from) {
+TOKENYARD_DEVICE T load(const T* from) {
   static_assert(order == Order::weak || order == Order::relaxed || order == Order::acquire);
   host_body::check_atomic<T>();
   T value;
@@ -40,52 +40,52 @@ DEVICE T load(const T* from) {
   return value;
 }
 template <Order order, Scope scope, class T>
-DEVICE std::remove_const_t<T> load(Peer<T> from) {
+TOKENYARD_DEVICE std::remove_const_t<T> load(Peer<T> from) {
   return load<order, scope>(static_cast<const std::remove_const_t<T>*>(from.address()));
 }
 
 template <Order order, Scope scope, class T>
-DEVICE void store(T* to, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void store(T* to, std::type_identity_t<T> value) {
   static_assert(order == Order::weak || order == Order::relaxed || order == Order::release);
   host_body::check_atomic<T>();
   host_body::machine().store(to, &value, sizeof(T), order, scope, host_body::here());
 }
 template <Order order, Scope scope, class T>
-DEVICE void store(Peer<T> to, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void store(Peer<T> to, std::type_identity_t<T> value) {
   store<order, scope>(to.address(), value);
 }
 
 template <Order order, Scope scope, class T>
-DEVICE T fetch_add(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_add(T* at, std::type_identity_t<T> value) {
   return host_body::modify<order, scope, T>(host_body::Modify::add, at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value) {
   return fetch_add<order, scope>(at.address(), value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_max(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_max(T* at, std::type_identity_t<T> value) {
   return host_body::modify<order, scope, T>(host_body::kMax<T>, at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_min(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_min(T* at, std::type_identity_t<T> value) {
   return host_body::modify<order, scope, T>(host_body::kMin<T>, at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_or(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_or(T* at, std::type_identity_t<T> value) {
   return host_body::modify<order, scope, T>(host_body::Modify::bit_or, at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T fetch_and(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T fetch_and(T* at, std::type_identity_t<T> value) {
   return host_body::modify<order, scope, T>(host_body::Modify::bit_and, at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T exchange(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE T exchange(T* at, std::type_identity_t<T> value) {
   return host_body::modify<order, scope, T>(host_body::Modify::exchange, at, value);
 }
 template <Order order, Scope scope, class T>
-DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
-                          std::type_identity_t<T> desired) {
+TOKENYARD_DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
+                                    std::type_identity_t<T> desired) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   static_assert(order != Order::weak, "a read-modify-write is at least relaxed");
   T old;
@@ -95,31 +95,31 @@ DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
 }
 
 template <Order order, Scope scope, class T>
-DEVICE void add(T* at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void add(T* at, std::type_identity_t<T> value) {
   static_assert(order == Order::relaxed || order == Order::release);
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   host_body::machine().modify(host_body::Modify::add, at, &value, nullptr, sizeof(T), order, scope,
                               host_body::here());
 }
 template <Order order, Scope scope, class T>
-DEVICE void add(Peer<T> at, std::type_identity_t<T> value) {
+TOKENYARD_DEVICE void add(Peer<T> at, std::type_identity_t<T> value) {
   add<order, scope>(at.address(), value);
 }
 
 template <Scope scope>
-DEVICE void fence() {
+TOKENYARD_DEVICE void fence() {
   host_body::machine().fence(Fence::acq_rel, scope, host_body::here());
 }
 template <Scope scope>
-DEVICE void fence_acquire() {
+TOKENYARD_DEVICE void fence_acquire() {
   host_body::machine().fence(Fence::acquire, scope, host_body::here());
 }
 template <Scope scope>
-DEVICE void fence_release() {
+TOKENYARD_DEVICE void fence_release() {
   host_body::machine().fence(Fence::release, scope, host_body::here());
 }
 template <Scope scope>
-DEVICE void fence_sequential() {
+TOKENYARD_DEVICE void fence_sequential() {
   host_body::machine().fence(Fence::sequential, scope, host_body::here());
 }
 

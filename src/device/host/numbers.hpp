@@ -54,33 +54,33 @@ inline float decode(SmallFormat format, uint8_t code) {
 
 }  // namespace host_body
 
-DEVICE float to_float(BFloat16 value) {
+TOKENYARD_DEVICE float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
-DEVICE float to_float(Float16 value) {
+TOKENYARD_DEVICE float to_float(Float16 value) {
   const uint32_t size = value.bits & 0x7fff;
   // Rebiases the exponent by a multiplication, which also normalises subnormal numbers.
   float result = std::bit_cast<float>(size << 13) * 0x1p112f;
   if (size >= 0x7c00) result = std::bit_cast<float>(size << 13 | 0x7f800000);
   return value.bits & 0x8000 ? -result : result;
 }
-DEVICE float to_float(Float8E4M3 value) {
+TOKENYARD_DEVICE float to_float(Float8E4M3 value) {
   return host_body::decode(host_body::kE4M3, value.bits);
 }
-DEVICE float to_float(Float8E5M2 value) {
+TOKENYARD_DEVICE float to_float(Float8E5M2 value) {
   return host_body::decode(host_body::kE5M2, value.bits);
 }
-DEVICE float to_float(ScaleE8M0 value) {
+TOKENYARD_DEVICE float to_float(ScaleE8M0 value) {
   if (value.bits == 0xff) return std::numeric_limits<float>::quiet_NaN();
   return std::ldexp(1.0f, value.bits - 127);
 }
 
-DEVICE BFloat16 to_bfloat16(float value) {
+TOKENYARD_DEVICE BFloat16 to_bfloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) return {0x7fff};
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
-DEVICE uint32_t to_bfloat16_pair(float low, float high) {
+TOKENYARD_DEVICE uint32_t to_bfloat16_pair(float low, float high) {
   return to_bfloat16(low).bits | static_cast<uint32_t>(to_bfloat16(high).bits) << 16;
 }
 namespace host_body {
@@ -100,20 +100,20 @@ inline uint16_t to_float16(float value) {
 
 }  // namespace host_body
 
-DEVICE uint32_t to_float16_pair(float low, float high) {
+TOKENYARD_DEVICE uint32_t to_float16_pair(float low, float high) {
   return host_body::to_float16(low) | static_cast<uint32_t>(host_body::to_float16(high)) << 16;
 }
-DEVICE Float8E4M3 to_float8_e4m3(float value) {
+TOKENYARD_DEVICE Float8E4M3 to_float8_e4m3(float value) {
   return {host_body::encode(host_body::kE4M3, value)};
 }
-DEVICE Float8E5M2 to_float8_e5m2(float value) {
+TOKENYARD_DEVICE Float8E5M2 to_float8_e5m2(float value) {
   return {host_body::encode(host_body::kE5M2, value)};
 }
-DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d) {
+TOKENYARD_DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d) {
   return to_float8_e4m3(a).bits | to_float8_e4m3(b).bits << 8 | to_float8_e4m3(c).bits << 16 |
          static_cast<uint32_t>(to_float8_e4m3(d).bits) << 24;
 }
-DEVICE ScaleE8M0 to_scale_e8m0(float value) {
+TOKENYARD_DEVICE ScaleE8M0 to_scale_e8m0(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (bits <= 0x00400000) return {0};  // 2^-127 and below
   const uint32_t exponent = (bits + 0x007fffff) >> 23;

@@ -5,7 +5,7 @@
 
 namespace tokenyard {
 
-DEVICE void begin_part(uint32_t part) {
+TOKENYARD_DEVICE void begin_part(uint32_t part) {
   host_body::machine().begin_part(part);
 }
 

@@ -5,13 +5,13 @@
 
 namespace tokenyard {
 
-DEVICE uint64_t now_ns() {
+TOKENYARD_DEVICE uint64_t now_ns() {
   return host_body::machine().now_ns();
 }
-DEVICE uint64_t cycles() {
+TOKENYARD_DEVICE uint64_t cycles() {
   return host_body::machine().cycles();
 }
-DEVICE void nap(uint32_t ns) {
+TOKENYARD_DEVICE void nap(uint32_t ns) {
   host_body::machine().nap(ns);
 }
 

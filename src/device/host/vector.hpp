@@ -8,23 +8,23 @@
 namespace tokenyard {
 
 template <Cache>
-DEVICE Bytes16 load_vector(const Bytes16* from) {
+TOKENYARD_DEVICE Bytes16 load_vector(const Bytes16* from) {
   return *from;
 }
 template <Cache>
-DEVICE Bytes16 load_vector(Peer<const Bytes16> from) {
+TOKENYARD_DEVICE Bytes16 load_vector(Peer<const Bytes16> from) {
   return load<Order::weak, Scope::sys>(from);
 }
 template <Cache>
-DEVICE void store_vector(Bytes16* to, Bytes16 value) {
+TOKENYARD_DEVICE void store_vector(Bytes16* to, Bytes16 value) {
   *to = value;
 }
 template <Cache>
-DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value) {
+TOKENYARD_DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value) {
   store<Order::weak, Scope::sys>(to, value);
 }
 template <Cache, class T>
-DEVICE T load_cached(const T* from) {
+TOKENYARD_DEVICE T load_cached(const T* from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   return *from;
 }

@@ -8,7 +8,7 @@
 
 namespace tokenyard {
 
-DEVICE Deadline WaitContext::start() const {
+TOKENYARD_DEVICE Deadline WaitContext::start() const {
   return Deadline(*this, now_ns());
 }
 
@@ -42,22 +42,22 @@ namespace host_body {
 
 }  // namespace host_body
 
-DEVICE bool Deadline::failed() const {
+TOKENYARD_DEVICE bool Deadline::failed() const {
   return host_body::call_failed(wait_context_);
 }
 
-DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
+TOKENYARD_DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
   host_body::fail_call(wait_context_, start_ns_, failure, what);
 }
 
-DEVICE bool Deadline::heed_abort(const Awaited& what) const {
+TOKENYARD_DEVICE bool Deadline::heed_abort(const Awaited& what) const {
   if (failed()) return true;
   if (host_asks(wait_context_, what) != Failure::abort_flag) return false;
   fail(Failure::abort_flag, what);
   return true;
 }
 
-DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
+TOKENYARD_DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (failed()) return true;
   if (now_ns() - start_ns_ >= wait_context_.timeout_ns) {
     fail(Failure::deadline, what);
@@ -67,7 +67,7 @@ DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
 }
 
 template <class Condition>
-DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
+TOKENYARD_DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls) {
     if (deadline.give_up(polls, what)) return false;
     if (polls >= kPollsMax) continue;  // Polls once more at once; nothing new may ever happen.

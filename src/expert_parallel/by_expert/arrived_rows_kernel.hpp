@@ -15,7 +15,7 @@ namespace tokenyard::expert_major {
 class ArrivedRows {
  public:
   /// Must be constructed after all rows have their places.
-  DEVICE ArrivedRows(const throughput::Dispatch& call, const Group& group)
+  TOKENYARD_DEVICE ArrivedRows(const throughput::Dispatch& call, const Group& group)
       : call_(call),
         group_(group),
         received_(call.params.call.arenas.mine() +
@@ -29,7 +29,7 @@ class ArrivedRows {
     draw();
   }
 
-  DEVICE bool next(RowToSpread& row) {
+  TOKENYARD_DEVICE bool next(RowToSpread& row) {
     if (next_ == end_ && !claim()) return false;
     row.row = next_++;
     const size_t row_bytes = call_.params.row_bytes;
@@ -42,12 +42,12 @@ class ArrivedRows {
   }
 
  private:
-  DEVICE uint32_t ranks() const { return call_.params.call.ranks; }
-  DEVICE uint32_t pieces_of(uint32_t source) const {
+  TOKENYARD_DEVICE uint32_t ranks() const { return call_.params.call.ranks; }
+  TOKENYARD_DEVICE uint32_t pieces_of(uint32_t source) const {
     return (call_.tail.rows_from()[source] + kRowsAClaim - 1) / kRowsAClaim;
   }
 
-  DEVICE bool claim() {
+  TOKENYARD_DEVICE bool claim() {
     const uint32_t rank = call_.params.call.rank, own = pieces_of(rank), others = ranks() - 1;
     // Terminates: tickets are distinct and grow.
     while (true) {
@@ -69,7 +69,7 @@ class ArrivedRows {
     }
   }
 
-  DEVICE void draw() {
+  TOKENYARD_DEVICE void draw() {
     if (warp::lane() == 0)
       ticket_ = fetch_add<Order::relaxed, Scope::gpu>(
           &call_.params.call.workspace->spreads[call_.epoch & 1], 1);
@@ -77,7 +77,7 @@ class ArrivedRows {
 
   /// Waits until a row has arrived. Acquire: orders the row, which its sender's fence released,
   /// before this lane; fence_async then orders it before the bulk copy that the same lane starts.
-  DEVICE bool await_arrival(uint32_t row) const {
+  TOKENYARD_DEVICE bool await_arrival(uint32_t row) const {
     bool arrived = true;
     if (warp::lane() == 0) {
       Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_arrivals),

@@ -49,22 +49,23 @@ struct ByExpertTail {
   throughput::DispatchTail dispatch;
   GroupTail group;
 
-  HOST_DEVICE static ByExpertTail of(const throughput::DispatchParams& params, uint32_t warps) {
+  TOKENYARD_HOST_DEVICE static ByExpertTail of(const throughput::DispatchParams& params,
+                                               uint32_t warps) {
     return {.dispatch = throughput::DispatchTail::of(params, warps),
             .group = {.placers = warps - params.movers,
                       .ranks = params.call.ranks,
                       .local_experts = params.local_experts}};
   }
-  HOST_DEVICE void lie_at(std::byte* base) {
+  TOKENYARD_HOST_DEVICE void lie_at(std::byte* base) {
     dispatch.base = base;
     group.base = base + group_at();
   }
-  HOST_DEVICE uint32_t bytes() const { return group_at() + group.bytes(); }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const { return group_at() + group.bytes(); }
 
  private:
-  HOST_DEVICE uint32_t group_at() const { return (dispatch.bytes() + 127) / 128 * 128; }
+  TOKENYARD_HOST_DEVICE uint32_t group_at() const { return (dispatch.bytes() + 127) / 128 * 128; }
 };
 
-DECLARE_KERNEL(dispatch_by_expert_kernel, ByExpertParams);
+TOKENYARD_DECLARE_KERNEL(dispatch_by_expert_kernel, ByExpertParams);
 
 }  // namespace tokenyard::expert_major

@@ -21,14 +21,14 @@ enum class ByExpertBarrier : uint32_t {
 using Sender = throughput::RowMover<throughput::Arrivals::by_row>;
 
 /// Zeroes the tail. Called by the whole block, which must synchronize afterwards.
-DEVICE void ready_group(const GroupTail& tail) {
+TOKENYARD_DEVICE void ready_group(const GroupTail& tail) {
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
     tail.words()[i] = 0;
   fence_async();  // Orders the zeros before bulk copies that read them.
 }
 
 /// Returns the received rows in the layout that the counts imply.
-DEVICE Grouping grouping_of(const ByExpertParams& params, const Dispatch& call) {
+TOKENYARD_DEVICE Grouping grouping_of(const ByExpertParams& params, const Dispatch& call) {
   const throughput::CallParams& common = call.params.call;
   const auto place = [&](throughput::Place what) {
     return common.arenas.mine() +
@@ -46,8 +46,8 @@ DEVICE Grouping grouping_of(const ByExpertParams& params, const Dispatch& call) 
 
 /// Sends rows if the block is a sender, then spreads rows. Called by each mover. Returns false if
 /// the call has failed.
-DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const Group& group,
-                       Sender& sender) {
+TOKENYARD_DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call,
+                                 const Group& group, Sender& sender) {
   const bool sends = block::index() < params.senders;
   const bool sent = !sends || sender.move_all(call);
   if (sends && thread::index() == 0) note(call.params.call, call.shared.call, Moment::moved);
@@ -76,7 +76,7 @@ DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const
 }
 
 /// Marks the slots of places that receive no row, if the number of places is fixed.
-DEVICE void mark_absent_rows(const Dispatch& call, const Group& group) {
+TOKENYARD_DEVICE void mark_absent_rows(const Dispatch& call, const Group& group) {
   const uint32_t rank = call.params.call.rank, rows = call.tail.rows_on()[rank];
   const uint32_t places = call.ready_words().places(rank, rows);
   auto* const slots = group.rows.at<int32_t>(group.rows.layout.slots_at());
@@ -89,7 +89,7 @@ DEVICE void mark_absent_rows(const Dispatch& call, const Group& group) {
 
 /// Sends metadata and assigns rows their places by expert. Called by all warps that move no rows.
 /// Returns false if the call has failed.
-DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
+TOKENYARD_DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   const ThreadGroup thread_group = call.others();
   const uint32_t first = call.first_other();
   count_rows_of_experts(call, group);
@@ -121,8 +121,8 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
 
 /// Does this warp's part; returns false if this warp knows that the call has failed. Called by the
 /// whole block.
-DEVICE bool bring_rows(const ByExpertParams& params, const Dispatch& call, const GroupTail& tail,
-                       Sender& sender, bool routed) {
+TOKENYARD_DEVICE bool bring_rows(const ByExpertParams& params, const Dispatch& call,
+                                 const GroupTail& tail, Sender& sender, bool routed) {
   if (!routed) return call.moves_rows() ? end_unmoved(call, sender) : !call.deadline.failed();
   const Grouping rows = grouping_of(params, call);
   const Group group{rows, tail, call.first_other()};
@@ -130,8 +130,8 @@ DEVICE bool bring_rows(const ByExpertParams& params, const Dispatch& call, const
 }
 
 /// Called by one thread, after the call has done all that other ranks wait for.
-DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& call,
-                               const GroupTail& tail) {
+TOKENYARD_DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& call,
+                                         const GroupTail& tail) {
   const uint32_t used = tail.offsets()[tail.local_experts];
   // A host that waits for the counts sees this there, and the object remains usable.
   if (used <= params.layout.rows || call.params.awaited) return;
@@ -141,7 +141,7 @@ DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& cal
                                                .seen = params.layout.rows});
 }
 
-DEVICE void dispatch_by_expert(const ByExpertParams& params) {
+TOKENYARD_DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   grid::wait_for_previous();
   const throughput::DispatchParams& dispatch = params.dispatch;
   auto& shared = block::shared<DispatchShared>();
@@ -174,7 +174,7 @@ DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   if (block::index() == 0 && thread::index() == 0) refuse_if_too_many(params, call, tail.group);
 }
 
-DEFINE_KERNEL(dispatch_by_expert_kernel, dispatch_by_expert, ByExpertParams, DispatchShared,
-              throughput::kDispatchThreadsMax)
+TOKENYARD_DEFINE_KERNEL(dispatch_by_expert_kernel, dispatch_by_expert, ByExpertParams,
+                        DispatchShared, throughput::kDispatchThreadsMax)
 
 }  // namespace tokenyard::expert_major

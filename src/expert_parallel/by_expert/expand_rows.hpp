@@ -38,12 +38,12 @@ struct ExpandTail {
   uint32_t stages_bytes;
   GroupTail group;
 
-  HOST_DEVICE static ExpandTail of(uint32_t warps, uint32_t local_experts, uint32_t movers,
-                                   const throughput::StagePlan& plan) {
+  TOKENYARD_HOST_DEVICE static ExpandTail of(uint32_t warps, uint32_t local_experts,
+                                             uint32_t movers, const throughput::StagePlan& plan) {
     return {.stages_bytes = movers * plan.stages * plan.stage_bytes,
             .group = {.placers = warps - movers, .ranks = 0, .local_experts = local_experts}};
   }
-  HOST_DEVICE uint32_t bytes() const { return stages_bytes + group.bytes(); }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const { return stages_bytes + group.bytes(); }
 };
 
 inline constexpr uint32_t kExpandThreadsMax = 512;
@@ -53,6 +53,6 @@ enum class ExpandBarrier : uint32_t {
   placers = 1,  ///< warps that assign rows their places
 };
 
-DECLARE_KERNEL(expand_rows_kernel, ExpandParams);
+TOKENYARD_DECLARE_KERNEL(expand_rows_kernel, ExpandParams);
 
 }  // namespace tokenyard::expert_major

@@ -13,10 +13,10 @@ using throughput::ThreadGroup;
 /// Every movers-th row of a range; all are ready.
 class ReadyRows {
  public:
-  DEVICE ReadyRows(const ExpandParams& params, RowRange range)
+  TOKENYARD_DEVICE ReadyRows(const ExpandParams& params, RowRange range)
       : params_(params), row_(range.begin + warp::index()), end_(range.end) {}
 
-  DEVICE bool next(RowToSpread& row) {
+  TOKENYARD_DEVICE bool next(RowToSpread& row) {
     if (row_ >= end_) return false;
     row = {row_, params_.x + size_t{row_} * params_.grouping.layout.row_bytes};
     row_ += params_.movers;
@@ -30,7 +30,8 @@ class ReadyRows {
 };
 
 /// Assigns the block's rows their places. Called by all placers.
-DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, RowRange range) {
+TOKENYARD_DEVICE void place_ready_rows(const ExpandParams& params, const Group& group,
+                                       RowRange range) {
   const ThreadGroup thread_group{thread::index() - params.movers * kWarpLanes,
                                  group.tail.placers * kWarpLanes};
   const auto meet = [&] { NamedBarrier(ExpandBarrier::placers).sync(thread_group.size); };
@@ -54,7 +55,8 @@ DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, Row
 }
 
 /// Initializes shared memory. Called by the whole block, which must synchronize afterwards.
-DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const GroupTail& tail) {
+TOKENYARD_DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared,
+                                   const GroupTail& tail) {
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
     tail.words()[i] = 0;
   if (thread::index() == 0)
@@ -65,8 +67,9 @@ DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const
 }
 
 /// Called by each mover.
-DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared, const Group& group,
-                              RowRange range, const CallDeadline& deadline) {
+TOKENYARD_DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared,
+                                        const Group& group, RowRange range,
+                                        const CallDeadline& deadline) {
   const uint32_t first = warp::index() * params.plan.stages;
   const SpreadRing ring{
       .full = shared.full + first,
@@ -77,7 +80,7 @@ DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared, 
   RowSpreader<ReadyRows>(group.rows, ring, deadline, supply).spread_all();
 }
 
-DEVICE void expand_rows(const ExpandParams& params) {
+TOKENYARD_DEVICE void expand_rows(const ExpandParams& params) {
   auto& shared = block::shared<ExpandShared>();
   const uint32_t warps = block::threads() / kWarpLanes;
   ExpandTail tail =
@@ -124,6 +127,7 @@ DEVICE void expand_rows(const ExpandParams& params) {
                   {thread::index() - params.movers * kWarpLanes, thread_groups * kWarpLanes});
 }
 
-DEFINE_KERNEL(expand_rows_kernel, expand_rows, ExpandParams, ExpandShared, kExpandThreadsMax)
+TOKENYARD_DEFINE_KERNEL(expand_rows_kernel, expand_rows, ExpandParams, ExpandShared,
+                        kExpandThreadsMax)
 
 }  // namespace tokenyard::expert_major

@@ -20,7 +20,7 @@ struct Grouping {
   ExpertRowsLayout layout;
 
   template <class T>
-  HOST_DEVICE T* at(size_t offset) const {
+  TOKENYARD_HOST_DEVICE T* at(size_t offset) const {
     return reinterpret_cast<T*>(to + offset);
   }
 };
@@ -38,31 +38,31 @@ struct GroupTail {
   std::byte* base = nullptr;
 
   /// [kZeroBytes]: remain zero.
-  HOST_DEVICE std::byte* zeros() const { return base; }
+  TOKENYARD_HOST_DEVICE std::byte* zeros() const { return base; }
   /// [local experts + 1]: first row per expert.
-  HOST_DEVICE uint32_t* offsets() const {
+  TOKENYARD_HOST_DEVICE uint32_t* offsets() const {
     return reinterpret_cast<uint32_t*>(zeros() + kZeroBytes);
   }
   /// [local experts]: rows per expert.
-  HOST_DEVICE uint32_t* tokens() const { return offsets() + local_experts + 1; }
+  TOKENYARD_HOST_DEVICE uint32_t* tokens() const { return offsets() + local_experts + 1; }
   /// [local experts]: rows of earlier blocks.
-  HOST_DEVICE uint32_t* before() const { return tokens() + local_experts; }
+  TOKENYARD_HOST_DEVICE uint32_t* before() const { return tokens() + local_experts; }
   /// [placers][local experts]: rows of the warp; later its next place.
-  HOST_DEVICE uint32_t* of_warp(uint32_t placer) const {
+  TOKENYARD_HOST_DEVICE uint32_t* of_warp(uint32_t placer) const {
     return before() + local_experts + size_t{placer} * local_experts;
   }
   /// [2]: begin and end of the block's rows.
-  HOST_DEVICE uint32_t* range() const { return of_warp(placers); }
+  TOKENYARD_HOST_DEVICE uint32_t* range() const { return of_warp(placers); }
   /// Nonzero once a wait has failed: for counts; for metadata.
-  HOST_DEVICE uint32_t& counts_lost() const { return range()[2]; }
-  HOST_DEVICE uint32_t& metadata_lost() const { return range()[3]; }
+  TOKENYARD_HOST_DEVICE uint32_t& counts_lost() const { return range()[2]; }
+  TOKENYARD_HOST_DEVICE uint32_t& metadata_lost() const { return range()[3]; }
   /// [ranks]: first row of each source.
-  HOST_DEVICE uint32_t* first_from() const { return range() + 4; }
-  HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base); }
-  HOST_DEVICE uint32_t word_count() const {
+  TOKENYARD_HOST_DEVICE uint32_t* first_from() const { return range() + 4; }
+  TOKENYARD_HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base); }
+  TOKENYARD_HOST_DEVICE uint32_t word_count() const {
     return kZeroBytes / 4 + (3 + placers) * local_experts + 5 + ranks;
   }
-  HOST_DEVICE uint32_t bytes() const { return word_count() * 4; }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const { return word_count() * 4; }
 };
 
 }  // namespace tokenyard::expert_major

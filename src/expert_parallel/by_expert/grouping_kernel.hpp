@@ -15,7 +15,7 @@ namespace tokenyard::expert_major {
 struct RowRange {
   uint32_t begin, end;
 
-  DEVICE RowRange part(uint32_t index, uint32_t parts) const {
+  TOKENYARD_DEVICE RowRange part(uint32_t index, uint32_t parts) const {
     const uint32_t each = (end - begin + parts - 1) / parts;
     const uint32_t first = std::min(begin + index * each, end);
     return {first, std::min(first + each, end)};
@@ -28,18 +28,18 @@ struct Group {
   const GroupTail& tail;
   uint32_t first_placer;  ///< index of a warp in the block
 
-  DEVICE uint32_t placer() const { return warp::index() - first_placer; }
-  DEVICE uint32_t places_used() const { return tail.offsets()[tail.local_experts]; }
+  TOKENYARD_DEVICE uint32_t placer() const { return warp::index() - first_placer; }
+  TOKENYARD_DEVICE uint32_t places_used() const { return tail.offsets()[tail.local_experts]; }
   /// Returns whether there are more rows, padding included, than places; then nothing is stored.
-  DEVICE bool too_many() const { return places_used() > rows.layout.rows; }
+  TOKENYARD_DEVICE bool too_many() const { return places_used() > rows.layout.rows; }
 };
 
 /// Calls `body(row)` on all lanes for every thread_groups-th padding row, that is, from an expert's
 /// last row to the next expert's first. Called by a warp. Each lane inspects one expert, since most
 /// have little or no padding for this warp.
 template <class Body>
-DEVICE void for_each_padding(const Group& group, uint32_t thread_group, uint32_t thread_groups,
-                             Body body) {
+TOKENYARD_DEVICE void for_each_padding(const Group& group, uint32_t thread_group,
+                                       uint32_t thread_groups, Body body) {
   const uint32_t experts = group.tail.local_experts;
   for (uint32_t first = 0; first < experts; first += kWarpLanes) {
     const uint32_t expert = first + warp::lane();
@@ -59,7 +59,7 @@ DEVICE void for_each_padding(const Group& group, uint32_t thread_group, uint32_t
 
 /// Computes where each expert's rows begin. Called by one warp, once the tail has the rows per
 /// expert.
-DEVICE void find_offsets(const Group& group) {
+TOKENYARD_DEVICE void find_offsets(const Group& group) {
   const uint32_t experts = group.tail.local_experts, alignment = group.rows.alignment;
   uint32_t begin = 0;
   for (uint32_t first = 0; first < experts; first += kWarpLanes) {
@@ -76,7 +76,7 @@ DEVICE void find_offsets(const Group& group) {
 inline constexpr uint32_t kNoId = 0xffffffff;  ///< -1: a row with fewer choices
 
 /// Adds a choice to the count of its expert.
-DEVICE void count_choice(const Group& group, uint32_t* counts, size_t choice) {
+TOKENYARD_DEVICE void count_choice(const Group& group, uint32_t* counts, size_t choice) {
   const int32_t id = group.rows.ids[choice];
   if (id >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
 }
@@ -84,15 +84,15 @@ DEVICE void count_choice(const Group& group, uint32_t* counts, size_t choice) {
 /// Counts the choices from `begin` to `end` per expert. Called by a thread group. Ids are loaded
 /// four at a time, and several fours at once: each load comes from a cache that whole-row writes
 /// keep busy.
-DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t begin, size_t end,
-                                  throughput::ThreadGroup thread_group) {
+TOKENYARD_DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t begin,
+                                            size_t end, throughput::ThreadGroup thread_group) {
   constexpr uint32_t kFour = 4, kAtOnce = 4;
   const auto* const fours = reinterpret_cast<const Bytes16*>(group.rows.ids);
   const size_t last = end / kFour, first = std::min((begin + kFour - 1) / kFour, last);
   for (size_t at = first + thread_group.index; at < last;
        at += kAtOnce * size_t{thread_group.size}) {
     Bytes16 ids[kAtOnce];
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       const size_t four = at + i * size_t{thread_group.size};
       if (four < last)
@@ -100,9 +100,9 @@ DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t b
       else
         ids[i] = {{kNoId, kNoId, kNoId, kNoId}};
     }
-    UNROLL
+    TOKENYARD_UNROLL
     for (const Bytes16& four : ids) {
-      UNROLL
+      TOKENYARD_UNROLL
       for (const uint32_t id : four.word)
         if (static_cast<int32_t>(id) >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
     }
@@ -117,7 +117,7 @@ DEVICE void count_choices_between(const Group& group, uint32_t* counts, size_t b
 }
 
 /// Counts the choices of this warp's rows per expert. Called by each placer.
-DEVICE void count_choices(const Group& group, RowRange mine) {
+TOKENYARD_DEVICE void count_choices(const Group& group, RowRange mine) {
   const uint32_t topk = group.rows.topk;
   for (size_t choice = size_t{mine.begin} * topk + warp::lane(); choice < size_t{mine.end} * topk;
        choice += kWarpLanes)
@@ -125,7 +125,7 @@ DEVICE void count_choices(const Group& group, RowRange mine) {
 }
 
 /// Turns each warp's counts into its next places. Called by all placers, between two barriers.
-DEVICE void find_next_places(const Group& group, throughput::ThreadGroup thread_group) {
+TOKENYARD_DEVICE void find_next_places(const Group& group, throughput::ThreadGroup thread_group) {
   for (uint32_t expert = thread_group.index; expert < group.tail.local_experts;
        expert += thread_group.size) {
     uint32_t next = group.tail.offsets()[expert] + group.tail.before()[expert];
@@ -140,7 +140,7 @@ DEVICE void find_next_places(const Group& group, throughput::ThreadGroup thread_
 
 /// Assigns this warp's rows their places. Called by each placer. A step takes as many rows as fit,
 /// one lane per choice; lower lanes hold earlier rows.
-DEVICE void assign_places(const Group& group, RowRange mine) {
+TOKENYARD_DEVICE void assign_places(const Group& group, RowRange mine) {
   const Grouping& rows = group.rows;
   auto* const slots = rows.at<int32_t>(rows.layout.slots_at());
   auto* const row_of = rows.at<int32_t>(rows.layout.row_of_at());
@@ -167,8 +167,8 @@ DEVICE void assign_places(const Group& group, RowRange mine) {
 
 /// Copies the scales of rows to their places, which are known. Called by each warp of a set of
 /// warps.
-DEVICE void copy_scales(const Group& group, RowRange mine, uint32_t thread_group,
-                        uint32_t thread_groups) {
+TOKENYARD_DEVICE void copy_scales(const Group& group, RowRange mine, uint32_t thread_group,
+                                  uint32_t thread_groups) {
   const Grouping& rows = group.rows;
   const ExpertRowsLayout& layout = rows.layout;
   if (layout.scale_words == 0) return;
@@ -186,7 +186,8 @@ DEVICE void copy_scales(const Group& group, RowRange mine, uint32_t thread_group
 }
 
 /// Clears the scales, weight and row index of padding. Called by each warp of a set in every block.
-DEVICE void mark_padding(const Group& group, uint32_t thread_group, uint32_t thread_groups) {
+TOKENYARD_DEVICE void mark_padding(const Group& group, uint32_t thread_group,
+                                   uint32_t thread_groups) {
   const Grouping& rows = group.rows;
   const ExpertRowsLayout& layout = rows.layout;
   auto* const row_of = rows.at<int32_t>(layout.row_of_at());
@@ -204,7 +205,7 @@ DEVICE void mark_padding(const Group& group, uint32_t thread_group, uint32_t thr
 
 /// Writes the first row of each expert, and marks the places after the last expert. Called by some
 /// threads of block 0.
-DEVICE void write_offsets(const Group& group, throughput::ThreadGroup thread_group) {
+TOKENYARD_DEVICE void write_offsets(const Group& group, throughput::ThreadGroup thread_group) {
   const Grouping& rows = group.rows;
   const ExpertRowsLayout& layout = rows.layout;
   auto* const offsets = rows.at<int32_t>(layout.offsets_at());
@@ -220,7 +221,8 @@ DEVICE void write_offsets(const Group& group, throughput::ThreadGroup thread_gro
 
 /// Starts zeroing every padding row, if wanted, one lane per piece; does not wait. Called by each
 /// warp of a set in every block.
-DEVICE void clear_padding(const Group& group, uint32_t thread_group, uint32_t thread_groups) {
+TOKENYARD_DEVICE void clear_padding(const Group& group, uint32_t thread_group,
+                                    uint32_t thread_groups) {
   if (!group.rows.clear_padding) return;
   const uint32_t row_bytes = group.rows.layout.row_bytes;
   auto* const x = group.rows.at<std::byte>(group.rows.layout.x_at());

@@ -17,7 +17,7 @@ struct Slots {
   uint32_t begin, end;
 
   /// Returns the slots whose rows this block places.
-  DEVICE static Slots of_block(const Dispatch& call) {
+  TOKENYARD_DEVICE static Slots of_block(const Dispatch& call) {
     const throughput::CallParams& params = call.params.call;
     const uint32_t slots = params.ranks * params.control.layout.blocks_max;
     const uint32_t each = (slots + grid::blocks() - 1) / grid::blocks();
@@ -29,13 +29,13 @@ struct Slots {
 /// Records a failed wait. Relaxed: readers have synchronized since. (They cannot use
 /// Deadline::failed, which may change between two warps of a block and make them diverge before a
 /// barrier.)
-DEVICE void note_lost(uint32_t& lost) {
+TOKENYARD_DEVICE void note_lost(uint32_t& lost) {
   store<Order::relaxed, Scope::block>(&lost, 1);
 }
 
 /// Counts the rows of each expert, in all and in slots before this block's. Called by all warps
 /// that move no rows. Ends with a barrier among them.
-DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
+TOKENYARD_DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
   const Slots slots = Slots::of_block(call);
   const ThreadGroup thread_group = call.others();
   const bool all_here = throughput::for_each_expert_count(
@@ -55,7 +55,7 @@ DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
 
 /// Finds where the rows of each source begin and which rows this block places. Called by one warp
 /// that has synchronized with all who awaited the counts.
-DEVICE void find_rows(const Dispatch& call, const Group& group) {
+TOKENYARD_DEVICE void find_rows(const Dispatch& call, const Group& group) {
   const throughput::CallParams& params = call.params.call;
   const uint32_t blocks_max = params.control.layout.blocks_max;
   const uint32_t slots = params.ranks * blocks_max;
@@ -80,7 +80,7 @@ DEVICE void find_rows(const Dispatch& call, const Group& group) {
 
 /// Signals that the block's metadata has been sent. Called by all warps that move no rows, after
 /// they have sent it and synchronized. Release: orders the metadata before the word.
-DEVICE void publish_of_metadata(const Dispatch& call) {
+TOKENYARD_DEVICE void publish_of_metadata(const Dispatch& call) {
   const throughput::CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
   for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
@@ -90,7 +90,7 @@ DEVICE void publish_of_metadata(const Dispatch& call) {
 
 /// Waits for the metadata of the rows that this block places. Called by all warps that move no
 /// rows, which then synchronize. Acquire: orders the metadata before our loads of it.
-DEVICE void await_metadata(const Dispatch& call, const Group& group) {
+TOKENYARD_DEVICE void await_metadata(const Dispatch& call, const Group& group) {
   const throughput::CallParams& params = call.params.call;
   const uint32_t blocks_max = params.control.layout.blocks_max;
   const Slots slots = Slots::of_block(call);
@@ -113,7 +113,7 @@ DEVICE void await_metadata(const Dispatch& call, const Group& group) {
 
 /// Assigns the block's rows their places and signals this rank's other blocks. Called by all warps
 /// that move no rows. Returns false if the call has failed.
-DEVICE bool place_rows(const Dispatch& call, const Group& group) {
+TOKENYARD_DEVICE bool place_rows(const Dispatch& call, const Group& group) {
   const ThreadGroup thread_group = call.others();
   const auto meet = [&] {
     NamedBarrier(throughput::DispatchBarrier::counted).sync(thread_group.size);
@@ -137,7 +137,7 @@ DEVICE bool place_rows(const Dispatch& call, const Group& group) {
 
 /// Waits until all blocks have assigned places. Called by each mover. Acquire: pairs with
 /// place_rows. Returns false if the call has failed.
-DEVICE bool await_places(const Dispatch& call) {
+TOKENYARD_DEVICE bool await_places(const Dispatch& call) {
   bool placed = true;
   if (warp::lane() == 0) {
     Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_places),

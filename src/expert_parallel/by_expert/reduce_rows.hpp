@@ -26,6 +26,6 @@ struct ReduceShared {
 
 inline constexpr uint32_t kReduceThreadsMax = 512;
 
-DECLARE_KERNEL(reduce_rows_kernel, ReduceParams);
+TOKENYARD_DECLARE_KERNEL(reduce_rows_kernel, ReduceParams);
 
 }  // namespace tokenyard::expert_major

@@ -14,24 +14,24 @@ class EveryRow {
   struct Row {
     uint32_t row;
   };
-  DEVICE EveryRow(const ReduceParams& params, uint32_t group)
+  TOKENYARD_DEVICE EveryRow(const ReduceParams& params, uint32_t group)
       : rows_(params.rows),
         stride_(grid::blocks() * params.results.groups),
         next_(block::index() * params.results.groups + group) {}
 
-  DEVICE bool next(Row& row) {
+  TOKENYARD_DEVICE bool next(Row& row) {
     row.row = next_;
     next_ += stride_;
     return row.row < rows_;
   }
-  DEVICE void written(const Row&) const {}
-  DEVICE void all_written() const {}
+  TOKENYARD_DEVICE void written(const Row&) const {}
+  TOKENYARD_DEVICE void all_written() const {}
 
  private:
   uint32_t rows_, stride_, next_;
 };
 
-DEVICE void reduce_rows(const ReduceParams& params) {
+TOKENYARD_DEVICE void reduce_rows(const ReduceParams& params) {
   auto& shared = block::shared<ReduceShared>();
   const CallDeadline deadline(params.wait_context);
   const throughput::ResultsParams& results = params.results;
@@ -59,6 +59,7 @@ DEVICE void reduce_rows(const ReduceParams& params) {
               EveryRow(params, group));
 }
 
-DEFINE_KERNEL(reduce_rows_kernel, reduce_rows, ReduceParams, ReduceShared, kReduceThreadsMax)
+TOKENYARD_DEFINE_KERNEL(reduce_rows_kernel, reduce_rows, ReduceParams, ReduceShared,
+                        kReduceThreadsMax)
 
 }  // namespace tokenyard::expert_major

@@ -30,8 +30,8 @@ struct RowToSpread {
 template <class Supply>
 class RowSpreader {
  public:
-  DEVICE RowSpreader(const Grouping& rows, const SpreadRing& ring, const CallDeadline& deadline,
-                     Supply& supply)
+  TOKENYARD_DEVICE RowSpreader(const Grouping& rows, const SpreadRing& ring,
+                               const CallDeadline& deadline, Supply& supply)
       : rows_(rows),
         ring_(ring),
         deadline_(deadline),
@@ -41,7 +41,7 @@ class RowSpreader {
 
   /// Spreads all rows; returns once all stores are complete. Returns false if the call has failed;
   /// all loads have landed then.
-  DEVICE bool spread_all() {
+  TOKENYARD_DEVICE bool spread_all() {
     const throughput::StagePlan& plan = ring_.plan;
     bool more = true;
     while (more && loaded_ < plan.stages) more = load_next();
@@ -66,7 +66,7 @@ class RowSpreader {
   }
 
  private:
-  DEVICE bool load_next() {
+  TOKENYARD_DEVICE bool load_next() {
     if (segment_ == 0 && !supply_.next(row_)) return false;
     const throughput::StagePlan& plan = ring_.plan;
     if (warp::lane() == 0) {
@@ -86,7 +86,7 @@ class RowSpreader {
     return true;
   }
 
-  DEVICE bool await_load() const {
+  TOKENYARD_DEVICE bool await_load() const {
     Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_load),
                  .rank = 0,
                  .expected = storing_.lap + 1,
@@ -97,17 +97,17 @@ class RowSpreader {
   }
 
   /// Returns the place of this lane's choice, among the first 32, of the next row to store, or -1.
-  DEVICE int32_t place_of_lane() const {
+  TOKENYARD_DEVICE int32_t place_of_lane() const {
     const uint32_t row = warp::shuffle(held_row_, storing_.stage);
     return loaded_ == 0 ? -1 : place_of(row, warp::lane());
   }
 
-  DEVICE int32_t place_of(uint32_t row, uint32_t choice) const {
+  TOKENYARD_DEVICE int32_t place_of(uint32_t row, uint32_t choice) const {
     if (choice >= rows_.topk) return -1;
     return rows_.at<const int32_t>(rows_.layout.slots_at())[size_t{row} * rows_.topk + choice];
   }
 
-  DEVICE void store_unit(int32_t place) {
+  TOKENYARD_DEVICE void store_unit(int32_t place) {
     const throughput::StagePlan& plan = ring_.plan;
     const uint32_t row_bytes = rows_.layout.row_bytes;
     const uint32_t segment = warp::shuffle(held_segment_, storing_.stage);

@@ -26,14 +26,18 @@ struct ExpertPartition {
             .of_other = each == 0 ? 0 : inverse_of(each)};
   }
 
-  HOST_DEVICE bool even() const { return wide == 0; }
-  HOST_DEVICE uint32_t held_by(uint32_t rank) const { return each + (rank < wide ? 1 : 0); }
-  HOST_DEVICE uint32_t held_at_most() const { return each + (even() ? 0 : 1); }
+  TOKENYARD_HOST_DEVICE bool even() const { return wide == 0; }
+  TOKENYARD_HOST_DEVICE uint32_t held_by(uint32_t rank) const {
+    return each + (rank < wide ? 1 : 0);
+  }
+  TOKENYARD_HOST_DEVICE uint32_t held_at_most() const { return each + (even() ? 0 : 1); }
   /// Returns the first expert of a rank.
-  HOST_DEVICE uint32_t first_of(uint32_t rank) const { return rank * each + std::min(rank, wide); }
+  TOKENYARD_HOST_DEVICE uint32_t first_of(uint32_t rank) const {
+    return rank * each + std::min(rank, wide);
+  }
   /// Returns the rank of an expert without dividing. Exact below 2^16 experts; no block's shared
   /// memory could count more.
-  HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
+  TOKENYARD_HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
     // Selects instead of branching: one multiplication for either case, and the code exists once.
     const bool is_wide = expert < wide_end;
     const uint32_t begin = is_wide ? 0 : wide_end, first_rank = is_wide ? 0 : wide;
@@ -44,7 +48,7 @@ struct ExpertPartition {
   static constexpr uint64_t inverse_of(uint32_t divisor) {
     return uint64_t{0xffffffffu / divisor} + 1;
   }
-  HOST_DEVICE static uint32_t quotient(uint32_t dividend, uint64_t inverse) {
+  TOKENYARD_HOST_DEVICE static uint32_t quotient(uint32_t dividend, uint64_t inverse) {
     return static_cast<uint32_t>(dividend * inverse >> 32);
   }
 };

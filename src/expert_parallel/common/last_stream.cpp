@@ -1,14 +1,15 @@
 #include "expert_parallel/common/last_stream.hpp"
 
+#include "device/owned_event.hpp"
+
 namespace tokenyard {
 
 void LastStream::begin_call(Stream stream) {
   // A captured graph is ordered by the code that launches it.
   if (accelerator_.captures(stream)) return;
   if (in_use_ && stream_.native != stream.native) {
-    const Event before = accelerator_.mark(stream_);
-    accelerator_.wait(stream, before);
-    accelerator_.free_event(before);
+    const OwnedEvent before(accelerator_, accelerator_.mark(stream_));
+    accelerator_.wait(stream, before.get());
   }
   stream_ = stream;
   in_use_ = true;

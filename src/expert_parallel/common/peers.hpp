@@ -27,12 +27,14 @@ struct Peers {
     return peers;
   }
 
-  DEVICE Peer<std::byte> of(uint32_t rank) const {
+  TOKENYARD_DEVICE Peer<std::byte> of(uint32_t rank) const {
     return Peer<std::byte>(rank < kAtHand ? at_hand[rank] : load_cached(table + rank));
   }
   /// Returns the address on one of the first kAtHand ranks, without the branch that loads.
-  DEVICE Peer<std::byte> of_at_hand(uint32_t rank) const { return Peer<std::byte>(at_hand[rank]); }
-  DEVICE std::byte* mine() const { return here; }
+  TOKENYARD_DEVICE Peer<std::byte> of_at_hand(uint32_t rank) const {
+    return Peer<std::byte>(at_hand[rank]);
+  }
+  TOKENYARD_DEVICE std::byte* mine() const { return here; }
 };
 
 }  // namespace tokenyard

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mapping.hpp"
 #include "fabric/collective_step.hpp"
-#include "fabric/host/mapping.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {

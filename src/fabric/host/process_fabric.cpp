@@ -11,9 +11,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/mapping.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/fd_exchange.hpp"
-#include "fabric/host/mapping.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {

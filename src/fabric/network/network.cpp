@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/owned_event.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -39,10 +40,9 @@ Network::Network(Accelerator& accelerator, const Options& options, const RunAsid
       .peer_arenas = array(arenas.size(), arenas).get(),
   };
   // The card starts only after its tables have been copied.
-  const Event copied = accelerator_.record(Stream{});
+  const OwnedEvent copied(accelerator_, accelerator_.record(Stream{}));
   const bool ready = accelerator_.wait_until(accelerator_.now() + std::chrono::seconds(30),
-                                             [&] { return accelerator_.done(copied); });
-  accelerator_.free_event(copied);
+                                             [&] { return accelerator_.done(copied.get()); });
   if (!ready) throw InternalError("network: the copy of the card's tables timed out");
   const LaunchShape shape{.blocks = static_cast<uint32_t>(pairs.size()), .warps = 1};
   card_ = run_aside(shape, params);

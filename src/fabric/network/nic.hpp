@@ -16,6 +16,6 @@ struct NicParams {
   std::byte* const* peer_arenas;  ///< [blocks] each peer's arena, as the card addresses it
 };
 
-DECLARE_KERNEL(nic_kernel, NicParams);
+TOKENYARD_DECLARE_KERNEL(nic_kernel, NicParams);
 
 }  // namespace tokenyard

@@ -5,18 +5,18 @@
 namespace tokenyard {
 
 /// Returns the next number of a random sequence fixed by the seed, so that a run can be replayed.
-DEVICE uint32_t nic_chance(uint64_t& state) {
+TOKENYARD_DEVICE uint32_t nic_chance(uint64_t& state) {
   state += 0x9e3779b97f4a7c15u;
   uint64_t mixed = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
   mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
   return static_cast<uint32_t>(mixed >> 32);
 }
 
-DEVICE void nic_dawdle(const NicParams& params, uint64_t& chance) {
+TOKENYARD_DEVICE void nic_dawdle(const NicParams& params, uint64_t& chance) {
   if (params.nap_ns_max != 0) nap(nic_chance(chance) % params.nap_ns_max);
 }
 
-DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
+TOKENYARD_DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
   uint64_t at = 0;
   // 4-byte words if both ends are aligned, else bytes: a put may have any length and alignment.
   if (reinterpret_cast<uintptr_t>(to) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0) {
@@ -32,7 +32,7 @@ DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
 }
 
 /// Executes the requests of one queue pair until the abort flag is set.
-DEVICE void nic_body(const NicParams& params) {
+TOKENYARD_DEVICE void nic_body(const NicParams& params) {
   if (thread::index() != 0) return;
   const Deadline forever = params.wait_context.start();
   QueuePair& pair = *params.pairs[block::index()];
@@ -60,6 +60,6 @@ DEVICE void nic_body(const NicParams& params) {
   }
 }
 
-DEFINE_KERNEL(nic_kernel, nic_body, NicParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(nic_kernel, nic_body, NicParams, NoShared, 32)
 
 }  // namespace tokenyard

@@ -35,11 +35,11 @@ struct QueuePair {
 /// word returns false if the call has failed (see wait_until).
 class NetworkQueue {
  public:
-  DEVICE NetworkQueue(QueuePair* pair, uint32_t rank) : pair_(pair), rank_(rank) {}
+  TOKENYARD_DEVICE NetworkQueue(QueuePair* pair, uint32_t rank) : pair_(pair), rank_(rank) {}
 
   /// Copies the bytes to `target` in the rank's arena. `from` may be read until a flush covers it.
-  DEVICE bool put(const Deadline& deadline, uint32_t phase, uint64_t target, const void* from,
-                  uint64_t bytes) const {
+  TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, uint64_t target,
+                            const void* from, uint64_t bytes) const {
     return post(deadline, phase,
                 WorkRequest{.kind = WorkRequest::Kind::put,
                             .value = 0,
@@ -48,8 +48,8 @@ class NetworkQueue {
                             .bytes = bytes});
   }
   /// Adds to a 4-byte flag; a thread that acquires the sum sees this queue's earlier puts.
-  DEVICE bool signal(const Deadline& deadline, uint32_t phase, uint64_t target,
-                     uint32_t value) const {
+  TOKENYARD_DEVICE bool signal(const Deadline& deadline, uint32_t phase, uint64_t target,
+                               uint32_t value) const {
     return post(deadline, phase,
                 WorkRequest{.kind = WorkRequest::Kind::signal,
                             .value = value,
@@ -58,15 +58,18 @@ class NetworkQueue {
                             .bytes = sizeof(uint32_t)});
   }
   /// Waits until all requests posted so far have taken effect.
-  DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
+  TOKENYARD_DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
     return completed_at_least(deadline, phase, posted());
   }
 
  private:
   /// Relaxed: only this rank's kernels write it, and they post one at a time.
-  DEVICE uint32_t posted() const { return load<Order::relaxed, Scope::sys>(&pair_->posted); }
+  TOKENYARD_DEVICE uint32_t posted() const {
+    return load<Order::relaxed, Scope::sys>(&pair_->posted);
+  }
 
-  DEVICE bool post(const Deadline& deadline, uint32_t phase, const WorkRequest& request) const {
+  TOKENYARD_DEVICE bool post(const Deadline& deadline, uint32_t phase,
+                             const WorkRequest& request) const {
     const uint32_t count = posted();
     // The slot is free once the card has executed the request that used it last.
     if (!completed_at_least(deadline, phase, count + 1 - QueuePair::kSlots)) return false;
@@ -76,7 +79,8 @@ class NetworkQueue {
     return true;
   }
 
-  DEVICE bool completed_at_least(const Deadline& deadline, uint32_t phase, uint32_t count) const {
+  TOKENYARD_DEVICE bool completed_at_least(const Deadline& deadline, uint32_t phase,
+                                           uint32_t count) const {
     Awaited what{.phase = phase, .rank = rank_, .expected = count};
     return wait_until(deadline, what, [&] {
       // Acquire: slots and sources are reused only after the card has read them.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/cuda/accelerator.hpp"
+#include "device/cuda/owners.hpp"
 #include "device/cuda/runtime.hpp"
 #include "fabric/fd_exchange.hpp"
 #include "fabric/host/process_fabric.hpp"
@@ -76,14 +77,10 @@ void refuse_shared_gpus(const std::vector<Stand>& stands) {
 
 void zero(const Accelerator& accelerator, const MappedMemory& memory) {
   const cuda::OnDevice on_device(accelerator.device_index());
-  cudaStream_t stream = nullptr;
-  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-              "cudaStreamCreateWithFlags");
-  const cudaError_t filled = cudaMemsetAsync(memory.base(), 0, memory.bytes(), stream);
-  const cudaError_t ended = cudaStreamSynchronize(stream);
-  cudaStreamDestroy(stream);
-  cuda::check(filled, "cudaMemsetAsync of the arena");
-  cuda::check(ended, "cudaStreamSynchronize");
+  const cuda::OwnedStream stream = cuda::make_stream();
+  cuda::check(cudaMemsetAsync(memory.base(), 0, memory.bytes(), stream.get()),
+              "cudaMemsetAsync of the arena");
+  cuda::check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
 }
 
 /// Returns every rank's memory, where all ranks are threads of this process: each owner maps its

@@ -3,7 +3,7 @@
 ///     struct Scale {
 ///       static constexpr const char* kName = "scale";
 ///       struct Args { const float* from; float* to; uint32_t count; float factor; };
-///       static DEVICE void run(Context& context, const Args& args) {
+///       static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
 ///         for (uint32_t i = context.thread(); i < args.count; i += context.threads())
 ///           args.to[i] = args.factor * args.from[i];
 ///       }
@@ -14,10 +14,10 @@
 /// end. Optional members:
 ///
 ///     struct Shared {...};      scratch of the block, not initialised
-///     static DEVICE StreamedRows stream(const Args&, uint32_t warp, uint32_t warps);
+///     static TOKENYARD_DEVICE StreamedRows stream(const Args&, uint32_t warp, uint32_t warps);
 ///                               rows that each warp streams: read while earlier tasks still
 ///                               run, so it must be memory that no task writes
-///     static DEVICE void ahead(Ahead&, const Args&);
+///     static TOKENYARD_DEVICE void ahead(Ahead&, const Args&);
 ///                               loads for the whole block once the iteration has begun, while
 ///                               earlier tasks still run: nothing that they write
 ///     static constexpr ArgField kFields[];       for graphs that are not built in C++
@@ -37,16 +37,18 @@ struct StreamedRows {
   uint64_t row_stride;
   uint32_t rows, row_bytes, piece_bytes;
 
-  DEVICE uint32_t units() const { return rows * ((row_bytes + piece_bytes - 1) / piece_bytes); }
+  TOKENYARD_DEVICE uint32_t units() const {
+    return rows * ((row_bytes + piece_bytes - 1) / piece_bytes);
+  }
 };
 
 /// The destination for the loads of a task's `ahead`, which the loader calls.
 class Ahead {
  public:
-  DEVICE Ahead(std::byte* to, Completion& full) : to_(to), full_(full) {}
+  TOKENYARD_DEVICE Ahead(std::byte* to, Completion& full) : to_(to), full_(full) {}
   /// Sets the bytes of all loads together. Called once, before any load.
-  DEVICE void expect(uint32_t bytes) { full_.arrive_expect(bytes); }
-  DEVICE void load(uint32_t at, const void* from, uint32_t bytes) {
+  TOKENYARD_DEVICE void expect(uint32_t bytes) { full_.arrive_expect(bytes); }
+  TOKENYARD_DEVICE void load(uint32_t at, const void* from, uint32_t bytes) {
     if (bytes > 0) bulk::load(to_ + at, from, bytes, full_);
   }
 
@@ -57,53 +59,53 @@ class Ahead {
 
 class Context {
  public:
-  DEVICE explicit Context(const Working& working)
+  TOKENYARD_DEVICE explicit Context(const Working& working)
       : working_(working),
         ring_(unit_slot(working.params, warp::index(), 0)),
         full_(settled(working.shared.unit_full[warp::index()])),
         empty_(settled(working.shared.unit_empty[warp::index()])) {}
 
-  DEVICE uint32_t rank() const { return working_.params.rank; }
-  DEVICE uint32_t ranks() const { return working_.params.ranks; }
+  TOKENYARD_DEVICE uint32_t rank() const { return working_.params.rank; }
+  TOKENYARD_DEVICE uint32_t ranks() const { return working_.params.ranks; }
   /// Returns the number of the iteration, counted through all runs of the object.
-  DEVICE uint64_t iteration() const { return iteration_; }
+  TOKENYARD_DEVICE uint64_t iteration() const { return iteration_; }
   /// Returns the number of the iteration within this run.
-  DEVICE uint32_t iteration_of_run() const {
+  TOKENYARD_DEVICE uint32_t iteration_of_run() const {
     return static_cast<uint32_t>(iteration_ - working_.params.first);
   }
 
-  DEVICE uint32_t thread() const { return thread::index(); }
-  DEVICE uint32_t threads() const { return working_.compute_threads; }
-  DEVICE uint32_t warp() const { return warp::index(); }
-  DEVICE uint32_t warps() const { return working_.params.compute_warps; }
+  TOKENYARD_DEVICE uint32_t thread() const { return thread::index(); }
+  TOKENYARD_DEVICE uint32_t threads() const { return working_.compute_threads; }
+  TOKENYARD_DEVICE uint32_t warp() const { return warp::index(); }
+  TOKENYARD_DEVICE uint32_t warps() const { return working_.params.compute_warps; }
   /// Synchronizes the task's threads, and orders their memory accesses.
-  DEVICE void sync() const { NamedBarrier(WorkerBarrier::compute).sync(threads()); }
+  TOKENYARD_DEVICE void sync() const { NamedBarrier(WorkerBarrier::compute).sync(threads()); }
   /// Returns whether the run has failed here; the results of the task are then discarded. Threads
   /// may get different answers, so none may skip a sync() because of it.
-  DEVICE bool failed() const {
+  TOKENYARD_DEVICE bool failed() const {
     return load<Order::relaxed, Scope::block>(&working_.shared.failed) != kNeverFailed;
   }
   template <class Shared>
-  DEVICE Shared& shared() const {
+  TOKENYARD_DEVICE Shared& shared() const {
     return *reinterpret_cast<Shared*>(scratch(working_.params));
   }
 
   /// Returns the number of units that a warp may hold at a time.
-  DEVICE uint32_t ring_units() const { return working_.params.streams.depth; }
+  TOKENYARD_DEVICE uint32_t ring_units() const { return working_.params.streams.depth; }
   /// Waits for the warp's next units and returns them in `units`. Called by a whole warp. Returns
   /// false if the run has failed; the units may then still be in flight and must not be read. Lanes
   /// may get different answers.
   template <uint32_t kUnits>
-  DEVICE bool next_units(const std::byte* (&units)[kUnits]) {
+  TOKENYARD_DEVICE bool next_units(const std::byte* (&units)[kUnits]) {
     RingCursor at = units_;
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kUnits; ++i) {
       units[i] = ring_ + at.slot * working_.params.streams.unit_bytes;
       at.next(ring_units());
     }
     at = units_;
     // One wait in the code, however many units: a GPU fetches code from as far as data.
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = 0; i < kUnits && !lost_; ++i) {
       lost_ = !await_unit(at);
       at.next(ring_units());
@@ -111,27 +113,27 @@ class Context {
     return !lost_;
   }
   /// Returns the next unit, or null if the run has failed.
-  DEVICE const std::byte* next_unit() {
+  TOKENYARD_DEVICE const std::byte* next_unit() {
     const std::byte* unit[1];
     return next_units(unit) ? unit[0] : nullptr;
   }
   /// Frees the slots of the oldest units. Called by a whole warp that has read them. Slots of units
   /// that did not arrive are not freed, since their loader would lose count of landed copies.
   template <uint32_t kUnits>
-  DEVICE void release_units() {
+  TOKENYARD_DEVICE void release_units() {
     warp::sync();
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = 0; i < kUnits; ++i) {
       if (warp::lane() == 0 && !lost_) empty_[units_.slot].arrive();
       units_.next(ring_units());
     }
   }
-  DEVICE void release_unit() { release_units<1>(); }
+  TOKENYARD_DEVICE void release_unit() { release_units<1>(); }
 
   /// Returns the data that the task's `ahead` has loaded, or null if the run has failed. Every
   /// thread that reads the data calls it, in every run of a task that has `ahead`. Threads may
   /// write to the data; each that does calls fence_async() afterwards.
-  DEVICE std::byte* loaded_ahead() {
+  TOKENYARD_DEVICE std::byte* loaded_ahead() {
     Completion& full = working_.shared.ahead_full;
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
     if (wait_until(working_.deadline(), what, [&] { return full.done(ahead_ & 1); }))
@@ -143,7 +145,7 @@ class Context {
   /// Waits until the words that carry an event have arrived. Returns early if the run fails: the
   /// words and everything computed from them are then meaningless.
   template <class Condition>
-  DEVICE void await_carried(Event event, Condition condition) const {
+  TOKENYARD_DEVICE void await_carried(Event event, Condition condition) const {
     Awaited what{.phase = task_, .rank = rank()};
     if (!wait_until(working_.deadline(), what, condition))
       stall(working_, {.what = Stalled::carried,
@@ -157,7 +159,7 @@ class Context {
   /// thread did before, and that the others did before their last sync(). The event may belong to
   /// another rank only in static runs. More signals than dynamic_max, or than expect() has
   /// announced, fail the run.
-  DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
+  TOKENYARD_DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
     if (count == 0) return;
     if (to_rank != rank())  // That rank's expect(), or its host, detects a surplus.
       add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
@@ -175,7 +177,7 @@ class Context {
   /// Announces, by one thread, that the event of this rank gets exactly n signals in this
   /// iteration. n is at most the event's dynamic_max; more fails the run. The event also covers
   /// everything that this thread did before.
-  DEVICE void expect(Event event, uint32_t n) const {
+  TOKENYARD_DEVICE void expect(Event event, uint32_t n) const {
     const uint32_t most = working_.params.events[event.id].dynamic_max;
     if (n > most) return refuse(Stalled::event, event, most, n);
     // Relaxed: read only by the thread that finds too many signals, for its report.
@@ -186,26 +188,26 @@ class Context {
   }
   /// Makes this iteration the last one on `rank`. Called by one thread before its task signals the
   /// loop's event, or an event that precedes it. Relaxed: the signal publishes it.
-  DEVICE void end_loop(uint32_t rank) const {
+  TOKENYARD_DEVICE void end_loop(uint32_t rank) const {
     store<Order::relaxed, Scope::sys>(working_.params.windows.last(rank), iteration_ + 1);
   }
-  DEVICE void end_loop() const { end_loop(rank()); }
+  TOKENYARD_DEVICE void end_loop() const { end_loop(rank()); }
 
   /// Begins a task; called by the worker.
-  DEVICE void begin(uint32_t task, uint64_t iteration) {
+  TOKENYARD_DEVICE void begin(uint32_t task, uint64_t iteration) {
     begin_part(task);
     task_ = task;
     iteration_ = iteration;
   }
   /// Frees the area for data loaded ahead; called by the worker after a task that has `ahead`.
-  DEVICE void release_ahead() {
+  TOKENYARD_DEVICE void release_ahead() {
     if (thread() == 0) working_.shared.ahead_empty.arrive();
     ++ahead_;
   }
 
  private:
   /// Signals an event of this rank. Returns by how much its signals exceed those of this iteration.
-  DEVICE uint64_t count_in(Event event, uint32_t count) const {
+  TOKENYARD_DEVICE uint64_t count_in(Event event, uint32_t count) const {
     const EventRecord& record = working_.params.events[event.id];
     const uint64_t before =
         fetch_add<Order::release, Scope::sys>(working_.params.windows.own_counter(event.id), count);
@@ -214,7 +216,7 @@ class Context {
     return record.awaited != 0 && before + count > most ? before + count - most : 0;
   }
   /// Fails the run because there are more signals than declared.
-  DEVICE void refuse(Stalled what, Event event, uint64_t expected, uint64_t seen) const {
+  TOKENYARD_DEVICE void refuse(Stalled what, Event event, uint64_t expected, uint64_t seen) const {
     working_.deadline().fail(Failure::refused,
                              {.phase = task_, .rank = rank(), .expected = expected, .seen = seen});
     stall(working_, {.what = what,
@@ -225,7 +227,7 @@ class Context {
                      .need = expected,
                      .have = seen});
   }
-  DEVICE bool await_unit(const RingCursor& unit) const {
+  TOKENYARD_DEVICE bool await_unit(const RingCursor& unit) const {
     Completion& full = full_[unit.slot];
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
     if (wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))

@@ -11,26 +11,26 @@ namespace tokenyard::megakernel {
 
 /// Orders a packet, by the thread that watches the slot. There is no other order at that time,
 /// since the previous one brought the packet that this thread has read.
-DEVICE void order_packet(const Working& working, PacketOrder order) {
+TOKENYARD_DEVICE void order_packet(const Working& working, PacketOrder order) {
   // Relaxed: see Feeder::take_order.
   store<Order::relaxed, Scope::block>(&working.shared.order, order.bits);
 }
 
 /// Decides, by the same thread, that the expected task does not run; all learn it at the next
 /// meeting.
-DEVICE void decide(const Working& working, Verdict::Kind kind) {
+TOKENYARD_DEVICE void decide(const Working& working, Verdict::Kind kind) {
   // Relaxed: read after the meeting, or by threads whose wait has become pointless.
   store<Order::relaxed, Scope::block>(&working.shared.verdict,
                                       Verdict::of(kind, working.meetings + 1).bits);
 }
-DEVICE bool is_decided(const Working& working) {
+TOKENYARD_DEVICE bool is_decided(const Working& working) {
   const Verdict verdict{load<Order::relaxed, Scope::block>(&working.shared.verdict)};
   return verdict.at(working.meetings + 1) != Verdict::Kind::run;
 }
 
 /// Orders a task other than the expected one.
-DEVICE void order_other(const Working& working, uint32_t place, uint64_t iteration,
-                        bool ticket_used) {
+TOKENYARD_DEVICE void order_other(const Working& working, uint32_t place, uint64_t iteration,
+                                  bool ticket_used) {
   working.shared.ordered_iteration = iteration;
   // Release: the iteration was written before.
   store<Order::release, Scope::block>(&working.shared.order,
@@ -38,23 +38,23 @@ DEVICE void order_other(const Working& working, uint32_t place, uint64_t iterati
   decide(working, Verdict::Kind::drop);
 }
 
-DEVICE void fail_awaiting_task(const Working& working) {
+TOKENYARD_DEVICE void fail_awaiting_task(const Working& working) {
   stall(working, {.what = Stalled::packet});
 }
 
 /// The queues of tasks pinned to this worker, one per scheduler.
 class OwnQueues {
  public:
-  DEVICE explicit OwnQueues(const Working& working)
+  TOKENYARD_DEVICE explicit OwnQueues(const Working& working)
       : working_(working), dynamic_(working.params.dynamic) {}
 
   /// Looks into the next queue in turn. Returns whether it holds a task.
-  DEVICE bool look(uint32_t& place) {
+  TOKENYARD_DEVICE bool look(uint32_t& place) {
     from_ = from_ + 1 < dynamic_.schedulers ? from_ + 1 : 0;
     return queue().template peek<Scope::gpu>(head(), place);
   }
   /// Takes the task that look() found; it belongs to the running iteration.
-  DEVICE void take(uint32_t place) {
+  TOKENYARD_DEVICE void take(uint32_t place) {
     // Relaxed: it was written before the queue's value, which is acquired.
     const uint64_t begun = load<Order::relaxed, Scope::gpu>(&working_.params.workspace->begun);
     order_other(working_, place, begun - 1, false);
@@ -63,8 +63,8 @@ class OwnQueues {
   }
 
  private:
-  DEVICE Queue queue() const { return dynamic_.task_queue(block::index(), from_); }
-  DEVICE uint64_t& head() const { return working_.shared.heads[from_]; }
+  TOKENYARD_DEVICE Queue queue() const { return dynamic_.task_queue(block::index(), from_); }
+  TOKENYARD_DEVICE uint64_t& head() const { return working_.shared.heads[from_]; }
 
   const Working& working_;
   const DynamicParams& dynamic_;
@@ -73,8 +73,9 @@ class OwnQueues {
 
 /// Rebuilds a Working in a function that is not inlined: if the caller passed its own by reference,
 /// it would have to keep all of it in memory.
-DEVICE Working working_apart(const RunParams* run, WorkerShared* shared, const WaitContext* idle,
-                             uint32_t meetings, uint64_t began_ns = 0) {
+TOKENYARD_DEVICE Working working_apart(const RunParams* run, WorkerShared* shared,
+                                       const WaitContext* idle, uint32_t meetings,
+                                       uint64_t began_ns = 0) {
   return {.params = *run,
           .shared = *shared,
           .idle = *idle,
@@ -84,9 +85,10 @@ DEVICE Working working_apart(const RunParams* run, WorkerShared* shared, const W
 }
 
 /// Implements look_out out of line, so that the path of a static run has none of its code.
-DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared,
-                                 const WaitContext* idle, uint64_t began_ns, uint32_t meetings,
-                                 uint32_t slot_of_packet, uint64_t iteration) {
+TOKENYARD_DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared,
+                                           const WaitContext* idle, uint64_t began_ns,
+                                           uint32_t meetings, uint32_t slot_of_packet,
+                                           uint64_t iteration) {
   const RunParams& params = *run;
   const Working working = working_apart(run, shared, idle, meetings, began_ns);
   const Packet& head = shared->packet(slot_of_packet);
@@ -109,7 +111,7 @@ DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared,
   uint32_t place = 0;
   const bool came = wait_until(working.idle_deadline(), what, [&] {
     constexpr uint32_t kPolls = 8;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t poll = 0; poll < kPolls; ++poll) {
       // Relaxed, and in flight together: a slot only assigns the task, and the event is acquired
       // once it is complete.
@@ -142,16 +144,16 @@ DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared,
 
 /// Waits, by one thread, until the ticket's slot is filled and, if it holds the expected task, the
 /// task's first event is complete, or until there is something else to do.
-DEVICE void look_out(const Working& working, uint32_t slot, uint64_t iteration) {
+TOKENYARD_DEVICE void look_out(const Working& working, uint32_t slot, uint64_t iteration) {
   look_out_apart(&working.params, &working.shared, &working.idle, working.began_ns,
                  working.meetings, slot, iteration);
 }
 
 /// Waits, by one thread, until another event of the expected task is complete, or the task is not
 /// to run.
-DEVICE_APART void await_expected_apart(const RunParams* run, WorkerShared* shared,
-                                       const WaitContext* idle, uint32_t meetings,
-                                       const WaitRecord* record, uint64_t iteration) {
+TOKENYARD_DEVICE_APART void await_expected_apart(const RunParams* run, WorkerShared* shared,
+                                                 const WaitContext* idle, uint32_t meetings,
+                                                 const WaitRecord* record, uint64_t iteration) {
   const RunParams& params = *run;
   const Working working = working_apart(run, shared, idle, meetings);
   const WaitRecord& wait = *record;
@@ -168,9 +170,9 @@ DEVICE_APART void await_expected_apart(const RunParams* run, WorkerShared* share
 
 /// Waits, by one thread, until the iteration of the expected or arrived task has begun. Returns
 /// false if the task is not to run. Acquire: everything before the iteration.
-DEVICE_APART bool await_iteration_apart(const RunParams* run, WorkerShared* shared,
-                                        const WaitContext* idle, uint32_t meetings,
-                                        uint64_t iteration) {
+TOKENYARD_DEVICE_APART bool await_iteration_apart(const RunParams* run, WorkerShared* shared,
+                                                  const WaitContext* idle, uint32_t meetings,
+                                                  uint64_t iteration) {
   const RunParams& params = *run;
   const Working working = working_apart(run, shared, idle, meetings);
   Awaited what{.phase = phase_of(params, RunPhase::packet), .rank = params.rank};
@@ -185,12 +187,12 @@ DEVICE_APART bool await_iteration_apart(const RunParams* run, WorkerShared* shar
   return begun;
 }
 
-DEVICE void await_expected_event(const Working& working, const WaitRecord& wait,
-                                 uint64_t iteration) {
+TOKENYARD_DEVICE void await_expected_event(const Working& working, const WaitRecord& wait,
+                                           uint64_t iteration) {
   await_expected_apart(&working.params, &working.shared, &working.idle, working.meetings, &wait,
                        iteration);
 }
-DEVICE bool await_iteration(const Working& working, uint64_t iteration) {
+TOKENYARD_DEVICE bool await_iteration(const Working& working, uint64_t iteration) {
   return await_iteration_apart(&working.params, &working.shared, &working.idle, working.meetings,
                                iteration);
 }

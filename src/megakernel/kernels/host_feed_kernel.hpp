@@ -11,7 +11,7 @@ namespace tokenyard::megakernel {
 /// worker without tasks may never wait. The check takes a microsecond, so it is rare; only one
 /// block per rank, `listens`, reads the host's flag, and the others learn of a cancel through the
 /// failure.
-DEVICE bool cancelled(const Working& working, uint64_t iteration, bool listens) {
+TOKENYARD_DEVICE bool cancelled(const Working& working, uint64_t iteration, bool listens) {
   constexpr uint64_t kIterationsBetweenLooks = 32;
   if (iteration % kIterationsBetweenLooks != 0) return false;
   const Deadline deadline(working.deadline());
@@ -23,7 +23,7 @@ DEVICE bool cancelled(const Working& working, uint64_t iteration, bool listens) 
 /// Reports to the host that `done` iterations of the run have ended, and waits until it has fed
 /// another one or stopped the run. Called by one thread per rank. Allows nothing if the run has
 /// failed.
-DEVICE Turn ask_host(const Working& working, uint32_t done) {
+TOKENYARD_DEVICE Turn ask_host(const Working& working, uint32_t done) {
   const RunParams& params = working.params;
   // Release: once the host sees this, it may read what the iterations have written.
   store<Order::release, Scope::sys>(&params.record->done, done);

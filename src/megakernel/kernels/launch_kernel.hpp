@@ -15,35 +15,35 @@ struct CountedSignal {
   uint32_t count;  ///< 0: no signal
   bool sys;
 
-  DEVICE static CountedSignal of(const RunParams& params, const SignalRecord& record) {
+  TOKENYARD_DEVICE static CountedSignal of(const RunParams& params, const SignalRecord& record) {
     return {params.windows.counter(record.rank, record.event), record.count, record.sys != 0};
   }
   /// Announces the signal, in dynamic runs, once the task has run: schedulers assign the next tasks
   /// while this signal's fence is in progress.
-  DEVICE void announce() const {
+  TOKENYARD_DEVICE void announce() const {
     if (is_near())
       // Relaxed: the worker that runs the next task acquires the signal itself.
       add<Order::relaxed, Scope::gpu>(announced_beside(counter), count);
   }
-  DEVICE void release() const {
+  TOKENYARD_DEVICE void release() const {
     if (is_near()) [[likely]]
       fence_release<Scope::gpu>();
   }
-  DEVICE void add_released() const {
+  TOKENYARD_DEVICE void add_released() const {
     // All additions to a counter have the same scope: only then are they atomic.
     if (is_near()) [[likely]]
       add<Order::relaxed, Scope::gpu>(counter, count);  // After the fence.
     else if (count != 0)
       add<Order::release, Scope::sys>(counter, count);
   }
-  DEVICE void send(bool announces) const {
+  TOKENYARD_DEVICE void send(bool announces) const {
     if (announces) announce();
     release();
     add_released();
   }
 
  private:
-  DEVICE bool is_near() const { return count != 0 && !sys; }
+  TOKENYARD_DEVICE bool is_near() const { return count != 0 && !sys; }
 };
 
 }  // namespace tokenyard::megakernel

@@ -18,7 +18,7 @@ inline constexpr uint32_t kPollsBetweenEnds = 8;
 /// failed. Called by one lane of a loading warp. The condition must not sleep
 /// (Completion::done_now): the hardware would put all lanes of the warp to sleep with it.
 template <class Condition>
-DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condition) {
+TOKENYARD_DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condition) {
   Awaited what{.phase = phase_of(working.params, phase), .rank = working.params.rank};
   bool over = false;
   uint32_t polls = 0;
@@ -32,7 +32,7 @@ DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condi
 /// Waits for a copy into shared memory, since a block must not end while one is in flight, not even
 /// after a failure. Copies come from this GPU's own memory, so they land within microseconds (a
 /// simulated one may take some thousand naps); the bound is for a copy that was never started.
-DEVICE void let_land(Completion& full, uint32_t parity) {
+TOKENYARD_DEVICE void let_land(Completion& full, uint32_t parity) {
   constexpr uint32_t kNaps = 50'000, kNapNs = 500;
   for (uint32_t naps = 0; naps < kNaps && !full.done(parity); ++naps) nap(kNapNs);
 }
@@ -42,9 +42,9 @@ DEVICE void let_land(Completion& full, uint32_t parity) {
 template <bool scheduled>
 class Feeder {
  public:
-  DEVICE explicit Feeder(const Working& working) : working_(working) {}
+  TOKENYARD_DEVICE explicit Feeder(const Working& working) : working_(working) {}
 
-  DEVICE void run() {
+  TOKENYARD_DEVICE void run() {
     if (!scheduled || working_.params.dynamic.schedulers == 0)
       walk_queue();
     else if constexpr (scheduled)
@@ -54,7 +54,7 @@ class Feeder {
 
  private:
   /// Pushes the worker's own tasks, iteration after iteration, in a static run.
-  DEVICE void walk_queue() {
+  TOKENYARD_DEVICE void walk_queue() {
     const RunParams& params = working_.params;
     const uint32_t begin = params.queues[block::index()], end = params.queues[block::index() + 1];
     for (uint64_t iteration = params.first; more(iteration); ++iteration) {
@@ -68,7 +68,7 @@ class Feeder {
 
   /// Pushes packets as the compute warps order them, one at a time, in a dynamic run. The first is
   /// that of the worker's first ticket.
-  DEVICE void serve_orders() {
+  TOKENYARD_DEVICE void serve_orders() {
     const DynamicParams& dynamic = working_.params.dynamic;
     for (uint32_t i = 0; i < dynamic.schedulers; ++i)
       working_.shared.heads[i] = dynamic.heads[block::index() * dynamic.schedulers + i];
@@ -80,7 +80,7 @@ class Feeder {
       if (!loader_waits(working_, RunPhase::packet, [&] { return take_order(order); })) return;
     }
   }
-  DEVICE bool take_order(PacketOrder& order) const {
+  TOKENYARD_DEVICE bool take_order(PacketOrder& order) const {
     // Relaxed first, which suffices for most orders; acquire if the order has an iteration.
     order.bits = load<Order::relaxed, Scope::block>(&working_.shared.order);
     if (order.bits == 0) return false;
@@ -91,7 +91,7 @@ class Feeder {
 
   /// Draws the next ticket, and computes its task in the case that tasks come in the expected
   /// order.
-  DEVICE void draw() {
+  TOKENYARD_DEVICE void draw() {
     const DynamicParams& dynamic = working_.params.dynamic;
     // Relaxed: it only selects a slot.
     const uint64_t ticket = fetch_add<Order::relaxed, Scope::gpu>(dynamic.drawn, 1);
@@ -104,7 +104,7 @@ class Feeder {
   }
 
   /// Pushes the packet that the worker's ticket should bring. Called while the previous task runs.
-  DEVICE bool push_expected() {
+  TOKENYARD_DEVICE bool push_expected() {
     if (!holds_ticket_) draw();
     const PacketPlace place = working_.params.dynamic.place_at(expected_);
     if (!await_slot()) return false;
@@ -114,7 +114,7 @@ class Feeder {
   }
   /// Pushes a task that will run: a follower, in the iteration of the previous task, or a task
   /// other than the expected one.
-  DEVICE bool push_ordered(PacketOrder order) {
+  TOKENYARD_DEVICE bool push_ordered(PacketOrder order) {
     const PacketPlace place{order.place()};
     if (order.has_iteration())
       return push_packet(place.from(), place.bytes(),
@@ -125,7 +125,7 @@ class Feeder {
 
   /// Returns whether there is an iteration of this number, as far as can be known in advance: a
   /// loop with an event continues until the compute warps end it.
-  DEVICE bool more(uint64_t iteration) {
+  TOKENYARD_DEVICE bool more(uint64_t iteration) {
     const RunParams& params = working_.params;
     if (params.fed) return await_turn(iteration);
     return params.iterations == 0 || iteration - params.first < params.iterations;
@@ -133,7 +133,7 @@ class Feeder {
 
   /// Waits for the permission for an iteration, in a fed run: worker 0 asks the host, the others
   /// ask worker 0.
-  DEVICE bool await_turn(uint64_t iteration) {
+  TOKENYARD_DEVICE bool await_turn(uint64_t iteration) {
     const RunParams& params = working_.params;
     const auto done = static_cast<uint32_t>(iteration - params.first);
     if (block::index() == 0) ask(done);
@@ -148,7 +148,7 @@ class Feeder {
   }
 
   /// Asks the host, by worker 0, once all workers have ended all allowed iterations.
-  DEVICE void ask(uint32_t done) {
+  TOKENYARD_DEVICE void ask(uint32_t done) {
     const RunParams& params = working_.params;
     const uint64_t ended_by_all = params.workers * (params.first + done);
     // Acquire: everything that the iterations have written.
@@ -161,13 +161,13 @@ class Feeder {
       store<Order::release, Scope::gpu>(&params.workspace->turn, turn.bits);
   }
 
-  DEVICE bool push_task(uint32_t position, uint64_t iteration) {
+  TOKENYARD_DEVICE bool push_task(uint32_t position, uint64_t iteration) {
     const uint32_t* const positions = working_.params.positions;
     const uint32_t from = positions[position] * kPacketAlignment;
     return push_packet(from, positions[position + 1] * kPacketAlignment - from,
                        {.iteration = iteration, .kind = NoteKind::task});
   }
-  DEVICE bool push_packet(size_t from, uint32_t bytes, const Note& note) {
+  TOKENYARD_DEVICE bool push_packet(size_t from, uint32_t bytes, const Note& note) {
     if (!await_slot()) return false;
     WorkerShared& shared = working_.shared;
     shared.notes[cursor_.slot] = note;
@@ -179,7 +179,7 @@ class Feeder {
     return true;
   }
 
-  DEVICE bool push(const Note& note) {
+  TOKENYARD_DEVICE bool push(const Note& note) {
     if (!await_slot()) return false;
     working_.shared.notes[cursor_.slot] = note;
     working_.shared.packet_full[cursor_.slot].arrive();  // A release: it publishes the note.
@@ -187,14 +187,14 @@ class Feeder {
     return true;
   }
 
-  DEVICE bool await_slot() {
+  TOKENYARD_DEVICE bool await_slot() {
     if (cursor_.lap == 0) return true;
     Completion& empty = working_.shared.packet_empty[cursor_.slot];
     return loader_waits(working_, RunPhase::packet,
                         [&] { return empty.done_now((cursor_.lap - 1) & 1); });
   }
 
-  DEVICE void drain() {
+  TOKENYARD_DEVICE void drain() {
     // The slots of the last lap, from the oldest on.
     for (uint32_t slot = 0; slot < kPacketSlots; ++slot) {
       const uint32_t lap = slot < cursor_.slot ? cursor_.lap : cursor_.lap - 1;

@@ -52,13 +52,13 @@ struct Packet {
   uint32_t counted;   ///< dynamic runs: whether the iteration counts its end (Launches)
   uint32_t follower;  ///< dynamic runs: PacketPlace of its follower, or 0
 
-  HOST_DEVICE const WaitRecord* wait_records() const {
+  TOKENYARD_HOST_DEVICE const WaitRecord* wait_records() const {
     return reinterpret_cast<const WaitRecord*>(this + 1);
   }
-  HOST_DEVICE const SignalRecord* signal_records() const {
+  TOKENYARD_HOST_DEVICE const SignalRecord* signal_records() const {
     return reinterpret_cast<const SignalRecord*>(wait_records() + waits);
   }
-  HOST_DEVICE const std::byte* args() const {
+  TOKENYARD_HOST_DEVICE const std::byte* args() const {
     return reinterpret_cast<const std::byte*>(this) + args_at;
   }
 };
@@ -75,7 +75,7 @@ struct EventRecord {
 /// Returns the triggers for a dynamic count. One is reserved for the task that determines the
 /// count, so the event is never complete before that task has run, even if the count is the
 /// maximum.
-HOST_DEVICE uint32_t dynamic_triggers(uint32_t dynamic_max) {
+TOKENYARD_HOST_DEVICE uint32_t dynamic_triggers(uint32_t dynamic_max) {
   return dynamic_max + 1;
 }
 

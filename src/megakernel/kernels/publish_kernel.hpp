@@ -7,9 +7,9 @@ namespace tokenyard::megakernel {
 
 /// Stores a value into the slot of a ticket, for Publisher; waits first, if the slot must be free.
 /// A lane stores as soon as possible, since another lane's slot may depend on it.
-DEVICE_APART void publish_apart(const RunParams* params, const WaitContext* idle, uint64_t began_ns,
-                                bool leads, uint64_t ticket, uint64_t free_tickets,
-                                uint32_t value) {
+TOKENYARD_DEVICE_APART void publish_apart(const RunParams* params, const WaitContext* idle,
+                                          uint64_t began_ns, bool leads, uint64_t ticket,
+                                          uint64_t free_tickets, uint32_t value) {
   const DynamicParams& dynamic = params->dynamic;
   Stamped* const slot = dynamic.slot_of(ticket);
   Awaited what{.phase = phase_of(*params, RunPhase::queue), .rank = params->rank};
@@ -29,7 +29,7 @@ DEVICE_APART void publish_apart(const RunParams* params, const WaitContext* idle
 /// Used by the scheduler's warp. Its stores only assign tasks, so it fences nothing.
 class Publisher {
  public:
-  DEVICE Publisher(const Working& working, SchedulerShared& shared, uint32_t scheduler)
+  TOKENYARD_DEVICE Publisher(const Working& working, SchedulerShared& shared, uint32_t scheduler)
       : working_(working),
         dynamic_(working.params.dynamic),
         shared_(shared),
@@ -38,7 +38,7 @@ class Publisher {
         free_tickets_(dynamic_.waits() ? dynamic_.slot_count : UINT64_MAX) {}
 
   /// Takes `count` tickets and returns the first, by all lanes.
-  DEVICE uint64_t take_tickets(uint32_t count) {
+  TOKENYARD_DEVICE uint64_t take_tickets(uint32_t count) {
     if (count == 0) return next_ticket_;
     if (dynamic_.schedulers > 1)
       // Relaxed: tickets only select slots.
@@ -50,15 +50,15 @@ class Publisher {
   }
 
   /// Publishes `count` tasks, by all lanes.
-  DEVICE void publish(uint32_t count, const uint32_t* places) {
+  TOKENYARD_DEVICE void publish(uint32_t count, const uint32_t* places) {
     const uint64_t ticket = take_tickets(count);
     const bool has_room = ticket + count <= free_tickets_;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
       publish_one(ticket + i, places[i], has_room);
   }
   /// Publishes one task, by one lane.
-  DEVICE void publish_one(uint64_t ticket, uint32_t value, bool has_room) const {
+  TOKENYARD_DEVICE void publish_one(uint64_t ticket, uint32_t value, bool has_room) const {
     if (has_room)
       // Relaxed: the store only assigns the task.
       store<Order::relaxed, Scope::gpu>(dynamic_.slot_of(ticket), Stamped{stamp_of(ticket), value});
@@ -67,14 +67,14 @@ class Publisher {
                     free_tickets_, value);
   }
   /// Returns whether the next tasks will certainly go to the next slots, and these are free.
-  DEVICE bool knows_slots(uint32_t tasks) const {
+  TOKENYARD_DEVICE bool knows_slots(uint32_t tasks) const {
     return dynamic_.schedulers == 1 && has_room(next_ticket_ + tasks);
   }
-  DEVICE uint64_t next_ticket() const { return next_ticket_; }
-  DEVICE bool has_room(uint64_t end) const { return end <= free_tickets_; }
+  TOKENYARD_DEVICE uint64_t next_ticket() const { return next_ticket_; }
+  TOKENYARD_DEVICE bool has_room(uint64_t end) const { return end <= free_tickets_; }
 
   /// Gives a pinned task to its worker, by one lane.
-  DEVICE void give(uint32_t worker, uint32_t value) const {
+  TOKENYARD_DEVICE void give(uint32_t worker, uint32_t value) const {
     Awaited what{.phase = phase_of(working_.params, RunPhase::queue), .rank = working_.params.rank};
     // Relaxed: the ticket only selects a slot. Acquire and release of `taken`: a lane that
     // overwrites a slot because another lane saw that it was taken must have seen all that the
@@ -88,23 +88,23 @@ class Publisher {
   }
 
   /// Load and store the counts of workers' own queues, which persist from run to run.
-  DEVICE void recall() const {
+  TOKENYARD_DEVICE void recall() const {
     for_each_queue([&](uint32_t worker, uint64_t& kept) {
       shared_.sent[worker] = kept;
       shared_.taken[worker] = 0;
     });
   }
-  DEVICE void keep() const {
+  TOKENYARD_DEVICE void keep() const {
     for_each_queue([&](uint32_t worker, uint64_t& kept) { kept = shared_.sent[worker]; });
   }
 
  private:
   /// A full queue holds schedulers back; if it stays full, the leader's deadline ends the run.
-  DEVICE DeadlineApart deadline() const {
+  TOKENYARD_DEVICE DeadlineApart deadline() const {
     return scheduler_ == 0 ? working_.deadline() : working_.idle_deadline();
   }
   template <class Body>
-  DEVICE void for_each_queue(Body body) const {
+  TOKENYARD_DEVICE void for_each_queue(Body body) const {
     const uint32_t workers = working_.params.workers;
     if (dynamic_.pinned == 0) return;
     for (uint32_t worker = warp::lane(); worker < workers; worker += kWarpLanes)

@@ -7,13 +7,13 @@ namespace tokenyard::megakernel {
 
 /// Returns the value on which ranks must agree: the number of iterations, or that hosts feed the
 /// run.
-DEVICE uint32_t run_length(const RunParams& params) {
+TOKENYARD_DEVICE uint32_t run_length(const RunParams& params) {
   return params.fed ? UINT32_MAX : params.iterations;
 }
 
 /// Waits, by one thread, until a rank has begun this run. Returns false if it does not, or begins a
 /// different one.
-DEVICE bool await_ready(const Working& working, uint32_t rank) {
+TOKENYARD_DEVICE bool await_ready(const Working& working, uint32_t rank) {
   const RunParams& params = working.params;
   const uint32_t length = run_length(params);
   Awaited what{
@@ -38,7 +38,7 @@ DEVICE bool await_ready(const Working& working, uint32_t rank) {
   return false;
 }
 
-DEVICE bool await_all_ready(const Working& working) {
+TOKENYARD_DEVICE bool await_all_ready(const Working& working) {
   for (uint32_t rank = 0; rank < working.params.ranks; ++rank)
     if (!await_ready(working, rank)) return false;
   return true;

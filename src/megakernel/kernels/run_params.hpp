@@ -110,13 +110,13 @@ struct WindowLayout {
   static constexpr uint32_t kLine = 128;        ///< bytes per event: events share no cache line
   static constexpr uint32_t kAnnouncedAt = 64;  ///< bytes from the event's counter
   static constexpr uint32_t kPromiseAt = 72;    ///< likewise
-  HOST_DEVICE size_t last_at() const {
+  TOKENYARD_HOST_DEVICE size_t last_at() const {
     return (ranks * sizeof(Stamped) + kLine - 1) / kLine * kLine;
   }
-  HOST_DEVICE size_t counter_at(uint32_t event) const {
+  TOKENYARD_HOST_DEVICE size_t counter_at(uint32_t event) const {
     return last_at() + size_t{kLine} * (1 + event);
   }
-  HOST_DEVICE size_t bytes() const { return counter_at(events); }
+  TOKENYARD_HOST_DEVICE size_t bytes() const { return counter_at(events); }
 };
 
 struct Windows {
@@ -125,24 +125,24 @@ struct Windows {
   std::byte* own_counters;  ///< likewise
   WindowLayout layout;
 
-  DEVICE Peer<std::byte> base(uint32_t rank) const {
+  TOKENYARD_DEVICE Peer<std::byte> base(uint32_t rank) const {
     return rank == bases.self ? Peer<std::byte>(own) : bases.of(rank);
   }
 
   /// Returns the word that `source` writes when it begins a run.
-  DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source) const {
+  TOKENYARD_DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source) const {
     return base(rank).as<Stamped>() + source;
   }
   /// Returns the word that holds one more than the iteration to be the last; older values mean
   /// nothing.
-  DEVICE Peer<uint64_t> last(uint32_t rank) const {
+  TOKENYARD_DEVICE Peer<uint64_t> last(uint32_t rank) const {
     return (base(rank) + layout.last_at()).as<uint64_t>();
   }
-  DEVICE Peer<uint64_t> counter(uint32_t rank, uint32_t event) const {
+  TOKENYARD_DEVICE Peer<uint64_t> counter(uint32_t rank, uint32_t event) const {
     if (rank == bases.self) return own_counter(event);
     return (base(rank) + layout.counter_at(event)).as<uint64_t>();
   }
-  DEVICE Peer<uint64_t> own_counter(uint32_t event) const {
+  TOKENYARD_DEVICE Peer<uint64_t> own_counter(uint32_t event) const {
     return Peer<uint64_t>(
         reinterpret_cast<uint64_t*>(own_counters + size_t{WindowLayout::kLine} * event));
   }
@@ -150,7 +150,7 @@ struct Windows {
 
 /// Returns the word beside an event's counter that counts, in dynamic runs, signals whose tasks
 /// have run and which are about to be released.
-DEVICE Peer<uint64_t> announced_beside(Peer<uint64_t> counter) {
+TOKENYARD_DEVICE Peer<uint64_t> announced_beside(Peer<uint64_t> counter) {
   return counter + WindowLayout::kAnnouncedAt / sizeof(uint64_t);
 }
 
@@ -158,16 +158,16 @@ DEVICE Peer<uint64_t> announced_beside(Peer<uint64_t> counter) {
 struct Promise {
   uint64_t bits;
 
-  HOST_DEVICE static Promise of(uint64_t iteration, uint32_t signals) {
+  TOKENYARD_HOST_DEVICE static Promise of(uint64_t iteration, uint32_t signals) {
     return {(iteration + 1) << 32 | signals};
   }
-  HOST_DEVICE uint32_t signals() const { return static_cast<uint32_t>(bits); }
-  HOST_DEVICE bool is_of(uint64_t iteration) const {
+  TOKENYARD_HOST_DEVICE uint32_t signals() const { return static_cast<uint32_t>(bits); }
+  TOKENYARD_HOST_DEVICE bool is_of(uint64_t iteration) const {
     return bits >> 32 == static_cast<uint32_t>(iteration + 1);
   }
 };
 /// Returns the Promise's word beside an event's counter.
-DEVICE Peer<uint64_t> promise_beside(Peer<uint64_t> counter) {
+TOKENYARD_DEVICE Peer<uint64_t> promise_beside(Peer<uint64_t> counter) {
   return counter + WindowLayout::kPromiseAt / sizeof(uint64_t);
 }
 
@@ -185,12 +185,16 @@ struct Turn {
   uint64_t bits;
 
   static constexpr uint32_t kAllowedMax = UINT32_MAX >> 1;
-  HOST_DEVICE static Turn of(uint32_t run, uint32_t allowed, bool all) {
+  TOKENYARD_HOST_DEVICE static Turn of(uint32_t run, uint32_t allowed, bool all) {
     return {uint64_t{run} << 32 | allowed << 1 | (all ? 1 : 0)};
   }
-  HOST_DEVICE uint32_t run() const { return static_cast<uint32_t>(bits >> 32); }
-  HOST_DEVICE uint32_t allowed() const { return static_cast<uint32_t>(bits) >> 1; }  ///< iterations
-  HOST_DEVICE bool all() const { return (bits & 1) != 0; }  ///< whether no more will be allowed
+  TOKENYARD_HOST_DEVICE uint32_t run() const { return static_cast<uint32_t>(bits >> 32); }
+  TOKENYARD_HOST_DEVICE uint32_t allowed() const {
+    return static_cast<uint32_t>(bits) >> 1;
+  }  ///< iterations
+  TOKENYARD_HOST_DEVICE bool all() const {
+    return (bits & 1) != 0;
+  }  ///< whether no more will be allowed
 };
 
 /// Words that host code and a running kernel exchange.
@@ -229,11 +233,13 @@ struct PacketPlace {
 
   static constexpr uint32_t kUnitBits = 7;  ///< a packet has at most 64 units of kPacketAlignment
   static constexpr uint32_t kUnitsEnd = 1u << (32 - kUnitBits);  ///< units of all packets together
-  HOST_DEVICE static PacketPlace of(uint32_t begin, uint32_t end) {
+  TOKENYARD_HOST_DEVICE static PacketPlace of(uint32_t begin, uint32_t end) {
     return {begin << kUnitBits | (end - begin)};
   }
-  HOST_DEVICE size_t from() const { return size_t{bits >> kUnitBits} * kPacketAlignment; }
-  HOST_DEVICE uint32_t bytes() const { return bits % (1u << kUnitBits) * kPacketAlignment; }
+  TOKENYARD_HOST_DEVICE size_t from() const { return size_t{bits >> kUnitBits} * kPacketAlignment; }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const {
+    return bits % (1u << kUnitBits) * kPacketAlignment;
+  }
 };
 static_assert(kPacketBytes / kPacketAlignment <= 1u << (PacketPlace::kUnitBits - 1),
               "no place looks like what schedulers say besides");
@@ -301,15 +307,17 @@ struct DynamicParams {
   uint64_t* heads = nullptr;         ///< [workers][schedulers] read position of each queue
   uint64_t* sent = nullptr;          ///< [schedulers][workers] tasks put there, over all runs
 
-  DEVICE Queue task_queue(uint32_t worker, uint32_t scheduler) const {
+  TOKENYARD_DEVICE Queue task_queue(uint32_t worker, uint32_t scheduler) const {
     const size_t at = (size_t{worker} * schedulers + scheduler) * QueueLayout{task_slots}.bytes();
     return {Peer<std::byte>(task_queues + at), task_slots};
   }
-  DEVICE Stamped* slot_of(uint64_t ticket) const { return slots + (ticket & (slot_count - 1)); }
+  TOKENYARD_DEVICE Stamped* slot_of(uint64_t ticket) const {
+    return slots + (ticket & (slot_count - 1));
+  }
   /// Returns whether schedulers may have to wait for a slot.
-  DEVICE bool waits() const { return slot_count < queued; }
+  TOKENYARD_DEVICE bool waits() const { return slot_count < queued; }
   /// Returns the place of the packet at this position.
-  DEVICE PacketPlace place_at(uint32_t position) const {
+  TOKENYARD_DEVICE PacketPlace place_at(uint32_t position) const {
     return PacketPlace::of(position * packet_units, (position + 1) * packet_units);
   }
 };
@@ -360,7 +368,7 @@ struct RunParams {
 /// Values of Awaited::phase past the task indices, which stand for the waiting task.
 enum class RunPhase : uint32_t { ready_word, loop, packet, units, host, queue, iteration };
 inline constexpr uint32_t kRunPhases = 7;
-HOST_DEVICE uint32_t phase_of(const RunParams& params, RunPhase phase) {
+TOKENYARD_HOST_DEVICE uint32_t phase_of(const RunParams& params, RunPhase phase) {
   return params.tasks + static_cast<uint32_t>(phase);
 }
 

@@ -12,7 +12,7 @@ namespace tokenyard::megakernel {
 /// event, and all lanes launch the tasks of each completed one.
 class Scheduler {
  public:
-  DEVICE explicit Scheduler(Working& working)
+  TOKENYARD_DEVICE explicit Scheduler(Working& working)
       : working_(working),
         params_(working.params),
         dynamic_(working.params.dynamic),
@@ -26,7 +26,7 @@ class Scheduler {
         iteration_(working.params.first),
         aim_(turn_) {}
 
-  DEVICE void run() {
+  TOKENYARD_DEVICE void run() {
     if (warp::index() > 0) return;
     publisher_.recall();
     warp::sync();
@@ -45,13 +45,13 @@ class Scheduler {
 
   /// Returns an entry of its list of events; those that do not fit shared memory are in global
   /// memory.
-  DEVICE OpenWatch& open_at(uint32_t i) const {
+  TOKENYARD_DEVICE OpenWatch& open_at(uint32_t i) const {
     constexpr uint32_t kOpen = SchedulerShared::kOpen;
     return i < kOpen ? shared_.open[i] : dynamic_.open[mine_ * dynamic_.open_max + i - kOpen];
   }
 
   /// Waits until some of the polled events are complete, or its turn has come; both are in seen_.
-  DEVICE bool await_events() {
+  TOKENYARD_DEVICE bool await_events() {
     Awaited what{.phase = phase_of(params_, RunPhase::iteration),
                  .rank = params_.rank,
                  .expected = params_.tasks};
@@ -64,7 +64,7 @@ class Scheduler {
     const bool came = wait_until(
         what,
         [&] {
-          UNROLL
+          TOKENYARD_UNROLL
           for (uint32_t i = 0; i < kLooks; ++i)
             if (look()) return true;
           if (open_ > kRow) aim(row_ + kRow < open_ ? row_ + kRow : 0);
@@ -77,7 +77,7 @@ class Scheduler {
   }
 
   /// Polls one row of the list, one event per lane. Lane 31 polls the progress of the iteration.
-  DEVICE bool look() {
+  TOKENYARD_DEVICE bool look() {
     bool came = false;
     if (aims_) {
       // Relaxed: workers that run the event's tasks acquire it, and schedulers acquire the begin or
@@ -90,7 +90,7 @@ class Scheduler {
     return seen_ != 0;
   }
   /// Computes the address that each lane polls in advance, to keep the polling loop short.
-  DEVICE void aim(uint32_t row) {
+  TOKENYARD_DEVICE void aim(uint32_t row) {
     row_ = row;
     const uint32_t lane = warp::lane(), i = row + lane;
     const bool turns = lane == kRow;
@@ -109,42 +109,43 @@ class Scheduler {
     ask_for_places(held_watch_.tasks_at, held_watch_.tasks, held_places_);
     hold();
   }
-  DEVICE Peer<uint64_t> word_of(const Watch& watch) const {
+  TOKENYARD_DEVICE Peer<uint64_t> word_of(const Watch& watch) const {
     const Peer<uint64_t> counter = params_.windows.own_counter(watch.event);
     return watch.announced != 0 ? announced_beside(counter) : counter;
   }
-  DEVICE uint64_t need_of(const Watch& watch) const {
+  TOKENYARD_DEVICE uint64_t need_of(const Watch& watch) const {
     return uint64_t{watch.triggers} * (iteration_ + 1);
   }
 
   /// Holds the tasks of the row's first event, often the only one, and the slots that they will go
   /// to, so that only stores remain once it completes. Also requests the data of the next event, so
   /// that it is here by then.
-  DEVICE void hold() {
+  TOKENYARD_DEVICE void hold() {
     const uint32_t tasks = held_watch_.tasks;
     held_ = 0;
     if (held_watch_.counts != 0 || tasks > kHeldRows * kWarpLanes || !publisher_.knows_slots(tasks))
       return;
     held_ = tasks;
     held_ticket_ = publisher_.next_ticket() + warp::lane();
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i)
       held_slots_[i] = dynamic_.slot_of(held_ticket_ + i * kWarpLanes);
     if (held_watch_.opens != 1) return;
     next_ = dynamic_.watches[held_watch_.opens_at];
     ask_for_places(held_watch_.opened_tasks_at, held_watch_.opened_tasks, next_places_);
   }
-  DEVICE void ask_for_places(uint32_t at, uint32_t tasks, uint32_t (&places)[kHeldRows]) const {
-    UNROLL
+  TOKENYARD_DEVICE void ask_for_places(uint32_t at, uint32_t tasks,
+                                       uint32_t (&places)[kHeldRows]) const {
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i) {
       const uint32_t task = i * kWarpLanes + warp::lane();
       places[i] = task < tasks ? dynamic_.places[at + task] : 0;
     }
   }
-  DEVICE void publish_held() {
+  TOKENYARD_DEVICE void publish_held() {
     if ((seen_ & 1) == 0) held_ = 0;
     if (held_ == 0) return;
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i)
       if (i * kWarpLanes + warp::lane() < held_)
         // Relaxed: the store only assigns the task.
@@ -152,7 +153,7 @@ class Scheduler {
             held_slots_[i], Stamped{stamp_of(held_ticket_ + i * kWarpLanes), held_places_[i]});
     publisher_.take_tickets(held_);
   }
-  DEVICE static uint32_t last_bit(uint32_t bits) {
+  TOKENYARD_DEVICE static uint32_t last_bit(uint32_t bits) {
     for (uint32_t by = 1; by < 32; by *= 2) bits |= bits >> by;
     return population(bits) - 1;
   }
@@ -161,11 +162,11 @@ class Scheduler {
 
   /// Launches the tasks of all completed events. Returns whether the turn of the iteration has
   /// come, too.
-  DEVICE bool launch_seen() {
+  TOKENYARD_DEVICE bool launch_seen() {
     moved_on_ = move_on();
     if (moved_on_) return false;
     constexpr uint32_t kEvents = (1u << kRow) - 1;
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t left = seen_ & (held_ != 0 ? kEvents - 1 : kEvents); left != 0; left &= left - 1)
       launch(open_at(row_ + first_bit(left)).watch);
     // From the last on, so that the entry that replaces a closed one is never one of these.
@@ -179,10 +180,10 @@ class Scheduler {
 
   /// Handles the case of a single open event that opens exactly one other, whose data hold() has
   /// requested.
-  DEVICE bool move_on() {
+  TOKENYARD_DEVICE bool move_on() {
     if (held_ == 0 || seen_ != 1 || open_ != 1 || held_watch_.opens != 1) return false;
     held_watch_ = next_;
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i) held_places_[i] = next_places_[i];
     const uint64_t need = need_of(next_);
     warp::sync();  // All lanes have read the list.
@@ -197,7 +198,7 @@ class Scheduler {
   }
 
   /// Stops watching this event, and begins to watch those that it opens.
-  DEVICE void close(uint32_t i) {
+  TOKENYARD_DEVICE void close(uint32_t i) {
     const OpenWatch closed = open_at(i);
     const OpenWatch last = open_at(open_ - 1);
     warp::sync();
@@ -206,7 +207,7 @@ class Scheduler {
     open_all(closed.watch);
   }
 
-  DEVICE void open_all(const Watch& by) {
+  TOKENYARD_DEVICE void open_all(const Watch& by) {
     const uint32_t first = open_;
     for (uint32_t i = warp::lane(); i < by.opens; i += kWarpLanes) {
       const Watch watch = dynamic_.watches[by.opens_at + i];
@@ -218,13 +219,13 @@ class Scheduler {
 
   // ---- launches
 
-  DEVICE void launch(const Watch& watch) {
+  TOKENYARD_DEVICE void launch(const Watch& watch) {
     if (watch.counts != 0) return launch_counted(watch);
     publisher_.publish(watch.tasks, dynamic_.places + watch.tasks_at);
   }
 
   /// Launches tasks that may wait for several events or may be pinned to a worker.
-  DEVICE void launch_counted(const Watch& watch) {
+  TOKENYARD_DEVICE void launch_counted(const Watch& watch) {
     for (uint32_t first = 0; first < watch.tasks; first += kWarpLanes) {
       const uint32_t task = first + warp::lane();
       Dependent dependent{};
@@ -243,7 +244,7 @@ class Scheduler {
 
   /// Counts one more completed event of the task and returns whether it was the last. Relaxed: it
   /// only decides which scheduler assigns the task; the worker looks at all of its events.
-  DEVICE bool arrive(const Dependent& task) const {
+  TOKENYARD_DEVICE bool arrive(const Dependent& task) const {
     if (task.waits <= 1) return true;
     const uint64_t now =
         fetch_add<Order::relaxed, Scope::gpu>(&dynamic_.arrived[task.position], 1) + 1;
@@ -254,14 +255,14 @@ class Scheduler {
 
   /// Orders everything that led to this turn before the next steps of all lanes: slots of the
   /// previous iteration may be overwritten.
-  DEVICE void acquire_turn() const {
+  TOKENYARD_DEVICE void acquire_turn() const {
     fence<Scope::gpu>();
     warp::sync();
   }
 
   enum class Next : uint32_t { begin, stop, leave };
   /// Handles the end or begin of an iteration. Returns false if no iteration follows.
-  DEVICE bool take_turn() {
+  TOKENYARD_DEVICE bool take_turn() {
     acquire_turn();
     if (!(leads_ ? begin_next() : follow_leader())) return false;
     working_.began_ns = now_ns();
@@ -272,7 +273,7 @@ class Scheduler {
   }
 
   /// Begins the next iteration, by the leader. Returns whether there is one.
-  DEVICE bool begin_next() {
+  TOKENYARD_DEVICE bool begin_next() {
     if (begun_) {
       if (params_.loop_event != kNoEvent && warp::once([&] { return await_loop() ? 1u : 0u; }) == 0)
         return false;
@@ -289,7 +290,7 @@ class Scheduler {
     return true;
   }
 
-  DEVICE Next decide() {
+  TOKENYARD_DEVICE Next decide() {
     const auto done = static_cast<uint32_t>(iteration_ - params_.first);
     if (ends_loop_) return Next::stop;
     if (cancelled(working_, iteration_, true)) return Next::leave;
@@ -302,7 +303,7 @@ class Scheduler {
   }
 
   /// Waits for the loop event, by one lane.
-  DEVICE bool await_loop() {
+  TOKENYARD_DEVICE bool await_loop() {
     const EventRecord event = params_.events[params_.loop_event];
     Awaited what{.phase = phase_of(params_, RunPhase::loop),
                  .rank = params_.rank,
@@ -324,7 +325,7 @@ class Scheduler {
   }
 
   /// Reads the leader's decision, by any other scheduler. Returns whether an iteration begins.
-  DEVICE bool follow_leader() {
+  TOKENYARD_DEVICE bool follow_leader() {
     const uint64_t said = warp::shuffle(aim_seen_, kRow);
     if (said >= kRunStopped) return false;
     iteration_ = said - 1;
@@ -333,7 +334,7 @@ class Scheduler {
   }
 
   /// Ends the run normally: tells all workers and all other schedulers of the rank.
-  DEVICE void stop_all() {
+  TOKENYARD_DEVICE void stop_all() {
     const uint32_t workers = params_.workers;
     const uint64_t ticket = publisher_.take_tickets(workers);
     for (uint32_t i = warp::lane(); i < workers; i += kWarpLanes)
@@ -342,14 +343,14 @@ class Scheduler {
       store<Order::relaxed, Scope::gpu>(&params_.workspace->begun, kRunStopped | params_.run);
   }
 
-  DEVICE void leave() {
+  TOKENYARD_DEVICE void leave() {
     warp::sync();
     publisher_.keep();
     if (warp::elect()) params_.progress[block::index()] = iteration_ - params_.first;
   }
 
   /// Records what the first task that cannot begin is waiting for, by one lane.
-  DEVICE void name_cause() {
+  TOKENYARD_DEVICE void name_cause() {
     for (uint32_t position = 0; position < params_.tasks; ++position) {
       const Packet& packet = *reinterpret_cast<const Packet*>(
           params_.packets + params_.positions[position] * kPacketAlignment);

@@ -13,7 +13,7 @@ static_assert(kComputeWarpsMax <= kAheadLane);
 /// Returns the loading warp whose lane loads for a compute warp. Neighbours get different ones: a
 /// step of a lane takes some hundred dependent instructions, and all lanes of its warp wait with
 /// it, while on an H200 a block's units should follow one another every 220 cycles.
-DEVICE uint32_t unit_loading_warp(uint32_t compute_warp) {
+TOKENYARD_DEVICE uint32_t unit_loading_warp(uint32_t compute_warp) {
   return compute_warp % 2 == 0 ? 0 : 3;
 }
 
@@ -33,7 +33,7 @@ inline constexpr uint32_t kStepsBetweenLooks = 8;
 template <class List>
 class UnitLoader {
  public:
-  DEVICE UnitLoader(const Working& working, uint32_t warp)
+  TOKENYARD_DEVICE UnitLoader(const Working& working, uint32_t warp)
       : working_(working),
         warp_(warp),
         ring_(unit_slot(working.params, warp, 0)),
@@ -41,9 +41,9 @@ class UnitLoader {
         empty_(settled(working.shared.unit_empty[warp])),
         packet_full_(settled(working.shared.packet_full)) {}
 
-  DEVICE void run() {
+  TOKENYARD_DEVICE void run() {
     loader_waits(working_, RunPhase::units, [&] {
-      KEEP_ROLLED
+      TOKENYARD_KEEP_ROLLED
       for (uint32_t i = 0; i < kStepsBetweenLooks && !over_; ++i) step();
       return over_;
     });
@@ -54,7 +54,7 @@ class UnitLoader {
   }
 
  private:
-  DEVICE void step() {
+  TOKENYARD_DEVICE void step() {
     if (rows_left_ == 0) return open_packet();
     const StreamPlan& plan = working_.params.streams;
     // Copies beyond the limit add no bandwidth and slow every hop (H200: 64 KiB per block).
@@ -68,7 +68,7 @@ class UnitLoader {
     issue();
   }
 
-  DEVICE void open_packet() {
+  TOKENYARD_DEVICE void open_packet() {
     WorkerShared& shared = working_.shared;
     if (!packet_full_[packets_.slot].done_now(packets_.parity())) return;
     if (opened_) {  // All its copies have been issued.
@@ -91,7 +91,7 @@ class UnitLoader {
     in_row_ = 0;
   }
 
-  DEVICE void issue() {
+  TOKENYARD_DEVICE void issue() {
     const uint32_t left = stream_.row_bytes - in_row_;
     const uint32_t bytes = left < stream_.piece_bytes ? left : stream_.piece_bytes;
     full_[issued_.slot].arrive_expect(bytes);
@@ -123,9 +123,9 @@ class UnitLoader {
 template <class List>
 class AheadLoader {
  public:
-  DEVICE explicit AheadLoader(const Working& working) : working_(working) {}
+  TOKENYARD_DEVICE explicit AheadLoader(const Working& working) : working_(working) {}
 
-  DEVICE void run() {
+  TOKENYARD_DEVICE void run() {
     WorkerShared& shared = working_.shared;
     for (RingCursor packets;; packets.next(kPacketSlots)) {
       if (!loader_waits(working_, RunPhase::packet, [&] {
@@ -145,7 +145,7 @@ class AheadLoader {
   }
 
  private:
-  DEVICE bool load(const Packet& packet, uint64_t iteration) {
+  TOKENYARD_DEVICE bool load(const Packet& packet, uint64_t iteration) {
     WorkerShared& shared = working_.shared;
     const bool may = loader_waits(working_, RunPhase::units, [&] {
       // Acquire: everything that earlier iterations have written is visible.
@@ -159,7 +159,7 @@ class AheadLoader {
     ++loads_;
     return true;
   }
-  DEVICE uint64_t load_begun() const {
+  TOKENYARD_DEVICE uint64_t load_begun() const {
     return tokenyard::load<Order::acquire, Scope::block>(&working_.shared.begun);
   }
 
@@ -169,7 +169,7 @@ class AheadLoader {
 
 /// Returns whether the calling thread is lane `lane` of loading warp `warp`, or of the last loading
 /// warp if there are fewer.
-DEVICE bool loads_as(const RunParams& params, uint32_t warp, uint32_t lane) {
+TOKENYARD_DEVICE bool loads_as(const RunParams& params, uint32_t warp, uint32_t lane) {
   const uint32_t last = warp::count() - params.compute_warps - 1;
   return warp::index() == params.compute_warps + (warp < last ? warp : last) &&
          warp::lane() == lane;
@@ -177,7 +177,7 @@ DEVICE bool loads_as(const RunParams& params, uint32_t warp, uint32_t lane) {
 
 /// Loads for tasks, called by all threads outside the compute warps.
 template <class List>
-DEVICE void load_for_tasks(const Working& working) {
+TOKENYARD_DEVICE void load_for_tasks(const Working& working) {
   const RunParams& params = working.params;
   const bool unit_lane = warp::lane() < params.compute_warps;
   if (params.ahead_bytes > 0 && loads_as(params, 2, kAheadLane))

@@ -15,13 +15,13 @@ struct Taken {
   uint32_t led_on = 0;   ///< dynamic runs: the signal's count, which a follower made unnecessary
   bool met = false;      ///< dynamic runs: whether all threads know that its events are complete
 
-  DEVICE const WaitRecord* wait_records() const {
+  TOKENYARD_DEVICE const WaitRecord* wait_records() const {
     return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));
   }
-  DEVICE const SignalRecord* signal_records() const {
+  TOKENYARD_DEVICE const SignalRecord* signal_records() const {
     return reinterpret_cast<const SignalRecord*>(wait_records() + head.waits);
   }
-  DEVICE const std::byte* args() const { return at + head.args_at; }
+  TOKENYARD_DEVICE const std::byte* args() const { return at + head.args_at; }
 };
 
 }  // namespace tokenyard::megakernel

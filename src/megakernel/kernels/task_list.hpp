@@ -65,7 +65,7 @@ struct TaskList {
 
   /// Calls body<T>() for the type of this index, found by bisection.
   template <size_t first = 0, size_t count = sizeof...(Tasks), class Body>
-  static DEVICE auto with_type(uint32_t type, Body body) {
+  static TOKENYARD_DEVICE auto with_type(uint32_t type, Body body) {
     if constexpr (count == 1) {
       return body.template operator()<Type<first>>();
     } else {
@@ -75,27 +75,27 @@ struct TaskList {
     }
   }
   template <class T>
-  static DEVICE const typename T::Args& args_of(const std::byte* args) {
+  static TOKENYARD_DEVICE const typename T::Args& args_of(const std::byte* args) {
     return *reinterpret_cast<const typename T::Args*>(args);
   }
   /// Runs a task.
-  static DEVICE void run(uint32_t type, const std::byte* args, Context& context) {
+  static TOKENYARD_DEVICE void run(uint32_t type, const std::byte* args, Context& context) {
     with_type(type, [&]<class T>() { T::run(context, args_of<T>(args)); });
   }
   /// Returns the rows that a warp of the task streams.
-  static DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {
     StreamedRows stream{};
     with_type(packet.type, [&]<class T>() {
       if constexpr (Streams<T>) stream = T::stream(args_of<T>(packet.args()), warp, warps);
     });
     return stream;
   }
-  static DEVICE bool loads_ahead(uint32_t type) {
+  static TOKENYARD_DEVICE bool loads_ahead(uint32_t type) {
     bool loads = false;
     with_type(type, [&]<class T>() { loads = LoadsAhead<T>; });
     return loads;
   }
-  static DEVICE void ahead(const Packet& packet, Ahead& to) {
+  static TOKENYARD_DEVICE void ahead(const Packet& packet, Ahead& to) {
     with_type(packet.type, [&]<class T>() {
       if constexpr (LoadsAhead<T>) T::ahead(to, args_of<T>(packet.args()));
     });
@@ -111,7 +111,8 @@ struct Placed : List {
   static constexpr bool kScheduled = false;
 };
 
-/// Returns the host's description of a list; `kernel` is the one that DEFINE_MEGAKERNEL made of it.
+/// Returns the host's description of a list; `kernel` is the one that TOKENYARD_DEFINE_MEGAKERNEL
+/// made of it.
 template <class List>
 TaskSet task_set(const KernelEntry& kernel) {
   static constexpr auto types = List::types();

@@ -21,13 +21,17 @@ struct Working {
   uint32_t meetings = 0;  ///< that this thread has attended
 
   /// Returns `number`, kept in a register, or computed anew at each use.
-  DEVICE uint32_t keep(uint32_t number) const { return settles ? settled(number) : number; }
-  DEVICE DeadlineApart deadline() const { return DeadlineApart(params.wait_context, began_ns); }
-  DEVICE DeadlineApart idle_deadline() const { return DeadlineApart(idle, began_ns); }
+  TOKENYARD_DEVICE uint32_t keep(uint32_t number) const {
+    return settles ? settled(number) : number;
+  }
+  TOKENYARD_DEVICE DeadlineApart deadline() const {
+    return DeadlineApart(params.wait_context, began_ns);
+  }
+  TOKENYARD_DEVICE DeadlineApart idle_deadline() const { return DeadlineApart(idle, began_ns); }
 };
 
 /// Returns the context for Working::idle.
-DEVICE WaitContext idle_wait_context(const RunParams& params) {
+TOKENYARD_DEVICE WaitContext idle_wait_context(const RunParams& params) {
   WaitContext idle = params.wait_context;
   idle.timeout_ns = UINT64_MAX;
   idle.abort_flag = &params.workspace->never;
@@ -39,15 +43,15 @@ enum class WorkerBarrier : uint8_t { compute = 1 };
 /// Fails the worker, by a thread whose wait has failed. The block learns of it at its next meeting:
 /// the flag is the number of that meeting, so a thread that reads the flag late, after the previous
 /// meeting, does not leave alone.
-DEVICE void fail_worker(const Working& working) {
+TOKENYARD_DEVICE void fail_worker(const Working& working) {
   // Relaxed: read after a barrier at which this thread arrives as well.
   store<Order::relaxed, Scope::block>(&working.shared.failed, working.meetings + 1);
 }
 
 /// Writes the record for `stall`.
-DEVICE_APART void leave_record(uint32_t* stalled, StallRecord* to, Stalled what, uint32_t task,
-                               uint32_t event, uint32_t rank, uint64_t iteration, uint64_t need,
-                               uint64_t have) {
+TOKENYARD_DEVICE_APART void leave_record(uint32_t* stalled, StallRecord* to, Stalled what,
+                                         uint32_t task, uint32_t event, uint32_t rank,
+                                         uint64_t iteration, uint64_t need, uint64_t have) {
   // Relaxed: it only selects one of the threads whose waits fail at the same time.
   if (exchange<Order::relaxed, Scope::block>(stalled, 1) == 0)
     *to = {what, task, event, rank, iteration, need, have};
@@ -55,32 +59,32 @@ DEVICE_APART void leave_record(uint32_t* stalled, StallRecord* to, Stalled what,
 
 /// Does as fail_worker, and writes the worker's record of what was missing, unless another thread
 /// has.
-DEVICE void stall(const Working& working, const StallRecord& record) {
+TOKENYARD_DEVICE void stall(const Working& working, const StallRecord& record) {
   leave_record(&working.shared.stalled, working.params.stalls + block::index(), record.what,
                record.task, record.event, record.rank, record.iteration, record.need, record.have);
   fail_worker(working);
 }
 
-DEVICE void come_together(Working& working) {
+TOKENYARD_DEVICE void come_together(Working& working) {
   NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads);
   ++working.meetings;
 }
 /// Returns the meeting that ends the run, or kNeverFailed; called by a thread right after a
 /// meeting. If the result is that meeting or an earlier one, all threads that met there get the
 /// same result.
-DEVICE uint32_t failed_meeting(const Working& working) {
+TOKENYARD_DEVICE uint32_t failed_meeting(const Working& working) {
   return working.settles ? working.failed.load()
                          : load<Order::relaxed, Scope::block>(&working.shared.failed);
 }
 /// Lets the compute warps meet. Returns false once a wait of any of their threads has failed; all
 /// threads get the same result.
-DEVICE bool meet(Working& working) {
+TOKENYARD_DEVICE bool meet(Working& working) {
   come_together(working);
   return failed_meeting(working) > working.meetings;
 }
 
 /// Returns whether a loader should stop because its data is no longer needed.
-DEVICE bool ended(const Working& working) {
+TOKENYARD_DEVICE bool ended(const Working& working) {
   // Relaxed first: an acquire has a fence, which would slow down frequent polls.
   if (load<Order::relaxed, Scope::block>(&working.shared.ended) == 0) return false;
   // Acquire: all work of the compute warps precedes the next step of this lane.
@@ -95,12 +99,13 @@ DEVICE bool ended(const Working& working) {
 /// than one poll in flight at a time would be slower: the thread that has seen completion would
 /// still have to wait for the polls that follow.
 template <Scope scope>
-DEVICE bool await_counter_of(const DeadlineApart& deadline, Awaited& what, Peer<uint64_t> counter) {
+TOKENYARD_DEVICE bool await_counter_of(const DeadlineApart& deadline, Awaited& what,
+                                       Peer<uint64_t> counter) {
   constexpr uint32_t kPolls = 8, kInARow = scope == Scope::gpu ? kPolls : 1;
   const bool came = wait_until(deadline, what, [&] {
-    KEEP_ROLLED
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t poll = 0; poll < kPolls; poll += kInARow) {
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kInARow; ++i) {
         what.seen = load<Order::relaxed, scope>(counter);
         if (what.seen >= what.expected) return true;
@@ -117,14 +122,14 @@ DEVICE bool await_counter_of(const DeadlineApart& deadline, Awaited& what, Peer<
 /// Waits, by one thread, until `counter` of this rank has reached `what.expected`. Acquire:
 /// everything before the signals is visible from here on, to the whole block after its next
 /// meeting.
-DEVICE bool await_counter(const DeadlineApart& deadline, Awaited& what, Peer<uint64_t> counter,
-                          bool remote) {
+TOKENYARD_DEVICE bool await_counter(const DeadlineApart& deadline, Awaited& what,
+                                    Peer<uint64_t> counter, bool remote) {
   return remote ? await_counter_of<Scope::sys>(deadline, what, counter)
                 : await_counter_of<Scope::gpu>(deadline, what, counter);
 }
 
-DEVICE void await_event(const Working& working, uint32_t task, const WaitRecord& wait,
-                        uint64_t iteration) {
+TOKENYARD_DEVICE void await_event(const Working& working, uint32_t task, const WaitRecord& wait,
+                                  uint64_t iteration) {
   const RunParams& params = working.params;
   // Events of the iteration before the first are complete by definition: `expected` is 0.
   Awaited what{.phase = task,

@@ -16,7 +16,7 @@ inline constexpr size_t kArgsHeld = 32;
 template <class List>
 class Worker {
  public:
-  DEVICE Worker(Working& working)
+  TOKENYARD_DEVICE Worker(Working& working)
       : working_(working),
         context_(working),
         dynamic_(List::kScheduled && working.params.dynamic.schedulers > 0),
@@ -26,14 +26,14 @@ class Worker {
         packet_full_(settled(working.shared.packet_full)),
         packet_empty_(settled(working.shared.packet_empty)) {}
 
-  DEVICE void run() {
+  TOKENYARD_DEVICE void run() {
     if (exchange_ready_words()) work();
     leave();
   }
 
   /// Runs one task, that of the first packet, as a kernel of its own would: the baseline against
   /// which a megakernel is measured.
-  DEVICE void run_one() {
+  TOKENYARD_DEVICE void run_one() {
     grid::wait_for_previous();
     const RingCursor first;
     if (await_packet(first) && run_task(first, working_.shared.notes[first.slot]))
@@ -42,18 +42,18 @@ class Worker {
   }
 
  private:
-  DEVICE const RunParams& params() const { return working_.params; }
-  DEVICE bool dynamic() const {
+  TOKENYARD_DEVICE const RunParams& params() const { return working_.params; }
+  TOKENYARD_DEVICE bool dynamic() const {
     if constexpr (List::kScheduled)
       return dynamic_;
     else
       return false;  // Known at compile time.
   }
-  DEVICE bool first_thread() const { return thread::index() == 0; }
+  TOKENYARD_DEVICE bool first_thread() const { return thread::index() == 0; }
 
   /// Block 0 sends this rank's ready word; every block awaits those of all ranks, and checks that
   /// they begin the same run.
-  DEVICE bool exchange_ready_words() {
+  TOKENYARD_DEVICE bool exchange_ready_words() {
     const uint32_t length = run_length(params());
     if (block::index() == 0)
       for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
@@ -67,7 +67,7 @@ class Worker {
     return meet(working_);
   }
 
-  DEVICE void work() {
+  TOKENYARD_DEVICE void work() {
     for (RingCursor packets;; packets.next(kPacketSlots)) {
       taken_ns_ = trace_time();
       if (!here_ && !await_packet(packets)) return;
@@ -84,7 +84,7 @@ class Worker {
   }
 
   /// Called by all threads. Lanes of a warp stay converged from here to the next meeting.
-  DEVICE bool await_packet(const RingCursor& packets) {
+  TOKENYARD_DEVICE bool await_packet(const RingCursor& packets) {
     Awaited what{.phase = phase_of(params(), RunPhase::packet), .rank = params().rank};
     Completion& full = packet_full_[packets.slot];
     const bool came =
@@ -96,7 +96,7 @@ class Worker {
   }
 
   /// Reads everything needed from the packet before any wait.
-  DEVICE Taken take(const RingCursor& packets, const Note& note) {
+  TOKENYARD_DEVICE Taken take(const RingCursor& packets, const Note& note) {
     Taken taken{
         .note = note, .head = {}, .at = working_.shared.packets[packets.slot], .signal = {}};
     if (first_thread()) {
@@ -121,7 +121,7 @@ class Worker {
 
   /// Awaits one event per thread, from the second warp on: these threads already poll while the
   /// first warp, which signals, fences the previous task.
-  DEVICE void await_events(const Taken& taken) {
+  TOKENYARD_DEVICE void await_events(const Taken& taken) {
     const uint32_t threads = context_.threads();
     uint32_t i = waiter_;
     // Loops only if a packet has more events than there are threads.
@@ -139,14 +139,14 @@ class Worker {
 
   /// Orders the next packet, by the thread that watches the slot: while this task runs, the feeder
   /// brings its follower or the packet that the ticket should bring.
-  DEVICE void order_next(const Packet& head, bool ticket_used) {
+  TOKENYARD_DEVICE void order_next(const Packet& head, bool ticket_used) {
     if (waiter_ == 0) order_packet(working_, PacketOrder::next(head.follower, ticket_used));
   }
 
   /// Waits until a task for the worker's ticket has arrived and, if it is the expected one, all its
   /// events are complete: then it runs. Otherwise the feeder has been told which packet to bring
   /// instead. `stop` also stands for a failed run.
-  DEVICE Verdict::Kind await_expected(const RingCursor& packets, Taken& taken) {
+  TOKENYARD_DEVICE Verdict::Kind await_expected(const RingCursor& packets, Taken& taken) {
     const uint64_t iteration = taken.note.iteration;
     if (waiter_ == 0) look_out(working_, packets.slot, iteration);
     for (uint32_t i = waiter_ == 0 ? context_.threads() : waiter_; i < taken.head.waits;
@@ -169,32 +169,32 @@ class Worker {
   }
 
   /// Acquires everything before the iteration's begin, by one thread, once per iteration.
-  DEVICE void await_begin(uint64_t iteration) {
+  TOKENYARD_DEVICE void await_begin(uint64_t iteration) {
     if (waiter_ != 1 || seen_begun_ > iteration) return;
     if (await_iteration(working_, iteration)) seen_begun_ = iteration + 1;
   }
 
-  DEVICE void publish_begun_once(uint64_t iteration) {
+  TOKENYARD_DEVICE void publish_begun_once(uint64_t iteration) {
     if (published_begun_ > iteration) return;
     published_begun_ = iteration + 1;
     publish_begun(iteration);
   }
 
   /// Starts the iteration's deadline, with its first task.
-  DEVICE void begin_iteration(uint64_t iteration) {
+  TOKENYARD_DEVICE void begin_iteration(uint64_t iteration) {
     if (begun_ && iteration == iteration_) return;
     begun_ = true;
     iteration_ = iteration;
     working_.began_ns = now_ns();
     if (!dynamic()) publish_begun(iteration);
   }
-  DEVICE void publish_begun(uint64_t iteration) {
+  TOKENYARD_DEVICE void publish_begun(uint64_t iteration) {
     if (!first_thread()) return;
     // Release: this thread has acquired the iteration's begin, on which the ahead loader relies.
     store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
   }
 
-  DEVICE bool run_task(const RingCursor& packets, const Note& note) {
+  TOKENYARD_DEVICE bool run_task(const RingCursor& packets, const Note& note) {
     Taken taken = take(packets, note);
     if (dynamic() && note.kind == NoteKind::expected) {
       const Verdict::Kind kind = await_expected(packets, taken);
@@ -221,7 +221,7 @@ class Worker {
 
   /// Does everything from the task's events to its signals.
   template <class Task>
-  DEVICE bool run_as(const RingCursor& packets, const Taken& taken, uint64_t& begun_ns) {
+  TOKENYARD_DEVICE bool run_as(const RingCursor& packets, const Taken& taken, uint64_t& begun_ns) {
     using Args = typename Task::Args;
     const Args& lies = List::template args_of<Task>(taken.args());
     if constexpr (sizeof(Args) <= kArgsHeld) {
@@ -238,14 +238,14 @@ class Worker {
   }
 
   /// Reloads values that registers need not hold while a task runs; its packet is still in place.
-  DEVICE void read_again(uint32_t slot, Taken& taken) {
+  TOKENYARD_DEVICE void read_again(uint32_t slot, Taken& taken) {
     taken.note.iteration = working_.shared.notes[slot].iteration;
     taken.at = working_.shared.packets[slot];
     taken.head = *reinterpret_cast<const Packet*>(taken.at);
   }
 
   /// Waits until all events of the task are complete.
-  DEVICE bool begin(const Taken& taken, uint64_t& begun_ns) {
+  TOKENYARD_DEVICE bool begin(const Taken& taken, uint64_t& begun_ns) {
     // No meeting is needed if all threads learned at the last one that the packet is here, and the
     // task waits for nothing else.
     if ((!here_ || taken.head.waits > 0) && !(dynamic() && taken.met)) {
@@ -258,7 +258,7 @@ class Worker {
   }
 
   /// Ends a task that has run, and sends each thread's first signal.
-  DEVICE bool end(const RingCursor& packets, const Taken& taken) {
+  TOKENYARD_DEVICE bool end(const RingCursor& packets, const Taken& taken) {
     come_together(working_);
     // This load overlaps with the fence, which takes much longer.
     const uint32_t failed_at = failed_meeting(working_);
@@ -271,8 +271,8 @@ class Worker {
   }
 
   /// Sends the remaining signals. They cover all work that the block did before its last meeting.
-  DEVICE void signal_rest(const Taken& taken) {
-    KEEP_ROLLED
+  TOKENYARD_DEVICE void signal_rest(const Taken& taken) {
+    TOKENYARD_KEEP_ROLLED
     for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
          i += context_.threads()) {
       const SignalRecord& record = taken.signal_records()[i];
@@ -287,7 +287,7 @@ class Worker {
   }
 
   /// Ends an iteration. Returns false if it was the last.
-  DEVICE bool turn(const Note& note) {
+  TOKENYARD_DEVICE bool turn(const Note& note) {
     ++done_;
     if (first_thread())
       add<Order::release, Scope::gpu>(&params().workspace->ended, 1);  // Covers the whole block.
@@ -297,7 +297,7 @@ class Worker {
     return working_.shared.loop_ends == 0;
   }
 
-  DEVICE void await_loop(uint64_t iteration) {
+  TOKENYARD_DEVICE void await_loop(uint64_t iteration) {
     const EventRecord event = params().events[params().loop_event];
     Awaited what{.phase = phase_of(params(), RunPhase::loop),
                  .rank = params().rank,
@@ -318,22 +318,22 @@ class Worker {
   }
 
   /// Frees the slot, by the whole warp, once it no longer needs the slot's packet and note.
-  DEVICE void release(uint32_t slot) {
+  TOKENYARD_DEVICE void release(uint32_t slot) {
     warp::sync();
     if (warp::lane() == 0) packet_empty_[slot].arrive();
   }
 
   /// Publishes that the compute warps have finished, so that loaders may stop.
-  DEVICE void leave() {
+  TOKENYARD_DEVICE void leave() {
     if (!first_thread()) return;
     params().progress[block::index()] = done_;
     if (params().trace != nullptr) params().trace_used[block::index()] = traced_;
     store<Order::release, Scope::block>(&working_.shared.ended, 1);
   }
 
-  DEVICE uint64_t trace_time() const { return traces_ != 0 ? now_ns() : 0; }
+  TOKENYARD_DEVICE uint64_t trace_time() const { return traces_ != 0 ? now_ns() : 0; }
   /// Records a task in a ring, which keeps the newest.
-  DEVICE void trace(uint32_t task, uint64_t iteration, uint64_t begun_ns) {
+  TOKENYARD_DEVICE void trace(uint32_t task, uint64_t iteration, uint64_t begun_ns) {
     if (traces_ == 0) return;
     params().trace[block::index() * params().trace_records + traced_ % params().trace_records] = {
         .task = task,
@@ -359,7 +359,7 @@ class Worker {
 };
 
 template <class List>
-DEVICE void run_graph(const RunParams& params) {
+TOKENYARD_DEVICE void run_graph(const RunParams& params) {
   auto& shared = block::shared<WorkerShared>();
   ready_shared_memory(params, shared);
   block::sync();
@@ -382,19 +382,21 @@ DEVICE void run_graph(const RunParams& params) {
 
 }  // namespace tokenyard::megakernel
 
-/// Defines a kernel that runs the tasks of `List` (a TaskList). Used like DEFINE_KERNEL: at the end
-/// of a header that a *_host.cpp and a *_gpu.cu include.
-#define DEFINE_MEGAKERNEL(name, List)                                         \
-  DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
-    ::tokenyard::megakernel::run_graph<List>(params);                         \
-  }                                                                           \
-  DEFINE_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,        \
-                ::tokenyard::megakernel::WorkerShared, ::tokenyard::megakernel::kThreadsMax)
+/// Defines a kernel that runs the tasks of `List` (a TaskList). Used like TOKENYARD_DEFINE_KERNEL:
+/// at the end of a header that a *_host.cpp and a *_gpu.cu include.
+#define TOKENYARD_DEFINE_MEGAKERNEL(name, List)                                         \
+  TOKENYARD_DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
+    ::tokenyard::megakernel::run_graph<List>(params);                                   \
+  }                                                                                     \
+  TOKENYARD_DEFINE_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,        \
+                          ::tokenyard::megakernel::WorkerShared,                        \
+                          ::tokenyard::megakernel::kThreadsMax)
 
 /// Defines the same for hosts only, for tests.
-#define DEFINE_HOST_MEGAKERNEL(name, List)                                    \
-  DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
-    ::tokenyard::megakernel::run_graph<List>(params);                         \
-  }                                                                           \
-  DEFINE_HOST_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,   \
-                     ::tokenyard::megakernel::WorkerShared, ::tokenyard::megakernel::kThreadsMax)
+#define TOKENYARD_DEFINE_HOST_MEGAKERNEL(name, List)                                    \
+  TOKENYARD_DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
+    ::tokenyard::megakernel::run_graph<List>(params);                                   \
+  }                                                                                     \
+  TOKENYARD_DEFINE_HOST_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,   \
+                               ::tokenyard::megakernel::WorkerShared,                   \
+                               ::tokenyard::megakernel::kThreadsMax)

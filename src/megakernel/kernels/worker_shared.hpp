@@ -23,7 +23,7 @@ enum class NoteKind : uint32_t {
   expected,  ///< a task that the ticket should bring; becomes `task` once the slot confirms it
   dropped,   ///< an expected task in whose place another one arrived
 };
-HOST_DEVICE bool is_task(NoteKind kind) {
+TOKENYARD_HOST_DEVICE bool is_task(NoteKind kind) {
   return kind == NoteKind::task || kind == NoteKind::follower;
 }
 
@@ -35,17 +35,17 @@ struct PacketOrder {
   static constexpr uint64_t kTicketUsed = uint64_t{1} << 33;    ///< a new one must be drawn
   static constexpr uint64_t kHasIteration = uint64_t{1} << 34;  ///< ordered_iteration is valid
   /// Orders the follower, or the ticket's expected task if `follower` is 0.
-  HOST_DEVICE static PacketOrder next(uint32_t follower, bool ticket_used) {
+  TOKENYARD_HOST_DEVICE static PacketOrder next(uint32_t follower, bool ticket_used) {
     return {kGiven | (ticket_used ? kTicketUsed : 0) | follower};
   }
-  HOST_DEVICE static PacketOrder other(uint32_t place, bool ticket_used) {
+  TOKENYARD_HOST_DEVICE static PacketOrder other(uint32_t place, bool ticket_used) {
     return {kGiven | (ticket_used ? kTicketUsed : 0) | kHasIteration | place};
   }
-  HOST_DEVICE uint32_t place() const {
+  TOKENYARD_HOST_DEVICE uint32_t place() const {
     return static_cast<uint32_t>(bits);
   }  ///< 0: the ticket's expected task
-  HOST_DEVICE bool ticket_used() const { return (bits & kTicketUsed) != 0; }
-  HOST_DEVICE bool has_iteration() const { return (bits & kHasIteration) != 0; }
+  TOKENYARD_HOST_DEVICE bool ticket_used() const { return (bits & kTicketUsed) != 0; }
+  TOKENYARD_HOST_DEVICE bool has_iteration() const { return (bits & kHasIteration) != 0; }
 };
 
 /// The fate of an expected packet, and the meeting at which all threads learn it. Written only if
@@ -54,10 +54,10 @@ struct Verdict {
   uint32_t bits;
 
   enum class Kind : uint32_t { run, drop, stop };
-  HOST_DEVICE static Verdict of(Kind kind, uint32_t meeting) {
+  TOKENYARD_HOST_DEVICE static Verdict of(Kind kind, uint32_t meeting) {
     return {meeting << 2 | static_cast<uint32_t>(kind)};
   }
-  HOST_DEVICE Kind at(uint32_t meeting) const {
+  TOKENYARD_HOST_DEVICE Kind at(uint32_t meeting) const {
     return bits >> 2 == (meeting & (UINT32_MAX >> 2)) ? static_cast<Kind>(bits & 3) : Kind::run;
   }
 };
@@ -69,7 +69,7 @@ struct Note {
 
   /// Returns the kind, for loaders: `expected` until the compute warps decide. Relaxed: the packet
   /// itself does not change.
-  DEVICE NoteKind look() const { return load<Order::relaxed, Scope::block>(&kind); }
+  TOKENYARD_DEVICE NoteKind look() const { return load<Order::relaxed, Scope::block>(&kind); }
 };
 
 /// The ticket of an expected packet, and the place that its slot must hold for the packet to run.
@@ -99,7 +99,7 @@ struct WorkerShared {
   uint64_t heads[kSchedulersMax];  ///< read positions of the worker's own queues
   alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
 
-  DEVICE const Packet& packet(uint32_t slot) const {
+  TOKENYARD_DEVICE const Packet& packet(uint32_t slot) const {
     return *reinterpret_cast<const Packet*>(packets[slot]);
   }
 };
@@ -116,30 +116,30 @@ struct SchedulerShared {
 struct RingCursor {
   uint32_t slot = 0, lap = 0;
 
-  DEVICE uint32_t parity() const { return lap & 1; }
-  DEVICE void next(uint32_t slots) {
+  TOKENYARD_DEVICE uint32_t parity() const { return lap & 1; }
+  TOKENYARD_DEVICE void next(uint32_t slots) {
     if (++slot < slots) return;
     slot = 0;
     ++lap;
   }
 };
 
-HOST_DEVICE uint32_t aligned_128(uint32_t bytes) {
+TOKENYARD_HOST_DEVICE uint32_t aligned_128(uint32_t bytes) {
   return (bytes + 127) / 128 * 128;
 }
-DEVICE std::byte* scratch(const RunParams&) {
+TOKENYARD_DEVICE std::byte* scratch(const RunParams&) {
   return block::shared_tail<WorkerShared>();
 }
-DEVICE std::byte* ahead_area(const RunParams& params) {
+TOKENYARD_DEVICE std::byte* ahead_area(const RunParams& params) {
   return scratch(params) + aligned_128(params.scratch_bytes);
 }
-DEVICE std::byte* unit_slot(const RunParams& params, uint32_t warp, uint32_t slot) {
+TOKENYARD_DEVICE std::byte* unit_slot(const RunParams& params, uint32_t warp, uint32_t slot) {
   return ahead_area(params) + aligned_128(params.ahead_bytes) +
          (warp * params.streams.depth + slot) * params.streams.unit_bytes;
 }
 
 /// Initializes shared memory, by the whole block, before its first meeting.
-DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
+TOKENYARD_DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   const uint32_t self = thread::index();
   if (self == 0) {
     shared.failed = kNeverFailed;

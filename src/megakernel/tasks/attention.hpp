@@ -10,14 +10,14 @@ inline constexpr uint32_t kHeadDimMax = 128, kGroupMax = 16;
 inline constexpr uint32_t kNoWindow = UINT32_MAX;
 
 /// Returns the earliest position that a token attends to.
-DEVICE uint32_t window_begin(uint32_t position, uint32_t window) {
+TOKENYARD_DEVICE uint32_t window_begin(uint32_t position, uint32_t window) {
   return position >= window ? position - window + 1 : 0;
 }
 
 /// Returns the factor by which RMSNorm scales a head, by a warp.
-DEVICE float norm_scale(const float* x, uint32_t dim, float epsilon) {
+TOKENYARD_DEVICE float norm_scale(const float* x, uint32_t dim, float epsilon) {
   float squares = 0;
-  KEEP_ROLLED
+  TOKENYARD_KEEP_ROLLED
   for (uint32_t d = warp::lane(); d < dim; d += kWarpLanes) squares += x[d] * x[d];
   return reciprocal_square_root(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
@@ -85,7 +85,7 @@ struct Attention {
     float scales[kGroupMax + 1];  ///< of each query head and of the key, if there are norms
   };
 
-  static DEVICE size_t row_of(const Args& args, uint32_t position) {
+  static TOKENYARD_DEVICE size_t row_of(const Args& args, uint32_t position) {
     const size_t page = args.pages[position / args.page_tokens];
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
@@ -95,20 +95,21 @@ struct Attention {
     const float* x;        ///< [dim]
     const BFloat16* norm;  ///< [dim], or null
     float scale;
-    DEVICE float operator[](uint32_t d) const {
+    TOKENYARD_DEVICE float operator[](uint32_t d) const {
       return norm == nullptr ? x[d] : x[d] * scale * to_float(norm[d]);
     }
   };
 
   /// Returns element d of a rotated vector.
-  static DEVICE float rotated(const Args& args, const Head& x, uint32_t d, uint32_t position) {
+  static TOKENYARD_DEVICE float rotated(const Args& args, const Head& x, uint32_t d,
+                                        uint32_t position) {
     const uint32_t half = args.dim / 2, i = d % half;
     const float angle = static_cast<float>(position) * args.frequencies[i];
     const float other = d < half ? -x[d + half] : x[d - half];
     return x[d] * cosine(angle) + other * sine(angle);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t position = *args.position;
     if (args.q_norm != nullptr) find_scales(context, args, shared);
@@ -131,7 +132,7 @@ struct Attention {
 
  private:
   /// Computes the scales, by all threads, one head per warp.
-  static DEVICE void find_scales(Context& context, const Args& args, Shared& shared) {
+  static TOKENYARD_DEVICE void find_scales(Context& context, const Args& args, Shared& shared) {
     for (uint32_t head = context.warp(); head <= args.group; head += context.warps()) {
       const float* const x = head < args.group ? args.q + head * args.dim : args.k;
       const float scale = norm_scale(x, args.dim, args.epsilon);
@@ -140,14 +141,14 @@ struct Attention {
     context.sync();
   }
 
-  static DEVICE float score(const Args& args, const float* q, uint32_t position) {
+  static TOKENYARD_DEVICE float score(const Args& args, const float* q, uint32_t position) {
     const BFloat16* const k = args.k_cache + row_of(args, position);
     float sum = 0;
     for (uint32_t d = 0; d < args.dim; ++d) sum += q[d] * to_float(k[d]);
     return sum;
   }
 
-  static DEVICE float warp_max(float value) {
+  static TOKENYARD_DEVICE float warp_max(float value) {
     for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
       const float other = warp::shuffle_xor(value, mask);
       value = value > other ? value : other;
@@ -156,7 +157,8 @@ struct Attention {
   }
 
   /// Attends by a warp, with an online softmax over 32 positions at a time.
-  static DEVICE void attend(const Args& args, const float* q, uint32_t count, float* out) {
+  static TOKENYARD_DEVICE void attend(const Args& args, const float* q, uint32_t count,
+                                      float* out) {
     constexpr uint32_t kShare = kHeadDimMax / kWarpLanes;
     float sums[kShare] = {};
     float highest = -1e30f, total = 0;

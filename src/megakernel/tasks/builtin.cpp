@@ -8,8 +8,8 @@ extern "C" void tokenyard_watched_builtin(const void* params);
 
 namespace tokenyard::megakernel {
 
-DECLARE_KERNEL(builtin_kernel, RunParams);
-DECLARE_KERNEL(placed_builtin_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(builtin_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(placed_builtin_kernel, RunParams);
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 namespace tokenyard::megakernel {
 
-DEFINE_MEGAKERNEL(builtin_kernel, BuiltinTasks)
-DEFINE_MEGAKERNEL(placed_builtin_kernel, Placed<BuiltinTasks>)
+TOKENYARD_DEFINE_MEGAKERNEL(builtin_kernel, BuiltinTasks)
+TOKENYARD_DEFINE_MEGAKERNEL(placed_builtin_kernel, Placed<BuiltinTasks>)
 
 }  // namespace tokenyard::megakernel

@@ -6,7 +6,7 @@
 
 namespace tokenyard::megakernel {
 
-DEFINE_HOST_MEGAKERNEL(builtin_kernel, BuiltinTasks)
+TOKENYARD_DEFINE_HOST_MEGAKERNEL(builtin_kernel, BuiltinTasks)
 
 }  // namespace tokenyard::megakernel
 #undef tokenyard

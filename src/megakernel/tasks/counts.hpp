@@ -22,7 +22,7 @@ struct ExpectSignals {
     touches.expects("event", args.event);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     if (context.thread() == 0) context.expect(args.event, *args.count);
   }
 };
@@ -42,7 +42,7 @@ struct SignalOften {
     touches.signals("event", args.event, "rank", args.rank);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     if (context.thread() == 0) context.signal(args.event, args.rank, *args.count);
   }
 };

@@ -24,7 +24,7 @@ struct CopyToPeer {
     touches.of_any_type();
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.words; i += context.threads())
       store<Order::weak, Scope::sys>(args.to + i, args.from[i]);
   }
@@ -49,7 +49,7 @@ struct Reduce {
     touches.writes("y", args.y, args.count);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.count; i += context.threads()) {
       float sum = args.residual == nullptr ? 0 : args.residual[i];
       for (uint32_t part = 0; part < args.part_count; ++part)

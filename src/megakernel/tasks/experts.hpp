@@ -33,7 +33,7 @@ struct RouteToken {
     touches.writes("weights", args.weights, args.topk);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     if (context.thread() != 0) return;
     float values[kTopkMax];
     uint32_t picks[kTopkMax];
@@ -92,7 +92,7 @@ struct ExpertGated {
   }
   using Shared = RowInput;
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     load_input(context, shared, args.x, args.norm, args.columns, args.epsilon);
     const size_t first = size_t{args.picks[args.pick]} * args.expert_rows + args.first_row;
@@ -146,7 +146,7 @@ struct ExpertDown {
     touches.writes("y", element_at(args.y, args.first_row), args.rows);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.warp(); i < args.rows; i += context.warps()) {
       const uint32_t row = args.first_row + i;
       float sum = args.residual == nullptr ? 0 : args.residual[row];

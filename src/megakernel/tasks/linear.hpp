@@ -34,10 +34,10 @@ struct Linear {
   }
   using Shared = RowInput;
 
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     return every_nth_row(args.weights, args.rows, args.columns, args.unit_bytes, warp, warps);
   }
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     load_input(context, shared, args.x, args.norm, args.columns, args.epsilon);
     for (uint32_t row = context.warp(); row < args.rows; row += context.warps()) {
@@ -73,7 +73,7 @@ struct GatedLinear {
   using Shared = RowInput;
 
   /// Streams contiguous pairs, row by row, so that no unit spans two matrix rows.
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static TOKENYARD_DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     const Share pairs = share_of(args.rows, warp, warps);
     return {.from = reinterpret_cast<const std::byte*>(args.weights) +
                     size_t{pairs.begin} * 4 * args.columns,
@@ -82,7 +82,7 @@ struct GatedLinear {
             .row_bytes = 2 * args.columns,
             .piece_bytes = args.unit_bytes};
   }
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     load_input(context, shared, args.x, args.norm, args.columns, args.epsilon);
     const Share pairs = share_of(args.rows, context.warp(), context.warps());

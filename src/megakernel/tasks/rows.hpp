@@ -21,15 +21,16 @@ struct RowInput {
 struct Share {
   uint32_t begin, end;
 };
-DEVICE Share share_of(uint32_t count, uint32_t index, uint32_t parts) {
+TOKENYARD_DEVICE Share share_of(uint32_t count, uint32_t index, uint32_t parts) {
   return {static_cast<uint32_t>(uint64_t{count} * index / parts),
           static_cast<uint32_t>(uint64_t{count} * (index + 1) / parts)};
 }
 
 /// Returns rows warp, warp + warps, ... of a matrix, so that a block's concurrent loads are
 /// contiguous.
-DEVICE StreamedRows every_nth_row(const BFloat16* weights, uint32_t rows, uint32_t columns,
-                                  uint32_t piece_bytes, uint32_t warp, uint32_t warps) {
+TOKENYARD_DEVICE StreamedRows every_nth_row(const BFloat16* weights, uint32_t rows,
+                                            uint32_t columns, uint32_t piece_bytes, uint32_t warp,
+                                            uint32_t warps) {
   return {.from = reinterpret_cast<const std::byte*>(weights) + size_t{warp} * 2 * columns,
           .row_stride = size_t{warps} * 2 * columns,
           .rows = rows > warp ? (rows - warp + warps - 1) / warps : 0,
@@ -37,15 +38,15 @@ DEVICE StreamedRows every_nth_row(const BFloat16* weights, uint32_t rows, uint32
           .piece_bytes = piece_bytes};
 }
 
-DEVICE float low_half(uint32_t pair) {
+TOKENYARD_DEVICE float low_half(uint32_t pair) {
   return to_float(BFloat16{static_cast<uint16_t>(pair)});
 }
-DEVICE float high_half(uint32_t pair) {
+TOKENYARD_DEVICE float high_half(uint32_t pair) {
   return to_float(BFloat16{static_cast<uint16_t>(pair >> 16)});
 }
 
-DEVICE void unpack(const Bytes16& packed, float (&values)[8]) {
-  UNROLL
+TOKENYARD_DEVICE void unpack(const Bytes16& packed, float (&values)[8]) {
+  TOKENYARD_UNROLL
   for (uint32_t pair = 0; pair < 4; ++pair) {
     values[2 * pair] = low_half(packed.word[pair]);
     values[2 * pair + 1] = high_half(packed.word[pair]);
@@ -54,25 +55,25 @@ DEVICE void unpack(const Bytes16& packed, float (&values)[8]) {
 
 /// Adds the products of eight BF16 weights and eight elements to four sums: one fused multiply-add
 /// per product.
-DEVICE void add_products(const Bytes16& weights, const float* x, float (&sums)[4]) {
-  UNROLL
+TOKENYARD_DEVICE void add_products(const Bytes16& weights, const float* x, float (&sums)[4]) {
+  TOKENYARD_UNROLL
   for (uint32_t pair = 0; pair < 4; ++pair) {
     sums[pair] += low_half(weights.word[pair]) * x[2 * pair];
     sums[pair] += high_half(weights.word[pair]) * x[2 * pair + 1];
   }
 }
-DEVICE float total(const float (&sums)[4]) {
+TOKENYARD_DEVICE float total(const float (&sums)[4]) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 /// Returns the sum over the warp, equal in every lane.
-DEVICE float warp_sum(float value) {
+TOKENYARD_DEVICE float warp_sum(float value) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) value += warp::shuffle_xor(value, mask);
   return value;
 }
 
 /// Returns this lane's share of a product of `count` elements (a multiple of 8).
-DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
+TOKENYARD_DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
   const auto* const vectors = reinterpret_cast<const Bytes16*>(weights);
   float sums[4] = {};
   for (uint32_t i = warp::lane(); i < count / 8; i += kWarpLanes)
@@ -81,7 +82,8 @@ DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
 }
 
 /// Returns the product of the warp's next streamed row. Called by a warp.
-DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_bytes, const float* x) {
+TOKENYARD_DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_bytes,
+                                    const float* x) {
   float sum = 0;
   const uint32_t step = unit_bytes / 2;
   for (uint32_t at = 0; at < columns; at += step) {
@@ -94,8 +96,8 @@ DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_byte
 }
 
 /// Loads x into shared memory, by all threads, normalised (RMSNorm) if `norm` weights are given.
-DEVICE void load_input(Context& context, RowInput& shared, const float* x, const BFloat16* norm,
-                       uint32_t columns, float epsilon) {
+TOKENYARD_DEVICE void load_input(Context& context, RowInput& shared, const float* x,
+                                 const BFloat16* norm, uint32_t columns, float epsilon) {
   float squares = 0;
   for (uint32_t i = context.thread(); i < columns; i += context.threads()) {
     const float value = x[i];

@@ -24,7 +24,7 @@ struct Embed {
     touches.writes("x", args.x, args.hidden);
   }
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     const BFloat16* const row = args.table + size_t{*args.token} * args.hidden;
     for (uint32_t i = context.thread(); i < args.hidden; i += context.threads())
       args.x[i] = to_float(row[i]);
@@ -40,12 +40,12 @@ inline constexpr uint32_t kNoToken = UINT32_MAX;
 inline constexpr uint32_t kStopTokensMax = 8;
 inline constexpr uint32_t kNoRow = UINT32_MAX - 1;  ///< the token of an empty set of logits
 
-DEVICE Best of_logit(float value, uint32_t token) {
+TOKENYARD_DEVICE Best of_logit(float value, uint32_t token) {
   return {value, value == value ? token : kNoToken};
 }
 
 /// Returns the larger of two; of equals the one with the smaller token. NaN wins over everything.
-DEVICE Best better(const Best& a, const Best& b) {
+TOKENYARD_DEVICE Best better(const Best& a, const Best& b) {
   if (a.token == kNoToken || b.token == kNoRow) return a;
   if (b.token == kNoToken || a.token == kNoRow) return b;
   const bool first = a.value > b.value || (a.value == b.value && a.token < b.token);
@@ -57,7 +57,7 @@ struct BestShared {
 };
 
 /// Returns the best of this thread's share of `count` parts.
-DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t count) {
+TOKENYARD_DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t count) {
   Best best{0, kNoRow};
   for (uint32_t i = context.thread(); i < count; i += context.threads())
     best = better(best, parts[i]);
@@ -67,26 +67,26 @@ DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t co
 /// Clears this thread's share of a stage's sums, once all tasks have read them. Relaxed: the event
 /// that the task signals precedes the next iteration's terms.
 template <Scope scope>
-DEVICE void clear_sums(const Context& context, uint64_t* sums, uint32_t count) {
+TOKENYARD_DEVICE void clear_sums(const Context& context, uint64_t* sums, uint32_t count) {
   for (uint32_t i = context.thread(); i < count; i += context.threads())
     store<Order::relaxed, scope>(sums + i, 0);
 }
 
 /// Returns the best of all lanes, by a warp.
-DEVICE Best best_of_warp(Best best) {
+TOKENYARD_DEVICE Best best_of_warp(Best best) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
     best = better(best, {warp::shuffle_xor(best.value, mask), warp::shuffle_xor(best.token, mask)});
   return best;
 }
 /// Returns the best of `count` parts, `stride` elements apart, by a warp.
-DEVICE Best best_of_parts(const Best* parts, uint32_t count, uint32_t stride) {
+TOKENYARD_DEVICE Best best_of_parts(const Best* parts, uint32_t count, uint32_t stride) {
   Best best{0, kNoRow};
   for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
     best = better(best, parts[i * stride]);
   return best_of_warp(best);
 }
 /// Returns to thread 0 the best of all threads' values. Called by all threads.
-DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
+TOKENYARD_DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
   best = best_of_warp(best);
   if (warp::lane() == 0) shared.of_warp[context.warp()] = best;
   context.sync();
@@ -114,7 +114,7 @@ struct PickBest {
   }
   using Shared = BestShared;
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Best best{0, kNoRow};
     for (uint32_t i = context.thread(); i < args.count; i += context.threads())
       best = better(best, of_logit(args.logits[i], args.first_token + i));
@@ -129,13 +129,13 @@ enum class SequenceStatus : uint32_t { goes_on, stopped, cache_full, not_a_numbe
 /// Returns the status after a step that found `best` and puts `token` at `position`; `published` if
 /// the prompt gave the token. `args`: those of the hook.
 template <class Args>
-DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool published,
-                                   uint32_t token, uint32_t position) {
+TOKENYARD_DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool published,
+                                             uint32_t token, uint32_t position) {
   // Relaxed: written before the events that the task awaited.
   const bool broken = args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
   if (best.token == kNoToken || broken) return SequenceStatus::not_a_number;
   bool stops = false;
-  UNROLL
+  TOKENYARD_UNROLL
   for (const uint32_t stop : args.stop_tokens) stops |= token == stop;
   if (!published && stops) return SequenceStatus::stopped;
   return position >= args.positions_max ? SequenceStatus::cache_full : SequenceStatus::goes_on;
@@ -185,7 +185,7 @@ struct NextToken {
 
   using Shared = BestShared;
 
-  static DEVICE void run(Context& context, const Args& args) {
+  static TOKENYARD_DEVICE void run(Context& context, const Args& args) {
     Best best = best_of_share(context, args.parts, args.part_count);
     clear_sums<Scope::gpu>(context, args.sums, args.sum_count);
     best = best_of_block(context, context.shared<Shared>(), best);
@@ -193,7 +193,7 @@ struct NextToken {
   }
 
  private:
-  static DEVICE void decide(Context& context, const Args& args, const Best& best) {
+  static TOKENYARD_DEVICE void decide(Context& context, const Args& args, const Best& best) {
     const uint32_t position = *args.position + 1;
     // Within the prompt, the prompt gives the next token, whatever the model predicts.
     const bool published = position < args.prompt_tokens;

@@ -12,7 +12,7 @@ struct PutSignalShared {
   uint32_t sum;
 };
 
-DEVICE void put_rows(const PutSignalParams& params, const Deadline& deadline) {
+TOKENYARD_DEVICE void put_rows(const PutSignalParams& params, const Deadline& deadline) {
   auto& shared = block::shared<PutSignalShared>();
   const Peer<std::byte> to(params.peer_rows);
   for (uint32_t turn = 0;; ++turn) {
@@ -30,7 +30,7 @@ DEVICE void put_rows(const PutSignalParams& params, const Deadline& deadline) {
   add<Order::release, Scope::sys>(Peer<uint64_t>(params.peer_signal), 1);
 }
 
-DEVICE void sum_rows(const PutSignalParams& params, const Deadline& deadline) {
+TOKENYARD_DEVICE void sum_rows(const PutSignalParams& params, const Deadline& deadline) {
   auto& shared = block::shared<PutSignalShared>();
   Awaited what{.phase = 2, .rank = 1, .expected = params.epoch};
   wait_until(deadline, what, [&] {
@@ -47,7 +47,7 @@ DEVICE void sum_rows(const PutSignalParams& params, const Deadline& deadline) {
   if (warp::elect()) add<Order::relaxed, Scope::block>(&shared.sum, sum);
 }
 
-DEVICE void put_signal(const PutSignalParams& params) {
+TOKENYARD_DEVICE void put_signal(const PutSignalParams& params) {
   auto& shared = block::shared<PutSignalShared>();
   const Deadline deadline = params.wait_context.start();
   if (thread::index() == 0) {

@@ -293,7 +293,7 @@ TEST_P(Errors, ArraysOfAnotherTypeShapeOrLayoutAreRefused) {
     EXPECT_EQ(combine(rows, {.x = out.view(DataType::bfloat16, {64})}),
               "out: [4, 16] of bfloat16, not [64] of bfloat16");
     EXPECT_EQ(combine(rows, {.x = out.bf16_rows(16).with_strides({1, 4})}),
-              "out: contiguous elements, not others");
+              "out: contiguous elements, not strides [1, 4]");
     EXPECT_EQ(combine(rows, {.x = out.bf16_rows(16), .topk_weights = weights.view({2, 4})}),
               "out_topk_weights: [4, 2] of float32, not [2, 4] of float32");
     EXPECT_EQ(combine({.y = out.view(DataType::float32, {4, 16})}, {.x = out.bf16_rows(16)}),

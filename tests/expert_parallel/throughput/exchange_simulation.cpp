@@ -359,12 +359,12 @@ const bool registered = simulation::add_suite(
     {.name = "throughput",
      .what = "dispatch and combine of every shape, exact under adversarial delivery",
      .run = run_suite,
-     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:91", kNoLoadBuffering},
-                   {Fault::acquire_made_relaxed, "call_kernel.hpp:91", kNoLoadBuffering},
+     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:92", kNoLoadBuffering},
+                   {Fault::acquire_made_relaxed, "call_kernel.hpp:92", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
                    {Fault::sys_made_gpu, "wait.hpp:99", kOwnHost},
-                   {Fault::sys_made_gpu, "call_kernel.hpp:105", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:106", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:34", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:235", kKernelEnded},
@@ -376,7 +376,7 @@ const bool registered = simulation::add_suite(
                    {Fault::barrier_removed, "begin_dispatch_kernel.hpp:53", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
-                   {Fault::store_dropped, "readiness_kernel.hpp:73", kNobodyWatches}},
+                   {Fault::store_dropped, "readiness_kernel.hpp:75", kNobodyWatches}},
      .seeds = 2000});
 
 const bool registered_wide =

@@ -36,7 +36,8 @@ void move_while_failing(const MoverParams& params) {
   const Dispatch call{params.dispatch, shared, tail, deadline, 1, 0};
   params.moved[warp::lane()] = mover.move_all(call) ? 1 : 0;
 }
-DEFINE_HOST_KERNEL(move_while_failing_kernel, move_while_failing, MoverParams, DispatchShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(move_while_failing_kernel, move_while_failing, MoverParams,
+                             DispatchShared, 64)
 
 /// Returns how many of the mover's lanes returned that all rows have been moved.
 uint32_t lanes_that_moved(World& world) {

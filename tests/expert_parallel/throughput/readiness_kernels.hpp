@@ -24,8 +24,8 @@ struct WatchParams {
 
 /// Adds up the words of the rows [first, end) for which `counts(row)` holds. Called by one block.
 template <class Counts>
-DEVICE void add_rows(const WatchParams& params, uint32_t first, uint32_t end, Counts counts,
-                     uint32_t* to) {
+TOKENYARD_DEVICE void add_rows(const WatchParams& params, uint32_t first, uint32_t end,
+                               Counts counts, uint32_t* to) {
   uint32_t sum = 0;
   for (uint32_t row = first + warp::index(); row < end; row += block::threads() / kWarpLanes) {
     if (!counts(row)) continue;
@@ -37,8 +37,8 @@ DEVICE void add_rows(const WatchParams& params, uint32_t first, uint32_t end, Co
 
 /// Waits for a ready word; returns false if the call has failed. Called by the whole block, which
 /// synchronizes. Acquire: orders the rows that the word announces before our loads.
-DEVICE bool await_ready(const Deadline& deadline, WatchPhase phase, uint32_t index,
-                        const uint32_t* word) {
+TOKENYARD_DEVICE bool await_ready(const Deadline& deadline, WatchPhase phase, uint32_t index,
+                                  const uint32_t* word) {
   Awaited what{.phase = static_cast<uint32_t>(phase), .rank = index, .expected = 1};
   const bool ready = wait_until(deadline, what, [&] {
     what.seen = load<Order::acquire, Scope::gpu>(word);
@@ -48,7 +48,7 @@ DEVICE bool await_ready(const Deadline& deadline, WatchPhase phase, uint32_t ind
 }
 
 /// One block per source, then one block per expert.
-DEVICE void watch(const WatchParams& params) {
+TOKENYARD_DEVICE void watch(const WatchParams& params) {
   const Deadline deadline = params.wait_context.start();
   const uint32_t rows = params.first_rows[params.ranks];
   if (block::index() < params.ranks) {
@@ -79,6 +79,6 @@ DEVICE void watch(const WatchParams& params) {
       params.of_experts + expert);
 }
 
-DEFINE_KERNEL(watch_kernel, watch, WatchParams, NoShared, 64)
+TOKENYARD_DEFINE_KERNEL(watch_kernel, watch, WatchParams, NoShared, 64)
 
 }  // namespace tokenyard::test

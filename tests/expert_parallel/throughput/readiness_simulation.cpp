@@ -48,18 +48,19 @@ struct ArrivalParams {
   WaitContext wait_context;
 };
 
-DEVICE uint32_t arrival_word(uint32_t source, uint32_t to, uint32_t sender, uint32_t word) {
+TOKENYARD_DEVICE uint32_t arrival_word(uint32_t source, uint32_t to, uint32_t sender,
+                                       uint32_t word) {
   return source * 0x01000193u + to * 0x00010001u + sender * 0x9e3779b9u + word;
 }
 
 template <class T>
-DEVICE Peer<T> arrival_at(const ArrivalParams& params, uint32_t rank, size_t offset) {
+TOKENYARD_DEVICE Peer<T> arrival_at(const ArrivalParams& params, uint32_t rank, size_t offset) {
   return (params.arenas.of(rank) + static_cast<std::ptrdiff_t>(params.window + offset))
       .template as<T>();
 }
 
 /// Stores rows to every rank, then the word that announces them. Called by a warp of block 0.
-DEVICE void send_rows(const ArrivalParams& params) {
+TOKENYARD_DEVICE void send_rows(const ArrivalParams& params) {
   const uint32_t sender = warp::index();
   for (uint32_t to = 0; to < params.ranks; ++to) {
     const auto row = arrival_at<uint32_t>(params, to, ArrivalWindow::rows(params.rank, sender));
@@ -75,7 +76,7 @@ DEVICE void send_rows(const ArrivalParams& params) {
 }
 
 /// The role of block 0, as at the end of a dispatch.
-DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadline& deadline) {
+TOKENYARD_DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadline& deadline) {
   for (uint32_t source = thread::index(); source < params.ranks; source += block::threads())
     throughput::note_named(params.readiness, source, source);
   if (warp::index() < kSenders) send_rows(params);
@@ -96,8 +97,9 @@ DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadline& deadli
 }
 
 /// Adds up the words of a source's rows, once `ready` announces them. Called by one thread.
-DEVICE void take_rows(const ArrivalParams& params, const CallDeadline& deadline, ArrivalPhase phase,
-                      uint32_t source, const uint32_t& ready, uint32_t& taken) {
+TOKENYARD_DEVICE void take_rows(const ArrivalParams& params, const CallDeadline& deadline,
+                                ArrivalPhase phase, uint32_t source, const uint32_t& ready,
+                                uint32_t& taken) {
   Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = 1};
   const bool here = wait_until(deadline, what, [&] {
     what.seen = load<Order::acquire, Scope::gpu>(&ready);
@@ -109,7 +111,7 @@ DEVICE void take_rows(const ArrivalParams& params, const CallDeadline& deadline,
   for (uint32_t word = 0; word < kSenders * kRowWords; ++word) taken += words[word];
 }
 
-DEVICE void arrivals(const ArrivalParams& params) {
+TOKENYARD_DEVICE void arrivals(const ArrivalParams& params) {
   const CallDeadline deadline(params.wait_context);
   if (block::index() == 0) return see_arrivals(params, deadline);
   const uint32_t source = thread::index() / 2;
@@ -122,7 +124,7 @@ DEVICE void arrivals(const ArrivalParams& params) {
               params.taken_by_expert[source]);
 }
 
-DEFINE_HOST_KERNEL(arrivals_kernel, arrivals, ArrivalParams, NoShared, 96)
+TOKENYARD_DEFINE_HOST_KERNEL(arrivals_kernel, arrivals, ArrivalParams, NoShared, 96)
 
 void arrive(World& world, bool knows_experts) {
   Accelerator& accelerator = accelerator_of(world);

@@ -49,7 +49,8 @@ void leave_after_loads(const RingParams& params) {
     }
   }
 }
-DEFINE_HOST_KERNEL(leave_after_loads_kernel, leave_after_loads, RingParams, RingShared, 64)
+TOKENYARD_DEFINE_HOST_KERNEL(leave_after_loads_kernel, leave_after_loads, RingParams, RingShared,
+                             64)
 
 uint64_t ns_until_landed(World& world) {
   Accelerator& accelerator = accelerator_of(world);

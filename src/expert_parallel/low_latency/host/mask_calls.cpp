@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "expert_parallel/common/caller_memory.hpp"
+#include "base/tensor_arguments.hpp"
 
 namespace tokenyard::low_latency {
 

@@ -15,7 +15,7 @@ struct OwnChoice {
                                              ///< case
 
   /// Does not use the loaded values: they may still be in flight.
-  DEVICE static OwnChoice load(const Combine& call, uint32_t token) {
+  TOKENYARD_DEVICE static OwnChoice load(const Combine& call, uint32_t token) {
     const CombineParams& params = call.params;
     const uint32_t lane = warp::lane();
     if (token >= params.tokens || lane >= params.topk) return {};
@@ -28,8 +28,8 @@ struct OwnChoice {
 
 /// Plans a token once for the whole block, so that each warp need not. Called by all lanes of one
 /// warp, possibly before open_call has found which ranks are open.
-DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& choice,
-                       TokenPlan& plan) {
+TOKENYARD_DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& choice,
+                                 TokenPlan& plan) {
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
   const bool choices = choice.expert >= 0;
   const uint32_t rank =
@@ -58,29 +58,31 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& cho
 struct OwnTokens {
   uint32_t first, stride;
 
-  DEVICE bool there_are(const CombineParams& params) const { return first < params.tokens; }
-  DEVICE OwnTokens next() const { return {first + warp::count() * stride, stride}; }
-  DEVICE uint32_t at(uint32_t place) const { return first + place * stride; }
-  DEVICE bool has(const CombineParams& params, uint32_t place) const {
+  TOKENYARD_DEVICE bool there_are(const CombineParams& params) const {
+    return first < params.tokens;
+  }
+  TOKENYARD_DEVICE OwnTokens next() const { return {first + warp::count() * stride, stride}; }
+  TOKENYARD_DEVICE uint32_t at(uint32_t place) const { return first + place * stride; }
+  TOKENYARD_DEVICE bool has(const CombineParams& params, uint32_t place) const {
     return place < warp::count() && at(place) < params.tokens;
   }
 };
 
 /// Calls `body(span)` for each span of this warp. Called by all lanes.
 template <class Body>
-DEVICE void each_span(const CombineParams& params, Body body) {
-  KEEP_ROLLED for (uint32_t span = warp::index(); span < params.spans; span += warp::count())
-      body(span);
+TOKENYARD_DEVICE void each_span(const CombineParams& params, Body body) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t span = warp::index(); span < params.spans;
+                             span += warp::count()) body(span);
 }
 
 /// Stores a span of a token's result. Called by all lanes.
 template <uint32_t kChunks>
-DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
-                       const SpanSums<kChunks>& sums) {
+TOKENYARD_DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
+                                 const SpanSums<kChunks>& sums) {
   const uint32_t pieces = call.params.pieces;
   const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
   Bytes16* const to = reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece;
-  UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (piece + c * kWarpLanes < pieces)
+  TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (piece + c * kWarpLanes < pieces)
       store_vector(to + c * kWarpLanes, sums.of[c].rounded());
 }
 
@@ -88,12 +90,12 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
 /// the first loads are in flight, `between` between polls. Returns false if a partial sum was lost;
 /// the token's plan then says which.
 template <class Codec, class Meanwhile, class Between>
-DEVICE bool await_partial_sums(PartialSums<Codec>& partial_sums, TokenPlan& plan, uint32_t span,
-                               SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile,
-                               Between between) {
+TOKENYARD_DEVICE bool await_partial_sums(PartialSums<Codec>& partial_sums, TokenPlan& plan,
+                                         uint32_t span, SpanSums<Codec::kSpanChunks>& sums,
+                                         Meanwhile meanwhile, Between between) {
   // Relaxed: other warps may add bits concurrently, and the block votes afterwards.
   uint32_t lost = lost_of(plan);
-  KEEP_ROLLED for (uint32_t first = 0;; first += kPartialSumsHeld) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t first = 0;; first += kPartialSumsHeld) {
     partial_sums.load_from(plan, first, span);
     if (first == 0) meanwhile();
     lost = warp::bit_or(partial_sums.await_loaded(lost, between));
@@ -112,8 +114,8 @@ DEVICE bool await_partial_sums(PartialSums<Codec>& partial_sums, TokenPlan& plan
 /// A warp with only one span also empties, while it waits, the places of tokens that all warps have
 /// finished without a loss; `tokens_emptied` counts these.
 template <class Codec>
-DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
-                          PartialSums<Codec>& partial_sums, uint32_t& tokens_emptied) {
+TOKENYARD_DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
+                                    PartialSums<Codec>& partial_sums, uint32_t& tokens_emptied) {
   const CombineParams& params = call.params;
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
@@ -124,7 +126,7 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
     const PiecesOfRows<kChunks> y(params, span);
     SpanSums<kChunks> sums;
     LocalRows<Codec>(y, plans[0], true).add_to(sums);
-    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       SpanSums<kChunks> ahead;
       const bool more = tokens.has(params, place + 1);
       LocalRows<Codec> next(y, plans[more ? place + 1 : place], more);
@@ -135,7 +137,7 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
             const TokenPlan& plan = plans[tokens_emptied];
             if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;
             const SpanPlaces<Codec> places(params, span);
-            KEEP_ROLLED for (uint32_t i = 0; i < plan.partial_sums; ++i)
+            TOKENYARD_KEEP_ROLLED for (uint32_t i = 0; i < plan.partial_sums; ++i)
                 places.put_back_of(plan.partial_sum[i].staged);
             ++tokens_emptied;
           });
@@ -152,18 +154,19 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
 /// that every channel lacks the same ones. Called by all lanes. Places of these tokens were either
 /// not emptied or filled again, so the other partial sums are all there.
 template <class Codec>
-DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
+TOKENYARD_DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   const CombineParams& params = call.params;
   each_span(params, [&](uint32_t span) {
     const PiecesOfRows<kChunks> y(params, span);
-    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
       if (plan.lost() == 0) continue;
       SpanSums<kChunks> sums;
       LocalRows<Codec>(y, plan, true).add_to(sums);
       PartialSums<Codec> partial_sums(call);
-      KEEP_ROLLED for (uint32_t first = 0; first < plan.partial_sums; first += kPartialSumsHeld) {
+      TOKENYARD_KEEP_ROLLED for (uint32_t first = 0; first < plan.partial_sums;
+                                 first += kPartialSumsHeld) {
         partial_sums.load_from(plan, first, span);
         partial_sums.add_to(sums, plan.lost());
       }
@@ -176,20 +179,20 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
 /// already. Called by all lanes. A place that may not have been filled is left alone: a masked rank
 /// may still write there, and the place is refilled before that rank is unmasked.
 template <class Codec>
-DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
-                         const PartialSums<Codec>& partial_sums, uint32_t first) {
+TOKENYARD_DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
+                                   const PartialSums<Codec>& partial_sums, uint32_t first) {
   const CombineParams& params = call.params;
   if (partial_sums.emptied_all()) return;
   each_span(params, [&](uint32_t span) {
     const SpanPlaces<Codec> places(params, span);
-    KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
       const uint32_t kept = plan.kept() & ~partial_sums.emptied_in_hand(plan, span);
       // Unrolled: between vote and end the block has little else to do.
-      UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) if ((kept >> i & 1) != 0)
+      TOKENYARD_UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) if ((kept >> i & 1) != 0)
           places.put_back_of(plan.partial_sum[i].staged);
-      KEEP_ROLLED for (uint32_t left = kept >> kPartialSumsHeld << kPartialSumsHeld; left != 0;
-                       left &= left - 1)
+      TOKENYARD_KEEP_ROLLED for (uint32_t left = kept >> kPartialSumsHeld << kPartialSumsHeld;
+                                 left != 0; left &= left - 1)
           places.put_back_of(plan.partial_sum[first_bit(left)].staged);
     }
   });
@@ -197,7 +200,7 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
 
 /// Marks the partial sums of ranks that are not open as lost. Called by the warp that planned the
 /// token.
-DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
+TOKENYARD_DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
   const bool closed =
       warp::lane() < plan.partial_sums && !call.call.open(plan.partial_sum[warp::lane()].rank);
   const uint32_t lost = warp::ballot(closed);
@@ -205,12 +208,12 @@ DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
 }
 
 /// Stores how many choices each result lacks. Called by the whole block.
-DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens) {
-  KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
-                   place += block::threads()) {
+TOKENYARD_DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
+                             place += block::threads()) {
     const TokenPlan& plan = call.shared.plans[place];
     uint32_t choices = 0;
-    KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) choices +=
+    TOKENYARD_KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) choices +=
         plan.partial_sum[first_bit(left)].choices;
     call.params.lost[tokens.at(place)] = static_cast<int32_t>(choices);
   }
@@ -221,7 +224,7 @@ DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens) {
 /// vote a warp empties only places whose content it holds, or those of tokens that every warp has
 /// finished. `some_closed`: some ranks are not open.
 template <class Codec>
-DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
+TOKENYARD_DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
   if (some_closed) {
     if (tokens.has(call.params, warp::index())) lose_closed(call, call.shared.plans[warp::index()]);
     block::sync();
@@ -242,7 +245,7 @@ DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some
 /// Called by a whole receiving block. Each warp plans one token while the block finds the open
 /// ranks.
 template <class Codec>
-DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) {
+TOKENYARD_DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) {
   const Call begun = begin_call(params.call, shared.call, Kind::combine);
   const Combine call{params, shared, begun};
   const Look look = Look::first(begun, false);
@@ -258,7 +261,7 @@ DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) 
     shared.waited[rank] = 0;
   const bool some_closed = open_call(begun, look, false);
   advance_epoch(begun);  // Here, since the block has to wait anyway.
-  KEEP_ROLLED while (tokens.there_are(params)) {
+  TOKENYARD_KEEP_ROLLED while (tokens.there_are(params)) {
     finish_round<Codec>(call, tokens, some_closed);
     tokens = tokens.next();
     if (!tokens.there_are(params)) break;

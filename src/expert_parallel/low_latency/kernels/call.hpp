@@ -49,7 +49,7 @@ struct Masks {
   const AbortWord* abort_flags;  ///< [ranks] host-visible
 
   /// Has no deadline of its own: liveness_kernel.hpp decides when a wait has timed out.
-  DEVICE WaitContext wait_context(uint32_t rank) const {
+  TOKENYARD_DEVICE WaitContext wait_context(uint32_t rank) const {
     return {.timeout_ns = UINT64_MAX,
             .failed = failed + rank,
             .abort_flag = abort_flags + rank,
@@ -76,7 +76,7 @@ struct CallParams {
 };
 
 /// Returns the rank `places` after this one, modulo the number of ranks. `places` is at most that.
-DEVICE uint32_t rank_after(const CallParams& params, uint32_t places) {
+TOKENYARD_DEVICE uint32_t rank_after(const CallParams& params, uint32_t places) {
   const uint32_t rank = params.rank + places;
   return rank < params.ranks ? rank : rank - params.ranks;
 }

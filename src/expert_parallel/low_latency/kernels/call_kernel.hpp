@@ -24,14 +24,14 @@ using tokenyard::settled;
 /// Keeps an address in registers: the compiler would recompute it where it can, and after a wait
 /// every instruction adds to latency.
 template <class T>
-DEVICE Peer<T> settled(Peer<T> place) {
+TOKENYARD_DEVICE Peer<T> settled(Peer<T> place) {
   return Peer<T>(settled(place.address()));
 }
 
 /// Begins a call. Consecutive calls overlap: the next call's blocks are resident when this one
 /// ends, unless the call must leave multiprocessors to other kernels. Before this returns, a block
 /// may use only the launch parameters: earlier kernels may still be writing memory.
-DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
+TOKENYARD_DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
   grid::wait_for_previous();
   const uint64_t start_ns = now_ns();
   // No other thread writes this block's word while the kernel runs. It is nevertheless a relaxed
@@ -47,18 +47,18 @@ DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) 
 /// Advances the epoch words. Called once by the whole block, after it has synchronized since its
 /// threads loaded their word, and where no rank waits for the block: last in a sending block,
 /// before its waits in a receiving one.
-DEVICE void advance_epoch(const Call& call) {
+TOKENYARD_DEVICE void advance_epoch(const Call& call) {
   const CallParams& params = call.params;
   const Progress now{.sent = sends(params.part) ? call.epoch() : call.before.sent,
                      .received = receives(params.part) ? call.epoch() : call.before.received};
   Progress* const words = params.workspace->progress[static_cast<uint32_t>(call.kind)];
-  KEEP_ROLLED for (uint32_t i = block::index() + thread::index() * grid::blocks(); i < kBlocksMax;
-                   i += block::threads() * grid::blocks()) words[i] = now;
+  TOKENYARD_KEEP_ROLLED for (uint32_t i = block::index() + thread::index() * grid::blocks();
+                             i < kBlocksMax; i += block::threads() * grid::blocks()) words[i] = now;
 }
 
 /// Masks a rank that the caller leaves out, as if it had not answered: what it may send is not
 /// received. Called by one thread.
-DEVICE void leave_out(const Call& call, uint32_t rank) {
+TOKENYARD_DEVICE void leave_out(const Call& call, uint32_t rank) {
   const WaitContext wait_context = call.params.masks.wait_context(rank);
   Deadline(wait_context, call.start_ns)
       .fail(Failure::refused,
@@ -67,7 +67,7 @@ DEVICE void leave_out(const Call& call, uint32_t rank) {
 
 /// Publishes a weight. Called by one thread. Relaxed: the word carries its batch's epoch and
 /// releases no other data.
-DEVICE void publish_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
+TOKENYARD_DEVICE void publish_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
   store<Order::relaxed, Scope::sys>(to, Stamped{dispatched, std::bit_cast<uint32_t>(weight)});
 }
 
@@ -75,14 +75,14 @@ DEVICE void publish_weight(Peer<Stamped> to, uint32_t dispatched, float weight) 
 /// tokens in small calls, since a release to peers takes more than a microsecond. A grid has at
 /// most one block per multiprocessor, so waiting blocks of its own rank never keep this one from
 /// running.
-DEVICE bool speaks() {
+TOKENYARD_DEVICE bool speaks() {
   return block::index() == grid::blocks() - 1;
 }
 
 /// Publishes the epochs up to which this rank's buffers are drained. Called by one thread of the
 /// block that speaks for the rank. Release: orders the stores by which earlier kernels emptied what
 /// they read before the word; a rank that acquires it may write there again.
-DEVICE void say_drained(const Call& call, uint32_t rank) {
+TOKENYARD_DEVICE void say_drained(const Call& call, uint32_t rank) {
   const CallParams& params = call.params;
   const auto received = [&](Kind kind) {
     if (kind == call.kind) return call.before.received;
@@ -93,21 +93,21 @@ DEVICE void say_drained(const Call& call, uint32_t rank) {
 }
 
 /// Acquire: orders that rank's emptying stores before what this call writes there.
-DEVICE Drained look_at_drained(const Call& call, uint32_t rank) {
+TOKENYARD_DEVICE Drained look_at_drained(const Call& call, uint32_t rank) {
   return load<Order::acquire, Scope::sys>(call.params.windows.drained_here(rank));
 }
 
 /// Two buffers: that of the previous epoch may still be in use.
-DEVICE uint32_t epoch_to_be_drained(const Call& call) {
+TOKENYARD_DEVICE uint32_t epoch_to_be_drained(const Call& call) {
   return call.epoch() - 2;
 }
 
-DEVICE bool has_room(const Call& call, const Drained& drained) {
+TOKENYARD_DEVICE bool has_room(const Call& call, const Drained& drained) {
   return static_cast<int32_t>(drained.of(call.kind) - epoch_to_be_drained(call)) >= 0;
 }
 
 /// Waits until `rank` has drained the buffer that this call writes. Called by one thread.
-DEVICE bool await_room(const Call& call, uint32_t rank) {
+TOKENYARD_DEVICE bool await_room(const Call& call, uint32_t rank) {
   const Phase phase = call.kind == Kind::dispatch ? Phase::dispatch_room : Phase::combine_room;
   return call.await(phase, rank, epoch_to_be_drained(call), [&](uint64_t& seen) {
     const Drained drained = look_at_drained(call, rank);
@@ -117,7 +117,7 @@ DEVICE bool await_room(const Call& call, uint32_t rank) {
 }
 
 /// Returns this thread's index in the block, counted from the last thread.
-DEVICE uint32_t thread_from_last() {
+TOKENYARD_DEVICE uint32_t thread_from_last() {
   return block::threads() - 1 - thread::index();
 }
 
@@ -127,13 +127,13 @@ struct Look {
   uint32_t failure = static_cast<uint32_t>(Failure::none);
   Drained drained{};  ///< published by that rank about its own buffers
 
-  DEVICE bool masked() const { return failure != static_cast<uint32_t>(Failure::none); }
+  TOKENYARD_DEVICE bool masked() const { return failure != static_cast<uint32_t>(Failure::none); }
   /// Returns whether nothing may be sent to the rank. A rank masked in this very call for a
   /// difference still receives, so that it detects the difference too.
-  DEVICE bool closed_to_sends(const Call& call) const {
+  TOKENYARD_DEVICE bool closed_to_sends(const Call& call) const {
     return masked() && failure != call.differs_since_now();
   }
-  DEVICE static Look at(const Call& call, uint32_t rank, bool sending) {
+  TOKENYARD_DEVICE static Look at(const Call& call, uint32_t rank, bool sending) {
     Look look;
     look.failure = failure_of(call.params, rank);
     if (sending) look.drained = look_at_drained(call, rank);  // Meaningless for this rank itself.
@@ -141,7 +141,7 @@ struct Look {
   }
   /// Returns the state of this thread's first rank, if it has one. Called as early as possible:
   /// other threads wait for the answers.
-  DEVICE static Look first(const Call& call, bool sending) {
+  TOKENYARD_DEVICE static Look first(const Call& call, bool sending) {
     const uint32_t rank = thread_from_last();
     return rank < call.params.ranks ? at(call, rank, sending) : Look{};
   }
@@ -149,10 +149,12 @@ struct Look {
 
 /// Finds the open ranks, waiting for room where the block sends. Called by the block's last
 /// `lookers` threads. Returns whether some of this thread's ranks are not open.
-DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_t lookers) {
+TOKENYARD_DEVICE bool find_open(const Call& call, const Look& first, bool sending,
+                                uint32_t lookers) {
   const CallParams& params = call.params;
   bool closed = false;
-  KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks; rank += lookers) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
+                             rank += lookers) {
     const bool other = rank != params.rank;
     const Look look = rank == thread_from_last() ? first : Look::at(call, rank, sending);
     const bool active = params.active.contains(rank);
@@ -171,19 +173,19 @@ DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_
 
 /// Finds the open ranks. Called by the whole block, which synchronizes. Returns whether some ranks
 /// are not open.
-DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
+TOKENYARD_DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
   const CallParams& params = call.params;
   const bool some_closed = block::any(find_open(call, first, sending, block::threads()));
   if (sends(params.part) || !speaks()) return some_closed;
   // A block that only receives waits for no room and need not wait for a release.
-  KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
-                   rank += block::threads()) if (rank != params.rank && call.open(rank))
+  TOKENYARD_KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
+                             rank += block::threads()) if (rank != params.rank && call.open(rank))
       say_drained(call, rank);
   return some_closed;
 }
 
 /// Records the call's times for measurements. Called last, by the whole block.
-DEVICE void close_call(const Call& call) {
+TOKENYARD_DEVICE void close_call(const Call& call) {
   if (call.params.span_ns == nullptr) return;
   block::sync();
   if (thread::index() != 0) return;

@@ -25,12 +25,12 @@ inline constexpr float kFp8Largest = 448;
 inline constexpr float kLeastMagnitude = 1e-4f;
 inline constexpr uint32_t kNansBf16 = 0x7fff7fff, kNansFp8 = 0x7f7f7f7f, kNanFp32 = 0x7fffffff;
 
-DEVICE bool casts(const DispatchParams& params) {
+TOKENYARD_DEVICE bool casts(const DispatchParams& params) {
   return params.row.is_fp8() && params.scales == nullptr;
 }
 
 /// Loads this lane's part of a unit; zeros for a lane without a piece.
-DEVICE RawUnit load_unit(const DispatchParams& params, uint32_t token, uint32_t unit) {
+TOKENYARD_DEVICE RawUnit load_unit(const DispatchParams& params, uint32_t token, uint32_t unit) {
   RawUnit raw{};
   const uint32_t piece = params.row.piece(unit, warp::lane());
   if (piece >= params.row.data_pieces()) return raw;
@@ -43,11 +43,11 @@ DEVICE RawUnit load_unit(const DispatchParams& params, uint32_t token, uint32_t 
   return raw;
 }
 
-DEVICE float bf16_of(uint32_t word, uint32_t half) {
+TOKENYARD_DEVICE float bf16_of(uint32_t word, uint32_t half) {
   return to_float(BFloat16{static_cast<uint16_t>(half == 0 ? word & 0xffff : word >> 16)});
 }
 
-DEVICE float magnitude(const RawUnit& raw) {
+TOKENYARD_DEVICE float magnitude(const RawUnit& raw) {
   float largest = kLeastMagnitude;
   for (const Bytes16& piece : raw.data)
     for (const uint32_t word : piece.word)
@@ -58,7 +58,7 @@ DEVICE float magnitude(const RawUnit& raw) {
 
 /// Casts to FP8, each group of 128 channels with its own scale. Called by all lanes. NaNs are
 /// preserved; an infinity turns the group's finite values into zeros.
-DEVICE CastUnit cast_unit(const RawUnit& raw, RowFormat format) {
+TOKENYARD_DEVICE CastUnit cast_unit(const RawUnit& raw, RowFormat format) {
   constexpr uint32_t kLanesAGroup = 8;
   float largest = magnitude(raw);
   for (uint32_t mask = kLanesAGroup / 2; mask != 0; mask /= 2)
@@ -91,7 +91,7 @@ DEVICE CastUnit cast_unit(const RawUnit& raw, RowFormat format) {
 }
 
 /// Returns the caller's scales of a unit.
-DEVICE Bytes16 given_scales(const DispatchParams& params, uint32_t token, uint32_t unit) {
+TOKENYARD_DEVICE Bytes16 given_scales(const DispatchParams& params, uint32_t token, uint32_t unit) {
   const auto* const words =
       static_cast<const uint32_t*>(params.scales) + size_t{token} * params.row.scale_words();
   // Four exponents may all be 0xff, so they never go into the first word, which is the flag.
@@ -105,8 +105,8 @@ DEVICE Bytes16 given_scales(const DispatchParams& params, uint32_t token, uint32
 }
 
 /// Returns the pieces to send for a unit of a token. Called by all lanes.
-DEVICE CastUnit prepare_unit(const DispatchParams& params, uint32_t token, uint32_t unit,
-                             const RawUnit& raw) {
+TOKENYARD_DEVICE CastUnit prepare_unit(const DispatchParams& params, uint32_t token, uint32_t unit,
+                                       const RawUnit& raw) {
   if (casts(params)) return cast_unit(raw, params.row.format());
   CastUnit cast{.data = raw.data[0], .scales = {}};
   cast.data.word[0] = canonical(cast.data.word[0], params.row.is_fp8() ? kNansFp8 : kNansBf16);

@@ -89,11 +89,11 @@ struct CombineParams {
           .streams = Divisor::of(streams)};
   }
 
-  HOST_DEVICE uint32_t chunks() const { return (pieces + 31) / 32; }
+  TOKENYARD_HOST_DEVICE uint32_t chunks() const { return (pieces + 31) / 32; }
 };
 
-DECLARE_KERNEL(combine_kernel, CombineParams);
+TOKENYARD_DECLARE_KERNEL(combine_kernel, CombineParams);
 /// The same, with partial sums as LogFMT codes.
-DECLARE_KERNEL(combine_logfmt_kernel, CombineParams);
+TOKENYARD_DECLARE_KERNEL(combine_logfmt_kernel, CombineParams);
 
 }  // namespace tokenyard::low_latency

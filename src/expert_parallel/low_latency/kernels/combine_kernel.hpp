@@ -7,7 +7,7 @@
 namespace tokenyard::low_latency {
 
 template <class Codec>
-DEVICE void combine(const CombineParams& params) {
+TOKENYARD_DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
   if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
   const CallParams& common = params.call;
@@ -17,8 +17,9 @@ DEVICE void combine(const CombineParams& params) {
     receive_combine<Codec>(params, shared);
 }
 
-DEFINE_KERNEL(combine_kernel, combine<Bf16Codec>, CombineParams, CombineShared, kCombineThreadsMax)
-DEFINE_KERNEL(combine_logfmt_kernel, combine<LogFmtCodec>, CombineParams, CombineShared,
-              kLogFmtThreadsMax)
+TOKENYARD_DEFINE_KERNEL(combine_kernel, combine<Bf16Codec>, CombineParams, CombineShared,
+                        kCombineThreadsMax)
+TOKENYARD_DEFINE_KERNEL(combine_logfmt_kernel, combine<LogFmtCodec>, CombineParams, CombineShared,
+                        kLogFmtThreadsMax)
 
 }  // namespace tokenyard::low_latency

@@ -51,7 +51,7 @@ struct RemoteError {
   uint32_t heard;    ///< last version that the host has read, stored by the host
   Record records[2];
 
-  HOST_DEVICE static uint32_t place(uint32_t version) { return version & 1; }
+  TOKENYARD_HOST_DEVICE static uint32_t place(uint32_t version) { return version & 1; }
 };
 
 /// Results of a dispatch on its rank. slots = ranks * tokens_max.
@@ -79,21 +79,21 @@ struct DispatchTail {
   std::byte* base = nullptr;
 
   /// Bit t of a source's words: the expert gets token t of that source.
-  HOST_DEVICE uint32_t* bits(uint32_t expert, uint32_t source) const {
+  TOKENYARD_HOST_DEVICE uint32_t* bits(uint32_t expert, uint32_t source) const {
     return bitmap() + (expert * ranks + source) * words;
   }
-  HOST_DEVICE uint32_t* bitmap() const { return reinterpret_cast<uint32_t*>(base); }
-  HOST_DEVICE uint32_t bitmap_words() const { return local_experts * ranks * words; }
+  TOKENYARD_HOST_DEVICE uint32_t* bitmap() const { return reinterpret_cast<uint32_t*>(base); }
+  TOKENYARD_HOST_DEVICE uint32_t bitmap_words() const { return local_experts * ranks * words; }
   /// [ranks]: an expert's rows per source.
-  HOST_DEVICE uint32_t* rows(uint32_t expert) const {
+  TOKENYARD_HOST_DEVICE uint32_t* rows(uint32_t expert) const {
     return bitmap() + bitmap_words() + expert * ranks;
   }
   /// [rows_a_block][topk] destination of the block's own rows: local expert * slots + slot, or -1.
-  HOST_DEVICE int32_t* slots(uint32_t row) const {
+  TOKENYARD_HOST_DEVICE int32_t* slots(uint32_t row) const {
     return reinterpret_cast<int32_t*>(rows(local_experts)) + row * topk;
   }
   /// [rows_a_block][topk] local experts of the block's own rows.
-  HOST_DEVICE uint16_t* ids(uint32_t row) const {
+  TOKENYARD_HOST_DEVICE uint16_t* ids(uint32_t row) const {
     return reinterpret_cast<uint16_t*>(slots(rows_a_block)) + row * topk;
   }
   /// 64 bits: shapes whose size overflows 32 bits fit no block.
@@ -170,11 +170,11 @@ struct DispatchParams {
             .counts = call.ranks * words() > words_summed};
   }
 
-  HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }
+  TOKENYARD_HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }
   /// Words of a source's bits per expert.
-  HOST_DEVICE uint32_t words() const { return (tokens_max + 31) / 32; }
+  TOKENYARD_HOST_DEVICE uint32_t words() const { return (tokens_max + 31) / 32; }
 };
 
-DECLARE_KERNEL(dispatch_kernel, DispatchParams);
+TOKENYARD_DECLARE_KERNEL(dispatch_kernel, DispatchParams);
 
 }  // namespace tokenyard::low_latency

@@ -7,7 +7,7 @@ namespace tokenyard::low_latency {
 
 /// Senders have the lower block indices and wait for no receiver of their own rank, so the kernel
 /// also ends if its grid is not resident as a whole.
-DEVICE void dispatch(const DispatchParams& params) {
+TOKENYARD_DEVICE void dispatch(const DispatchParams& params) {
   auto& shared = block::shared<DispatchShared>();
   if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
   const CallParams& common = params.call;
@@ -17,6 +17,7 @@ DEVICE void dispatch(const DispatchParams& params) {
     receive_dispatch(params, shared);
 }
 
-DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)
+TOKENYARD_DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared,
+                        kDispatchThreadsMax)
 
 }  // namespace tokenyard::low_latency

@@ -20,10 +20,10 @@ struct Divisor {
     const uint64_t power = uint64_t{1} << shift;
     return {divisor, static_cast<uint32_t>((power + divisor - 1) / divisor), shift};
   }
-  HOST_DEVICE uint32_t quotient(uint32_t dividend) const {
+  TOKENYARD_HOST_DEVICE uint32_t quotient(uint32_t dividend) const {
     return static_cast<uint32_t>(uint64_t{dividend} * factor >> shift);
   }
-  HOST_DEVICE uint32_t remainder(uint32_t dividend, uint32_t quotient) const {
+  TOKENYARD_HOST_DEVICE uint32_t remainder(uint32_t dividend, uint32_t quotient) const {
     return dividend - quotient * divisor;
   }
 };

@@ -17,10 +17,10 @@ struct ExpertHomes {
   static constexpr ExpertHomes of(uint32_t experts, uint32_t ranks) {
     return {Divisor::of(experts / ranks), ExpertPartition::of(experts, ranks)};
   }
-  HOST_DEVICE uint32_t held_by(uint32_t rank) const { return partition.held_by(rank); }
-  HOST_DEVICE uint32_t held_at_most() const { return partition.held_at_most(); }
-  HOST_DEVICE uint32_t first_of(uint32_t rank) const { return partition.first_of(rank); }
-  HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
+  TOKENYARD_HOST_DEVICE uint32_t held_by(uint32_t rank) const { return partition.held_by(rank); }
+  TOKENYARD_HOST_DEVICE uint32_t held_at_most() const { return partition.held_at_most(); }
+  TOKENYARD_HOST_DEVICE uint32_t first_of(uint32_t rank) const { return partition.first_of(rank); }
+  TOKENYARD_HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
     if (partition.even()) [[likely]]
       return each.quotient(expert);
     return partition.rank_of(expert);

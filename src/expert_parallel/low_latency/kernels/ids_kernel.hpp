@@ -27,7 +27,8 @@ struct LoadedId {
   int64_t wide = -1;
   int32_t narrow = -1;
 
-  DEVICE static LoadedId load(const DispatchParams& params, uint32_t token, uint32_t choice) {
+  TOKENYARD_DEVICE static LoadedId load(const DispatchParams& params, uint32_t token,
+                                        uint32_t choice) {
     const size_t index = size_t{token} * params.topk + choice;
     LoadedId id;
     if (params.idx_is_int64)
@@ -36,23 +37,23 @@ struct LoadedId {
       id.narrow = load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
     return id;
   }
-  DEVICE int64_t value(const DispatchParams& params) const {
+  TOKENYARD_DEVICE int64_t value(const DispatchParams& params) const {
     return params.idx_is_int64 ? wide : narrow;
   }
 };
 
 /// Returns the stamp of this dispatch's ids.
-DEVICE IdsStamp stamp_of(const Dispatch& call) {
+TOKENYARD_DEVICE IdsStamp stamp_of(const Dispatch& call) {
   return IdsStamp::of(call.call.epoch(), static_cast<uint32_t>(call.params.row.format()));
 }
 
-DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
+TOKENYARD_DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
   return static_cast<uint64_t>(id) < params.experts;
 }
 
 /// Reports to the host the first choice that is no expert, of the first dispatch not yet read by
 /// the host. Called by the reporting thread.
-DEVICE void publish_mistake(const Dispatch& call, uint32_t choice) {
+TOKENYARD_DEVICE void publish_mistake(const Dispatch& call, uint32_t choice) {
   const DispatchParams& params = call.params;
   RemoteError& remote_error = *params.remote_error;
   const uint32_t published = remote_error.version, epoch = call.call.epoch();
@@ -71,14 +72,14 @@ DEVICE void publish_mistake(const Dispatch& call, uint32_t choice) {
 /// Notes a choice whose id is no expert; it counts as none. Atomics on host memory may not work, so
 /// an atomic counter in device memory decides which thread writes there: the one that finds it
 /// zero, until no other has come since. No thread waits.
-DEVICE void report_error(const Dispatch& call, uint32_t choice) {
+TOKENYARD_DEVICE void report_error(const Dispatch& call, uint32_t choice) {
   Workspace& workspace = *call.params.call.workspace;
   uint32_t* const first = &workspace.first_mistake[call.call.parity()];
   fetch_max<Order::relaxed, Scope::gpu>(first, ~choice);
   // acq_rel: the reporting thread has seen what the threads that it counted have noted.
   uint32_t noted = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 1) + 1;
   if (noted != 1) return;
-  KEEP_ROLLED for (uint32_t counted = 0; counted != noted;) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t counted = 0; counted != noted;) {
     publish_mistake(call, ~load<Order::relaxed, Scope::gpu>(first));
     counted = noted;
     noted = compare_exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, counted, 0);

@@ -16,11 +16,11 @@
 
 namespace tokenyard::low_latency {
 
-DEVICE uint32_t failure_of(const CallParams& params, uint32_t rank) {
+TOKENYARD_DEVICE uint32_t failure_of(const CallParams& params, uint32_t rank) {
   // Relaxed: the word says only that the rank is masked and orders no other data.
   return load<Order::relaxed, Scope::gpu>(params.masks.failed + rank);
 }
-DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
+TOKENYARD_DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
   return failure_of(params, rank) != static_cast<uint32_t>(Failure::none);
 }
 
@@ -28,7 +28,7 @@ DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
 /// the call in which that began.
 inline constexpr uint32_t kDiffers = 7;
 static_assert(kDiffers > static_cast<uint32_t>(Failure::left));
-DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
+TOKENYARD_DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
   return kDiffers | static_cast<uint32_t>(kind) << 3 | epoch << 4;
 }
 
@@ -36,7 +36,7 @@ DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
 
 /// Reads a rank's heartbeat and returns when it last changed. Reads the clock itself: a time taken
 /// by the caller before it waited would date the heartbeat too early.
-DEVICE uint32_t read_heartbeat(const CallParams& params, uint32_t rank) {
+TOKENYARD_DEVICE uint32_t read_heartbeat(const CallParams& params, uint32_t rank) {
   Workspace::Heard* const heard = &params.workspace->heard[rank];
   const uint32_t heartbeat =
       load<Order::relaxed, Scope::sys>(params.windows.heartbeat(params.rank, rank));
@@ -50,14 +50,14 @@ DEVICE uint32_t read_heartbeat(const CallParams& params, uint32_t rank) {
 /// Sends this rank's heartbeat and reads the others'. Many threads wait at once; one of them per
 /// interval suffices, whichever rank it waits for and however short the timeout. Needless stores
 /// would delay other stores.
-DEVICE void exchange_heartbeats(const CallParams& params, uint32_t clock) {
+TOKENYARD_DEVICE void exchange_heartbeats(const CallParams& params, uint32_t clock) {
   uint32_t* const heartbeat = &params.workspace->heartbeat;
   const uint32_t last = load<Order::relaxed, Scope::gpu>(heartbeat);
   const uint32_t apart = std::max(1u, params.timeout / (2 * kHeartbeats));
   // Less than `apart` before or after: this thread's clock reading may be old.
   if (clock - last + apart - 1 < 2 * apart - 1) return;
   if (compare_exchange<Order::relaxed, Scope::gpu>(heartbeat, last, clock) != last) return;
-  KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
     if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
     store<Order::relaxed, Scope::sys>(params.windows.heartbeat(rank, params.rank), clock);
     read_heartbeat(params, rank);
@@ -66,7 +66,8 @@ DEVICE void exchange_heartbeats(const CallParams& params, uint32_t clock) {
 
 /// Returns when a wait for `rank` that began with the call times out, in kTimeUnitNs since then.
 /// Reads the heartbeat itself: other threads may have read it before its first change.
-DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
+TOKENYARD_DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now,
+                                      uint32_t clock) {
   return end_of_wait(read_heartbeat(params, rank), now, clock, params.timeout);
 }
 
@@ -77,16 +78,16 @@ inline constexpr uint32_t kNobody = UINT32_MAX;
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
 /// Its result for a rank that has left, and may have stored the awaited data before: the next poll
 /// is the last.
-DEVICE constexpr uint32_t last_look_at(uint32_t rank) {
+TOKENYARD_DEVICE constexpr uint32_t last_look_at(uint32_t rank) {
   return kGivenUp - 1 - rank;
 }
 
 /// Checks on a wait that has lasted for a while. `next_poll` is the previous result, at first 0.
 /// Returns when to check again, in kTimeUnitNs since the start; last_look_at(rank); or kGivenUp if
 /// the rank is masked, by this call or earlier, unless its failure word equals `tolerated`.
-COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns, uint32_t phase,
-                            uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_poll,
-                            uint32_t tolerated) {
+TOKENYARD_COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t start_ns,
+                                      uint32_t phase, uint32_t rank, uint32_t expected,
+                                      uint32_t seen, uint32_t next_poll, uint32_t tolerated) {
   // Settled, so that the compiler computes nothing for this function before the wait.
   const CallParams& params = *settled(&call_params);
   const uint32_t failure = failure_of(params, rank);
@@ -129,9 +130,10 @@ struct Difference {
 struct Watchdog {
   uint32_t polls_left, next_poll = 0;
 
-  DEVICE explicit Watchdog(const CallParams& params) : polls_left(params.polls_per_check) {}
+  TOKENYARD_DEVICE explicit Watchdog(const CallParams& params)
+      : polls_left(params.polls_per_check) {}
   /// Returns true once per polls_per_check unsuccessful polls.
-  DEVICE bool is_due(const CallParams& params) {
+  TOKENYARD_DEVICE bool is_due(const CallParams& params) {
     if (--polls_left != 0) [[likely]]
       return false;
     polls_left = params.polls_per_check;
@@ -153,24 +155,27 @@ struct Call {
   uint64_t start_ns;
 
   /// Computed where it is needed, which is later than the load of `before`.
-  DEVICE uint32_t epoch() const { return (sends(params.part) ? before.sent : before.received) + 1; }
-  DEVICE uint32_t parity() const { return parity_of(epoch()); }
-  DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
+  TOKENYARD_DEVICE uint32_t epoch() const {
+    return (sends(params.part) ? before.sent : before.received) + 1;
+  }
+  TOKENYARD_DEVICE uint32_t parity() const { return parity_of(epoch()); }
+  TOKENYARD_DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
 
   /// Returns the failure word of a rank masked in this call for a difference. This call still sends
   /// to it, so that it detects the difference too.
-  DEVICE uint32_t differs_since_now() const { return differs_since(kind, epoch()); }
+  TOKENYARD_DEVICE uint32_t differs_since_now() const { return differs_since(kind, epoch()); }
 
   /// Waits for data of `rank` until `condition(seen)` holds. Returns false if the rank is masked,
   /// by this call or earlier.
   template <class Condition>
-  DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition) const {
+  TOKENYARD_DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected,
+                              Condition condition) const {
     return await(phase, rank, expected, condition, [](uint64_t) { return Difference{}; });
   }
   /// The same, if what `condition` has seen may show that the rank differs from this one.
   template <class Condition, class FindDifference>
-  DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition,
-                    FindDifference difference) const {
+  TOKENYARD_DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition,
+                              FindDifference difference) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
     Watchdog watchdog(params);
     return wait_until(
@@ -187,8 +192,8 @@ struct Call {
   /// rank's data differs, if it does; `lose(rank)` is called when a rank is masked, by this call or
   /// earlier, and must stop awaiting it.
   template <class WhoIsAwaited, class FindDifference, class Lose>
-  DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited,
-                          FindDifference difference, Lose lose) const {
+  TOKENYARD_DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited,
+                                    FindDifference difference, Lose lose) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .expected = expected};
     Watchdog watchdog(params);
     uint32_t rank = kNobody;
@@ -211,8 +216,8 @@ struct Call {
   /// Called after each unsuccessful poll. Returns false if the rank is masked, by this call or
   /// earlier. Calls `difference()` now and then, and masks a rank for which it finds one.
   template <class FindDifference>
-  DEVICE bool goes_on(Watchdog& watchdog, Phase phase, uint32_t rank, uint32_t expected,
-                      uint32_t seen, FindDifference difference) const {
+  TOKENYARD_DEVICE bool goes_on(Watchdog& watchdog, Phase phase, uint32_t rank, uint32_t expected,
+                                uint32_t seen, FindDifference difference) const {
     if (!watchdog.is_due(params)) [[likely]]
       return true;
     const uint32_t before = watchdog.next_poll;
@@ -225,7 +230,7 @@ struct Call {
     if (found.found) refuse(rank, found);
     return !found.found;
   }
-  DEVICE void refuse(uint32_t rank, const Difference& found) const {
+  TOKENYARD_DEVICE void refuse(uint32_t rank, const Difference& found) const {
     const WaitContext wait_context = params.masks.wait_context(rank);
     Deadline(wait_context, start_ns)
         .fail(static_cast<Failure>(differs_since_now()),

@@ -15,39 +15,40 @@ class LocalRows {
 
  public:
   /// `there_are`: if false, treats the plan as having no rows.
-  DEVICE LocalRows(const PiecesOfRows<kChunks>& y, const TokenPlan& plan, bool there_are)
+  TOKENYARD_DEVICE LocalRows(const PiecesOfRows<kChunks>& y, const TokenPlan& plan, bool there_are)
       : y_(y), plan_(plan), count_(there_are ? plan.rows : 0) {
     if (kFindsAhead) find(0);
   }
   /// Loads the rows and adds them in order. Called by all lanes.
-  DEVICE void add_to(SpanSums<kChunks>& sums) {
+  TOKENYARD_DEVICE void add_to(SpanSums<kChunks>& sums) {
     if (count_ == 0) return;
     // The first rows are handled outside the loop: in a loop, nvcc makes the first iteration's
     // loads wait for earlier loads too.
     if (kFindsAhead) add_found(0, sums);
-    KEEP_ROLLED for (uint32_t first = kFindsAhead ? kAtOnce : 0; first < count_; first += kAtOnce) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t first = kFindsAhead ? kAtOnce : 0; first < count_;
+                               first += kAtOnce) {
       find(first);
       add_found(first, sums);
     }
   }
 
  private:
-  DEVICE void find(uint32_t first) {
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) places_[i] =
+  TOKENYARD_DEVICE void find(uint32_t first) {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) places_[i] =
         settled(y_.place(plan_.row[first + i].slot));
   }
-  DEVICE void add_found(uint32_t first, SpanSums<kChunks>& sums) const {
+  TOKENYARD_DEVICE void add_found(uint32_t first, SpanSums<kChunks>& sums) const {
     const uint32_t left = settled(count_ - first);
     uint32_t held[kChunks];
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) held[c] = y_.there_is(c) ? left : 0;
+    TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) held[c] = y_.there_is(c) ? left : 0;
     SpanPieces<kChunks> rows[kAtOnce];
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held[c]) rows[i].of[c] =
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held[c]) rows[i].of[c] =
           y_.load(places_[i], c);
     }
     // Something must follow: nvcc turns a last load with a condition into a branch.
     warp::sync();
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (i < left)
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (i < left)
         sums.add(rows[i], plan_.row[first + i].weight);
   }
 

@@ -27,7 +27,7 @@ struct LogRange {
   float largest = 0, smallest = INFINITY;  ///< magnitudes; `smallest` excludes zeros
   uint32_t broken = 0;                     ///< whether a value is infinite or NaN
 
-  HOST_DEVICE void include(float value) {
+  TOKENYARD_HOST_DEVICE void include(float value) {
     const float size = std::fabs(value);
     if (!(size < INFINITY)) broken = 1;
     if (size == 0) return;
@@ -41,7 +41,7 @@ struct LogRange {
 struct LogScale {
   float low, step;
 
-  HOST_DEVICE static LogScale of(const LogRange& range) {
+  TOKENYARD_HOST_DEVICE static LogScale of(const LogRange& range) {
     // One NaN or infinity makes the whole group NaN.
     if (range.broken != 0) return {std::bit_cast<float>(0x7fc00000u), 0};
     if (range.largest == 0) return {0, 0};
@@ -49,7 +49,7 @@ struct LogScale {
     const float low = std::fmax(std::log2(range.smallest), high - kLogFmtOctaves);
     return {low, (high - low) / static_cast<float>(kLogFmtPlaces - 1)};
   }
-  HOST_DEVICE uint32_t encode(float value) const {
+  TOKENYARD_HOST_DEVICE uint32_t encode(float value) const {
     if (value == 0) return 0;
     const uint32_t sign = std::bit_cast<uint32_t>(value) >> 31 != 0 ? kLogFmtSign : 0;
     if (!(step > 0)) return sign | 1;
@@ -58,7 +58,7 @@ struct LogScale {
     return sign | (1 + static_cast<uint32_t>(std::fmin(std::fmax(place, 0.0f),
                                                        static_cast<float>(kLogFmtPlaces - 1))));
   }
-  HOST_DEVICE float decode(uint32_t code) const {
+  TOKENYARD_HOST_DEVICE float decode(uint32_t code) const {
     const uint32_t place = code & (kLogFmtSign - 1);
     if (place == 0) return 0;
     const float size = std::exp2(low + static_cast<float>(place - 1) * step);

@@ -11,7 +11,7 @@ namespace tokenyard::low_latency {
 inline constexpr uint32_t kPartialSumsHeld = 3;
 
 /// Relaxed: other warps may add to it concurrently, and it orders no other data.
-DEVICE uint32_t lost_of(const TokenPlan& plan) {
+TOKENYARD_DEVICE uint32_t lost_of(const TokenPlan& plan) {
   return TokenPlan::lost_in(load<Order::relaxed, Scope::block>(&plan.outcome));
 }
 
@@ -23,25 +23,26 @@ class PartialSums {
   /// Whether a lane keeps the addresses and weights of its pieces.
   static constexpr bool kKeepsPlaces = Codec::kHasRegisters;
 
-  DEVICE explicit PartialSums(const Combine& call) : call_(call) {}
+  TOKENYARD_DEVICE explicit PartialSums(const Combine& call) : call_(call) {}
 
   /// Loads the pieces of up to kPartialSumsHeld partial sums from `first` on. Called by all lanes.
   /// All loads are in flight together.
-  DEVICE void load_from(const TokenPlan& plan, uint32_t first, uint32_t span) {
+  TOKENYARD_DEVICE void load_from(const TokenPlan& plan, uint32_t first, uint32_t span) {
     plan_ = &plan;
     first_ = first;
     span_ = span;
     ++loads_;
     place_ = span * kChunks * Codec::kPiecesAChunk + warp::lane();
     const uint32_t count = std::min(plan.partial_sums - first, uint32_t{kPartialSumsHeld});
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
+    TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
         Codec::has_piece(call_.params, span * kChunks + c) ? count : 0;
-    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
       if (kKeepsPlaces && i < count) {
         staged_[i] = settled(place_in_plan(i));
         weights_[i] = plan.partial_sum[first + i].weight;
       }
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c]) pieces_[i].of[c] = look(i, c);
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c]) pieces_[i].of[c] =
+          look(i, c);
     }
   }
 
@@ -49,7 +50,7 @@ class PartialSums {
   /// Returns `lost` plus those that did not arrive, as bits. `between` is called between polls, if
   /// there are any.
   template <class Between>
-  DEVICE uint32_t await_loaded(uint32_t lost, Between between) {
+  TOKENYARD_DEVICE uint32_t await_loaded(uint32_t lost, Between between) {
     if (lost == 0 && first_missing() == kPartialSumsHeld) return 0;
     drop(lost);
     uint32_t awaited = kNobody;
@@ -79,28 +80,28 @@ class PartialSums {
   }
 
   /// Adds what is in hand, except the `lost` partial sums. Called by all lanes.
-  DEVICE void add_to(SpanSums<kChunks>& sums, uint32_t lost) const {
-    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+  TOKENYARD_DEVICE void add_to(SpanSums<kChunks>& sums, uint32_t lost) const {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
       // All lanes add, since a codec's lanes may need one another.
       if (first_ + i >= plan_->partial_sums || (lost >> (first_ + i) & 1) != 0) continue;
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c)
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c)
           Codec::add(sums.of[c], pieces_[i].of[c], weight(i));
     }
   }
   /// Empties the places of what is in hand, except lost partial sums. Called by all lanes.
-  DEVICE void empty() const {
+  TOKENYARD_DEVICE void empty() const {
     each_in_hand([](Peer<Bytes16> place, const Bytes16&) { put_back(place); });
   }
   /// Undoes empty(). Called by all lanes. Relaxed, as every store of a piece.
-  DEVICE void fill_again() const {
+  TOKENYARD_DEVICE void fill_again() const {
     each_in_hand([](Peer<Bytes16> place, const Bytes16& piece) {
       store<Order::relaxed, Scope::sys>(place, piece);
     });
   }
   /// Returns whether everything read has been emptied.
-  DEVICE bool emptied_all() const { return kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
+  TOKENYARD_DEVICE bool emptied_all() const { return kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
   /// Returns, as bits, which places of a token's span empty() empties.
-  DEVICE uint32_t emptied_in_hand(const TokenPlan& plan, uint32_t span) const {
+  TOKENYARD_DEVICE uint32_t emptied_in_hand(const TokenPlan& plan, uint32_t span) const {
     if (!kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
     return ((1u << kPartialSumsHeld) - 1) << first_;
   }
@@ -110,41 +111,43 @@ class PartialSums {
   /// `lost` suffices: this warp knows its own losses, and has all pieces of partial sums that
   /// others lose.
   template <class Body>
-  DEVICE void each_in_hand(Body body) const {
+  TOKENYARD_DEVICE void each_in_hand(Body body) const {
     if (!kKeepsPlaces || loads_ == 0) return;
     const uint32_t lost = lost_of(*plan_) >> first_;
-    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c] && (lost >> i & 1) == 0)
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks;
+                            ++c) if (i < held_[c] && (lost >> i & 1) == 0)
           body(place(i) + c * Codec::kPiecesAChunk, pieces_[i].of[c]);
     }
   }
   /// Loads this lane's piece of a chunk of a partial sum. Relaxed: sixteen bytes are their own
   /// flag.
-  DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
+  TOKENYARD_DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
     return load<Order::relaxed, Scope::sys>(place(i) + c * Codec::kPiecesAChunk);
   }
   /// Returns the place of this lane's first piece.
-  DEVICE Peer<Bytes16> place(uint32_t i) const {
+  TOKENYARD_DEVICE Peer<Bytes16> place(uint32_t i) const {
     return kKeepsPlaces ? staged_[i] : place_in_plan(i);
   }
-  DEVICE Peer<Bytes16> place_in_plan(uint32_t i) const {
+  TOKENYARD_DEVICE Peer<Bytes16> place_in_plan(uint32_t i) const {
     return plan_->partial_sum[first_ + i].staged + place_;
   }
-  DEVICE float weight(uint32_t i) const {
+  TOKENYARD_DEVICE float weight(uint32_t i) const {
     return kKeepsPlaces ? weights_[i] : plan_->partial_sum[first_ + i].weight;
   }
-  DEVICE bool misses(uint32_t i, uint32_t c) const {
+  TOKENYARD_DEVICE bool misses(uint32_t i, uint32_t c) const {
     return i < held_[c] && !has_come(pieces_[i].of[c]);
   }
   /// Reloads all missing pieces together.
-  DEVICE void look_again() {
-    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) pieces_[i].of[c] = look(i, c);
+  TOKENYARD_DEVICE void look_again() {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) pieces_[i].of[c] =
+          look(i, c);
     }
   }
 
   /// Returns whether the awaited rank has sent its row in the other format.
-  DEVICE Difference difference() const {
+  TOKENYARD_DEVICE Difference difference() const {
     const uint32_t i = first_missing();
     if (i == kPartialSumsHeld) return {};
     const Peer<Bytes16> other = plan_->partial_sum[first_ + i].staged + call_.params.only_in_other;
@@ -157,20 +160,20 @@ class PartialSums {
 
   /// Zeroes what did not arrive. Word by word and without a branch: given a branch, the compiler
   /// indexes by the condition and keeps indexed data in memory.
-  DEVICE void drop(uint32_t lost) {
-    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+  TOKENYARD_DEVICE void drop(uint32_t lost) {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
       const bool is_lost = (lost >> (first_ + i) & 1) != 0;
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
-        UNROLL for (uint32_t& word : pieces_[i].of[c].word) word = is_lost ? 0 : word;
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+        TOKENYARD_UNROLL for (uint32_t& word : pieces_[i].of[c].word) word = is_lost ? 0 : word;
       }
     }
   }
 
   /// Returns the first partial sum with a missing piece, or kPartialSumsHeld.
-  DEVICE uint32_t first_missing() const {
+  TOKENYARD_DEVICE uint32_t first_missing() const {
     uint32_t first = kPartialSumsHeld;
-    UNROLL for (uint32_t i = kPartialSumsHeld; i-- > 0;) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) first = i;
+    TOKENYARD_UNROLL for (uint32_t i = kPartialSumsHeld; i-- > 0;) {
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) first = i;
     }
     return first;
   }
@@ -191,13 +194,13 @@ class PartialSums {
 template <class Codec>
 class SpanPlaces {
  public:
-  DEVICE SpanPlaces(const CombineParams& params, uint32_t span)
+  TOKENYARD_DEVICE SpanPlaces(const CombineParams& params, uint32_t span)
       : at_(span * kChunks * Codec::kPiecesAChunk + warp::lane()) {
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece_[c] =
+    TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece_[c] =
         Codec::has_piece(params, span * kChunks + c);
   }
-  DEVICE void put_back_of(Peer<Bytes16> row) const {
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (has_piece_[c])
+  TOKENYARD_DEVICE void put_back_of(Peer<Bytes16> row) const {
+    TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (has_piece_[c])
         put_back(row + (at_ + c * Codec::kPiecesAChunk));
   }
 

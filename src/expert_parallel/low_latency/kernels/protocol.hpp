@@ -67,21 +67,21 @@ inline constexpr uint32_t kTopkMax = 16;
 
 /// Content of empty staging.
 inline constexpr uint32_t kEmpty = 0xffffffff;
-HOST_DEVICE Bytes16 empty_piece() {
+TOKENYARD_HOST_DEVICE Bytes16 empty_piece() {
   return {{kEmpty, kEmpty, kEmpty, kEmpty}};
 }
-HOST_DEVICE bool has_come(const Bytes16& piece) {
+TOKENYARD_HOST_DEVICE bool has_come(const Bytes16& piece) {
   return piece.word[0] != kEmpty;
 }
 
 /// Returns the first word of a payload that no conversion of ours produced, made distinct from an
 /// empty one: a word of NaNs becomes other NaNs. `nans` is 0x7fff7fff for BF16, 0x7f7f7f7f for FP8,
 /// 0x7fffffff for fp32.
-HOST_DEVICE uint32_t canonical(uint32_t word, uint32_t nans) {
+TOKENYARD_HOST_DEVICE uint32_t canonical(uint32_t word, uint32_t nans) {
   return word == kEmpty ? nans : word;
 }
 
-HOST_DEVICE uint32_t parity_of(uint32_t epoch) {
+TOKENYARD_HOST_DEVICE uint32_t parity_of(uint32_t epoch) {
   return epoch & 1;
 }
 
@@ -100,24 +100,28 @@ inline constexpr uint32_t kKinds = 2;
 
 /// The part of its call that a kernel does.
 enum class Part : uint32_t { send = 1, receive = 2, both = 3 };
-HOST_DEVICE bool sends(Part part) {
+TOKENYARD_HOST_DEVICE bool sends(Part part) {
   return part != Part::receive;
 }
-HOST_DEVICE bool receives(Part part) {
+TOKENYARD_HOST_DEVICE bool receives(Part part) {
   return part != Part::send;
 }
 
 /// Epochs up to which a rank has read its staging and emptied what it read.
 struct alignas(8) Drained {
   uint32_t dispatch, combine;
-  HOST_DEVICE uint32_t of(Kind kind) const { return kind == Kind::dispatch ? dispatch : combine; }
+  TOKENYARD_HOST_DEVICE uint32_t of(Kind kind) const {
+    return kind == Kind::dispatch ? dispatch : combine;
+  }
 };
 
 /// A set of ranks, passed by value.
 struct RankSet {
   uint32_t words[kRanksMax / 32];
 
-  HOST_DEVICE bool contains(uint32_t rank) const { return words[rank / 32] >> rank % 32 & 1; }
+  TOKENYARD_HOST_DEVICE bool contains(uint32_t rank) const {
+    return words[rank / 32] >> rank % 32 & 1;
+  }
   void insert(uint32_t rank) { words[rank / 32] |= 1u << rank % 32; }
   void erase(uint32_t rank) { words[rank / 32] &= ~(1u << rank % 32); }
   static RankSet first(uint32_t ranks) {
@@ -133,13 +137,13 @@ struct IdsStamp {
   static constexpr uint32_t kFormatBits = 2, kFormats = 1u << kFormatBits;
   uint32_t word;
 
-  HOST_DEVICE static IdsStamp of(uint32_t epoch, uint32_t format) {
+  TOKENYARD_HOST_DEVICE static IdsStamp of(uint32_t epoch, uint32_t format) {
     return {epoch << kFormatBits | format};
   }
-  HOST_DEVICE uint32_t epoch() const { return word >> kFormatBits; }
-  HOST_DEVICE uint32_t format() const { return word & (kFormats - 1); }
-  HOST_DEVICE bool operator==(const IdsStamp& other) const { return word == other.word; }
-  HOST_DEVICE bool differs_in_format(const IdsStamp& other) const {
+  TOKENYARD_HOST_DEVICE uint32_t epoch() const { return word >> kFormatBits; }
+  TOKENYARD_HOST_DEVICE uint32_t format() const { return word & (kFormats - 1); }
+  TOKENYARD_HOST_DEVICE bool operator==(const IdsStamp& other) const { return word == other.word; }
+  TOKENYARD_HOST_DEVICE bool differs_in_format(const IdsStamp& other) const {
     return word != other.word && epoch() == other.epoch();
   }
 };
@@ -152,16 +156,18 @@ struct PackedIds {
   static constexpr uint32_t kStampWord = 3;
   Bytes16 piece;
 
-  HOST_DEVICE static PackedIds of_stamp(IdsStamp stamp) { return {{{0, 0, 0, stamp.word}}}; }
-  HOST_DEVICE IdsStamp stamp() const { return {piece.word[kStampWord]}; }
+  TOKENYARD_HOST_DEVICE static PackedIds of_stamp(IdsStamp stamp) {
+    return {{{0, 0, 0, stamp.word}}};
+  }
+  TOKENYARD_HOST_DEVICE IdsStamp stamp() const { return {piece.word[kStampWord]}; }
   /// Sets a place; at most once per place. With a constant `place` it needs no memory.
-  HOST_DEVICE void set(uint32_t place, uint32_t id) {
+  TOKENYARD_HOST_DEVICE void set(uint32_t place, uint32_t id) {
     const uint32_t bit = place * kBits, word = bit / 32, shift = bit % 32;
     piece.word[word] |= id << shift;
     if (shift + kBits > 32) piece.word[word + 1] |= id >> (32 - shift);
   }
   /// Uses shifts, so that a variable `place` needs no memory.
-  HOST_DEVICE uint32_t get(uint32_t place) const {
+  TOKENYARD_HOST_DEVICE uint32_t get(uint32_t place) const {
     const uint64_t low = piece.word[0] | uint64_t{piece.word[1]} << 32;
     const uint64_t high = piece.word[1] | uint64_t{piece.word[2]} << 32;
     const uint32_t bit = place * kBits;
@@ -170,7 +176,7 @@ struct PackedIds {
 };
 inline constexpr uint32_t kLocalExpertsMax = PackedIds::kNone;
 
-HOST_DEVICE uint32_t packed_ids_of(uint32_t topk) {
+TOKENYARD_HOST_DEVICE uint32_t packed_ids_of(uint32_t topk) {
   return (topk + PackedIds::kIds - 1) / PackedIds::kIds;
 }
 
@@ -179,7 +185,7 @@ struct IdsPlace {
   uint32_t token;
   uint32_t first;  ///< first of its choices
 
-  HOST_DEVICE static IdsPlace of(uint32_t index, uint32_t topk) {
+  TOKENYARD_HOST_DEVICE static IdsPlace of(uint32_t index, uint32_t topk) {
     static_assert(kTopkMax <= 2 * PackedIds::kIds, "one word or two a token");
     const uint32_t second = packed_ids_of(topk) - 1;
     return {index >> second, (index & second) * PackedIds::kIds};

@@ -20,7 +20,7 @@ struct SpreadJob {
   Peer<Bytes16> staged, scales;  ///< this lane's pieces of the unit, if any
   bool has_piece, has_scales;
 
-  DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
+  TOKENYARD_DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
     const Divisor& jobs = call.params.by.jobs_a_row;
     SpreadJob job{};
     job.row = jobs.quotient(warp::index());
@@ -29,7 +29,7 @@ struct SpreadJob {
     return job;
   }
   /// Keeps the addresses in registers, computed before they are needed and not again.
-  DEVICE void settle() {
+  TOKENYARD_DEVICE void settle() {
     row = settled(row);
     unit = settled(unit);
     of = {settled(of.source), settled(of.token)};
@@ -37,24 +37,26 @@ struct SpreadJob {
     scales = settled(scales);
   }
   /// Returns false if no job is left.
-  DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
+  TOKENYARD_DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
     unit += warp::count();
     for (const uint32_t jobs = call.params.by.jobs_a_row.divisor; unit >= jobs; unit -= jobs) ++row;
     if (row >= own.count) return false;
     find(call, own);
     return true;
   }
-  DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
+  TOKENYARD_DEVICE bool notes(const Dispatch& call) const {
+    return unit == call.params.row.units();
+  }
   /// Loads the pieces before it is known whether an expert needs them, so that other work hides the
   /// latency. Empty: not arrived yet, or no piece.
-  DEVICE UnitPieces glance() const {
+  TOKENYARD_DEVICE UnitPieces glance() const {
     // Relaxed: sixteen bytes are their own flag.
     return {.data = has_piece ? load<Order::relaxed, Scope::sys>(staged) : empty_piece(),
             .scales = has_scales ? load<Order::relaxed, Scope::sys>(scales) : empty_piece()};
   }
 
  private:
-  DEVICE void find(const Dispatch& call, const OwnRows& own) {
+  TOKENYARD_DEVICE void find(const Dispatch& call, const OwnRows& own) {
     const DispatchParams& params = call.params;
     of = own.at(params, row);
     const bool moves = row < own.count && !notes(call);
@@ -69,12 +71,12 @@ struct SpreadJob {
 };
 
 /// Returns the destination of a row for this lane's choice, or -1.
-DEVICE int32_t chosen_slot(const Dispatch& call, uint32_t row) {
+TOKENYARD_DEVICE int32_t chosen_slot(const Dispatch& call, uint32_t row) {
   return warp::lane() < call.params.topk ? call.tail.slots(row)[warp::lane()] : -1;
 }
 
 /// Stores what combine, and users of the rows, must know of one row. Called by all lanes.
-DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
+TOKENYARD_DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
   const DispatchParams& params = call.params;
   // An expert chosen twice has one row.
   const bool leads = (warp::match(static_cast<uint32_t>(slot)) & lanes_below()) == 0;
@@ -87,14 +89,14 @@ DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
 /// Stores a unit's scales, held by the first lane, to the columns of all experts. Called by all
 /// lanes. Each lane stores one word for one expert: they are far apart, and one lane would take
 /// long.
-DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t slot,
-                          const Bytes16& held) {
+TOKENYARD_DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t slot,
+                                    const Bytes16& held) {
   const DispatchParams& params = call.params;
   const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
   const bool packed = params.row.scales_packed();
   const uint32_t place = warp::lane() % kScalesAPiece;
   uint32_t scale = 0;
-  UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) {
+  TOKENYARD_UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) {
     // Packed scales leave out the first word, which is the piece's flag.
     const uint32_t word = warp::shuffle(held.word[i], 0);
     if (i == (packed ? 1 : place)) scale = word;
@@ -102,7 +104,7 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
   const uint32_t at = packed ? job.unit : job.unit * kScalesAPiece + place;
   const bool stores = packed ? place == 0 : at < words;
   constexpr uint32_t kAtOnce = kWarpLanes / kScalesAPiece;
-  KEEP_ROLLED for (uint32_t first = 0; first < params.topk; first += kAtOnce) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t first = 0; first < params.topk; first += kAtOnce) {
     const int32_t to = warp::shuffle(slot, first + warp::lane() / kScalesAPiece);
     if (!stores || to < 0) continue;
     const uint32_t expert = params.by.slots.quotient(static_cast<uint32_t>(to));
@@ -117,7 +119,8 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
 /// Returns this lane's pieces of a unit, zeros where it has none, and empties their places. Called
 /// by all lanes. `seen` is the result of glance(). Waits for data and scales together, which saves
 /// a memory latency. Pieces that a masked source did not send count as zeros.
-DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const UnitPieces& seen) {
+TOKENYARD_DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job,
+                                      const UnitPieces& seen) {
   UnitPieces pieces = seen;
   const auto lacks_data = [&] { return job.has_piece && !has_come(pieces.data); };
   const auto lacks_scales = [&] { return job.has_scales && !has_come(pieces.scales); };
@@ -135,13 +138,13 @@ DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const Un
 
 /// Stores a unit of a row to each of its experts' rows. Called by all lanes. `live`: lanes whose
 /// choice is on this rank.
-DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t live, int32_t slot,
-                        const UnitPieces& pieces) {
+TOKENYARD_DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t live,
+                                  int32_t slot, const UnitPieces& pieces) {
   const DispatchParams& params = call.params;
   auto* const x =
       reinterpret_cast<Bytes16*>(params.out.x) + params.row.piece(job.unit, warp::lane());
   const uint32_t row_pieces = params.row.data_pieces();
-  KEEP_ROLLED for (uint32_t left = live; left != 0; left &= left - 1) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t left = live; left != 0; left &= left - 1) {
     const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
     if (job.has_piece) store_vector(x + size_t{to} * row_pieces, pieces.data);
   }
@@ -149,11 +152,11 @@ DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t liv
 }
 
 /// Stores an expert's row ranges per source and its total. Called by one thread.
-DEVICE void publish_count(const Dispatch& call, uint32_t expert) {
+TOKENYARD_DEVICE void publish_count(const Dispatch& call, uint32_t expert) {
   const DispatchParams& params = call.params;
   RowRange* const ranges = params.out.ranges + size_t{expert} * params.call.ranks;
   int32_t begin = 0;
-  KEEP_ROLLED for (uint32_t source = 0; source < params.call.ranks; ++source) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t source = 0; source < params.call.ranks; ++source) {
     const auto count = static_cast<int32_t>(rows_of(call, expert, source));
     ranges[source] = {begin, count};
     begin += count;
@@ -164,19 +167,19 @@ DEVICE void publish_count(const Dispatch& call, uint32_t expert) {
 
 /// Stores the counts of this block's share of experts. Called by the whole block. Starts with the
 /// last threads, since the first have rows to wait for.
-DEVICE void publish_counts(const Dispatch& call, const OwnRows& own) {
+TOKENYARD_DEVICE void publish_counts(const Dispatch& call, const OwnRows& own) {
   const DispatchParams& params = call.params;
-  KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
-                   expert < params.local_experts; expert += block::threads() * own.stride)
+  TOKENYARD_KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
+                             expert < params.local_experts; expert += block::threads() * own.stride)
       publish_count(call, expert);
 }
 
 /// Resets the verdicts of the next dispatch, which has its own words, and accumulates this
 /// dispatch's waits. Called by one block.
-DEVICE void ready_verdicts(const Dispatch& call) {
+TOKENYARD_DEVICE void ready_verdicts(const Dispatch& call) {
   const DispatchParams& params = call.params;
-  KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
-                   source += block::threads()) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
+                             source += block::threads()) {
     if (params.out.waited != nullptr) params.out.waited[source] += call.shared.waited[source];
     params.call.workspace->verdicts[call.call.parity() ^ 1][source] =
         static_cast<uint32_t>(Verdict::open);
@@ -185,10 +188,10 @@ DEVICE void ready_verdicts(const Dispatch& call) {
 
 /// Learns the verdicts; returns whether one differs from the block's own proposal. Called by the
 /// whole block, which synchronizes.
-DEVICE bool learn(const Dispatch& call, const Proposal& first) {
+TOKENYARD_DEVICE bool learn(const Dispatch& call, const Proposal& first) {
   bool differs = false;
-  KEEP_ROLLED for (uint32_t source = thread_from_last(); source < call.tail.ranks;
-                   source += block::threads()) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t source = thread_from_last(); source < call.tail.ranks;
+                             source += block::threads()) {
     const Proposal proposal = source == first.source ? first : Proposal::make(call, source);
     call.shared.absent[source] = proposal.verdict() == Verdict::absent;
     differs |= proposal.verdict() != proposal.mine;
@@ -198,7 +201,7 @@ DEVICE bool learn(const Dispatch& call, const Proposal& first) {
 
 /// Called by a whole receiving block. Until the verdicts are in, the block continues on its own
 /// proposals, which nearly always match, and stores nothing.
-DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& shared) {
+TOKENYARD_DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& shared) {
   const OwnRows own = OwnRows::of_block(params);
   DispatchTail tail = params.tail;
   tail.base = block::shared_tail<DispatchShared>();
@@ -234,7 +237,7 @@ DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& share
   UnitPieces seen = job.glance();
   publish_counts(call, own);
   bool more = job.row < own.count;
-  KEEP_ROLLED while (more) {
+  TOKENYARD_KEEP_ROLLED while (more) {
     const SpreadJob now = job;
     const bool notes = now.notes(call);
     const int32_t slot = chosen_slot(call, now.row);

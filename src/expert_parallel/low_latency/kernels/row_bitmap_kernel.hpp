@@ -17,21 +17,21 @@ struct SourceToken {
 struct OwnRows {
   uint32_t first, stride, count;
 
-  DEVICE static OwnRows of_block(const DispatchParams& params) {
+  TOKENYARD_DEVICE static OwnRows of_block(const DispatchParams& params) {
     const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
     const Divisor& blocks = params.by.receive_blocks;
     const uint32_t first = block::index() - senders, stride = blocks.divisor;
     const uint32_t rows = params.slots();
     return {first, stride, first < rows ? blocks.quotient(rows - first + stride - 1) : 0};
   }
-  DEVICE SourceToken at(const DispatchParams& params, uint32_t row) const {
+  TOKENYARD_DEVICE SourceToken at(const DispatchParams& params, uint32_t row) const {
     const uint32_t ranks = params.call.ranks, position = first + row * stride;
     const uint32_t token = params.by.ranks.quotient(position);
     const uint32_t source = position - token * ranks + params.call.rank;
     return {source < ranks ? source : source - ranks, token};
   }
   /// Returns whether the block owns a token, and sets its row.
-  DEVICE bool owns(const DispatchParams& params, SourceToken of, uint32_t& row) const {
+  TOKENYARD_DEVICE bool owns(const DispatchParams& params, SourceToken of, uint32_t& row) const {
     const uint32_t ranks = params.call.ranks, self = params.call.rank;
     const uint32_t turn = of.source >= self ? of.source - self : of.source + ranks - self;
     const uint32_t position = of.token * ranks + turn;
@@ -41,27 +41,28 @@ struct OwnRows {
 };
 
 /// Called by the whole block, before it synchronizes.
-DEVICE void empty_tables(const Dispatch& call) {
+TOKENYARD_DEVICE void empty_tables(const Dispatch& call) {
   const DispatchTail& tail = call.tail;
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.bitmap_words(); i += block::threads())
-      tail.bitmap()[i] = 0;
+  TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.bitmap_words();
+                             i += block::threads()) tail.bitmap()[i] = 0;
   for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads()) {
     call.shared.lacks[source] = 0;
     call.shared.waited[source] = 0;
   }
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.rows_a_block * tail.topk;
-                   i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
+  TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.rows_a_block * tail.topk;
+                             i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
 }
 
 /// Enters a thread's share of eight choices of a token into the bitmap and, if the block owns the
 /// row, into its table. In small calls several threads share an ids word, since eight choices take
 /// one long.
-DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
-                     const PackedIds& packed, uint32_t share) {
+TOKENYARD_DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of,
+                               uint32_t first, const PackedIds& packed, uint32_t share) {
   const uint32_t places = std::min(call.params.topk - first, uint32_t{PackedIds::kIds});
   uint32_t row = 0;
   const bool is_own = own.owns(call.params, of, row);
-  KEEP_ROLLED for (uint32_t place = share; place < places; place += 1u << call.params.ids_shift) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t place = share; place < places;
+                             place += 1u << call.params.ids_shift) {
     const uint32_t expert = packed.get(place);
     if (is_own) call.tail.ids(row)[first + place] = static_cast<uint16_t>(expert);
     if (expert != PackedIds::kNone)
@@ -71,7 +72,7 @@ DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, u
 }
 
 /// Returns whether another block has found a source present of which this block lacks ids.
-DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
+TOKENYARD_DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
   if (call.shared.absent[source] != 0) return false;
   return call.shared.lacks[source] != 0 || !call.call.open(source);
 }
@@ -80,7 +81,7 @@ DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
 /// must synchronize afterwards. `again`: after the verdicts; the ids read then were seen by another
 /// block, so they arrive even if the source is masked. Those waits are in the name of this rank,
 /// which is never masked.
-DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
+TOKENYARD_DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
   const auto begin = static_cast<uint32_t>(cycles());
@@ -89,7 +90,7 @@ DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const IdsStamp awaited = stamp_of(call);
   const uint32_t shift = params.ids_shift, shares = common.ranks * ids_a_source.divisor << shift;
   bool lacking = false;
-  KEEP_ROLLED for (uint32_t at = thread::index(); at < shares; at += block::threads()) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t at = thread::index(); at < shares; at += block::threads()) {
     const uint32_t i = at >> shift, source = ids_a_source.quotient(i);
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
     PackedIds packed;
@@ -122,7 +123,7 @@ DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
 }
 
 /// Returns whether this block has all ids of a source.
-DEVICE bool is_complete(const Dispatch& call, uint32_t source) {
+TOKENYARD_DEVICE bool is_complete(const Dispatch& call, uint32_t source) {
   return call.call.open(source) && call.shared.lacks[source] == 0;
 }
 
@@ -133,7 +134,7 @@ struct Proposal {
   Verdict mine, before;
 
   /// Must follow read_ids. The atomic's result is still in flight: its first use waits for it.
-  DEVICE static Proposal make(const Dispatch& call, uint32_t source) {
+  TOKENYARD_DEVICE static Proposal make(const Dispatch& call, uint32_t source) {
     const Verdict mine = is_complete(call, source) ? Verdict::present : Verdict::absent;
     uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
     // Relaxed: a block that learns `present` waits for the ids themselves, which the decider has
@@ -142,51 +143,52 @@ struct Proposal {
         word, static_cast<uint32_t>(Verdict::open), static_cast<uint32_t>(mine));
     return {source, mine, static_cast<Verdict>(before)};
   }
-  DEVICE Verdict verdict() const { return before == Verdict::open ? mine : before; }
+  TOKENYARD_DEVICE Verdict verdict() const { return before == Verdict::open ? mine : before; }
 };
 
 /// Returns whether a source takes part, by this block's view or by the verdicts.
-DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
+TOKENYARD_DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
   return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
 }
 
 /// Removes tokens of sources that take no part; then the bitmap is final. Called by the whole
 /// block, which has synchronized and does so again.
-DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
+TOKENYARD_DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
   const DispatchTail& tail = call.tail;
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
-                   i += block::threads()) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
+                             i += block::threads()) {
     const uint32_t expert = call.params.by.ranks.quotient(i);
     const uint32_t source = call.params.by.ranks.remainder(i, expert);
     if (takes_part(call, source, by_verdicts)) continue;
-    KEEP_ROLLED for (uint32_t word = 0; word < tail.words; ++word) tail.bits(expert, source)[word] =
-        0;
+    TOKENYARD_KEEP_ROLLED for (uint32_t word = 0; word < tail.words; ++word)
+        tail.bits(expert, source)[word] = 0;
   }
   block::sync();
 }
 
 /// Returns term(0) + ... + term(count - 1), evaluating a few terms at a time.
 template <class Term>
-DEVICE uint32_t sum_of(uint32_t count, Term term) {
+TOKENYARD_DEVICE uint32_t sum_of(uint32_t count, Term term) {
   constexpr uint32_t kAtOnce = 4;
   uint32_t sum = 0;
-  KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (first + i < count) sum += term(first + i);
+  TOKENYARD_KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (first + i < count) sum +=
+        term(first + i);
   }
   return sum;
 }
 
 /// Returns the number of set bits in some of an expert's words.
-DEVICE uint32_t bits_of(const uint32_t* words, uint32_t count) {
+TOKENYARD_DEVICE uint32_t bits_of(const uint32_t* words, uint32_t count) {
   return sum_of(count, [&](uint32_t word) { return population(words[word]); });
 }
 
 /// Counts the rows per expert and source. Called by the whole block, which must synchronize
 /// afterwards. If words are few, bits are counted where a count is needed instead.
-DEVICE void count_rows(const Dispatch& call) {
+TOKENYARD_DEVICE void count_rows(const Dispatch& call) {
   const DispatchTail& tail = call.tail;
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
-                   i += block::threads()) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
+                             i += block::threads()) {
     const uint32_t expert = call.params.by.ranks.quotient(i);
     const uint32_t source = call.params.by.ranks.remainder(i, expert);
     tail.rows(expert)[source] = bits_of(tail.bits(expert, source), tail.words);
@@ -194,13 +196,13 @@ DEVICE void count_rows(const Dispatch& call) {
 }
 
 /// Returns the rows that a source has for an expert.
-DEVICE uint32_t rows_of(const Dispatch& call, uint32_t expert, uint32_t source) {
+TOKENYARD_DEVICE uint32_t rows_of(const Dispatch& call, uint32_t expert, uint32_t source) {
   const DispatchTail& tail = call.tail;
   return tail.counts ? tail.rows(expert)[source] : bits_of(tail.bits(expert, source), tail.words);
 }
 
 /// Returns the slot of a source's token among an expert's rows, or -1 if it has none there.
-DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
+TOKENYARD_DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
   const DispatchTail& tail = call.tail;
   const uint32_t* const own = tail.bits(expert, of.source) + of.token / 32;
   const uint32_t* from = tail.bits(expert, 0);
@@ -219,9 +221,10 @@ DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
 /// Finds the destinations of the block's own rows, once per row rather than in each warp that moves
 /// its units. Called by the whole block. `first`: the token of this thread's first choice, if it
 /// has one.
-DEVICE void find_slots(const Dispatch& call, const OwnRows& own, SourceToken first) {
+TOKENYARD_DEVICE void find_slots(const Dispatch& call, const OwnRows& own, SourceToken first) {
   const DispatchTail& tail = call.tail;
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk; i += block::threads()) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk;
+                             i += block::threads()) {
     const uint32_t expert = tail.ids(0)[i];
     int32_t slot = -1;
     if (expert != PackedIds::kNone)

@@ -37,25 +37,27 @@ class RowLayout {
     if (is_fp8()) scale_words_ = scales_packed() ? (groups + 3) / 4 : groups;
   }
 
-  HOST_DEVICE RowFormat format() const { return format_; }
-  HOST_DEVICE bool is_fp8() const { return format_ != RowFormat::bf16; }
-  HOST_DEVICE uint32_t data_pieces() const { return data_pieces_; }
-  HOST_DEVICE uint32_t units() const { return units_; }
+  TOKENYARD_HOST_DEVICE RowFormat format() const { return format_; }
+  TOKENYARD_HOST_DEVICE bool is_fp8() const { return format_ != RowFormat::bf16; }
+  TOKENYARD_HOST_DEVICE uint32_t data_pieces() const { return data_pieces_; }
+  TOKENYARD_HOST_DEVICE uint32_t units() const { return units_; }
   /// Returns the index in the staged row of a lane's piece of a unit, valid if below data_pieces().
-  HOST_DEVICE uint32_t piece(uint32_t unit, uint32_t lane) const {
+  TOKENYARD_HOST_DEVICE uint32_t piece(uint32_t unit, uint32_t lane) const {
     return unit * kWarpLanes + lane;
   }
   /// Returns the index of the scale piece of an FP8 unit.
-  HOST_DEVICE uint32_t scale_piece(uint32_t unit) const { return units_ * kWarpLanes + unit; }
+  TOKENYARD_HOST_DEVICE uint32_t scale_piece(uint32_t unit) const {
+    return units_ * kWarpLanes + unit;
+  }
   /// Returns the pieces of a staged row, in whole cache lines.
   uint32_t staged_pieces() const { return (scale_piece(is_fp8() ? units_ : 0) + 7) / 8 * 8; }
 
   // The delivered row.
   uint32_t row_bytes() const { return hidden_ * (is_fp8() ? 1 : 2); }
-  HOST_DEVICE bool scales_packed() const { return format_ == RowFormat::fp8_ue8m0; }
+  TOKENYARD_HOST_DEVICE bool scales_packed() const { return format_ == RowFormat::fp8_ue8m0; }
   /// Scale words per row, fp32 or four exponents; each scale covers 128 channels, the last maybe
   /// fewer.
-  HOST_DEVICE uint32_t scale_words() const { return scale_words_; }
+  TOKENYARD_HOST_DEVICE uint32_t scale_words() const { return scale_words_; }
 
  private:
   uint32_t hidden_ = 0;

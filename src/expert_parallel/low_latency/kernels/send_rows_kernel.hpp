@@ -16,18 +16,18 @@ struct AskedIds {
   uint32_t index;  ///< of the word, see IdsPlace
   LoadedId id;     ///< this lane's choice
 
-  DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
+  TOKENYARD_DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
 
   /// Tokens beyond this rank's count are published too, since the destination's table has a fixed
   /// size.
-  DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
+  TOKENYARD_DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
     const uint32_t choice = first + lane();
     if (token >= params.tokens || choice >= params.topk) return {index, {}};
     return {index, LoadedId::load(params, token, choice)};
   }
   /// Returns this lane's choice: an expert, kNothing or kNoExpert.
-  DEVICE int32_t expert(const DispatchParams& params) const {
+  TOKENYARD_DEVICE int32_t expert(const DispatchParams& params) const {
     const int64_t value = id.value(params);
     if (is_expert(params, value)) return static_cast<int32_t>(value);
     return value == -1 ? kNothing : kNoExpert;
@@ -35,7 +35,7 @@ struct AskedIds {
 };
 
 /// Notes this lane's choice for combine, and reports an invalid one.
-DEVICE void note_choice(const Dispatch& call, const AskedIds& asked, int32_t expert) {
+TOKENYARD_DEVICE void note_choice(const Dispatch& call, const AskedIds& asked, int32_t expert) {
   const DispatchParams& params = call.params;
   const auto [token, first] = IdsPlace::of(asked.index, params.topk);
   const uint32_t choice = first + AskedIds::lane();
@@ -46,13 +46,13 @@ DEVICE void note_choice(const Dispatch& call, const AskedIds& asked, int32_t exp
 }
 
 /// Returns the ids word of eight choices for one rank. Called by one lane.
-DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
-                          const int32_t (&experts)[PackedIds::kIds]) {
+TOKENYARD_DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
+                                    const int32_t (&experts)[PackedIds::kIds]) {
   const DispatchParams& params = call.params;
   const uint32_t first = params.by.homes.first_of(destination);
   const uint32_t count = params.by.homes.held_by(destination);
   PackedIds packed = PackedIds::of_stamp(stamp_of(call));
-  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+  TOKENYARD_UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
     // For an expert of an earlier rank this wraps around to more than any local index.
     const uint32_t local = static_cast<uint32_t>(experts[place]) - first;
     packed.set(place, experts[place] >= 0 && local < count ? local : PackedIds::kNone);
@@ -64,12 +64,12 @@ DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
 /// The word for each lane's first rank is packed before it is known whether that rank is open.
 class LeavingIds {
  public:
-  DEVICE explicit LeavingIds(const Dispatch& call) : call_(call) {}
+  TOKENYARD_DEVICE explicit LeavingIds(const Dispatch& call) : call_(call) {}
   /// Called by all lanes. Begins with the next rank and ends with this one.
-  DEVICE void pack(const AskedIds& asked) {
+  TOKENYARD_DEVICE void pack(const AskedIds& asked) {
     asked_ = asked;
     expert_ = asked.expert(call_.params);
-    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts_[place] =
+    TOKENYARD_UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts_[place] =
         warp::shuffle(expert_, warp::lane() - AskedIds::lane() + place);
     const CallParams& common = call_.params.call;
     if (AskedIds::lane() >= common.ranks) return;
@@ -78,12 +78,12 @@ class LeavingIds {
     to_ = settled(place_on(destination_));
   }
   /// `words`: total number of ids words.
-  DEVICE void send(uint32_t words) const {
+  TOKENYARD_DEVICE void send(uint32_t words) const {
     const CallParams& common = call_.params.call;
     if (asked_.index >= words) return;
     if (destination_ < common.ranks) send(destination_, to_, packed_);
-    KEEP_ROLLED for (uint32_t turn = AskedIds::lane() + AskedIds::kLanes; turn < common.ranks;
-                     turn += AskedIds::kLanes) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t turn = AskedIds::lane() + AskedIds::kLanes;
+                               turn < common.ranks; turn += AskedIds::kLanes) {
       const uint32_t destination = rank_after(common, 1 + turn);
       send(destination, place_on(destination), pack_ids(call_, destination, experts_));
     }
@@ -94,7 +94,7 @@ class LeavingIds {
  private:
   /// Publishes this lane's weight to the rank of its expert, and keeps it for the rows that this
   /// rank weights itself. Loaded only now, after the ids, which every rank waits for.
-  DEVICE void publish_and_keep_weight() const {
+  TOKENYARD_DEVICE void publish_and_keep_weight() const {
     const DispatchParams& params = call_.params;
     const CallParams& common = params.call;
     if (expert_ < 0) return;
@@ -107,11 +107,12 @@ class LeavingIds {
       publish_weight(common.windows.weights(rank, params.batch, common.rank) + at,
                      call_.call.epoch(), weight);
   }
-  DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
+  TOKENYARD_DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
     const CallParams& common = call_.params.call;
     return common.windows.ids(destination, call_.call.parity(), common.rank) + asked_.index;
   }
-  DEVICE void send(uint32_t destination, Peer<Bytes16> to, const PackedIds& packed) const {
+  TOKENYARD_DEVICE void send(uint32_t destination, Peer<Bytes16> to,
+                             const PackedIds& packed) const {
     // Relaxed: the word carries its stamp and releases no other data.
     if (call_.call.open(destination)) store<Order::relaxed, Scope::sys>(to, packed.piece);
   }
@@ -131,7 +132,7 @@ struct IdsShare {
   uint32_t first, stride, count;
 
   /// `begin`: warps of the block that move data.
-  DEVICE static IdsShare of_warp(const DispatchParams& params, uint32_t begin) {
+  TOKENYARD_DEVICE static IdsShare of_warp(const DispatchParams& params, uint32_t begin) {
     const uint32_t place = block::index() - params.publish_first, blocks = params.publish_blocks;
     if (place >= blocks) return {};
     const uint32_t warps = warp::count() - begin;
@@ -139,8 +140,8 @@ struct IdsShare {
     return {position * AskedIds::kAWarp, warps * blocks * AskedIds::kAWarp,
             params.tokens_max * packed_ids_of(params.topk)};
   }
-  DEVICE bool has_words() const { return first < count; }
-  DEVICE AskedIds load(const DispatchParams& params, uint32_t base) const {
+  TOKENYARD_DEVICE bool has_words() const { return first < count; }
+  TOKENYARD_DEVICE AskedIds load(const DispatchParams& params, uint32_t base) const {
     return AskedIds::load(params, base + warp::lane() / AskedIds::kLanes);
   }
 };
@@ -149,12 +150,12 @@ struct IdsShare {
 struct SendPosition {
   uint32_t token, unit;
 
-  DEVICE static SendPosition first(const DispatchParams& params) {
+  TOKENYARD_DEVICE static SendPosition first(const DispatchParams& params) {
     const Divisor& team = params.by.send_team;
     const uint32_t which = team.quotient(warp::index());
     return {block::index() + which * params.data_blocks, team.remainder(warp::index(), which)};
   }
-  DEVICE void advance(const DispatchParams& params) {
+  TOKENYARD_DEVICE void advance(const DispatchParams& params) {
     const Divisor& team = params.by.send_team;
     unit += team.divisor;
     if (unit < params.row.units()) return;
@@ -170,7 +171,7 @@ struct Destinations {
   uint32_t first;  ///< of the first 32 ranks, those that hold some lane's choice, as bits
 
   /// Called by all lanes. `id` is this lane's choice.
-  DEVICE static Destinations of(const DispatchParams& params, int64_t id) {
+  TOKENYARD_DEVICE static Destinations of(const DispatchParams& params, int64_t id) {
     Destinations made{kRanksMax, 0};
     if (is_expert(params, id)) made.rank = params.by.homes.rank_of(static_cast<uint32_t>(id));
     made.first = made.some(0);
@@ -180,17 +181,17 @@ struct Destinations {
   /// loop of their own: where an address may have to be loaded, nvcc waits for all loads in flight,
   /// the next unit's data included.
   template <class Send>
-  DEVICE void each(const Dispatch& call, Send send) const {
+  TOKENYARD_DEVICE void each(const Dispatch& call, Send send) const {
     const CallParams& common = call.params.call;
     constexpr uint32_t kAtHand = (1u << Peers::kAtHand) - 1;
-    KEEP_ROLLED for (uint32_t left = first & kAtHand; left != 0; left &= left - 1) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t left = first & kAtHand; left != 0; left &= left - 1) {
       const uint32_t destination = first_bit(left);
       if (call.call.open(destination)) send(common.windows.peers.of_at_hand(destination));
     }
     if (common.ranks <= Peers::kAtHand) return;
-    KEEP_ROLLED for (uint32_t from = 0; from < common.ranks; from += 32) {
-      KEEP_ROLLED for (uint32_t left = from == 0 ? first & ~kAtHand : some(from); left != 0;
-                       left &= left - 1) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t from = 0; from < common.ranks; from += 32) {
+      TOKENYARD_KEEP_ROLLED for (uint32_t left = from == 0 ? first & ~kAtHand : some(from);
+                                 left != 0; left &= left - 1) {
         const uint32_t destination = from + first_bit(left);
         if (call.call.open(destination)) send(common.windows.peers.of(destination));
       }
@@ -198,12 +199,12 @@ struct Destinations {
   }
 
  private:
-  DEVICE uint32_t some(uint32_t from) const {
+  TOKENYARD_DEVICE uint32_t some(uint32_t from) const {
     return warp::bit_or(rank - from < 32 ? 1u << rank % 32 : 0);
   }
 };
 
-DEVICE LoadedId choice_of_lane(const DispatchParams& params, uint32_t token) {
+TOKENYARD_DEVICE LoadedId choice_of_lane(const DispatchParams& params, uint32_t token) {
   return warp::lane() < params.topk ? LoadedId::load(params, token, warp::lane()) : LoadedId{};
 }
 
@@ -216,7 +217,7 @@ struct ReadyUnit {
   bool has_piece, has_scales;
 
   /// Sends a unit's pieces to every destination. Called by all lanes.
-  DEVICE void send(const Dispatch& call) const {
+  TOKENYARD_DEVICE void send(const Dispatch& call) const {
     const Windows& windows = call.params.call.windows;
     to.each(call, [&](Peer<std::byte> window) {
       const Peer<Bytes16> there = windows.same_place(window, row);
@@ -233,18 +234,20 @@ struct LoadedUnit {
   RawUnit raw;
   LoadedId id;  ///< this lane's choice
 
-  DEVICE static LoadedUnit load(const DispatchParams& params, SendPosition at) {
+  TOKENYARD_DEVICE static LoadedUnit load(const DispatchParams& params, SendPosition at) {
     if (at.token >= params.tokens) return {at, {}, {}};
     return {at, load_unit(params, at.token, at.unit), choice_of_lane(params, at.token)};
   }
-  DEVICE bool there_is(const DispatchParams& params) const { return at.token < params.tokens; }
-  DEVICE LoadedUnit next(const DispatchParams& params) const {
+  TOKENYARD_DEVICE bool there_is(const DispatchParams& params) const {
+    return at.token < params.tokens;
+  }
+  TOKENYARD_DEVICE LoadedUnit next(const DispatchParams& params) const {
     SendPosition then = at;
     then.advance(params);
     return load(params, then);
   }
   /// Casts the unit and finds its destinations. Called by all lanes.
-  DEVICE ReadyUnit ready(const Dispatch& call) const {
+  TOKENYARD_DEVICE ReadyUnit ready(const Dispatch& call) const {
     const DispatchParams& params = call.params;
     const uint32_t piece = params.row.piece(at.unit, warp::lane());
     return {.cast = prepare_unit(params, at.token, at.unit, raw),
@@ -259,7 +262,7 @@ struct LoadedUnit {
 };
 
 /// Ends the sending part. Called by all warps of a sending block.
-DEVICE void end_sending(const Dispatch& call) {
+TOKENYARD_DEVICE void end_sending(const Dispatch& call) {
   if (block::index() == 0 && thread::index() == 0) {
     *call.params.out.epoch = call.call.epoch();
     call.params.call.workspace->first_mistake[call.call.parity() ^ 1] = 0;
@@ -274,7 +277,7 @@ DEVICE void end_sending(const Dispatch& call) {
 /// the second joins that barrier at once and casts afterwards: until the barrier the schedulers
 /// serve only the first team's token, which leaves that much sooner, and its transfer then overlaps
 /// the second team's preparation.
-DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
+TOKENYARD_DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
   const SendPosition first = SendPosition::first(params);
   const bool yields = params.send_teams == 2 && warp::index() >= params.by.send_team.divisor;
   const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
@@ -282,7 +285,7 @@ DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
   LoadedUnit next = LoadedUnit::load(params, first);
   if (yields) block::any(false);
   bool opened = yields, sends = next.there_is(params);
-  KEEP_ROLLED do {
+  TOKENYARD_KEEP_ROLLED do {
     ReadyUnit ready{};
     if (sends) ready = next.ready(call);
     const bool opens = !opened;
@@ -302,7 +305,8 @@ DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
 
 /// Publishes ids, or nothing. Called by all lanes of the block's last warps, which therefore also
 /// find out whether the block may send. `begin`: warps of the block that move tokens.
-DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared, uint32_t begin) {
+TOKENYARD_DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared,
+                                  uint32_t begin) {
   const IdsShare share = IdsShare::of_warp(params, begin);
   const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
   const Dispatch call{params, shared, {}, begun};
@@ -311,7 +315,8 @@ DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared, ui
   // A warp without words may still be the one that looks for the block.
   if (share.has_words()) ids.pack(share.load(params, share.first));
   block::any(find_open(begun, look, true, block::threads() - begin * kWarpLanes));
-  KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
+  TOKENYARD_KEEP_ROLLED for (uint32_t base = share.first; base < share.count;
+                             base += share.stride) {
     if (base != share.first) ids.pack(share.load(params, base));
     ids.send(share.count);
   }
@@ -321,7 +326,7 @@ DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared, ui
 /// Called by a whole sending block, which synchronizes. Its first units are prepared while it finds
 /// out whether it may send. Roles follow from the launch parameters alone, so a warp reaches its
 /// code before earlier kernels have ended: fetching distant code takes long.
-DEVICE void send_dispatch(const DispatchParams& params, DispatchShared& shared) {
+TOKENYARD_DEVICE void send_dispatch(const DispatchParams& params, DispatchShared& shared) {
   const uint32_t warps =
       block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
   if (warp::index() < warps)

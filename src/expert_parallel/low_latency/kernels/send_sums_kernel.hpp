@@ -11,14 +11,14 @@
 
 namespace tokenyard::low_latency {
 
-DEVICE float load_weight(const CombineParams& params, uint32_t index) {
+TOKENYARD_DEVICE float load_weight(const CombineParams& params, uint32_t index) {
   return index < params.tokens * params.topk ? load_cached(params.weights + index) : 0;
 }
 
 /// Returns the first destination of a sending block's weights, counted from the next rank. The last
 /// blocks come first, since in small calls they have nothing to sum; but the very last may have to
 /// publish `drained`.
-DEVICE uint32_t first_weights(const CombineParams& params) {
+TOKENYARD_DEVICE uint32_t first_weights(const CombineParams& params) {
   const uint32_t last = params.call.send_blocks - 1;
   return block::index() == last ? last : last - 1 - block::index();
 }
@@ -28,38 +28,39 @@ DEVICE uint32_t first_weights(const CombineParams& params) {
 /// and computes the first destination's address before it can check.
 class LeavingWeights {
  public:
-  DEVICE explicit LeavingWeights(const CombineParams& params)
+  TOKENYARD_DEVICE explicit LeavingWeights(const CombineParams& params)
       : turn_(first_weights(params)), to_(settled(place(params, turn_))) {}
 
   /// Called by the whole block.
-  DEVICE void publish(const Combine& call) const {
+  TOKENYARD_DEVICE void publish(const Combine& call) const {
     const CallParams& common = call.params.call;
     if (turn_ + 1 >= common.ranks) return;
     publish(call, turn_, to_);
-    KEEP_ROLLED for (uint32_t turn = turn_ + common.send_blocks; turn + 1 < common.ranks;
-                     turn += common.send_blocks) publish(call, turn, place(call.params, turn));
+    TOKENYARD_KEEP_ROLLED for (uint32_t turn = turn_ + common.send_blocks; turn + 1 < common.ranks;
+                               turn += common.send_blocks)
+        publish(call, turn, place(call.params, turn));
   }
 
  private:
-  DEVICE static Peer<Stamped> place(const CombineParams& params, uint32_t turn) {
+  TOKENYARD_DEVICE static Peer<Stamped> place(const CombineParams& params, uint32_t turn) {
     const CallParams& common = params.call;
     if (turn + 1 >= common.ranks) return {};
     return common.windows.weights(rank_after(common, 1 + turn), params.batch, common.rank);
   }
-  DEVICE static void publish(const Combine& call, uint32_t turn, Peer<Stamped> to) {
+  TOKENYARD_DEVICE static void publish(const Combine& call, uint32_t turn, Peer<Stamped> to) {
     constexpr uint32_t kHeld = 3;  // Loads in flight together.
     const CombineParams& params = call.params;
     const uint32_t destination = rank_after(params.call, 1 + turn);
     const uint32_t count = params.tokens * params.topk;
     const Look look = Look::at(call.call, destination, false);
     const bool open = params.call.active.contains(destination);
-    KEEP_ROLLED for (uint32_t first = thread::index(); first < count;
-                     first += kHeld * block::threads()) {
+    TOKENYARD_KEEP_ROLLED for (uint32_t first = thread::index(); first < count;
+                               first += kHeld * block::threads()) {
       float held[kHeld];
-      UNROLL for (uint32_t i = 0; i < kHeld; ++i) held[i] =
+      TOKENYARD_UNROLL for (uint32_t i = 0; i < kHeld; ++i) held[i] =
           load_weight(params, first + i * block::threads());
       if (look.closed_to_sends(call.call) || !open) break;
-      UNROLL for (uint32_t i = 0; i < kHeld; ++i) {
+      TOKENYARD_UNROLL for (uint32_t i = 0; i < kHeld; ++i) {
         const uint32_t at = first + i * block::threads();
         if (at < count) publish_weight(to + at, call.dispatched, held[i]);
       }
@@ -75,10 +76,10 @@ class LeavingWeights {
 struct OthersToken {
   uint32_t source, token;
 
-  DEVICE static uint32_t count(const CombineParams& params) {
+  TOKENYARD_DEVICE static uint32_t count(const CombineParams& params) {
     return (params.call.ranks - 1) * params.tokens_max;
   }
-  DEVICE static OthersToken at(const CombineParams& params, uint32_t position) {
+  TOKENYARD_DEVICE static OthersToken at(const CombineParams& params, uint32_t position) {
     const Divisor& others = params.by.others;
     const uint32_t token = others.quotient(position), turn = position + token;
     return {rank_after(params.call, 1 + others.remainder(turn, others.quotient(turn))), token};
@@ -90,14 +91,14 @@ struct OthersToken {
 class TokenGroup {
  public:
   /// Returns the distance between the first tokens of consecutive groups.
-  DEVICE static uint32_t stride(const CombineParams& params) {
+  TOKENYARD_DEVICE static uint32_t stride(const CombineParams& params) {
     return tokens(params) * params.streams;
   }
 
   TokenGroup() = default;
   /// Computes the addresses of its choices, for which the launch parameters suffice. Called by all
   /// lanes. `base`: position of the first token.
-  DEVICE TokenGroup(const CombineParams& params, uint32_t base) {
+  TOKENYARD_DEVICE TokenGroup(const CombineParams& params, uint32_t base) {
     const uint32_t which = params.by.topk.quotient(warp::lane());
     const uint32_t position = base + which * params.streams;
     if (which >= tokens(params) || position >= OthersToken::count(params)) return;
@@ -114,7 +115,7 @@ class TokenGroup {
     lanes_of_token_ = settled(((1u << params.topk) - 1) << which * params.topk);
   }
   /// Starts the loads and does not use their results. Called by all lanes.
-  DEVICE void fetch() {
+  TOKENYARD_DEVICE void fetch() {
     if (slot_at_ == nullptr) return;
     slot_ = load_cached(slot_at_);
     early_ = look_at(early_at_);
@@ -123,7 +124,7 @@ class TokenGroup {
   /// Plans the group's rows, in the order of tokens and their choices, with the weights that have
   /// arrived. Called by all lanes. If weights are missing and it `hurries`, a token's only row
   /// comes first.
-  DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
+  TOKENYARD_DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
     const uint32_t all = warp::ballot(has_row());
     const bool waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;
     weighed_ = !warp::any(waits);
@@ -144,17 +145,17 @@ class TokenGroup {
     warp::sync();
   }
   /// Returns whether the plan has all the weights that it needs.
-  DEVICE bool is_weighed() const { return weighed_; }
+  TOKENYARD_DEVICE bool is_weighed() const { return weighed_; }
   /// Returns whether the first planned row is a token's only row, moved ahead while others wait for
   /// weights.
-  DEVICE bool hoists() const { return hoisted_ != 0; }
+  TOKENYARD_DEVICE bool hoists() const { return hoisted_ != 0; }
   /// Returns how many planned rows make up the first sum of a group that hurries.
-  DEVICE uint32_t first_rows() const { return first_rows_; }
+  TOKENYARD_DEVICE uint32_t first_rows() const { return first_rows_; }
   /// Waits for missing weights. Called by all lanes, once the open ranks are known. A token whose
   /// owner is masked is sent nowhere. Must not be called once sums of the group have left, other
   /// than the hoisted row: an owner that has all its sums may overwrite the weights with its next
   /// ones.
-  DEVICE void weigh(const Combine& call, PlannedGroup& planned) {
+  TOKENYARD_DEVICE void weigh(const Combine& call, PlannedGroup& planned) {
     float weight = 1;
     const uint32_t all = warp::ballot(has_row());
     bool known = true;
@@ -170,25 +171,25 @@ class TokenGroup {
   }
 
  private:
-  DEVICE bool has_row() const { return slot_ >= 0; }
+  TOKENYARD_DEVICE bool has_row() const { return slot_ >= 0; }
   /// Returns whether this lane has its token's only row. `all`: lanes with rows, as bits.
-  DEVICE bool is_alone(uint32_t all) const {
+  TOKENYARD_DEVICE bool is_alone(uint32_t all) const {
     const uint32_t of_token = all & lanes_of_token_;
     return has_row() && (of_token & (of_token - 1)) == 0;
   }
   /// Returns the index in the plan of this lane's row.
-  DEVICE uint32_t place(uint32_t all) const {
+  TOKENYARD_DEVICE uint32_t place(uint32_t all) const {
     const uint32_t before = hoisted_ == 1u << warp::lane() ? 0 : (all & lanes_below()) | hoisted_;
     return population(before);
   }
-  DEVICE static uint32_t lowest_bit(uint32_t bits) { return bits & (0 - bits); }
-  DEVICE static uint32_t tokens(const CombineParams& params) {
+  TOKENYARD_DEVICE static uint32_t lowest_bit(uint32_t bits) { return bits & (0 - bits); }
+  TOKENYARD_DEVICE static uint32_t tokens(const CombineParams& params) {
     return params.by.topk.quotient(kWarpLanes);
   }
   /// Waits for the weight of this lane's row; returns false if the owner is masked. Called by one
   /// lane with a row. The owner's number for the batch is unknown here: the word with the right
   /// epoch counts.
-  DEVICE bool await_weight(const Combine& call, float& weight) const {
+  TOKENYARD_DEVICE bool await_weight(const Combine& call, float& weight) const {
     const CombineParams& params = call.params;
     if (!call.call.open(source_)) return false;
     if (early_.epoch == call.dispatched) {
@@ -208,10 +209,10 @@ class TokenGroup {
       return published.epoch == call.dispatched;
     });
   }
-  DEVICE static Stamped look_at(Peer<Stamped> weight) {
+  TOKENYARD_DEVICE static Stamped look_at(Peer<Stamped> weight) {
     return load<Order::relaxed, Scope::sys>(weight);  // Relaxed: the word releases no other data.
   }
-  DEVICE static uint32_t lanes_above() { return ~lanes_below() << 1; }
+  TOKENYARD_DEVICE static uint32_t lanes_above() { return ~lanes_below() << 1; }
 
   // Of this lane's choice, if it has one.
   uint32_t source_ = 0, token_ = 0;
@@ -234,31 +235,31 @@ class RowsInHand {
  public:
   static constexpr uint32_t kAtOnce = Codec::kRowsAtOnce, kChunks = Codec::kSpanChunks;
 
-  DEVICE RowsInHand(const CombineParams& params, const PlannedGroup& group, uint32_t part)
+  TOKENYARD_DEVICE RowsInHand(const CombineParams& params, const PlannedGroup& group, uint32_t part)
       : params_(params), group_(group), first_span_(warp::index() * params.parts + part) {
     take_span(first_span_);
     // Settled: the content of a lane without a piece is set here, where there is time.
-    UNROLL for (auto& row : rows_) {
-      UNROLL for (auto& piece : row.of) {
-        UNROLL for (uint32_t& word : piece.word) word = settled(word);
+    TOKENYARD_UNROLL for (auto& row : rows_) {
+      TOKENYARD_UNROLL for (auto& piece : row.of) {
+        TOKENYARD_UNROLL for (uint32_t& word : piece.word) word = settled(word);
       }
     }
   }
   /// Returns whether this warp has any span.
-  DEVICE bool has_span() const { return first_span_ < params_.spans; }
+  TOKENYARD_DEVICE bool has_span() const { return first_span_ < params_.spans; }
 
   /// Begins a group with `rows` rows. Called by all lanes.
-  DEVICE void begin(uint32_t rows) { until_ = std::min(group_.rows, rows); }
+  TOKENYARD_DEVICE void begin(uint32_t rows) { until_ = std::min(group_.rows, rows); }
   /// Returns whether more rows of the group follow those in hand.
-  DEVICE bool are_followed() const { return until_ < group_.rows; }
+  TOKENYARD_DEVICE bool are_followed() const { return until_ < group_.rows; }
 
   /// Starts loading the rows. Called by all lanes.
-  DEVICE void load() {
+  TOKENYARD_DEVICE void load() {
     int32_t slots[kAtOnce];  // Computed even for absent rows, which are not loaded.
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) slots[i] =
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) slots[i] =
         group_.row[first_ + i].slot & ~PlannedRow::kEnds;
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
         if (first_ + i < until_ && y_.there_is(c)) rows_[i].of[c] = y_.load(slots[i], c);
       }
     }
@@ -266,8 +267,8 @@ class RowsInHand {
     warp::sync();
   }
   /// Adds the rows in order and sends the sums that are complete. Called by all lanes.
-  DEVICE void add() {
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+  TOKENYARD_DEVICE void add() {
+    TOKENYARD_UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
       if (first_ + i >= until_) continue;
       const PlannedRow row = group_.row[first_ + i];
       sums_.add(rows_[i], row.weight);
@@ -275,7 +276,7 @@ class RowsInHand {
     }
   }
   /// Advances to the next rows. Returns false at the end of the group.
-  DEVICE bool advance() {
+  TOKENYARD_DEVICE bool advance() {
     first_ = until_;
     until_ = std::min(first_ + kAtOnce, group_.rows);
     if (first_ < group_.rows) return true;
@@ -291,19 +292,19 @@ class RowsInHand {
   }
 
  private:
-  DEVICE void take_span(uint32_t span) {
+  TOKENYARD_DEVICE void take_span(uint32_t span) {
     span_ = span;
     y_ = PiecesOfRows<kChunks>(params_, span);
     // All lanes share a scale: lanes without channels in this span, which load nothing, must not
     // hold values of the previous span.
     if constexpr (Codec::kLanesShareScales) {
-      UNROLL for (auto& row : rows_) row = SpanPieces<kChunks>();
+      TOKENYARD_UNROLL for (auto& row : rows_) row = SpanPieces<kChunks>();
     }
   }
   /// Sends the sums to the token's owner, if any rank awaits them, and clears them. Called by all
   /// lanes.
-  DEVICE void send(Peer<Bytes16> home) {
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+  TOKENYARD_DEVICE void send(Peer<Bytes16> home) {
+    TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
       const uint32_t chunk = span_ * kChunks + c;
       const Bytes16 staged = Codec::encode(sums_.of[c]);
       // Relaxed: sixteen bytes are their own flag.
@@ -328,7 +329,7 @@ class RowsInHand {
 /// nothing is staged before the open ranks are known and have drained their buffers. Values that
 /// follow from the launch parameters are computed before earlier kernels have ended.
 template <class Codec>
-DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
+TOKENYARD_DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   // kHurries: the first sums leave as soon as what they need is known. kFetchesLate: the next
   // tokens' slots are loaded only once the first rows are being added; loaded earlier, nvcc would
   // make the first rows wait for them too.
@@ -361,7 +362,7 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   // If more rows of the group follow those in hand, these leave before the next are loaded, and a
   // token's only row before weights have arrived: until then the link is idle.
   bool first = kHurries, stays = false;
-  KEEP_ROLLED while (base < end) {
+  TOKENYARD_KEEP_ROLLED while (base < end) {
     const bool alone = first && !some_closed && group.hoists();
     const bool weighed = group.is_weighed() && (stays || !some_closed);
     if (!alone && !weighed) group.weigh(call, planned);
@@ -374,7 +375,7 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
     };
     bool fetches = !stays;
     if (fetches && !kFetchesLate) fetch_next();
-    KEEP_ROLLED for (;;) {
+    TOKENYARD_KEEP_ROLLED for (;;) {
       rows.add();
       const bool more = rows.advance();
       if (more) rows.load();

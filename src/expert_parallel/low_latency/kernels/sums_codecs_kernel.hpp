@@ -29,12 +29,12 @@ struct Bf16Codec {
   static constexpr bool kLanesShareScales = false;
   static constexpr bool kHasRegisters = true;
 
-  DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
+  TOKENYARD_DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return chunk * kWarpLanes + warp::lane() < params.pieces;
   }
   /// The conversion turns NaNs into 0x7fff.
-  DEVICE static Bytes16 encode(const LaneSums& sums) { return sums.rounded(); }
-  DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
+  TOKENYARD_DEVICE static Bytes16 encode(const LaneSums& sums) { return sums.rounded(); }
+  TOKENYARD_DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
     sums.add(piece, weight);
   }
 };
@@ -51,11 +51,11 @@ struct LogFmtCodec {
   static constexpr bool kLanesShareScales = true;
   static constexpr bool kHasRegisters = false;
 
-  DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
+  TOKENYARD_DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return warp::lane() < kPiecesAChunk && chunk < params.chunks();
   }
 
-  DEVICE static Bytes16 encode(const LaneSums& sums) {
+  TOKENYARD_DEVICE static Bytes16 encode(const LaneSums& sums) {
     const LogScale scale = scale_of_group(sums);
     uint32_t codes[kCodes];
     for (uint32_t i = 0; i < kCodes; ++i) codes[i] = scale.encode(sums.value(i));
@@ -70,7 +70,7 @@ struct LogFmtCodec {
     return warp::lane() == kScalesLane ? scales : packed;
   }
 
-  DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
+  TOKENYARD_DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
     uint32_t scales[4];
     for (uint32_t i = 0; i < 4; ++i) scales[i] = warp::shuffle(piece.word[i], kScalesLane);
     const bool upper = warp::lane() >= kLanesAGroup;
@@ -97,7 +97,7 @@ struct LogFmtCodec {
     uint32_t word[3];
   };
 
-  DEVICE static LogScale scale_of_group(const LaneSums& sums) {
+  TOKENYARD_DEVICE static LogScale scale_of_group(const LaneSums& sums) {
     LogRange range;
     for (uint32_t i = 0; i < kCodes; ++i) range.include(sums.value(i));
     for (uint32_t mask = kLanesAGroup / 2; mask != 0; mask /= 2) {
@@ -108,7 +108,7 @@ struct LogFmtCodec {
     return LogScale::of(range);
   }
 
-  DEVICE static LaneWords words_of_lane(const uint32_t (&codes)[kCodes]) {
+  TOKENYARD_DEVICE static LaneWords words_of_lane(const uint32_t (&codes)[kCodes]) {
     uint64_t low = 0;
     for (uint32_t i = 0; i < 7; ++i) low |= static_cast<uint64_t>(codes[i]) << i * kLogFmtBits;
     const uint32_t first = static_cast<uint32_t>(low), second = static_cast<uint32_t>(low >> 32);
@@ -119,7 +119,7 @@ struct LogFmtCodec {
   }
 
   /// Returns this lane's piece of its eight lanes' twenty words.
-  DEVICE static Bytes16 gather(const LaneWords& words) {
+  TOKENYARD_DEVICE static Bytes16 gather(const LaneWords& words) {
     const uint32_t group = warp::lane() / kPiecesPacked, place = warp::lane() % kPiecesPacked;
     Bytes16 piece;
     for (uint32_t i = 0; i < 4; ++i) {
@@ -135,7 +135,7 @@ struct LogFmtCodec {
   }
 
   /// Returns this lane's eighty bits from the pieces of its eight lanes.
-  DEVICE static LaneWords scatter(const Bytes16& piece) {
+  TOKENYARD_DEVICE static LaneWords scatter(const Bytes16& piece) {
     const uint32_t group = warp::lane() / kLanesPacked, inner = warp::lane() % kLanesPacked;
     const bool odd = inner % 2 != 0;
     uint32_t found[3];

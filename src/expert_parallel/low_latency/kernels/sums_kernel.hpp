@@ -22,10 +22,12 @@ struct TokenPlan {
   /// reader that sees all spans finished also sees all losses.
   uint32_t outcome;
   static constexpr uint32_t kSpanFinished = 1u << kTopkMax;
-  DEVICE static uint32_t lost_in(uint32_t outcome) { return outcome & (kSpanFinished - 1); }
-  DEVICE uint32_t lost() const { return lost_in(outcome); }
+  TOKENYARD_DEVICE static uint32_t lost_in(uint32_t outcome) {
+    return outcome & (kSpanFinished - 1);
+  }
+  TOKENYARD_DEVICE uint32_t lost() const { return lost_in(outcome); }
   /// Returns the partial sums that count, as bits.
-  DEVICE uint32_t kept() const { return ((1u << partial_sums) - 1) & ~lost(); }
+  TOKENYARD_DEVICE uint32_t kept() const { return ((1u << partial_sums) - 1) & ~lost(); }
   static constexpr uint32_t kNoRows = 2;
   WeightedRow row[kTopkMax + kNoRows];  ///< the last are empty, since three are read at once
   struct alignas(16) PartialSum {
@@ -68,17 +70,17 @@ struct Combine {
 class LaneSums {
  public:
   /// Rounds once per step, by explicit fused multiply-adds: the same bits on every machine.
-  DEVICE void add(const Bytes16& piece, float weight) {
+  TOKENYARD_DEVICE void add(const Bytes16& piece, float weight) {
     for (uint32_t i = 0; i < 4; ++i) {
       sums_[2 * i] = std::fma(weight, low(piece.word[i]), sums_[2 * i]);
       sums_[2 * i + 1] = std::fma(weight, high(piece.word[i]), sums_[2 * i + 1]);
     }
   }
-  DEVICE float value(uint32_t i) const { return sums_[i]; }
-  DEVICE void add_value(uint32_t i, float value, float weight) {
+  TOKENYARD_DEVICE float value(uint32_t i) const { return sums_[i]; }
+  TOKENYARD_DEVICE void add_value(uint32_t i, float value, float weight) {
     sums_[i] = std::fma(weight, value, sums_[i]);
   }
-  DEVICE Bytes16 rounded() const {
+  TOKENYARD_DEVICE Bytes16 rounded() const {
     Bytes16 piece;
     for (uint32_t i = 0; i < 4; ++i)
       piece.word[i] = to_bfloat16_pair(sums_[2 * i], sums_[2 * i + 1]);
@@ -86,10 +88,10 @@ class LaneSums {
   }
 
  private:
-  DEVICE static float low(uint32_t word) {
+  TOKENYARD_DEVICE static float low(uint32_t word) {
     return to_float(BFloat16{static_cast<uint16_t>(word & 0xffff)});
   }
-  DEVICE static float high(uint32_t word) {
+  TOKENYARD_DEVICE static float high(uint32_t word) {
     return to_float(BFloat16{static_cast<uint16_t>(word >> 16)});
   }
   float sums_[8] = {};
@@ -105,8 +107,8 @@ template <uint32_t kChunks>
 struct SpanSums {
   LaneSums of[kChunks];
 
-  DEVICE void add(const SpanPieces<kChunks>& pieces, float weight) {
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) of[c].add(pieces.of[c], weight);
+  TOKENYARD_DEVICE void add(const SpanPieces<kChunks>& pieces, float weight) {
+    TOKENYARD_UNROLL for (uint32_t c = 0; c < kChunks; ++c) of[c].add(pieces.of[c], weight);
   }
 };
 
@@ -116,23 +118,25 @@ template <uint32_t kChunks>
 class PiecesOfRows {
  public:
   PiecesOfRows() = default;
-  DEVICE PiecesOfRows(const CombineParams& params, uint32_t span) {
+  TOKENYARD_DEVICE PiecesOfRows(const CombineParams& params, uint32_t span) {
     const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
     of_slot_0_ = settled(params.y + size_t{piece} * sizeof(Bytes16));
     row_bytes_ = params.pieces * static_cast<uint32_t>(sizeof(Bytes16));
     left_ = static_cast<int32_t>(params.pieces - piece);
   }
   // Short, so that conditions become predicates: loads in branches each wait for the previous one.
-  DEVICE bool there_is(uint32_t c) const { return left_ > static_cast<int32_t>(c * kWarpLanes); }
+  TOKENYARD_DEVICE bool there_is(uint32_t c) const {
+    return left_ > static_cast<int32_t>(c * kWarpLanes);
+  }
   /// Valid for any slot, so that the address can be computed without a condition.
-  DEVICE const Bytes16* place(int32_t slot) const {
+  TOKENYARD_DEVICE const Bytes16* place(int32_t slot) const {
     return reinterpret_cast<const Bytes16*>(of_slot_0_ +
                                             uint64_t{static_cast<uint32_t>(slot)} * row_bytes_);
   }
-  DEVICE Bytes16 load(const Bytes16* place, uint32_t c) const {
+  TOKENYARD_DEVICE Bytes16 load(const Bytes16* place, uint32_t c) const {
     return load_vector<Cache::read_only>(place + c * kWarpLanes);
   }
-  DEVICE Bytes16 load(int32_t slot, uint32_t c) const { return load(place(slot), c); }
+  TOKENYARD_DEVICE Bytes16 load(int32_t slot, uint32_t c) const { return load(place(slot), c); }
 
  private:
   const std::byte* of_slot_0_ = nullptr;

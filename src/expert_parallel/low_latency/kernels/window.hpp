@@ -36,21 +36,23 @@ class WindowLayout {
     bytes_ = heartbeats_ + shape.ranks * sizeof(uint32_t);
   }
 
-  HOST_DEVICE size_t row(uint32_t parity, uint32_t source, uint32_t token) const {
+  TOKENYARD_HOST_DEVICE size_t row(uint32_t parity, uint32_t source, uint32_t token) const {
     return size_t{slot(parity, source, token)} * row_bytes_;
   }
-  HOST_DEVICE size_t partial(uint32_t parity, uint32_t source, uint32_t token) const {
+  TOKENYARD_HOST_DEVICE size_t partial(uint32_t parity, uint32_t source, uint32_t token) const {
     return partials_ + size_t{slot(parity, source, token)} * partial_bytes_;
   }
-  HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
+  TOKENYARD_HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
     return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
   }
   /// `batch`: the source's number for the batch.
-  HOST_DEVICE size_t weight(uint32_t batch, uint32_t source, uint32_t token) const {
+  TOKENYARD_HOST_DEVICE size_t weight(uint32_t batch, uint32_t source, uint32_t token) const {
     return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;
   }
-  HOST_DEVICE size_t drained(uint32_t source) const { return drained_ + source * sizeof(Drained); }
-  HOST_DEVICE size_t heartbeat(uint32_t source) const {
+  TOKENYARD_HOST_DEVICE size_t drained(uint32_t source) const {
+    return drained_ + source * sizeof(Drained);
+  }
+  TOKENYARD_HOST_DEVICE size_t heartbeat(uint32_t source) const {
     return heartbeats_ + source * sizeof(uint32_t);
   }
 
@@ -70,7 +72,7 @@ class WindowLayout {
 
  private:
   /// Fits: ranks <= experts, and tokens_max * experts < 2^31.
-  HOST_DEVICE uint32_t slot(uint32_t half, uint32_t source, uint32_t token) const {
+  TOKENYARD_HOST_DEVICE uint32_t slot(uint32_t half, uint32_t source, uint32_t token) const {
     return (half * ranks_ + source) * tokens_max_ + token;
   }
 
@@ -85,46 +87,48 @@ struct Windows {
   WindowLayout layout;
 
   /// Returns the address in another window that corresponds to one in this rank's window.
-  DEVICE Peer<Bytes16> same_place(Peer<std::byte> window, Peer<Bytes16> place) const {
+  TOKENYARD_DEVICE Peer<Bytes16> same_place(Peer<std::byte> window, Peer<Bytes16> place) const {
     return at<Bytes16>(window, place.as<std::byte>().address() - peers.mine());
   }
-  DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
+  TOKENYARD_DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
     return at<Bytes16>(here(), layout.row(parity, source, token));
   }
-  DEVICE Peer<Bytes16> partial(uint32_t rank, uint32_t parity, uint32_t source,
-                               uint32_t token) const {
+  TOKENYARD_DEVICE Peer<Bytes16> partial(uint32_t rank, uint32_t parity, uint32_t source,
+                                         uint32_t token) const {
     return at<Bytes16>(peers.of(rank), layout.partial(parity, source, token));
   }
-  DEVICE Peer<Bytes16> partial_here(uint32_t parity, uint32_t source, uint32_t token) const {
+  TOKENYARD_DEVICE Peer<Bytes16> partial_here(uint32_t parity, uint32_t source,
+                                              uint32_t token) const {
     return at<Bytes16>(here(), layout.partial(parity, source, token));
   }
-  DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
+  TOKENYARD_DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
     return at<Bytes16>(peers.of(rank), layout.ids(parity, source, 0));
   }
   /// Ids of all sources, in order.
-  DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
+  TOKENYARD_DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
     return at<Bytes16>(here(), layout.ids(parity, 0, 0));
   }
-  DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t batch, uint32_t source) const {
+  TOKENYARD_DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t batch, uint32_t source) const {
     return at<Stamped>(peers.of(rank), layout.weight(batch, source, 0));
   }
-  DEVICE Peer<Stamped> weights_here(uint32_t batch, uint32_t source, uint32_t token) const {
+  TOKENYARD_DEVICE Peer<Stamped> weights_here(uint32_t batch, uint32_t source,
+                                              uint32_t token) const {
     return at<Stamped>(here(), layout.weight(batch, source, token));
   }
-  DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
+  TOKENYARD_DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
     return at<Drained>(peers.of(rank), layout.drained(source));
   }
-  DEVICE Peer<Drained> drained_here(uint32_t source) const {
+  TOKENYARD_DEVICE Peer<Drained> drained_here(uint32_t source) const {
     return at<Drained>(here(), layout.drained(source));
   }
-  DEVICE Peer<uint32_t> heartbeat(uint32_t rank, uint32_t source) const {
+  TOKENYARD_DEVICE Peer<uint32_t> heartbeat(uint32_t rank, uint32_t source) const {
     return at<uint32_t>(peers.of(rank), layout.heartbeat(source));
   }
 
  private:
-  DEVICE Peer<std::byte> here() const { return Peer<std::byte>(peers.mine()); }
+  TOKENYARD_DEVICE Peer<std::byte> here() const { return Peer<std::byte>(peers.mine()); }
   template <class T>
-  DEVICE static Peer<T> at(Peer<std::byte> window, size_t offset) {
+  TOKENYARD_DEVICE static Peer<T> at(Peer<std::byte> window, size_t offset) {
     return (window + static_cast<std::ptrdiff_t>(offset)).template as<T>();
   }
 };

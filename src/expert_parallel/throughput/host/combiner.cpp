@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/tensor_arguments.hpp"
 #include "expert_parallel/by_expert/reduce_rows.hpp"
-#include "expert_parallel/common/caller_memory.hpp"
 
 namespace tokenyard::throughput {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "expert_parallel/common/caller_memory.hpp"
+#include "base/tensor_arguments.hpp"
 #include "expert_parallel/throughput/host/row_caster.hpp"
 
 namespace tokenyard::throughput {

@@ -1,5 +1,7 @@
 #include "expert_parallel/throughput/host/watched_rows.hpp"
 
+#include "device/owned_event.hpp"
+
 namespace tokenyard::throughput {
 
 WatchedRows WatchedRows::of(const CallContext& context, const DispatchArguments& input,
@@ -17,9 +19,8 @@ WatchedRows WatchedRows::of(const CallContext& context, const DispatchArguments&
   accelerator.fill(words.words, 0, words.bytes(), stream);
   const Stream watcher = *input.watcher;
   block.record_stream(watcher);
-  const Event cleared = accelerator.record(stream);
-  accelerator.wait(watcher, cleared);
-  accelerator.free_event(cleared);
+  const OwnedEvent cleared(accelerator, accelerator.record(stream));
+  accelerator.wait(watcher, cleared.get());
   return watched;
 }
 

@@ -9,8 +9,8 @@
 namespace tokenyard::throughput {
 
 /// Initializes shared memory. Called by the whole block, which must synchronize afterwards.
-DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
-                                const DispatchTail& tail) {
+TOKENYARD_DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
+                                          const DispatchTail& tail) {
   const ThreadGroup threads = ThreadGroup::of_block();
   for (uint32_t i = threads.index; i < tail.word_count(); i += threads.size) tail.words()[i] = 0;
   for (uint32_t i = threads.index; i < params.movers * params.plan.stages; i += threads.size)
@@ -26,7 +26,7 @@ DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& sh
 /// Waits until every rank has made the same call; returns false if the call has failed. Called by
 /// the first warp. Ranks whose rows differ refuse the call if it exchanges counts, as a bad token
 /// does; on a known route the call fails.
-DEVICE bool await_all(const Dispatch& call) {
+TOKENYARD_DEVICE bool await_all(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const ThreadGroup lanes = ThreadGroup::of_warp();
   if (!warp::all(read_ready_words(params, call.ready_words(), call.tail.waits(), call.deadline,
@@ -44,7 +44,7 @@ DEVICE bool await_all(const Dispatch& call) {
 /// Publishes and awaits ready words, and starts loading rows, while the other warps count. Called
 /// by each mover. Returns false if the call has failed.
 template <class Mover>
-DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
+TOKENYARD_DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
   const CallParams& params = call.params.call;
   if (sets_ready()) set_ready(params, call.epoch, call.route_epoch);
   mover.load_own();
@@ -59,7 +59,7 @@ DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
 
 /// Counts the block's tokens, then gathers everybody's counts. Called by all warps that move no
 /// rows. Returns false if the call has failed.
-DEVICE bool count(const Dispatch& call, TokenChoices& tokens) {
+TOKENYARD_DEVICE bool count(const Dispatch& call, TokenChoices& tokens) {
   count_tokens(call, tokens);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
   if (call.others().index == 0) note(call.params.call, call.shared.call, Moment::counted);
@@ -70,7 +70,7 @@ DEVICE bool count(const Dispatch& call, TokenChoices& tokens) {
 
 /// Assigns every token its rows. Called by the whole block, which has synchronized after it knew
 /// the counts. Returns false if the call is refused; then no row has moved and none will.
-DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
+TOKENYARD_DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
   const CallParams& params = call.params.call;
   const bool known_already = params.kind == CallKind::dispatch_again;
   if (!known_already && warp::index() == 0) find_overflow(call);
@@ -85,7 +85,7 @@ DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
 /// Ends a mover that has not moved its rows. Returns true if the call is refused, false if it has
 /// failed.
 template <class Mover>
-DEVICE bool end_unmoved(const Dispatch& call, const Mover& mover) {
+TOKENYARD_DEVICE bool end_unmoved(const Dispatch& call, const Mover& mover) {
   mover.let_go();
   if (block::index() == 0 && thread::index() == 0 && call.refused()) report_refusal(call);
   return !call.deadline.failed();

@@ -61,22 +61,22 @@ struct ReadyWords {
   uint32_t* words;  ///< [kReadyWords][ranks]
   uint32_t ranks;
 
-  HOST_DEVICE uint32_t& of(ReadyWord word, uint32_t rank) const {
+  TOKENYARD_HOST_DEVICE uint32_t& of(ReadyWord word, uint32_t rank) const {
     return words[static_cast<uint32_t>(word) * ranks + rank];
   }
-  HOST_DEVICE CallWord call(uint32_t rank) const { return {of(ReadyWord::call, rank)}; }
-  HOST_DEVICE uint32_t blocks(uint32_t rank) const { return call(rank).blocks(); }
+  TOKENYARD_HOST_DEVICE CallWord call(uint32_t rank) const { return {of(ReadyWord::call, rank)}; }
+  TOKENYARD_HOST_DEVICE uint32_t blocks(uint32_t rank) const { return call(rank).blocks(); }
   /// Returns the rows that a rank has places for, given `coming` rows that it will receive.
-  HOST_DEVICE uint32_t places(uint32_t rank, uint32_t coming) const {
+  TOKENYARD_HOST_DEVICE uint32_t places(uint32_t rank, uint32_t coming) const {
     const uint32_t named = of(ReadyWord::places, rank);
     return named == 0 ? coming : named;
   }
   /// Returns the offset of a rank's rows (below: of a combine's weights) from the base of its
   /// arena.
-  HOST_DEVICE size_t rows_at(uint32_t rank) const {
+  TOKENYARD_HOST_DEVICE size_t rows_at(uint32_t rank) const {
     return size_t{of(ReadyWord::rows, rank)} * kOffsetUnit;
   }
-  HOST_DEVICE size_t weights_at(uint32_t rank) const {
+  TOKENYARD_HOST_DEVICE size_t weights_at(uint32_t rank) const {
     return size_t{of(ReadyWord::beside, rank)} * kOffsetUnit;
   }
 };
@@ -87,14 +87,14 @@ struct Waits {
   uint32_t* words;  ///< [2][ranks] ns
   uint32_t ranks;
 
-  HOST_DEVICE uint32_t& ready_word(uint32_t rank) const { return words[rank]; }
-  HOST_DEVICE uint32_t& finish(uint32_t rank) const { return words[ranks + rank]; }
+  TOKENYARD_HOST_DEVICE uint32_t& ready_word(uint32_t rank) const { return words[rank]; }
+  TOKENYARD_HOST_DEVICE uint32_t& finish(uint32_t rank) const { return words[ranks + rank]; }
 };
 inline constexpr uint32_t kWaitWords = 2;
 
 /// Packs which ready word differed, and its value, for the error record of a call that is refused
 /// because ranks made different calls.
-HOST_DEVICE uint64_t differing(ReadyWord word, uint32_t value) {
+TOKENYARD_HOST_DEVICE uint64_t differing(ReadyWord word, uint32_t value) {
   return static_cast<uint64_t>(word) << 32 | value;
 }
 

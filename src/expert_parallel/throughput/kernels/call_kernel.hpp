@@ -28,14 +28,14 @@
 namespace tokenyard::throughput {
 
 /// Called by one thread of a block.
-DEVICE void note(const CallParams& params, CallShared& shared, Moment moment) {
+TOKENYARD_DEVICE void note(const CallParams& params, CallShared& shared, Moment moment) {
   if (params.moments != nullptr) shared.moments[static_cast<uint32_t>(moment)] = now_ns();
 }
 
 /// Publishes the block's moments. Called by one thread, after the others have noted theirs.
 /// Relaxed: people read them much later. They stay in shared memory until now because a release
 /// would have to wait for each store.
-DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
+TOKENYARD_DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
   if (params.moments == nullptr) return;
   uint64_t* const of_block = params.moments + size_t{block::index()} * kMoments;
   for (uint32_t moment = 0; moment < kMoments; ++moment)
@@ -44,14 +44,14 @@ DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
 }
 
 /// Returns whether this warp publishes the rank's ready words.
-DEVICE bool sets_ready() {
+TOKENYARD_DEVICE bool sets_ready() {
   return block::index() == 0 && warp::index() == 0;
 }
 
 /// Reads what the block must know about the call. Called by one thread per block. Relaxed: the
 /// epoch changes only after every block has called pass_epoch; an earlier kernel wrote the route.
-DEVICE void look_at_call(const CallParams& params, CallShared& shared,
-                         const CallDeadline& deadline) {
+TOKENYARD_DEVICE void look_at_call(const CallParams& params, CallShared& shared,
+                                   const CallDeadline& deadline) {
   const uint32_t epoch = load<Order::relaxed, Scope::gpu>(&params.workspace->epoch);
   shared.route_epoch = params.route == nullptr ? 0 : *params.route;
   shared.failed = deadline.failed();
@@ -63,7 +63,8 @@ DEVICE void look_at_call(const CallParams& params, CallShared& shared,
 /// that this rank did before the call to its buffer, and the data there to be read, before its
 /// ready words. Releasing with the words, once their values are known, would delay them by a
 /// microsecond.
-DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallDeadline& deadline) {
+TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
+                                 const CallDeadline& deadline) {
   if (thread::index() == 0 && params.moments != nullptr) {
     for (uint64_t& moment : shared.moments) moment = 0;
     note(params, shared, Moment::begun);
@@ -86,7 +87,7 @@ DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallD
 /// Counts a block as past the epoch; the last block prepares the workspace for the next call.
 /// Called by one thread per block after begin_call. acq_rel: orders the last block's stores after
 /// every block's load of the epoch.
-DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
+TOKENYARD_DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   Workspace& workspace = *params.workspace;
   const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.readers, 1);
   if (before + 1 != grid::blocks()) return;
@@ -100,27 +101,28 @@ DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
 }
 
 /// Called by at most one thread of the grid at a time per total.
-DEVICE void set_total(const Statistics& statistics, size_t which, uint64_t total) {
+TOKENYARD_DEVICE void set_total(const Statistics& statistics, size_t which, uint64_t total) {
   statistics.totals[which] = total;
   store<Order::relaxed, Scope::sys>(statistics.shown + which, total);
 }
-DEVICE void count_up(const Statistics& statistics, size_t which, uint64_t value) {
+TOKENYARD_DEVICE void count_up(const Statistics& statistics, size_t which, uint64_t value) {
   set_total(statistics, which, statistics.totals[which] + value);
 }
 
 /// Records in block 0 how long a thread has waited for a rank; keeps the maximum.
-DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
+TOKENYARD_DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
   if (block::index() != 0) return;
   const uint64_t ns = std::min<uint64_t>(now_ns() - begun_ns, 0xffffffff);
   fetch_max<Order::relaxed, Scope::block>(&longest, static_cast<uint32_t>(ns));
 }
 
-DEVICE CallWord call_word(const CallParams& params) {
+TOKENYARD_DEVICE CallWord call_word(const CallParams& params) {
   return CallWord::of(params.kind, params.weights, params.comes_later, grid::blocks());
 }
 
 /// Returns the value of a ready word of this rank.
-DEVICE uint32_t ready_value(const CallParams& params, ReadyWord word, uint32_t route_epoch) {
+TOKENYARD_DEVICE uint32_t ready_value(const CallParams& params, ReadyWord word,
+                                      uint32_t route_epoch) {
   switch (word) {
     case ReadyWord::call:
       return call_word(params).bits;
@@ -142,7 +144,7 @@ DEVICE uint32_t ready_value(const CallParams& params, ReadyWord word, uint32_t r
 
 /// Publishes this rank's ready words to every rank. Called by the publishing warp. Relaxed: the
 /// fence in begin_call has released all that they announce.
-DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
+TOKENYARD_DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
   for (uint32_t i = warp::lane(); i < params.ranks * kReadyWords; i += kWarpLanes) {
     const uint32_t rank = i / kReadyWords;
     const auto word = static_cast<ReadyWord>(i % kReadyWords);
@@ -153,7 +155,7 @@ DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32_t route_e
 
 /// Returns the first word in which a rank's rows or scales differ from rank 0's; ReadyWord::call if
 /// none does.
-DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
+TOKENYARD_DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
   if (ready_words.of(ReadyWord::format, rank) != ready_words.of(ReadyWord::format, 0))
     return ReadyWord::format;
   if (ready_words.of(ReadyWord::scales, rank) != ready_words.of(ReadyWord::scales, 0))
@@ -166,9 +168,9 @@ DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
 /// itself with every other, so all ranks refuse. `differs(rank)` is called for each rank whose row
 /// format or scales differ from rank 0's, and returns true if it takes over refusing the call.
 template <class Differs>
-DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
-                          const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
-                          ThreadGroup thread_group, Differs differs) {
+TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
+                                    const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
+                                    ThreadGroup thread_group, Differs differs) {
   const CallWord mine = call_word(params);
   bool same = true;
   const auto refuse = [&](uint32_t rank, ReadyWord word, uint32_t expected) {
@@ -193,9 +195,9 @@ DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_word
 /// Waits for every rank's ready words; returns false if one this thread awaits has not arrived.
 /// Called by a thread group, which then synchronizes. Acquire: orders the peers' last uses of their
 /// buffers (dispatch) or their stores of the rows there (combine) before our accesses.
-DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_words,
-                             const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
-                             Phase phase, ThreadGroup thread_group) {
+TOKENYARD_DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_words,
+                                       const Waits& waits, const CallDeadline& deadline,
+                                       uint32_t epoch, Phase phase, ThreadGroup thread_group) {
   const uint64_t begun_ns = block::index() == 0 ? now_ns() : 0;
   bool all_here = true;
   for (uint32_t i = thread_group.index; i < params.ranks * kReadyWords; i += thread_group.size) {
@@ -217,9 +219,9 @@ DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_w
 
 /// Waits for and compares all ready words; returns false if the call has failed. Called by the
 /// whole block, which synchronizes.
-DEVICE bool await_ready_words(const CallParams& params, const ReadyWords& ready_words,
-                              const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
-                              uint32_t route_epoch, Phase phase) {
+TOKENYARD_DEVICE bool await_ready_words(const CallParams& params, const ReadyWords& ready_words,
+                                        const Waits& waits, const CallDeadline& deadline,
+                                        uint32_t epoch, uint32_t route_epoch, Phase phase) {
   const ThreadGroup threads = ThreadGroup::of_block();
   if (block::any(!read_ready_words(params, ready_words, waits, deadline, epoch, phase, threads)))
     return false;
@@ -231,7 +233,8 @@ DEVICE bool await_ready_words(const CallParams& params, const ReadyWords& ready_
 /// Signals every rank that this block has finished. Called by some threads of a block once all its
 /// stores to other ranks are complete and all its loads from them done. Release: orders those,
 /// passed on by the preceding block barrier, before the word.
-DEVICE void say_finished(const CallParams& params, CallShared& shared, ThreadGroup thread_group) {
+TOKENYARD_DEVICE void say_finished(const CallParams& params, CallShared& shared,
+                                   ThreadGroup thread_group) {
   for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
     store<Order::release, Scope::sys>(params.control.finished(rank, params.rank, block::index()),
                                       shared.epoch);
@@ -242,9 +245,9 @@ DEVICE void say_finished(const CallParams& params, CallShared& shared, ThreadGro
 /// orders the peers' stores before what runs after this kernel, and before `watcher` learns of each
 /// block.
 template <class Watcher>
-DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_words,
-                           const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
-                           Phase phase, const Watcher& watcher) {
+TOKENYARD_DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_words,
+                                     const Waits& waits, const CallDeadline& deadline,
+                                     uint32_t epoch, Phase phase, const Watcher& watcher) {
   const Control& control = params.control;
   const uint64_t begun_ns = now_ns();
   // Loaded while the others finish: no other thread adds to it, and the load takes a microsecond.
@@ -279,9 +282,9 @@ DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_wor
 /// Ends the call. Called by the whole block, which has synchronized since say_finished or is about
 /// to.
 template <class Watcher>
-DEVICE void end_call(const CallParams& params, CallShared& shared, const ReadyWords& ready_words,
-                     const Waits& waits, const CallDeadline& deadline, Phase phase,
-                     const Watcher& watcher) {
+TOKENYARD_DEVICE void end_call(const CallParams& params, CallShared& shared,
+                               const ReadyWords& ready_words, const Waits& waits,
+                               const CallDeadline& deadline, Phase phase, const Watcher& watcher) {
   if (block::index() == 0) {
     await_finished(params, ready_words, waits, deadline, shared.epoch, phase, watcher);
     if (thread::index() == 0) note(params, shared, Moment::ended);

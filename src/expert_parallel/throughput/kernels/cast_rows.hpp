@@ -27,6 +27,6 @@ struct CastParams {
 inline constexpr uint32_t kChannelsALane = 16;  ///< two pieces of BF16 become one of FP8
 inline constexpr uint32_t kCastThreadsMax = 512;
 
-DECLARE_KERNEL(cast_rows_kernel, CastParams);
+TOKENYARD_DECLARE_KERNEL(cast_rows_kernel, CastParams);
 
 }  // namespace tokenyard::throughput

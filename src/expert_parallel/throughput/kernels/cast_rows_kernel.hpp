@@ -19,17 +19,17 @@ inline constexpr float kLeastMagnitude = 1e-4f;
 struct LaneChannels {
   Bytes16 pieces[2];
 
-  DEVICE float value(uint32_t i) const {
+  TOKENYARD_DEVICE float value(uint32_t i) const {
     const uint32_t word = pieces[i / 8].word[i % 8 / 2];
     return to_float(BFloat16{static_cast<uint16_t>(i % 2 == 0 ? word & 0xffff : word >> 16)});
   }
   /// Returns the largest magnitude. Ignores NaNs, which the cast itself preserves.
-  DEVICE float magnitude() const {
+  TOKENYARD_DEVICE float magnitude() const {
     float largest = kLeastMagnitude;
     for (uint32_t i = 0; i < kChannelsALane; ++i) largest = std::fmax(largest, std::fabs(value(i)));
     return largest;
   }
-  DEVICE Bytes16 cast(float up) const {
+  TOKENYARD_DEVICE Bytes16 cast(float up) const {
     Bytes16 piece;
     for (uint32_t quad = 0; quad < 4; ++quad)
       piece.word[quad] = to_float8_e4m3_quad(value(4 * quad) * up, value(4 * quad + 1) * up,
@@ -40,7 +40,7 @@ struct LaneChannels {
 
 /// Casts one token. Called by one warp: 512 channels at a time, each group held by neighbouring
 /// lanes.
-DEVICE void cast_row(const CastParams& params, uint32_t token) {
+TOKENYARD_DEVICE void cast_row(const CastParams& params, uint32_t token) {
   const size_t row = size_t{token} * params.hidden;
   const uint32_t lanes_a_group = params.scale_channels / kChannelsALane;
   std::byte* const scales = params.scales + size_t{token} * params.scale_words * 4;
@@ -77,7 +77,7 @@ DEVICE void cast_row(const CastParams& params, uint32_t token) {
       scales[group] = std::byte{0};
 }
 
-DEVICE void cast_rows(const CastParams& params) {
+TOKENYARD_DEVICE void cast_rows(const CastParams& params) {
   const CallDeadline deadline(params.wait_context);
   if (block::any(deadline.failed())) return;  // An earlier call has failed.
   const uint32_t warps = block::threads() / kWarpLanes;
@@ -86,6 +86,6 @@ DEVICE void cast_rows(const CastParams& params) {
     cast_row(params, token);
 }
 
-DEFINE_KERNEL(cast_rows_kernel, cast_rows, CastParams, NoShared, kCastThreadsMax)
+TOKENYARD_DEFINE_KERNEL(cast_rows_kernel, cast_rows, CastParams, NoShared, kCastThreadsMax)
 
 }  // namespace tokenyard::throughput

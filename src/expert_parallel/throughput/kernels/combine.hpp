@@ -61,7 +61,7 @@ struct Preparation {
   bool of_own_tokens;
 
   /// Returns whether rows are copied unchanged instead of summed.
-  HOST_DEVICE bool copies() const { return results.slots == nullptr; }
+  TOKENYARD_HOST_DEVICE bool copies() const { return results.slots == nullptr; }
 };
 
 /// Tokens per claim of a group beyond its share.
@@ -83,7 +83,7 @@ struct CombineParams {
   StagePlan plan;        ///< per pulling group
 
   /// Returns the stages of the longer ring, of pulling or preparing groups.
-  HOST_DEVICE uint32_t stages_most() const {
+  TOKENYARD_HOST_DEVICE uint32_t stages_most() const {
     const uint32_t preparing = preparation.blocks == 0 ? 0 : preparation.results.plan.stages;
     return plan.stages > preparing ? plan.stages : preparing;
   }
@@ -94,22 +94,26 @@ struct CombineTail {
   uint32_t ranks, stages_bytes;
   std::byte* base = nullptr;
 
-  HOST_DEVICE static CombineTail of(const CombineParams& params) {
+  TOKENYARD_HOST_DEVICE static CombineTail of(const CombineParams& params) {
     return {.ranks = params.call.ranks,
             .stages_bytes = params.groups * params.stages_most() * params.plan.stage_bytes};
   }
-  HOST_DEVICE std::byte* stages() const { return base; }
-  HOST_DEVICE Waits waits() const {
+  TOKENYARD_HOST_DEVICE std::byte* stages() const { return base; }
+  TOKENYARD_HOST_DEVICE Waits waits() const {
     return {reinterpret_cast<uint32_t*>(base + stages_bytes), ranks};
   }
-  HOST_DEVICE ReadyWords ready_words() const { return {waits().words + kWaitWords * ranks, ranks}; }
+  TOKENYARD_HOST_DEVICE ReadyWords ready_words() const {
+    return {waits().words + kWaitWords * ranks, ranks};
+  }
   /// [ranks + 1], in blocks that prepare: first row received from each rank, and the end.
-  HOST_DEVICE uint32_t* first_rows() const { return ready_words().words + kReadyWords * ranks; }
-  HOST_DEVICE uint32_t bytes() const {
+  TOKENYARD_HOST_DEVICE uint32_t* first_rows() const {
+    return ready_words().words + kReadyWords * ranks;
+  }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const {
     return stages_bytes + ((kWaitWords + kReadyWords + 1) * ranks + 1) * 4;
   }
 };
 
-DECLARE_KERNEL(combine_kernel, CombineParams);
+TOKENYARD_DECLARE_KERNEL(combine_kernel, CombineParams);
 
 }  // namespace tokenyard::throughput

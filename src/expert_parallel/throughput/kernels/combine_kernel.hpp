@@ -11,7 +11,7 @@
 namespace tokenyard::throughput {
 
 /// Initializes the rings. Called by the whole block, which must synchronize afterwards.
-DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
+TOKENYARD_DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
   const uint32_t summers = CombineWarp::mine(params).summers;
   for (uint32_t i = thread::index(); i < params.groups * params.stages_most();
        i += block::threads()) {
@@ -24,13 +24,13 @@ DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
 }
 
 /// Returns the number of threads of a pulling block that read other ranks' memory.
-DEVICE uint32_t readers_of(const CombineParams& params) {
+TOKENYARD_DEVICE uint32_t readers_of(const CombineParams& params) {
   return (params.groups + 1) * kWarpLanes;
 }
 
 /// Records that a reader has given up, before the readers synchronize. Relaxed: the flag is read
 /// after that barrier.
-DEVICE void note_unread(const Combine& call) {
+TOKENYARD_DEVICE void note_unread(const Combine& call) {
   if (warp::lane() == 0) store<Order::relaxed, Scope::block>(&call.shared.unread, 1);
 }
 
@@ -38,13 +38,13 @@ DEVICE void note_unread(const Combine& call) {
 /// summed; then they may be overwritten. Called by the warp that fetches weights, after those. The
 /// barrier orders the other readers' completed loads before the release in say_finished. If a
 /// reader gave up, `finished` is withheld.
-DEVICE void say_all_read(const Combine& call) {
+TOKENYARD_DEVICE void say_all_read(const Combine& call) {
   NamedBarrier(CombineBarrier::all_read).sync(readers_of(call.params));
   if (load<Order::relaxed, Scope::block>(&call.shared.unread) == 0)
     say_finished(call.params.call, call.shared.call, ThreadGroup::of_warp());
 }
 
-DEVICE void combine(const CombineParams& params) {
+TOKENYARD_DEVICE void combine(const CombineParams& params) {
   grid::wait_for_previous();
   auto& shared = block::shared<CombineShared>();
   CombineTail tail = CombineTail::of(params);
@@ -90,6 +90,6 @@ DEVICE void combine(const CombineParams& params) {
            Phase::combine_pulls, Unwatched{});
 }
 
-DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)
+TOKENYARD_DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)
 
 }  // namespace tokenyard::throughput

@@ -35,7 +35,7 @@ struct CombineShared {
 };
 
 /// Returns the number of pulling blocks, which come first.
-DEVICE uint32_t pullers_of(const CombineParams& params) {
+TOKENYARD_DEVICE uint32_t pullers_of(const CombineParams& params) {
   return grid::blocks() - params.preparation.blocks;
 }
 
@@ -45,16 +45,16 @@ struct CombineWarp {
   uint32_t summer;   ///< index in the group; equal to `summers` for the warp that fetches
   uint32_t summers;  ///< summing warps per group
 
-  DEVICE static uint32_t warps_of_group(const CombineParams& params) {
+  TOKENYARD_DEVICE static uint32_t warps_of_group(const CombineParams& params) {
     return block::threads() / kWarpLanes / params.groups;
   }
-  DEVICE static CombineWarp mine(const CombineParams& params) {
+  TOKENYARD_DEVICE static CombineWarp mine(const CombineParams& params) {
     const uint32_t warps = warps_of_group(params);
     const uint32_t group = warp::index() / warps;
     const uint32_t place = warp::index() - group * warps;
     return {.group = group, .summer = place == 0 ? warps - 1 : place - 1, .summers = warps - 1};
   }
-  DEVICE bool fetches() const { return summer == summers; }
+  TOKENYARD_DEVICE bool fetches() const { return summer == summers; }
 };
 
 struct Combine {
@@ -64,11 +64,11 @@ struct Combine {
   const CallDeadline& deadline;
   uint32_t epoch, route_epoch;
 
-  DEVICE bool prepares() const { return block::index() >= pullers_of(params); }
-  DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
+  TOKENYARD_DEVICE bool prepares() const { return block::index() >= pullers_of(params); }
+  TOKENYARD_DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
 
   /// Waits until a stage is filled or emptied.
-  DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
+  TOKENYARD_DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
     Awaited what{.phase = static_cast<uint32_t>(phase),
                  .rank = params.call.rank,
                  .expected = lap + 1,
@@ -85,7 +85,7 @@ struct CombineRing {
   StagedRow* staged;  ///< [stages]
   std::byte* stages;  ///< [stages][stage_bytes]
 
-  DEVICE static CombineRing of(const Combine& call, uint32_t group) {
+  TOKENYARD_DEVICE static CombineRing of(const Combine& call, uint32_t group) {
     const uint32_t first = group * call.params.stages_most();
     return {call.shared.full + first, call.shared.empty + first, call.shared.named + first,
             call.shared.staged + first,

@@ -8,7 +8,7 @@ namespace tokenyard::throughput {
 
 /// Sums a weight over the ranks that a token went to, in rank order: one of them holds the choice's
 /// expert, and the others have 0 unless the caller changed it.
-DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t choice) {
+TOKENYARD_DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t choice) {
   const CombineParams& params = call.params;
   float sum = 0;
   for (uint32_t rank = 0; rank < params.call.ranks; ++rank) {
@@ -23,7 +23,7 @@ DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t choice) {
   return sum;
 }
 
-DEVICE void combine_weights(const Combine& call) {
+TOKENYARD_DEVICE void combine_weights(const Combine& call) {
   const CombineParams& params = call.params;
   if (params.call.weights != Weights::with) return;
   for (uint32_t token = block::index(); token < params.tokens; token += grid::blocks())

@@ -52,16 +52,18 @@ enum class Weights : uint32_t { without, with, either };
 struct CallWord {
   uint32_t bits;
   static constexpr uint32_t kBlocksMax = 0xffff, kComesLater = 1u << 31;
-  HOST_DEVICE static CallWord of(CallKind kind, Weights weights, bool comes_later,
-                                 uint32_t blocks) {
+  TOKENYARD_HOST_DEVICE static CallWord of(CallKind kind, Weights weights, bool comes_later,
+                                           uint32_t blocks) {
     return {(comes_later ? kComesLater : 0) | static_cast<uint32_t>(kind) << 18 |
             static_cast<uint32_t>(weights) << 16 | blocks};
   }
-  HOST_DEVICE CallKind kind() const { return static_cast<CallKind>((bits & ~kComesLater) >> 18); }
-  HOST_DEVICE bool comes_later() const { return (bits & kComesLater) != 0; }
-  HOST_DEVICE Weights weights() const { return static_cast<Weights>(bits >> 16 & 3); }
-  HOST_DEVICE uint32_t blocks() const { return bits & kBlocksMax; }
-  HOST_DEVICE bool agrees_with(CallWord other) const {
+  TOKENYARD_HOST_DEVICE CallKind kind() const {
+    return static_cast<CallKind>((bits & ~kComesLater) >> 18);
+  }
+  TOKENYARD_HOST_DEVICE bool comes_later() const { return (bits & kComesLater) != 0; }
+  TOKENYARD_HOST_DEVICE Weights weights() const { return static_cast<Weights>(bits >> 16 & 3); }
+  TOKENYARD_HOST_DEVICE uint32_t blocks() const { return bits & kBlocksMax; }
+  TOKENYARD_HOST_DEVICE bool agrees_with(CallWord other) const {
     return kind() == other.kind() &&
            (weights() == other.weights() || weights() == Weights::either ||
             other.weights() == Weights::either);
@@ -71,11 +73,11 @@ struct CallWord {
 /// ReadyWord::format: the format of a row. Must agree among ranks.
 struct FormatWord {
   uint32_t bits;
-  HOST_DEVICE static FormatWord of(ElementType type, uint32_t row_bytes) {
+  TOKENYARD_HOST_DEVICE static FormatWord of(ElementType type, uint32_t row_bytes) {
     return {row_bytes | static_cast<uint32_t>(type)};  // Rows are multiples of 16 bytes.
   }
-  HOST_DEVICE ElementType type() const { return static_cast<ElementType>(bits & 15); }
-  HOST_DEVICE uint32_t row_bytes() const { return bits & ~15u; }
+  TOKENYARD_HOST_DEVICE ElementType type() const { return static_cast<ElementType>(bits & 15); }
+  TOKENYARD_HOST_DEVICE uint32_t row_bytes() const { return bits & ~15u; }
 };
 
 /// ReadyWord::scales: the scales of a row. Must agree among ranks.
@@ -83,15 +85,15 @@ struct ScalesWord {
   uint32_t bits;
   /// `unused`: exponents of the last word that belong to no channel, if exponents are packed.
   /// Reveals ranks whose casts use other channel groups but the same number of words.
-  HOST_DEVICE static ScalesWord of(uint32_t words, ScaleOrder order, ScaleType type,
-                                   uint32_t unused = 0) {
+  TOKENYARD_HOST_DEVICE static ScalesWord of(uint32_t words, ScaleOrder order, ScaleType type,
+                                             uint32_t unused = 0) {
     return {words << 5 | unused << 3 | static_cast<uint32_t>(type) << 1 |
             static_cast<uint32_t>(order)};
   }
-  HOST_DEVICE uint32_t words() const { return bits >> 5; }
-  HOST_DEVICE uint32_t unused() const { return bits >> 3 & 3; }
-  HOST_DEVICE ScaleType type() const { return static_cast<ScaleType>(bits >> 1 & 3); }
-  HOST_DEVICE ScaleOrder order() const { return static_cast<ScaleOrder>(bits & 1); }
+  TOKENYARD_HOST_DEVICE uint32_t words() const { return bits >> 5; }
+  TOKENYARD_HOST_DEVICE uint32_t unused() const { return bits >> 3 & 3; }
+  TOKENYARD_HOST_DEVICE ScaleType type() const { return static_cast<ScaleType>(bits >> 1 & 3); }
+  TOKENYARD_HOST_DEVICE ScaleOrder order() const { return static_cast<ScaleOrder>(bits & 1); }
 };
 inline constexpr uint32_t kScaleWordsMax = 1u << 24;
 
@@ -119,41 +121,48 @@ struct ControlLayout {
   uint32_t local_experts_max;  ///< largest over ranks, so that all windows have one layout
   uint32_t rows_max = 0;       ///< rows that a rank may receive per call
 
-  HOST_DEVICE size_t ready_word(uint32_t source, ReadyWord word) const {
+  TOKENYARD_HOST_DEVICE size_t ready_word(uint32_t source, ReadyWord word) const {
     return (size_t{source} * kReadyWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
   }
-  HOST_DEVICE size_t count(uint32_t source, uint32_t block, uint32_t destination) const {
+  TOKENYARD_HOST_DEVICE size_t count(uint32_t source, uint32_t block, uint32_t destination) const {
     return counts_at() + (slot(source, block) * ranks + destination) * sizeof(Stamped);
   }
-  HOST_DEVICE size_t expert(uint32_t source, uint32_t block, uint32_t local_expert) const {
+  TOKENYARD_HOST_DEVICE size_t expert(uint32_t source, uint32_t block,
+                                      uint32_t local_expert) const {
     return experts_at() +
            (slot(source, block) * local_experts_max + local_expert) * sizeof(Stamped);
   }
-  HOST_DEVICE size_t refusal(uint32_t source, uint32_t block) const {
+  TOKENYARD_HOST_DEVICE size_t refusal(uint32_t source, uint32_t block) const {
     return refusals_at() + slot(source, block) * sizeof(Refusal);
   }
-  HOST_DEVICE size_t finished(uint32_t source, uint32_t block) const {
+  TOKENYARD_HOST_DEVICE size_t finished(uint32_t source, uint32_t block) const {
     return finished_at() + slot(source, block) * sizeof(uint32_t);
   }
-  HOST_DEVICE size_t published(uint32_t source, uint32_t block) const {
+  TOKENYARD_HOST_DEVICE size_t published(uint32_t source, uint32_t block) const {
     return finished(source, block) + slots() * sizeof(uint32_t);
   }
-  HOST_DEVICE size_t arrived(uint32_t row) const {
+  TOKENYARD_HOST_DEVICE size_t arrived(uint32_t row) const {
     return finished_at() + (2 * slots() + row) * sizeof(uint32_t);
   }
-  HOST_DEVICE size_t bytes() const { return arrived(rows_max); }
+  TOKENYARD_HOST_DEVICE size_t bytes() const { return arrived(rows_max); }
 
  private:
-  HOST_DEVICE size_t slots() const { return size_t{ranks} * blocks_max; }
-  HOST_DEVICE size_t slot(uint32_t source, uint32_t block) const {
+  TOKENYARD_HOST_DEVICE size_t slots() const { return size_t{ranks} * blocks_max; }
+  TOKENYARD_HOST_DEVICE size_t slot(uint32_t source, uint32_t block) const {
     return size_t{source} * blocks_max + block;
   }
-  HOST_DEVICE size_t counts_at() const { return size_t{ranks} * kReadyWords * sizeof(Stamped); }
-  HOST_DEVICE size_t experts_at() const { return counts_at() + slots() * ranks * sizeof(Stamped); }
-  HOST_DEVICE size_t refusals_at() const {
+  TOKENYARD_HOST_DEVICE size_t counts_at() const {
+    return size_t{ranks} * kReadyWords * sizeof(Stamped);
+  }
+  TOKENYARD_HOST_DEVICE size_t experts_at() const {
+    return counts_at() + slots() * ranks * sizeof(Stamped);
+  }
+  TOKENYARD_HOST_DEVICE size_t refusals_at() const {
     return experts_at() + slots() * local_experts_max * sizeof(Stamped);
   }
-  HOST_DEVICE size_t finished_at() const { return refusals_at() + slots() * sizeof(Refusal); }
+  TOKENYARD_HOST_DEVICE size_t finished_at() const {
+    return refusals_at() + slots() * sizeof(Refusal);
+  }
 };
 
 /// The windows of all ranks, as one rank's kernels address them.
@@ -161,36 +170,36 @@ struct Control {
   Peers windows;
   ControlLayout layout;
 
-  DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source, ReadyWord word) const {
+  TOKENYARD_DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source, ReadyWord word) const {
     return at<Stamped>(rank, layout.ready_word(source, word));
   }
-  DEVICE Peer<Stamped> count(uint32_t rank, uint32_t source, uint32_t block,
-                             uint32_t destination) const {
+  TOKENYARD_DEVICE Peer<Stamped> count(uint32_t rank, uint32_t source, uint32_t block,
+                                       uint32_t destination) const {
     return at<Stamped>(rank, layout.count(source, block, destination));
   }
-  DEVICE Peer<Stamped> expert(uint32_t rank, uint32_t source, uint32_t block,
-                              uint32_t local_expert) const {
+  TOKENYARD_DEVICE Peer<Stamped> expert(uint32_t rank, uint32_t source, uint32_t block,
+                                        uint32_t local_expert) const {
     return at<Stamped>(rank, layout.expert(source, block, local_expert));
   }
-  DEVICE Peer<Refusal> refusal(uint32_t rank, uint32_t source, uint32_t block) const {
+  TOKENYARD_DEVICE Peer<Refusal> refusal(uint32_t rank, uint32_t source, uint32_t block) const {
     return at<Refusal>(rank, layout.refusal(source, block));
   }
-  DEVICE Peer<uint32_t> finished(uint32_t rank, uint32_t source, uint32_t block) const {
+  TOKENYARD_DEVICE Peer<uint32_t> finished(uint32_t rank, uint32_t source, uint32_t block) const {
     return at<uint32_t>(rank, layout.finished(source, block));
   }
-  DEVICE Peer<uint32_t> published(uint32_t rank, uint32_t source, uint32_t block) const {
+  TOKENYARD_DEVICE Peer<uint32_t> published(uint32_t rank, uint32_t source, uint32_t block) const {
     return at<uint32_t>(rank, layout.published(source, block));
   }
-  DEVICE Peer<uint32_t> arrived(uint32_t rank, uint32_t row) const {
+  TOKENYARD_DEVICE Peer<uint32_t> arrived(uint32_t rank, uint32_t row) const {
     return at<uint32_t>(rank, layout.arrived(row));
   }
-  DEVICE Peer<uint32_t> prepared(uint32_t rank, uint32_t token, uint32_t source) const {
+  TOKENYARD_DEVICE Peer<uint32_t> prepared(uint32_t rank, uint32_t token, uint32_t source) const {
     return at<uint32_t>(rank, layout.arrived(token * layout.ranks + source));
   }
 
  private:
   template <class T>
-  DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
+  TOKENYARD_DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
     return (windows.of(rank) + static_cast<std::ptrdiff_t>(offset)).template as<T>();
   }
 };

@@ -12,7 +12,7 @@ namespace tokenyard::throughput {
 template <class Rows>
 class RowCopier {
  public:
-  DEVICE RowCopier(const Combine& call, const CombineRing& ring, Rows& rows)
+  TOKENYARD_DEVICE RowCopier(const Combine& call, const CombineRing& ring, Rows& rows)
       : call_(call),
         results_(call.params.preparation.results),
         ring_(ring),
@@ -20,7 +20,7 @@ class RowCopier {
         ahead_(rows) {}
 
   /// Returns once every copy is complete; in a failed call, every copy already started.
-  DEVICE void copy_all() {
+  TOKENYARD_DEVICE void copy_all() {
     bool going = true;
     while (loaded_ < plan().stages && load_unit()) {
     }
@@ -31,10 +31,10 @@ class RowCopier {
   }
 
  private:
-  DEVICE const StagePlan& plan() const { return results_.plan; }
+  TOKENYARD_DEVICE const StagePlan& plan() const { return results_.plan; }
 
   /// Loads the next segment; returns false if there is none.
-  DEVICE bool load_unit() {
+  TOKENYARD_DEVICE bool load_unit() {
     if (load_segment_ == 0 && !ahead_.next(load_row_)) return false;
     const uint32_t bytes = plan().bytes_of(load_segment_, results_.row_bytes);
     Completion& full = ring_.full[loading_.stage];
@@ -47,7 +47,7 @@ class RowCopier {
   }
 
   /// Stores the next loaded segment; returns false if the call has failed.
-  DEVICE bool store_unit() {
+  TOKENYARD_DEVICE bool store_unit() {
     if (store_segment_ == 0) rows_.next(store_row_);
     if (!call_.await_stage(Phase::combine_load, ring_.full[storing_.stage], storing_.lap))
       return false;
@@ -69,16 +69,16 @@ class RowCopier {
 
   /// Publishes the rows stored up to the previous call. kOnTheirWay units have been stored since,
   /// so bulk::wait lets those stay in flight and returns as soon as the older ones are complete.
-  DEVICE void say_written() {
+  TOKENYARD_DEVICE void say_written() {
     bulk::wait<kOnTheirWay>();
     rows_.written_up_to(said_next_);
     said_next_ = stored_up_to_;
   }
 
-  DEVICE size_t place_of(const typename Rows::Row& row, uint32_t segment) const {
+  TOKENYARD_DEVICE size_t place_of(const typename Rows::Row& row, uint32_t segment) const {
     return size_t{row.row} * results_.row_bytes + segment * plan().segment_bytes;
   }
-  DEVICE std::byte* stage(RingPosition at) const {
+  TOKENYARD_DEVICE std::byte* stage(RingPosition at) const {
     return ring_.stages + at.stage * plan().stage_bytes;
   }
 

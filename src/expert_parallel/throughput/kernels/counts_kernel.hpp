@@ -12,15 +12,15 @@ namespace tokenyard::throughput {
 
 /// Counts some choices of a lane's token. Notes a token that no rank may accept; the first one of
 /// the block wins.
-DEVICE void count_choices(const Dispatch& call, uint32_t token, const ChoicesHeld& choices,
-                          uint32_t first) {
+TOKENYARD_DEVICE void count_choices(const Dispatch& call, uint32_t token,
+                                    const ChoicesHeld& choices, uint32_t first) {
   const DispatchParams& params = call.params;
   bool twice = false, impossible = false;
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i) {
     const uint32_t expert = choices.expert(params, i);
     impossible = impossible || (!choices.valid(params, i) && choices.ids[i] != Choice::kNone);
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t before = 0; before < i; ++before)
       twice = twice || choices.expert(params, before) == expert;
     if (choices.valid(params, i))
@@ -28,7 +28,7 @@ DEVICE void count_choices(const Dispatch& call, uint32_t token, const ChoicesHel
   }
   for (uint32_t before = 0; before < first; ++before) {
     const int64_t id = load_id(params, token, before);
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i)
       twice = twice || (choices.valid(params, i) && choices.ids[i] == id);
   }
@@ -39,10 +39,10 @@ DEVICE void count_choices(const Dispatch& call, uint32_t token, const ChoicesHel
 }
 
 /// Returns, of 32 ranks from `first_rank` on, those that hold an expert of these choices.
-DEVICE uint32_t ranks_of_choices(const DispatchParams& params, const ChoicesHeld& choices,
-                                 uint32_t first_rank) {
+TOKENYARD_DEVICE uint32_t ranks_of_choices(const DispatchParams& params, const ChoicesHeld& choices,
+                                           uint32_t first_rank) {
   uint32_t ranks = 0;
-  UNROLL
+  TOKENYARD_UNROLL
   for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i) {
     if (!choices.valid(params, i)) continue;
     const auto expert = static_cast<uint32_t>(choices.ids[i]);
@@ -55,7 +55,7 @@ DEVICE uint32_t ranks_of_choices(const DispatchParams& params, const ChoicesHeld
 /// Counts the warp's tokens per rank and per expert into the tail. Called by each warp that moves
 /// no rows. Leaves in the route, or in its held part, -1 or the row's number among this warp's rows
 /// on that rank.
-DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
+TOKENYARD_DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
   const uint32_t ranks = params.call.ranks;
@@ -93,7 +93,8 @@ DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
 }
 
 /// Returns the choice for which a token is refused.
-DEVICE int64_t refused_id(const DispatchParams& params, uint32_t token, RefusalKind kind) {
+TOKENYARD_DEVICE int64_t refused_id(const DispatchParams& params, uint32_t token,
+                                    RefusalKind kind) {
   for (uint32_t choice = 0; choice < params.topk; ++choice) {
     const int64_t id = load_id(params, token, choice);
     if (kind == RefusalKind::out_of_range) {
@@ -107,7 +108,7 @@ DEVICE int64_t refused_id(const DispatchParams& params, uint32_t token, RefusalK
 }
 
 /// Publishes to every rank why this block refuses the call. Called by one warp.
-DEVICE void publish_refusal(const Dispatch& call) {
+TOKENYARD_DEVICE void publish_refusal(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const uint32_t token_and_kind = call.shared.refused_token;
   const int64_t id =
@@ -127,7 +128,7 @@ DEVICE void publish_refusal(const Dispatch& call) {
 
 /// Publishes the block's counts to every rank, and the tokens of each expert to its rank. Called by
 /// all warps that move no rows, after they have synchronized. Relaxed: words release no other data.
-DEVICE void publish_counts(const Dispatch& call) {
+TOKENYARD_DEVICE void publish_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
   const uint32_t ranks = params.ranks;
@@ -155,8 +156,8 @@ DEVICE void publish_counts(const Dispatch& call) {
 /// Waits for a block's count of rows for a rank. Returns a word of an older epoch if the source has
 /// no such block, as its ready word says. Loads both words together because latency dominates.
 /// Relaxed: neither releases other data.
-DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t source_block,
-                           uint32_t destination, bool& known) {
+TOKENYARD_DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t source_block,
+                                     uint32_t destination, bool& known) {
   const CallParams& params = call.params.call;
   const auto ready_word = params.control.ready_word(params.rank, source, ReadyWord::call);
   const auto word = params.control.count(params.rank, source, source_block, destination);
@@ -176,7 +177,7 @@ DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t sourc
 
 /// Adds up what all blocks of all ranks send. Called by all warps that move no rows, which then
 /// synchronize. Returns false if a count that this thread awaits has not arrived.
-DEVICE bool gather_counts(const Dispatch& call) {
+TOKENYARD_DEVICE bool gather_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
   const uint32_t ranks = params.ranks, blocks_max = params.control.layout.blocks_max;
@@ -216,8 +217,8 @@ struct ExpertShare {
 /// loaded them one by one would need more than a small call takes in all. Returns false if a word
 /// that this thread awaits has not arrived.
 template <class Body>
-DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, ThreadGroup thread_group,
-                                  Body body) {
+TOKENYARD_DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share,
+                                            ThreadGroup thread_group, Body body) {
   const CallParams& params = call.params.call;
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
@@ -252,14 +253,14 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
                    .expected = call.epoch};
       const bool here = wait_until(call.deadline, what, [&] {
         uint32_t missing = 0;
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           if ((asked.exist >> i & 1) == 0) continue;
           // Relaxed: the word releases no other data.
           seen[i] = load<Order::relaxed, Scope::sys>(
               asked.words + static_cast<std::ptrdiff_t>(asked.slot + i * lines) * words_a_slot);
         }
-        UNROLL
+        TOKENYARD_UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           if ((asked.exist >> i & 1) == 0 || seen[i].epoch == call.epoch) continue;
           missing = i + 1;
@@ -269,7 +270,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
         return missing == 0;
       });
       all_here = all_here && here;
-      UNROLL
+      TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i)
         if (here && (asked.exist >> i & 1) != 0 && seen[i].value != 0)
           body(asked.slot + i * lines, expert, seen[i].value);
@@ -280,7 +281,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Threa
 
 /// Notes a rank that lacks places for its rows. Called by one warp, after the block has
 /// synchronized. All blocks of all ranks find the same rank.
-DEVICE void find_overflow(const Dispatch& call) {
+TOKENYARD_DEVICE void find_overflow(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const uint32_t rows = call.tail.rows_on()[rank];
     if (call.ready_words().places(rank, rows) < rows)

@@ -76,7 +76,7 @@ struct DispatchParams {
   Readiness readiness;
 
   /// Returns the layout on a rank with places for `rows` rows.
-  HOST_DEVICE ReceivedLayout received(uint32_t rows) const {
+  TOKENYARD_HOST_DEVICE ReceivedLayout received(uint32_t rows) const {
     return {.rows = rows,
             .row_bytes = row_bytes,
             .topk = call.kind == CallKind::dispatch_again ? 0 : topk,
@@ -94,7 +94,7 @@ struct Places {
   uint32_t* words;  ///< [kPlaces][ranks]
   uint32_t ranks;
 
-  HOST_DEVICE uint32_t& of(Place place, uint32_t rank) const {
+  TOKENYARD_HOST_DEVICE uint32_t& of(Place place, uint32_t rank) const {
     return words[static_cast<uint32_t>(place) * ranks + rank];
   }
 };
@@ -105,51 +105,57 @@ struct DispatchTail {
   uint32_t stages_bytes;
   std::byte* base = nullptr;
 
-  HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t warps) {
+  TOKENYARD_HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t warps) {
     return {.warps = warps,
             .ranks = params.call.ranks,
             .experts = params.experts,
             .local_experts = params.local_experts,
             .stages_bytes = params.movers * params.plan.stages * params.plan.stage_bytes};
   }
-  HOST_DEVICE std::byte* stages() const { return base; }
+  TOKENYARD_HOST_DEVICE std::byte* stages() const { return base; }
   /// [warps][ranks]: rows of the warp's tokens per rank.
-  HOST_DEVICE uint32_t* warp_rows(uint32_t warp) const { return words() + warp * ranks; }
+  TOKENYARD_HOST_DEVICE uint32_t* warp_rows(uint32_t warp) const { return words() + warp * ranks; }
   /// [warps][ranks]: rows of earlier warps' tokens per rank.
-  HOST_DEVICE uint32_t* earlier_rows(uint32_t warp) const {
+  TOKENYARD_HOST_DEVICE uint32_t* earlier_rows(uint32_t warp) const {
     return warp_rows(warps) + warp * ranks;
   }
   /// [ranks]: rows of the block's tokens per rank.
-  HOST_DEVICE uint32_t* block_rows() const { return earlier_rows(warps); }
+  TOKENYARD_HOST_DEVICE uint32_t* block_rows() const { return earlier_rows(warps); }
   /// [experts]: the block's tokens per expert.
-  HOST_DEVICE uint32_t* expert_tokens() const { return block_rows() + ranks; }
+  TOKENYARD_HOST_DEVICE uint32_t* expert_tokens() const { return block_rows() + ranks; }
   /// [local experts]: tokens from all blocks of all ranks (block 0).
-  HOST_DEVICE uint32_t* expert_sums() const { return expert_tokens() + experts; }
+  TOKENYARD_HOST_DEVICE uint32_t* expert_sums() const { return expert_tokens() + experts; }
   /// [ranks]: first row of this block on each rank.
-  HOST_DEVICE uint32_t* first_rows() const { return expert_sums() + local_experts; }
+  TOKENYARD_HOST_DEVICE uint32_t* first_rows() const { return expert_sums() + local_experts; }
   /// [ranks]: rows received from each rank.
-  HOST_DEVICE uint32_t* rows_from() const { return first_rows() + ranks; }
+  TOKENYARD_HOST_DEVICE uint32_t* rows_from() const { return first_rows() + ranks; }
   /// [ranks]: rows that each rank receives in all.
-  HOST_DEVICE uint32_t* rows_on() const { return rows_from() + ranks; }
-  HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
-  HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
-  HOST_DEVICE ReadyWords ready_words() const { return {waits().words + kWaitWords * ranks, ranks}; }
+  TOKENYARD_HOST_DEVICE uint32_t* rows_on() const { return rows_from() + ranks; }
+  TOKENYARD_HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
+  TOKENYARD_HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
+  TOKENYARD_HOST_DEVICE ReadyWords ready_words() const {
+    return {waits().words + kWaitWords * ranks, ranks};
+  }
   /// [tokens_held][ranks]: as RouteTable::rows. Follows the words that start as zero.
-  HOST_DEVICE int32_t* held_rows() const {
+  TOKENYARD_HOST_DEVICE int32_t* held_rows() const {
     return reinterpret_cast<int32_t*>(words() + word_count());
   }
   /// From warp_rows to the ready words: words that start as zero.
-  HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
-  HOST_DEVICE uint32_t word_count() const {
+  TOKENYARD_HOST_DEVICE uint32_t* words() const {
+    return reinterpret_cast<uint32_t*>(base + stages_bytes);
+  }
+  TOKENYARD_HOST_DEVICE uint32_t word_count() const {
     return 2 * warps * ranks + experts + local_experts +
            (4 + kPlaces + kWaitWords + kReadyWords) * ranks;
   }
-  HOST_DEVICE uint32_t bytes() const { return stages_bytes + (word_count() + kHeldRows) * 4; }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const {
+    return stages_bytes + (word_count() + kHeldRows) * 4;
+  }
 };
 
 inline constexpr uint32_t kDispatchThreadsMax = 512;
 inline constexpr uint32_t kDispatchWarpsMin = 2;  ///< one that moves rows, one for everything else
 
-DECLARE_KERNEL(dispatch_kernel, DispatchParams);
+TOKENYARD_DECLARE_KERNEL(dispatch_kernel, DispatchParams);
 
 }  // namespace tokenyard::throughput

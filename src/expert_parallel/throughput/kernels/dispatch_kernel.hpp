@@ -10,7 +10,7 @@ namespace tokenyard::throughput {
 using Mover = RowMover<Arrivals::by_block>;
 
 /// Called by all warps that move no rows.
-DEVICE void move_metadata(const Dispatch& call) {
+TOKENYARD_DEVICE void move_metadata(const Dispatch& call) {
   // Not before the block synchronizes: movers need no places and must not wait for them.
   if (warp::index() == call.last_other()) find_places(call);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
@@ -28,7 +28,7 @@ DEVICE void move_metadata(const Dispatch& call) {
 
 /// Does this warp's part; returns false if this warp knows that the call has failed. Called by the
 /// whole block.
-DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
+TOKENYARD_DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
   const CallParams& params = call.params.call;
   if (!call.moves_rows()) {
     if (routed) move_metadata(call);
@@ -40,7 +40,7 @@ DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
   return moved || end_unmoved(call, mover);
 }
 
-DEVICE void dispatch(const DispatchParams& params) {
+TOKENYARD_DEVICE void dispatch(const DispatchParams& params) {
   grid::wait_for_previous();
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
@@ -74,6 +74,7 @@ DEVICE void dispatch(const DispatchParams& params) {
            Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts));
 }
 
-DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)
+TOKENYARD_DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared,
+                        kDispatchThreadsMax)
 
 }  // namespace tokenyard::throughput

@@ -35,37 +35,37 @@ struct Dispatch {
   const CallDeadline& deadline;
   uint32_t epoch, route_epoch;
 
-  DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
-  DEVICE bool moves_rows() const { return warp::index() < params.movers; }
+  TOKENYARD_DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
+  TOKENYARD_DEVICE bool moves_rows() const { return warp::index() < params.movers; }
   /// Returns the first warp that moves no rows.
-  DEVICE uint32_t first_other() const { return params.movers; }
+  TOKENYARD_DEVICE uint32_t first_other() const { return params.movers; }
   /// Returns the last such warp, which has the fewest tokens: none in small calls.
-  DEVICE uint32_t last_other() const { return block::threads() / kWarpLanes - 1; }
+  TOKENYARD_DEVICE uint32_t last_other() const { return block::threads() / kWarpLanes - 1; }
   /// The threads of the warps that move no rows. Only these may call it.
-  DEVICE ThreadGroup others() const {
+  TOKENYARD_DEVICE ThreadGroup others() const {
     const uint32_t movers = params.movers * kWarpLanes;
     return {thread::index() - movers, block::threads() - movers};
   }
-  DEVICE bool refused() const {
+  TOKENYARD_DEVICE bool refused() const {
     return shared.refusing_block != kNothingRefused || shared.full_rank != kNothingRefused ||
            shared.differing_rank != kNothingRefused;
   }
 
   /// Returns the entry in shared memory of a token's row on a rank, or null if it is not held
   /// there.
-  DEVICE int32_t* held_row(uint32_t token, uint32_t rank) const {
+  TOKENYARD_DEVICE int32_t* held_row(uint32_t token, uint32_t rank) const {
     const uint32_t place = token - block::index() * params.shares.tokens_a_block;
     return place < params.tokens_held ? tail.held_rows() + place * tail.ranks + rank : nullptr;
   }
 
-  DEVICE void refuse(uint32_t token, RefusalKind kind) const {
+  TOKENYARD_DEVICE void refuse(uint32_t token, RefusalKind kind) const {
     fetch_min<Order::relaxed, Scope::block>(&shared.refused_token,
                                             token << 2 | static_cast<uint32_t>(kind));
   }
 
   /// Waits for a word that a block of `source` writes into our window in this call. Relaxed: it
   /// releases no other data.
-  DEVICE Stamped await_word(Phase phase, uint32_t source, Peer<Stamped> word) const {
+  TOKENYARD_DEVICE Stamped await_word(Phase phase, uint32_t source, Peer<Stamped> word) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
     Stamped seen{};
     wait_until(deadline, what, [&] {

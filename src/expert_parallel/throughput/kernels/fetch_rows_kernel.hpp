@@ -6,7 +6,7 @@
 
 namespace tokenyard::throughput {
 
-DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
+TOKENYARD_DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
   return (call.params.call.arenas.of(rank) +
           static_cast<std::ptrdiff_t>(call.ready_words().rows_at(rank)))
       .template as<const std::byte>();
@@ -14,7 +14,7 @@ DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
 
 /// Returns whether a rank signals its rows of this rank's tokens one by one. A rank reads its own
 /// rows in place, unless they must first be summed.
-DEVICE bool come_later(const Combine& call, uint32_t rank) {
+TOKENYARD_DEVICE bool come_later(const Combine& call, uint32_t rank) {
   if (rank != call.params.call.rank) return call.ready_words().call(rank).comes_later();
   return call.params.preparation.blocks != 0 && call.params.preparation.of_own_tokens;
 }
@@ -23,8 +23,8 @@ DEVICE bool come_later(const Combine& call, uint32_t rank) {
 struct CombineStep {
   uint32_t token, segment, first_rank;
 
-  DEVICE bool begins_segment() const { return first_rank == 0; }
-  DEVICE bool ends_segment(const CombineParams& params) const {
+  TOKENYARD_DEVICE bool begins_segment() const { return first_rank == 0; }
+  TOKENYARD_DEVICE bool ends_segment(const CombineParams& params) const {
     return first_rank + params.ranks_a_step >= params.call.ranks;
   }
 };
@@ -36,7 +36,7 @@ struct RankedRow {
 };
 
 /// Returns the row on the rank of a turn.
-DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t token, uint32_t turn) {
+TOKENYARD_DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t token, uint32_t turn) {
   if (turn >= params.call.ranks) return {};
   const size_t of_token = size_t{token} * params.call.ranks;
   const uint32_t rank =
@@ -52,7 +52,7 @@ DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t token, uint32
 class ComingRows {
  public:
   /// Called by every warp; only a fetching warp loads routes.
-  DEVICE ComingRows(const Combine& call, const CombineWarp& mine)
+  TOKENYARD_DEVICE ComingRows(const Combine& call, const CombineWarp& mine)
       : call_(call),
         looks_(mine.group < call.params.groups && mine.fetches() && !call.prepares()),
         ranks_(call.params.ranks_a_step),
@@ -67,7 +67,7 @@ class ComingRows {
 
   /// Finds the next step and this lane's row of it. Called by all lanes. Returns false if there is
   /// none or the call has failed.
-  DEVICE bool next(CombineStep& step, RankedRow& row) {
+  TOKENYARD_DEVICE bool next(CombineStep& step, RankedRow& row) {
     if (used_ == now_.steps && !go_on()) return false;
     const uint32_t first = used_ * ranks_;
     step = {.token = warp::shuffle(now_.step.token, first),
@@ -82,7 +82,7 @@ class ComingRows {
     return true;
   }
 
-  DEVICE bool failed() const { return failed_; }
+  TOKENYARD_DEVICE bool failed() const { return failed_; }
 
  private:
   /// This lane's step and row.
@@ -92,7 +92,7 @@ class ComingRows {
     RankedRow row;
   };
 
-  DEVICE bool go_on() {
+  TOKENYARD_DEVICE bool go_on() {
     now_ = coming_;
     used_ = 0;
     if (now_.steps == 0) return false;
@@ -108,7 +108,7 @@ class ComingRows {
     return true;
   }
 
-  DEVICE void look_ahead() {
+  TOKENYARD_DEVICE void look_ahead() {
     if (at_ == run_.tokens * steps_of_token_) {
       run_ = order_.next(std::max(steps_ / steps_of_token_, 1u));
       at_ = 0;
@@ -130,7 +130,7 @@ class ComingRows {
 
   /// Waits until this lane's row is prepared. Acquire: orders the peer's stores of the row before
   /// our copy.
-  DEVICE bool await_row() const {
+  TOKENYARD_DEVICE bool await_row() const {
     const CallParams& params = call_.params.call;
     Awaited what{.phase = static_cast<uint32_t>(Phase::combine_results),
                  .rank = now_.row.rank,
@@ -155,22 +155,22 @@ class ComingRows {
 };
 
 /// Waits until `stages` stages from `at` on have been summed. Called by all lanes.
-DEVICE bool await_summed(const Combine& call, const CombineRing& ring, RingPosition at,
-                         uint32_t stages) {
+TOKENYARD_DEVICE bool await_summed(const Combine& call, const CombineRing& ring, RingPosition at,
+                                   uint32_t stages) {
   return await_free(at, stages, call.params.plan.stages, [&](uint32_t stage, uint32_t lap) {
     return call.await_stage(Phase::combine_stage, ring.empty[stage], lap);
   });
 }
 
 /// Describes the content of a free stage to the summing warps.
-DEVICE void name(const CombineRing& ring, uint32_t stage, const StagedRow& staged) {
+TOKENYARD_DEVICE void name(const CombineRing& ring, uint32_t stage, const StagedRow& staged) {
   ring.staged[stage] = staged;
   ring.named[stage].arrive();
 }
 
 /// Starts loading one segment of a row into a free stage.
-DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const RankedRow& row,
-                      const StagedRow& staged, RingPosition at) {
+TOKENYARD_DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const RankedRow& row,
+                                const StagedRow& staged, RingPosition at) {
   name(ring, at.stage, staged);
   Completion& full = ring.full[at.stage];
   if (!staged.holds_row) {
@@ -193,8 +193,8 @@ DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const Ranked
 
 /// Loads a step's rows into the next stages, one lane per row. Called by all lanes. A step without
 /// rows takes a stage too, so that the summing warps learn of its token.
-DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const CombineStep& step,
-                       const RankedRow& row, RingPosition& at) {
+TOKENYARD_DEVICE bool fetch_step(const Combine& call, const CombineRing& ring,
+                                 const CombineStep& step, const RankedRow& row, RingPosition& at) {
   const uint32_t rows = warp::ballot(row.row >= 0), wanted = rows == 0 ? 1 : rows;
   const uint32_t earlier = wanted & lanes_below();
   const bool mine = (wanted >> warp::lane() & 1) != 0;
@@ -217,7 +217,7 @@ DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const Combi
 }
 
 /// Waits until every load of a ring filled up to `end` has landed. Called by all lanes.
-DEVICE bool await_loads(const Combine& call, const CombineRing& ring, RingPosition end) {
+TOKENYARD_DEVICE bool await_loads(const Combine& call, const CombineRing& ring, RingPosition end) {
   static_assert(kStagesMax <= kWarpLanes);
   const uint32_t stage = warp::lane();
   if (stage >= call.params.plan.stages || (stage >= end.stage && end.lap == 0)) return true;
@@ -228,8 +228,8 @@ DEVICE bool await_loads(const Combine& call, const CombineRing& ring, RingPositi
 /// Fetches all rows; returns once every load has landed. Returns false if the call has failed, once
 /// the loads already started have landed. The summing warps must still be told that no row follows
 /// (say_over).
-DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows& coming,
-                       RingPosition& at) {
+TOKENYARD_DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows& coming,
+                                 RingPosition& at) {
   // Orders the peers' ordinary stores of their rows, acquired with their ready words, before our
   // async copies.
   fence_async();
@@ -245,7 +245,7 @@ DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows&
 }
 
 /// Tells the summing warps that no row follows. Called by all lanes.
-DEVICE void say_over(const Combine& call, const CombineRing& ring, RingPosition at) {
+TOKENYARD_DEVICE void say_over(const Combine& call, const CombineRing& ring, RingPosition at) {
   if (await_summed(call, ring, at, 1) && warp::lane() == 0)
     name(ring, at.stage, StagedRow{.over = true});
   warp::sync();

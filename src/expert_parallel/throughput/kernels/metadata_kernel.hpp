@@ -7,7 +7,7 @@ namespace tokenyard::throughput {
 
 /// Computes where each rank wants its metadata and scales from the rows that it has places for.
 /// Called by one warp, before the threads that use it synchronize.
-DEVICE void find_places(const Dispatch& call) {
+TOKENYARD_DEVICE void find_places(const Dispatch& call) {
   const uint32_t* const rows_on = call.params.call.kind == CallKind::dispatch_again
                                       ? call.params.table.rows_on()
                                       : call.tail.rows_on();
@@ -27,14 +27,14 @@ DEVICE void find_places(const Dispatch& call) {
 }
 
 template <class T>
-DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
+TOKENYARD_DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
   const size_t at = size_t{call.tail.places().of(place, rank)} * kOffsetUnit;
   return (call.params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(at)).template as<T>();
 }
 
 /// Sends 32 choices of each token. Called by each warp that moves no rows. Goes rank by rank: rows
 /// of neighbouring tokens on one rank are neighbours, so a warp's stores fill whole lines.
-DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_choice) {
+TOKENYARD_DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_choice) {
   const DispatchParams& params = call.params;
   const uint32_t ranks = params.call.ranks;
   ChoiceSteps steps(params, tokens_of_warp(params), first_choice);
@@ -66,14 +66,14 @@ DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_choice) {
 }
 
 /// Called by each warp that moves no rows.
-DEVICE void send_metadata(const Dispatch& call) {
+TOKENYARD_DEVICE void send_metadata(const Dispatch& call) {
   for (uint32_t first = 0; first < call.params.topk; first += kWarpLanes)
     send_metadata_of(call, first);
 }
 
 /// Marks this rank's places that receive no row; each block takes a share. Called by all warps that
 /// move no rows.
-DEVICE void mark_padding(const Dispatch& call) {
+TOKENYARD_DEVICE void mark_padding(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const uint32_t rank = params.call.rank, topk = params.topk;
   const uint32_t rows = call.tail.rows_on()[rank];

@@ -23,7 +23,8 @@ enum class Arrivals : uint8_t { by_block, by_row };
 template <Arrivals arrivals = Arrivals::by_block>
 class RowMover {
  public:
-  DEVICE RowMover(const DispatchParams& params, DispatchShared& shared, const DispatchTail& tail)
+  TOKENYARD_DEVICE RowMover(const DispatchParams& params, DispatchShared& shared,
+                            const DispatchTail& tail)
       : params_(params),
         full_(shared.full + warp::index() * params.plan.stages),
         stages_(tail.stages() +
@@ -31,7 +32,7 @@ class RowMover {
         supply_(params) {}
 
   /// Starts loading the block's own rows before their destinations are known.
-  DEVICE void load_own() {
+  TOKENYARD_DEVICE void load_own() {
     while (loaded_ < params_.plan.stages && (segment_ != 0 || supply_.has_own())) {
       if (segment_ == 0) token_ = supply_.next_own();
       load_unit();
@@ -40,7 +41,7 @@ class RowMover {
 
   /// Moves all rows of the supply; returns once their stores are complete. Returns false if the
   /// call has failed: loads may still be in flight then.
-  DEVICE bool move_all(const Dispatch& call) {
+  TOKENYARD_DEVICE bool move_all(const Dispatch& call) {
     first_rank_ = rank_at(warp::lane());
     if (warp::lane() < destinations()) first_rows_ = rows_on(call, first_rank_);
     bool more = true;
@@ -70,10 +71,10 @@ class RowMover {
   }
 
   /// Returns the next stage after move_all, for code that continues with the ring.
-  DEVICE RingPosition position() const { return loading_; }
+  TOKENYARD_DEVICE RingPosition position() const { return loading_; }
 
   /// Waits for loads in flight in a call that will not move its rows.
-  DEVICE void let_go() const {
+  TOKENYARD_DEVICE void let_go() const {
     if (warp::lane() == 0) let_loads_land(full_, loading_, params_.plan.stages);
     warp::sync();
   }
@@ -85,17 +86,17 @@ class RowMover {
   static constexpr uint32_t kNoToken = 0xffffffff;
 
   /// Number of ranks to store to: the turns below.
-  DEVICE uint32_t destinations() const {
+  TOKENYARD_DEVICE uint32_t destinations() const {
     return params_.call.ranks - (arrivals == Arrivals::by_row ? 1 : 0);
   }
 
-  DEVICE bool load_next(const Dispatch& call) {
+  TOKENYARD_DEVICE bool load_next(const Dispatch& call) {
     if (segment_ == 0 && !supply_.next(call, token_)) return false;
     load_unit();
     return true;
   }
 
-  DEVICE void load_unit() {
+  TOKENYARD_DEVICE void load_unit() {
     const StagePlan& plan = params_.plan;
     if (warp::lane() == 0) {
       Completion& full = full_[loading_.stage];
@@ -114,7 +115,7 @@ class RowMover {
     if (++segment_ == plan.segments) segment_ = 0;
   }
 
-  DEVICE bool await_load(const Dispatch& call, RingPosition at) const {
+  TOKENYARD_DEVICE bool await_load(const Dispatch& call, RingPosition at) const {
     Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_load),
                  .rank = params_.call.rank,
                  .expected = at.lap + 1,
@@ -124,28 +125,28 @@ class RowMover {
   }
 
   /// Neighbours first, this rank last, so that the ranks' stores spread over destinations.
-  DEVICE uint32_t rank_at(uint32_t turn) const {
+  TOKENYARD_DEVICE uint32_t rank_at(uint32_t turn) const {
     const uint32_t rank = params_.call.rank + 1 + turn;
     return rank < params_.call.ranks ? rank : rank - params_.call.ranks;
   }
 
-  DEVICE Peer<std::byte> rows_on(const Dispatch& call, uint32_t rank) const {
+  TOKENYARD_DEVICE Peer<std::byte> rows_on(const Dispatch& call, uint32_t rank) const {
     return params_.call.arenas.of(rank) +
            static_cast<std::ptrdiff_t>(call.ready_words().rows_at(rank));
   }
 
-  DEVICE int32_t row_of(const Dispatch& call, uint32_t token, uint32_t rank) const {
+  TOKENYARD_DEVICE int32_t row_of(const Dispatch& call, uint32_t token, uint32_t rank) const {
     const int32_t* const held = call.held_row(token, rank);
     return held != nullptr ? *held : params_.route[size_t{token} * params_.call.ranks + rank];
   }
 
   /// Returns this lane's row on the rank of its first turn for the unit in a stage, or -1.
-  DEVICE int32_t row_on_first_rank(const Dispatch& call, uint32_t stage) const {
+  TOKENYARD_DEVICE int32_t row_on_first_rank(const Dispatch& call, uint32_t stage) const {
     const uint32_t token = warp::shuffle(held_token_, stage);
     return warp::lane() < destinations() ? row_of(call, token, first_rank_) : -1;
   }
 
-  DEVICE void store_unit(const Dispatch& call, uint32_t stage, int32_t row) const {
+  TOKENYARD_DEVICE void store_unit(const Dispatch& call, uint32_t stage, int32_t row) const {
     const uint32_t token = warp::shuffle(held_token_, stage);
     const uint32_t segment = warp::shuffle(held_segment_, stage);
     const auto store_to = [&](Peer<std::byte> rows, int32_t to_row) {
@@ -165,7 +166,7 @@ class RowMover {
 
   /// Records that the unit in a stage has been stored, and signals older units once enough are
   /// pending.
-  DEVICE void note_stored(const Dispatch& call, uint32_t stage) {
+  TOKENYARD_DEVICE void note_stored(const Dispatch& call, uint32_t stage) {
     const uint32_t token = warp::shuffle(held_token_, stage);
     const bool whole = warp::shuffle(held_segment_, stage) + 1 == params_.plan.segments;
     if (warp::lane() == stored_ % kWarpLanes) stored_token_ = whole ? token : kNoToken;
@@ -178,7 +179,7 @@ class RowMover {
   /// Signals the oldest `units` units not signalled yet, whose stores are complete. Each lane
   /// signals the rows that it stored itself. The fence orders those stores before the relaxed
   /// `arrived` words.
-  DEVICE void publish_arrived(const Dispatch& call, uint32_t units) {
+  TOKENYARD_DEVICE void publish_arrived(const Dispatch& call, uint32_t units) {
     fence<Scope::sys>();
     for (const uint32_t end = published_ + units; published_ < end; ++published_) {
       const uint32_t token = warp::shuffle(stored_token_, published_ % kWarpLanes);

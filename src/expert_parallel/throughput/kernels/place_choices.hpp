@@ -30,12 +30,12 @@ struct PlaceParams {
 
 /// Returns the replacement of an id that is no expert: out of range for every dispatch, and
 /// reversible.
-HOST_DEVICE int64_t misplaced(int64_t id, uint32_t places) {
+TOKENYARD_HOST_DEVICE int64_t misplaced(int64_t id, uint32_t places) {
   return id < 0 ? id : id + places;
 }
 
 inline constexpr uint32_t kPlaceThreadsMax = 512;
 
-DECLARE_KERNEL(place_choices_kernel, PlaceParams);
+TOKENYARD_DECLARE_KERNEL(place_choices_kernel, PlaceParams);
 
 }  // namespace tokenyard::throughput

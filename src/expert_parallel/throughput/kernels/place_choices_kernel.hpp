@@ -6,14 +6,14 @@
 
 namespace tokenyard::throughput {
 
-DEVICE int64_t placed_id(const PlaceParams& params, uint32_t token, int64_t id) {
+TOKENYARD_DEVICE int64_t placed_id(const PlaceParams& params, uint32_t token, int64_t id) {
   const PlacementTable& table = params.table;
   if (static_cast<uint64_t>(id) >= table.experts) return misplaced(id, table.places_there_are);
   const uint32_t first = load_cached(table.first + id), end = load_cached(table.first + id + 1);
   return load_cached(table.places + first + (token + params.rank) % (end - first));
 }
 
-DEVICE void place_choices(const PlaceParams& params) {
+TOKENYARD_DEVICE void place_choices(const PlaceParams& params) {
   const size_t choices = size_t{params.tokens} * params.topk;
   const size_t stride = size_t{grid::blocks()} * block::threads();
   for (size_t i = size_t{block::index()} * block::threads() + thread::index(); i < choices;
@@ -25,6 +25,7 @@ DEVICE void place_choices(const PlaceParams& params) {
   }
 }
 
-DEFINE_KERNEL(place_choices_kernel, place_choices, PlaceParams, NoShared, kPlaceThreadsMax)
+TOKENYARD_DEFINE_KERNEL(place_choices_kernel, place_choices, PlaceParams, NoShared,
+                        kPlaceThreadsMax)
 
 }  // namespace tokenyard::throughput

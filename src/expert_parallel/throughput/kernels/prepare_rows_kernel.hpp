@@ -14,8 +14,8 @@
 namespace tokenyard::throughput {
 
 /// Initializes shared memory. Called by the whole block, which must synchronize afterwards.
-DEVICE void ready_preparation(const CombineParams& params, CombineShared& shared,
-                              const CombineTail& tail) {
+TOKENYARD_DEVICE void ready_preparation(const CombineParams& params, CombineShared& shared,
+                                        const CombineTail& tail) {
   for (uint32_t i = thread::index(); i < kCombineWarpsMax; i += block::threads())
     shared.written[i] = 0;
   for (uint32_t rank = thread::index(); rank <= params.call.ranks; rank += block::threads()) {
@@ -31,7 +31,7 @@ DEVICE void ready_preparation(const CombineParams& params, CombineShared& shared
 /// that order; the places of a rank without further rows are empty.
 class PlacesInTurn {
  public:
-  DEVICE PlacesInTurn(const Combine& call, uint32_t group)
+  TOKENYARD_DEVICE PlacesInTurn(const Combine& call, uint32_t group)
       : call_(call),
         sources_(ranks() - (call.params.preparation.of_own_tokens ? 0 : 1)),
         stride_(call.params.preparation.blocks * call.params.groups),
@@ -42,10 +42,10 @@ class PlacesInTurn {
     count_ = all <= first_ ? 0 : (all - first_ + stride_ - 1) / stride_;
   }
 
-  DEVICE uint32_t count() const { return count_; }
+  TOKENYARD_DEVICE uint32_t count() const { return count_; }
 
   /// Returns whether a place below count() has a row.
-  DEVICE bool row_in(uint32_t place, uint32_t& source_rank, uint32_t& row) const {
+  TOKENYARD_DEVICE bool row_in(uint32_t place, uint32_t& source_rank, uint32_t& row) const {
     const uint32_t turn = first_ + place * stride_;
     source_rank = source(turn % sources_);
     const uint32_t of_source = turn / sources_;
@@ -54,13 +54,13 @@ class PlacesInTurn {
   }
 
  private:
-  DEVICE uint32_t ranks() const { return call_.params.call.ranks; }
+  TOKENYARD_DEVICE uint32_t ranks() const { return call_.params.call.ranks; }
   /// The ranks after this one, then this one.
-  DEVICE uint32_t source(uint32_t turn) const {
+  TOKENYARD_DEVICE uint32_t source(uint32_t turn) const {
     const uint32_t rank = call_.params.call.rank + 1 + turn;
     return rank >= ranks() ? rank - ranks() : rank;
   }
-  DEVICE uint32_t rows_of(uint32_t rank) const {
+  TOKENYARD_DEVICE uint32_t rows_of(uint32_t rank) const {
     return call_.tail.first_rows()[rank + 1] - call_.tail.first_rows()[rank];
   }
 
@@ -74,10 +74,10 @@ class RowsInTurn {
   struct Row {
     uint32_t row, place;
   };
-  DEVICE RowsInTurn(const Combine& call, const CombineWarp& mine)
+  TOKENYARD_DEVICE RowsInTurn(const Combine& call, const CombineWarp& mine)
       : places_(call, mine.group), written_(call.shared.written[warp::index()]) {}
 
-  DEVICE bool next(Row& row) {
+  TOKENYARD_DEVICE bool next(Row& row) {
     for (; place_ < places_.count(); ++place_) {
       uint32_t source = 0;
       if (!places_.row_in(place_, source, row.row)) continue;
@@ -89,7 +89,7 @@ class RowsInTurn {
 
   /// Records that this warp has written its part of a row. Publishes only every kRowsSaidAtOnce
   /// rows: a release waits until earlier stores have reached memory.
-  DEVICE void written(const Row& row) {
+  TOKENYARD_DEVICE void written(const Row& row) {
     if (++since_said_ < kRowsSaidAtOnce) return;
     since_said_ = 0;
     warp::sync();
@@ -99,12 +99,12 @@ class RowsInTurn {
   /// progress that the signalling warp acquires. Writer and reader use read-modify-writes, because
   /// compute-sanitizer's racecheck reports plain shared-memory stores and loads as races whatever
   /// orders them.
-  DEVICE void written_up_to(uint32_t place) const {
+  TOKENYARD_DEVICE void written_up_to(uint32_t place) const {
     exchange<Order::release, Scope::block>(&written_, place);
   }
   /// Publishes that all rows are written; the places after the last row are empty. Called by one
   /// lane.
-  DEVICE void all_written() const { written_up_to(places_.count()); }
+  TOKENYARD_DEVICE void all_written() const { written_up_to(places_.count()); }
 
  private:
   static constexpr uint32_t kRowsSaidAtOnce = 4;
@@ -116,7 +116,7 @@ class RowsInTurn {
 };
 
 /// Called by each warp of a group. Rows that are copied need only its first warp.
-DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
+TOKENYARD_DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
   // Orders ordinary stores of earlier kernels before the async copies that read them.
   if (mine.fetches()) fence_async();
   const CombineRing ring = CombineRing::of(call, mine.group);
@@ -137,7 +137,7 @@ DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
 
 /// Signals prepared rows to the tokens' owners. Called by the warp besides the groups; each group
 /// gets an equal part of its lanes.
-DEVICE void publish_of_rows(const Combine& call) {
+TOKENYARD_DEVICE void publish_of_rows(const Combine& call) {
   const CombineParams& params = call.params;
   const uint32_t lanes = kWarpLanes / params.groups, group = warp::lane() / lanes;
   const PlacesInTurn places(call, std::min(group, params.groups - 1));

@@ -15,7 +15,7 @@ struct TokenRun {
 /// latency of the atomic.
 class PullOrder {
  public:
-  DEVICE PullOrder(const CombineParams& params, uint32_t epoch, uint32_t group)
+  TOKENYARD_DEVICE PullOrder(const CombineParams& params, uint32_t epoch, uint32_t group)
       : params_(params),
         claims_(params.call.workspace->claims + (epoch & 1)),
         groups_(pullers_of(params) * params.groups),
@@ -26,12 +26,12 @@ class PullOrder {
   }
 
   /// Must precede the first next().
-  DEVICE void begin() {
+  TOKENYARD_DEVICE void begin() {
     if (!keeps_any()) draw();
   }
 
   /// Returns the next run: at most `most` tokens of the share, or a claim.
-  DEVICE TokenRun next(uint32_t most) {
+  TOKENYARD_DEVICE TokenRun next(uint32_t most) {
     if (!keeps_any()) return next_claim();
     TokenRun run = share_;
     run.tokens = std::min(most, share_.tokens);
@@ -42,16 +42,16 @@ class PullOrder {
   }
 
  private:
-  DEVICE bool keeps_any() const { return share_.tokens > 0; }
+  TOKENYARD_DEVICE bool keeps_any() const { return share_.tokens > 0; }
 
-  DEVICE TokenRun next_claim() {
+  TOKENYARD_DEVICE TokenRun next_claim() {
     const uint32_t begin = groups_ * params_.tokens_kept + warp::shuffle(ticket_, 0) * kTokensAPull;
     if (begin >= params_.tokens) return {0, 0, 0};
     draw();
     return {begin, 1, std::min(uint32_t{kTokensAPull}, params_.tokens - begin)};
   }
 
-  DEVICE void draw() {
+  TOKENYARD_DEVICE void draw() {
     if (warp::lane() == 0) ticket_ = fetch_add<Order::relaxed, Scope::gpu>(claims_, 1);
   }
 

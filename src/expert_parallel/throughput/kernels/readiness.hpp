@@ -25,17 +25,19 @@ struct Readiness {
   uint32_t* words;  ///< on the device; null if the caller did not ask for them
   uint32_t ranks, local_experts;
 
-  HOST_DEVICE uint32_t& source(uint32_t rank) const { return words[rank]; }
-  HOST_DEVICE uint32_t& expert(uint32_t local_expert) const { return words[ranks + local_expert]; }
+  TOKENYARD_HOST_DEVICE uint32_t& source(uint32_t rank) const { return words[rank]; }
+  TOKENYARD_HOST_DEVICE uint32_t& expert(uint32_t local_expert) const {
+    return words[ranks + local_expert];
+  }
   /// Blocks of a source that have finished.
-  HOST_DEVICE uint32_t& finished(uint32_t rank) const {
+  TOKENYARD_HOST_DEVICE uint32_t& finished(uint32_t rank) const {
     return words[ranks + local_experts + rank];
   }
   /// Nonzero if rows of that source use that expert.
-  HOST_DEVICE uint32_t& named(uint32_t rank, uint32_t local_expert) const {
+  TOKENYARD_HOST_DEVICE uint32_t& named(uint32_t rank, uint32_t local_expert) const {
     return words[2 * ranks + local_experts + rank * local_experts + local_expert];
   }
-  HOST_DEVICE size_t bytes() const {
+  TOKENYARD_HOST_DEVICE size_t bytes() const {
     return (size_t{2} * ranks + size_t{ranks + 1} * local_experts) * sizeof(uint32_t);
   }
 };

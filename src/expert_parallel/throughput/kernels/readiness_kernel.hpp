@@ -12,20 +12,21 @@ namespace tokenyard::throughput {
 
 /// Watcher of a call without readiness words.
 struct Unwatched {
-  DEVICE void block_finished(uint32_t, uint32_t) const {}
-  DEVICE void all_finished() const {}
+  TOKENYARD_DEVICE void block_finished(uint32_t, uint32_t) const {}
+  TOKENYARD_DEVICE void all_finished() const {}
 };
 
 /// Watcher of a dispatch with readiness words.
 class Watched {
  public:
   /// `knows_experts`: counts were exchanged in this call, so `named` is filled in.
-  DEVICE Watched(const Readiness& readiness, const CallDeadline& deadline, bool knows_experts)
+  TOKENYARD_DEVICE Watched(const Readiness& readiness, const CallDeadline& deadline,
+                           bool knows_experts)
       : readiness_(readiness), deadline_(deadline), knows_experts_(knows_experts) {}
 
   /// Counts a finished block. Called once per block by the thread of block 0 that acquired its
   /// word.
-  DEVICE void block_finished(uint32_t source, uint32_t blocks_of_source) const {
+  TOKENYARD_DEVICE void block_finished(uint32_t source, uint32_t blocks_of_source) const {
     if (readiness_.words == nullptr) return;
     // acq_rel: the thread that counts last inherits what the others have acquired.
     const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&readiness_.finished(source), 1);
@@ -36,7 +37,7 @@ class Watched {
 
   /// Publishes experts. Called by all threads of block 0, each after the blocks that it waits for
   /// itself. Starts with the last thread because the first ones wait for blocks.
-  DEVICE void all_finished() const {
+  TOKENYARD_DEVICE void all_finished() const {
     if (readiness_.words == nullptr) return;
     const uint32_t mine = block::threads() - 1 - thread::index();
     for (uint32_t expert = mine; expert < readiness_.local_experts; expert += block::threads()) {
@@ -49,7 +50,7 @@ class Watched {
   }
 
  private:
-  DEVICE bool await(uint32_t source) const {
+  TOKENYARD_DEVICE bool await(uint32_t source) const {
     // Another thread of this rank forwards what comes from the source.
     Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_arrivals),
                  .rank = source,
@@ -68,7 +69,8 @@ class Watched {
 
 /// Notes that rows of `source` use an expert. Called by threads of block 0 if readiness words were
 /// asked for, before the block synchronizes and waits for others.
-DEVICE void note_named(const Readiness& readiness, uint32_t source, uint32_t local_expert) {
+TOKENYARD_DEVICE void note_named(const Readiness& readiness, uint32_t source,
+                                 uint32_t local_expert) {
   // Relaxed: all threads write the same value, and the block's barrier orders it before all reads.
   store<Order::relaxed, Scope::gpu>(&readiness.named(source, local_expert), 1);
 }

@@ -29,34 +29,36 @@ struct ReceivedLayout {
   ScaleOrder scale_order;
 
   // In the block of rows.
-  HOST_DEVICE size_t rows_at() const { return 0; }  ///< [rows, row_bytes]
-  HOST_DEVICE size_t scales_at() const { return aligned(size_t{rows} * row_bytes); }
-  HOST_DEVICE size_t bytes() const {
+  TOKENYARD_HOST_DEVICE size_t rows_at() const { return 0; }  ///< [rows, row_bytes]
+  TOKENYARD_HOST_DEVICE size_t scales_at() const { return aligned(size_t{rows} * row_bytes); }
+  TOKENYARD_HOST_DEVICE size_t bytes() const {
     const size_t lines = scale_order == ScaleOrder::rows ? rows : scale_words;
     return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
   }
   // In the block of the route.
-  HOST_DEVICE size_t ids_at() const { return 0; }                        ///< [rows, topk] int32
-  HOST_DEVICE size_t weights_at() const { return choices_bytes(); }      ///< [rows, topk] fp32
-  HOST_DEVICE size_t sources_at() const { return 2 * choices_bytes(); }  ///< [rows] int32
-  HOST_DEVICE size_t beside_bytes() const {
+  TOKENYARD_HOST_DEVICE size_t ids_at() const { return 0; }  ///< [rows, topk] int32
+  TOKENYARD_HOST_DEVICE size_t weights_at() const {
+    return choices_bytes();
+  }  ///< [rows, topk] fp32
+  TOKENYARD_HOST_DEVICE size_t sources_at() const { return 2 * choices_bytes(); }  ///< [rows] int32
+  TOKENYARD_HOST_DEVICE size_t beside_bytes() const {
     return sources_at() + (topk == 0 ? 0 : aligned(size_t{rows} * sizeof(int32_t)));
   }
   /// Words between the scales of neighbouring rows, or between columns.
-  HOST_DEVICE uint32_t scale_stride() const {
+  TOKENYARD_HOST_DEVICE uint32_t scale_stride() const {
     return scale_order == ScaleOrder::rows ? scale_words : (rows + 3) / 4 * 4;
   }
-  HOST_DEVICE size_t scale_index(uint32_t row, uint32_t word) const {
+  TOKENYARD_HOST_DEVICE size_t scale_index(uint32_t row, uint32_t word) const {
     const bool by_rows = scale_order == ScaleOrder::rows;
     return size_t{by_rows ? row : word} * scale_stride() + (by_rows ? word : row);
   }
 
  private:
-  HOST_DEVICE size_t choices_bytes() const {
+  TOKENYARD_HOST_DEVICE size_t choices_bytes() const {
     return aligned(size_t{rows} * topk * sizeof(int32_t));
   }
   /// Each part begins at a multiple of kOffsetUnit, so that a word can announce it.
-  HOST_DEVICE static size_t aligned(size_t bytes) {
+  TOKENYARD_HOST_DEVICE static size_t aligned(size_t bytes) {
     return (bytes + kOffsetUnit - 1) / kOffsetUnit * kOffsetUnit;
   }
 };

@@ -18,8 +18,8 @@ struct CountsRecord {
   uint32_t token;            ///< for `format`: the ReadyWord
   uint32_t id_low, id_high;  ///< for `format`: its value on that rank, and on rank 0
 
-  HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }
-  HOST_DEVICE uint32_t* tokens_per_expert(uint32_t ranks) { return rows_from() + ranks; }
+  TOKENYARD_HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }
+  TOKENYARD_HOST_DEVICE uint32_t* tokens_per_expert(uint32_t ranks) { return rows_from() + ranks; }
   static size_t bytes(uint32_t ranks, uint32_t local_experts) {
     return sizeof(CountsRecord) + (size_t{ranks} + local_experts) * sizeof(uint32_t);
   }

@@ -10,14 +10,14 @@ namespace tokenyard::throughput {
 /// Returns the experts whose tokens this block adds up. If a host or a readiness watcher waits for
 /// the sums, block 0 takes all. Otherwise each block takes some: one block needs 5 us for 4096
 /// words (H200), longer than a small call's blocks run, and nothing needs the sums in one place.
-DEVICE ExpertShare experts_summed(const Dispatch& call) {
+TOKENYARD_DEVICE ExpertShare experts_summed(const Dispatch& call) {
   if (!call.params.awaited && call.params.readiness.words == nullptr)
     return {block::index(), grid::blocks()};
   return {block::index() == 0 ? 0 : call.params.local_experts, 1};
 }
 
 /// Adds up the tokens of a share of this rank's experts. Called by all warps that move no rows.
-DEVICE void sum_experts(const Dispatch& call, ExpertShare share) {
+TOKENYARD_DEVICE void sum_experts(const Dispatch& call, ExpertShare share) {
   const CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
   for_each_expert_count(
@@ -30,20 +30,20 @@ DEVICE void sum_experts(const Dispatch& call, ExpertShare share) {
 }
 
 /// Stores a word of the record. Relaxed: the later release of the record's epoch covers it.
-DEVICE void publish(uint32_t& word, uint32_t value) {
+TOKENYARD_DEVICE void publish(uint32_t& word, uint32_t value) {
   store<Order::relaxed, Scope::sys>(&word, value);
 }
 
 /// Publishes the record's epoch. Called by one thread, which the writers of the other words have
 /// synchronized with. Release: orders those words before the epoch.
-DEVICE void close_record(const Dispatch& call) {
+TOKENYARD_DEVICE void close_record(const Dispatch& call) {
   // A failed call reports nothing: sums over words that never arrived are not counts.
   if (!call.deadline.failed())
     store<Order::release, Scope::sys>(&call.params.record->epoch, call.epoch);
 }
 
 /// Stores what later kernels need of the route, besides tokens per expert.
-DEVICE void fill_table(const Dispatch& call, ThreadGroup thread_group) {
+TOKENYARD_DEVICE void fill_table(const Dispatch& call, ThreadGroup thread_group) {
   const RouteTable& table = call.params.table;
   for (uint32_t rank = thread_group.index; rank < table.ranks; rank += thread_group.size) {
     table.rows_on()[rank] = call.tail.rows_on()[rank];
@@ -55,7 +55,7 @@ DEVICE void fill_table(const Dispatch& call, ThreadGroup thread_group) {
 /// Publishes the counts. Called by one warp of block 0, after sum_experts, only if the host waits:
 /// a host that does not wait never reads the record, and could take these counts for a later
 /// call's.
-DEVICE void report_counts(const Dispatch& call) {
+TOKENYARD_DEVICE void report_counts(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;
   for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
@@ -69,7 +69,7 @@ DEVICE void report_counts(const Dispatch& call) {
 
 /// Keeps the counts that outlive the call. Called by a block that no rank waits for any more.
 /// Starts with the last thread because the first ones of block 0 wait for other ranks.
-DEVICE void keep_counts(const Dispatch& call, ExpertShare share) {
+TOKENYARD_DEVICE void keep_counts(const Dispatch& call, ExpertShare share) {
   const ThreadGroup thread_group{block::threads() - 1 - thread::index(), block::threads()};
   if (block::index() == 0) fill_table(call, thread_group);
   const Statistics& statistics = call.params.call.statistics;
@@ -82,7 +82,7 @@ DEVICE void keep_counts(const Dispatch& call, ExpertShare share) {
 }
 
 /// Reports that a rank lacks places for its rows. Called by one thread of block 0.
-DEVICE void report_overflow(const Dispatch& call) {
+TOKENYARD_DEVICE void report_overflow(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const uint32_t rank = call.shared.full_rank;
   publish(record.refusal, static_cast<uint32_t>(RefusalKind::overflow));
@@ -94,7 +94,7 @@ DEVICE void report_overflow(const Dispatch& call) {
 
 /// Reports that a rank's row format or scales differ from rank 0's. Called by one thread of block
 /// 0.
-DEVICE void report_format(const Dispatch& call) {
+TOKENYARD_DEVICE void report_format(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const ReadyWords ready_words = call.ready_words();
   const uint32_t rank = call.shared.differing_rank;
@@ -107,7 +107,7 @@ DEVICE void report_format(const Dispatch& call) {
 }
 
 /// Reports a token that no rank can accept. Called by one thread of block 0.
-DEVICE void report_bad_token(const Dispatch& call) {
+TOKENYARD_DEVICE void report_bad_token(const Dispatch& call) {
   const Control& control = call.params.call.control;
   const uint32_t blocks_max = control.layout.blocks_max;
   const uint32_t source = call.shared.refusing_block / blocks_max;
@@ -127,7 +127,7 @@ DEVICE void report_bad_token(const Dispatch& call) {
 
 /// Reports why there will be no rows. Called by one thread of block 0. If no host waits for the
 /// counts, the object fails: nothing else could stop the calls enqueued after this one.
-DEVICE void report_refusal(const Dispatch& call) {
+TOKENYARD_DEVICE void report_refusal(const Dispatch& call) {
   if (call.shared.differing_rank != kNothingRefused)
     report_format(call);
   else if (call.shared.refusing_block != kNothingRefused)

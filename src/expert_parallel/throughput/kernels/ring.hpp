@@ -17,7 +17,7 @@ struct StagePlan {
   uint32_t segments;
   uint32_t lag;  ///< newest stored stages whose stores may still read them; below `stages`
 
-  HOST_DEVICE uint32_t bytes_of(uint32_t segment, uint32_t row_bytes) const {
+  TOKENYARD_HOST_DEVICE uint32_t bytes_of(uint32_t segment, uint32_t row_bytes) const {
     return segment + 1 < segments ? segment_bytes : row_bytes - segment * segment_bytes;
   }
 };
@@ -28,13 +28,13 @@ struct RingPosition {
   uint32_t stage = 0, lap = 0;
 
   /// Requires `steps` <= `stages`.
-  DEVICE void advance(uint32_t steps, uint32_t stages) {
+  TOKENYARD_DEVICE void advance(uint32_t steps, uint32_t stages) {
     stage += steps;
     if (stage < stages) return;
     stage -= stages;
     ++lap;
   }
-  DEVICE uint32_t parity() const { return lap & 1; }
+  TOKENYARD_DEVICE uint32_t parity() const { return lap & 1; }
 };
 
 /// Waits until the last use of each of `wanted` stages from `at` on has ended, as `ended(stage,
@@ -42,7 +42,7 @@ struct RingPosition {
 /// one stage after another, which takes no longer than the last one alone, and each lane observes
 /// every stage: compute-sanitizer follows only what each lane has observed.
 template <class Ended>
-DEVICE bool await_free(RingPosition at, uint32_t wanted, uint32_t stages, Ended ended) {
+TOKENYARD_DEVICE bool await_free(RingPosition at, uint32_t wanted, uint32_t stages, Ended ended) {
   for (; wanted != 0; --wanted, at.advance(1, stages))
     if (at.lap > 0 && !warp::all(ended(at.stage, at.lap - 1))) return false;
   return true;
@@ -54,7 +54,7 @@ DEVICE bool await_free(RingPosition at, uint32_t wanted, uint32_t stages, Ended 
 /// peers. It has no deadline, as bulk::wait has none: elapsed time does not prove that a load has
 /// landed. Naps are short because blocks that have not failed pass through here too, and
 /// oversleeping would add to their time.
-DEVICE void let_loads_land(Completion* full, RingPosition end, uint32_t stages) {
+TOKENYARD_DEVICE void let_loads_land(Completion* full, RingPosition end, uint32_t stages) {
   constexpr uint32_t kNapNs = 500;
   for (uint32_t stage = 0; stage < stages; ++stage) {
     if (stage >= end.stage && end.lap == 0) continue;  // Unused.

@@ -15,24 +15,26 @@ struct RouteTable {
   uint32_t ranks, local_experts;
 
   /// Epoch of the dispatch that made the route; identifies the route among ranks.
-  HOST_DEVICE uint32_t& epoch() const { return words()[0]; }
+  TOKENYARD_HOST_DEVICE uint32_t& epoch() const { return words()[0]; }
   /// [ranks]: rows that each rank received in all.
-  HOST_DEVICE uint32_t* rows_on() const { return words() + kHeaderWords; }
+  TOKENYARD_HOST_DEVICE uint32_t* rows_on() const { return words() + kHeaderWords; }
   /// [ranks]: rows that this rank received from each rank.
-  HOST_DEVICE uint32_t* rows_from() const { return rows_on() + ranks; }
+  TOKENYARD_HOST_DEVICE uint32_t* rows_from() const { return rows_on() + ranks; }
   /// [local experts]: tokens of each expert of this rank.
-  HOST_DEVICE uint32_t* tokens_per_expert() const { return rows_from() + ranks; }
+  TOKENYARD_HOST_DEVICE uint32_t* tokens_per_expert() const { return rows_from() + ranks; }
   /// [tokens, ranks]: row of the token on that rank, or -1.
-  HOST_DEVICE int32_t* rows() const { return reinterpret_cast<int32_t*>(base + rows_at()); }
+  TOKENYARD_HOST_DEVICE int32_t* rows() const {
+    return reinterpret_cast<int32_t*>(base + rows_at());
+  }
 
-  HOST_DEVICE size_t bytes(uint32_t tokens) const {
+  TOKENYARD_HOST_DEVICE size_t bytes(uint32_t tokens) const {
     return rows_at() + size_t{tokens} * ranks * sizeof(int32_t);
   }
 
  private:
   static constexpr uint32_t kHeaderWords = 4;
-  HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base); }
-  HOST_DEVICE size_t rows_at() const {
+  TOKENYARD_HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base); }
+  TOKENYARD_HOST_DEVICE size_t rows_at() const {
     return (kHeaderWords + size_t{2} * ranks + local_experts + 3) / 4 * 16;
   }
 };

@@ -7,14 +7,14 @@ namespace tokenyard::throughput {
 
 /// Returns whether scales move in pieces of 16 bytes: row order, whole pieces per row, aligned
 /// source.
-DEVICE bool scales_come_in_pieces(const DispatchParams& params) {
+TOKENYARD_DEVICE bool scales_come_in_pieces(const DispatchParams& params) {
   return params.call.scales.order() == ScaleOrder::rows && params.call.scales.words() % 4 == 0 &&
          reinterpret_cast<uintptr_t>(params.scales) % sizeof(Bytes16) == 0;
 }
 
 /// Calls `body(rank, row)` for each rank that the token went to.
 template <class Body>
-DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body body) {
+TOKENYARD_DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body body) {
   for (uint32_t rank = 0; rank < params.call.ranks; ++rank) {
     const int32_t row = params.route[size_t{token} * params.call.ranks + rank];
     if (row >= 0) body(rank, static_cast<uint32_t>(row));
@@ -22,7 +22,7 @@ DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body b
 }
 
 /// Copies pieces; neighbouring threads take neighbouring pieces of a row.
-DEVICE void send_scale_pieces(const Dispatch& call, ThreadGroup thread_group) {
+TOKENYARD_DEVICE void send_scale_pieces(const Dispatch& call, ThreadGroup thread_group) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
   const uint32_t pieces = params.call.scales.words() / 4;
@@ -40,8 +40,8 @@ DEVICE void send_scale_pieces(const Dispatch& call, ThreadGroup thread_group) {
 }
 
 /// Copies words; neighbouring threads take neighbouring words in the receiver's order.
-DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
-                             ThreadGroup thread_group) {
+TOKENYARD_DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
+                                       ThreadGroup thread_group) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
   const uint32_t words = params.call.scales.words(), count = tokens.end - tokens.begin;
@@ -63,7 +63,7 @@ DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
 
 /// Called by all warps that move no rows, once the block knows its tokens' rows. `rows_on`:
 /// [ranks].
-DEVICE void send_scales(const Dispatch& call, const uint32_t* rows_on) {
+TOKENYARD_DEVICE void send_scales(const Dispatch& call, const uint32_t* rows_on) {
   if (call.params.call.scales.words() == 0) return;
   if (scales_come_in_pieces(call.params))
     send_scale_pieces(call, call.others());

@@ -8,7 +8,7 @@ namespace tokenyard::throughput {
 
 /// Adds up the rows of earlier warps. Called by each warp that moves no rows, after all have
 /// counted.
-DEVICE void find_earlier_rows(const Dispatch& call) {
+TOKENYARD_DEVICE void find_earlier_rows(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     uint32_t rows = 0;
     for (uint32_t warp = call.first_other(); warp < warp::index(); ++warp)
@@ -20,7 +20,7 @@ DEVICE void find_earlier_rows(const Dispatch& call) {
 /// Turns what count_tokens left in the routes of the warp's tokens, held or not, into rows on their
 /// ranks. Called by each warp that moves no rows, after the block has synchronized since
 /// find_earlier_rows.
-DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
+TOKENYARD_DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
   const uint32_t ranks = call.tail.ranks;
   const uint32_t* const first_rows = call.tail.first_rows();
   const uint32_t* const earlier_rows = call.tail.earlier_rows(warp::index());
@@ -39,7 +39,7 @@ DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
 /// Announces that this block's routes are final. Called by one thread per block, after the block
 /// has synchronized since assign_slots. Release: orders the routes before the count, for other
 /// blocks that claim our tokens.
-DEVICE void announce_routes(const Dispatch& call) {
+TOKENYARD_DEVICE void announce_routes(const Dispatch& call) {
   add<Order::release, Scope::gpu>(&call.params.call.workspace->routes_known[call.epoch & 1], 1);
 }
 

@@ -31,9 +31,11 @@ struct Statistics {
   uint64_t* shown;   ///< the same, in memory that the host reads
   uint32_t local_experts, ranks;
 
-  HOST_DEVICE size_t tokens_of(uint32_t local_expert) const { return local_expert; }
-  HOST_DEVICE size_t waited_for(uint32_t rank) const { return size_t{local_experts} + rank; }
-  HOST_DEVICE size_t count() const { return size_t{local_experts} + ranks; }
+  TOKENYARD_HOST_DEVICE size_t tokens_of(uint32_t local_expert) const { return local_expert; }
+  TOKENYARD_HOST_DEVICE size_t waited_for(uint32_t rank) const {
+    return size_t{local_experts} + rank;
+  }
+  TOKENYARD_HOST_DEVICE size_t count() const { return size_t{local_experts} + ranks; }
 };
 
 }  // namespace tokenyard::throughput

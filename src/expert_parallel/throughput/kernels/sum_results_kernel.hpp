@@ -26,8 +26,8 @@ struct ResultsGroup {
   Completion* empty;         ///< [stages]; every summing lane arrives
   std::byte* stages;         ///< [stages][stage_bytes]
 
-  DEVICE bool fetches() const { return summer == summers; }
-  DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
+  TOKENYARD_DEVICE bool fetches() const { return summer == summers; }
+  TOKENYARD_DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
     Awaited what{.phase = static_cast<uint32_t>(phase),
                  .rank = 0,
                  .expected = lap + 1,
@@ -36,7 +36,7 @@ struct ResultsGroup {
     return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
   }
   /// Waits until `stages_wanted` stages from `at` on have been summed. Called by all lanes.
-  DEVICE bool await_summed(RingPosition at, uint32_t stages_wanted) const {
+  TOKENYARD_DEVICE bool await_summed(RingPosition at, uint32_t stages_wanted) const {
     return await_free(at, stages_wanted, params.plan.stages, [&](uint32_t stage, uint32_t lap) {
       return await_stage(Phase::combine_stage, empty[stage], lap);
     });
@@ -45,7 +45,7 @@ struct ResultsGroup {
   /// Calls `body(row, slot)` on all lanes for each row until it returns false. `slot` belongs to
   /// this lane's choice among the first 32; the next row's slot is loaded meanwhile.
   template <class Rows, class Body>
-  DEVICE bool each_row(Rows& rows, Body body) const {
+  TOKENYARD_DEVICE bool each_row(Rows& rows, Body body) const {
     typename Rows::Row coming{};
     bool more = rows.next(coming);
     int32_t coming_slot = more ? slot_of(coming.row, 0) : -1;
@@ -60,14 +60,14 @@ struct ResultsGroup {
   }
 
   /// Returns the place of this lane's choice, counted from `first_choice`, or -1.
-  DEVICE int32_t slot_of(uint32_t row, uint32_t first_choice) const {
+  TOKENYARD_DEVICE int32_t slot_of(uint32_t row, uint32_t first_choice) const {
     const uint32_t choice = first_choice + warp::lane();
     if (choice >= params.topk) return -1;
     return load_cached(params.slots + size_t{row} * params.topk + choice);
   }
 
   /// Returns the weight of that choice; 1 if results have no weights.
-  DEVICE float weight_of(uint32_t row, uint32_t first_choice, int32_t slot) const {
+  TOKENYARD_DEVICE float weight_of(uint32_t row, uint32_t first_choice, int32_t slot) const {
     if (params.weights == nullptr || slot < 0) return 1;
     return params.weights[size_t{row} * params.topk + first_choice + warp::lane()];
   }
@@ -76,7 +76,7 @@ struct ResultsGroup {
 /// The fetching warp. Returns once every load has landed; in a failed call, every load already
 /// started.
 template <class Rows>
-DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
+TOKENYARD_DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
   const ResultsParams& params = group.params;
   const StagePlan& plan = params.plan;
   RingPosition at;
@@ -121,7 +121,7 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
 
 /// Called by each summing warp, for one element type. Returns false if the call has failed.
 template <class Piece, class Rows>
-DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
+TOKENYARD_DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
   const ResultsParams& params = group.params;
   const StagePlan& plan = params.plan;
   SumLane lane{.first = group.summer * kWarpLanes + warp::lane(),
@@ -167,7 +167,7 @@ DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
 }
 
 template <class Rows>
-DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
+TOKENYARD_DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
   switch (group.params.type) {
     case ElementType::fp16:
       return add_results<Fp16Piece>(group, rows);
@@ -180,7 +180,7 @@ DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
 
 /// Called by each warp of a group.
 template <class Rows>
-DEVICE void sum_results(const ResultsGroup& group, Rows rows) {
+TOKENYARD_DEVICE void sum_results(const ResultsGroup& group, Rows rows) {
   if (group.fetches()) {
     fetch_results(group, rows);
   } else if (add_results_of_type(group, rows)) {

@@ -10,7 +10,7 @@ namespace tokenyard::throughput {
 
 /// Called by each summing warp, for one element type. A token that went nowhere becomes zeros.
 template <class Piece>
-DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
+TOKENYARD_DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
   const CombineParams& params = call.params;
   const StagePlan& plan = params.plan;
   const CombineRing ring = CombineRing::of(call, mine.group);
@@ -42,7 +42,7 @@ DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
   }
 }
 
-DEVICE void sum_rows(const Combine& call, const CombineWarp& mine) {
+TOKENYARD_DEVICE void sum_rows(const Combine& call, const CombineWarp& mine) {
   switch (call.params.call.format.type()) {
     case ElementType::fp16:
       return sum_rows_of<Fp16Piece>(call, mine);

@@ -8,8 +8,8 @@ namespace tokenyard::throughput {
 struct ThreadGroup {
   uint32_t index, size;
 
-  DEVICE static ThreadGroup of_block() { return {thread::index(), block::threads()}; }
-  DEVICE static ThreadGroup of_warp() { return {warp::lane(), kWarpLanes}; }
+  TOKENYARD_DEVICE static ThreadGroup of_block() { return {thread::index(), block::threads()}; }
+  TOKENYARD_DEVICE static ThreadGroup of_warp() { return {warp::lane(), kWarpLanes}; }
 };
 
 }  // namespace tokenyard::throughput

@@ -17,21 +17,21 @@ struct ChoicesHeld {
   int64_t ids[kChoices];
 
   /// Does not use the loaded values: they may still be in flight.
-  DEVICE static ChoicesHeld load(const DispatchParams& params, uint32_t token, bool present,
-                                 uint32_t first) {
+  TOKENYARD_DEVICE static ChoicesHeld load(const DispatchParams& params, uint32_t token,
+                                           bool present, uint32_t first) {
     ChoicesHeld held;
-    UNROLL
+    TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kChoices; ++i)
       held.ids[i] =
           present && first + i < params.topk ? load_id(params, token, first + i) : Choice::kNone;
     return held;
   }
 
-  DEVICE bool valid(const DispatchParams& params, uint32_t i) const {
+  TOKENYARD_DEVICE bool valid(const DispatchParams& params, uint32_t i) const {
     return static_cast<uint64_t>(ids[i]) < params.experts;
   }
   /// Returns the expert; for an invalid choice, a number that no other held choice has.
-  DEVICE uint32_t expert(const DispatchParams& params, uint32_t i) const {
+  TOKENYARD_DEVICE uint32_t expert(const DispatchParams& params, uint32_t i) const {
     return valid(params, i) ? static_cast<uint32_t>(ids[i]) : 0xffffffffu - i;
   }
 };
@@ -40,18 +40,18 @@ struct ChoicesHeld {
 /// so that other work hides their latency.
 class TokenChoices {
  public:
-  DEVICE TokenChoices(const DispatchParams& params, TokenRange tokens)
+  TOKENYARD_DEVICE TokenChoices(const DispatchParams& params, TokenRange tokens)
       : params_(params),
         tokens_(tokens),
         first_(
             ChoicesHeld::load(params, token_after(tokens.begin), present_after(tokens.begin), 0)) {}
 
-  DEVICE TokenRange tokens() const { return tokens_; }
+  TOKENYARD_DEVICE TokenRange tokens() const { return tokens_; }
 
   /// Calls `body(token, present, each)` on all lanes for their tokens; `each(visit)` calls
   /// `visit(choices, first)` for the token's choices, some at a time. May be called once.
   template <class Body>
-  DEVICE void each(Body body) {
+  TOKENYARD_DEVICE void each(Body body) {
     for (uint32_t from = tokens_.begin; from < tokens_.end; from += kWarpLanes) {
       const uint32_t token = token_after(from);
       const bool present = present_after(from);
@@ -66,8 +66,10 @@ class TokenChoices {
   }
 
  private:
-  DEVICE static uint32_t token_after(uint32_t from) { return from + warp::lane(); }
-  DEVICE bool present_after(uint32_t from) const { return token_after(from) < tokens_.end; }
+  TOKENYARD_DEVICE static uint32_t token_after(uint32_t from) { return from + warp::lane(); }
+  TOKENYARD_DEVICE bool present_after(uint32_t from) const {
+    return token_after(from) < tokens_.end;
+  }
 
   const DispatchParams& params_;
   const TokenRange tokens_;

@@ -11,7 +11,7 @@ namespace tokenyard::throughput {
 /// the latency of the atomic.
 class TokenSupply {
  public:
-  DEVICE explicit TokenSupply(const DispatchParams& params) : params_(params) {
+  TOKENYARD_DEVICE explicit TokenSupply(const DispatchParams& params) : params_(params) {
     TokenRange kept = tokens_of_block(params, block::index());
     kept.end = std::min(kept.begin + params.shares.tokens_kept, kept.end);
     const TokenRange mine = part_of(kept, warp::index(), params.movers);
@@ -20,19 +20,19 @@ class TokenSupply {
   }
 
   /// Returns whether the next token is kept by the block, so that no other block claims it.
-  DEVICE bool has_own() const { return !claiming_ && next_ < end_; }
+  TOKENYARD_DEVICE bool has_own() const { return !claiming_ && next_ < end_; }
 
-  DEVICE uint32_t next_own() { return next_++; }
+  TOKENYARD_DEVICE uint32_t next_own() { return next_++; }
 
   /// Draws the next token; returns false if there is none or the call has failed.
-  DEVICE bool next(const Dispatch& call, uint32_t& token) {
+  TOKENYARD_DEVICE bool next(const Dispatch& call, uint32_t& token) {
     if (next_ == end_ && !claim(call)) return false;
     token = next_++;
     return true;
   }
 
  private:
-  DEVICE bool claim(const Dispatch& call) {
+  TOKENYARD_DEVICE bool claim(const Dispatch& call) {
     if (params_.shares.claims == 0) return false;
     if (!claiming_) {
       if (!await_routes(call)) return false;
@@ -52,7 +52,7 @@ class TokenSupply {
     return false;
   }
 
-  DEVICE void take(uint32_t drawn, uint32_t blocks) {
+  TOKENYARD_DEVICE void take(uint32_t drawn, uint32_t blocks) {
     if (params_.shares.in_order) {
       next_ = drawn * kTokensAClaim;
       end_ = std::min(next_ + kTokensAClaim, params_.tokens);
@@ -64,7 +64,7 @@ class TokenSupply {
     end_ = std::min(next_ + kTokensAClaim, range.end);
   }
 
-  DEVICE void draw(const Dispatch& call) {
+  TOKENYARD_DEVICE void draw(const Dispatch& call) {
     if (warp::lane() == 0)
       ticket_ =
           fetch_add<Order::relaxed, Scope::gpu>(&params_.call.workspace->claims[call.epoch & 1], 1);
@@ -72,7 +72,7 @@ class TokenSupply {
 
   /// Waits for all blocks' routes, as they counted the claimed tokens. Acquire: pairs with
   /// announce_routes. A reused route is already known.
-  DEVICE bool await_routes(const Dispatch& call) const {
+  TOKENYARD_DEVICE bool await_routes(const Dispatch& call) const {
     if (params_.call.kind == CallKind::dispatch_again) return true;
     bool known = true;
     if (warp::lane() == 0) {

@@ -7,7 +7,7 @@ namespace tokenyard::throughput {
 
 /// Waits until all but `lag` commits have been read. bulk::wait_read needs a constant; plans use
 /// only these.
-DEVICE void wait_read_but(uint32_t lag) {
+TOKENYARD_DEVICE void wait_read_but(uint32_t lag) {
   switch (lag) {
     case 22:
       return bulk::wait_read<22>();

@@ -1,14 +1,18 @@
-#include "expert_parallel/common/caller_memory.hpp"
+#include "base/tensor_arguments.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
-void require_pointer(const void* pointer, const char* argument, uint64_t elements,
+namespace {
+
+void require_pointer(const char* argument, const void* pointer, uint64_t elements,
                      uint64_t alignment) {
   if (elements == 0) return;
   if (pointer == nullptr)
@@ -19,11 +23,25 @@ void require_pointer(const void* pointer, const char* argument, uint64_t element
                           fmt::format("{:#x}", address));
 }
 
+}  // namespace
+
+void require_memory(const char* argument, const ConstTensorView& view, uint64_t alignment) {
+  if (bytes_of(view.type) == 0)
+    throw InvalidArgument(argument, "elements of a DataType", name_of(view.type));
+  if (view.bytes() == UINT64_MAX)
+    throw InvalidArgument(argument, "bytes that 64 bits can count", view.text());
+  if (!view.contiguous())
+    throw InvalidArgument(
+        argument, "contiguous elements",
+        fmt::format("strides {}", std::span(view.strides).first(size_t{view.dims})));
+  require_pointer(argument, view.data, view.elements(), alignment);
+}
+
 void require_view(const char* argument, const ConstTensorView& view,
                   std::initializer_list<DataType> types, std::initializer_list<uint64_t> shape,
                   uint64_t alignment) {
   const ConstTensorView expected(view.data, *types.begin(), shape);
-  if (!view.given()) return require_pointer(nullptr, argument, expected.elements(), alignment);
+  if (!view.given()) return require_pointer(argument, nullptr, expected.elements(), alignment);
   const bool type_fits = std::find(types.begin(), types.end(), view.type) != types.end();
   if (!type_fits || view.dims != expected.dims || view.shape != expected.shape) {
     std::string text = expected.text();
@@ -31,8 +49,7 @@ void require_view(const char* argument, const ConstTensorView& view,
       text += " or " + name_of(*type);
     throw InvalidArgument(argument, text, view.text());
   }
-  if (!view.contiguous()) throw InvalidArgument(argument, "contiguous elements", "others");
-  require_pointer(view.data, argument, view.elements(), alignment);
+  require_memory(argument, view, alignment);
 }
 
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,

@@ -1,0 +1,97 @@
+#include "world/departures.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "world/process_membership.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+constexpr const char* kRebuild = "rebuild";
+
+}  // namespace
+
+Departures::Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named)
+    : impl_(impl), named_(named.begin(), named.end()) {
+  const uint32_t own = impl.bootstrap->rank();
+  if (!named_.empty() && *named_.rbegin() >= ranks()) {
+    throw InvalidArgument("without", fmt::format("ranks below {}", ranks()),
+                          fmt::format("{}", *named_.rbegin()));
+  }
+  if (named_.contains(own)) {
+    throw InvalidArgument("without", "ranks other than this one", fmt::format("{}", own));
+  }
+}
+
+const std::vector<uint32_t>& Departures::agree(TimePoint until) {
+  std::vector<uint32_t> slots;
+  for (const uint32_t rank : named_) slots.push_back(slot_of(rank));
+  try {
+    impl_.membership->evict(slots, *impl_.accelerator, until, [this] { check_ended(); });
+  } catch (const PeerTimeout& error) {
+    WaitFacts facts = error.facts;
+    facts.rank = rank_of(facts.rank);
+    throw PeerTimeout(facts);
+  } catch (const QuorumLost& error) {
+    std::vector<uint32_t> answering;
+    for (const uint32_t slot : error.answering) {
+      if (rank_of(slot) < ranks()) answering.push_back(rank_of(slot));
+    }
+    throw QuorumLost(answering, error.needed);
+  }
+  const control::View members = impl_.membership->view();
+  epoch_ = members.epoch;
+  gone_.clear();
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if (!members.at(slot_of(rank))) gone_.push_back(rank);
+  }
+  return gone_;
+}
+
+void Departures::require_only(const std::vector<uint32_t>& gone) const {
+  check_ended();
+  if (gone == gone_ && impl_.membership->epoch() == epoch_) return;
+  const control::View members = impl_.membership->view();
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    const bool known = std::ranges::binary_search(gone, rank);
+    if (!known && !members.at(slot_of(rank))) {
+      throw PeerLost({.rank = rank, .phase = kRebuild});
+    }
+  }
+}
+
+bool Departures::have_grown(const std::vector<uint32_t>& gone) {
+  bool more = false;
+  const Mailbox& mailbox = impl_.bootstrap->mesh()->mailbox();
+  const control::View members = impl_.membership->view();
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    const uint32_t slot = slot_of(rank);
+    const bool here = members.at(slot) && mailbox.state(slot) == PeerState::present;
+    if (here || rank == impl_.bootstrap->rank() || std::ranges::binary_search(gone, rank)) continue;
+    named_.insert(rank);
+    more = true;
+  }
+  return more;
+}
+
+void Departures::check_ended() const {
+  impl_.abort_flag->check_ended(kRebuild);
+}
+
+uint32_t Departures::ranks() const {
+  return impl_.bootstrap->size();
+}
+
+uint32_t Departures::slot_of(uint32_t rank) const {
+  return impl_.bootstrap->membership().slots[rank];
+}
+
+uint32_t Departures::rank_of(uint32_t slot) const {
+  const auto& slots = impl_.bootstrap->membership().slots;
+  return static_cast<uint32_t>(std::ranges::find(slots, slot) - slots.begin());
+}
+
+}  // namespace tokenyard
