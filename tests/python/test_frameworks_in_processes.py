@@ -19,7 +19,7 @@ from ranks import results_of
 
 if torch is not None:
     import deep_ep
-    import test_frameworks_megatron as megatron
+    import megatron_calls as megatron
     import test_frameworks_vllm as vllm
     import torch.distributed as dist
 

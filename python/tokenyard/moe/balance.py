@@ -73,8 +73,8 @@ def balance_experts(
 ) -> ExpertMap:
     """Returns a map that spreads measured loads evenly over the ranks.
 
-    Every expert has a place, and its places are on different ranks. Takes O(p log p) steps for p
-    places, plus O(p * p / ranks) for each improvement, of which there are at most 4 * p.
+    Every expert has a place, and its places are on different ranks. For p places it takes O(p * p)
+    steps to begin with, and for each improvement, of which there are at most 4 * p.
 
     Args:
         loads: [experts] load of each expert, such as `measured_loads` returns; 0 or more.
@@ -129,8 +129,8 @@ def balance_experts(
 def measured_loads(exchange: ExpertParallel, expert_at: Sequence[int] | None = None) -> list[int]:
     """Returns the rows that each expert has received so far, over all ranks. Collective.
 
-    They count from when the exchange was made. For the load of a while, subtract the result of an
-    earlier call; both with the map in use then, whatever the map was before.
+    They count from when the exchange was made, by place. For the load since a map was set, call
+    this right after setting it and again now, both with that map, and subtract.
 
     Args:
         expert_at: the map in use; None if there is none.
