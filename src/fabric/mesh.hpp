@@ -21,6 +21,10 @@ class Mesh {
   /// another arrive in order.
   virtual void send(uint32_t to, const Message& message) = 0;
   virtual Mailbox& mailbox() = 0;
+  /// Ends the connection to a peer that the others have agreed to be lost. Returns at once; the
+  /// peer is marked lost behind the messages of it that have arrived, so that a call which it has
+  /// taken part in still succeeds. Only for processes.
+  virtual void expel(uint32_t slot) = 0;
   /// Returns whether all ranks share a process, so that `Message::object` arrives.
   virtual bool one_process() const = 0;
   /// Returns how peers are reached, for display: "this process", "TCP".

@@ -55,6 +55,11 @@ void Stream::finish_writing() {
   socket_.shutdown(TcpSocket::shutdown_send, ignored);
 }
 
+void Stream::finish_reading() {
+  asio::error_code ignored;
+  socket_.shutdown(TcpSocket::shutdown_receive, ignored);
+}
+
 void Stream::close() {
   asio::error_code ignored;
   socket_.close(ignored);

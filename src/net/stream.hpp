@@ -34,6 +34,8 @@ class Stream {
   void try_to_write(std::span<const std::byte> bytes);
   /// Ends the outgoing stream after the bytes written so far.
   void finish_writing();
+  /// Ends the incoming stream after the bytes that have arrived.
+  void finish_reading();
   /// Makes pending and later reads and writes fail.
   void close();
 

@@ -109,10 +109,6 @@ void ProcessMembership::evict(std::span<const uint32_t> slots, Accelerator& acce
                      .waited_s = waited.count()});
 }
 
-void ProcessMembership::mark_lost(uint32_t slot) {
-  if (mesh_) mesh_->mailbox().mark(slot, PeerState::lost);
-}
-
 /// A kernel commits nothing that others could undo.
 std::vector<control::GroupProgress> ProcessMembership::freeze(control::Epoch) {
   return {};
@@ -123,13 +119,13 @@ void ProcessMembership::install(const control::Verdict& verdict, const control::
   view_ = verdict.next;
   shortage_.reset();
   for (const control::Slot slot : verdict.lost) {
-    if (std::ranges::count(verdict.left, slot) == 0) mark_lost(slot);
+    if (mesh_ && std::ranges::count(verdict.left, slot) == 0) mesh_->expel(slot);
   }
 }
 
 void ProcessMembership::fenced(control::Epoch, const std::string&) {
   const std::lock_guard lock(mutex_);
-  if (mesh_) mark_lost(mesh_->slot());
+  if (mesh_) mesh_->mailbox().mark(mesh_->slot(), PeerState::lost);
 }
 
 void ProcessMembership::quorum_missing(const std::vector<control::Slot>& answering,

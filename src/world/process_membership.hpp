@@ -1,7 +1,7 @@
 /// The members of a world of processes, on which their control planes agree (membership/
 /// membership.hpp). Messages between ranks still travel over the world's mesh; this says who is in.
 ///
-///  - A rank that the others have agreed to be lost is marked in the mesh's mailbox, which ends the
+///  - A rank that the others have agreed to be lost is expelled from the mesh, which ends the
 ///    waits for it in every world over this mesh.
 ///  - A rank that has been evicted marks itself, and its waits end with OutOfTouch.
 ///  - A rank that leaves says so over the mesh, behind what it has sent; the agreement on it marks
@@ -63,7 +63,6 @@ class ProcessMembership final : private control::Participant {
   explicit ProcessMembership(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {}
   std::vector<std::byte> listen(const FileDescriptor& memory,
                                 const std::function<void()>& interrupt);
-  void mark_lost(uint32_t slot);
 
   std::vector<control::GroupProgress> freeze(control::Epoch epoch) override;
   void install(const control::Verdict& verdict, const control::Contacts& contacts) override;

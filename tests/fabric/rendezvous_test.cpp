@@ -280,6 +280,29 @@ TEST(TcpMesh, GoodbyeIsNotDeath) {
   EXPECT_EQ(state_of(stays, 1), PeerState::left);
 }
 
+/// The peer's process goes on, as one that is stopped would, and holds its end open.
+TEST(TcpMesh, AnExpelledPeerIsLostBehindWhatItHasSent) {
+  const uint16_t port = free_port();
+  Attendee stays, ghost;
+  on_every_rank(2, [&](uint32_t rank) {
+    Attendee& me = rank == 0 ? stays : ghost;
+    me.attend(place(port, rank, 2));
+  });
+  const auto send = [&](uint64_t sequence) {
+    ghost.mesh->send(0, {.generation = 1, .sequence = sequence, .what = "call"});
+  };
+  send(1);
+  ASSERT_TRUE(receive(stays, 1, 1));
+  send(2);
+  send(3);
+  ASSERT_TRUE(receive(stays, 1, 2));
+  stays.mesh->expel(1);
+  EXPECT_EQ(state_of(stays, 1), PeerState::lost);
+  send(4);
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(stays.mesh->mailbox().take(1, 1, 4)) << "it came after the agreement";
+}
+
 TEST(TcpMesh, ChecksItsArguments) {
   const auto refused = [](const Rendezvous& where) {
     try {

@@ -28,6 +28,10 @@ void Link::leave(Bytes goodbye, std::function<void()> gone) {
   leaving_ = true;
 }
 
+void Link::expel() {
+  if (!ended_) stream_->finish_reading();  // The reader reaches the end of what has arrived.
+}
+
 void Link::close() {
   stream_->close();
 }

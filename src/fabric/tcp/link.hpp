@@ -23,6 +23,8 @@ class Link : public std::enable_shared_from_this<Link> {
   void send(Bytes frame);
   /// Writes the queued frames, then `goodbye`, and calls `gone` once the peer has closed.
   void leave(Bytes goodbye, std::function<void()> gone);
+  /// Takes what has arrived, then marks the peer lost.
+  void expel();
   void close();
 
  private:

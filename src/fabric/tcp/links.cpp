@@ -53,6 +53,13 @@ void Links::send(uint32_t to, Frame frame) {
   });
 }
 
+void Links::expel(uint32_t peer) {
+  asio::post(io_, [this, peer] {
+    const auto link = links_.find(peer);
+    if (link != links_.end()) link->second->expel();
+  });
+}
+
 awaitable<void> Links::assemble() {
   const Attendance self{where_, listener_.port()};
   // Not one `?:` expression: g++ 12 destroys its temporary twice.

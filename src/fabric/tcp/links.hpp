@@ -27,6 +27,8 @@ class Links {
   /// Returns whether every peer is connected. Throws the rendezvous's error if it has failed.
   bool assembled() const;
   void send(uint32_t to, Frame frame);
+  /// See Mesh::expel.
+  void expel(uint32_t peer);
   const Progress& progress() const { return progress_; }
 
  private:

@@ -64,6 +64,10 @@ void TcpMesh::send(uint32_t to, const Message& message) {
                          message.what, message.bytes});
 }
 
+void TcpMesh::expel(uint32_t slot) {
+  links_->expel(slot);
+}
+
 std::vector<std::string> TcpMesh::refusals() const {
   return links_ ? links_->progress().refusals() : std::vector<std::string>{};
 }

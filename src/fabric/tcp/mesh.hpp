@@ -33,6 +33,7 @@ class TcpMesh final : public Mesh {
   uint32_t slots() const override { return where_.size; }
   void send(uint32_t to, const Message& message) override;
   Mailbox& mailbox() override { return mailbox_; }
+  void expel(uint32_t slot) override;
   bool one_process() const override { return false; }
   std::string name() const override { return "TCP"; }
 
