@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +299,46 @@ def dropped_work(say: Any, rank: int, size: int, store: str) -> None:
 
 def test_work_goes_on_if_nobody_waits(tmp_path: Path) -> None:
     results_of(dropped_work, 2, file_store(tmp_path))
+
+
+def arrays_of_dropped_works(say: Any, rank: int, size: int, store: str) -> None:
+    """Rank 0 drops works and arrays while rank 1 has not begun the operations yet."""
+    with connect(rank, size, store) as job:
+        world = job.world()
+        kept: list[weakref.ref[np.ndarray]] = []
+
+        def fresh(value: float = 1.0) -> np.ndarray:
+            array = np.full(1000, value)
+            kept.append(weakref.ref(array))
+            return array
+
+        if rank == 1:
+            world.receive(np.zeros(1), 0).wait()
+        results = [fresh(), [fresh(0), fresh(0)], [fresh(0), fresh(0)]]
+        world.all_reduce(results[0])
+        world.all_gather(fresh(rank + 2), results[1])
+        world.all_to_all([fresh(3), fresh(4)], results[2])
+        if rank == 0:
+            del results
+            gc.collect()
+            lost = [index for index, array in enumerate(kept) if array() is None]
+            assert not lost, f"their memory is free while operations may still use it: {lost}"
+            world.send(np.zeros(1), 1).wait()
+        world.barrier().wait()
+        if rank == 1:
+            assert (results[0] == 2).all()
+            assert [part[0] for part in results[1]] == [2, 3]
+            assert [part[-1] for part in results[2]] == [4, 4]
+            del results
+        # The library lets go of them after the operations, on a thread of its own.
+        deadline = time.monotonic() + 60
+        while any(array() is not None for array in kept) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert all(array() is None for array in kept)
+
+
+def test_arrays_of_a_dropped_work_live_until_it_ends(tmp_path: Path) -> None:
+    results_of(arrays_of_dropped_works, 2, file_store(tmp_path))
 
 
 def over_a_store_server(say: Any, rank: int, size: int, address: str) -> int:

@@ -56,6 +56,55 @@ def test_wrong_arguments_are_named(alone: tokenyard.Group, call: Any, argument: 
     assert caught.value.argument == argument
 
 
+WITH_GAPS = np.zeros((3, 4))[:, 1]
+IN_ANOTHER_ORDER = np.zeros((3, 4)).T
+READ_ONLY = np.zeros(3)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize("wrong", [WITH_GAPS, IN_ANOTHER_ORDER], ids=["gaps", "order"])
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda group, wrong: group.all_reduce([np.zeros(3), wrong]), "array"),
+        (lambda group, wrong: group.all_gather(wrong.copy(), [wrong]), "out"),
+        (lambda group, wrong: group.all_gather(wrong, [wrong.copy()]), "array"),
+        (lambda group, wrong: group.gather(wrong.copy(), [wrong], root=0), "out"),
+        (lambda group, wrong: group.scatter(wrong, [wrong.copy()], root=0), "out"),
+        (lambda group, wrong: group.scatter(wrong.copy(), [wrong], root=0), "parts"),
+        (lambda group, wrong: group.reduce_scatter([wrong], wrong.copy()), "parts"),
+        (lambda group, wrong: group.reduce_scatter([wrong.copy()], wrong), "out"),
+        (lambda group, wrong: group.all_to_all([wrong], [wrong.copy()]), "parts"),
+        (lambda group, wrong: group.all_to_all([wrong.copy()], [wrong]), "out"),
+    ],
+)
+def test_parts_that_would_have_to_be_copied_are_refused(
+    alone: tokenyard.Group, call: Any, argument: str, wrong: np.ndarray
+) -> None:
+    with pytest.raises(tokenyard.InvalidArgument, match="C-contiguous") as caught:
+        call(alone, wrong).wait()
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda group: group.all_gather(np.zeros(3), [READ_ONLY]),
+        lambda group: group.all_to_all([np.zeros(3)], [READ_ONLY]),
+        lambda group: group.all_reduce([np.zeros(3), READ_ONLY]),
+    ],
+)
+def test_parts_that_cannot_be_written_to_are_refused(alone: tokenyard.Group, call: Any) -> None:
+    with pytest.raises(tokenyard.InvalidArgument, match="read-only"):
+        call(alone).wait()
+
+
+def test_rows_of_one_array_in_another_order_are_refused(alone: tokenyard.Group) -> None:
+    with pytest.raises(tokenyard.InvalidArgument, match="C-contiguous") as caught:
+        alone.all_gather(np.zeros(4), np.zeros((4, 2)).T[:1]).wait()
+    assert caught.value.argument == "out"
+
+
 def test_what_is_closed_stays_closed(tmp_path: Path) -> None:
     job = connect(0, 1, file_store(tmp_path))
     world = job.world()

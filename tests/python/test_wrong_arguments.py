@@ -59,6 +59,11 @@ class Case:
         return self.combine(y, out=y[:TOKENS])
 
 
+def sums(dtype: Any, channels: int = HIDDEN) -> np.ndarray:
+    """Memory for results."""
+    return np.zeros((TOKENS, channels), dtype)
+
+
 CALLS: dict[str, tuple[Callable[[Case], Any], str]] = {
     "x swapped": (lambda case: case.dispatch(x=swapped(np.ones((4, 64), np.float32))), "x"),
     "ids swapped": (lambda case: case.dispatch(topk_idx=swapped(case.ids)), "topk_idx"),
@@ -69,6 +74,22 @@ CALLS: dict[str, tuple[Callable[[Case], Any], str]] = {
     "an unhashable cast": (lambda case: case.dispatch(rows=["fp8"]), "rows"),
     "out read-only": (lambda case: case.combine(out=read_only(TOKENS, HIDDEN)), "out"),
     "out over y": (lambda case: case.combine_over_itself(), "out"),
+    "out of another dtype": (lambda case: case.combine(out=sums(np.float16)), "out"),
+    "out of bytes": (lambda case: case.combine(out=sums(np.uint8)), "out"),
+    # Sums of four bytes would be written past the end of it.
+    "out narrower than y": (
+        lambda case: case.combine(case.received.x.astype(np.float32), out=sums(BF16)),
+        "out",
+    ),
+    "out with gaps": (lambda case: case.combine(out=sums(BF16, HIDDEN * 2)[:, ::2]), "out"),
+    "out of fewer tokens": (lambda case: case.combine(out=sums(BF16)[1:]), "out"),
+    "x of float64": (lambda case: case.dispatch(x=case.x.astype(np.float64)), "x"),
+    "x with gaps": (lambda case: case.dispatch(x=sums(BF16, HIDDEN * 2)[:, ::2]), "x"),
+    "ids of float32": (lambda case: case.dispatch(topk_idx=case.weights), "topk_idx"),
+    "weights of float64": (
+        lambda case: case.dispatch(topk_weights=case.weights.astype(np.float64)),
+        "topk_weights",
+    ),
     "by_expert of another kind": (lambda case: case.combine(by_expert=case.received), "by_expert"),
     "grouping of another kind": (
         lambda case: case.exchange.group_by_expert(case.received.x),
