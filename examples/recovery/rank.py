@@ -9,6 +9,7 @@ rank sends its state to the others. A new process has no state at all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -62,14 +63,15 @@ class Rank:
         self._work = work
         self._blow = blow
         self._number = world.rank
-        self._pids = self._exchange_pids()
+        self._pids: list[int] = []
+        """[ranks] of the world."""
         self._report = RankReport(work.state(), world.size)
         self._next = 0
 
     def run(self) -> RankReport:
         if self._world.is_replacement:
             self._next = NO_STEP
-            self._share_state()
+        self._share_state()
         steps = SharedSteps(self._world, self._work)
         ended_well = time.monotonic()
         while self._next < self._work.steps:
@@ -80,7 +82,6 @@ class Rank:
                 told_at = time.monotonic()
                 self._report.noticed_s = told_at - ended_well
                 self._report.told = f"{type(error).__name__} in {error.phase}"
-                self._report.lost.append(error.rank)
                 self._recover(error.rank)
                 steps = SharedSteps(self._world, self._work)
                 continue
@@ -99,25 +100,30 @@ class Rank:
         if (self._number, self._next, new) == (blow.victim, blow.step, False):
             os.kill(os.getpid(), blow.signal)
 
-    def _recover(self, lost: int) -> None:
+    def _recover(self, suspect: int) -> None:
+        """Continues without the lost rank, which need not be the one for which a wait failed.
+
+        A rank that waits for the lost one keeps others waiting, too, and stays.
+        """
+        before = self._pids
         if self._blow.on_death == "replace":
-            self._world = self._world.replace([lost])
+            self._world = self._world.replace([suspect])
         else:
-            pid = self._pids[lost]
-            self._world = self._world.rebuild(without=[lost])
-            if self._blow.signal == signal.SIGSTOP and self._world.rank == 0:
-                os.kill(pid, signal.SIGCONT)  # So that it reports its absence.
+            self._world = self._world.rebuild(without=[suspect])
         self._share_state()
+        lost = [rank for rank, pid in enumerate(before) if pid not in self._pids]
+        self._report.lost += lost
+        stopped = self._blow.signal == signal.SIGSTOP and self._blow.on_death == "continue"
+        if stopped and self._world.rank == 0:
+            for rank in lost:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(before[rank], signal.SIGCONT)  # So that it reports its absence.
 
     def _share_state(self) -> None:
-        mine = pickle.dumps((self._next, self._report.state))
+        mine = pickle.dumps((self._next, self._report.state, os.getpid()))
         states = [pickle.loads(theirs) for theirs in self._world.all_gather(mine, "the state")]
-        self._next, self._report.state = max(states, key=lambda state: state[0])
-
-    def _exchange_pids(self) -> list[int]:
-        if self._world.is_replacement:
-            return []
-        return [int(pid) for pid in self._world.all_gather(b"%d" % os.getpid(), "processes")]
+        self._next, self._report.state, _ = max(states, key=lambda state: state[0])
+        self._pids = [pid for _, _, pid in states]
 
     def _say_how_far(self) -> None:
         if self._world.rank == 0 and self._next % max(self._work.steps // 5, 1) == 0:

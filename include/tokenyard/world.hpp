@@ -100,12 +100,12 @@ class World {
   /// Collective among the ranks not in `without`. Makes a new World over the surviving connections,
   /// with new memory and with ranks renumbered in order; this World must not be used afterwards.
   /// `arena_bytes`: per rank, the same on all ranks; 0: as in this World.
-  ///
   /// In a world of processes a majority of the ranks agrees on who is left out: all ranks that any
-  /// of the callers names, and all that are lost, also while this call lasts. With an empty
-  /// `without` the new World has the same ranks, or PeerLost names one that is gone. Throws
-  /// OutOfTouch if the others go on without this rank, QuorumLost if too few ranks answer until the
-  /// deadline. In other worlds all callers must name the same ranks.
+  /// of the callers names, and all that are lost, also while this call lasts. A named rank stays if
+  /// it names a lost one itself: waits for it failed because it waited. With an empty `without` the
+  /// new World has the same ranks, or PeerLost names one that is gone. Throws OutOfTouch if the
+  /// others go on without this rank, QuorumLost if too few ranks answer until the deadline. In
+  /// other worlds all callers must name the same ranks.
   std::unique_ptr<World> rebuild(const std::vector<uint32_t>& without, size_t arena_bytes = 0);
   /// Returns the ranks that `rebuild` left out when it made this World, ascending, as they were
   /// numbered before; empty in a World that was not rebuilt.

@@ -1,6 +1,7 @@
 /// The leader's own ballot: the promises and votes it has received.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,6 +28,14 @@ struct Candidacy {
   bool stuck = false;
 
   bool active() const { return phase != Phase::idle; }
+  /// Returns whether a member that has promised asked to evict this one and does not hear it.
+  bool is_abandoned(const Member& member) const {
+    return std::ranges::any_of(promises, [&](const auto& entry) {
+      const Promise& promise = entry.second;
+      return std::ranges::count(promise.evicts, member) != 0 &&
+             std::ranges::count(promise.suspected, member.slot) != 0;
+    });
+  }
   size_t promised() const { return promises.size() + (witness_promise ? 1 : 0); }
   size_t voted() const { return votes.size() + (witness_voted ? 1 : 0); }
 

@@ -191,15 +191,58 @@ std::map<Slot, Member> admitted(const Evidence& evidence) {
   return members;
 }
 
-/// Returns the members that some member asked to evict.
-std::set<Slot> evicted(const Evidence& evidence) {
-  std::set<Slot> slots;
-  for (const auto& [slot, promise] : evidence.promises) {
-    for (const Member& member : promise.evicts) {
-      if (evidence.view.contains(member)) slots.insert(member.slot);
+/// Returns the members that this one asked to evict.
+std::set<Slot> named_by(const Evidence& evidence, Slot slot) {
+  std::set<Slot> named;
+  const auto promise = evidence.promises.find(slot);
+  if (promise == evidence.promises.end()) return named;
+  for (const Member& member : promise->second.evicts) {
+    if (evidence.view.contains(member)) named.insert(member.slot);
+  }
+  return named;
+}
+
+std::set<Slot> named_by_any(const Evidence& evidence) {
+  std::set<Slot> named;
+  for (const auto& [slot, promise] : evidence.promises) named.merge(named_by(evidence, slot));
+  return named;
+}
+
+/// Returns those of `members`, not of `ends`, that asked to evict one of `ends` or one that is
+/// returned.
+std::set<Slot> leading_to(const Evidence& evidence, const std::set<Slot>& members,
+                          std::set<Slot> ends) {
+  std::set<Slot> added;
+  for (bool more = true; more;) {
+    more = false;
+    for (const Slot slot : members) {
+      if (ends.contains(slot) || !intersect(named_by(evidence, slot), ends)) continue;
+      ends.insert(slot);
+      added.insert(slot);
+      more = true;
     }
   }
-  return slots;
+  return added;
+}
+
+/// Returns the members that some member asked to evict, without those that waited, directly or
+/// through one another, for one that asked to evict nobody. A wait that fails names a rank that has
+/// not come, and that rank may be healthy and wait for a dead one, a step behind.
+std::set<Slot> evicted(const Evidence& evidence) {
+  std::set<Slot> named = named_by_any(evidence);
+  std::set<Slot> ends;
+  for (const Slot slot : named) {
+    if (named_by(evidence, slot).empty()) ends.insert(slot);
+  }
+  if (evidence.mutant == Mutant::waiting_members_evicted) return named;
+  for (const Slot slot : leading_to(evidence, named, ends)) named.erase(slot);
+  return named;
+}
+
+std::vector<Slot> excused(const Evidence& evidence, const std::set<Slot>& kept,
+                          const std::vector<Slot>& lost) {
+  const std::set<Slot> slots = leading_to(evidence, kept, {lost.begin(), lost.end()});
+  return {slots.begin(), slots.end()};
 }
 
 /// Returns the union: the world's group grows with the job, and some ranks may not know yet.
@@ -312,6 +355,7 @@ std::optional<Verdict> compose(const Evidence& evidence) {
   std::sort(next.members.begin(), next.members.end());
   verdict.groups = std::move(ended);
   verdict.stalled.assign(blamed.begin(), blamed.end());
+  verdict.excused = excused(evidence, kept, verdict.lost);
   verdict.recovers = recovers(evidence, next);
   return verdict;
 }

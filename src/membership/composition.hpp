@@ -26,7 +26,8 @@ struct Evidence {
 /// Composes the next view:
 /// - Only members that have promised stay, since only those have frozen.
 /// - A member leaves if it said goodbye, if some member asked to evict it, or, with
-///   `evict_stalled`, if it has stalled.
+///   `evict_stalled`, if it has stalled. Of members that ask to evict one another in a chain, only
+///   the last leaves, since the others waited for it. In a circle, any may leave.
 /// - Newcomers fill the slots that some member asked to fill. The slot's old process yields it.
 /// - The remaining members hear one another: the member that misses, or is missed by, the most is
 ///   dropped until that holds; of equals, the higher slot.

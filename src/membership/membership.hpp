@@ -39,6 +39,10 @@
 /// in, a process to evict its incarnation. So a late request cannot hit the process that has
 /// arrived since.
 ///
+/// Invariant: a member that waited for another one that is evicted or lost is not evicted for that
+/// (compose, Verdict::excused). A failed wait can only name a rank that has not come, which may be
+/// a healthy one that waits for the dead one.
+///
 /// Invariant: a member is at most one epoch behind, since it must promise in an epoch to be in the
 /// next.
 ///

@@ -171,14 +171,16 @@ void Membership::give_way(Ballot higher, Instant now) {
   stir(now);
 }
 
-/// Waits for every member that answers, unless it is heard and fails to promise for too long.
+/// Waits for every member that answers, unless it is heard and fails to promise for too long. Does
+/// not wait for one that another member has abandoned, though this one may not suspect it yet.
 bool Membership::awaits_promises(Instant now) const {
   if (!candidacy_.promises.contains(self_.slot)) return true;
   if (now - candidacy_.begun > options_.silence * kFreezeTimeoutFactor) return false;
   if (options_.mutant == Mutant::quorum_is_enough) return false;
   const auto& peers = roster_.peers();
   return std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
-    return peer.answers() && !peer.leaving && !candidacy_.promises.contains(peer.member.slot);
+    return peer.answers() && !peer.leaving && !candidacy_.promises.contains(peer.member.slot) &&
+           !candidacy_.is_abandoned(peer.member);
   });
 }
 

@@ -68,6 +68,7 @@ void write(ByteWriter& to, const Verdict& verdict) {
   write(to, verdict.lost);
   write(to, verdict.left);
   write(to, verdict.stalled);
+  write(to, verdict.excused);
   to.flag(verdict.recovers);
 }
 void write(ByteWriter& to, const std::optional<Ballot>& in, const Verdict& accepted) {
@@ -162,6 +163,7 @@ Verdict read_verdict(ByteReader& from) {
   verdict.lost = read_slots(from);
   verdict.left = read_slots(from);
   verdict.stalled = read_slots(from);
+  verdict.excused = read_slots(from);
   verdict.recovers = from.flag();
   return verdict;
 }

@@ -26,6 +26,7 @@ enum class Mutant : uint8_t {
   quorum_is_enough,          ///< a leader does not wait for promises beyond a quorum
   goodbye_not_passed_on,     ///< a goodbye after a promise is forgotten
   wishes_never_late,         ///< a request for a slot that was filled meanwhile fills it again
+  waiting_members_evicted,   ///< a member is evicted although it waited for the one that is lost
 };
 
 }  // namespace tokenyard::membership

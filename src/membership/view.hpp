@@ -96,6 +96,9 @@ struct Verdict {
   /// Members that live but had not begun an operation in which others waited for them, directly or
   /// through one another, past a deadline. In `next`, unless the job evicts stalled ranks.
   std::vector<Slot> stalled = {};
+  /// Members of `next` that had asked to evict one of `lost`, or one that is excused itself: they
+  /// waited for a lost one, so waits for them may have failed.
+  std::vector<Slot> excused = {};
   /// Whether every member of `next` that is no newcomer has asked to recover: all failures so far
   /// are behind them (Collectives::shrink).
   bool recovers = false;

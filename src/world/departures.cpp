@@ -30,7 +30,9 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   std::vector<uint32_t> slots;
   for (const uint32_t rank : named_) slots.push_back(slot_of(rank));
   try {
-    impl_.membership->evict(slots, *impl_.accelerator, until, [this] { check_ended(); });
+    const auto excused = impl_.membership->evict(slots, impl_.epoch, *impl_.accelerator, until,
+                                                 [this] { check_ended(); });
+    for (const uint32_t slot : excused) named_.erase(rank_of(slot));
   } catch (const PeerTimeout& error) {
     WaitFacts facts = error.facts;
     facts.rank = rank_of(facts.rank);
@@ -44,6 +46,7 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   }
   const control::View members = impl_.membership->view();
   epoch_ = members.epoch;
+  impl_.epoch = epoch_;  // Waits that fail from now on have no older excuse.
   gone_.clear();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     if (!members.at(slot_of(rank))) gone_.push_back(rank);

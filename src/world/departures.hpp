@@ -15,7 +15,8 @@ class Departures {
   /// `named`: ranks of the world. Throws InvalidArgument if there are no such others.
   Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named);
 
-  /// Has the members agree to go on without them. Returns all ranks that are no members then.
+  /// Has the members agree to go on without them, except those that waited for a rank that is lost.
+  /// Returns all ranks that are no members then.
   /// Throws what ProcessMembership::evict throws, in ranks.
   const std::vector<uint32_t>& agree(TimePoint until);
   /// Throws PeerLost if a rank besides `gone` is no member any more, and what ends every wait of

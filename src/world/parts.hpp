@@ -30,6 +30,7 @@ struct World::Impl {
   RunAside run_aside;
   std::unique_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
+  uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
 };
 

@@ -76,18 +76,22 @@ control::Epoch ProcessMembership::epoch() const {
   return view_.epoch;
 }
 
-void ProcessMembership::evict(std::span<const uint32_t> slots, Accelerator& accelerator,
-                              TimePoint until, const std::function<void()>& check) {
+std::vector<uint32_t> ProcessMembership::evict(std::span<const uint32_t> slots,
+                                               control::Epoch since, Accelerator& accelerator,
+                                               TimePoint until,
+                                               const std::function<void()>& check) {
   const TimePoint start = accelerator.now();
-  std::vector<uint32_t> present;
+  std::vector<uint32_t> present, excused;
   control::Epoch asked_in = 0;
   TimePoint ask_again{};
   const auto all_are_out = [&] {
     check();
     const control::View members = view();
     present.clear();
+    excused.clear();
     for (const uint32_t slot : slots) {
-      if (members.at(slot)) present.push_back(slot);
+      if (const auto member = members.at(slot))
+        (is_excused(*member, since) ? excused : present).push_back(slot);
     }
     if (present.empty()) return true;
     const TimePoint now = accelerator.now();
@@ -98,7 +102,7 @@ void ProcessMembership::evict(std::span<const uint32_t> slots, Accelerator& acce
     }
     return false;
   };
-  if (all_are_out() || accelerator.wait_until(until, all_are_out)) return;
+  if (all_are_out() || accelerator.wait_until(until, all_are_out)) return excused;
   const std::lock_guard lock(mutex_);
   if (shortage_) throw QuorumLost(shortage_->answering, shortage_->needed);
   const std::chrono::duration<double> waited = accelerator.now() - start;
@@ -117,10 +121,19 @@ std::vector<control::GroupProgress> ProcessMembership::freeze(control::Epoch) {
 void ProcessMembership::install(const control::Verdict& verdict, const control::Contacts&) {
   const std::lock_guard lock(mutex_);
   view_ = verdict.next;
+  for (const control::Slot slot : verdict.excused) {
+    if (const auto member = view_.at(slot)) excused_[*member] = view_.epoch;
+  }
   shortage_.reset();
   for (const control::Slot slot : verdict.lost) {
     if (mesh_ && std::ranges::count(verdict.left, slot) == 0) mesh_->expel(slot);
   }
+}
+
+bool ProcessMembership::is_excused(const control::Member& member, control::Epoch since) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = excused_.find(member);
+  return found != excused_.end() && found->second > since;
 }
 
 void ProcessMembership::fenced(control::Epoch, const std::string&) {

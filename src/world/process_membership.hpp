@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,10 +42,13 @@ class ProcessMembership final : private control::Participant {
   /// Returns `view().epoch`.
   control::Epoch epoch() const;
   /// Has the members agree to go on without these slots, and waits until this process knows it.
-  /// Calls `check` while it waits, which may throw. Throws PeerTimeout naming a slot that is still
-  /// a member at `until`, or QuorumLost, in slots, if too few members answer to agree.
-  void evict(std::span<const uint32_t> slots, Accelerator& accelerator, TimePoint until,
-             const std::function<void()>& check);
+  /// Returns those that stay after all, because they waited for a slot that was lost after epoch
+  /// `since` (membership::Verdict::excused). Calls `check` while it waits, which may throw. Throws
+  /// PeerTimeout naming a slot that is still a member at `until`, or QuorumLost, in slots, if too
+  /// few members answer to agree.
+  std::vector<uint32_t> evict(std::span<const uint32_t> slots, control::Epoch since,
+                              Accelerator& accelerator, TimePoint until,
+                              const std::function<void()>& check);
 
  private:
   /// Time for links to all ranks, and for the goodbye. The mesh says goodbye, too, so hanging up is
@@ -68,10 +72,12 @@ class ProcessMembership final : private control::Participant {
   void install(const control::Verdict& verdict, const control::Contacts& contacts) override;
   void fenced(control::Epoch epoch, const std::string& why) override;
   void quorum_missing(const std::vector<control::Slot>& answering, uint32_t needed) override;
+  bool is_excused(const control::Member& member, control::Epoch since) const;
 
   mutable std::mutex mutex_;
   std::shared_ptr<Mesh> mesh_;  ///< null once it has said goodbye
   control::View view_;
+  std::map<control::Member, control::Epoch> excused_;  ///< the last epoch that excused each
   std::optional<Shortage> shortage_;
   std::shared_ptr<control::Store> witness_;
   std::unique_ptr<control::Control> control_;

@@ -27,6 +27,7 @@ void check(const WorldOptions& options) {
 /// Things that a rebuilt world takes over from the one before.
 struct Inheritance {
   std::shared_ptr<ProcessMembership> membership;
+  uint64_t epoch = 0;  ///< of the membership
   std::vector<uint32_t> left_out;
   Bootstrap::Check check_while_made;  ///< called in every wait until it is made
 };
@@ -46,6 +47,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
       std::make_unique<AbortFlag>(*impl->accelerator, static_cast<uint32_t>(ranks.slots.size()),
                                   options.timeout, impl->absences);
   impl->membership = std::move(inherited.membership);
+  impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
   const bool founds_membership =
       !impl->membership && !mesh->one_process() && ranks.slots.size() > 1;
@@ -76,6 +78,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->run_aside = std::move(run_aside);
   if (founds_membership) {
     impl->membership = ProcessMembership::found(bootstrap, until, options.interrupt);
+    impl->epoch = impl->membership->epoch();
   }
   // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
@@ -86,7 +89,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
                                  const WorldOptions& options, Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.membership, {}, std::move(check)};
+  Inheritance inherited{impl.membership, impl.epoch, {}, std::move(check)};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);

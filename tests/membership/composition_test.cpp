@@ -22,14 +22,16 @@ struct Promised {
       promises[slot].progress = {{0, world, 0, begun[slot]}};
     }
   }
-  std::optional<Verdict> compose(bool evict_stalled) const {
+  std::optional<Verdict> compose(bool evict_stalled, Mutant mutant = Mutant::none) const {
     return membership::compose({.view = view,
                                 .last = last,
                                 .promises = promises,
                                 .leaving = leaving,
                                 .quorum = Quorum(view, false, Mutant::none),
-                                .evict_stalled = evict_stalled});
+                                .evict_stalled = evict_stalled,
+                                .mutant = mutant});
   }
+  void asks_to_evict(Slot slot, Slot named) { promises[slot].evicts.push_back(*view.at(named)); }
 
   View view;
   Verdict last;
@@ -269,6 +271,55 @@ TEST(Composition, WhoMakesWayTakesNobodyAlong) {
   ASSERT_TRUE(verdict);
   EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2, 3));
   EXPECT_TRUE(verdict->next.contains(newcomer));
+}
+
+// Rank 1 is stopped. Rank 2 waits for it a step behind rank 0, whose failed wait named rank 2:
+// once, rank 0 went on alone.
+TEST(Composition, WhoWaitedForALostRankIsExcused) {
+  Promised ranks({0, 0, 0, 0, 0});
+  ranks.promises.erase(1);
+  ranks.asks_to_evict(0, 2);
+  ranks.asks_to_evict(2, 1);
+  const auto verdict = ranks.compose(false);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 2, 3, 4));
+  EXPECT_THAT(verdict->excused, ElementsAre(0, 2));
+  const auto broken = ranks.compose(false, Mutant::waiting_members_evicted);
+  ASSERT_TRUE(broken);
+  EXPECT_THAT(slots_of(broken->next), ElementsAre(0, 3, 4));
+}
+
+// Rank 3 waited for rank 2, which waited for rank 1, which lives and waits for nobody.
+TEST(Composition, OfAChainOfWaitsTheLastIsEvicted) {
+  Promised ranks({0, 0, 0, 0, 0});
+  ranks.asks_to_evict(0, 3);
+  ranks.asks_to_evict(3, 2);
+  ranks.asks_to_evict(2, 1);
+  const auto verdict = ranks.compose(false);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 2, 3, 4));
+  EXPECT_THAT(verdict->excused, ElementsAre(0, 2, 3));
+}
+
+TEST(Composition, WhoNamesOneAnotherIsEvicted) {
+  Promised ranks({0, 0, 0, 0, 0});
+  ranks.asks_to_evict(1, 2);
+  ranks.asks_to_evict(2, 1);
+  const auto verdict = ranks.compose(false);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 3, 4));
+  EXPECT_THAT(verdict->excused, IsEmpty());
+}
+
+// Rank 2 stays only since too few would remain. Rank 1 did not wait for a lost rank.
+TEST(Composition, NobodyIsExcusedForOneThatStays) {
+  Promised ranks({0, 0, 0});
+  ranks.promises.erase(0);
+  ranks.asks_to_evict(1, 2);
+  const auto verdict = ranks.compose(false);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(1, 2));
+  EXPECT_THAT(verdict->excused, IsEmpty());
 }
 
 TEST(Composition, NobodyGoesOnWhereAllLeave) {

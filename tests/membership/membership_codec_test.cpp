@@ -17,6 +17,7 @@ Verdict verdict() {
           .lost = {2},
           .left = {2},
           .stalled = {3},
+          .excused = {1},
           .recovers = true};
 }
 
@@ -186,7 +187,8 @@ TEST(MembershipCodec, WhoNamesAllTheOthersInEachGroupIsHeard) {
                       .groups = promise.progress,
                       .lost = all,
                       .left = all,
-                      .stalled = all};
+                      .stalled = all,
+                      .excused = all};
   const std::optional<Message> back = decode_message(encode(Message{7, promise}));
   ASSERT_TRUE(back);
   EXPECT_EQ(std::get<Promise>(back->body).timeout_reports, promise.timeout_reports);

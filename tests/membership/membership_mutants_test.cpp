@@ -110,6 +110,8 @@ struct Name {
         return "goodbye_not_passed_on";
       case membership::Mutant::wishes_never_late:
         return "wishes_never_late";  // tested in recovery_mutants_test.cpp
+      case membership::Mutant::waiting_members_evicted:
+        return "waiting_members_evicted";  // tested in composition_test.cpp
     }
     return "none";
   }

@@ -45,6 +45,26 @@ def go_on_without(world: tokenyard.World, blow: signal.Signals) -> tuple[int, in
     return world.rank, smaller.rank, smaller.size
 
 
+def go_on_without_whom_another_waited_for(
+    world: tokenyard.World, late: int
+) -> tuple[list[int], int]:
+    """Stops the victim. Rank 2 waited for it, and rank 0 for rank 2, which it blames.
+
+    `late` calls last: once the other one's request has done its work.
+    """
+    pids = world.all_gather(b"%d" % os.getpid(), "processes")
+    if world.rank == VICTIM:
+        time.sleep(0.2)  # Until its message has been sent.
+        os.kill(os.getpid(), signal.SIGSTOP)
+    # Before it stops it would agree with the one that calls first.
+    while "State:\tT" not in Path(f"/proc/{int(pids[VICTIM])}/status").read_text():
+        time.sleep(0.01)
+    time.sleep(1.0 if world.rank == late else 0.0)
+    smaller = world.rebuild(without=[2 if world.rank == 0 else VICTIM])
+    staying = smaller.all_gather(b"%d" % os.getpid(), "processes")
+    return [rank for rank, pid in enumerate(pids) if pid not in staying], smaller.size
+
+
 def go_on_with_another(world: tokenyard.World, blow: signal.Signals) -> tuple[int, bool, bytes]:
     if not world.is_replacement:
         world = world.replace([meet_until_one_falls(world, blow)])
@@ -105,6 +125,20 @@ def test_survivors_of_a_killed_rank_continue() -> None:
     assert isinstance(died, tokenyard.ProcessDied)
     assert (died.rank, died.exit_code) == (VICTIM, -signal.SIGKILL)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("late", [0, 2, VICTIM], ids=["blamer", "blamed", "neither"])
+def test_a_rank_that_waits_for_a_lost_one_stays(late: int) -> None:
+    results = tokenyard.launch(
+        go_on_without_whom_another_waited_for,
+        ranks=3,
+        processes=True,
+        timeout=IMPATIENT_S,
+        args=(late,),
+        on_death="continue",
+    )
+    assert results[0] == results[2] == ([VICTIM], 2)
+    assert isinstance(results[VICTIM], tokenyard.ProcessDied)
 
 
 def test_survivors_of_a_stopped_rank_continue_and_it_is_ended_after_them() -> None:

@@ -287,7 +287,9 @@ class World(Closing):
         may call it again.
 
         Ranks that are processes agree by majority on who is left out: all ranks that any of them
-        names, and all that are lost, also during this call. So they may name different ranks.
+        names, and all that are lost, also during this call. So they may name different ranks. A
+        named rank stays if it names a lost rank itself: it waited for that one, so waits for it
+        failed.
 
         Args:
             without: ranks to leave out; may be empty.
