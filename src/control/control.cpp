@@ -193,25 +193,6 @@ void Control::found_alone(Participant& participant, Contact contact) {
   await_first_view();
 }
 
-void Control::found_with(Participant& participant, Contact contact,
-                         const std::vector<ControlEndpoint>& founders,
-                         std::shared_ptr<Store> witness) {
-  View first{.epoch = 1, .slots = options_.slots, .members = {}};
-  std::map<Member, ControlEndpoint> endpoints;
-  for (const ControlEndpoint& founder : founders) {
-    first.members.push_back(founder.member);
-    endpoints.emplace(founder.member, founder);
-  }
-  start(participant, std::move(contact), net::Purpose::member);
-  post([first = std::move(first), endpoints = std::move(endpoints),
-        witness = std::move(witness)](ControlLoop& loop) {
-    loop.set_witness(witness, kWitnessKey);
-    loop.begin(first, endpoints);
-  });
-  await_first_view();
-  await_links();
-}
-
 void Control::await_links() {
   const auto until = Clock::now() + options_.timeout;
   while (Clock::now() < until) {

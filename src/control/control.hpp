@@ -55,11 +55,6 @@ class Control final : public MembershipControl {
   void found(Participant& participant, Contact contact);
   /// Begins epoch 1 with every other slot empty. Meets nobody and needs no store.
   void found_alone(Participant& participant, Contact contact);
-  /// Begins epoch 1 with `founders`, one of every slot, which have exchanged their endpoints by
-  /// other means and all call this. Needs no store. `witness` keeps the witness's register and must
-  /// outlive the death of any member. Awaits links to all founders.
-  void found_with(Participant& participant, Contact contact,
-                  const std::vector<ControlEndpoint>& founders, std::shared_ptr<Store> witness);
   /// Waits for links to all members, but not longer than the job's timeout: what is sent without a
   /// link is lost, and a goodbye and a death are noticed at once only on one.
   void await_links();

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "world/process_membership.hpp"
+#include "world/process_ranks.hpp"
 
 namespace tokenyard {
 
@@ -30,7 +30,7 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   std::vector<uint32_t> slots;
   for (const uint32_t rank : named_) slots.push_back(slot_of(rank));
   try {
-    impl_.membership->evict(slots, *impl_.accelerator, until, [this] { check_ended(); });
+    impl_.processes->evict(slots, *impl_.accelerator, until, [this] { check_ended(); });
   } catch (const PeerTimeout& error) {
     WaitFacts facts = error.facts;
     facts.rank = rank_of(facts.rank);
@@ -42,7 +42,7 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
     }
     throw QuorumLost(answering, error.needed);
   }
-  const control::View members = impl_.membership->view();
+  const control::View members = impl_.processes->view();
   epoch_ = members.epoch;
   gone_.clear();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
@@ -53,8 +53,8 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
 
 void Departures::require_only(const std::vector<uint32_t>& gone) const {
   check_ended();
-  if (gone == gone_ && impl_.membership->epoch() == epoch_) return;
-  const control::View members = impl_.membership->view();
+  if (gone == gone_ && impl_.processes->epoch() == epoch_) return;
+  const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const bool known = std::ranges::binary_search(gone, rank);
     if (!known && !members.at(slot_of(rank))) {
@@ -66,7 +66,7 @@ void Departures::require_only(const std::vector<uint32_t>& gone) const {
 bool Departures::have_grown(const std::vector<uint32_t>& gone) {
   bool more = false;
   const Mailbox& mailbox = impl_.bootstrap->mesh()->mailbox();
-  const control::View members = impl_.membership->view();
+  const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const uint32_t slot = slot_of(rank);
     const bool here = members.at(slot) && mailbox.state(slot) == PeerState::present;

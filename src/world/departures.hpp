@@ -16,7 +16,7 @@ class Departures {
   Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named);
 
   /// Has the members agree to go on without them. Returns all ranks that are no members then.
-  /// Throws what ProcessMembership::evict throws, in ranks.
+  /// Throws what ProcessRanks::evict throws, in ranks.
   const std::vector<uint32_t>& agree(TimePoint until);
   /// Throws PeerLost if a rank besides `gone` is no member any more, and what ends every wait of
   /// this rank.
