@@ -47,16 +47,20 @@ struct WorldOptions {
   std::function<void()> interrupt = [] {};
 };
 
-/// Where the ranks of a job meet: rank 0 listens at host:port.
+/// Where the ranks of a job meet: in a store that rank 0 serves at host:port.
 struct Rendezvous {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
   uint32_t rank = 0, size = 1;
   uint32_t local_rank = 0;        ///< selects the GPU
-  std::string job = "tokenyard";  ///< connections of other jobs are rejected
+  std::string job = "tokenyard";  ///< jobs with other names stay apart
+  /// Without it nobody joins, and nobody is listened to. Empty: that of this user's processes on
+  /// this host, which is kept in a file.
+  std::string secret = {};
 
-  /// Reads RANK, WORLD_SIZE, MASTER_PORT and, if set, MASTER_ADDR and LOCAL_RANK. Throws
-  /// InvalidArgument naming a variable that is missing or no number.
+  /// Reads RANK, WORLD_SIZE, MASTER_PORT and, if set, MASTER_ADDR, LOCAL_RANK and
+  /// TOKENYARD_SECRET_FILE or TOKENYARD_SECRET. Throws InvalidArgument naming a variable that is
+  /// missing or no number, or whose file somebody else may read.
   static Rendezvous from_environment();
 };
 

@@ -40,10 +40,15 @@ WorldOptions options_of(double timeout_s, size_t arena_bytes, uint32_t hosts,
 
 std::unique_ptr<WorldHandle> connect(const std::string& host, uint16_t port, uint32_t rank,
                                      uint32_t size, uint32_t local_rank, const std::string& job,
-                                     const std::string& device, double timeout_s,
-                                     double rendezvous_s, size_t arena_bytes) {
-  const Rendezvous rendezvous{
-      .host = host, .port = port, .rank = rank, .size = size, .local_rank = local_rank, .job = job};
+                                     const std::string& secret, const std::string& device,
+                                     double timeout_s, double rendezvous_s, size_t arena_bytes) {
+  const Rendezvous rendezvous{.host = host,
+                              .port = port,
+                              .rank = rank,
+                              .size = size,
+                              .local_rank = local_rank,
+                              .job = job,
+                              .secret = secret};
   const WorldOptions options = options_of(timeout_s, arena_bytes, 1, rendezvous_s);
   nb::gil_scoped_release unlocked;
   return std::make_unique<WorldHandle>(World::connect(rendezvous, device, options));
@@ -109,7 +114,7 @@ double timeout_s(const WorldHandle& self) {
 void register_world(nb::module_& m) {
   nb::class_<WorldHandle>(m, "World", "One rank's end of a world; see tokenyard.World.")
       .def_static("connect", &connect, nb::kw_only(), "host"_a, "port"_a, "rank"_a, "size"_a,
-                  "local_rank"_a, "job"_a, "device"_a, "timeout_s"_a, "rendezvous_s"_a,
+                  "local_rank"_a, "job"_a, "secret"_a, "device"_a, "timeout_s"_a, "rendezvous_s"_a,
                   "arena_bytes"_a)
       .def_static("in_process", &in_process, "ranks"_a, nb::kw_only(), "device"_a, "hosts"_a,
                   "timeout_s"_a, "arena_bytes"_a)

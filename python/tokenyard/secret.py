@@ -7,6 +7,7 @@ secret: errors say how long it is, or which type it has.
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 
 from .errors import InvalidArgument, invalid
@@ -16,6 +17,8 @@ SECRET_FILE_VARIABLE = "TOKENYARD_SECRET_FILE"
 SHORTEST, LONGEST = 16, 4096
 """Bytes of a secret from a file or the environment. An observer of a handshake can try guesses, so
 a secret must be random and long; sixteen hexadecimal digits are the least that resists for long."""
+BROUGHT = "-"
+"""In place of a drawn secret: every rank has its own, from its environment."""
 HOW = 'make one by python -c "import secrets; print(secrets.token_hex(16))"'
 
 
@@ -43,6 +46,30 @@ def secret_of(secret: str | None, secret_file: str | os.PathLike[str] | None = N
         )
         raise invalid("secret", expected, "none of them")
     return found
+
+
+def secret_or_none(
+    secret: str | None, secret_file: str | os.PathLike[str] | None = None
+) -> str | None:
+    """Returns what `secret_of` returns; None if there is no secret."""
+    if secret is None and secret_file is None:
+        return secret_in_environment()
+    return secret_of(secret, secret_file)
+
+
+def offer_of(own: str | None) -> str:
+    """Returns what rank 0 hands to the others: a secret that it draws, or BROUGHT."""
+    return secrets.token_hex(16) if own is None else BROUGHT
+
+
+def agreed_secret(own: str | None, offered: str, rank: int) -> str:
+    """Returns the secret: this rank's own where rank 0 has brought its own, too, else the drawn."""
+    if own is None and offered == BROUGHT:
+        raise invalid(SECRET_FILE_VARIABLE, "the job's secret, as rank 0 has one", "nothing", rank)
+    if own is not None and offered != BROUGHT:
+        expected = "nothing, as on rank 0, which has drawn a secret; set it on all ranks or on none"
+        raise invalid(SECRET_FILE_VARIABLE, expected, "a secret", rank)
+    return offered if own is None else own
 
 
 def secret_in_environment() -> str | None:

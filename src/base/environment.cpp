@@ -40,7 +40,13 @@ Environment Environment::read() {
           .world_size = number<uint32_t>("WORLD_SIZE"),
           .local_rank = number<uint32_t>("LOCAL_RANK"),
           .address = text("MASTER_ADDR"),
-          .port = number<uint16_t>("MASTER_PORT")};
+          .port = number<uint16_t>("MASTER_PORT"),
+          .secret = text("TOKENYARD_SECRET"),
+          .secret_file = text("TOKENYARD_SECRET_FILE")};
+}
+
+std::optional<std::string> runtime_directory() {
+  return text("XDG_RUNTIME_DIR");
 }
 
 bool understands_escapes(int descriptor) {

@@ -10,16 +10,21 @@ namespace tokenyard {
 /// Variables that a launcher (torchrun, mpirun, a script) sets for this process. An unset or empty
 /// variable is nullopt.
 struct Environment {
-  std::optional<uint32_t> rank;        ///< RANK
-  std::optional<uint32_t> world_size;  ///< WORLD_SIZE
-  std::optional<uint32_t> local_rank;  ///< LOCAL_RANK
-  std::optional<std::string> address;  ///< MASTER_ADDR
-  std::optional<uint16_t> port;        ///< MASTER_PORT
+  std::optional<uint32_t> rank;            ///< RANK
+  std::optional<uint32_t> world_size;      ///< WORLD_SIZE
+  std::optional<uint32_t> local_rank;      ///< LOCAL_RANK
+  std::optional<std::string> address;      ///< MASTER_ADDR
+  std::optional<uint16_t> port;            ///< MASTER_PORT
+  std::optional<std::string> secret;       ///< TOKENYARD_SECRET
+  std::optional<std::string> secret_file;  ///< TOKENYARD_SECRET_FILE
 
   /// Reads the current environment. Throws InvalidArgument, which names the variable, for a value
   /// that is not a number in range.
   static Environment read();
 };
+
+/// Returns XDG_RUNTIME_DIR, the folder for files of this user's running programs.
+std::optional<std::string> runtime_directory();
 
 /// Returns whether a file descriptor is a terminal that understands escape sequences: TERM is set,
 /// and not to "dumb".

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "net/address.hpp"
@@ -32,7 +33,7 @@ double seconds_since(steady_clock::time_point start) {
 
 }  // namespace
 
-Control::Control(ControlOptions options)
+Control::Control(ControlOptions options, Inbox* inbox)
     : options_(std::move(options)),
       own_{.member = {options_.slot, net::random_number()},
            .size = options_.slots,
@@ -43,7 +44,7 @@ Control::Control(ControlOptions options)
       io_(1),
       work_(asio::make_work_guard(io_)) {
   try {
-    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, status_board_);
+    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, status_board_, inbox);
     own_ = loop_->own_endpoint();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -92,17 +93,21 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
   const auto until = start_time + options_.timeout;
   std::optional<Rendezvous> rendezvous;
   milliseconds rest = kPollMin;
+  std::exception_ptr rejection;  // A store answered, and rejected this process.
   for (;;) {
     std::exception_ptr store_error;
     try {
       if (look(rendezvous)) return;
-    } catch (const OsError&) {
+    } catch (const OsError& error) {
       // The store is not up yet, or belonged to an earlier, finished run of this job.
       store_error = std::current_exception();
+      if (error.code == EPROTO) rejection = store_error;
       rendezvous.reset();
     }
     if (Clock::now() >= until) {
-      if (store_error) std::rethrow_exception(store_error);
+      // The store may have ended with a founder that has given up a moment before.
+      if (store_error && !missing_.empty()) name_missing(missing_, start_time);
+      if (store_error) std::rethrow_exception(rejection ? rejection : store_error);
       (this->*give_up)(start_time);
     }
     options_.interrupt();
@@ -176,7 +181,7 @@ void Control::begin(Rendezvous& rendezvous, const View& first) {
     if (endpoint && endpoint->member == member) endpoints.emplace(member, *endpoint);
   }
   post([first, endpoints = std::move(endpoints),
-        store = options_.membership.witness ? store_ : nullptr,
+        store = options_.membership.witness && options_.witness_in_store ? store_ : nullptr,
         key = rendezvous.witness_key()](ControlLoop& loop) {
     if (store) loop.set_witness(store, key);
     loop.begin(first, endpoints);
@@ -191,34 +196,30 @@ void Control::found_alone(Participant& participant, Contact contact) {
   await_first_view();
 }
 
-void Control::found_with(Participant& participant, Contact contact,
-                         const std::vector<ControlEndpoint>& founders,
-                         std::shared_ptr<Store> witness) {
-  View first{.epoch = 1, .slots = options_.slots, .members = {}};
-  std::map<Member, ControlEndpoint> endpoints;
-  for (const ControlEndpoint& founder : founders) {
-    first.members.push_back(founder.member);
-    endpoints.emplace(founder.member, founder);
-  }
-  start(participant, std::move(contact), net::Purpose::member);
-  post([first = std::move(first), endpoints = std::move(endpoints),
-        witness = std::move(witness)](ControlLoop& loop) {
-    loop.set_witness(witness, kWitnessKey);
-    loop.begin(first, endpoints);
-  });
-  await_first_view();
-  await_links(founders.size() - 1);
-}
-
-/// A goodbye and a death are noticed at once only on a link.
-void Control::await_links(size_t peers) {
+void Control::await_links() {
   const auto until = Clock::now() + options_.timeout;
   while (Clock::now() < until) {
     const Standing standing = status_board_.read();
-    if (standing.over || standing.linked.size() >= peers) return;
+    // A member that dies meanwhile is one no more.
+    const bool complete =
+        standing.view && std::ranges::all_of(standing.view->members, [&](const Member& member) {
+          return member == own_.member || standing.linked.contains(member);
+        });
+    if (standing.over || complete) return;
     options_.interrupt();
     status_board_.wait_for_news(kPollMax);
   }
+}
+
+void Control::use_witness(std::shared_ptr<Store> witness) {
+  post([witness = std::move(witness)](ControlLoop& loop) {
+    loop.set_witness(witness, kWitnessKey);
+  });
+}
+
+void Control::close_store() {
+  store_.reset();
+  served_.reset();
 }
 
 /// The control thread answers within moments, or reports an error.
@@ -237,11 +238,17 @@ void Control::poll_others(const Rendezvous& rendezvous, uint32_t slots) {
   std::set<Slot> linked;
   for (const Member& member : standing.linked) linked.insert(member.slot);
   std::map<Member, ControlEndpoint> seen;
+  std::vector<Slot> missing;
   for (Slot slot = 0; slot < slots; ++slot) {
     if (slot == options_.slot || linked.contains(slot)) continue;
     const auto endpoint = rendezvous.look(slot);
-    if (endpoint) seen.emplace(endpoint->member, *endpoint);
+    if (endpoint) {
+      seen.emplace(endpoint->member, *endpoint);
+    } else {
+      missing.push_back(slot);
+    }
   }
+  missing_ = std::move(missing);
   if (seen == acquaint_) return;
   acquaint_ = seen;
   post([seen = std::move(seen)](ControlLoop& loop) { loop.meet(seen); });
@@ -257,6 +264,11 @@ void Control::give_up_founding(Clock::time_point start) const {
         });
     if (!here) missing.push_back(slot);
   }
+  name_missing(missing, start);
+}
+
+void Control::name_missing(const std::vector<Slot>& missing, Clock::time_point start) const {
+  const Standing standing = status_board_.read();
   std::string phase = "rendezvous: all ranks are here, but the job does not begin";
   if (!missing.empty()) {
     const bool one = missing.size() == 1;
@@ -338,6 +350,12 @@ void Control::admit(const std::vector<Slot>& slots, Epoch seen_in) {
   post([=](ControlLoop& loop) { loop.admit(slots, seen_in); });
 }
 
+void Control::send(Slot to, Bytes message) {
+  post([to, message = std::move(message)](ControlLoop& loop) mutable {
+    loop.send(to, std::move(message));
+  });
+}
+
 void Control::withdraw(const std::vector<Slot>& slots) {
   post([=](ControlLoop& loop) { loop.withdraw(slots); });
 }
@@ -376,11 +394,12 @@ std::vector<Member> Control::waiting() const {
 
 void Control::await_farewell() {
   const auto start = Clock::now();
+  const auto limit = options_.farewell.count() != 0 ? options_.farewell : options_.timeout;
   auto in_company = start;
   for (Standing standing = status_board_.read(); !standing.left; standing = status_board_.read()) {
     const auto now = Clock::now();
     if (!standing.alone) in_company = now;
-    if (now - in_company > options_.membership.silence || now - start > options_.timeout) return;
+    if (now - in_company > options_.membership.silence || now - start > limit) return;
     status_board_.wait_for_news(milliseconds(10));
   }
 }

@@ -36,8 +36,9 @@ namespace tokenyard::control {
 
 class Control final : public MembershipControl {
  public:
-  /// Throws OsError if it cannot listen, InvalidArgument if the store's address is invalid.
-  explicit Control(ControlOptions options);
+  /// `inbox` takes the messages that other ranks `send`, if there are any; it must live until
+  /// `stop`. Throws OsError if it cannot listen, InvalidArgument if the store's address is invalid.
+  explicit Control(ControlOptions options, Inbox* inbox = nullptr);
   /// Calls `stop`.
   ~Control() override;
 
@@ -54,17 +55,24 @@ class Control final : public MembershipControl {
   void found(Participant& participant, Contact contact);
   /// Begins epoch 1 with every other slot empty. Meets nobody and needs no store.
   void found_alone(Participant& participant, Contact contact);
-  /// Begins epoch 1 with `founders`, one of every slot, which have exchanged their endpoints by
-  /// other means and all call this. Needs no store. `witness` keeps the witness's register and must
-  /// outlive the death of any member. Waits for links to all founders, but not longer than the
-  /// job's timeout: a founder that has died is lost later.
-  void found_with(Participant& participant, Contact contact,
-                  const std::vector<ControlEndpoint>& founders, std::shared_ptr<Store> witness);
+  /// Waits for links to all members, but not longer than the job's timeout: what is sent without a
+  /// link is lost, and a goodbye and a death are noticed at once only on one.
+  void await_links();
+  /// Sets the store that keeps the witness's register. It must outlive the death of any member.
+  void use_witness(std::shared_ptr<Store> witness);
+  /// Closes the store, and stops to serve it, once all founders have found one another and nobody
+  /// is going to join. Not while the store keeps the witness's register.
+  void close_store();
   /// Asks for its slot and waits until it is admitted: until members have called `admit` for the
   /// slot and have agreed. Throws PeerTimeout, Fenced or OsError.
   void join(Participant& participant, Contact contact);
 
   // From any thread, after `found` or `join`.
+
+  /// Sends a message to a founder of this process's job and returns; drops it if the founder is
+  /// gone. Messages from one rank to another arrive in order, and before the rank counts as gone.
+  /// At most Exchange::kMessageMax bytes.
+  void send(Slot to, Bytes message);
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots, Epoch seen_in) override;
   void withdraw(const std::vector<Slot>& slots) override;
@@ -104,7 +112,7 @@ class Control final : public MembershipControl {
   using GiveUp = void (Control::*)(Clock::time_point start) const;
   /// Calls `look` on the store, at growing intervals, until it returns true or the time is up.
   /// After an error of the store, `look` starts again without a rendezvous. On timeout throws the
-  /// store's last error, else what `give_up` throws.
+  /// store's last error, unless founders are known to be missing; else what `give_up` throws.
   void poll_until(const Look& look, GiveUp give_up);
   /// One look at the store as a founder. Returns true once this process is a member.
   bool try_to_found(Rendezvous& rendezvous);
@@ -112,11 +120,11 @@ class Control final : public MembershipControl {
   std::optional<View> complete(const Rendezvous& rendezvous) const;
   void begin(Rendezvous& rendezvous, const View& first);
   void await_first_view();
-  void await_links(size_t peers);
   /// Passes on the endpoints in the store of processes that are not linked yet.
   void poll_others(const Rendezvous& rendezvous, uint32_t slots);
   bool joined(Rendezvous& rendezvous);
   [[noreturn]] void give_up_founding(Clock::time_point start) const;
+  [[noreturn]] void name_missing(const std::vector<Slot>& missing, Clock::time_point start) const;
   [[noreturn]] void give_up_joining(Clock::time_point start) const;
   std::string meeting_place() const;
 
@@ -130,6 +138,7 @@ class Control final : public MembershipControl {
   std::unique_ptr<ControlLoop> loop_;
   std::thread thread_;
   std::map<Member, ControlEndpoint> acquaint_;  ///< seen in the store
+  std::vector<Slot> missing_;                   ///< slots whose process has not come to the store
 };
 
 }  // namespace tokenyard::control

@@ -22,7 +22,7 @@ net::Introduction introduction_of(const ControlOptions& options, const ControlEn
 }  // namespace
 
 ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
-                         StatusBoard& status_board)
+                         StatusBoard& status_board, Inbox* inbox)
     : io_(io),
       options_(options),
       own_(std::move(own)),
@@ -35,6 +35,7 @@ ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Co
       links_(io, net::Key(options.secret, "tokenyard control " + options.job), own_.address,
              introduction_of(options, own_), options.membership.silence, *this) {
   own_.port = links_.port();
+  if (inbox != nullptr) exchange_.emplace(links_, *inbox);
 }
 
 void ControlLoop::open(Participant& participant, Contact contact, net::Purpose purpose) {
@@ -63,8 +64,13 @@ void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& k
 void ControlLoop::begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints) {
   for (const auto& [member, endpoint] : endpoints) learn(member, endpoint);
   become(first);
+  if (exchange_) exchange_->begin(first);
   install({.next = first, .groups = {}, .lost = {}, .left = {}});
   pump();
+}
+
+void ControlLoop::send(Slot to, Bytes message) {
+  if (exchange_) exchange_->send(to, std::move(message));
 }
 
 void ControlLoop::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
@@ -111,6 +117,7 @@ void ControlLoop::drain() {
 
 void ControlLoop::leave() {
   leaving_ = true;
+  if (exchange_) exchange_->say_goodbye();
   if (!working()) {
     status_board_.write([](Standing& standing) { standing.left = true; });
     return;
@@ -159,6 +166,9 @@ void ControlLoop::received(const Member& peer, Topic topic, std::span<const std:
     if (const auto endpoint = decode_endpoint(bytes)) return learn(peer, *endpoint);
   } else if (topic == Topic::message) {
     if (const auto message = membership::decode_message(bytes)) return on_message(peer, *message);
+  } else if (exchange_ && is_of_ranks(topic)) {
+    if (!over_) exchange_->received(peer, topic, bytes);
+    return;
   }
   turned_away("a member", "sent an invalid message");
 }
@@ -169,6 +179,10 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
   if (!working() || !membership_->view().contains(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
   pump();
+}
+
+void ControlLoop::ended(const Member& peer) {
+  if (exchange_ && !over_) exchange_->ended(peer);
 }
 
 void ControlLoop::unreachable(const Member& peer, const std::string& why) {
@@ -315,11 +329,15 @@ void ControlLoop::install(const Verdict& verdict) {
 void ControlLoop::part_from_former_members(const Verdict& verdict) {
   for (const Member& peer : installed_.members) {
     if (verdict.next.contains(peer)) continue;
+    const bool linked = links_.contains(peer);
     if (std::ranges::count(verdict.left, peer.slot) == 0) {
       // It may be stopped, and reads this when it wakes.
       say(peer, {.epoch = verdict.next.epoch, .body = membership::FencedOff{verdict.next.epoch}});
+      links_.expel(peer);
+    } else {
+      links_.part(peer);
     }
-    links_.hang_up(peer);
+    if (!linked) ended(peer);
   }
 }
 
@@ -352,6 +370,8 @@ void ControlLoop::be_over(Epoch epoch, const std::string& why) {
   if (over_) return;
   over_ = true;
   timer_.cancel();
+  // First: the ends of the links are no loss of the others.
+  if (exchange_ && !leaving_) exchange_->evict();
   links_.hang_up_on_all();
   status_board_.write([&](Standing& standing) {
     standing.over = why;

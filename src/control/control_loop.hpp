@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "control/exchange.hpp"
 #include "control/links.hpp"
 #include "control/options.hpp"
 #include "control/participant.hpp"
@@ -26,9 +27,10 @@ namespace tokenyard::control {
 
 class ControlLoop final : private LinkListener {
  public:
-  /// `own`: the endpoint of this process, without the port. Listens at once.
+  /// `own`: the endpoint of this process, without the port. `inbox` takes the messages of other
+  /// ranks; null: there are none. Listens at once.
   ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
-              StatusBoard& status_board);
+              StatusBoard& status_board, Inbox* inbox);
 
   const ControlEndpoint& own_endpoint() const { return own_; }
   uint64_t refused() const { return refused_; }
@@ -43,6 +45,8 @@ class ControlLoop final : private LinkListener {
   void begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints);
   /// Uses the witness whose register is stored under `key`.
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
+  /// Sends a message of this rank.
+  void send(Slot to, Bytes message);
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in);
   void admit(const std::vector<Slot>& slots, Epoch seen_in);
   void withdraw(const std::vector<Slot>& slots);
@@ -66,6 +70,7 @@ class ControlLoop final : private LinkListener {
   void linked(const Member& peer, net::Purpose purpose) override;
   void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) override;
   void lost(const Member& peer, const std::string& why) override;
+  void ended(const Member& peer) override;
   void unreachable(const Member& peer, const std::string& why) override;
   void refused(const Member& by, Epoch since) override;
   void turned_away(const std::string& who, const std::string& why) override;
@@ -99,6 +104,7 @@ class ControlLoop final : private LinkListener {
   const std::chrono::steady_clock::time_point start_;
   asio::steady_timer timer_;
   Links links_;
+  std::optional<Exchange> exchange_;
   std::map<Member, ControlEndpoint> endpoints_;  ///< of other processes
   std::map<Member, ControlEndpoint> acquaint_;   ///< processes to dial until there is a view
   std::optional<membership::Membership> membership_;

@@ -1,6 +1,7 @@
 #include "control/link.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace tokenyard::control {
@@ -10,6 +11,18 @@ void Link::send(uint16_t kind, std::vector<std::byte> payload) {
   queued_ += payload.size() + net::kFrameHeaderBytes + net::kSealBytes;
   if (queued_ > kQueueMax) return close();
   queue_.push_back({kind, std::move(payload)});
+  start_writing();
+}
+
+void Link::send_in_parts(uint16_t part, uint16_t last, Bytes message) {
+  if (finishing_) return;
+  bulk_queued_ += message->size();
+  if (bulk_queued_ > kBulkMax) return close();
+  bulk_.push_back({part, last, std::move(message)});
+  start_writing();
+}
+
+void Link::start_writing() {
   if (writing_) return;
   writing_ = true;
   asio::co_spawn(
@@ -27,12 +40,17 @@ void Link::finish() {
 void Link::close() {
   finishing_ = true;
   queue_.clear();
+  bulk_.clear();
   connection_->close();
 }
 
 net::awaitable<void> Link::write() {
   try {
-    while (!queue_.empty()) {
+    while (!queue_.empty() || !bulk_.empty()) {
+      if (queue_.empty()) {
+        co_await write_part();
+        continue;
+      }
       const net::SealedFrame frame = std::move(queue_.front());
       queue_.pop_front();
       co_await connection_->write(frame.kind, frame.payload);
@@ -43,6 +61,21 @@ net::awaitable<void> Link::write() {
     close();  // the reader notices that the link is gone
   }
   writing_ = false;
+}
+
+net::awaitable<void> Link::write_part() {
+  Bulk& bulk = bulk_.front();
+  const Bytes message = bulk.message;  // The queue may be cleared meanwhile.
+  const auto rest = std::span(*message).subspan(bulk.sent);
+  const auto part = rest.first(std::min(rest.size(), kPartMax));
+  bulk.sent += part.size();
+  const bool is_last = part.size() == rest.size();
+  const uint16_t kind = is_last ? bulk.last : bulk.part;
+  if (is_last) {
+    bulk_queued_ -= message->size();
+    bulk_.pop_front();
+  }
+  co_await connection_->write(kind, part);
 }
 
 }  // namespace tokenyard::control

@@ -78,14 +78,43 @@ void Links::send(const Member& peer, Topic topic, std::vector<std::byte> payload
   if (link != links_.end()) link->second->send(static_cast<uint16_t>(topic), std::move(payload));
 }
 
+void Links::send_in_parts(const Member& peer, Bytes message) {
+  const auto link = links_.find(peer);
+  if (link == links_.end()) return;
+  link->second->send_in_parts(static_cast<uint16_t>(Topic::part),
+                              static_cast<uint16_t>(Topic::last), std::move(message));
+}
+
+void Links::say_goodbye(const Member& peer) {
+  const auto link = links_.find(peer);
+  if (link == links_.end()) return;
+  const auto kind = static_cast<uint16_t>(Topic::goodbye);
+  link->second->send_in_parts(kind, kind, std::make_shared<const std::vector<std::byte>>());
+}
+
 void Links::hang_up(const Member& peer) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  found->second->finish();
+  part(peer);
+}
+
+void Links::part(const Member& peer) {
   const auto found = links_.find(peer);
   if (found == links_.end()) return;
   const std::shared_ptr<Link> link = found->second;
   links_.erase(found);
   parting_.insert(link);
-  link->finish();
   asio::co_spawn(io_, close_later(link), asio::detached);
+}
+
+/// Our end stays open for writing: a connection that is closed both ways is reset by data that
+/// still come, and what had arrived before them would be lost.
+void Links::expel(const Member& peer) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  found->second->finish_reading();
+  part(peer);
 }
 
 void Links::hang_up_on_all() {
@@ -186,6 +215,7 @@ void Links::adopt(std::shared_ptr<net::Connection> connection, net::Handshake::S
   const auto found = links_.find(peer);
   if (found != links_.end()) {
     if (is_kept_over(*found->second, *link)) return put_aside(link);
+    if (found->second->side() == link->side()) found->second->give_up();
     put_aside(found->second);
   }
   links_[peer] = link;
@@ -215,9 +245,11 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   try {
     for (;;) {
       const net::SealedFrame frame = co_await link->connection().read();
-      // After we have hung up, messages are read and dropped until the peer hangs up too.
-      if (current() || aside_.contains(link))
-        listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
+      const auto topic = static_cast<Topic>(frame.kind);
+      if (is_of_ranks(topic)) link->take();
+      // After we have parted, all others are read and dropped until the peer hangs up.
+      if (current() || aside_.contains(link) || is_of_ranks(topic))
+        listener_.received(peer, topic, frame.payload);
     }
   } catch (const net::ProtocolError& stranger) {
     reason = stranger.what();
@@ -225,17 +257,28 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   } catch (const std::system_error& error) {
     reason = error.code().message();
   }
-  link->close();
-  parting_.erase(link);
-  aside_.erase(link);
-  if (!current()) co_return;
-  links_.erase(peer);
-  listener_.lost(peer, reason);
-  if (wanted_.contains(peer)) dial(peer);
+  if (current()) {
+    link->close();
+    links_.erase(peer);
+    listener_.lost(peer, reason);
+    listener_.ended(peer);
+    if (wanted_.contains(peer)) dial(peer);
+    co_return;
+  }
+  const bool is_surplus = aside_.erase(link) != 0 && !link->given_up();
+  // `close_later` closes a link that still has last messages to send.
+  if (link->idle()) {
+    link->close();
+    parting_.erase(link);
+  }
+  if (!is_surplus) listener_.ended(peer);
 }
 
 net::awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
-  co_await net::pause(kFarewellMax);
+  for (uint64_t before = link->taken() + 1; before != link->taken();) {
+    before = link->taken();
+    co_await net::pause(kFarewellMax);
+  }
   link->close();
   parting_.erase(link);
   aside_.erase(link);

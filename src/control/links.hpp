@@ -8,6 +8,9 @@
 /// Two processes that dial each other at once have two connections for a moment. Both ends keep the
 /// one dialled by the greater Member. The other one is neither used nor closed for kFarewellMax,
 /// because its end might be noticed before the kept one is up, and look like a death.
+///
+/// Messages of the ranks (exchange.hpp) still count on a link that this process has parted with:
+/// agreements reach a process over any of its links, and must not overtake what a rank had sent.
 #pragma once
 
 #include <map>
@@ -30,7 +33,16 @@ enum class Topic : uint16_t {
   refusal,  ///< the epoch since which the dialler is no longer a member
   endpoint,
   message,
+  // Of the ranks' own messages (exchange.hpp):
+  part,     ///< of a message, more of which follows
+  last,     ///< last part of a message
+  goodbye,  ///< no message follows
 };
+
+/// Returns whether the frame belongs to a message of the ranks, not of the control plane.
+inline bool is_of_ranks(Topic topic) {
+  return topic == Topic::part || topic == Topic::last || topic == Topic::goodbye;
+}
 
 /// Callbacks of Links. Never called from within a call of Links.
 class LinkListener {
@@ -41,6 +53,9 @@ class LinkListener {
   virtual void linked(const Member& peer, net::Purpose purpose) = 0;
   virtual void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) = 0;
   virtual void lost(const Member& peer, const std::string& why) = 0;
+  /// A link has ended on which the peer may have sent messages of its rank: no more of them follow.
+  /// Called once per such link, after `lost` if both are called.
+  virtual void ended(const Member& peer) = 0;
   /// A wanted process could not be reached; dialling goes on.
   virtual void unreachable(const Member& peer, const std::string& why) = 0;
   /// A member reports since when this process is no longer a member.
@@ -62,8 +77,19 @@ class Links {
   void want(std::map<Member, ControlEndpoint> wanted);
   /// Sends on the link to `peer`; does nothing if there is none.
   void send(const Member& peer, Topic topic, std::vector<std::byte> payload);
+  /// Sends a message of the ranks on the link to `peer`; does nothing if there is none.
+  void send_in_parts(const Member& peer, Bytes message);
+  /// Sends the goodbye of this rank, behind its messages.
+  void say_goodbye(const Member& peer);
   /// Sends what is queued, and closes the link within kFarewellMax.
   void hang_up(const Member& peer);
+  /// Parts from a process that is going to hang up, since it leaves: sends what is queued, takes
+  /// the messages of its rank to the end, and closes the link once the peer has, or when it has
+  /// been silent for kFarewellMax.
+  void part(const Member& peer);
+  /// Parts from a process that may never hang up, since it is stopped: takes what has arrived on
+  /// the link and nothing after it.
+  void expel(const Member& peer);
   void hang_up_on_all();
   /// Returns whether the queues of closing links are empty.
   bool idle() const;
@@ -96,7 +122,7 @@ class Links {
   LinkListener& listener_;
   net::Listener incoming_;
   std::map<Member, std::shared_ptr<Link>> links_;
-  std::set<std::shared_ptr<Link>> parting_;  ///< being closed; messages ignored
+  std::set<std::shared_ptr<Link>> parting_;  ///< being closed; only messages of ranks count
   std::set<std::shared_ptr<Link>> aside_;    ///< surplus; messages still count
   std::map<Member, ControlEndpoint> wanted_;
   std::set<Member> dialling_;

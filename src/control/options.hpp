@@ -23,7 +23,11 @@ struct ControlOptions {
   uint32_t slots_max = 1;  ///< largest size of the job
   std::string address;     ///< where others reach this process; empty: found automatically
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of `found` and `join`
+  /// Limit of `stop`; 0: `timeout`.
+  std::chrono::nanoseconds farewell{0};
   membership::MembershipOptions membership;
+  /// Whether the store keeps the witness's register, if there is a witness. If not: `use_witness`.
+  bool witness_in_store = true;
   /// Called periodically by `found` and `join`; may throw to end them.
   std::function<void()> interrupt = [] {};
 };

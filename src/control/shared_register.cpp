@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,8 +18,7 @@ namespace tokenyard::control {
 namespace {
 
 constexpr int kRegisterSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr size_t kSecretBytes = 32;
-/// Bytes before the first place: the word, then the secret.
+/// Bytes before the first place: the word, alone in its cache line.
 constexpr size_t kHeaderBytes = 64;
 /// Room for the number of bytes, and for a verdict on so many ranks (message_codec.cpp).
 constexpr uint64_t kPlaceWordsMin = 128, kPlaceWordsPerRank = 4;
@@ -45,11 +43,6 @@ FileDescriptor SharedRegister::make(uint32_t ranks) {
   if (!memory) register_failed("memfd_create");
   if (ftruncate(memory.native(), static_cast<off_t>(register_bytes(ranks))) != 0) {
     register_failed("ftruncate of a register");
-  }
-  std::byte secret[kSecretBytes];
-  if (getrandom(secret, sizeof secret, 0) != ssize_t{sizeof secret}) register_failed("getrandom");
-  if (pwrite(memory.native(), secret, sizeof secret, sizeof(Word)) != ssize_t{sizeof secret}) {
-    register_failed("pwrite of a register");
   }
   // A process that changed the size would end the others with SIGBUS.
   if (fcntl(memory.native(), F_ADD_SEALS, kRegisterSeals) != 0) {
@@ -77,10 +70,6 @@ SharedRegister::SharedRegister(const FileDescriptor& memory, uint32_t rank, uint
 
 SharedRegister::~SharedRegister() {
   munmap(base_, register_bytes(ranks_));
-}
-
-std::string SharedRegister::secret() const {
-  return {reinterpret_cast<const char*>(base_ + sizeof(Word)), kSecretBytes};
 }
 
 SharedRegister::Word* SharedRegister::word() const {

@@ -27,8 +27,8 @@ namespace tokenyard::control {
 /// Holds the value of one key; all processes use the same one.
 class SharedRegister final : public Store {
  public:
-  /// Returns memory for a register of `ranks` ranks, with a random secret. One rank makes it and
-  /// passes it to the others. Throws OsError.
+  /// Returns memory for a register of `ranks` ranks. One rank makes it and passes it to the others.
+  /// Throws OsError.
   static FileDescriptor make(uint32_t ranks);
   /// Maps the memory, as `rank`. Throws OsError, or InvalidArgument if it was made for another
   /// number of ranks.
@@ -36,9 +36,6 @@ class SharedRegister final : public Store {
   ~SharedRegister() override;
   SharedRegister(const SharedRegister&) = delete;
   SharedRegister& operator=(const SharedRegister&) = delete;
-
-  /// Returns random bytes that only the processes with this memory know.
-  std::string secret() const;
 
   std::optional<Value> get(const std::string& key) override;
   void set(const std::string& key, const Value& value) override;

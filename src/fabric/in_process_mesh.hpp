@@ -19,7 +19,6 @@ class InProcessMesh final : public Mesh {
   uint32_t slots() const override { return static_cast<uint32_t>(mailboxes_.size()); }
   void send(uint32_t to, const Message& message) override;
   Mailbox& mailbox() override { return *mailboxes_[slot_]; }
-  void expel(uint32_t slot) override { mailbox().mark(slot, PeerState::lost); }
   bool one_process() const override { return true; }
   std::string name() const override { return "this process"; }
   /// Ends without a goodbye, as a killed process would. For tests.

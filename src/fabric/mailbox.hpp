@@ -1,5 +1,5 @@
-/// Holds the messages that arrived for one rank, and the state of its peers. The transport (other
-/// ranks' threads, or the sockets' I/O thread) fills it and the rank drains it.
+/// Holds the messages that arrived for one rank, and the state of its peers. The mesh (other ranks'
+/// threads, or the control thread) fills it and the rank drains it.
 ///
 /// Ranks are identified by slot: the rank that they had when the job began, which never changes.
 #pragma once

@@ -1,5 +1,9 @@
 /// Carries messages between the ranks of a job: threads of one process (in_process_mesh.hpp) or
-/// processes (tcp/mesh.hpp). Independent of worlds: a mesh outlives those that are rebuilt over it.
+/// processes (world/process_ranks.hpp). Independent of worlds: a mesh outlives those that are
+/// rebuilt over it.
+///
+/// Invariant: a peer is marked as gone in the mailbox only behind all messages of it that have
+/// arrived, so that a call which it has taken part in still succeeds.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +25,6 @@ class Mesh {
   /// another arrive in order.
   virtual void send(uint32_t to, const Message& message) = 0;
   virtual Mailbox& mailbox() = 0;
-  /// Ends the connection to a peer that the others have agreed to be lost. Returns at once; the
-  /// peer is marked lost behind the messages of it that have arrived, so that a call which it has
-  /// taken part in still succeeds. Only for processes.
-  virtual void expel(uint32_t slot) = 0;
   /// Returns whether all ranks share a process, so that `Message::object` arrives.
   virtual bool one_process() const = 0;
   /// Returns how peers are reached, for display: "this process", "TCP".

@@ -1,10 +1,9 @@
 /// Reads one frame from an untrusted peer. The header has a fixed length and is judged before any
 /// further byte is read or memory allocated.
 ///
-/// Two kinds of frames are read here: sealed frames, which follow a handshake (sealed_frame.hpp),
-/// and the frames of a World's mesh, which carry a session number instead (fabric/tcp/frame.hpp).
-/// A third kind is not: the data frames of collectives (collectives/interfaces/frame.hpp) follow
-/// one sealed ConnectRequest and have no seal of their own (docs/decisions/authentication.md).
+/// Sealed frames, which follow a handshake, are read here (sealed_frame.hpp). The data frames of
+/// collectives are not (collectives/interfaces/frame.hpp): they follow one sealed ConnectRequest
+/// and have no seal of their own (docs/decisions/authentication.md).
 #pragma once
 
 #include <array>

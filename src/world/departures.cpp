@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "world/process_membership.hpp"
+#include "world/process_ranks.hpp"
 
 namespace tokenyard {
 
@@ -30,8 +30,8 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   std::vector<uint32_t> slots;
   for (const uint32_t rank : named_) slots.push_back(slot_of(rank));
   try {
-    const auto excused = impl_.membership->evict(slots, impl_.epoch, *impl_.accelerator, until,
-                                                 [this] { check_ended(); });
+    const auto excused = impl_.processes->evict(slots, impl_.epoch, *impl_.accelerator, until,
+                                                [this] { check_ended(); });
     for (const uint32_t slot : excused) named_.erase(rank_of(slot));
   } catch (const PeerTimeout& error) {
     WaitFacts facts = error.facts;
@@ -44,7 +44,7 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
     }
     throw QuorumLost(answering, error.needed);
   }
-  const control::View members = impl_.membership->view();
+  const control::View members = impl_.processes->view();
   epoch_ = members.epoch;
   impl_.epoch = epoch_;  // Waits that fail from now on have no older excuse.
   gone_.clear();
@@ -56,8 +56,8 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
 
 void Departures::require_only(const std::vector<uint32_t>& gone) const {
   check_ended();
-  if (gone == gone_ && impl_.membership->epoch() == epoch_) return;
-  const control::View members = impl_.membership->view();
+  if (gone == gone_ && impl_.processes->epoch() == epoch_) return;
+  const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const bool known = std::ranges::binary_search(gone, rank);
     if (!known && !members.at(slot_of(rank))) {
@@ -69,7 +69,7 @@ void Departures::require_only(const std::vector<uint32_t>& gone) const {
 bool Departures::have_grown(const std::vector<uint32_t>& gone) {
   bool more = false;
   const Mailbox& mailbox = impl_.bootstrap->mesh()->mailbox();
-  const control::View members = impl_.membership->view();
+  const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const uint32_t slot = slot_of(rank);
     const bool here = members.at(slot) && mailbox.state(slot) == PeerState::present;

@@ -17,7 +17,7 @@ class Departures {
 
   /// Has the members agree to go on without them, except those that waited for a rank that is lost.
   /// Returns all ranks that are no members then.
-  /// Throws what ProcessMembership::evict throws, in ranks.
+  /// Throws what ProcessRanks::evict throws, in ranks.
   const std::vector<uint32_t>& agree(TimePoint until);
   /// Throws PeerLost if a rank besides `gone` is no member any more, and what ends every wait of
   /// this rank.

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "fabric/host/process_fabric.hpp"
-#include "fabric/tcp/rendezvous.hpp"
+#include "net/listener.hpp"
 #include "tokenyard/error.hpp"
 #include "world/in_process.hpp"
 #include "world/nvidia.hpp"
@@ -48,7 +48,7 @@ FabricFacts processes() {
     check_shared_memory();
     asio::io_context io;
     try {
-      (void)tcp::listen(io.get_executor(), "127.0.0.1", 0);
+      (void)net::Listener(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
     } catch (const std::system_error& error) {
       throw OsError("listen on 127.0.0.1", error.code().value(), error.code().message());
     }

@@ -14,7 +14,7 @@
 
 namespace tokenyard {
 
-class ProcessMembership;
+class ProcessRanks;
 
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
@@ -22,8 +22,8 @@ struct World::Impl {
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
   std::shared_ptr<const AbsenceWatch> absences;  ///< of this process
-  /// Of ranks that are processes, shared by the worlds rebuilt from one another; else null.
-  std::shared_ptr<ProcessMembership> membership;
+  /// The mesh if its ranks are several processes; they agree on who is in. Else null.
+  std::shared_ptr<ProcessRanks> processes;
   std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;

@@ -11,7 +11,4 @@ namespace tokenyard {
 /// CUDA.
 std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options);
 
-/// Returns the time limit of the rendezvous.
-std::chrono::nanoseconds rendezvous_timeout(const WorldOptions& options);
-
 }  // namespace tokenyard

@@ -57,7 +57,6 @@ class SimulatedMesh final : public Mesh {
     mine.clear();
     return mesh_->mailbox();
   }
-  void expel(uint32_t slot) override { mesh_->expel(slot); }
   bool one_process() const override { return true; }
   std::string name() const override { return "the simulator"; }
 

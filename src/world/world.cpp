@@ -7,7 +7,7 @@
 #include "fabric/world_access.hpp"
 #include "world/departures.hpp"
 #include "world/parts.hpp"
-#include "world/process_membership.hpp"
+#include "world/process_ranks.hpp"
 
 namespace tokenyard {
 
@@ -26,7 +26,6 @@ void check(const WorldOptions& options) {
 
 /// Things that a rebuilt world takes over from the one before.
 struct Inheritance {
-  std::shared_ptr<ProcessMembership> membership;
   uint64_t epoch = 0;  ///< of the membership
   std::vector<uint32_t> left_out;
   Bootstrap::Check check_while_made;  ///< called in every wait until it is made
@@ -46,11 +45,10 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->abort_flag =
       std::make_unique<AbortFlag>(*impl->accelerator, static_cast<uint32_t>(ranks.slots.size()),
                                   options.timeout, impl->absences);
-  impl->membership = std::move(inherited.membership);
+  if (mesh->slots() > 1) impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
-  const bool founds_membership =
-      !impl->membership && !mesh->one_process() && ranks.slots.size() > 1;
+  const bool is_first = ranks.generation == Membership::of(*mesh).generation;
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -76,12 +74,13 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
         run_aside);
   }
   impl->run_aside = std::move(run_aside);
-  if (founds_membership) {
-    impl->membership = ProcessMembership::found(bootstrap, until, options.interrupt);
-    impl->epoch = impl->membership->epoch();
+  if (impl->processes && is_first) {
+    impl->epoch = impl->processes->epoch();
+    impl->processes->share_witness(bootstrap, until);
   }
   // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
+  if (impl->processes && is_first) impl->processes->close_store();
   bootstrap.check_while_waiting({});
   return WorldAccess::make(std::move(impl));
 }
@@ -89,7 +88,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
                                  const WorldOptions& options, Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.membership, impl.epoch, {}, std::move(check)};
+  Inheritance inherited{impl.epoch, {}, std::move(check)};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -190,7 +189,7 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
   const TimePoint until = impl_->accelerator->now() + timeout();
   WorldOptions options = impl_->options;
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
-  if (impl_->membership) return rebuild_by_membership(*impl_, without, options, until);
+  if (impl_->processes) return rebuild_by_membership(*impl_, without, options, until);
   const Membership next = impl_->bootstrap->agree_without(without, until);
   return join_next(*impl_, next, options);
 }

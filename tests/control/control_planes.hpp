@@ -111,8 +111,8 @@ inline Contact contact_of(Slot slot, int life = 1) {
 }
 
 struct Rank {
-  explicit Rank(const ControlOptions& options)
-      : control(std::make_unique<Control>(options)), slot(options.slot) {}
+  explicit Rank(const ControlOptions& options, Inbox* inbox = nullptr)
+      : control(std::make_unique<Control>(options, inbox)), slot(options.slot) {}
   void found() { control->found(recorder, contact_of(slot)); }
   void join() { control->join(recorder, contact_of(slot, 2)); }
   Recorder recorder;

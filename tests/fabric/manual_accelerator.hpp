@@ -56,7 +56,7 @@ class ManualAccelerator final : public Accelerator {
   }
   TimePoint now() const override {
     const auto skipped = std::chrono::nanoseconds(skipped_ns_.load());
-    return (frozen_ ? *frozen_ : Clock::now()) + skipped;
+    return frozen_.value_or(Clock::now()) + skipped;
   }
   uint32_t read_flag(const uint32_t* flag) override {
     return std::atomic_ref(*const_cast<uint32_t*>(flag)).load(std::memory_order_acquire);

@@ -14,6 +14,9 @@ import pytest
 import tokenyard
 from tokenyard.world.environment import PORT_FIRST, PORTS, find_rank
 from tokenyard.world.node_list import NODES_MAX, expand_nodes
+from tokenyard.world.rendezvous import from_environment
+
+SECRET = "9f2c61d07b5e4a83-of-the-tests"
 
 # As the launchers set them, seen with torch 2.15, Open MPI 4.1.4, MPICH 4.0.2 and Slurm 22.05.8.
 TORCHRUN = dict(
@@ -251,9 +254,42 @@ def test_a_world_meets_at_tcp_addresses_only(monkeypatch: pytest.MonkeyPatch) ->
         assert caught.value.seen == repr(wrong)
 
 
+@pytest.mark.parametrize("variables", [OPEN_MPI, MPICH, SLURM], ids=["Open MPI", "MPICH", "Slurm"])
+def test_launchers_without_a_store_need_a_secret(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (*TORCHRUN, "TOKENYARD_STORE", "TOKENYARD_SECRET", "TOKENYARD_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(tokenyard.InvalidArgument, match="python -c") as caught:
+        tokenyard.World.from_env(timeout=0.2)
+    assert caught.value.argument == "secret"
+    assert "TOKENYARD_SECRET_FILE" in caught.value.expected
+    own = tmp_path / "secret"
+    own.write_text(SECRET, encoding="utf-8")
+    own.chmod(0o600)
+    monkeypatch.setenv("TOKENYARD_SECRET_FILE", str(own))
+    assert from_environment(0.2).secret == SECRET
+
+
+def test_ranks_by_explicit_variables_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHELASTIC_RUN_ID", "TOKENYARD_STORE", "TOKENYARD_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in EXPLICIT.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.delenv("TOKENYARD_SECRET", raising=False)
+    assert from_environment(0.2).secret is None
+    monkeypatch.setenv("TOKENYARD_SECRET", SECRET)
+    place = from_environment(0.2)
+    assert place.secret == SECRET
+    assert SECRET not in repr(place)
+
+
 def test_a_world_says_how_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*TORCHRUN, "TOKENYARD_STORE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TOKENYARD_SECRET", SECRET)
     with tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1) as world:
         assert world.launcher is None
     for name, text in (OPEN_MPI | dict(PMIX_NAMESPACE=f"test-{os.getpid()}")).items():
@@ -319,6 +355,7 @@ def lines_of(command: list[str], **more: str) -> list[str]:
     """Returns the sorted output of a command in an environment of no other launcher."""
     mine = {name: text for name, text in os.environ.items() if name not in TORCHRUN} | more
     mine.pop("TOKENYARD_STORE", None)
+    mine["TOKENYARD_SECRET"] = SECRET
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=120, env=mine
     )

@@ -81,6 +81,12 @@ class AmongProcesses(StandIn):
         return pickle.loads(path.read_bytes())
 
 
+@pytest.fixture(autouse=True)
+def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENYARD_SECRET", raising=False)
+    monkeypatch.delenv("TOKENYARD_SECRET_FILE", raising=False)
+
+
 def outcomes(call: Callable[[Any], Any] = rendezvous.from_mpi) -> list[Any]:
     """Returns each rank's result of `call(comm)`, or its error."""
     came: list[Any] = [None] * RANKS
@@ -108,6 +114,8 @@ def test_ranks_find_their_places() -> None:
     assert {place.host for place in (first, second, third)} == {"127.0.0.1"}
     assert first.port == second.port == third.port == first.held.number
     assert first.job == second.job == third.job
+    assert first.secret == second.secret == third.secret
+    assert len(first.secret) == 32
     assert second.held is None
     first.held.release()
     other = outcomes()[0]
@@ -137,6 +145,11 @@ def test_a_fault_of_rank_0_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(rendezvous, "HeldPort", no_port)
     assert [(type(each), each.errno) for each in outcomes()] == [(OSError, 98)] * RANKS
+
+
+def test_a_fault_in_a_secret_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENYARD_SECRET", "short")
+    assert [error.argument for error in outcomes()] == ["TOKENYARD_SECRET"] * RANKS
 
 
 def test_what_is_no_communicator() -> None:

@@ -17,6 +17,12 @@ SOON_S = 20
 """Seconds for steps that should be immediate, on any machine."""
 
 
+@pytest.fixture(autouse=True)
+def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENYARD_SECRET", raising=False)
+    monkeypatch.delenv("TOKENYARD_SECRET_FILE", raising=False)
+
+
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A process group whose ranks are threads, which pass their number to `sit` first."""
@@ -66,7 +72,21 @@ def test_ranks_find_their_places(group: Any) -> None:
     assert other is None
     assert (first.rank, first.size, second.rank, second.size) == (1, 2, 0, 2)
     assert (first.port, first.job) == (second.port, second.job)
+    assert first.secret == second.secret
+    assert len(first.secret) == 32
+    assert first.secret not in repr(first)
     second.held.release()
+
+
+def test_ranks_bring_their_own_secret(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENYARD_SECRET", "9f2c61d07b5e4a83")
+    places = outcomes(group, [None] * RANKS)
+    assert {place.secret for place in places} == {"9f2c61d07b5e4a83"}
+    places[0].held.release()
+    monkeypatch.setenv("TOKENYARD_SECRET", "short")
+    for error in outcomes(group, [None] * RANKS):
+        assert isinstance(error, tokenyard.InvalidArgument), error
+        assert error.argument == "TOKENYARD_SECRET"
 
 
 @pytest.mark.parametrize(

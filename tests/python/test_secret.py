@@ -17,6 +17,7 @@ from ranks import file_store, ranks_of, results_of
 import tokenyard
 from tokenyard.collectives import job as job_module
 from tokenyard.secret import LONGEST, SHORTEST, secret_in_environment, secret_of
+from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch.distributed as dist
@@ -158,10 +159,11 @@ def connect_by_environment(say: Any, rank: int, size: int, store: str, path: str
     name, value = ("TOKENYARD_SECRET", SECRET) if rank else ("TOKENYARD_SECRET_FILE", path)
     os.environ[name] = value
     with tokenyard.Collectives.connect(store, rank=rank, size=size, timeout=60) as job:
-        job.world().barrier().wait()
+        members = job.active_ranks()
         shown = [repr(job), str(job.counters()), *_command_lines()]
         assert not any(SECRET in text for text in shown)
-        return job.active_ranks()
+        job.world().barrier().wait()  # A rank that has left is no member any more.
+        return members
 
 
 def test_ranks_with_one_secret_from_different_places(tmp_path: Path) -> None:
@@ -185,6 +187,74 @@ def test_an_error_of_another_secret_shows_neither(kind: str, tmp_path: Path) -> 
         for text in results_of(connect_with_another, 2, store):
             assert SECRET not in text
             assert OTHER not in text
+
+
+def join_a_world(say: Any, rank: int, size: int, port: int, secrets: list[str | None]) -> str:
+    try:
+        with tokenyard.World.connect(
+            "127.0.0.1", port, rank=rank, size=size, secret=secrets[rank], timeout=3
+        ) as world:
+            return str(world.all_gather(b"%d" % rank))
+    except tokenyard.Error as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_nobody_joins_a_world_without_its_secret() -> None:
+    held = HeldPort()
+    assert results_of(join_a_world, 2, held.number, [SECRET, SECRET]) == ["[b'0', b'1']"] * 2
+    texts = results_of(join_a_world, 2, held.number, [SECRET, OTHER])
+    held.release()
+    assert [text.split(":")[0] for text in texts] == ["PeerTimeout"] * 2
+    assert "rank 1 has not come" in texts[0]
+    assert "secret" in texts[1]
+    assert not any(secret in text for text in texts for secret in (SECRET, OTHER))
+
+
+def test_ranks_without_one_share_a_file_of_their_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1):
+        pass  # Needs none.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    command = (
+        "import sys, tokenyard\n"
+        "world = tokenyard.World.connect('127.0.0.1', int(sys.argv[1]), rank=int(sys.argv[2]),"
+        " size=2, timeout=60)\n"
+        "world.barrier()\n"
+    )
+    held = HeldPort()
+    running = [
+        subprocess.Popen([sys.executable, "-c", command, str(held.number), str(rank)])
+        for rank in range(2)
+    ]
+    assert [process.wait(100) for process in running] == [0, 0]
+    held.release()
+    path = tmp_path / "tokenyard" / "secret"
+    assert path.stat().st_mode & 0o7777 == 0o600
+    assert path.parent.stat().st_mode & 0o7777 == 0o700
+    assert len(path.read_text().strip()) == 64
+
+
+def secret_and_what_others_see(world: tokenyard.World) -> tuple[str, bool]:
+    world.barrier()
+    secret = world._launched.secret
+    shown = [*_command_lines(), *os.environ.values(), repr(world._launched)]
+    world.barrier()
+    return secret, any(secret in text for text in shown)
+
+
+def test_a_launch_draws_a_secret_that_shows_nowhere() -> None:
+    drawn = []
+    for _ in range(2):
+        (one, shown), (other, shown_too) = tokenyard.launch(
+            secret_and_what_others_see, ranks=2, processes=True
+        )
+        assert one == other
+        assert not shown
+        assert not shown_too
+        drawn.append(one)
+    assert drawn[0] != drawn[1]
+    assert all(len(secret) >= SHORTEST for secret in drawn)
 
 
 def test_a_job_alone_has_a_secret_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdlib>
+#include <fstream>
 
 #include "tokenyard/world.hpp"
 
@@ -13,7 +17,8 @@ class FromEnvironment : public testing::Test {
   FromEnvironment() { forget(); }
   ~FromEnvironment() override { forget(); }
   static void forget() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
+                             "TOKENYARD_SECRET", "TOKENYARD_SECRET_FILE"}) {
       unsetenv(name);
     }
   }
@@ -51,6 +56,28 @@ TEST_F(FromEnvironment, FillsInWhatMayBeLeftOut) {
   const Rendezvous where = Rendezvous::from_environment();
   EXPECT_EQ(where.local_rank, 1u);
   EXPECT_EQ(where.host, "127.0.0.1");
+  EXPECT_EQ(where.secret, "");
+}
+
+TEST_F(FromEnvironment, TakesASecretThatNobodyElseMayRead) {
+  set("RANK", "1");
+  set("WORLD_SIZE", "2");
+  set("MASTER_PORT", "1234");
+  set("TOKENYARD_SECRET", " 0123456789abcdef ");
+  EXPECT_EQ(Rendezvous::from_environment().secret, "0123456789abcdef");
+  const std::string path = testing::TempDir() + "tokenyard-rendezvous-secret";
+  std::ofstream(path) << "fedcba9876543210\n";
+  chmod(path.c_str(), 0600);
+  set("TOKENYARD_SECRET_FILE", path.c_str());
+  EXPECT_EQ(complaint(), "TOKENYARD_SECRET: another one");
+  unsetenv("TOKENYARD_SECRET");
+  EXPECT_EQ(Rendezvous::from_environment().secret, "fedcba9876543210");
+  chmod(path.c_str(), 0644);
+  EXPECT_EQ(complaint().substr(0, 21), "TOKENYARD_SECRET_FILE");
+  unlink(path.c_str());
+  set("TOKENYARD_SECRET_FILE", "");
+  set("TOKENYARD_SECRET", "short");
+  EXPECT_EQ(complaint(), "TOKENYARD_SECRET: 5 bytes");
 }
 
 TEST_F(FromEnvironment, NamesWhatIsMissingOrNoNumber) {

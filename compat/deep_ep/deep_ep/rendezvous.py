@@ -59,6 +59,7 @@ def join_through_mpi(
             local_rank=place.local_rank,
             device=chosen,
             job=place.job,
+            secret=place.secret,
             timeout=timeout,
             arena_bytes=arena_bytes,
         )

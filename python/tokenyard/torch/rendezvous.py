@@ -7,17 +7,12 @@ number, so that a job made again in the same store, or after a failed attempt, i
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
-from ..errors import invalid
-from ..secret import SECRET_FILE_VARIABLE, secret_in_environment
+from ..secret import agreed_secret, offer_of, secret_in_environment
 from . import build
 from .jobs import TorchCollectives
 from .options import Options
-
-BROUGHT = "-"
-"""In place of a drawn secret: every rank has its own, from its environment."""
 
 
 def join_rendezvous(
@@ -34,10 +29,9 @@ def join_rendezvous(
     else:
         rendezvous_point = store.add(f"{folder}meetings/{rank}", 1)
         if rank == 0:
-            drawn = BROUGHT if own is not None else secrets.token_hex(16)
-            store.set(f"{folder}secret/{rendezvous_point}", drawn)
+            store.set(f"{folder}secret/{rendezvous_point}", offer_of(own))
             store.set(f"{folder}meetings", str(rendezvous_point))
-    secret = _agreed(own, store.get(f"{folder}secret/{rendezvous_point}").decode(), rank)
+    secret = agreed_secret(own, store.get(f"{folder}secret/{rendezvous_point}").decode(), rank)
     begin = TorchCollectives.join if options.join else TorchCollectives.connect
     return begin(
         "",
@@ -49,16 +43,6 @@ def join_rendezvous(
         timeout=timeout,
         **_chosen(options),
     )
-
-
-def _agreed(own: str | None, offered: str, rank: int) -> str:
-    """Returns the secret: this rank's own where rank 0 has brought its own, too, else the drawn."""
-    if own is None and offered == BROUGHT:
-        raise invalid(SECRET_FILE_VARIABLE, "the job's secret, as rank 0 has one", "nothing", rank)
-    if own is not None and offered != BROUGHT:
-        expected = "nothing, as on rank 0, which has drawn a secret; set it on all ranks or on none"
-        raise invalid(SECRET_FILE_VARIABLE, expected, "a secret", rank)
-    return offered if own is None else own
 
 
 def stay_alone(rank: int, size: int, options: Options, timeout: float) -> TorchCollectives:

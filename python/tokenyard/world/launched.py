@@ -6,7 +6,7 @@ import pickle
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -43,6 +43,8 @@ class Launched:
     """[ranks] number of each rank of the world within the launch"""
     replaces: bool
     """Whether the launch starts replacements of lost ranks."""
+    secret: str = field(repr=False)
+    """Secret of the launch, which its ranks got by a pipe."""
     new: bool = False
     """Whether this rank replaced a lost one."""
 
@@ -108,7 +110,9 @@ class Replacing:
             rendezvous_point = self._agree(held, missing)
             if held is not None:
                 self._launched.tell("replace", rendezvous_point)
-            native = join_rendezvous(rendezvous_point, self._rank, self._settings)
+            native = join_rendezvous(
+                rendezvous_point, self._rank, self._launched.secret, self._settings
+            )
         finally:
             if held is not None:
                 held.release()
@@ -127,7 +131,9 @@ _SMALL_ARENA_BYTES = 1 << 16
 """Arena bytes of the interim world, which only agrees on the next one."""
 
 
-def join_rendezvous(rendezvous_point: RendezvousPoint, rank: int, settings: dict[str, Any]) -> Any:
+def join_rendezvous(
+    rendezvous_point: RendezvousPoint, rank: int, secret: str, settings: dict[str, Any]
+) -> Any:
     """Connects to a rendezvous point as `rank`; returns the module's World."""
     return _tokenyard.World.connect(
         host="127.0.0.1",
@@ -136,6 +142,7 @@ def join_rendezvous(rendezvous_point: RendezvousPoint, rank: int, settings: dict
         size=rendezvous_point.size,
         local_rank=rendezvous_point.slots[rank],
         job=rendezvous_point.job,
+        secret=secret,
         rendezvous_s=max(RENDEZVOUS_S, settings["timeout_s"]),
         **settings,
     )

@@ -65,6 +65,7 @@ class _Launch:
         self._context = multiprocessing.get_context("spawn")  # Forks lose CUDA and threads.
         self._work = (fn, settings, args)
         self._ranks = ranks
+        self._secret = secrets.token_hex(16)
         self._on_death = on_death
         self._outcomes = Outcomes(ranks)
         self._children: dict[Connection, tuple[int, SpawnProcess]] = {}
@@ -102,7 +103,7 @@ class _Launch:
             ours, theirs = _pipe(self._context, slot)
             with theirs:  # Only the process keeps it open.
                 launched = Launched(
-                    theirs, rendezvous_point.slots, self._on_death == "replace", new
+                    theirs, rendezvous_point.slots, self._on_death == "replace", self._secret, new
                 )
                 child = self._context.Process(
                     target=_rank_main,
@@ -340,7 +341,9 @@ def _rank_main(
     home = launched.home
     try:
         with World(
-            join_rendezvous(rendezvous_point, rank, settings), settings["device"], launched
+            join_rendezvous(rendezvous_point, rank, launched.secret, settings),
+            settings["device"],
+            launched,
         ) as world:
             # Sent before this rank leaves the world, which makes others fail: their failures must
             # arrive later than this message.

@@ -9,13 +9,14 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import index
 from typing import Any
 
 from ..errors import InvalidArgument, Unsupported, invalid
-from .environment import STORE_VARIABLE, TORCHRUN, FoundRank, find_rank
+from ..secret import agreed_secret, offer_of, secret_in_environment, secret_of
+from .environment import EXPLICIT, STORE_VARIABLE, TORCHRUN, FoundRank, find_rank
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Place:
     size: int
     local_rank: int
     job: str
+    secret: str | None = field(default=None, repr=False)
+    """None: that of this user's processes on this host."""
     held: HeldPort | None = None
     """On rank 0, if the port was chosen here: reserves it until all ranks have connected."""
     found: FoundRank | None = None
@@ -66,6 +69,10 @@ def from_environment(timeout: float) -> Place:
     )
     if found.launcher == TORCHRUN.name:
         _agree_through_torchrun(place, timeout)
+    elif found.launcher == EXPLICIT.name:
+        place.secret = secret_in_environment()
+    else:
+        place.secret = secret_of(None)
     return place
 
 
@@ -79,7 +86,11 @@ def _host_and_port(found: FoundRank) -> tuple[str, int]:
 
 
 def _agree_through_torchrun(place: Place, timeout: float) -> None:
-    """Replaces MASTER_PORT, on which torchrun itself listens, by a port agreed in its store."""
+    """Replaces MASTER_PORT, on which torchrun itself listens, by a port agreed in its store.
+
+    The store also holds the secret, unless the ranks bring their own: that is as safe as the store,
+    which torch neither encrypts nor guards.
+    """
     try:
         from torch.distributed import TCPStore
     except ImportError:
@@ -91,17 +102,20 @@ def _agree_through_torchrun(place: Place, timeout: float) -> None:
     store = TCPStore(place.host, place.port, is_master=False, timeout=timedelta(seconds=timeout))
     # The key differs for every restart of the job and for every world of it.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = secret_in_environment()
     mine = store.add(f"tokenyard/{attempt}/worlds/{place.rank}", 1)
     key = f"tokenyard/{attempt}/{mine}"
     if place.rank == 0:
         place.held = HeldPort()
-        store.set(key, f"{place.held.number} {secrets.token_hex(8)}")
-    port, place.job = store.get(key).decode().split()
+        store.set(key, f"{place.held.number} {secrets.token_hex(8)} {offer_of(own)}")
+    port, place.job, offered = store.get(key).decode().split()
     place.port = int(port)
+    place.secret = agreed_secret(own, offered, place.rank)
 
 
 def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
-    """Exchanges addresses through the group. Collective.
+    """Exchanges addresses through the group, and the secret that the first rank draws unless the
+    ranks bring their own: it is as safe as the group's own connections. Collective.
 
     Returns None on a rank that is not among its own `ranks`.
     """
@@ -109,8 +123,10 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
 
     mine, size = dist.get_rank(group), dist.get_world_size(group)
     members, fault = _members(ranks, mine, size)
+    own, unreadable = _own_secret()
+    fault = fault or unreadable
     held = HeldPort() if members[:1] == [mine] else None
-    offer = (held.number, secrets.token_hex(8)) if held else None
+    offer = (held.number, secrets.token_hex(8), offer_of(own)) if held else None
     gathered: list[Any] = [None] * size
     try:
         # Faults are raised after the gather, in which the other ranks wait for this one.
@@ -131,8 +147,14 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
         return None
 
     hosts = [gathered[rank][2] for rank in members]
-    *_, address, (port, job) = gathered[members[0]]
+    *_, address, (port, job, offered) = gathered[members[0]]
     number = members.index(mine)
+    try:
+        secret = agreed_secret(own, offered, number)
+    except InvalidArgument:
+        if held is not None:
+            held.release()
+        raise
     return Place(
         host="127.0.0.1" if len(set(hosts)) == 1 else address,
         port=port,
@@ -140,6 +162,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
         size=len(members),
         local_rank=_local_rank(hosts, number),
         job=job,
+        secret=secret,
         held=held,
     )
 
@@ -147,32 +170,38 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
 def from_mpi(comm: Any) -> Place:
     """Exchanges addresses through a communicator of mpi4py. Collective; waits as long as MPI does.
 
-    Rank 0 reserves a port and draws the job's name, without which nobody connects to its world, and
-    `comm.bcast` hands both over: they are as safe as MPI's own connections.
+    Rank 0 reserves a port and draws the job's name and, unless the ranks bring their own, its
+    secret, and `comm.bcast` hands them over: they are as safe as MPI's own connections.
     """
     try:
         rank, size = comm.Get_rank(), comm.Get_size()
         gather, broadcast = comm.allgather, comm.bcast
     except AttributeError:
         raise invalid("comm", "a communicator of mpi4py", f"a {type(comm).__name__}") from None
-    hosts = gather(socket.gethostname())
+    own, fault = _own_secret()
+    said = gather((socket.gethostname(), fault))
+    hosts = [host for host, _ in said]
+    for _, fault in said:
+        if fault is not None:
+            raise fault
     held: HeldPort | None = None
     offer: Any = None
     try:
         if rank == 0:
             try:
                 held = HeldPort()
-                offer = _address(), held.number, secrets.token_hex(8)
+                offer = _address(), held.number, secrets.token_hex(8), offer_of(own)
             except OSError as error:
                 offer = error  # Raised after the broadcast, in which the other ranks wait.
         offer = broadcast(offer, root=0)
         if isinstance(offer, OSError):
             raise offer
+        address, port, job, offered = offer
+        secret = agreed_secret(own, offered, rank)
     except BaseException:
         if held is not None:
             held.release()
         raise
-    address, port, job = offer
     return Place(
         host="127.0.0.1" if len(set(hosts)) == 1 else address,
         port=port,
@@ -180,8 +209,17 @@ def from_mpi(comm: Any) -> Place:
         size=size,
         local_rank=_local_rank(hosts, rank),
         job=job,
+        secret=secret,
         held=held,
     )
+
+
+def _own_secret() -> tuple[str | None, InvalidArgument | None]:
+    """Returns the secret that this rank brings, or the fault in it, for all ranks to raise."""
+    try:
+        return secret_in_environment(), None
+    except InvalidArgument as fault:
+        return None, fault
 
 
 def _members(

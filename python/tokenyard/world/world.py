@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ import _tokenyard
 
 from ..closing import Closing
 from ..errors import Error, InvalidArgument, Unsupported, invalid
+from ..secret import secret_or_none
 from ..sizes import size_of, text_of
 from . import rendezvous
 from .launched import Launched, Replacing
@@ -68,6 +70,8 @@ class World(Closing):
         local_rank: int | None = None,
         device: str = "host",
         job: str = "tokenyard",
+        secret: str | None = None,
+        secret_file: str | os.PathLike[str] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
     ) -> World:
@@ -79,6 +83,9 @@ class World(Closing):
             local_rank: index of this rank on its machine, which selects its GPU; `rank` if None.
             device: "host", or "cuda" for one GPU per rank.
             job: a name that all ranks share; connections with another name are rejected.
+            secret, secret_file: the job's secret, or a file with it, without which nobody joins;
+                else that of TOKENYARD_SECRET_FILE or TOKENYARD_SECRET. If there is none, the ranks
+                use a secret that the processes of this user on this host share.
             timeout: deadline of this call and of every later wait, in seconds.
             arena_bytes: bytes of this rank that its peers can reach.
 
@@ -96,6 +103,7 @@ class World(Closing):
             size=ranks,
             local_rank=number if local_rank is None else size_of("local_rank", local_rank),
             job=text_of("job", job),
+            secret=secret_or_none(secret, secret_file) or "",
             device=check_device(device),
             timeout_s=check_timeout(timeout),
             rendezvous_s=0.0,
@@ -119,11 +127,16 @@ class World(Closing):
         that follows from the launcher's variables; under torchrun, on a free port that the ranks
         agree on through torchrun's store. Blocks until all ranks have joined.
 
+        The secret is that of TOKENYARD_SECRET_FILE or TOKENYARD_SECRET. Without one, torchrun's
+        ranks use a secret that rank 0 draws and torchrun's store hands over, and ranks with RANK
+        and WORLD_SIZE one that the processes of this user on this host share.
+
         Args:
             device, timeout, arena_bytes: as `connect`.
 
         Raises:
-            InvalidArgument: names a variable that is missing, out of range, or contradicts another.
+            InvalidArgument: names a variable that is missing, out of range, or contradicts another;
+                or there is no secret, and the launcher is Slurm or MPI.
             PeerTimeout: a rank did not join in time; names it.
         """
         place = rendezvous.from_environment(check_timeout(timeout))
@@ -182,6 +195,7 @@ class World(Closing):
                 local_rank=place.local_rank,
                 device=device,
                 job=place.job,
+                secret=place.secret,
                 timeout=timeout,
                 arena_bytes=arena_bytes,
             )

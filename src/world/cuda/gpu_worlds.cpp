@@ -4,9 +4,9 @@
 #include "device/cuda/accelerator.hpp"
 #include "device/cuda/shared_gpu.hpp"
 #include "fabric/nvlink/nvlink_fabric.hpp"
-#include "fabric/tcp/mesh.hpp"
 #include "world/in_process.hpp"
 #include "world/parts.hpp"
+#include "world/process_ranks.hpp"
 #include "world/processes.hpp"
 
 namespace tokenyard {
@@ -52,10 +52,9 @@ std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOpt
   }
   auto accelerator =
       std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt);
-  auto mesh = tcp::TcpMesh::connect(rendezvous, *accelerator,
-                                    accelerator->now() + rendezvous_timeout(options));
-  return join(std::move(mesh), std::move(accelerator), std::make_shared<nvlink::NvlinkFabric>(),
-              options, std::make_shared<const AbsenceWatch>());
+  return join(ProcessRanks::connect(rendezvous, options), std::move(accelerator),
+              std::make_shared<nvlink::NvlinkFabric>(), options,
+              std::make_shared<const AbsenceWatch>());
 }
 
 }  // namespace tokenyard

@@ -1,0 +1,315 @@
+/// Ranks exchange messages over their control links, and nobody is gone before its last message.
+#include "control/exchange.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+#include "control/control_planes.hpp"
+#include "control/recorded_inbox.hpp"
+
+namespace tokenyard::control::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+/// One end of links without a control plane. The test runs it, so it decides what this process has
+/// read when something happens.
+class End final : private LinkListener {
+ public:
+  explicit End(Slot slot, uint64_t incarnation = 1)
+      : self{slot, incarnation},
+        links(io, net::Key("secret", "exchange test"), "127.0.0.1",
+              {.purpose = net::Purpose::member,
+               .job = 7,
+               .self = {slot, incarnation},
+               .epoch = 0,
+               .sought = 0},
+              5s, *this),
+        exchange(links, inbox) {}
+
+  void dial(const End& other) {
+    links.want({{other.self,
+                 {.member = other.self,
+                  .size = 2,
+                  .address = "127.0.0.1",
+                  .port = other.links.port(),
+                  .contact = {}}}});
+  }
+  void run() { io.poll(); }
+  /// Sends, and hands everything to the system.
+  void send(Slot to, const std::string& text) {
+    exchange.send(to, message_of(text));
+    for (int turn = 0; turn < 100; ++turn) run();
+  }
+
+  const Member self;
+  RecordedInbox inbox;
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  Links links;
+  Exchange exchange;
+  std::vector<Topic> others;  ///< frames that are not of the ranks
+  bool last_came_first = false;
+
+ private:
+  std::optional<Epoch> fenced_since(const net::Introduction&) const override { return {}; }
+  void linked(const Member&, net::Purpose) override {}
+  void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) override {
+    if (is_of_ranks(topic)) return exchange.received(peer, topic, bytes);
+    others.push_back(topic);
+    last_came_first = !inbox.of(peer.slot).messages.empty();
+  }
+  void lost(const Member&, const std::string&) override {}
+  void ended(const Member& peer) override { exchange.ended(peer); }
+  void unreachable(const Member&, const std::string&) override {}
+  void refused(const Member&, Epoch) override {}
+  void turned_away(const std::string&, const std::string&) override {}
+};
+
+template <class Condition>
+bool run_both(End& one, End& other, Condition condition) {
+  const auto until = steady_clock::now() + 20s;
+  while (!condition()) {
+    if (steady_clock::now() >= until) return false;
+    one.run();
+    other.run();
+    std::this_thread::sleep_for(100us);
+  }
+  return true;
+}
+
+/// Two linked ranks, of which the second has dialled.
+class TwoEnds : public ::testing::Test {
+ protected:
+  TwoEnds() {
+    theirs->dial(mine);
+    EXPECT_TRUE(run_both(mine, *theirs, [&] { return linked(*theirs); }));
+    theirs->exchange.begin(founders);
+  }
+  bool linked(const End& with) {
+    return mine.links.contains(with.self) && with.links.contains(mine.self);
+  }
+  void begin() { mine.exchange.begin(founders); }
+  template <class Condition>
+  bool run_until(Condition condition) {
+    return run_both(mine, *theirs, condition);
+  }
+  std::optional<std::string> end() const { return mine.inbox.end_of(1); }
+  std::vector<std::string> messages() const { return mine.inbox.of(1).messages; }
+
+  End mine{0};
+  std::unique_ptr<End> theirs = std::make_unique<End>(1);
+  const View founders{.epoch = 1, .slots = 2, .members = {{0, 1}, {1, 1}}};
+};
+
+TEST_F(TwoEnds, MessageBeforeTheBeginningIsKept) {
+  theirs->send(0, "early");
+  ASSERT_TRUE(run_until([&] { return theirs->links.contains(mine.self); }));
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  EXPECT_THAT(messages(), SizeIs(0));
+  begin();
+  theirs->send(0, "later");
+  EXPECT_TRUE(run_until([&] { return messages().size() == 2; }));
+  EXPECT_THAT(messages(), ElementsAre("early", "later"));
+}
+
+TEST_F(TwoEnds, LargeMessageLetsControlFramesPass) {
+  begin();
+  const std::string large(32u << 20, 'x');
+  theirs->exchange.send(0, message_of(large));
+  theirs->links.send(mine.self, Topic::endpoint, {});
+  EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
+  EXPECT_EQ(messages().front().size(), large.size());
+  EXPECT_THAT(mine.others, ElementsAre(Topic::endpoint));
+  EXPECT_FALSE(mine.last_came_first);
+}
+
+TEST_F(TwoEnds, GoodbyeComesBehindTheLastMessage) {
+  begin();
+  theirs->send(0, "last words");
+  theirs->exchange.say_goodbye();
+  theirs->exchange.send(0, message_of("too late"));
+  EXPECT_TRUE(run_until([&] { return end().has_value(); }));
+  EXPECT_EQ(end(), "left");
+  theirs.reset();
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  EXPECT_THAT(messages(), ElementsAre("last words"));
+  EXPECT_EQ(mine.inbox.after_the_end(), 0);
+}
+
+/// As a process that is killed does.
+TEST_F(TwoEnds, DeadPeerIsLostBehindWhatItHadSent) {
+  begin();
+  for (int number = 0; number < 50; ++number) theirs->send(0, fmt::format("{}", number));
+  theirs.reset();
+  while (!end()) mine.run();
+  EXPECT_EQ(end(), "lost");
+  EXPECT_THAT(messages(), SizeIs(50));
+}
+
+/// The peer's process goes on, as one that is stopped would, and holds its end open.
+TEST_F(TwoEnds, ExpelledPeerIsLostBehindWhatItHadSent) {
+  begin();
+  for (int number = 0; number < 50; ++number) theirs->send(0, fmt::format("{}", number));
+  mine.links.expel(theirs->self);
+  theirs->send(0, "after the verdict");
+  const auto until = steady_clock::now() + 20s;
+  while (!end() && steady_clock::now() < until) mine.run();
+  EXPECT_EQ(end(), "lost");
+  ASSERT_GE(messages().size(), 50u);
+  EXPECT_EQ(messages()[49], "49");
+  theirs->send(0, "long after");
+  for (int turn = 0; turn < 1000; ++turn) mine.run();
+  EXPECT_EQ(mine.inbox.after_the_end(), 0);
+}
+
+/// A peer that leaves may be named by a verdict before its last message has come.
+TEST_F(TwoEnds, PeerThatLeavesIsHeardToItsEnd) {
+  begin();
+  mine.links.part(theirs->self);
+  theirs->send(0, "last words");
+  theirs->exchange.say_goodbye();
+  theirs->links.hang_up(mine.self);
+  EXPECT_TRUE(run_until([&] { return end().has_value(); }));
+  EXPECT_EQ(end(), "left");
+  EXPECT_THAT(messages(), ElementsAre("last words"));
+}
+
+TEST_F(TwoEnds, PeerThatDialsAgainHasBeenLost) {
+  begin();
+  End again(1);  // The same process, as far as this end can see.
+  again.dial(mine);
+  EXPECT_TRUE(run_both(mine, again, [&] { return linked(again) && end(); }));
+  EXPECT_EQ(end(), "lost");
+  again.exchange.begin(founders);
+  again.send(0, "from another connection");
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  EXPECT_THAT(messages(), SizeIs(0));
+}
+
+TEST_F(TwoEnds, PeerWhoseMessageIsRefusedIsLost) {
+  begin();
+  mine.inbox.accepts = false;
+  theirs->send(0, "one too many");
+  theirs->send(0, "another");
+  EXPECT_TRUE(run_until([&] { return end().has_value(); }));
+  EXPECT_EQ(end(), "lost");
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  EXPECT_THAT(messages(), SizeIs(1));
+}
+
+TEST_F(TwoEnds, PeerWhoseMessageNeverEndsIsLost) {
+  begin();
+  const auto part = std::vector<std::byte>(1u << 20);
+  for (size_t sent = 0; sent <= Exchange::kMessageMax; sent += part.size()) {
+    mine.exchange.received(theirs->self, Topic::part, part);
+  }
+  EXPECT_EQ(end(), "lost");
+}
+
+TEST_F(TwoEnds, ProcessOfAnotherFoundingDoesNotCount) {
+  End older(1, 9);
+  older.dial(mine);
+  ASSERT_TRUE(run_both(mine, older, [&] { return linked(older); }));
+  older.exchange.begin({.epoch = 1, .slots = 2, .members = {{0, 1}, {1, 9}}});
+  older.send(0, "from another job");
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  begin();
+  EXPECT_THAT(messages(), SizeIs(0));
+  theirs->send(0, "here");
+  EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
+  EXPECT_THAT(messages(), ElementsAre("here"));
+}
+
+/// Control planes whose ranks exchange messages.
+class TalkingControlPlanes : public ControlPlane {
+ protected:
+  void found(uint32_t slots) {
+    inboxes = std::vector<RecordedInbox>(slots);
+    ranks.resize(slots);
+    on_every_rank(slots, [&](uint32_t slot) {
+      ranks[slot] = std::make_unique<Rank>(options(slot, slots), &inboxes[slot]);
+      ranks[slot]->found();
+      ranks[slot]->control->await_links();
+    });
+  }
+  void send(Slot from, Slot to, const std::string& text) {
+    ranks[from]->control->send(to, message_of(text));
+  }
+
+  std::vector<RecordedInbox> inboxes;
+  std::vector<std::unique_ptr<Rank>> ranks;
+};
+
+TEST_F(TalkingControlPlanes, EachHearsAllOthersInOrder) {
+  found(4);
+  on_every_rank(4, [&](uint32_t rank) {
+    for (int number = 0; number < 100; ++number) {
+      for (Slot to = 0; to < 4; ++to) {
+        if (to != rank) send(rank, to, fmt::format("{} to {}: {}", rank, to, number));
+      }
+    }
+  });
+  for (Slot slot = 0; slot < 4; ++slot) {
+    for (Slot from = 0; from < 4; ++from) {
+      if (from == slot) continue;
+      ASSERT_TRUE(
+          inboxes[slot].wait([&] { return inboxes[slot].of(from).messages.size() == 100; }));
+      for (int number = 0; number < 100; ++number) {
+        EXPECT_EQ(inboxes[slot].of(from).messages[static_cast<size_t>(number)],
+                  fmt::format("{} to {}: {}", from, slot, number));
+      }
+    }
+  }
+}
+
+TEST_F(TalkingControlPlanes, RankThatStopsHasLeft) {
+  found(3);
+  send(2, 0, "last words");
+  ranks[2]->control->stop();
+  for (Slot slot : {0u, 1u}) {
+    EXPECT_TRUE(inboxes[slot].wait([&] { return inboxes[slot].end_of(2).has_value(); }));
+    EXPECT_EQ(inboxes[slot].end_of(2), "left");
+    EXPECT_TRUE(ranks[slot]->recorder.wait_for_members(2));
+  }
+  EXPECT_THAT(inboxes[0].of(2).messages, ElementsAre("last words"));
+  EXPECT_EQ(inboxes[2].evictions(), 0);
+}
+
+/// Rank 0 reads slowly, so the others have agreed that rank 2 is lost before it has read all that
+/// rank 2 had sent.
+TEST_F(TalkingControlPlanes, VerdictOvertakesNothingThatTheLostRankHadSent) {
+  constexpr size_t kMessages = 200;
+  found(3);
+  inboxes[0].before_each = [](const std::string&) { std::this_thread::sleep_for(1ms); };
+  for (size_t number = 0; number < kMessages; ++number) {
+    send(2, 0, fmt::format("{}", number));
+    send(2, 1, fmt::format("{}", number));
+  }
+  ASSERT_TRUE(inboxes[1].wait([&] { return inboxes[1].of(2).messages.size() == kMessages; }));
+  ranks[1]->control->abandon(ranks[2]->control->self());
+  ASSERT_TRUE(ranks[0]->recorder.wait_for_members(2));
+  const size_t read_before = inboxes[0].of(2).messages.size();
+  ASSERT_TRUE(inboxes[0].wait([&] { return inboxes[0].end_of(2).has_value(); }));
+  EXPECT_EQ(inboxes[0].end_of(2), "lost");
+  EXPECT_THAT(inboxes[0].of(2).messages, SizeIs(kMessages)) << read_before << " before the verdict";
+  EXPECT_EQ(inboxes[0].after_the_end(), 0);
+  EXPECT_TRUE(inboxes[2].wait([&] { return inboxes[2].evictions() == 1; }));
+}
+
+TEST_F(TalkingControlPlanes, EvictedRankHearsOfItBeforeItMissesTheOthers) {
+  found(3);
+  ranks[0]->control->abandon(ranks[2]->control->self());
+  EXPECT_TRUE(inboxes[2].wait([&] { return inboxes[2].evictions() == 1; }));
+  EXPECT_TRUE(ranks[2]->recorder.wait_to_be_fenced());
+  EXPECT_FALSE(inboxes[2].end_of(0));
+  EXPECT_FALSE(inboxes[2].end_of(1));
+}
+
+}  // namespace
+}  // namespace tokenyard::control::testing
