@@ -11,6 +11,8 @@ from typing_extensions import CapsuleType
 
 version: str = ...
 
+trace_ranges: bool = ...
+
 def warn_of_leaks(warn: bool) -> None:
     """
     Sets whether objects that outlive the interpreter are reported as leaks.
@@ -271,6 +273,8 @@ class ExpertParallel:
 
     def load(self) -> tuple: ...
 
+    def metrics(self) -> dict: ...
+
     def failed_ranks(self) -> list[FailedRank]: ...
 
     def trace_calls(self, on: bool) -> None: ...
@@ -365,6 +369,8 @@ class LowLatency:
     def receive(self, batch: LowLatencyBatch, *, stream: int) -> None: ...
 
     def combine_buffer(self, batch: LowLatencyBatch) -> object: ...
+
+    def metrics(self) -> dict: ...
 
     def failed_ranks(self) -> list[FailedRank]: ...
 
@@ -765,6 +771,12 @@ class GpuFacts:
     def links(self) -> list[str]:
         """Link to each GPU: 'NV18', 'PCIe peer' or 'none'; '-' to itself."""
 
+    @property
+    def link_bytes_per_second(self) -> float:
+        """
+        Rate of its active NVLinks together, per direction; 0: none, or not stated.
+        """
+
 class FabricFacts:
     """A fabric, by which ranks reach each other."""
 
@@ -777,6 +789,45 @@ class FabricFacts:
     @property
     def why(self) -> str:
         """Why it works, as far as it was tried, or does not."""
+
+    @property
+    def remedy(self) -> str:
+        """Command or option for what does not work; empty if all of it does."""
+
+class SelfTest:
+    """A dispatch and a combine among ranks of this machine."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def how(self) -> str:
+        """How rank 0 reaches rank 1."""
+
+    @property
+    def dispatch_bytes_per_second(self) -> float:
+        """Rate at which the slowest rank received rows from others."""
+
+    @property
+    def combine_bytes_per_second(self) -> float: ...
+
+    @property
+    def link_bytes_per_second(self) -> float:
+        """Rate of a GPU's links; 0: no link between the ranks, or unknown."""
+
+    @property
+    def link_share(self) -> float:
+        """Share of the link that the faster call achieved, 0 to 1."""
+
+    @property
+    def error(self) -> str:
+        """Why it failed; empty if it passed."""
+
+    @property
+    def remedy(self) -> str: ...
 
 class Diagnosis:
     """Hardware, driver and fabrics of this machine."""
@@ -796,7 +847,14 @@ class Diagnosis:
     @property
     def fabrics(self) -> list[FabricFacts]: ...
 
+    @property
+    def self_tests(self) -> list[SelfTest]:
+        """Empty: not made."""
+
+    def json(self) -> str:
+        """Returns a JSON object of these fields."""
+
     def __str__(self) -> str:
         """Returns a page of text."""
 
-def doctor() -> Diagnosis: ...
+def doctor(self_test: bool = ...) -> Diagnosis: ...

@@ -23,6 +23,7 @@ PAGES = {
         "Collectives",
         ["Collectives", "Group", "Work", "StoreServer", "CollectivesCounters"],
     ),
+    "metrics": ("Metrics", ["prometheus_text"]),
     "errors": (
         "Errors",
         [

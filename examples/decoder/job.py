@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from .config import STOP_TOKENS_MAX, Config, config_of, said_in, toy
 from .dense import shape_of
 from .tensors import Tensors, first_file
 from .weights import check_tensors
+
+WORKERS = 4
+"""Blocks per rank where neither the user nor `DenseDecoder` chooses."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ def job_of(chosen: argparse.Namespace) -> Job:
         )
     if not job.hands_on_words(chosen.ranks):
         config.check_tiles(chosen.ranks)
+        # Nobody chooses their number, which is that of a stage's tasks, for the other graph.
+        job = replace(job, workers=job.workers or WORKERS)
     return job
 
 
@@ -176,10 +181,11 @@ def _is_dense_and_static(chosen: argparse.Namespace, config: Config) -> bool:
 
 
 def _workers(chosen: argparse.Namespace, config: Config, prompts: list[list[int]]) -> int:
+    """Returns the blocks per rank; 0 if `DenseDecoder` is to choose as many as fit."""
     if chosen.workers is not None:
         return chosen.workers
     if not _is_dense_and_static(chosen, config):
-        return 4
+        return WORKERS
     if chosen.device == "cuda":
         return 0
-    return max(4, config.num_key_value_heads // chosen.ranks * len(prompts))
+    return max(WORKERS, config.num_key_value_heads // chosen.ranks * len(prompts))

@@ -246,6 +246,28 @@ class ExpertParallel {
   /// waits for nothing.
   Load load() const;
 
+  /// Totals of this rank since the object was made. Names end in their unit.
+  struct Metrics {
+    uint64_t dispatch_calls = 0;  ///< dispatch and dispatch_by_expert, as this host made them
+    uint64_t combine_calls = 0;
+    /// Those among them whose counts no host read (received_tokens_max): the rows and bytes below
+    /// lack theirs. The replays of a CUDA graph are in neither.
+    uint64_t uncounted_calls = 0;
+    uint64_t dispatched_tokens = 0;
+    std::vector<uint64_t> received_rows_by_peer;   ///< [ranks] by dispatch, from each rank
+    std::vector<uint64_t> received_bytes_by_peer;  ///< [ranks] of these rows and their scales
+    std::vector<uint64_t> returned_rows_by_peer;   ///< [ranks] by combine, to each rank
+    std::vector<uint64_t> returned_bytes_by_peer;  ///< [ranks] of these rows
+    /// [local experts] received rows that name each, counted on the device: replays are in it.
+    std::vector<uint64_t> received_choices_by_expert;
+    /// [ranks] time that calls waited for each rank, measured on the device: replays are in it.
+    std::vector<double> wait_seconds_by_peer;
+    /// The other rank that calls here have waited for the longest; none if they never waited.
+    std::optional<uint32_t> slowest_rank;
+  };
+  /// Returns what has been counted so far. Any thread may call it; waits for nothing.
+  Metrics metrics() const;
+
   /// A moment of a call on one block.
   struct Moment {
     uint32_t block;

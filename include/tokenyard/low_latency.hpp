@@ -181,6 +181,19 @@ class LowLatency {
   /// that were not called.
   void restart(uint32_t epoch);
 
+  /// Totals of this rank since the object was made, as its host made the calls: the replays of a
+  /// CUDA graph are not in them. No kernel totals rows, bytes, waiting and lost choices; a call
+  /// writes its own to rows_total, waited_cycles and lost.
+  struct Metrics {
+    uint64_t dispatch_calls = 0;  ///< refused ones, too, in which this rank had no tokens
+    uint64_t refused_dispatch_calls = 0;
+    uint64_t combine_calls = 0;
+    uint64_t dispatched_tokens = 0;
+    std::vector<uint32_t> masked_by_peer;  ///< [ranks] 1 for a masked rank, as failed_ranks sees it
+  };
+  /// Returns what has been counted so far. Waits for nothing.
+  Metrics metrics() const;
+
   /// Throws InvalidArgument for a fault that kernels have found by now: `topk_idx` for the first id
   /// of a dispatch that is no expert, with its token and choice; `rows` or `use_logfmt` for a rank
   /// that differs from this one and is masked since. Each is thrown once, of several dispatches the

@@ -222,6 +222,23 @@ nb::tuple load(const ExchangeHandle& self) {
   return nb::make_tuple(load.tokens_per_expert, load.waited_us);
 }
 
+nb::dict metrics(const ExchangeHandle& self) {
+  const ExpertParallel::Metrics found = self.get()->expert_parallel.metrics();
+  nb::dict metrics;
+  metrics["dispatch_calls"] = found.dispatch_calls;
+  metrics["combine_calls"] = found.combine_calls;
+  metrics["uncounted_calls"] = found.uncounted_calls;
+  metrics["dispatched_tokens"] = found.dispatched_tokens;
+  metrics["received_rows_by_peer"] = found.received_rows_by_peer;
+  metrics["received_bytes_by_peer"] = found.received_bytes_by_peer;
+  metrics["returned_rows_by_peer"] = found.returned_rows_by_peer;
+  metrics["returned_bytes_by_peer"] = found.returned_bytes_by_peer;
+  metrics["received_choices_by_expert"] = found.received_choices_by_expert;
+  metrics["wait_seconds_by_peer"] = found.wait_seconds_by_peer;
+  metrics["slowest_rank"] = found.slowest_rank;
+  return metrics;
+}
+
 nb::list last_trace(const ExchangeHandle& self) {
   nb::list trace;
   for (const ExpertParallel::Moment& moment : self.get()->expert_parallel.last_trace())
@@ -297,6 +314,7 @@ void register_expert_parallel(nb::module_& m) {
                   "type"_a, "row_bytes"_a, "scale_words"_a)
       .def("place", &place, "expert_at"_a)
       .def("load", &load)
+      .def("metrics", &metrics)
       .def("failed_ranks",
            [](const ExchangeHandle& self) { return self.get()->expert_parallel.failed_ranks(); })
       .def(

@@ -187,6 +187,17 @@ auto look(const ServingHandle& self) {
   return (serving->exchange.*function)();
 }
 
+nb::dict metrics(const ServingHandle& self) {
+  const LowLatency::Metrics found = self.get()->exchange.metrics();
+  nb::dict metrics;
+  metrics["dispatch_calls"] = found.dispatch_calls;
+  metrics["refused_dispatch_calls"] = found.refused_dispatch_calls;
+  metrics["combine_calls"] = found.combine_calls;
+  metrics["dispatched_tokens"] = found.dispatched_tokens;
+  metrics["masked_by_peer"] = found.masked_by_peer;
+  return metrics;
+}
+
 /// Calls any other member of LowLatency, without the interpreter lock.
 template <auto function, class... Arguments>
 auto unlocked(const ServingHandle& self, Arguments... arguments) {
@@ -295,6 +306,7 @@ void register_low_latency(nb::module_& m) {
            "stream"_a)
       .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)
       .def("combine_buffer", &combine_buffer, "batch"_a)
+      .def("metrics", &metrics)
       .def("failed_ranks", &look<&LowLatency::failed_ranks>)
       .def("write_mask", &write_mask, "out"_a.noconvert(), nb::kw_only(), "stream"_a)
       .def("update_mask", &unlocked<&LowLatency::update_mask, uint32_t, bool>, "rank"_a, "masked"_a)

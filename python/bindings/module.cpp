@@ -1,5 +1,6 @@
 /// The module `_tokenyard`. It only translates; the API that users see, and its documentation, is
 /// the package `tokenyard`.
+#include "base/trace_range.hpp"
 #include "forks.hpp"
 #include "registration.hpp"
 #include "tokenyard/version.hpp"
@@ -9,6 +10,7 @@ namespace nb = nanobind;
 NB_MODULE(_tokenyard, m) {
   m.doc() = "The C++ side of the package tokenyard; not meant to be used directly.";
   m.attr("version") = TOKENYARD_VERSION_STRING;
+  m.attr("trace_ranges") = tokenyard::TraceRange::available();
   tokenyard::python::Forks::count();
   m.def("warn_of_leaks", &nb::set_leak_warnings, nb::arg("warn"),
         "Sets whether objects that outlive the interpreter are reported as leaks.");

@@ -46,6 +46,7 @@ from .expert_parallel import (
     RefusedBatch,
     Route,
 )
+from .metrics import prometheus_text
 from .world import World, launch
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "World",
     "__version__",
     "launch",
+    "prometheus_text",
 ]
 
 _PUBLIC_MODULES = ("errors", "megakernel", "moe", "torch")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-from typing import Any
 
 import _tokenyard
 
@@ -24,9 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tokenyard {_tokenyard.version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     doctor = commands.add_parser(
-        "doctor", help="reports GPUs, links, driver, and which fabrics work here or why not"
+        "doctor", help="reports GPUs, links, fabrics and rates, and what to do where one fails"
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument(
+        "--no-self-test",
+        action="store_true",
+        help="leave out the dispatch and combine among ranks of this machine, a second per device",
+    )
     store = commands.add_parser(
         "store",
         help="serves the store of a collectives job until SIGINT or SIGTERM",
@@ -45,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if chosen.command == "store":
         return _serve(chosen.host, chosen.port, chosen.secret_file)
-    found = _tokenyard.doctor()
-    return _say(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
+    found = _tokenyard.doctor(self_test=not chosen.no_self_test)
+    return _say((found.json() if chosen.json else str(found)).rstrip())
 
 
 def _say(text: str) -> int:
@@ -84,16 +87,6 @@ def _serve(host: str, port: int, secret_file: str | None) -> int:
         print(server.address, flush=True)
         signal.sigwait(ends)
     return 0
-
-
-def _fields(value: Any) -> Any:
-    """Returns `value` as JSON types: objects of the module become dictionaries."""
-    if isinstance(value, list):
-        return [_fields(item) for item in value]
-    if not isinstance(value, _tokenyard.Diagnosis | _tokenyard.GpuFacts | _tokenyard.FabricFacts):
-        return value
-    names = [name for name in dir(value) if not name.startswith("_")]
-    return {name: _fields(getattr(value, name)) for name in names}
 
 
 if __name__ == "__main__":

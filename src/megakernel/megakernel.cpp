@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/trace_range.hpp"
 #include "fabric/gather.hpp"
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/megakernel_parts.hpp"
@@ -206,6 +207,7 @@ Megakernel::Megakernel(World& world, const Graph& graph, const MegakernelOptions
 Megakernel::~Megakernel() = default;
 
 uint32_t Megakernel::run(uint32_t iterations) {
+  const TraceRange range("Megakernel.run");
   const bool loops = impl_->graph.loop().has_value();
   if (iterations == 0 && !loops)
     throw InvalidArgument("iterations", "at least 1 for a graph without a loop event", "0");
@@ -218,12 +220,14 @@ uint32_t Megakernel::run(uint32_t iterations) {
 }
 
 void Megakernel::start() {
+  const TraceRange range("Megakernel.start");
   if (impl_->graph.is_once())
     throw InvalidArgument("start", "a graph of many iterations", "one declared once()");
   impl_->launch(0, true);
 }
 
 void Megakernel::feed(uint32_t iterations) {
+  const TraceRange range("Megakernel.feed");
   const std::lock_guard lock(impl_->state);
   impl_->require_started("feed");
   const uint32_t room = Turn::kAllowedMax - impl_->fed;
@@ -236,6 +240,7 @@ void Megakernel::feed(uint32_t iterations) {
 }
 
 uint32_t Megakernel::await(uint32_t iterations) {
+  const TraceRange range("Megakernel.await");
   Impl& impl = *impl_;
   {
     const std::lock_guard lock(impl.state);
@@ -261,6 +266,7 @@ uint32_t Megakernel::await(uint32_t iterations) {
 }
 
 uint32_t Megakernel::stop() {
+  const TraceRange range("Megakernel.stop");
   const std::lock_guard lock(impl_->state);
   if (impl_->ended_by_loop) return *std::exchange(impl_->ended_by_loop, std::nullopt);
   impl_->require_started("stop");

@@ -1,16 +1,17 @@
 #include "tokenyard/doctor.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <asio.hpp>
+#include <filesystem>
 #include <thread>
 
 #include "fabric/host/process_fabric.hpp"
 #include "net/listener.hpp"
 #include "tokenyard/error.hpp"
+#include "world/doctor_probes.hpp"
 #include "world/in_process.hpp"
 #include "world/nvidia.hpp"
 
@@ -27,86 +28,129 @@ std::string system_text() {
                      std::thread::hardware_concurrency(), bytes / (uint64_t{1} << 30));
 }
 
-/// Reports whether a fabric works here: `attempt` throws if not.
-template <class Attempt>
-FabricFacts tried(std::string name, std::string how, Attempt attempt) {
+void listen_on_loopback() {
+  asio::io_context io;
   try {
-    attempt();
-    return {std::move(name), true, std::move(how)};
-  } catch (const std::exception& error) {
-    return {std::move(name), false, error.what()};
+    (void)net::Listener(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  } catch (const std::system_error& error) {
+    throw OsError("listen on 127.0.0.1", error.code().value(), error.code().message());
   }
+}
+
+bool runs_in_container() {
+  // docker's and podman's marks.
+  return std::filesystem::exists("/.dockerenv") || std::filesystem::exists("/run/.containerenv");
 }
 
 FabricFacts threads() {
   return {"host, threads", true,
-          "one thread per rank; the stacks of simulated CUDA threads end in canaries"};
+          "one thread per rank; the stacks of simulated CUDA threads end in canaries", ""};
 }
 
-FabricFacts processes() {
-  return tried("host, processes", "sealed memfd between processes; ranks meet over TCP", [] {
-    check_shared_memory();
-    asio::io_context io;
-    try {
-      (void)net::Listener(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
-    } catch (const std::system_error& error) {
-      throw OsError("listen on 127.0.0.1", error.code().value(), error.code().message());
-    }
-  });
-}
-
-FabricFacts nvlink_facts(const NvidiaFacts& nvidia) {
-  FabricFacts facts{"nvlink", false, ""};
-  if (cuda_toolkit().empty()) {
-    facts.why = "this build has no CUDA support";
-  } else if (nvidia.gpus.empty()) {
-    facts.why = nvidia.why_not;
-  } else {
-    facts.works = true;
-    for (const GpuFacts& gpu : nvidia.gpus) {
-      for (size_t peer = 0; peer < gpu.links.size(); ++peer) {
-        if (gpu.links[peer] != "none") continue;
-        facts.why += fmt::format("GPUs {} and {} have no peer access; ", gpu.index, peer);
-      }
-    }
-    facts.why += nvidia.descriptors
-                     ? "load/store between GPUs, in one process or several"
-                     : "within one process; not between processes: " + nvidia.descriptors_why_not;
+FabricFacts processes(const DoctorProbes& ask) {
+  const std::string name = "host, processes";
+  try {
+    ask.share_memory();
+  } catch (const std::exception& error) {
+    return {name, false, error.what(),
+            "free memory, or raise the container's limit (docker run --memory); until then threads "
+            "do: tokenyard.launch(..., processes=False)"};
   }
+  try {
+    ask.listen();
+  } catch (const std::exception& error) {
+    return {name, false, error.what(), "sudo ip link set lo up"};
+  }
+  return {name, true, "sealed memfd between processes; ranks meet over TCP", ""};
+}
+
+/// Returns the command that makes NVIDIA's driver answer.
+std::string remedy_without_gpu(const NvidiaFacts& nvidia, bool in_container) {
+  if (in_container) return "start the container with GPUs: docker run --gpus all";
+  switch (nvidia.missing) {
+    case NvidiaFacts::Missing::library:
+      return "on a machine with NVIDIA GPUs install the driver (sudo apt-get install "
+             "nvidia-driver); without GPUs use device=\"host\"";
+    case NvidiaFacts::Missing::driver:
+      return "sudo modprobe nvidia; after an update of the driver, reboot";
+    case NvidiaFacts::Missing::gpu:
+    case NvidiaFacts::Missing::nothing:
+      break;
+  }
+  return "see whether the machine has one (lspci -d 10de:); without GPUs use device=\"host\"";
+}
+
+FabricFacts nvlink_facts(const DoctorProbes& ask, const NvidiaFacts& nvidia) {
+  FabricFacts facts{"nvlink", false, "", ""};
+  if (nvidia.gpus.empty()) {
+    facts.why = nvidia.why_not;
+    facts.remedy = remedy_without_gpu(nvidia, ask.in_container());
+    return facts;
+  }
+  if (ask.toolkit().empty()) {
+    facts.why = "this build has no CUDA support";
+    facts.remedy =
+        "with nvcc on PATH: pip install . -Ccmake.define.TOKENYARD_CUDA=ON (C++: cmake "
+        "-DTOKENYARD_CUDA=ON)";
+    return facts;
+  }
+  facts.works = true;
+  for (const GpuFacts& gpu : nvidia.gpus) {
+    for (size_t peer = 0; peer < gpu.links.size(); ++peer) {
+      if (gpu.links[peer] != "none") continue;
+      facts.why += fmt::format("GPUs {} and {} have no peer access; ", gpu.index, peer);
+      facts.remedy =
+          "use GPUs that reach each other (CUDA_VISIBLE_DEVICES; nvidia-smi topo -p2p r shows "
+          "which)";
+    }
+  }
+  if (nvidia.descriptors) {
+    facts.why += "load/store between GPUs, in one process or several";
+    return facts;
+  }
+  facts.why += "within one process; not between processes: " + nvidia.descriptors_why_not;
+  if (!facts.remedy.empty()) facts.remedy += "; ";
+  facts.remedy +=
+      "all GPUs in one process: tokenyard.launch(..., device=\"cuda\", processes=False)";
   return facts;
 }
 
 }  // namespace
 
-Diagnosis doctor() {
-  const NvidiaFacts nvidia = ask_nvidia();
+DoctorProbes DoctorProbes::of_this_machine() {
+  return {.nvidia = ask_nvidia,
+          .toolkit = cuda_toolkit,
+          .in_container = runs_in_container,
+          .share_memory = check_shared_memory,
+          .listen = listen_on_loopback,
+          .worlds = World::in_process};
+}
+
+Diagnosis diagnose(const DoctorProbes& ask) {
+  const NvidiaFacts nvidia = ask.nvidia();
+  const std::string toolkit = ask.toolkit();
   Diagnosis found;
   found.system = system_text();
-  found.toolkit = cuda_toolkit().empty() ? "none: built without CUDA" : cuda_toolkit();
+  found.toolkit = toolkit.empty() ? "none: built without CUDA" : toolkit;
   found.driver = nvidia.driver.empty() ? nvidia.why_not : nvidia.driver;
   found.gpus = nvidia.gpus;
-  found.fabrics = {threads(),
-                   processes(),
-                   {"host, simulated", true, "weak memory, faults and virtual time by a seed"},
-                   nvlink_facts(nvidia),
-                   {"rdma", false, "no fabric connects hosts yet"}};
+  found.fabrics = {
+      threads(),
+      processes(ask),
+      {"host, simulated", true, "weak memory, faults and virtual time by a seed", ""},
+      nvlink_facts(ask, nvidia),
+      {"rdma", false, "no fabric connects hosts yet",
+       "keep the ranks of an exchange on one host; between hosts use tokenyard.Collectives, over "
+       "TCP"}};
   return found;
 }
 
-std::string Diagnosis::text() const {
-  std::string report = fmt::format("system        {}\nCUDA toolkit  {}\nNVIDIA driver {}\n", system,
-                                   toolkit, driver);
-  for (const GpuFacts& gpu : gpus) {
-    report += fmt::format("GPU {:<9} {} {:.0f} GiB, {}; links: {}\n", gpu.index, gpu.name,
-                          static_cast<double>(gpu.memory_bytes) / (uint64_t{1} << 30), gpu.uuid,
-                          fmt::join(gpu.links, " "));
-  }
-  report += "\nfabrics\n";
-  for (const FabricFacts& fabric : fabrics) {
-    report +=
-        fmt::format("  {:<3} {:<16} {}\n", fabric.works ? "yes" : "no", fabric.name, fabric.why);
-  }
-  return report;
+Diagnosis doctor() {
+  return diagnose(DoctorProbes::of_this_machine());
+}
+
+std::vector<SelfTest> self_test(const Diagnosis& found, std::chrono::nanoseconds duration) {
+  return self_test(DoctorProbes::of_this_machine(), found, duration);
 }
 
 }  // namespace tokenyard

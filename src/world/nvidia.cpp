@@ -42,6 +42,8 @@ class Library {
 constexpr int kP2pRead = 0;
 constexpr int kP2pNvlink = 2;
 constexpr unsigned kLinksMax = 18;
+constexpr unsigned kLinkSpeed = 164;        // NVML_FI_DEV_NVLINK_GET_SPEED: 10^6 bytes per second
+constexpr unsigned kUnsignedInt = 1;        // NVML_VALUE_TYPE_UNSIGNED_INT
 constexpr int kDescriptorsSupported = 103;  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 
 using Device = void*;
@@ -49,11 +51,42 @@ struct Memory {
   unsigned long long total, free, used;
 };
 
-unsigned active_links(const Library& nvml, Device device) {
-  unsigned active = 0;
+/// nvmlFieldValue_t.
+struct FieldValue {
+  unsigned field, scope;
+  long long timestamp, latency_us;
+  unsigned type;
+  int status;  ///< 0: success
+  union {
+    double real;
+    unsigned number;
+    unsigned long long bits;
+  } value;
+};
+
+/// Returns the bytes per second of one direction of a link; 0 if the driver does not state it.
+double link_rate(const Library& nvml, Device device, unsigned link) {
+  FieldValue speed{};
+  speed.field = kLinkSpeed;
+  speed.scope = link;
+  speed.status = -1;
+  const bool stated = nvml.call("nvmlDeviceGetFieldValues", device, 1, &speed) &&
+                      speed.status == 0 && speed.type == kUnsignedInt;
+  return stated ? speed.value.number * 1e6 : 0;
+}
+
+struct ActiveLinks {
+  unsigned count = 0;
+  double bytes_per_second = 0;
+};
+
+ActiveLinks active_links(const Library& nvml, Device device) {
+  ActiveLinks active;
   for (unsigned link = 0; link < kLinksMax; ++link) {
     unsigned state = 0;
-    if (nvml.call("nvmlDeviceGetNvLinkState", device, link, &state) && state != 0) ++active;
+    if (!nvml.call("nvmlDeviceGetNvLinkState", device, link, &state) || state == 0) continue;
+    ++active.count;
+    active.bytes_per_second += link_rate(nvml, device, link);
   }
   return active;
 }
@@ -96,12 +129,14 @@ std::vector<GpuFacts> gpus_of(const Library& nvml) {
   }
   for (unsigned from = 0; from < count; ++from) {
     if (devices[from] == nullptr) continue;
-    const unsigned active = active_links(nvml, devices[from]);
+    const ActiveLinks active = active_links(nvml, devices[from]);
+    gpus[from].link_bytes_per_second = active.bytes_per_second;
     for (unsigned to = 0; to < count; ++to) {
       const bool known = devices[to] != nullptr;
       gpus[from].links.push_back(
-          from == to ? "-"
-                     : (known ? link_between(nvml, devices[from], devices[to], active) : "none"));
+          from == to
+              ? "-"
+              : (known ? link_between(nvml, devices[from], devices[to], active.count) : "none"));
     }
   }
   return gpus;
@@ -132,10 +167,12 @@ NvidiaFacts ask_nvidia() {
   NvidiaFacts facts;
   const Library nvml("libnvidia-ml.so.1");
   if (!nvml) {
+    facts.missing = NvidiaFacts::Missing::library;
     facts.why_not = "no NVIDIA driver: " + nvml.why_not();
     return facts;
   }
   if (!nvml.call("nvmlInit_v2")) {
+    facts.missing = NvidiaFacts::Missing::driver;
     facts.why_not = "the NVIDIA driver's library is present, but the driver does not answer";
     return facts;
   }
@@ -144,7 +181,10 @@ NvidiaFacts ask_nvidia() {
     facts.driver = version.data();
   }
   facts.gpus = gpus_of(nvml);
-  if (facts.gpus.empty()) facts.why_not = "the driver sees no GPU";
+  if (facts.gpus.empty()) {
+    facts.missing = NvidiaFacts::Missing::gpu;
+    facts.why_not = "the driver sees no GPU";
+  }
   nvml.call("nvmlShutdown");
   if (!facts.gpus.empty()) ask_for_descriptors(facts);
   return facts;

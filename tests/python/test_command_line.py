@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import run_python, start_python
+from programs import ROOT, run_python, start_python
 
 import tokenyard
 
@@ -36,14 +36,39 @@ def test_doctor_says_what_works_here() -> None:
     assert done.returncode == 0, done.stderr
     assert "host" in done.stdout
     assert "nvlink" in done.stdout
+    assert "each rank received" in done.stdout
+    begins = done.stdout.index("what to do")
+    assert begins > done.stdout.index("self-test"), "it comes last"
+    assert "  rdma " in done.stdout[begins:]
 
 
 def test_doctor_for_programs() -> None:
-    found = json.loads(run("doctor", "--json").stdout)
-    assert set(found) == {"system", "toolkit", "driver", "gpus", "fabrics"}
+    found = json.loads(run("doctor", "--json", "--no-self-test").stdout)
+    fields = {"version", "system", "toolkit", "driver", "gpus", "fabrics", "self_tests"}
+    assert set(found) == fields
+    assert found["version"] == tokenyard.__version__
+    assert found["self_tests"] == []
     works = {fabric["name"]: fabric["works"] for fabric in found["fabrics"]}
     assert any(works.values()), works
-    assert all(fabric["why"] for fabric in found["fabrics"])
+    for fabric in found["fabrics"]:
+        assert set(fabric) == {"name", "works", "why", "remedy"}
+        assert fabric["why"]
+        assert fabric["works"] or fabric["remedy"]
+
+
+def test_the_self_test_has_a_rate_for_programs_too() -> None:
+    tests = json.loads(run("doctor", "--json").stdout)["self_tests"]
+    assert tests[0]["device"] == "host"
+    assert tests[0]["error"] == ""
+    assert min(tests[0]["dispatch_bytes_per_second"], tests[0]["combine_bytes_per_second"]) > 0
+
+
+def test_the_page_names_the_keys() -> None:
+    page = (ROOT / "docs" / "worlds.md").read_text()
+    found = json.loads(run("doctor", "--json").stdout)
+    listed = [found, *found["gpus"], *found["fabrics"], *found["self_tests"]]
+    for key in {key for each in listed for key in each}:
+        assert f"`{key}`" in page, key
 
 
 def test_who_reads_no_more_of_the_doctor_is_not_answered_by_a_traceback() -> None:

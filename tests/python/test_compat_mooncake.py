@@ -356,6 +356,20 @@ def test_a_size_below_nothing_is_refused() -> None:
     tokenyard.launch(layer, ranks=1)
 
 
+def test_ranks_that_memory_does_not_join_are_refused_when_a_buffer_is_made() -> None:
+    """On two hosts: the first call may come minutes later."""
+
+    def rank(world: tokenyard.World) -> str:
+        with pytest.raises(tokenyard.Unsupported) as caught:
+            Buffer(world)
+        return str(caught.value)
+
+    told = tokenyard.launch(rank, ranks=4, hosts=2)
+    assert len(set(told)) == 1
+    assert "rank 0 cannot reach rank 2" in told[0]
+    assert "use Mooncake itself" in told[0]
+
+
 def test_the_hint_of_few_experts_is_of_as_many_picks() -> None:
     assert Buffer.get_ep_buffer_size_hint(128, 7168, 4, 8) > 0
 

@@ -15,6 +15,9 @@ from programs import EXAMPLES, run_python, start_python
 
 sys.path.insert(0, str(EXAMPLES))
 import program
+from decoder.arguments import parser
+from decoder.config import toy
+from decoder.job import job_of
 
 from decoder import progress
 
@@ -125,3 +128,13 @@ def test_ctrl_c_waits_for_the_end_of_imports() -> None:
         reached = True
     assert reached
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("device", ["host", "cuda"])
+def test_a_graph_that_chooses_no_workers_gets_some(device: str, tmp_path: Path) -> None:
+    """0 lets DenseDecoder choose; heads of 24 channels are not for it."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(toy() | {"head_dim": 24}))
+    job = job_of(parser("").parse_args(["--config", str(config), "--device", device]))
+    assert not job.hands_on_words(1)
+    assert job.workers == 4

@@ -295,11 +295,31 @@ def test_training_goes_on_with_a_new_process_in_a_lost_ones_place(tmp_path: Path
 
 def test_dispatch_and_combine_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    (block,) = fragments("torch.md")
+    block, _ = fragments("torch.md")
 
     def rank(world: tokenyard.World) -> bool:
         x = torch.ones(5, 64, requires_grad=True)
         names = dict(tokenyard=tokenyard, world=world, x=x, my_experts=lambda there: 3 * there.x)
+        names["topk_idx"] = torch.tensor([[0, 1]] * 5)  # Both are on rank 0, so one row arrives.
+        names["topk_weights"] = torch.full((5, 2), 0.5)
+        block.run(names)
+        names["home"].sum().backward()
+        return bool((names["home"] == 3).all() and (x.grad == 3).all())
+
+    assert tokenyard.launch(rank, ranks=2) == [True, True]
+
+
+def test_fp8_rows_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    from tokenyard.moe import Exchange
+
+    _, block = fragments("torch.md")
+
+    def rank(world: tokenyard.World) -> bool:
+        sizes = dict(experts=8, hidden=128, topk=2, tokens_max=8)
+        x = torch.ones(5, 128, dtype=torch.bfloat16, requires_grad=True)
+        names = dict(exchange=Exchange(tokenyard.ExpertParallel(world, **sizes)), x=x)
+        names["my_experts"] = lambda there: 3 * there.dequantized()
         names["topk_idx"] = torch.tensor([[0, 1]] * 5)  # Both are on rank 0, so one row arrives.
         names["topk_weights"] = torch.full((5, 2), 0.5)
         block.run(names)

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.reach import require_reach
 from tokenyard.errors import invalid
 
 from .config import Config
 from .handles import DispatchHandle, LowLatencyHandle, check_handle
-from .reach import require_reach
 from .refusal import refuse, unsupported
 from .rendezvous import join_rendezvous, join_through_mpi, timeout_of
 from .room import advised
@@ -105,7 +105,7 @@ class Buffer:
                 self._world = join_rendezvous(group, device, size, seconds)
             else:
                 self._world = join_through_mpi(comm, device, size, seconds)
-        require_reach(self._world, "Buffer")
+        require_reach(self._world, "Buffer", "DeepEP")
         self.runtime = Runtime(self._world)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)

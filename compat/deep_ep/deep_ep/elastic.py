@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.reach import require_reach
 from tokenyard.errors import invalid
 
 from .elastic_elsewhere import refuses_calls_elsewhere
@@ -15,7 +16,6 @@ from .elastic_exchanges import ElasticExchanges
 from .elastic_handle import EPHandle
 from .elastic_sizes import buffer_bytes
 from .handles import check_handle
-from .reach import require_reach
 from .refusal import unsupported
 from .rendezvous import join_rendezvous
 from .room import advised
@@ -96,7 +96,7 @@ class ElasticBuffer:
             self._world = join_rendezvous(
                 group, device, num_bytes + CONTROL_BYTES, num_gpu_timeout_secs
             )
-        require_reach(self._world, "ElasticBuffer")
+        require_reach(self._world, "ElasticBuffer", "DeepEP")
         self.rank_idx, self.num_ranks = self._world.rank, self._world.size
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx

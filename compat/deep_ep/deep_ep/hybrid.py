@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.reach import require_reach
 from tokenyard.errors import InvalidArgument, invalid
 
 from .by_expert import weights_by_expert, weights_of_rows
@@ -23,7 +24,6 @@ from .hybrid_sizes import (
     choices_from_environment,
     options_of,
 )
-from .reach import require_reach
 from .refusal import unsupported
 from .rendezvous import join_rendezvous, timeout_of
 from .room import advised
@@ -117,7 +117,7 @@ class HybridEPBuffer:
             if timeout is not None:
                 raise invalid("timeout", "None beside a World, which has its own", repr(timeout))
             self._worlds.append(group)
-            require_reach(group, "HybridEPBuffer")
+            require_reach(group, "HybridEPBuffer", "DeepEP")
         else:
             experts = num_local_experts * group.size()
             options = options_of(experts, hidden_dim, self._choices or 1, self._tokens_max)
@@ -540,7 +540,7 @@ class HybridEPBuffer:
         if needed <= self._room:
             return
         world = join_rendezvous(self.group, self._device, needed, timeout_of(self._timeout))
-        require_reach(world, "HybridEPBuffer")
+        require_reach(world, "HybridEPBuffer", "DeepEP")
         self._worlds.append(world)
         self._room = needed
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.reach import require_reach
 from tokenyard.compat.served_batch import ServedBatch, on_stream_of_call
 from tokenyard.errors import invalid
 
@@ -65,6 +66,9 @@ class Buffer:
             has its arena.
         disable_p2p: must be False: peers are reached by loads and stores.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
+
+    Raises:
+        Unsupported: a rank is not within reach of loads and stores; `disable_p2p`.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Buffer:
             )
             assert world is not None  # All ranks of the group are in it.
             self._world = world
+        require_reach(self._world, "Buffer", "Mooncake")
         self.rank, self.group_size = self._world.rank, self._world.size
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
 

@@ -10,6 +10,7 @@ from _tokenyard import FailedRank
 
 from ..arrays import A, Arrays, arrays_of
 from ..errors import InvalidArgument, invalid
+from ..metrics import NOT_COUNTED
 from ..sizes import size_of
 from ..world.world import World, check_timeout, native_of
 from . import old_spellings
@@ -315,6 +316,23 @@ class LowLatency:
         return self._native.failed_ranks()
 
     masked = old_spellings.renamed("masked", failed_ranks)
+
+    def metrics(self) -> dict[str, Any]:
+        """Returns totals of this rank since the exchange was made; does not wait.
+
+        They count calls as this host made them, so the replays of a CUDA graph are not in them.
+        `prometheus_text` writes them.
+
+        - `exchange`, `rank`: "low_latency" and this rank.
+        - `dispatch_calls`, `combine_calls`, `dispatched_tokens`.
+        - `refused_dispatch_calls`: those of dispatch_calls that raised RefusedBatch, made without
+          this rank's tokens.
+        - `masked_by_peer`: list over ranks: 1 for a masked one, else 0.
+        - `missing`: totals that no kernel keeps. A call's own are in its arguments `rows_total` and
+          `waited_cycles`, and in a combine's `lost`.
+        """
+        mine: dict[str, Any] = {"exchange": "low_latency", "rank": self.world.rank}
+        return mine | self._native.metrics() | {"missing": list(NOT_COUNTED)}
 
     def write_mask(self, out: Any) -> None:
         """Enqueues a write of the mask behind the calls so far; a CUDA graph may capture it.

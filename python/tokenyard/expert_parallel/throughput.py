@@ -502,6 +502,27 @@ class ExpertParallel:
         """Rows per expert and time waited per rank, over all calls so far; does not wait."""
         return Load(*self._native.load())
 
+    def metrics(self) -> dict[str, Any]:
+        """Returns totals of this rank since the exchange was made; does not wait.
+
+        Keys end in their unit, `_by_peer` is a list over ranks, `_by_expert` one over local
+        experts; docs/metrics.md says what a high value means. `prometheus_text` writes them.
+
+        - `exchange`, `rank`: "expert_parallel" and this rank.
+        - `dispatch_calls`, `combine_calls`, `dispatched_tokens`: as this host made the calls.
+        - `uncounted_calls`: calls with `received_tokens_max`, whose counts no host reads; the rows
+          and bytes lack theirs. The replays of a CUDA graph are in neither.
+        - `received_rows_by_peer`, `received_bytes_by_peer`: by dispatch, from each rank.
+        - `returned_rows_by_peer`, `returned_bytes_by_peer`: by combine, to each rank.
+        - `received_choices_by_expert`: received rows that name each expert; counted on the device,
+          replays included.
+        - `wait_seconds_by_peer`: time that calls here waited for each rank, replays included.
+        - `slowest_rank`: the other rank waited for the longest; None if no call ever waited.
+        - `missing`: totals that are not kept; none here.
+        """
+        mine: dict[str, Any] = {"exchange": "expert_parallel", "rank": self.world.rank}
+        return mine | self._native.metrics() | {"missing": []}
+
     def trace_calls(self, on: bool = True) -> None:
         """Turns tracing of later calls on or off; see `last_trace`."""
         self._native.trace_calls(on)

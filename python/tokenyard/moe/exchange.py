@@ -25,6 +25,33 @@ class Dispatched(NamedTuple):
     """Number of tokens that this rank dispatched."""
 
 
+class Fp8Dispatched(NamedTuple):
+    """FP8 rows that a rank received, and a tensor that stands for them in the autograd graph."""
+
+    x: Tensor
+    """[rows, hidden] float8_e4m3fn; has no gradients."""
+    scales: Tensor
+    """[rows, hidden / 128] float32: a value is x times the scale of its group."""
+    gradient: Tensor
+    """[rows, hidden] of the tokens' dtype, zeros without memory of their own. Take it as an input
+    of the GEMM's `torch.autograd.Function`, and return the rows' gradient for it."""
+    topk_idx: Tensor
+    """As of `Dispatched`."""
+    topk_weights: Tensor
+    """As of `Dispatched`; has gradients."""
+    ticket: Tensor
+    """As of `Dispatched`."""
+    tokens: int
+    """Number of tokens that this rank dispatched."""
+
+    def dequantized(self) -> Tensor:
+        """Returns [rows, hidden] of the tokens' dtype, with gradients: for GEMMs without FP8."""
+        per_scale = self.x.shape[1] // self.scales.shape[1]
+        groups = self.x.float().view(*self.scales.shape, per_scale)
+        values = (groups * self.scales[..., None]).view(self.x.shape)
+        return values.to(self.gradient.dtype) + self.gradient
+
+
 class Exchange:
     """Dispatch and combine of an ExpertParallel, as torch operators.
 
@@ -62,7 +89,26 @@ class Exchange:
         rows, ids, weights, ticket = operators.dispatch(x, topk_idx, topk_weights, self._number)
         return Dispatched(rows, ids, weights, ticket, x.size(0))
 
-    def combine(self, y: Tensor, dispatched: Dispatched) -> Tensor:
+    def dispatch_fp8(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> Fp8Dispatched:
+        """Sends each token in FP8, as `dispatch` does otherwise. Collective; waits for the counts.
+
+        Forward, rows travel as float8_e4m3fn with a float32 scale per 128 channels: its largest
+        magnitude / 448. Gradients and combine stay in bfloat16, and the cast's gradient is taken to
+        be the identity, as in the training of DeepSeek-V3.
+
+        Args:
+            x: [tokens, hidden] bfloat16; hidden is a multiple of 128.
+            topk_idx, topk_weights: as `dispatch`.
+
+        Raises:
+            As `ExpertParallel.dispatch`.
+        """
+        gradient, ids, weights, ticket, rows, scales = operators.dispatch_fp8(
+            x, topk_idx, topk_weights, self._number
+        )
+        return Fp8Dispatched(rows, scales, gradient, ids, weights, ticket, x.size(0))
+
+    def combine(self, y: Tensor, dispatched: Dispatched | Fp8Dispatched) -> Tensor:
         """Returns to each token the sum of its rows of y. Collective.
 
         Args:

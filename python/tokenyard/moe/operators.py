@@ -1,7 +1,8 @@
 """Dispatch and combine as torch operators, with their gradients.
 
-    dispatch    sends rows       its gradient is combine_with_weights
-    combine     returns sums     its gradient is dispatch_again
+    dispatch        sends rows           its gradient is combine_with_weights
+    dispatch_fp8    sends rows in FP8    likewise, in x's dtype: the cast passes gradients unchanged
+    combine         returns sums         its gradient is dispatch_again
 
 A row is a copy of its token, so a token's gradient is the sum of its rows' gradients: a combine.
 Each row is an addend of its token's sum, so its gradient is that of the sum: a dispatch on the same
@@ -27,6 +28,8 @@ from ..expert_parallel import Combined
 from . import routes
 
 # A dispatch waits for counts on the host, so torch must not capture it in its own CUDA graphs.
+FP8_GROUP = 128
+"""Channels per scale of FP8 rows."""
 NOT_CAPTURED = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 operator = partial(torch.library.custom_op, mutates_args=(), tags=NOT_CAPTURED)
 
@@ -52,6 +55,36 @@ def _(
         topk_idx.new_empty(rows, topk_idx.size(1), dtype=torch.int32),
         topk_weights.new_empty(rows, topk_idx.size(1)),
         torch.empty(1, dtype=torch.int64, device="cpu"),
+    )
+
+
+@operator("tokenyard::dispatch_fp8")
+def dispatch_fp8(
+    x: Tensor, topk_idx: Tensor, topk_weights: Tensor, exchange: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Returns what `dispatch` does, with FP8 rows and their scales; the first result stands for the
+    rows in the autograd graph: zeros of x's dtype that take the memory of one."""
+    used = routes.exchange_of(exchange)
+    received = used.dispatch(x, topk_idx, topk_weights, rows="fp8")
+    ticket = routes.ticket_of(used, received.route)
+    gradient = x.new_zeros(1, 1).expand(received.x.shape)
+    scales = received.scales
+    assert scales is not None
+    return gradient, received.topk_idx, received.topk_weights, ticket, received.x, scales
+
+
+@dispatch_fp8.register_fake
+def _(
+    x: Tensor, topk_idx: Tensor, topk_weights: Tensor, exchange: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rows = torch.library.get_ctx().new_dynamic_size()
+    return (
+        x.new_empty(1, 1).expand(rows, x.size(1)),
+        topk_idx.new_empty(rows, topk_idx.size(1), dtype=torch.int32),
+        topk_weights.new_empty(rows, topk_idx.size(1)),
+        torch.empty(1, dtype=torch.int64, device="cpu"),
+        x.new_empty(rows, x.size(1), dtype=torch.float8_e4m3fn),
+        x.new_empty(rows, x.size(1) // FP8_GROUP, dtype=torch.float32),
     )
 
 
@@ -127,6 +160,15 @@ def _dispatch_backward(
     return home[0], None, home[1], None
 
 
+def _keep_for_dispatch_fp8(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _keep_for_dispatch(ctx, inputs, output[:4])
+    ctx.mark_non_differentiable(*output[4:])
+
+
+def _dispatch_fp8_backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+    return _dispatch_backward(ctx, *grads[:4])
+
+
 def _keep_for_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[1])
     ctx.rows = inputs[0].size(0)
@@ -147,6 +189,7 @@ def _refuse_double_backward(ctx: Any, *gradients: Any) -> NoReturn:
 
 
 dispatch.register_autograd(_dispatch_backward, setup_context=_keep_for_dispatch)
+dispatch_fp8.register_autograd(_dispatch_fp8_backward, setup_context=_keep_for_dispatch_fp8)
 combine.register_autograd(_combine_backward, setup_context=_keep_for_combine)
 dispatch_again.register_autograd(_refuse_double_backward)
 combine_with_weights.register_autograd(_refuse_double_backward)

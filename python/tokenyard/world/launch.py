@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ..errors import Error, invalid
 from ..sizes import size_of
@@ -14,31 +14,32 @@ from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, check_device, check_tim
 Result = TypeVar("Result")
 
 
+class LaunchOptions(TypedDict, total=False):
+    """The options of `launch` that its result's type does not depend on."""
+
+    processes: bool
+    device: str
+    hosts: int
+    timeout: float
+    arena_bytes: int
+    args: Sequence[Any]
+
+
 @overload
 def launch(
     fn: Callable[..., Result],
     ranks: int,
     *,
-    processes: bool = False,
-    device: str = "host",
-    hosts: int = 1,
-    timeout: float = DEFAULT_TIMEOUT,
-    arena_bytes: int = DEFAULT_ARENA_BYTES,
-    args: Sequence[Any] = (),
     on_death: Literal["end"] = "end",
+    **options: Unpack[LaunchOptions],
 ) -> list[Result]: ...
 @overload
 def launch(
     fn: Callable[..., Result],
     ranks: int,
     *,
-    processes: bool = False,
-    device: str = "host",
-    hosts: int = 1,
-    timeout: float = DEFAULT_TIMEOUT,
-    arena_bytes: int = DEFAULT_ARENA_BYTES,
-    args: Sequence[Any] = (),
     on_death: Literal["continue", "replace"],
+    **options: Unpack[LaunchOptions],
 ) -> list[Result | Error]: ...
 def launch(
     fn: Callable[..., Result],

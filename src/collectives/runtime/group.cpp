@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/tensor_arguments.hpp"
+#include "base/trace_range.hpp"
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/runtime/group_state.hpp"
 
@@ -151,6 +152,7 @@ Work Group::all_reduce(TensorView in_out, ReduceOp op, CallOptions options) {
 }
 
 Work Group::all_reduce(std::span<const TensorView> views, ReduceOp op, CallOptions options) {
+  const TraceRange range("Group.all_reduce");
   const std::vector<Array> in_out = arrays_of("in_out", views);
   Call call = {.signature = {.kind = OperationKind::all_reduce, .op = op}, .out = in_out};
   for (const Array& array : in_out) {
@@ -171,6 +173,7 @@ Work Group::all_reduce(std::span<const TensorView> views, ReduceOp op, CallOptio
 }
 
 Work Group::reduce(TensorView view, ReduceOp op, uint32_t root, CallOptions options) {
+  const TraceRange range("Group.reduce");
   const Array in_out = array_of("in_out", view);
   check_root(*state_, "root", root);
   collectives::check_reducible(in_out.type, op);
@@ -185,6 +188,7 @@ Work Group::reduce(TensorView view, ReduceOp op, uint32_t root, CallOptions opti
 }
 
 Work Group::broadcast(TensorView view, uint32_t root, CallOptions options) {
+  const TraceRange range("Group.broadcast");
   const Array in_out = array_of("in_out", view);
   check_root(*state_, "root", root);
   return state_->start({.signature = {.kind = OperationKind::broadcast,
@@ -198,6 +202,7 @@ Work Group::broadcast(TensorView view, uint32_t root, CallOptions options) {
 
 Work Group::all_gather(ConstTensorView from, std::span<const TensorView> into,
                        CallOptions options) {
+  const TraceRange range("Group.all_gather");
   const ConstArray in = array_of("in", from);
   const std::vector<Array> out = arrays_of("out", into);
   check_parts(*state_, "out", out, in.type);
@@ -215,6 +220,7 @@ Work Group::all_gather(ConstTensorView from, std::span<const TensorView> into,
 
 Work Group::gather(ConstTensorView from, std::span<const TensorView> into, uint32_t root,
                    CallOptions options) {
+  const TraceRange range("Group.gather");
   const ConstArray in = array_of("in", from);
   const std::vector<Array> out = arrays_of("out", into);
   check_root(*state_, "root", root);
@@ -230,6 +236,7 @@ Work Group::gather(ConstTensorView from, std::span<const TensorView> into, uint3
 
 Work Group::scatter(std::span<const ConstTensorView> from, TensorView into, uint32_t root,
                     CallOptions options) {
+  const TraceRange range("Group.scatter");
   const std::vector<ConstArray> in = arrays_of("in", from);
   const Array out = array_of("out", into);
   check_root(*state_, "root", root);
@@ -246,6 +253,7 @@ Work Group::scatter(std::span<const ConstTensorView> from, TensorView into, uint
 
 Work Group::reduce_scatter(std::span<const ConstTensorView> from, TensorView into, ReduceOp op,
                            CallOptions options) {
+  const TraceRange range("Group.reduce_scatter");
   const std::vector<ConstArray> in = arrays_of("in", from);
   const Array out = array_of("out", into);
   collectives::check_reducible(out.type, op);
@@ -265,6 +273,7 @@ Work Group::reduce_scatter(std::span<const ConstTensorView> from, TensorView int
 
 Work Group::all_to_all(std::span<const ConstTensorView> from, std::span<const TensorView> into,
                        CallOptions options) {
+  const TraceRange range("Group.all_to_all");
   const std::vector<ConstArray> in = arrays_of("in", from);
   const std::vector<Array> out = arrays_of("out", into);
   const DataType type = in.empty() ? DataType::uint8 : in[0].type;
@@ -281,14 +290,17 @@ Work Group::all_to_all(std::span<const ConstTensorView> from, std::span<const Te
 }
 
 Work Group::barrier(CallOptions options) {
+  const TraceRange range("Group.barrier");
   return state_->start({.signature = {.kind = OperationKind::barrier}}, options);
 }
 
 Work Group::monitored_barrier(CallOptions options) {
+  const TraceRange range("Group.monitored_barrier");
   return state_->start({.signature = {.kind = OperationKind::monitored_barrier}}, options);
 }
 
 Work Group::send(ConstTensorView view, uint32_t to, uint64_t tag, CallOptions options) {
+  const TraceRange range("Group.send");
   const ConstArray array = array_of("array", view);
   check_root(*state_, "to", to);
   if (to == state_->rank) throw InvalidArgument("to", "another rank", "this one");
@@ -300,6 +312,7 @@ Work Group::send(ConstTensorView view, uint32_t to, uint64_t tag, CallOptions op
 
 Work Group::receive(TensorView view, std::optional<uint32_t> from, uint64_t tag,
                     CallOptions options) {
+  const TraceRange range("Group.receive");
   const Array array = array_of("array", view);
   if (from) check_root(*state_, "from", *from);
   if (from == state_->rank) throw InvalidArgument("from", "another rank", "this one");

@@ -1,13 +1,16 @@
+#include "base/trace_range.hpp"
 #include "collectives/runtime/group_state.hpp"
 
 namespace tokenyard {
 
 void Work::wait() {
+  const TraceRange range("Work.wait");
   state_->runtime->progress_thread().wait(*state_->outcome, std::nullopt);
   if (const std::exception_ptr error = state_->outcome->error()) std::rethrow_exception(error);
 }
 
 bool Work::wait_for(std::chrono::nanoseconds time) {
+  const TraceRange range("Work.wait_for");
   collectives::Runtime& runtime = *state_->runtime;
   return runtime.progress_thread().wait(*state_->outcome, runtime.engine().now() + time);
 }

@@ -60,7 +60,9 @@ LowLatencyReceived BatchCalls::dispatch(const LowLatencyInput& input, const LowL
     usable = call;
     arguments = checked_input(setup_, input);
   } catch (const InvalidArgument& error) {
-    throw RefusedBatch(error, send_batch(arguments, usable));
+    LowLatencyReceived received = send_batch(arguments, usable);
+    ++totals_.refused_dispatch_calls;
+    throw RefusedBatch(error, std::move(received));
   }
   return send_batch(arguments, call);
 }
@@ -104,6 +106,8 @@ LowLatencyReceived BatchCalls::send_batch(const DispatchArguments& input,
   } else {
     handle->stage = Stage::dispatched;
   }
+  ++totals_.dispatch_calls;
+  totals_.dispatched_tokens += input.tokens;
   return received(params, handle);
 }
 
@@ -169,6 +173,7 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
   } else {
     handle->end(Stage::combined);
   }
+  ++totals_.combine_calls;
 }
 
 void BatchCalls::receive(const Handle& handle, Stream stream) {

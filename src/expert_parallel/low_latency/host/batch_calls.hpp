@@ -16,6 +16,8 @@ class BatchCalls {
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call);
   void combine(const LowLatencyCombine& what, const Handle& handle, const LowLatencyCall& call);
   void receive(const Handle& handle, Stream stream);
+  /// Returns the calls made so far.
+  const LowLatency::Metrics& totals() const { return totals_; }
 
  private:
   LowLatencyReceived send_batch(const DispatchArguments& input, const LowLatencyCall& call);
@@ -26,6 +28,7 @@ class BatchCalls {
 
   CallContext& context_;
   const Setup& setup_;
+  LowLatency::Metrics totals_{};  ///< without masks
 };
 
 }  // namespace tokenyard::low_latency

@@ -1,5 +1,6 @@
 #include "tokenyard/low_latency.hpp"
 
+#include "base/trace_range.hpp"
 #include "expert_parallel/low_latency/host/low_latency_impl.hpp"
 #include "expert_parallel/low_latency/host/options.hpp"
 
@@ -10,14 +11,17 @@ LowLatency::LowLatency(World& world, const LowLatencyOptions& options)
 LowLatency::~LowLatency() = default;
 
 LowLatencyReceived LowLatency::dispatch(const LowLatencyInput& input, const LowLatencyCall& call) {
+  const TraceRange range("LowLatency.dispatch");
   return impl_->batch_calls.dispatch(input, call);
 }
 void LowLatency::combine(const LowLatencyCombine& what,
                          const std::shared_ptr<LowLatencyHandle>& handle,
                          const LowLatencyCall& call) {
+  const TraceRange range("LowLatency.combine");
   impl_->batch_calls.combine(what, handle, call);
 }
 void LowLatency::receive(const std::shared_ptr<LowLatencyHandle>& handle, Stream stream) {
+  const TraceRange range("LowLatency.receive");
   impl_->batch_calls.receive(handle, stream);
 }
 TensorView LowLatency::combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle) {
@@ -27,19 +31,30 @@ TensorView LowLatency::combine_buffer(const std::shared_ptr<LowLatencyHandle>& h
 std::vector<FailedRank> LowLatency::failed_ranks() const {
   return impl_->context.masks.list();
 }
+LowLatency::Metrics LowLatency::metrics() const {
+  Metrics metrics = impl_->batch_calls.totals();
+  const uint32_t ranks = impl_->context.setup.world.size();
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    metrics.masked_by_peer.push_back(impl_->context.masks.masked(rank) ? 1 : 0);
+  return metrics;
+}
 void LowLatency::write_mask(TensorView out, Stream stream) {
+  const TraceRange range("LowLatency.write_mask");
   impl_->mask_calls.write_mask(out, stream);
 }
 void LowLatency::update_mask(uint32_t rank, bool masked) {
+  const TraceRange range("LowLatency.update_mask");
   impl_->mask_calls.update_mask(rank, masked);
 }
 void LowLatency::clear_mask() {
+  const TraceRange range("LowLatency.clear_mask");
   impl_->mask_calls.clear_mask();
 }
 uint32_t LowLatency::epoch() {
   return impl_->mask_calls.epoch();
 }
 void LowLatency::restart(uint32_t epoch) {
+  const TraceRange range("LowLatency.restart");
   impl_->mask_calls.restart(epoch);
 }
 
@@ -47,9 +62,11 @@ void LowLatency::check() {
   impl_->context.check();
 }
 void LowLatency::wait(Stream stream) {
+  const TraceRange range("LowLatency.wait");
   impl_->context.wait(stream);
 }
 void LowLatency::close() {
+  const TraceRange range("LowLatency.close");
   impl_->context.close();
 }
 

@@ -210,6 +210,7 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
            stream, params);
   });
   failures_.check();
+  context_.observation.count_combine(state, bytes);
 }
 
 CombineBuffer Combiner::buffer(const Route& route, DataType type, Stream stream) const {

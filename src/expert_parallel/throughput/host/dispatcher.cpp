@@ -103,6 +103,7 @@ Received Dispatcher::dispatch(const DispatchInput& input, Stream stream) {
   const WatchedRows watched = WatchedRows::of(context_, call.input, stream, *call.route);
   call.params.readiness = watched.words;
   run(call, [&] { launch_dispatch(call.params, call.plan, stream); });
+  context_.observation.count_dispatch(*call.route, setup_.bytes_sent_per_row(call.input.format));
   return received(call.route, call.input.format, call.route->layout, call.rows, watched);
 }
 
@@ -159,6 +160,7 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
   params.readiness = watched.words;
   failures_.guard([&] { launch_dispatch(params, plan, stream); });
   failures_.check();
+  context_.observation.count_dispatch(*state, setup_.bytes_sent_per_row(input.format));
   return received(state, input.format, layout, memory, watched);
 }
 

@@ -1,5 +1,6 @@
 #include "tokenyard/expert_parallel.hpp"
 
+#include "base/trace_range.hpp"
 #include "expert_parallel/throughput/host/expert_parallel_impl.hpp"
 
 namespace tokenyard {
@@ -9,15 +10,18 @@ ExpertParallel::ExpertParallel(World& world, const ExpertParallelOptions& option
 ExpertParallel::~ExpertParallel() = default;
 
 Received ExpertParallel::dispatch(const DispatchInput& input, Stream stream) {
+  const TraceRange range("ExpertParallel.dispatch");
   return impl_->dispatcher.dispatch(input, stream);
 }
 
 Received ExpertParallel::dispatch(const DispatchInput& input, const Route& route, Stream stream) {
+  const TraceRange range("ExpertParallel.dispatch");
   return impl_->dispatcher.dispatch_again(input, route, stream);
 }
 
 void ExpertParallel::combine(const CombineInput& input, const Route& route,
                              const CombineOutput& output, Stream stream) {
+  const TraceRange range("ExpertParallel.combine");
   impl_->combiner.combine(input, route, output, stream);
 }
 
@@ -27,22 +31,28 @@ CombineBuffer ExpertParallel::combine_buffer(const Route& route, DataType type, 
 
 ExpertRows ExpertParallel::group_by_expert(const Received& received,
                                            const GroupByExpertOptions& options, Stream stream) {
+  const TraceRange range("ExpertParallel.group_by_expert");
   return impl_->grouper.group_by_expert(received, options, stream);
 }
 
 RowsByExpert ExpertParallel::dispatch_by_expert(const DispatchInput& input,
                                                 const GroupByExpertOptions& options,
                                                 Stream stream) {
+  const TraceRange range("ExpertParallel.dispatch_by_expert");
   return impl_->grouper.dispatch_by_expert(input, options, stream);
 }
 
 void ExpertParallel::set_expert_map(std::span<const int32_t> expert_at) {
+  const TraceRange range("ExpertParallel.set_expert_map");
   impl_->failures.check();
   impl_->experts.set(expert_at);
 }
 
 ExpertParallel::Load ExpertParallel::load() const {
   return impl_->context.observation.load();
+}
+ExpertParallel::Metrics ExpertParallel::metrics() const {
+  return impl_->context.observation.metrics();
 }
 void ExpertParallel::trace_calls(bool on) {
   impl_->context.observation.trace_calls(on);
@@ -58,6 +68,7 @@ void ExpertParallel::check() {
   impl_->failures.check();
 }
 void ExpertParallel::wait(Stream stream) {
+  const TraceRange range("ExpertParallel.wait");
   impl_->context.wait(stream);
   impl_->failures.check();
 }

@@ -204,6 +204,7 @@ RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& input,
             .overlap_previous = true},
            stream, params);
   });
+  context_.observation.count_dispatch(route, setup_.bytes_sent_per_row(call.input.format));
   RowsByExpert by_expert;
   by_expert.received =
       dispatcher_.received(call.route, call.input.format, route.layout, call.rows, {});

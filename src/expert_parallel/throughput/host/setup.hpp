@@ -22,6 +22,10 @@ struct Setup {
   uint32_t row_bytes(const RowFormat& format) const {
     return throughput::row_bytes(format, options.hidden);
   }
+  /// Returns the bytes that travel for a row: itself and its scales.
+  uint64_t bytes_sent_per_row(const RowFormat& format) const {
+    return row_bytes(format) + uint64_t{4} * format.scale_words;
+  }
   /// Plans a call with rows of this size on `sms` blocks; 0: the default number.
   Plan plan_of(uint32_t row_bytes, uint32_t sms) const;
   /// Plans work on `sms` blocks that involves no other rank and moves no rows.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tokenyard
+from ..errors import Unsupported
+from ..world import World
 
-from .refusal import unsupported
 
-
-def require_reach(world: tokenyard.World, buffer: str) -> None:
+def require_reach(world: World, buffer: str, library: str) -> None:
     """Raises Unsupported, on all ranks alike, unless all reach one another by loads and stores.
 
     The reason is told here and not by the first call, which may come minutes later. There is no
@@ -15,6 +14,7 @@ def require_reach(world: tokenyard.World, buffer: str) -> None:
 
     Args:
         buffer: name of the class, for the sentence.
+        library: the library whose class it is, which reaches further.
     """
     out_of_reach = [
         f"rank {world.rank} cannot reach rank {rank} ({peer.why_not or 'no common memory'})"
@@ -24,8 +24,9 @@ def require_reach(world: tokenyard.World, buffer: str) -> None:
     told = world.all_gather("\n".join(out_of_reach[:1]).encode(), f"reach of {buffer}")
     missing = [each.decode() for each in told if each]
     if missing:
-        raise unsupported(
-            f"{buffer} over these ranks",
+        asked = f"{buffer} over these ranks"
+        why = (
             f"{missing[0]}; give a group whose ranks are on one host, each on a GPU that can access"
-            " the others' memory (NVLink or PCIe peer access), or use DeepEP itself",
+            f" the others' memory (NVLink or PCIe peer access), or use {library} itself"
         )
+        raise Unsupported(f"{asked}: {why}", asked=asked, why=why)

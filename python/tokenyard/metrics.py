@@ -1,0 +1,84 @@
+"""Metrics of exchanges as Prometheus text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MEANING = {
+    "dispatch_calls": "dispatches that this rank has made",
+    "refused_dispatch_calls": "dispatches made without this rank's tokens, for a wrong argument",
+    "combine_calls": "combines that this rank has made",
+    "uncounted_calls": "calls whose rows no host has counted",
+    "dispatched_tokens": "tokens that this rank has dispatched",
+    "received_rows_by_peer": "rows that dispatches have brought from a rank",
+    "received_bytes_by_peer": "bytes of these rows and their scales",
+    "returned_rows_by_peer": "rows that combines have brought to a rank",
+    "returned_bytes_by_peer": "bytes of these rows",
+    "received_choices_by_expert": "received rows that name a local expert",
+    "wait_seconds_by_peer": "seconds that calls here have waited for a rank",
+    "slowest_rank": "the rank that calls here have waited for the longest",
+    "masked_by_peer": "whether this rank continues without a rank: 1, else 0",
+}
+"""Key of `metrics()` and what its number is."""
+
+GAUGES = ("slowest_rank", "masked_by_peer")
+"""Keys whose numbers may fall; the others are counters."""
+
+NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
+"""Totals of low latency that no kernel keeps."""
+
+
+def prometheus_text(*metrics: Mapping[str, Any]) -> str:
+    """Returns the metrics of exchanges in Prometheus' text format, for an HTTP server to answer.
+
+    A list becomes one sample per index, labelled `peer` or `expert`; a counter's name ends in
+    `_total`; None is left out. Every key with a string becomes a label: several exchanges of one
+    kind need one that tells them apart.
+
+    Args:
+        metrics: what `metrics()` of exchanges of this process returned.
+
+    >>> def layer(world):
+    ...     exchange = ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
+    ...     exchange.dispatch(np.zeros((3, 8), np.float32), np.array([[0], [1], [1]]))
+    ...     return tokenyard.prometheus_text(exchange.metrics() | {"layer": "7"})
+    >>> print(*tokenyard.launch(layer, ranks=2)[1].splitlines()[:3], sep="\\n")
+    # HELP tokenyard_expert_parallel_dispatch_calls_total dispatches that this rank has made
+    # TYPE tokenyard_expert_parallel_dispatch_calls_total counter
+    tokenyard_expert_parallel_dispatch_calls_total{rank="1",layer="7"} 1
+    """
+    families: dict[str, list[str]] = {}
+    for one in metrics:
+        texts = {key: text for key, text in one.items() if isinstance(text, str)}
+        prefix = f"tokenyard_{texts.pop('exchange')}_"
+        labels = {"rank": str(one["rank"])} | texts
+        for key, meaning in MEANING.items():
+            if one.get(key) is None:
+                continue
+            gauge = key in GAUGES
+            name = prefix + key.split("_by_")[0] + ("" if gauge else "_total")
+            kind = "gauge" if gauge else "counter"
+            lines = families.setdefault(name, [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"])
+            lines += [
+                f"{name}{{{_text_of(labels | index)}}} {number}"
+                for index, number in _samples(key, one[key])
+            ]
+    return "".join(line + "\n" for lines in families.values() for line in lines)
+
+
+def _samples(key: str, value: Any) -> Iterator[tuple[dict[str, str], int | float]]:
+    """Yields the labels of each number of a key, and the number."""
+    if not isinstance(value, list):
+        yield {}, value
+        return
+    label = key.split("_by_")[1]
+    for index, number in enumerate(value):
+        yield {label: str(index)}, number
+
+
+def _text_of(labels: Mapping[str, str]) -> str:
+    def escaped(text: str) -> str:
+        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    return ",".join(f'{name}="{escaped(text)}"' for name, text in labels.items())

@@ -1,0 +1,128 @@
+"""Metrics of exchanges, and Prometheus' text of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from pages import ROOT
+
+import tokenyard
+from tokenyard.metrics import MEANING, NOT_COUNTED
+
+HIDDEN, TOKENS = 64, 5
+BF16 = 2
+
+
+def exchanged(world: tokenyard.World) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rank 0 sends its tokens to rank 1 alone, rank 1 to both."""
+    exchange = tokenyard.ExpertParallel(world, experts=4, hidden=HIDDEN, topk=2, tokens_max=TOKENS)
+    fresh = exchange.metrics()
+    x = np.ones((TOKENS, HIDDEN), ml_dtypes.bfloat16)
+    ids = np.tile([2, 3] if world.rank == 0 else [0, 2], (TOKENS, 1))
+    scales = np.ones((TOKENS, 3), np.float32)
+    received = exchange.dispatch(x, ids, scales=scales)
+    exchange.dispatch(x, route=received.route)
+    exchange.combine(received.x, received)
+    exchange.dispatch(x, ids, received_tokens_max=4 * TOKENS)
+    world.barrier()
+    return fresh, exchange.metrics()
+
+
+def test_rows_and_bytes_are_counted_by_peer() -> None:
+    (fresh, zero), (_, one) = tokenyard.launch(exchanged, ranks=2)
+    assert fresh["dispatch_calls"] == 0
+    assert fresh["slowest_rank"] is None
+    assert fresh["received_rows_by_peer"] == [0, 0]
+    for rank, metrics in enumerate((zero, one)):
+        assert metrics["exchange"] == "expert_parallel"
+        assert metrics["rank"] == rank
+        assert (metrics["dispatch_calls"], metrics["combine_calls"]) == (3, 1)
+        assert metrics["uncounted_calls"] == 1, "the call with received_tokens_max"
+        assert metrics["dispatched_tokens"] == 3 * TOKENS
+        assert metrics["missing"] == []
+        assert len(metrics["wait_seconds_by_peer"]) == 2
+        assert metrics["slowest_rank"] in (None, 1 - rank)
+        assert metrics["slowest_rank"] is not None or metrics["wait_seconds_by_peer"][1 - rank] == 0
+    assert zero["received_rows_by_peer"] == [0, 2 * TOKENS]
+    assert one["received_rows_by_peer"] == [2 * TOKENS, 2 * TOKENS]
+    row, scales = BF16 * HIDDEN, 4 * 3
+    assert zero["received_bytes_by_peer"] == [0, TOKENS * (2 * row + scales)]
+    assert zero["returned_rows_by_peer"] == [0, TOKENS]
+    assert one["returned_bytes_by_peer"] == [TOKENS * row, TOKENS * row]
+    # Counted on the device, so without a host that reads counts, too; a reused route counts none.
+    assert zero["received_choices_by_expert"] == [2 * TOKENS, 0]
+    assert one["received_choices_by_expert"] == [4 * TOKENS, 2 * TOKENS]
+
+
+def test_rows_grouped_as_they_arrive_are_counted() -> None:
+    def grouped(world: tokenyard.World) -> dict[str, Any]:
+        exchange = tokenyard.ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
+        exchange.dispatch_by_expert(np.ones((3, 8), np.float32), np.array([[0], [1], [1]]))
+        return exchange.metrics()
+
+    zero, one = tokenyard.launch(grouped, ranks=2)
+    assert zero["received_rows_by_peer"] == [1, 1]
+    assert one["received_rows_by_peer"] == [2, 2]
+    assert one["dispatch_calls"] == 1
+
+
+def served(world: tokenyard.World) -> dict[str, Any]:
+    exchange = tokenyard.LowLatency(world, experts=2, hidden=64, topk=1, tokens_max=4)
+    x = np.ones((3, 64), ml_dtypes.bfloat16)
+    ids, weights = np.array([[0], [1], [1]]), np.ones((3, 1), np.float32)
+    received = exchange.dispatch(x, ids, rows="bf16")
+    exchange.combine(received.x, received, weights)
+    try:
+        exchange.dispatch(x, ids, rows="bf16", sms=1)
+    except tokenyard.RefusedBatch as refused:
+        exchange.combine(refused.received.x, refused.received)
+    exchange.wait()
+    world.barrier()
+    exchange.update_mask(1 - world.rank, True)
+    return exchange.metrics()
+
+
+def test_low_latency_counts_calls_and_says_what_is_missing() -> None:
+    for rank, metrics in enumerate(tokenyard.launch(served, ranks=2)):
+        assert metrics["exchange"] == "low_latency"
+        assert metrics["rank"] == rank
+        assert (metrics["dispatch_calls"], metrics["refused_dispatch_calls"]) == (2, 1)
+        assert metrics["combine_calls"] == 2
+        assert metrics["dispatched_tokens"] == 3, "a refused batch has none of this rank's"
+        assert metrics["masked_by_peer"] == [int(peer != rank) for peer in range(2)]
+        assert metrics["missing"] == list(NOT_COUNTED)
+
+
+def test_prometheus_reads_it() -> None:
+    text = tokenyard.prometheus_text(
+        *(
+            metrics | {"layer": f'{at} "a\\b"\n'}
+            for at, (_, metrics) in enumerate(tokenyard.launch(exchanged, ranks=2))
+        ),
+        {"exchange": "low_latency", "rank": 3, "masked_by_peer": [0, 1], "slowest_rank": None},
+    )
+    sample = re.compile(
+        r"^tokenyard_\w+\{rank=\"\d\"(,\w+=\"(\\[\\\"n]|[^\"\\\n])*\")*\} \d+(\.\d+)?(e-\d+)?$"
+    )
+    lines = text.splitlines()
+    assert all(line.startswith("# ") or sample.match(line) for line in lines), text
+    name = "tokenyard_expert_parallel_received_bytes_total"
+    assert lines.count(f"# TYPE {name} counter") == 1, "one family, of two exchanges"
+    labels = r'rank="1",layer="1 \"a\\b\"\n",peer="0"'
+    assert f"{name}{{{labels}}} {5 * (2 * 128 + 12)}" in lines
+    assert "# TYPE tokenyard_low_latency_masked gauge" in lines
+    assert 'tokenyard_low_latency_masked{rank="3",peer="1"} 1' in lines
+    assert "low_latency_slowest_rank" not in text
+
+
+def test_every_key_has_a_meaning_and_a_line_in_the_page() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    (_, metrics), _ = tokenyard.launch(exchanged, ranks=2)
+    served_metrics = tokenyard.launch(served, ranks=2)[0]
+    keys = (set(metrics) | set(served_metrics)) - {"exchange", "rank", "missing"}
+    assert keys == set(MEANING)
+    for key in keys:
+        assert re.search(rf"^\| [^|]*`{key}`", page, re.MULTILINE), key
