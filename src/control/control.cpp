@@ -92,8 +92,8 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
   const auto start_time = Clock::now();
   const auto until = start_time + options_.timeout;
   std::optional<Rendezvous> rendezvous;
+  std::exception_ptr refusal;  // A store answered, and refused this process.
   milliseconds rest = kPollMin;
-  std::exception_ptr rejection;  // A store answered, and rejected this process.
   for (;;) {
     std::exception_ptr store_error;
     try {
@@ -101,13 +101,15 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
     } catch (const OsError& error) {
       // The store is not up yet, or belonged to an earlier, finished run of this job.
       store_error = std::current_exception();
-      if (error.code == EPROTO) rejection = store_error;
+      if (error.code == EPROTO) refusal = store_error;
       rendezvous.reset();
     }
     if (Clock::now() >= until) {
       // The store may have ended with a founder that has given up a moment before.
       if (store_error && !missing_.empty()) name_missing(missing_, start_time);
-      if (store_error) std::rethrow_exception(rejection ? rejection : store_error);
+      // That a store there refused this process says more than that it is gone by now.
+      if (store_error && refusal) std::rethrow_exception(refusal);
+      if (store_error) std::rethrow_exception(store_error);
       (this->*give_up)(start_time);
     }
     options_.interrupt();
@@ -264,7 +266,8 @@ void Control::give_up_founding(Clock::time_point start) const {
         });
     if (!here) missing.push_back(slot);
   }
-  name_missing(missing, start);
+  // A founder that came, and has given up a moment before, is not the one to name.
+  name_missing(missing_.empty() ? missing : missing_, start);
 }
 
 void Control::name_missing(const std::vector<Slot>& missing, Clock::time_point start) const {

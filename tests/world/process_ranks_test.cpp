@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "fabric/free_port.hpp"
-#include "fabric/manual_accelerator.hpp"
 #include "fabric/ranks.hpp"
+#include "simt/host_accelerator.hpp"
 
 namespace tokenyard {
 namespace {
@@ -35,7 +35,7 @@ Rendezvous place(uint16_t port, uint32_t rank, uint32_t size) {
 
 template <class Condition>
 bool soon(Condition condition) {
-  ManualAccelerator accelerator;
+  simt::HostAccelerator accelerator([] {});
   return accelerator.wait_until(accelerator.now() + kSoon, condition);
 }
 
@@ -108,7 +108,7 @@ TEST(ProcessRanks, MessageOfTheLargestSizeArrives) {
     const auto theirs = receive(*ranks, 1 - rank, 1);
     ASSERT_TRUE(theirs);
     EXPECT_EQ(theirs->bytes.size(), largest.size());
-    EXPECT_EQ(ranks->epoch(), 1u);
+    EXPECT_NE(state_of(*ranks, 1 - rank), PeerState::lost);  // It may have left.
     Message larger{.what = "too large", .bytes = largest};
     larger.bytes.push_back({});
     EXPECT_THROW(ranks->send(1 - rank, larger), InvalidArgument);
@@ -263,7 +263,7 @@ TEST(ProcessRanks, AnEvictedPeerIsLostAndKnowsIt) {
   on_every_rank(3, [&](uint32_t rank) { all[rank] = connect(place(port, rank, 3)); });
   all[2]->send(0, {.generation = 1, .sequence = 1, .what = "call"});
   ASSERT_TRUE(receive(*all[0], 2, 1));
-  ManualAccelerator accelerator;
+  simt::HostAccelerator accelerator([] {});
   const std::array<uint32_t, 1> gone{2};
   all[0]->evict(gone, all[0]->epoch(), accelerator, accelerator.now() + kSoon, [] {});
   EXPECT_EQ(state_of(*all[0], 2), PeerState::lost);

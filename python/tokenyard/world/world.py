@@ -82,7 +82,7 @@ class World(Closing):
             rank, size: this rank's number, and the number of ranks.
             local_rank: index of this rank on its machine, which selects its GPU; `rank` if None.
             device: "host", or "cuda" for one GPU per rank.
-            job: a name that all ranks share; connections with another name are rejected.
+            job: a name that all ranks share; jobs with other names stay apart.
             secret, secret_file: the job's secret, or a file with it, without which nobody joins;
                 else that of TOKENYARD_SECRET_FILE or TOKENYARD_SECRET. If there is none, the ranks
                 use a secret that the processes of this user on this host share.
