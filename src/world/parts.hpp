@@ -31,6 +31,7 @@ struct World::Impl {
   std::unique_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
+  uint32_t epoch_before = 0;       ///< see epoch_before()
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own
