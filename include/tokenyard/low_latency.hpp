@@ -175,10 +175,10 @@ class LowLatency {
   uint32_t epoch();
   /// Unmasks all ranks and counts calls from `epoch` on, so that ranks which have made different
   /// numbers of calls can continue together. All drain their streams before any rank calls it, all
-  /// give the same epoch, at least the largest of theirs, and all have returned before any rank
-  /// makes a call. The batches under way end, whichever ranks were masked, since a rank may have
-  /// counted rows that it lacks: their handles are refused with InvalidArgument, and so are hooks
-  /// that were not called.
+  /// give the same epoch, at least the largest of theirs (epochs wrap: 0 follows 2^32 - 1), and all
+  /// have returned before any rank makes a call. The batches under way end, whichever ranks were
+  /// masked, since a rank may have counted rows that it lacks: their handles are refused with
+  /// InvalidArgument, and so are hooks that were not called.
   void restart(uint32_t epoch);
 
   /// Totals of this rank since the object was made, as its host made the calls: the replays of a

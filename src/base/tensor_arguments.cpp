@@ -52,6 +52,19 @@ void require_view(const char* argument, const ConstTensorView& view,
   require_memory(argument, view, alignment);
 }
 
+const void* memory_for(const char* argument, const ConstTensorView& view, uint64_t bytes) {
+  const uint64_t there_are = view.given() ? view.bytes() : 0;
+  if (there_are < bytes)
+    throw InvalidArgument(argument, fmt::format("at least {} bytes", bytes),
+                          std::to_string(there_are));
+  return view.data;
+}
+
+void* memory_for(const char* argument, const TensorView& view, uint64_t bytes) {
+  memory_for(argument, ConstTensorView(view), bytes);
+  return view.data;
+}
+
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,
                         const char* other, const void* read, uint64_t read_bytes) {
   if (written_bytes == 0 || read_bytes == 0) return;

@@ -19,6 +19,12 @@ void require_view(const char* argument, const ConstTensorView& view,
                   std::initializer_list<DataType> types, std::initializer_list<uint64_t> shape,
                   uint64_t alignment);
 
+/// Returns the memory of an array for a kernel that uses its first `bytes` bytes. Throws
+/// InvalidArgument if there are fewer, whatever was checked before: beyond this call an address has
+/// no bounds. An array of which nothing is used may be left out.
+const void* memory_for(const char* argument, const ConstTensorView& view, uint64_t bytes);
+void* memory_for(const char* argument, const TensorView& view, uint64_t bytes);
+
 /// Throws if written memory overlaps memory that other blocks or ranks may still read.
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,
                         const char* other, const void* read, uint64_t read_bytes);

@@ -26,5 +26,8 @@ Arena& arena_of(const World& world);
 AbortFlag& abort_flag_of(const World& world);
 /// Returns the network to ranks with put/signal reach; null if there are none.
 Network* network_of(const World& world);
+/// Returns the epoch after which the exchanges of this world count their calls: 0, unless a test
+/// begins where epochs wrap. Alike on all ranks, and set before an exchange is made.
+uint32_t& epoch_before(const World& world);
 
 }  // namespace tokenyard

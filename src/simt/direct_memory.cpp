@@ -39,12 +39,6 @@ void by_size(uint32_t bytes, Body body) {
   }
 }
 
-void check_alignment(const void* address, uint32_t bytes, CodeAddress where) {
-  if (reinterpret_cast<uintptr_t>(address) % bytes != 0)
-    throw KernelMisuse(fmt::format("an access of {} bytes to {} at {} is not aligned", bytes,
-                                   address, source_line(where)));
-}
-
 int cpu_order(Order order) {
   switch (order) {
     case Order::weak:
@@ -148,8 +142,7 @@ void check_bulk(const void* to, const void* from, uint32_t bytes, CodeAddress wh
 }  // namespace
 
 void DirectMemory::load(const ThreadName&, const void* from, void* value, uint32_t bytes,
-                        Order order, Scope, CodeAddress where) {
-  check_alignment(from, bytes, where);
+                        Order order, Scope, CodeAddress) {
   by_size(bytes, [&](auto sized) {
     using T = decltype(sized);
     T loaded;
@@ -169,8 +162,7 @@ void DirectMemory::load(const ThreadName&, const void* from, void* value, uint32
 }
 
 void DirectMemory::store(const ThreadName&, void* to, const void* value, uint32_t bytes,
-                         Order order, Scope, CodeAddress where) {
-  check_alignment(to, bytes, where);
+                         Order order, Scope, CodeAddress) {
   if (releases(order)) FencesForSanitizer::access_releases();
   ++progress_;
   by_size(bytes, [&](auto sized) {
@@ -191,8 +183,7 @@ void DirectMemory::store(const ThreadName&, void* to, const void* value, uint32_
 }
 
 void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* operand, void* old,
-                          uint32_t bytes, Order order, Scope, CodeAddress where) {
-  check_alignment(at, bytes, where);
+                          uint32_t bytes, Order order, Scope, CodeAddress) {
   if (releases(order)) FencesForSanitizer::access_releases();
   by_size(bytes, [&](auto sized) {
     using T = decltype(sized);
@@ -214,8 +205,7 @@ void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* 
 
 void DirectMemory::compare_exchange(const ThreadName&, void* at, const void* expected,
                                     const void* desired, void* old, uint32_t bytes, Order order,
-                                    Scope, CodeAddress where) {
-  check_alignment(at, bytes, where);
+                                    Scope, CodeAddress) {
   if (releases(order)) FencesForSanitizer::access_releases();
   ++progress_;
   by_size(bytes, [&](auto sized) {

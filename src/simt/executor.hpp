@@ -77,6 +77,7 @@ class Executor final : public host_body::Machine {
   void meet(host_body::WarpMeeting& meeting) override;
   void barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) override;
   bool barrier_any(bool predicate, CodeAddress where) override;
+  [[noreturn]] void misaligned(const void* at, uint32_t bytes, CodeAddress where) override;
   void load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
             CodeAddress where) override;
   void store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
@@ -124,6 +125,7 @@ class Executor final : public host_body::Machine {
   void idle();
   void listen();  ///< calls the interrupt, if its period has passed
 
+  void require_aligned(const void* at, uint32_t bytes, CodeAddress where);
   /// Checks an access that the current thread is about to make; ends the run if its part may not.
   void judge(const void* at, uint32_t bytes, TouchKind kind);
 

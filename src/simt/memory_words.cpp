@@ -1,12 +1,28 @@
 /// The words that access memory: each is one call of the Memory, before which others may run.
+#include <fmt/format.h>
+
 #include "simt/executor.hpp"
 #include "simt/inside.hpp"
+#include "simt/misuse.hpp"
+#include "simt/source_line.hpp"
 
 namespace tokenyard::simt {
+
+void Executor::misaligned(const void* at, uint32_t bytes, CodeAddress where) {
+  throw KernelMisuse(
+      fmt::format("an access of {} bytes to {} at {} is not aligned: a GPU needs a multiple of {}",
+                  bytes, at, source_line(where), bytes));
+}
+
+void Executor::require_aligned(const void* at, uint32_t bytes, CodeAddress where) {
+  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) [[unlikely]]
+    misaligned(at, bytes, where);
+}
 
 void Executor::load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
                     CodeAddress where) {
   const Inside inside(*this);
+  require_aligned(from, bytes, where);
   judge(from, bytes, TouchKind::read);
   maybe_preempt();
   services_.memory.load(current_->name, from, value, bytes, order, scope, where);
@@ -16,6 +32,7 @@ void Executor::load(const void* from, void* value, uint32_t bytes, Order order, 
 void Executor::store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
                      CodeAddress where) {
   const Inside inside(*this);
+  require_aligned(to, bytes, where);
   judge(to, bytes, TouchKind::write);
   maybe_preempt();
   services_.memory.store(current_->name, to, value, bytes, order, scope, where);
@@ -24,6 +41,7 @@ void Executor::store(void* to, const void* value, uint32_t bytes, Order order, S
 void Executor::modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
                       Order order, Scope scope, CodeAddress where) {
   const Inside inside(*this);
+  require_aligned(at, bytes, where);
   judge(at, bytes, TouchKind::modify);
   maybe_preempt();
   services_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
@@ -33,6 +51,7 @@ void Executor::modify(Modify what, void* at, const void* operand, void* old, uin
 void Executor::compare_exchange(void* at, const void* expected, const void* desired, void* old,
                                 uint32_t bytes, Order order, Scope scope, CodeAddress where) {
   const Inside inside(*this);
+  require_aligned(at, bytes, where);
   judge(at, bytes, TouchKind::modify);
   maybe_preempt();
   services_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,

@@ -26,15 +26,24 @@ ModelMemory::Host Simulation::add_program(uint32_t rank, std::string label,
 
 void Simulation::run(const std::function<bool()>& finished) {
   executor_.run([&] {
-    if (options_.stop && !stopped_ && memory_.steps() >= options_.stop->after_steps) {
-      stopped_ = true;
-      executor_.stop_rank(options_.stop->rank);
-      memory_.stop(options_.stop->rank, options_.stop->fate);
-      options_.on_stop(options_.stop->rank);
-    }
+    stop_if_due();
     notice_quiet();
     return finished();
   });
+}
+
+void Simulation::stop_if_due() {
+  if (!options_.stop || stopped_) return;
+  const RankStop& stop = *options_.stop;
+  if (!stop_at_) {
+    if (stop.from != nullptr && !*stop.from) return;
+    stop_at_ = (stop.from == nullptr ? 0 : memory_.steps()) + stop.after_steps;
+  }
+  if (memory_.steps() < *stop_at_) return;
+  stopped_ = true;
+  executor_.stop_rank(stop.rank);
+  memory_.stop(stop.rank, stop.fate);
+  options_.on_stop(stop.rank);
 }
 
 /// Handles runs in which threads are busy polling but nothing happens. After many turns without

@@ -19,7 +19,8 @@ namespace tokenyard::simulation {
 /// A rank that stops during the run: its threads never run again.
 struct RankStop {
   uint32_t rank = 0;
-  uint64_t after_steps = 0;  ///< memory steps
+  uint64_t after_steps = 0;    ///< memory steps
+  const bool* from = nullptr;  ///< counts steps once this is true; null: from the beginning
   InFlight fate = InFlight::land;
 };
 
@@ -56,6 +57,7 @@ class Simulation {
   static constexpr uint32_t kQuietTurns = 3000;
   static constexpr uint32_t kFairRounds = 16;  ///< rounds of kQuietTurns before time passes
 
+  void stop_if_due();
   void notice_quiet();
 
   Options options_;
@@ -67,7 +69,8 @@ class Simulation {
   simt::Executor executor_;
   std::vector<Mapping> allocations_;
   bool stopped_ = false;
-  uint64_t quiet_since_ = 0;  ///< memory's progress when it last changed
+  std::optional<uint64_t> stop_at_;  ///< step, once steps are counted
+  uint64_t quiet_since_ = 0;         ///< memory's progress when it last changed
   uint32_t quiet_turns_ = 0, quiet_rounds_ = 0;
 };
 

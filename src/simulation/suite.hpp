@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ class SeedRun {
     if (on_option) on_option(options);
     return value;
   }
+  /// Notes that this run has reached a state, which the suite lists in `reaches`.
+  void reach(std::string_view state) { reached.emplace(state); }
   template <class... Arguments>
   void require(bool holds, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
     if (!holds) throw SuiteFailure(fmt::format(text, std::forward<Arguments>(arguments)...));
@@ -46,6 +49,7 @@ class SeedRun {
   Trace& trace;
   Mutator* const mutator;  ///< null in an ordinary run
   std::string options;
+  std::set<std::string> reached;
   /// Called with all options so far, because a run that hangs or crashes reports nothing later.
   std::function<void(const std::string& options)> on_option;
 };
@@ -60,6 +64,13 @@ struct Suite {
     std::string place, reason;
   };
   std::vector<Explained> explained = {};
+  /// A state in which alone some faults show. A sweep of at least `within` seeds fails if none of
+  /// its seeds has reached it.
+  struct Reaches {
+    std::string state;
+    uint32_t within;
+  };
+  std::vector<Reaches> reaches = {};
   uint32_t seeds = 200;  ///< default number of seeds per run
 };
 

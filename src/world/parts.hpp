@@ -32,6 +32,7 @@ struct World::Impl {
   Topology topology;
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
+  uint32_t epoch_before = 0;       ///< see epoch_before()
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own

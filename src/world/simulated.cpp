@@ -8,6 +8,7 @@
 #include "device/accelerator.hpp"
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/in_process_mesh.hpp"
+#include "fabric/world_access.hpp"
 #include "simt/source_line.hpp"
 #include "simulation/simulated_accelerator.hpp"
 #include "world/parts.hpp"
@@ -160,6 +161,7 @@ Result run(simulation::SeedRun& seed, const Options& options,
         };
         const std::unique_ptr<World> world =
             join(mesh, accelerator, fabric, world_options, nullptr, run_aside);
+        epoch_before(*world) = options.epoch_before;
         try {
           program(*world);
         } catch (...) {

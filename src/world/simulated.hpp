@@ -27,6 +27,7 @@ struct Options {
   /// A rank that stops during the run, and whether the others notice (its connection closes).
   std::optional<simulation::RankStop> stop = std::nullopt;
   bool stop_is_noticed = false;
+  uint32_t epoch_before = 0;  ///< of exchanges, see epoch_before()
 };
 
 struct Result {

@@ -210,5 +210,8 @@ AbortFlag& abort_flag_of(const World& world) {
 Network* network_of(const World& world) {
   return WorldAccess::impl(world).network.get();
 }
+uint32_t& epoch_before(const World& world) {
+  return WorldAccess::impl(world).epoch_before;
+}
 
 }  // namespace tokenyard

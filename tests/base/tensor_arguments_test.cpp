@@ -82,6 +82,15 @@ TEST(TensorArguments, AViewMayBeLeftOutWhereItHasNoElements) {
   EXPECT_EQ(refusal_of([] { require_view("x", {}, {DataType::float32}, {0, 3}, 4); }), "");
 }
 
+TEST(TensorArguments, AKernelGetsNoMoreMemoryThanThereIs) {
+  const ConstTensorView view{values, {2, 3}};
+  EXPECT_EQ(memory_for("x", view, 24), values);
+  EXPECT_EQ(memory_for("x", ConstTensorView(), 0), nullptr);
+  EXPECT_EQ(refusal_of([&] { memory_for("x", view, 25); }), "x: at least 25 bytes, not 24");
+  EXPECT_EQ(refusal_of([] { memory_for("x", ConstTensorView(), 1); }),
+            "x: at least 1 bytes, not 0");
+}
+
 TEST(TensorArguments, WrittenMemoryDoesNotOverlap) {
   const auto overlap = [](size_t written, size_t bytes, size_t read) {
     return refusal_of(

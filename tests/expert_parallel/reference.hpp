@@ -131,32 +131,34 @@ inline Expected expected_on(const Shape& shape, const std::vector<Tokens>& all, 
   return expected;
 }
 
-/// Returns an experts' result for a row, which depends on rank, row and column.
-inline uint16_t expert_value(uint32_t rank, Row row, uint32_t column) {
-  const uint32_t hash = scramble(((rank * 64 + row.source) * 65536 + row.token) * 8192 + column);
+/// Returns an experts' result for a row, which depends on rank, row, column and the number of the
+/// call, so that a result left over from another call is wrong.
+inline uint16_t expert_value(uint32_t rank, Row row, uint32_t column, uint32_t call = 0) {
+  const uint32_t place = ((rank * 64 + row.source) * 65536 + row.token) * 8192 + column;
+  const uint32_t hash = scramble(place + call * 0x9e3779b9u);
   return to_bf16(static_cast<float>(static_cast<int32_t>(hash)) * (hash & 7 ? 1e-9f : 1e-6f));
 }
 
 inline std::vector<uint16_t> expert_rows(const Shape& shape, const Expected& received,
-                                         uint32_t rank) {
+                                         uint32_t rank, uint32_t call = 0) {
   std::vector<uint16_t> y;
   for (const Row row : received.rows)
     for (uint32_t column = 0; column < shape.hidden; ++column)
-      y.push_back(expert_value(rank, row, column));
+      y.push_back(expert_value(rank, row, column, call));
   return y;
 }
 
 /// Returns the result of combine on a rank, given expert_rows of all ranks: fp32 sums in rank
 /// order, rounded once.
-inline std::vector<uint16_t> expected_sums(const Shape& shape, const Tokens& tokens,
-                                           uint32_t rank) {
+inline std::vector<uint16_t> expected_sums(const Shape& shape, const Tokens& tokens, uint32_t rank,
+                                           uint32_t call = 0) {
   std::vector<uint16_t> out;
   for (uint32_t token = 0; token < tokens.count; ++token)
     for (uint32_t column = 0; column < shape.hidden; ++column) {
       float sum = 0;
       for (uint32_t there = 0; there < shape.ranks; ++there)
         if (goes_to(shape, tokens, token, there))
-          sum += from_bf16(expert_value(there, {rank, token}, column));
+          sum += from_bf16(expert_value(there, {rank, token}, column, call));
       out.push_back(to_bf16(sum));
     }
   return out;

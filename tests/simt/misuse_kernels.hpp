@@ -83,6 +83,10 @@ TOKENYARD_DEVICE void misaligned_body(const MisuseParams& params) {
   load<Order::relaxed, Scope::gpu>(odd);
 }
 
+TOKENYARD_DEVICE void misaligned_vector_body(const MisuseParams& params) {
+  store_vector(reinterpret_cast<Bytes16*>(params.memory + 1), Bytes16{});
+}
+
 struct CompletionShared {
   alignas(16) std::byte bytes[64];
   Completion completion;
@@ -139,6 +143,7 @@ TOKENYARD_DEFINE_HOST_KERNEL(vote_or_sync, vote_or_sync_body, MisuseParams, NoSh
 TOKENYARD_DEFINE_HOST_KERNEL(sync_after_an_end, sync_after_an_end_body, MisuseParams, NoShared, 64)
 TOKENYARD_DEFINE_HOST_KERNEL(arrives_and_ends, arrives_and_ends_body, MisuseParams, NoShared, 64)
 TOKENYARD_DEFINE_HOST_KERNEL(misaligned, misaligned_body, MisuseParams, NoShared, 32)
+TOKENYARD_DEFINE_HOST_KERNEL(misaligned_vector, misaligned_vector_body, MisuseParams, NoShared, 32)
 TOKENYARD_DEFINE_HOST_KERNEL(completion_without_init, completion_without_init_body, MisuseParams,
                              CompletionShared, 32)
 TOKENYARD_DEFINE_HOST_KERNEL(odd_copy, odd_copy_body, MisuseParams, CompletionShared, 32)

@@ -107,6 +107,10 @@ TEST_F(Misuse, AccessesThatAreNotAligned) {
   EXPECT_THAT(
       error_of<KernelMisuse>(misaligned),
       AllOf(HasSubstr("8 bytes"), HasSubstr("misuse_kernels.hpp:"), HasSubstr("not aligned")));
+  // A plain one, which a CPU would allow.
+  EXPECT_THAT(
+      error_of<KernelMisuse>(misaligned_vector),
+      AllOf(HasSubstr("16 bytes"), HasSubstr("misuse_kernels.hpp:"), HasSubstr("not aligned")));
 }
 
 TEST_F(Misuse, CopiesAndCompletionsOutOfOrder) {

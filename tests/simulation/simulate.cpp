@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/environment.hpp"
@@ -18,6 +19,7 @@
 #include "simt/source_line.hpp"
 #include "simulation/forked_jobs.hpp"
 #include "simulation/option_tally.hpp"
+#include "simulation/reached_states.hpp"
 #include "simulation/suite.hpp"
 
 namespace tokenyard::simulation {
@@ -46,22 +48,31 @@ std::string place(simt::CodeAddress where) {
 }
 
 struct Outcome {
-  std::string options;  ///< drawn by the seed
-  std::string problem;  ///< empty if the seed passed
+  std::string options;            ///< drawn by the seed
+  std::string problem;            ///< empty if the seed passed
+  std::set<std::string> reached;  ///< states
 };
 
 // Separates the fields between processes. Options may contain newlines, as litmus programs do.
-constexpr char kAfterOptions = '\0';
+constexpr char kAfterField = '\0';
 
 std::string encode(const Outcome& outcome) {
-  return outcome.options + kAfterOptions + outcome.problem;
+  std::string text = outcome.options + kAfterField + outcome.problem;
+  for (const std::string& state : outcome.reached) text += kAfterField + state;
+  return text;
 }
 
 /// Decodes an Outcome, or the note of a process that died, which holds the drawn options only.
 Outcome decode(const std::string& text) {
-  const size_t end = text.find(kAfterOptions);
-  if (end == std::string::npos) return {text, ""};
-  return {text.substr(0, end), text.substr(end + 1)};
+  std::vector<std::string> fields(1);
+  for (const char letter : text) {
+    if (letter == kAfterField)
+      fields.emplace_back();
+    else
+      fields.back() += letter;
+  }
+  if (fields.size() == 1) return {fields[0], "", {}};
+  return {fields[0], fields[1], {fields.begin() + 2, fields.end()}};
 }
 
 /// Describes the death of a process; SIGALRM ends a seed that runs for longer than the limit.
@@ -80,9 +91,9 @@ Outcome run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutat
     suite.run(run);
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    return {run.options, what.empty() ? "an exception without a message" : what};
+    return {run.options, what.empty() ? "an exception without a message" : what, run.reached};
   }
-  return {run.options, ""};
+  return {run.options, "", run.reached};
 }
 
 std::string first_line(const std::string& text) {
@@ -111,6 +122,7 @@ bool run_alone(const Suite& suite, uint64_t seed, const std::string& trace_path)
 
 struct Tally {
   uint64_t passed = 0, failed = 0;
+  bool draws_hold = true;  ///< seeds reached the states that they should
 };
 
 /// Shows the progress of a sweep: in one line on a terminal, every ten seconds elsewhere.
@@ -142,6 +154,7 @@ Tally sweep(const Suite& suite, const Options& options) {
   const uint64_t seeds = options.seeds != 0 ? options.seeds : suite.seeds;
   Tally tally;
   OptionTally drawn;
+  ReachedStates states(suite);
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     const uint64_t seed = options.first + task;
@@ -165,6 +178,7 @@ Tally sweep(const Suite& suite, const Options& options) {
         Outcome outcome = decode(result.text);
         if (!result.crash.empty()) outcome.problem = death(result, options);
         drawn.add(outcome.options);
+        states.add(outcome.reached);
         if (outcome.problem.empty()) {
           ++tally.passed;
           return progress.seconds() < options.budget || options.budget == 0;
@@ -193,7 +207,12 @@ Tally sweep(const Suite& suite, const Options& options) {
                options.budget != 0 ? fmt::format("the budget was {} s", options.budget)
                                    : "a process ended in the middle of a seed");
   if (options.budget == 0) tally.failed += seeds - ran;
+  fmt::print("{}", states.text());
   if (options.tally) fmt::print("{}", drawn.text());
+  for (const std::string& fault : states.faults()) {
+    fmt::print("{}: {}\n", suite.name, fault);
+    tally.draws_hold = false;
+  }
   return tally;
 }
 
@@ -343,6 +362,7 @@ int run(const Options& options) {
       const Tally tally = sweep(*suite, options);
       all.passed += tally.passed;
       all.failed += tally.failed;
+      fine &= tally.draws_hold;
     }
   }
   if (!options.mutants) fmt::print("{} passed, {} failed\n", all.passed, all.failed);

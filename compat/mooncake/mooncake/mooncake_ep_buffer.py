@@ -21,6 +21,8 @@ ADVICE = (
     "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over"
     " all shapes of calls"
 )
+HALF = 2**31
+"""Half of the epochs, which wrap: no two ranks are that many calls apart."""
 TIMEOUT_S = 100.0
 """Timeout of a World that a Buffer makes, in seconds: for the rendezvous of its ranks."""
 FOREVER_S = 14 * 60.0
@@ -230,8 +232,13 @@ class Buffer:
         """Unmasks all ranks. Collective; no rank may have a call or batch in progress."""
         for exchange in self._exchanges.values():
             exchange.wait()
-            epochs = self._world.all_gather(struct.pack("I", exchange.epoch()), "epochs")
-            exchange.restart(max(struct.unpack("I", epoch)[0] for epoch in epochs))
+            own = exchange.epoch()
+            epochs = self._world.all_gather(struct.pack("I", own), "epochs")
+            # Epochs wrap, so the latest is the one furthest ahead of any other.
+            ahead = max(
+                (struct.unpack("I", epoch)[0] - own + HALF) % (2 * HALF) for epoch in epochs
+            )
+            exchange.restart((own + ahead - HALF) % (2 * HALF))
         self._world.barrier("members are updated")
 
     def _exchange(self, shape: tuple[int, int, int, int]) -> tokenyard.LowLatency:

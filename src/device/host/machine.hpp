@@ -72,7 +72,9 @@ class Machine {
   /// Waits at barrier 0 with a vote, for block::any.
   virtual bool barrier_any(bool predicate, CodeAddress where) = 0;
 
-  // Memory accesses of 1, 2, 4, 8 or 16 bytes.
+  // Memory accesses of 1, 2, 4, 8 or 16 bytes, to multiples of their size as on a GPU.
+  /// Ends the kernel, since an access is to no such address.
+  [[noreturn]] virtual void misaligned(const void* at, uint32_t bytes, CodeAddress where) = 0;
   virtual void load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
                     CodeAddress where) = 0;
   virtual void store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,

@@ -7,8 +7,20 @@
 
 namespace tokenyard {
 
+namespace host_body {
+
+/// Plain accesses fault on a GPU where a CPU allows them.
+template <class T>
+TOKENYARD_DEVICE void require_aligned(const T* at) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(T) != 0) [[unlikely]]
+    machine().misaligned(at, sizeof(T), here());
+}
+
+}  // namespace host_body
+
 template <Cache>
 TOKENYARD_DEVICE Bytes16 load_vector(const Bytes16* from) {
+  host_body::require_aligned(from);
   return *from;
 }
 template <Cache>
@@ -17,6 +29,7 @@ TOKENYARD_DEVICE Bytes16 load_vector(Peer<const Bytes16> from) {
 }
 template <Cache>
 TOKENYARD_DEVICE void store_vector(Bytes16* to, Bytes16 value) {
+  host_body::require_aligned(to);
   *to = value;
 }
 template <Cache>
@@ -26,6 +39,7 @@ TOKENYARD_DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value) {
 template <Cache, class T>
 TOKENYARD_DEVICE T load_cached(const T* from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  host_body::require_aligned(from);
   return *from;
 }
 

@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
+
+#include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/low_latency/checks.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "fabric/world_access.hpp"
@@ -17,16 +20,18 @@ namespace {
 using simulation::Random;
 using simulation::SeedRun;
 
-/// How a pair of batches is made.
-enum class Pattern : uint32_t { one_after_the_other, hooks, two_under_way };
-constexpr uint32_t kPatterns = 3;
+/// How a pair of batches is made, and a third one beside it.
+enum class Pattern : uint32_t { one_after_the_other, hooks, two_under_way, interleaved };
+constexpr uint32_t kPatterns = 3;  ///< of pairs
 
 struct Drawn {
   LowLatencyCase first;
   std::vector<uint32_t> sms;                ///< [ranks]
-  std::vector<std::vector<Pattern>> pairs;  ///< [ranks]
-  std::vector<uint32_t> early_weights;      ///< [batches], each as in LowLatencyCase
-  bool all_ones = false;                    ///< the payload looks like empty staging
+  std::vector<bool> has_third;              ///< [pairs]
+  std::vector<std::vector<Pattern>> pairs;  ///< [ranks][pairs]
+  uint32_t epoch_before = 0;
+  std::vector<uint32_t> early_weights;  ///< [batches], each as in LowLatencyCase
+  bool all_ones = false;                ///< the payload looks like empty staging
   bool measured = false;
   /// Deadline shorter than a healthy exchange may take, if set: with two ranks, each may find the
   /// other missing at any step.
@@ -93,14 +98,22 @@ Drawn draw(SeedRun& run) {
   // A rank that has a dispatch's rows knows that their sender has emptied what it received two
   // combines earlier. Reading `drained` adds only memory order, and few batches reveal its absence.
   const uint32_t pairs = random.between(1, 4);
+  uint32_t batches = 0;
   for (uint32_t i = 0; i < pairs; ++i) {
-    const Pattern first_rank = pattern();
+    const bool has_third = random.chance(192);
+    const Pattern first_rank = has_third ? Pattern::interleaved : pattern();
     for (uint32_t rank = 0; rank < shape.ranks; ++rank)
       drawn.pairs[rank].push_back(alike || rank == 0 ? first_rank : pattern());
+    drawn.has_third.push_back(has_third);
+    batches += has_third ? 3 : 2;
   }
+  run.option("has_third", fmt::format("{}", drawn.has_third));
+  if (std::count(drawn.has_third.begin(), drawn.has_third.end(), true) > 0)
+    run.reach("a third dispatch before the second is received");
+  drawn.epoch_before = draw_epoch_before(run);
   // Each rank chooses for itself, batch by batch.
   const bool some_early = random.chance(640);
-  for (uint32_t batch = 0; batch < 2 * pairs; ++batch)
+  for (uint32_t batch = 0; batch < batches; ++batch)
     drawn.early_weights.push_back(!some_early          ? 0
                                   : random.chance(256) ? ~0u
                                                        : random.below(1 << shape.ranks));
@@ -167,25 +180,33 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
     of.seed += 1;
     return of;
   };
-  for (const Pattern pattern : drawn.pairs[world.rank()]) {
-    const LowLatencyCase of_one = next_batch(), of_other = next_batch();
-    SurvivorBatch one(survivor, of_one, drawn.all_ones), other(survivor, of_other, drawn.all_ones);
-    if (drawn.measured) {
-      measures.ask(one, of_one);
-      measures.ask(other, of_other);
-    }
-    one.call.timeout = other.call.timeout = drawn.deadline;
-    if (pattern == Pattern::two_under_way) {
-      overlap(one, other);
+  const auto make = [&] {
+    const LowLatencyCase of_batch = next_batch();
+    auto batch = std::make_unique<SurvivorBatch>(survivor, of_batch, drawn.all_ones);
+    if (drawn.measured) measures.ask(*batch, of_batch);
+    batch->call.timeout = drawn.deadline;
+    return batch;
+  };
+  const auto in_full = [](SurvivorBatch& batch, bool hooks) {
+    batch.dispatch(hooks);
+    if (hooks) batch.receive_dispatch();
+    batch.combine(hooks);
+    if (hooks) batch.receive_combine();
+  };
+  for (size_t pair = 0; pair < drawn.has_third.size(); ++pair) {
+    const Pattern pattern = drawn.pairs[world.rank()][pair];
+    const auto one = make(), other = make(), third = drawn.has_third[pair] ? make() : nullptr;
+    if (pattern == Pattern::interleaved) {
+      interleave(*one, *other, *third);
       continue;
     }
-    const bool hooks = pattern == Pattern::hooks;
-    one.dispatch(hooks);
-    if (hooks) one.receive_dispatch();
-    one.combine(hooks);
-    if (hooks) one.receive_combine();
-    other.dispatch(false);
-    other.combine(false);
+    if (pattern == Pattern::two_under_way) {
+      overlap(*one, *other);
+    } else {
+      in_full(*one, pattern == Pattern::hooks);
+      in_full(*other, false);
+    }
+    if (third) in_full(*third, false);
   }
   survivor.require_only_the_stopped_masked();
   if (drawn.measured) measures.require_true(!stopped);
@@ -197,8 +218,10 @@ constexpr uint32_t kStepsARank = 12000;
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  simulated::Options options{
-      .ranks = drawn.first.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
+  simulated::Options options{.ranks = drawn.first.shape.ranks,
+                             .arena_bytes = kArenaBytes,
+                             .timeout = kTimeout,
+                             .epoch_before = drawn.epoch_before};
   std::optional<uint32_t> stopped;
   if (options.ranks > 1 && !drawn.deadline && !drawn.absent && run.random.chance(320)) {
     // The number of steps of the run is unknown. One of its batches is as good as another; a stop
@@ -247,6 +270,9 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:275", kOnlyReported},
                    {simulation::Fault::store_dropped, "liveness_kernel.hpp:46", kLongerTimeout},
                    {simulation::Fault::store_dropped, "liveness_kernel.hpp:59", kMoreHeartbeats}},
+     .reaches = {{"a third dispatch before the second is received", 40},
+                 {"epochs wrap", 100},
+                 {"epochs pass a half", 60}},
      .seeds = 2000});
 
 }  // namespace

@@ -187,8 +187,8 @@ inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
   for (uint32_t expert = 0; expert < expected.rows.size(); ++expert)
     for (uint32_t slot = 0; slot < expected.rows[expert].size(); ++slot)
       for (uint32_t column = 0; column < shape.hidden; ++column)
-        values[(size_t{expert} * slots + slot) * shape.hidden + column] =
-            expert_value(shape.first_expert(rank) + expert, expected.rows[expert][slot], column);
+        values[(size_t{expert} * slots + slot) * shape.hidden + column] = expert_value(
+            shape.first_expert(rank) + expert, expected.rows[expert][slot], column, of.seed);
   accelerator_of(world).copy(y.data, values.data(), values.size() * 2, Stream{});
   await_all(accelerator_of(world));
 }
@@ -225,7 +225,7 @@ inline std::string difference_of_token(const LowLatencyCase& of, const Tokens& m
                                        uint32_t token, int32_t lost,
                                        const std::vector<uint16_t>& out,
                                        const std::set<uint32_t>& without) {
-  const ExpectedSum expected = expected_sum(of.shape, mine, rank, token, without);
+  const ExpectedSum expected = expected_sum(of.shape, mine, rank, token, without, of.seed);
   const auto row = out.begin() + static_cast<std::ptrdiff_t>(size_t{token} * of.shape.hidden);
   for (uint32_t column = 0; of.logfmt && column < of.shape.hidden; ++column) {
     const float error = std::fabs(from_bf16(row[column]) - from_bf16(expected.row[column]));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -22,6 +23,7 @@ struct Drawn {
   bool in_combine = false;    ///< differs in the combine; else in the rows of the dispatch
   LowLatencyRows odd_rows = LowLatencyRows::fp8;
   uint32_t before = 1, after = 1;  ///< whole batches before and after
+  uint32_t epoch_before = 0;
 };
 
 Drawn draw(SeedRun& run) {
@@ -51,6 +53,7 @@ Drawn draw(SeedRun& run) {
   drawn.in_combine = run.option("in_combine", random.chance(512));
   drawn.before = run.option("before", random.below(3));
   drawn.after = run.option("after", random.between(1, 3));
+  drawn.epoch_before = draw_epoch_before(run);
   return drawn;
 }
 
@@ -163,8 +166,10 @@ constexpr std::chrono::milliseconds kTimeout{100};
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  const simulated::Options options{
-      .ranks = drawn.of.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
+  const simulated::Options options{.ranks = drawn.of.shape.ranks,
+                                   .arena_bytes = kArenaBytes,
+                                   .timeout = kTimeout,
+                                   .epoch_before = drawn.epoch_before};
   simulated::run(run, options, [&](World& world) { Program(world, drawn).run(); }).require_clean();
 }
 
@@ -172,6 +177,7 @@ const bool registered = simulation::add_suite(
     {.name = "low_latency_formats",
      .what = "ranks that differ in a format are named, and nobody takes what they send",
      .run = run_suite,
+     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}},
      .seeds = 2000});
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/low_latency/replay.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "simulation/suite.hpp"
@@ -24,6 +25,7 @@ struct Drawn {
                                                 ///< before it
   uint32_t before = 1, without = 1, after = 1;  ///< whole batches
   uint32_t abandons = 0;  ///< bit r: rank r sends a batch before the restart and drops it
+  uint32_t epoch_before = 0;
 };
 
 /// Far above the slowest delivery that a seed draws, so that no other rank is late.
@@ -59,6 +61,7 @@ Drawn draw(SeedRun& run) {
   drawn.without = run.option("without", random.below(3));
   drawn.after = run.option("after", random.between(1, 2));
   drawn.abandons = run.option("abandons", random.below(1 << of.shape.ranks));
+  drawn.epoch_before = draw_epoch_before(run);
   return drawn;
 }
 
@@ -160,8 +163,10 @@ constexpr size_t kArenaBytes = size_t{2} << 20;
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  const simulated::Options options{
-      .ranks = drawn.of.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kWorldTimeout};
+  const simulated::Options options{.ranks = drawn.of.shape.ranks,
+                                   .arena_bytes = kArenaBytes,
+                                   .timeout = kWorldTimeout,
+                                   .epoch_before = drawn.epoch_before};
   simulated::run(run, options, [&](World& world) { Program(world, drawn).run(); }).require_clean();
 }
 
@@ -169,6 +174,7 @@ const bool registered = simulation::add_suite(
     {.name = "low_latency_late",
      .what = "ranks that are late are masked, and come back at an epoch agreed on",
      .run = run_suite,
+     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}},
      .seeds = 2000});
 
 }  // namespace

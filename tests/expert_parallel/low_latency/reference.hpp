@@ -107,9 +107,10 @@ struct ExpectedSum {
 
 /// Sums in the order of the choices: first this rank's own rows in fp32, then rank by rank, each
 /// summed in fp32 and rounded before it is sent. The row of a rank with one choice comes unchanged
-/// and is weighted here.
+/// and is weighted here. `call`: as in expert_value.
 inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32_t rank,
-                                uint32_t token, const std::set<uint32_t>& without = {}) {
+                                uint32_t token, const std::set<uint32_t>& without = {},
+                                uint32_t call = 0) {
   ExpectedSum expected;
   std::vector<uint32_t> ranks = {rank};
   for (uint32_t choice = 0; choice < shape.topk; ++choice) {
@@ -131,7 +132,8 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
         const size_t at = size_t{token} * shape.topk + choice;
         const int64_t id = tokens.ids[at];
         if (!shape.holds(there, id)) continue;
-        const float y = from_bf16(expert_value(static_cast<uint32_t>(id), {rank, token}, column));
+        const float y =
+            from_bf16(expert_value(static_cast<uint32_t>(id), {rank, token}, column, call));
         part = std::fma(tokens.weights[at], y, part);
         weighed_here = std::fma(tokens.weights[at], y, sum);
         ++choices;

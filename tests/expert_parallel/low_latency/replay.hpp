@@ -96,9 +96,12 @@ class Replayed {
   LowLatencyReceived received_;
 };
 
-/// Returns the largest epoch of any rank. All streams must have been drained.
+/// Returns the latest epoch of any rank. All streams must have been drained.
 inline uint32_t agreed_epoch(LowLatency& exchange) {
-  return std::ranges::max(gather(exchange.world(), exchange.epoch(), "epochs of the ranks"));
+  return std::ranges::max(gather(exchange.world(), exchange.epoch(), "epochs of the ranks"),
+                          [](uint32_t epoch, uint32_t than) {
+                            return static_cast<int32_t>(epoch - than) < 0;  // Epochs wrap.
+                          });
 }
 
 /// Replays with other data; checks the results of each replay.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -20,6 +21,7 @@ struct Drawn {
   std::vector<uint32_t> sms;  ///< [ranks]
   std::optional<uint32_t> absent;
   std::vector<uint32_t> early_weights;  ///< [batches], each as in LowLatencyCase
+  uint32_t epoch_before = 0;
 };
 
 Drawn draw(SeedRun& run) {
@@ -48,6 +50,7 @@ Drawn draw(SeedRun& run) {
   for (uint32_t batch = 0; batch < batches; ++batch)
     drawn.early_weights.push_back(batch % 2 == 0 ? 0 : random.below(1 << of.shape.ranks));
   run.option("early_weights", fmt::format("{}", drawn.early_weights));
+  drawn.epoch_before = draw_epoch_before(run);
   return drawn;
 }
 
@@ -75,8 +78,10 @@ constexpr std::chrono::milliseconds kTimeout{100};
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  const simulated::Options options{
-      .ranks = drawn.of.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
+  const simulated::Options options{.ranks = drawn.of.shape.ranks,
+                                   .arena_bytes = kArenaBytes,
+                                   .timeout = kTimeout,
+                                   .epoch_before = drawn.epoch_before};
   simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); }).require_clean();
 }
 
@@ -84,6 +89,7 @@ const bool registered = simulation::add_suite(
     {.name = "low_latency_reuse",
      .what = "weights of the next batch lie where those of the last did, while others still send",
      .run = run_suite,
+     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}},
      .seeds = 2000});
 
 }  // namespace

@@ -129,21 +129,46 @@ RULES = (
         "exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 0);",
     ),
     Rule(
+        "words that no call has written are weights of epoch 0",
+        "protocol.hpp",
+        "return dispatched << 1 | 1;",
+        "return dispatched;",
+    ),
+    Rule(
+        "words that no call has written are ids of epoch 0",
+        "protocol.hpp",
+        "return {(epoch << 1 | 1) << kFormatBits | format};",
+        "return {(epoch << 1) << kFormatBits | format};",
+    ),
+    Rule(
+        "epochs are compared as if they did not wrap",
+        "call_kernel.hpp",
+        "return static_cast<int32_t>(drained.of(call.kind) - epoch_to_be_drained(call)) >= 0;",
+        "return drained.of(call.kind) >= epoch_to_be_drained(call);",
+    ),
+    Rule(
+        "places of sums that are not in hand are not emptied",
+        "add_sums_kernel.hpp",
+        "uint32_t left = kept >> kPartialSumsHeld << kPartialSumsHeld;",
+        "uint32_t left = 0 * kept;",
+        suite="low_latency_many_sums",
+    ),
+    Rule(
         "weights of another epoch are accepted",
         "send_sums_kernel.hpp",
-        "return published.epoch == call.dispatched;",
+        "return published.epoch == call.weights_stamp;",
         "return published.epoch != 0;",
     ),
     Rule(
         "weights that arrived early are accepted whatever their epoch",
         "send_sums_kernel.hpp",
-        "waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;",
+        "waits = has_row() && !is_alone(all) && early_.epoch != call.weights_stamp;",
         "waits = has_row() && !is_alone(all) && early_.epoch == 0;",
     ),
     Rule(
         "weights are read where another batch's are",
         "send_sums_kernel.hpp",
-        "const Stamped published = one.epoch == call.dispatched ? one : other;",
+        "const Stamped published = one.epoch == call.weights_stamp ? one : other;",
         "const Stamped published = one;",
     ),
     Rule(
@@ -155,8 +180,8 @@ RULES = (
     Rule(
         "a batch's weights are published under the previous epoch",
         "send_rows_kernel.hpp",
-        "call_.call.epoch(), weight);",
-        "call_.call.epoch() - 1, weight);",
+        "weights_stamp(call_.call.epoch()), weight);",
+        "weights_stamp(call_.call.epoch() - 1), weight);",
     ),
     Rule(
         "a token's only row is weighted twice",

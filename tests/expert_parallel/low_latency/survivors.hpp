@@ -22,6 +22,8 @@ class WrongBatch : public std::runtime_error {
 /// The errors that a rank is to raise about ids that are no experts.
 class ExpectedErrors {
  public:
+  explicit ExpectedErrors(uint32_t epoch_before) : dispatches_(epoch_before) {}
+
   /// Expects an error about the dispatch just made, naming its first choice that is no expert.
   /// Returns whether there is one. Must be called for every dispatch. (Dispatches are counted here,
   /// since asking the exchange would wait for its calls.)
@@ -49,12 +51,12 @@ class ExpectedErrors {
 
  private:
   std::set<std::string> possible_;
-  uint32_t dispatches_ = 0, raised_ = 0;
+  uint32_t dispatches_, raised_ = 0;
 };
 
 struct Survivor {
   Survivor(LowLatency& exchange, std::optional<uint32_t> stopped)
-      : exchange(exchange), stopped(stopped) {}
+      : exchange(exchange), stopped(stopped), expected_errors(epoch_before(exchange.world())) {}
 
   void require_none(const std::string& difference, const char* after) const {
     if (!difference.empty())
@@ -197,6 +199,22 @@ class SurvivorBatch {
   LowLatencyReceived received_;
   std::set<uint32_t> absent_;
 };
+
+/// Begins a third batch when the first of two has been combined, while the second's dispatch has
+/// not been received: sends are two dispatches ahead of receives.
+inline void interleave(SurvivorBatch& one, SurvivorBatch& other, SurvivorBatch& third) {
+  one.dispatch(true);
+  other.dispatch(true);
+  one.receive_dispatch();
+  one.combine(false);
+  third.dispatch(true);
+  other.receive_dispatch();
+  other.combine(true);
+  third.receive_dispatch();
+  third.combine(true);
+  other.receive_combine();
+  third.receive_combine();
+}
 
 /// Overlaps two batches: one's sends fill the other's latency, in dispatches and in combines.
 inline void overlap(SurvivorBatch& one, SurvivorBatch& other) {

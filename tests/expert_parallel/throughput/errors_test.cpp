@@ -251,12 +251,50 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
                      {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
   });
-  for (uint32_t rank = 0; rank < kRanks; ++rank) {
-    const auto error = error_of<InvalidArgument>(outcomes[rank]);
+  for (const auto& outcome : outcomes) {
+    const auto error = error_of<InvalidArgument>(outcome);
     EXPECT_EQ(error.argument, "call");
-    EXPECT_EQ(error.seen, rank == 1 ? "dispatch" : "combine");
-    if (rank != 1) {
-      EXPECT_EQ(error.rank, 1u);
+    EXPECT_EQ(error.expected, "dispatch as on rank 0");
+    EXPECT_EQ(error.seen, "combine");
+    EXPECT_EQ(error.rank, 1u);
+  }
+}
+
+/// Ranks without rows and tokens cannot know whether weights come back, so they agree with either
+/// of two ranks that differ. They must hear of it all the same, wherever they are.
+TEST_P(Errors, WeightsOnSomeRanksAreNamedOnAllRanks) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one kernel";
+  constexpr uint32_t kSome = 5;
+  for (uint32_t idle = 0; idle < kSome; ++idle) {
+    SCOPED_TRACE(fmt::format("rank {} has nothing", idle));
+    ExchangeCase some{.shape = {.ranks = kSome, .experts = 2 * kSome, .hidden = 16, .topk = 1},
+                      .tokens = std::vector<uint32_t>(kSome, 3)};
+    some.tokens[idle] = 0;
+    std::vector<Tokens> all = some.draw();
+    for (uint32_t rank = 0; rank < kSome; ++rank)
+      for (int64_t& id : all[rank].ids) id = 2 * rank;  // At home.
+    const uint32_t first = idle == 0 ? 1 : 0, odd = idle == kSome - 1 ? kSome - 2 : kSome - 1;
+    const auto outcomes = run_ranks(worlds(kSome), [&](World& world) {
+      ExpertParallel exchange(world, some.options());
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      const Received received = exchange.dispatch(tokens.input());
+      const DeviceArray<uint16_t> out(accelerator_of(world), size_t{received.rows} * 16);
+      const DeviceArray<float> out_weights(accelerator_of(world), received.rows);
+      CombineInput input{.y = received.x};
+      CombineOutput output{.x = out.bf16_rows(16)};
+      if (world.rank() == odd) {
+        input.topk_weights = received.topk_weights;
+        output.topk_weights = out_weights.view({received.rows, 1});
+      }
+      exchange.combine(input, *received.route, output);
+      exchange.wait();
+    });
+    for (const auto& outcome : outcomes) {
+      const auto error = error_of<InvalidArgument>(outcome);
+      EXPECT_EQ(error.argument, "call");
+      EXPECT_EQ(error.expected, fmt::format("combine as on rank {}", first));
+      EXPECT_EQ(error.seen, "combine with weights");
+      EXPECT_EQ(error.rank, odd);
     }
   }
 }
@@ -339,8 +377,11 @@ TEST_P(Errors, DifferentRoutesAreNamedOnAllRanks) {
     exchange.dispatch({.x = tokens.input().x}, world.rank() == 0 ? *first.route : *second.route);
     exchange.wait();
   });
-  for (const auto& outcome : outcomes)
-    EXPECT_EQ(error_of<InvalidArgument>(outcome).argument, "route");
+  for (const auto& outcome : outcomes) {
+    const auto error = error_of<InvalidArgument>(outcome);
+    EXPECT_EQ(error.argument, "route");
+    EXPECT_EQ(error.rank, 1u);
+  }
 }
 
 INSTANTIATE_ON_DEVICES(Errors);

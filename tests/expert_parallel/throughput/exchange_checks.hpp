@@ -40,6 +40,7 @@ inline std::string difference(ExpertParallel& exchange, const Received& received
 struct CombineOptions {
   bool in_place = true;  ///< y in an output_buffer, else in memory that peers cannot read
   bool with_weights = false;
+  uint32_t call = 0;  ///< as in expert_value
 };
 
 /// Computes the experts' results for a route, combines them, and compares the sums.
@@ -48,7 +49,7 @@ inline std::string difference_after_combine(ExpertParallel& exchange, const Rece
                                             const Expected& expected, const CombineOptions& how) {
   Accelerator& accelerator = accelerator_of(exchange.world());
   const uint32_t rank = exchange.world().rank();
-  const std::vector<uint16_t> y = expert_rows(shape, expected, rank);
+  const std::vector<uint16_t> y = expert_rows(shape, expected, rank, how.call);
   const DeviceArray<uint16_t> plain(accelerator, y);
   CombineBuffer buffer;
   if (how.in_place) {
@@ -69,7 +70,7 @@ inline std::string difference_after_combine(ExpertParallel& exchange, const Rece
   }
   exchange.combine(input, *received.route, output);
   exchange.wait();
-  std::string text = difference("out", out.read(), expected_sums(shape, mine, rank));
+  std::string text = difference("out", out.read(), expected_sums(shape, mine, rank, how.call));
   if (how.with_weights)
     text += difference("out_weights", out_weights.read(), expected_weights(mine));
   return text;

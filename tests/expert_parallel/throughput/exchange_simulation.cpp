@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <numeric>
+#include <optional>
 
+#include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
 #include "fabric/world_access.hpp"
@@ -34,6 +37,7 @@ enum class Step : uint32_t {
   by_expert_at_once,
   by_expert_refused,
   other_rows,
+  twice,
 };
 constexpr const char* kStepNames[] = {"dispatch",
                                       "dispatch_again",
@@ -46,8 +50,13 @@ constexpr const char* kStepNames[] = {"dispatch",
                                       "watched",
                                       "by_expert_at_once",
                                       "by_expert_refused",
-                                      "other_rows"};
+                                      "other_rows",
+                                      "twice"};
 constexpr uint32_t kSteps = std::size(kStepNames);
+
+/// How the calls of the ranks differ in the end.
+enum class Discord : uint32_t { none, call, route, weights };
+constexpr const char* kDiscordNames[] = {"none", "call", "route", "weights"};
 
 struct Drawn {
   ExchangeCase exchange;
@@ -59,8 +68,12 @@ struct Drawn {
   bool waits = false;      ///< whether the host waits, for Step::by_expert_at_once
   ExpertParallelOptions::Tuning tuning;
   std::vector<bool> in_place;  ///< [ranks] whether results are where peers can read them
-  bool ends_in_discord = false;
-  uint32_t other = 0;  ///< rank that differs, for Step::other_rows
+  Discord discord = Discord::none;
+  uint32_t other = 0;          ///< rank that differs, for Step::other_rows and for `discord`
+  uint32_t scales_off_by = 0;  ///< words between aligned memory and scales, for Step::format
+  uint32_t epoch_before = 0;
+  std::optional<uint32_t> stops;  ///< rank that stops
+  uint32_t stop_from = 0;         ///< step from which its steps count; 0: the first dispatch
 };
 
 RowFormat draw_format(Random& random) {
@@ -69,12 +82,28 @@ RowFormat draw_format(Random& random) {
   RowFormat format{.type = kTypes[random.below(std::size(kTypes))]};
   if (format.type == DataType::uint8) format.row_bytes = 16 * random.between(1, 20);
   format.scale_words = random.chance(256) ? 0 : random.between(1, 9);
+  if (random.chance(384)) format.scale_words = 4 * random.between(1, 2);  // Whole pieces.
   format.scale_order = random.chance(512) ? ScaleOrder::rows : ScaleOrder::columns;
   return format;
 }
 
-/// Reports options that only some steps use, if there is such a step.
+/// Leaves a rank without tokens and rows, between one that wants weights back and one that does
+/// not.
+void leave_idle(Random& random, Drawn& drawn) {
+  const uint32_t ranks = drawn.exchange.shape.ranks, idle = random.between(1, ranks - 1);
+  drawn.exchange.picking.one_expert = true;  // On rank 0.
+  drawn.exchange.tokens[idle] = 0;
+  for (uint32_t& tokens : drawn.exchange.tokens)
+    if (&tokens != &drawn.exchange.tokens[idle]) tokens = std::max(tokens, 1u);
+  if (drawn.other == idle) drawn.other = 0;
+}
+
+/// Reports the steps, and options that only some of them use, if there is such a step.
 void note_used(SeedRun& run, const Drawn& drawn) {
+  run.option("tokens", fmt::format("{}", drawn.exchange.tokens));
+  run.option("in_place", fmt::format("{}", drawn.in_place));
+  run.option("one_expert", drawn.exchange.picking.one_expert);
+  for (const Step step : drawn.steps) run.option("step", kStepNames[static_cast<uint32_t>(step)]);
   const auto has = [&](Step step) {
     return std::find(drawn.steps.begin(), drawn.steps.end(), step) != drawn.steps.end();
   };
@@ -82,13 +111,18 @@ void note_used(SeedRun& run, const Drawn& drawn) {
     run.option("format", name_of(drawn.format.type));
     run.option("scale_words", drawn.format.scale_words);
     run.option("scales_by_columns", drawn.format.scale_order == ScaleOrder::columns);
+    if (drawn.format.scale_words > 0) run.option("scales_off_by", drawn.scales_off_by);
+    if (drawn.format.scale_order == ScaleOrder::rows && drawn.format.scale_words % 4 == 0 &&
+        drawn.format.scale_words > 0)
+      run.reach(drawn.scales_off_by == 0 ? "aligned scales in whole pieces"
+                                         : "unaligned scales in whole pieces");
   }
   const bool at_once = has(Step::by_expert_at_once);
   const bool refused = has(Step::by_expert_refused);
   if (has(Step::places) || at_once || refused) run.option("spare", drawn.spare);
   if (has(Step::by_expert) || at_once || refused) run.option("alignment", drawn.alignment);
   if (at_once || has(Step::other_rows)) run.option("waits", drawn.waits);
-  if (has(Step::other_rows)) run.option("other", drawn.other);
+  if (has(Step::other_rows) || drawn.discord != Discord::none) run.option("other", drawn.other);
 }
 
 /// Draws mostly few experts, sometimes more than a warp has lanes; in half of the runs the ranks do
@@ -99,9 +133,12 @@ void draw_experts(SeedRun& run, Shape& shape) {
   uint32_t experts = shape.ranks * (many ? random.between(33, 40) : random.between(1, 3));
   if (random.chance(512)) experts -= random.below(shape.ranks);
   shape.experts = run.option("experts", experts);
-  const bool many_choices = many && random.chance(512) && experts > 33;
-  const uint32_t topk = many_choices ? random.between(33, std::min(experts, 70u))
-                                     : random.between(1, std::min(experts, 4u));
+  const bool many_choices = many && random.chance(384) && experts > 33;
+  // A lane holds eight choices at a time.
+  const bool some_choices = experts > 8 && random.chance(many ? 512 : 256);
+  const uint32_t topk = many_choices   ? random.between(33, std::min(experts, 70u))
+                        : some_choices ? random.between(9, std::min(experts, 20u))
+                                       : random.between(1, std::min(experts, 4u));
   shape.topk = run.option("topk", topk);
 }
 
@@ -124,31 +161,37 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
     drawn.sms.push_back(ranks > 8 ? 1 : random.between(1, 3));
     drawn.in_place.push_back(random.chance(512));
   }
-  run.option("tokens", fmt::format("{}", drawn.exchange.tokens));
   run.option("sms", fmt::format("{}", drawn.sms));
-  run.option("in_place", fmt::format("{}", drawn.in_place));
   drawn.exchange.picking.none = run.option("none", random.below(4) * 0.25);
-  drawn.exchange.picking.one_expert = run.option("one_expert", random.chance(64));
+  drawn.exchange.picking.one_expert = random.chance(64);
   drawn.exchange.idx_is_int64 = run.option("idx_is_int64", random.chance(512));
   drawn.exchange.seed = static_cast<uint32_t>(random.next());
   // Often: in no other run does a call fail while some of its blocks have hardly begun.
-  drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(512));
-  const uint32_t steps = ranks > 8 ? 1 : random.between(1, 2);
+  if (shape.ranks > 1 && random.chance(512))
+    drawn.discord = static_cast<Discord>(random.between(1, 3));
+  run.option("discord", kDiscordNames[static_cast<uint32_t>(drawn.discord)]);
+  const bool many_calls = ranks <= 8 && random.chance(128);
+  const uint32_t steps = ranks > 8 ? 1 : many_calls ? random.between(3, 6) : random.between(1, 2);
   for (uint32_t i = 0; i < steps; ++i) {
     // There are many formats, so their step is drawn three times as often as any other.
     const uint32_t number = random.below(kSteps + 2);
-    const auto step = number < kSteps ? static_cast<Step>(number) : Step::format;
-    run.option("step", kStepNames[static_cast<uint32_t>(step)]);
+    auto step = number < kSteps ? static_cast<Step>(number) : Step::format;
+    // Of few kinds, so that words of one parity are used again and again.
+    if (many_calls) step = static_cast<Step>(random.below(static_cast<uint32_t>(Step::refused)));
     drawn.steps.push_back(step);
   }
+  if (shape.topk > 8 && random.chance(640)) drawn.steps.front() = Step::twice;
   drawn.spare = random.between(1, 9);
   drawn.alignment = 1u << random.below(5);
   drawn.waits = random.chance(512);
   drawn.other = random.below(ranks);
-  note_used(run, drawn);
+  drawn.scales_off_by = random.below(4);
+  drawn.epoch_before = draw_epoch_before(run);
   drawn.tuning.movers = run.option("movers", random.between(1, 3));
   drawn.tuning.kept_percent = run.option("kept_percent", random.between(1, 100));
   drawn.tuning.stages = run.option("stages", random.between(1, 4));
+  if (drawn.discord == Discord::weights && ranks > 2 && random.chance(512))
+    leave_idle(random, drawn);
   return drawn;
 }
 
@@ -157,89 +200,102 @@ void require_none(const std::string& difference, const char* after) {
     throw simulation::SuiteFailure(fmt::format("after {}: {}", after, difference));
 }
 
-/// Dispatches a token with an expert that does not exist: all ranks must refuse it, with no effect.
-void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
-                    std::vector<Tokens> all) {
-  World& world = exchange.world();
-  uint32_t culprit = 0;
-  while (culprit < world.size() && all[culprit].count == 0) ++culprit;
-  if (culprit == world.size()) return;  // No rank has a token to refuse.
-  all[culprit].ids.back() = exchange_case.shape.experts + 3;
-  const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], exchange_case.idx_is_int64);
-  try {
-    exchange.dispatch(tokens.input());
-  } catch (const InvalidArgument& error) {
-    if (error.rank == culprit && error.argument == "topk_idx") return;
-    throw;
+/// The tokens of all ranks for one call, and what this rank must receive of them.
+struct CallTokens {
+  CallTokens(const World& world, const ExchangeCase& exchange_case, std::vector<Tokens> all)
+      : all(std::move(all)),
+        mine(this->all[world.rank()]),
+        expected(expected_on(exchange_case.shape, this->all, world.rank())),
+        device(accelerator_of(world), mine, exchange_case.idx_is_int64) {}
+  CallTokens(const CallTokens&) = delete;
+
+  DispatchInput input() const { return device.input(); }
+
+  const std::vector<Tokens> all;
+  const Tokens& mine;
+  const Expected expected;
+  const TokensOnDevice device;
+};
+
+/// The program of one rank. Every call that counts has other tokens, and every combine other
+/// results, so that nothing left over from an earlier call is right by chance.
+class Program {
+ public:
+  Program(World& world, const Drawn& drawn, SeedRun& run, bool& stop_counts)
+      : world_(world),
+        drawn_(drawn),
+        run_(run),
+        stop_counts_(stop_counts),
+        case_(drawn.exchange),
+        exchange_(world, options(world, drawn)),
+        first_(fresh()),
+        load_(exchange_.local_experts()) {}
+
+  void run() {
+    if (drawn_.stop_from == 0 && is_stopped()) stop_counts_ = true;
+    received_ = exchange_.dispatch(first_->input());
+    count(*first_);
+    for (const Step step : drawn_.steps) {
+      if (++steps_ == drawn_.stop_from && is_stopped()) stop_counts_ = true;
+      take(step);
+    }
+    require_none(difference(exchange_, received_, first_->expected), "the first dispatch");
+    exchange_.wait();
+    require_load();
+    if (drawn_.discord != Discord::none) expect_discord();
   }
-  throw simulation::SuiteFailure("an impossible expert was accepted");
-}
 
-/// The last rank dispatches while the others combine: all must raise an error, and none may hang.
-void expect_discord(ExpertParallel& exchange, const Received& received, const Tokens& mine,
-                    const TokensOnDevice& tokens) {
-  World& world = exchange.world();
-  const DeviceArray<uint16_t> out(accelerator_of(world), mine.x.size());
-  try {
-    if (world.rank() + 1 == world.size())
-      exchange.dispatch({.x = tokens.input().x}, *received.route);
-    else
-      exchange.combine({.y = received.x}, *received.route,
-                       {.x = out.bf16_rows(exchange.options().hidden)});
-    exchange.wait();
-  } catch (const InvalidArgument& error) {
-    if (error.argument == "call") return;
-    throw;
+ private:
+  using Fresh = std::unique_ptr<CallTokens>;
+
+  static ExpertParallelOptions options(const World& world, const Drawn& drawn) {
+    ExpertParallelOptions options = drawn.exchange.options();
+    options.sms = drawn.sms[world.rank()];
+    options.tuning = drawn.tuning;
+    return options;
   }
-  throw simulation::SuiteFailure("ranks made different calls and did not hear of it");
-}
+  bool is_stopped() const { return world_.rank() == drawn_.stops; }
+  const Shape& shape() const { return case_.shape; }
 
-/// Checks the statistics counted on the device: `dispatches` of the same tokens, and some time
-/// spent waiting, since no two ranks start a call at the very same moment.
-void require_load(const ExpertParallel& exchange, const Expected& expected, uint32_t dispatches) {
-  const ExpertParallel::Load load = exchange.load();
-  for (size_t expert = 0; expert < load.tokens_per_expert.size(); ++expert)
-    if (load.tokens_per_expert[expert] != uint64_t{dispatches} * expected.tokens_per_expert[expert])
-      throw simulation::SuiteFailure(fmt::format(
-          "{} tokens were counted for local expert {} in {} dispatches of {} each",
-          load.tokens_per_expert[expert], expert, dispatches, expected.tokens_per_expert[expert]));
-  const double waited = std::accumulate(load.waited_us.begin(), load.waited_us.end(), 0.0);
-  if (exchange.world().size() > 1 && waited == 0)
-    throw simulation::SuiteFailure("no wait for another rank was counted");
-}
+  Fresh fresh() {
+    ++case_.seed;
+    return std::make_unique<CallTokens>(world_, case_, case_.draw());
+  }
+  /// Returns the first call's tokens with other rows.
+  Fresh first_with_fresh_rows() {
+    ++case_.seed;
+    std::vector<Tokens> all = first_->all;
+    const std::vector<Tokens> others = case_.draw();
+    for (size_t rank = 0; rank < all.size(); ++rank) all[rank].x = others[rank].x;
+    return std::make_unique<CallTokens>(world_, case_, std::move(all));
+  }
+  /// Counts a dispatch.
+  void count(const CallTokens& tokens, uint32_t times = 1) {
+    for (size_t expert = 0; expert < load_.size(); ++expert)
+      load_[expert] += uint64_t{times} * tokens.expected.tokens_per_expert[expert];
+  }
 
-/// The program of one rank.
-void exchange_on(World& world, const Drawn& drawn) {
-  const ExchangeCase& exchange_case = drawn.exchange;
-  const Shape& shape = exchange_case.shape;
-  const std::vector<Tokens> all = exchange_case.draw();
-  const Tokens& mine = all[world.rank()];
-  const Expected expected = expected_on(shape, all, world.rank());
-  ExpertParallelOptions options = exchange_case.options();
-  options.sms = drawn.sms[world.rank()];
-  options.tuning = drawn.tuning;
-  ExpertParallel exchange(world, options);
-  const TokensOnDevice tokens(accelerator_of(world), mine, exchange_case.idx_is_int64);
-
-  const Received first = exchange.dispatch(tokens.input());
-  const auto combine = [&](bool with_weights) {
+  void combine(bool with_weights) {
+    const bool in_place = drawn_.in_place[world_.rank()];
     require_none(difference_after_combine(
-                     exchange, first, shape, mine, expected,
-                     {.in_place = drawn.in_place[world.rank()], .with_weights = with_weights}),
+                     exchange_, received_, shape(), first_->mine, first_->expected,
+                     {.in_place = in_place, .with_weights = with_weights, .call = ++case_.seed}),
                  "combine");
-  };
-  uint32_t dispatches = 1;
-  for (const Step step : drawn.steps) {
+  }
+
+  void take(Step step) {
     switch (step) {
       case Step::dispatch: {
-        ++dispatches;
-        const Received again = exchange.dispatch(tokens.input());
-        require_none(difference(exchange, again, expected), "a second dispatch");
+        const Fresh again = fresh();
+        count(*again);
+        const Received received = exchange_.dispatch(again->input());
+        require_none(difference(exchange_, received, again->expected), "a second dispatch");
         break;
       }
       case Step::dispatch_again: {
-        const Received again = exchange.dispatch({.x = tokens.input().x}, *first.route);
-        require_none(difference(exchange, again, expected), "dispatch on a known route");
+        const Fresh again = first_with_fresh_rows();
+        const Received received = exchange_.dispatch({.x = again->input().x}, *received_.route);
+        require_none(difference(exchange_, received, again->expected), "dispatch on a known route");
         break;
       }
       case Step::combine:
@@ -249,78 +305,250 @@ void exchange_on(World& world, const Drawn& drawn) {
         combine(true);
         break;
       case Step::refused:
-        expect_refusal(exchange, exchange_case, all);
+        expect_refusal();
+        break;
+      case Step::twice:
+        expect_refusal_of_duplicate();
         break;
       case Step::other_rows:
-        require_none(difference_after_other_rows(exchange, tokens, drawn.other, drawn.waits),
-                     "rows of two types");
+        require_none(
+            difference_after_other_rows(exchange_, fresh()->device, drawn_.other, drawn_.waits),
+            "rows of two types");
         break;
-      case Step::format:
-        ++dispatches;
-        require_none(difference_in_format(exchange, tokens, expected, drawn.format), "a format");
+      case Step::format: {
+        const Fresh tokens = fresh();
+        count(*tokens);
+        require_none(difference_in_format(exchange_, tokens->device, tokens->expected,
+                                          drawn_.format, drawn_.scales_off_by),
+                     "a format");
         break;
-      case Step::places:
-        ++dispatches;
-        require_none(difference_with_places(exchange, tokens, shape, mine, expected, drawn.spare),
+      }
+      case Step::places: {
+        const Fresh tokens = fresh();
+        count(*tokens);
+        require_none(difference_with_places(exchange_, tokens->device, shape(), tokens->mine,
+                                            tokens->expected, drawn_.spare),
                      "a dispatch that nobody waits for");
         break;
+      }
       case Step::by_expert:
-        require_none(difference_by_expert(exchange, first, shape, mine, drawn.alignment),
-                     "rows by expert");
+        require_none(
+            difference_by_expert(exchange_, received_, shape(), first_->mine, drawn_.alignment),
+            "rows by expert");
         break;
-      case Step::by_expert_at_once:
-        dispatches += 3;
-        require_none(difference_by_expert_at_once(exchange, tokens, first, drawn.alignment,
-                                                  drawn.spare, drawn.waits),
+      case Step::by_expert_at_once: {
+        const Fresh before = fresh();
+        count(*before, 2);
+        count(*first_);
+        require_none(difference_by_expert_at_once(exchange_, first_->device, received_,
+                                                  before->device, before->expected,
+                                                  drawn_.alignment, drawn_.spare, drawn_.waits),
                      "rows by expert at once");
         break;
+      }
       case Step::by_expert_refused:
-        ++dispatches;
-        require_none(difference_after_refusal_by_expert(exchange, tokens, first, drawn.alignment,
-                                                        drawn.spare),
+        count(*first_);
+        require_none(difference_after_refusal_by_expert(exchange_, first_->device, received_,
+                                                        drawn_.alignment, drawn_.spare),
                      "too few places for rows by expert");
         break;
-      case Step::watched:
-        ++dispatches;
-        require_none(difference_if_watched(exchange, tokens, expected), "a watched dispatch");
+      case Step::watched: {
+        const Fresh tokens = fresh();
+        count(*tokens);
+        require_none(difference_if_watched(exchange_, tokens->device, tokens->expected),
+                     "a watched dispatch");
         break;
+      }
     }
   }
-  require_none(difference(exchange, first, expected), "the first dispatch");
-  exchange.wait();
-  require_load(exchange, expected, dispatches);
-  if (drawn.ends_in_discord) expect_discord(exchange, first, mine, tokens);
-}
+
+  /// Dispatches these ids: all ranks must refuse them, name `rank`, and go on as before.
+  void require_refused(const std::vector<Tokens>& all, uint32_t rank, const std::string& seen) {
+    const CallTokens tokens(world_, case_, all);
+    try {
+      exchange_.dispatch(tokens.input());
+    } catch (const InvalidArgument& error) {
+      if (error.rank == rank && error.argument == "topk_idx" && error.seen == seen) return;
+      throw;
+    }
+    throw simulation::SuiteFailure(fmt::format("{} was accepted", seen));
+  }
+  /// Dispatches a token with an expert that does not exist.
+  void expect_refusal() {
+    ++case_.seed;
+    std::vector<Tokens> all = case_.draw();
+    uint32_t culprit = 0;
+    while (culprit < world_.size() && all[culprit].count == 0) ++culprit;
+    if (culprit == world_.size()) return;  // No rank has a token to refuse.
+    const uint32_t expert = shape().experts + 3;
+    all[culprit].ids.back() = expert;
+    require_refused(all, culprit,
+                    fmt::format("expert {} in token {}", expert, all[culprit].count - 1));
+  }
+  /// Dispatches a token that chooses an expert twice.
+  void expect_refusal_of_duplicate() {
+    ++case_.seed;
+    std::vector<Tokens> all = case_.draw();
+    const uint32_t topk = shape().topk;
+    // Of this call alone, and the same on all ranks.
+    Random random(case_.seed);
+    const uint32_t culprit = random.below(world_.size());
+    Tokens& tokens = all[culprit];
+    if (topk < 2 || tokens.count == 0) return;
+    const uint32_t token = random.below(tokens.count), later = random.between(1, topk - 1),
+                   earlier = random.below(later);
+    const int64_t expert = random.below(shape().experts);
+    int64_t* const ids = tokens.ids.data() + size_t{token} * topk;
+    std::replace(ids, ids + topk, expert, int64_t{-1});
+    ids[earlier] = ids[later] = expert;
+    // Kernels hold eight choices at a time.
+    if (later >= 8)
+      run_.reach(earlier / 8 == later / 8 ? "a duplicate among later choices"
+                                          : "a duplicate of an earlier choice");
+    require_refused(all, culprit, fmt::format("expert {} twice in token {}", expert, token));
+  }
+
+  /// Checks the tokens counted on the device, and that some time was spent waiting, since no two
+  /// ranks start a call at the very same moment.
+  void require_load() const {
+    const ExpertParallel::Load load = exchange_.load();
+    for (size_t expert = 0; expert < load_.size(); ++expert)
+      if (load.tokens_per_expert[expert] != load_[expert])
+        throw simulation::SuiteFailure(
+            fmt::format("{} tokens were counted for local expert {}, which {} chose",
+                        load.tokens_per_expert[expert], expert, load_[expert]));
+    const double waited = std::accumulate(load.waited_us.begin(), load.waited_us.end(), 0.0);
+    if (world_.size() > 1 && waited == 0)
+      throw simulation::SuiteFailure("no wait for another rank was counted");
+  }
+
+  /// Returns whether a rank has neither rows nor tokens, so that it cannot know of weights.
+  bool has_nothing(uint32_t rank) const {
+    return first_->all[rank].count == 0 && expected_on(shape(), first_->all, rank).rows.empty();
+  }
+  /// Returns the rank that all must name: the first that differs from the first that counts. None
+  /// if none differs.
+  std::optional<uint32_t> discordant() const {
+    std::optional<bool> agreed;
+    for (uint32_t rank = 0; rank < world_.size(); ++rank) {
+      if (drawn_.discord == Discord::weights && has_nothing(rank)) continue;
+      const bool differs = rank == drawn_.other;
+      if (agreed && differs != *agreed) return rank;
+      agreed = differs;
+    }
+    return std::nullopt;
+  }
+  /// One rank makes another call than the others. All must name the same rank, and none may hang.
+  void expect_discord() {
+    const bool differs = world_.rank() == drawn_.other;
+    const std::optional<uint32_t> named = discordant();
+    const Discord discord = drawn_.discord;
+    for (uint32_t rank = 0; rank < world_.size() && discord == Discord::weights; ++rank)
+      if (named && has_nothing(rank)) run_.reach("a rank without weights amid discord about them");
+    const DeviceArray<uint16_t> out(accelerator_of(world_), first_->mine.x.size());
+    const DeviceArray<float> out_weights(accelerator_of(world_), first_->mine.weights.size());
+    const auto combine = [&](const Received& received, bool with_weights) {
+      CombineInput input{.y = received.x};
+      CombineOutput output{.x = out.bf16_rows(shape().hidden)};
+      if (with_weights) {
+        input.topk_weights = received_.topk_weights;
+        output.topk_weights = out_weights.view({first_->mine.count, shape().topk});
+      }
+      exchange_.combine(input, *received.route, output);
+    };
+    Received second;
+    if (discord == Discord::route) second = exchange_.dispatch(first_->input());
+    try {
+      if (discord == Discord::call && differs)
+        exchange_.dispatch({.x = first_->input().x}, *received_.route);
+      else
+        combine(discord == Discord::route && differs ? second : received_,
+                discord == Discord::weights && differs);
+      exchange_.wait();
+    } catch (const InvalidArgument& error) {
+      const char* const argument = discord == Discord::route ? "route" : "call";
+      if (error.argument == argument && error.rank == named) return;
+      throw;
+    }
+    if (named) throw simulation::SuiteFailure("ranks made different calls and did not hear of it");
+  }
+
+  World& world_;
+  const Drawn& drawn_;
+  SeedRun& run_;
+  bool& stop_counts_;  ///< see simulation::RankStop::from
+  ExchangeCase case_;  ///< its seed is the number of the last tokens or results drawn
+  ExpertParallel exchange_;
+  const Fresh first_;
+  Received received_;  ///< of the first dispatch
+  std::vector<uint64_t> load_;
+  uint32_t steps_ = 0;  ///< begun, besides the first dispatch
+};
 
 constexpr size_t kArenaBytes = size_t{4} << 20;
+
+/// The waits of a call that others' deaths should end, as the survivors' errors name them.
+void note_deaths(SeedRun& run, const simulated::Result& result) {
+  for (const std::exception_ptr& thrown : result.thrown) {
+    if (!thrown) continue;
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const PeerTimeout& error) {
+      run.reach("a death noticed in " + error.facts.phase);
+    } catch (const PeerLost& error) {
+      run.reach("a death noticed in " + error.facts.phase);
+    } catch (...) {
+      // No effect of a death: see require_clean_after.
+    }
+  }
+}
 
 void run_wide(SeedRun& run) {
   const Drawn drawn = draw(run, run.random.chance(512) ? 48 : 72);
   const simulated::Options options{.ranks = drawn.exchange.shape.ranks,
-                                   .arena_bytes = size_t{1} << 20};
-  const simulated::Result result =
-      simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); });
+                                   .arena_bytes = size_t{1} << 20,
+                                   .epoch_before = drawn.epoch_before};
+  note_used(run, drawn);
+  bool stop_counts = false;
+  const simulated::Result result = simulated::run(
+      run, options, [&](World& world) { Program(world, drawn, run, stop_counts).run(); });
   result.require_clean({});
 }
 
 void run_suite(SeedRun& run) {
-  const Drawn drawn = draw(run, run.random.between(1, 5));
-  simulated::Options options{.ranks = drawn.exchange.shape.ranks, .arena_bytes = kArenaBytes};
+  Drawn drawn = draw(run, run.random.between(1, 5));
+  simulated::Options options{.ranks = drawn.exchange.shape.ranks,
+                             .arena_bytes = kArenaBytes,
+                             .epoch_before = drawn.epoch_before};
   const bool stops = options.ranks > 1 && run.random.chance(256);
+  bool stop_counts = false;
   if (stops) {
     constexpr const char* kFates[] = {"land", "vanish", "tear"};
     const uint32_t fate = run.random.below(std::size(kFates));
     run.option("fate", kFates[fate]);
-    // Over orders of magnitude, since the number of steps of the run is unknown.
-    const uint64_t after = run.random.below(1u << run.random.between(8, 16));
-    options.stop =
-        simulation::RankStop{.rank = run.option("stops", run.random.below(options.ranks)),
-                             .after_steps = run.option("after_steps", after),
-                             .fate = static_cast<simulation::InFlight>(fate)};
+    drawn.stops = run.option("stops", run.random.below(options.ranks));
+    // Half of them in a combine whose rows the others await one by one: in few runs would a rank
+    // die there by chance.
+    drawn.stop_from = run.random.below(1 + static_cast<uint32_t>(drawn.steps.size()));
+    if (run.random.chance(512)) {
+      drawn.stop_from = std::max(drawn.stop_from, 1u);
+      drawn.steps[drawn.stop_from - 1] =
+          run.random.chance(512) ? Step::combine : Step::combine_with_weights;
+      drawn.in_place[*drawn.stops] = run.random.chance(128);
+    }
+    run.option("stop_from", drawn.stop_from);
+    // Over orders of magnitude, since the number of steps of a call is unknown.
+    const uint64_t after = run.random.below(1u << run.random.between(7, 14));
+    options.stop = simulation::RankStop{.rank = *drawn.stops,
+                                        .after_steps = run.option("after_steps", after),
+                                        .from = &stop_counts,
+                                        .fate = static_cast<simulation::InFlight>(fate)};
     options.stop_is_noticed = run.option("noticed", run.random.chance(512));
   }
-  const simulated::Result result =
-      simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); });
+  note_used(run, drawn);
+  const simulated::Result result = simulated::run(
+      run, options, [&](World& world) { Program(world, drawn, run, stop_counts).run(); });
+  note_deaths(run, result);
   result.require_clean_after(options.stop);
 }
 
@@ -355,6 +583,9 @@ constexpr const char* kSenderAwaitedCopies =
     "concerns rows stored by bulk copies; their sender waited for those before it signalled, which "
     "the model treats as a proxy fence, and PTX does not promise that";
 
+/// Seeds of which one reaches a state that lasts for a few steps.
+constexpr uint32_t kRarely = 50'000;
+
 const bool registered = simulation::add_suite(
     {.name = "throughput",
      .what = "dispatch and combine of every shape, exact under adversarial delivery",
@@ -369,14 +600,35 @@ const bool registered = simulation::add_suite(
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:235", kKernelEnded},
                    {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:121", kKernelEnded},
-                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:56", kKernelEnded},
+                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:53", kKernelEnded},
                    {Fault::proxy_fence_removed, "dispatch_by_expert_kernel.hpp:27",
                     kFencedByMovers},
                    {Fault::proxy_fence_removed, "arrived_rows_kernel.hpp:91", kSenderAwaitedCopies},
-                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:53", kFencedLater},
+                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:50", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::store_dropped, "readiness_kernel.hpp:75", kNobodyWatches}},
+     .reaches = {{"epochs wrap", 150},
+                 {"epochs pass a half", 80},
+                 {"a duplicate of an earlier choice", 1000},
+                 {"a duplicate among later choices", 1500},
+                 {"aligned scales in whole pieces", 1000},
+                 {"unaligned scales in whole pieces", 500},
+                 {"a rank without weights amid discord about them", 500},
+                 {"a death noticed in dispatch: ready word", 300},
+                 {"a death noticed in dispatch: counts", 300},
+                 {"a death noticed in dispatch: load", 500},
+                 {"a death noticed in dispatch: arrivals", 500},
+                 {"a death noticed in combine: ready word", 500},
+                 {"a death noticed in combine: pulls", 1000},
+                 {"a death noticed in combine: results", 1500},
+                 {"a death noticed in dispatch: experts", kRarely},
+                 {"a death noticed in dispatch: refusal", kRarely},
+                 {"a death noticed in dispatch: routes", kRarely},
+                 {"a death noticed in dispatch: metadata", kRarely},
+                 {"a death noticed in dispatch: places", kRarely},
+                 {"a death noticed in combine: stage", kRarely},
+                 {"a death noticed in combine: load", kRarely}},
      .seeds = 2000});
 
 const bool registered_wide =
@@ -384,6 +636,13 @@ const bool registered_wide =
                            .what = "the same on 48 and 72 ranks, with few tokens",
                            .run = run_wide,
                            .explained = {},
+                           .reaches = {{"epochs wrap", kRarely},
+                                       {"epochs pass a half", kRarely},
+                                       {"a duplicate of an earlier choice", kRarely},
+                                       {"a duplicate among later choices", kRarely},
+                                       {"aligned scales in whole pieces", kRarely},
+                                       {"unaligned scales in whole pieces", kRarely},
+                                       {"a rank without weights amid discord about them", kRarely}},
                            .seeds = 4});
 
 }  // namespace

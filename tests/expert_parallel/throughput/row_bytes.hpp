@@ -84,8 +84,10 @@ inline std::string difference_of_bytes(ExpertParallel& exchange, const Received&
 }
 
 /// Dispatches rows of a format with their scales, on a new route and again on that route.
+/// `scales_off_by`: words between aligned memory and the scales.
 inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
-                                        const Expected& expected, const RowFormat& format) {
+                                        const Expected& expected, const RowFormat& format,
+                                        uint32_t scales_off_by = 0) {
   Accelerator& accelerator = accelerator_of(exchange.world());
   DispatchInput input = tokens.input();
   std::optional<Route> route;
@@ -93,8 +95,11 @@ inline std::string difference_in_format(ExpertParallel& exchange, const TokensOn
     const RowBytes rows =
         row_bytes_of(call, exchange.world().rank(), tokens.count(),
                      row_bytes_of(format, exchange.options().hidden) / 4, format.scale_words);
-    const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, rows.scales);
-    give_rows(input, format, tokens.count(), exchange.options().hidden, x.data(), scales.data());
+    std::vector<uint32_t> moved(scales_off_by);
+    moved.insert(moved.end(), rows.scales.begin(), rows.scales.end());
+    const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, moved);
+    give_rows(input, format, tokens.count(), exchange.options().hidden, x.data(),
+              scales.data() + scales_off_by);
     const Received received = route ? exchange.dispatch(input, *route) : exchange.dispatch(input);
     const std::string text = difference_of_bytes(exchange, received, expected, call);
     if (!text.empty()) return fmt::format("call {}: {}", call, text);

@@ -85,26 +85,37 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
   return difference("out", out.read(), expected);
 }
 
+/// Returns the rows of all experts if each has a multiple of `alignment`.
+inline uint32_t padded_rows(const std::vector<uint32_t>& tokens_per_expert, uint32_t alignment) {
+  uint32_t rows = 0;
+  for (const uint32_t tokens : tokens_per_expert)
+    rows += (tokens + alignment - 1) / alignment * alignment;
+  return rows;
+}
+
 /// Compares rows grouped by expert as they arrive with those of `received`, grouped afterwards;
 /// with `spare` more places, and with or without a host that waits for the counts. Runs three
 /// calls, because words alternate: what one call leaves behind meets the second call after it. The
-/// first two send other rows, so that a row that the last call fails to bring cannot be left over
+/// first two send other tokens, so that nothing that the last call fails to bring can be left over
 /// from them.
 inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
                                                 const TokensOnDevice& tokens,
-                                                const Received& received, uint32_t alignment,
-                                                uint32_t spare, bool waits) {
+                                                const Received& received,
+                                                const TokensOnDevice& others,
+                                                const Expected& expected_of_others,
+                                                uint32_t alignment, uint32_t spare, bool waits) {
   Accelerator& accelerator = accelerator_of(exchange.world());
   const ExpertRows after = exchange.group_by_expert(received, {.alignment = alignment});
   DispatchInput input = tokens.input();
   if (!waits) input.received_tokens_max = received.rows + spare;
   const GroupByExpertOptions expand{.alignment = alignment, .rows_max = after.rows + spare};
-  const DeviceArray<uint16_t> others(
-      accelerator,
-      std::vector<uint16_t>(size_t{tokens.count()} * exchange.options().hidden, 0x5a5a));
-  DispatchInput before = input;
-  before.x = others.bf16_rows(exchange.options().hidden);
-  for (uint32_t call = 0; call < 2; ++call) exchange.dispatch_by_expert(before, expand);
+  DispatchInput before = others.input();
+  if (!waits)
+    before.received_tokens_max = static_cast<uint32_t>(expected_of_others.rows.size()) + spare;
+  const GroupByExpertOptions grouped{
+      .alignment = alignment,
+      .rows_max = padded_rows(expected_of_others.tokens_per_expert, alignment) + spare};
+  for (uint32_t call = 0; call < 2; ++call) exchange.dispatch_by_expert(before, grouped);
   const RowsByExpert at_once = exchange.dispatch_by_expert(input, expand);
   exchange.wait();
   const ExpertRows& rows = at_once.rows;

@@ -36,7 +36,7 @@ DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t r
   out.row_slot = pieces.take<int32_t>(slots * options.topk);
   out.choices = pieces.take<int32_t>(uint64_t{options.tokens_max} * options.topk);
   out.weights = pieces.take<float>(uint64_t{options.tokens_max} * options.topk);
-  out.epoch = pieces.take<uint32_t>(1);
+  out.weights_stamp = pieces.take<uint32_t>(1);
   return out;
 }
 

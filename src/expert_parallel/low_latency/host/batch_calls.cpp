@@ -1,5 +1,7 @@
 #include "expert_parallel/low_latency/host/batch_calls.hpp"
 
+#include "base/tensor_arguments.hpp"
+
 namespace tokenyard::low_latency {
 
 using Stage = LowLatencyHandle::Stage;
@@ -139,14 +141,24 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
   check_combine(setup_, what, *handle);
   const uint32_t blocks = check_call(setup_, call);
   const DispatchOut& batch = handle->batch->out();
+  const uint64_t slots =
+      uint64_t{setup_.local_experts()} * setup_.world.size() * setup_.options.tokens_max;
   const CombineParams params{
       .call = context_.params(call),
-      .y = what.y.as<std::byte>(),
-      .weights = handle->weights_published ? batch.weights : what.topk_weights.as<float>(),
+      .y =
+          static_cast<const std::byte*>(memory_for("y", what.y, slots * setup_.options.hidden * 2)),
+      .weights = handle->weights_published
+                     ? batch.weights
+                     : static_cast<const float*>(memory_for(
+                           "topk_weights", what.topk_weights,
+                           uint64_t{handle->tokens} * setup_.options.topk * sizeof(float))),
       .row_slot = batch.row_slot,
       .choices = batch.choices,
-      .out = what.out.as<std::byte>(),
-      .lost = what.lost.as<int32_t>(),
+      .out = static_cast<std::byte*>(
+          memory_for("out", what.out, uint64_t{handle->tokens} * setup_.options.hidden * 2)),
+      .lost = what.lost.given() ? static_cast<int32_t*>(memory_for(
+                                      "lost", what.lost, handle->tokens * sizeof(int32_t)))
+                                : nullptr,
       .waited = call.waited_cycles.as<uint64_t>(),
       .tokens = handle->tokens,
       .tokens_max = setup_.options.tokens_max,
@@ -159,7 +171,7 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
       .spans = 0,
       .published = handle->weights_published,
       .batch = handle->batch->number(),
-      .dispatched = batch.epoch,
+      .weights_stamp = batch.weights_stamp,
       .only_in_other = 0};
   if (!call.hook && !context_.batches.combines_left.empty())
     throw InvalidArgument("hook", "the previous combine's hook called first", "not called");

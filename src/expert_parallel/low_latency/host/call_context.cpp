@@ -15,7 +15,10 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
       masks(setup.accelerator, abort_flag_of(world), world.size()),
       streams(setup),
       batches(setup) {
-  windows.open(streams);
+  const uint32_t before = epoch_before(world);
+  const Workspace begun = Epochs::counting_from(before);
+  epochs.write(begun, streams);
+  windows.open(streams, {before, before});
 }
 
 CallContext::~CallContext() {

@@ -1,7 +1,5 @@
 #include "expert_parallel/low_latency/host/epochs.hpp"
 
-#include <algorithm>
-
 namespace tokenyard::low_latency {
 
 Workspace Epochs::read(const CallStreams& streams) const {
@@ -18,9 +16,10 @@ void Epochs::write(const Workspace& workspace, const CallStreams& streams) const
 }
 
 uint32_t Epochs::last_of(const Workspace& workspace) {
-  uint32_t last = 0;
+  uint32_t last = workspace.progress[0][0].sent;
   for (const auto& kind : workspace.progress)
-    last = std::max({last, kind[0].sent, kind[0].received});
+    for (const uint32_t epoch : {kind[0].sent, kind[0].received})
+      if (is_later(epoch, last)) last = epoch;
   return last;
 }
 

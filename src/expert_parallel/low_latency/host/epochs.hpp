@@ -20,6 +20,11 @@ class Epochs {
   /// Enqueues after all calls so far. `workspace` must exist until the stream has been awaited.
   void write(const Workspace& workspace, const CallStreams& streams) const;
 
+  /// Returns whether an epoch comes after another one. Epochs wrap, and those that are compared are
+  /// less than 2^31 calls apart.
+  static bool is_later(uint32_t epoch, uint32_t than) {
+    return static_cast<int32_t>(epoch - than) > 0;
+  }
   /// Returns the epoch of the last call.
   static uint32_t last_of(const Workspace& workspace);
   /// Returns the drained epochs of a rank that has received as much as this one.

@@ -74,7 +74,7 @@ void MaskCalls::clear_mask() {
 
 void MaskCalls::restart(uint32_t epoch) {
   const uint32_t last = this->epoch();
-  if (static_cast<int32_t>(epoch - last) < 0)
+  if (Epochs::is_later(last, epoch))
     throw InvalidArgument("epoch", fmt::format("at least {}, that of the last call", last),
                           std::to_string(epoch));
   const Workspace begun = Epochs::counting_from(epoch);

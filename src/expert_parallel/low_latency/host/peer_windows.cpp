@@ -1,6 +1,8 @@
 #include "expert_parallel/low_latency/host/peer_windows.hpp"
 #include "fabric/world_access.hpp"
 
+#include <vector>
+
 #include "fabric/exchange_window_addresses.hpp"
 
 namespace tokenyard::low_latency {
@@ -9,7 +11,7 @@ PeerWindows::PeerWindows(const Setup& setup)
     : setup_(setup), mine_(arena_of(setup.world).allocate(setup.layout.bytes(), Stream{})) {}
 
 /// Fills the window before any peer learns its address.
-void PeerWindows::open(const CallStreams& streams) {
+void PeerWindows::open(const CallStreams& streams, Drained drained) {
   World& world = setup_.world;
   Accelerator& accelerator = setup_.accelerator;
   const WindowLayout& layout = setup_.layout;
@@ -17,6 +19,9 @@ void PeerWindows::open(const CallStreams& streams) {
   const size_t staging = layout.staging_bytes();
   accelerator.fill(mine_.data(), 0xff, staging, stream);
   accelerator.fill(mine_.data() + staging, 0, layout.bytes() - staging, stream);
+  const std::vector<Drained> all_drained(world.size(), drained);
+  accelerator.copy(mine_.data() + layout.drained(0), all_drained.data(),
+                   all_drained.size() * sizeof(Drained), stream);
   streams.await(stream, "filled staging");
   windows_.layout = layout;
   exchange_window_addresses(

@@ -14,8 +14,9 @@ class PeerWindows {
  public:
   /// Allocates this rank's window.
   explicit PeerWindows(const Setup& setup);
-  /// Collective: fills the window, then exchanges addresses.
-  void open(const CallStreams& streams);
+  /// Collective: fills the window, then exchanges addresses. `drained`: of every rank, before its
+  /// first call.
+  void open(const CallStreams& streams, Drained drained);
 
   /// Returns the windows of all ranks, once they are open.
   const Windows& windows() const { return windows_; }

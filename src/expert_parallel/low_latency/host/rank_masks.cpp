@@ -25,10 +25,11 @@ FailedRank::Why why(Failure failure, Phase phase) {
   return FailedRank::Why::timeout;
 }
 
-/// Returns the value of a wait to show: for a stamp of ids, its epoch.
+/// Returns the value of a wait to show: for a stamp, its epoch.
 uint64_t shown(Phase phase, uint64_t awaited) {
-  const IdsStamp stamp{static_cast<uint32_t>(awaited)};
-  return phase == Phase::dispatch_ids ? stamp.epoch() : awaited;
+  const auto word = static_cast<uint32_t>(awaited);
+  if (phase == Phase::dispatch_ids) return IdsStamp{word}.epoch();
+  return phase == Phase::combine_weights ? epoch_of_weights(word) : awaited;
 }
 
 }  // namespace

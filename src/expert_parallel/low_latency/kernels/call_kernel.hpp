@@ -65,10 +65,10 @@ TOKENYARD_DEVICE void leave_out(const Call& call, uint32_t rank) {
             Awaited{.phase = static_cast<uint32_t>(Phase::left_out), .rank = rank});
 }
 
-/// Publishes a weight. Called by one thread. Relaxed: the word carries its batch's epoch and
+/// Publishes a weight. Called by one thread. Relaxed: the word carries its batch's stamp and
 /// releases no other data.
-TOKENYARD_DEVICE void publish_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
-  store<Order::relaxed, Scope::sys>(to, Stamped{dispatched, std::bit_cast<uint32_t>(weight)});
+TOKENYARD_DEVICE void publish_weight(Peer<Stamped> to, uint32_t stamp, float weight) {
+  store<Order::relaxed, Scope::sys>(to, Stamped{stamp, std::bit_cast<uint32_t>(weight)});
 }
 
 /// Returns whether this block publishes the rank's `drained` words: the last block, which has no

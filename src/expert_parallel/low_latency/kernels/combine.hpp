@@ -68,10 +68,10 @@ struct CombineParams {
   uint32_t streams, parts;
   uint32_t spans;  ///< per row
   // Last, since receiving blocks do not read them.
-  bool published;              ///< the dispatch has already published the weights
-  uint32_t batch;              ///< this rank's number for the batch, 0 or 1
-  const uint32_t* dispatched;  ///< epoch of the batch's dispatch
-  int32_t only_in_other;       ///< see SumsLayout
+  bool published;                 ///< the dispatch has already published the weights
+  uint32_t batch;                 ///< this rank's number for the batch, 0 or 1
+  const uint32_t* weights_stamp;  ///< of the batch
+  int32_t only_in_other;          ///< see SumsLayout
 
   /// Computes the fields below "Set by divide()". Called on the host once all others are set.
   void divide(uint32_t span_chunks) {

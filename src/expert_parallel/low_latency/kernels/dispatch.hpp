@@ -65,9 +65,9 @@ struct DispatchOut {
   int32_t* choices;     ///< [tokens_max, topk] experts of this rank's own tokens, -1: none
   int32_t* rows_total;  ///< [local experts] counts are accumulated here; may be null
   uint64_t* waited;     ///< [ranks] cycles until a source's ids were in, accumulated; may be null
-  float* weights;   ///< [tokens_max, topk] of this rank's own tokens, if this dispatch publishes
-                    ///< weights
-  uint32_t* epoch;  ///< epoch of this dispatch, which identifies the batch
+  float* weights;       ///< [tokens_max, topk] of this rank's own tokens, if this dispatch
+                        ///< publishes weights
+  uint32_t* weights_stamp;  ///< of the weights of this dispatch's batch
 };
 
 /// A receiving block's shared memory after the kernel's Shared struct.

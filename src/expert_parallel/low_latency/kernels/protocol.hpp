@@ -15,8 +15,9 @@
 ///    of 0xffffffff (`canonical` ensures it). The reader of sixteen bytes stores 0xff back. No flag
 ///    and no fence follows the data.
 /// 2. **Everything else is stamped.** Ids and weights carry their dispatch's epoch in the same
-///    atomic word; nobody clears them, and those of another epoch are never accepted. Ids also
-///    carry their dispatch's row format (see 8). Weights belong to a batch, not to a call: each
+///    atomic word; nobody clears them, and those of another epoch are never accepted, nor are words
+///    that no call has written: no stamp is zero. Ids also carry their dispatch's row format (see
+///    8). Weights belong to a batch, not to a call: each
 ///    rank publishes its own in the dispatch or in the combine, as it chooses. They are stored
 ///    under the source's own number for the batch, 0 or 1, which the source reuses once it has
 ///    combined that batch. By then every rank that uses those weights has sent its partial sums: no
@@ -131,20 +132,31 @@ struct RankSet {
   }
 };
 
-/// Stamp of an ids word: the epoch of its dispatch modulo 2^30, and the format of that dispatch's
-/// rows.
+/// Returns the stamp of a batch's weights: the epoch of its dispatch modulo 2^31, and a bit, since
+/// epoch 0 must differ from words that no call has written.
+TOKENYARD_HOST_DEVICE uint32_t weights_stamp(uint32_t dispatched) {
+  return dispatched << 1 | 1;
+}
+TOKENYARD_HOST_DEVICE uint32_t epoch_of_weights(uint32_t stamp) {
+  return stamp >> 1;
+}
+
+/// Stamp of an ids word: the epoch of its dispatch modulo 2^29, a bit as in weights_stamp, and the
+/// format of that dispatch's rows.
 struct IdsStamp {
   static constexpr uint32_t kFormatBits = 2, kFormats = 1u << kFormatBits;
   uint32_t word;
 
   TOKENYARD_HOST_DEVICE static IdsStamp of(uint32_t epoch, uint32_t format) {
-    return {epoch << kFormatBits | format};
+    return {(epoch << 1 | 1) << kFormatBits | format};
   }
-  TOKENYARD_HOST_DEVICE uint32_t epoch() const { return word >> kFormatBits; }
+  TOKENYARD_HOST_DEVICE uint32_t epoch() const { return word >> (kFormatBits + 1); }
   TOKENYARD_HOST_DEVICE uint32_t format() const { return word & (kFormats - 1); }
   TOKENYARD_HOST_DEVICE bool operator==(const IdsStamp& other) const { return word == other.word; }
+  /// Returns whether both are of one epoch, in two formats. A word that no call has written is of
+  /// none.
   TOKENYARD_HOST_DEVICE bool differs_in_format(const IdsStamp& other) const {
-    return word != other.word && epoch() == other.epoch();
+    return word != other.word && word >> kFormatBits == other.word >> kFormatBits;
   }
 };
 

@@ -105,7 +105,7 @@ class LeavingIds {
     params.out.weights[at] = weight;
     if (rank != common.rank && call_.call.open(rank))
       publish_weight(common.windows.weights(rank, params.batch, common.rank) + at,
-                     call_.call.epoch(), weight);
+                     weights_stamp(call_.call.epoch()), weight);
   }
   TOKENYARD_DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
     const CallParams& common = call_.params.call;
@@ -264,7 +264,7 @@ struct LoadedUnit {
 /// Ends the sending part. Called by all warps of a sending block.
 TOKENYARD_DEVICE void end_sending(const Dispatch& call) {
   if (block::index() == 0 && thread::index() == 0) {
-    *call.params.out.epoch = call.call.epoch();
+    *call.params.out.weights_stamp = weights_stamp(call.call.epoch());
     call.params.call.workspace->first_mistake[call.call.parity() ^ 1] = 0;
   }
   advance_epoch(call.call);

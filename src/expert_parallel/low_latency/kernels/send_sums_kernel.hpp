@@ -62,7 +62,7 @@ class LeavingWeights {
       if (look.closed_to_sends(call.call) || !open) break;
       TOKENYARD_UNROLL for (uint32_t i = 0; i < kHeld; ++i) {
         const uint32_t at = first + i * block::threads();
-        if (at < count) publish_weight(to + at, call.dispatched, held[i]);
+        if (at < count) publish_weight(to + at, call.weights_stamp, held[i]);
       }
     }
   }
@@ -126,7 +126,7 @@ class TokenGroup {
   /// comes first.
   TOKENYARD_DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
     const uint32_t all = warp::ballot(has_row());
-    const bool waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;
+    const bool waits = has_row() && !is_alone(all) && early_.epoch != call.weights_stamp;
     weighed_ = !warp::any(waits);
     hoisted_ = 0;
     if (hurries && !weighed_) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
@@ -192,7 +192,7 @@ class TokenGroup {
   TOKENYARD_DEVICE bool await_weight(const Combine& call, float& weight) const {
     const CombineParams& params = call.params;
     if (!call.call.open(source_)) return false;
-    if (early_.epoch == call.dispatched) {
+    if (early_.epoch == call.weights_stamp) {
       weight = std::bit_cast<float>(early_.value);
       return true;
     }
@@ -201,13 +201,14 @@ class TokenGroup {
       return params.call.windows.weights_here(batch, source_, token_) + choice;
     };
     const Peer<Stamped> first = weights_of(0), second = weights_of(1);
-    return call.call.await(Phase::combine_weights, source_, call.dispatched, [&](uint64_t& seen) {
-      const Stamped one = look_at(first), other = look_at(second);
-      const Stamped published = one.epoch == call.dispatched ? one : other;
-      weight = std::bit_cast<float>(published.value);
-      seen = std::max(one.epoch, other.epoch);
-      return published.epoch == call.dispatched;
-    });
+    return call.call.await(
+        Phase::combine_weights, source_, call.weights_stamp, [&](uint64_t& seen) {
+          const Stamped one = look_at(first), other = look_at(second);
+          const Stamped published = one.epoch == call.weights_stamp ? one : other;
+          weight = std::bit_cast<float>(published.value);
+          seen = published.epoch;
+          return published.epoch == call.weights_stamp;
+        });
   }
   TOKENYARD_DEVICE static Stamped look_at(Peer<Stamped> weight) {
     return load<Order::relaxed, Scope::sys>(weight);  // Relaxed: the word releases no other data.
@@ -346,7 +347,7 @@ TOKENYARD_DEVICE void send_combine(const CombineParams& params, CombineShared& s
   if (base < end) group = TokenGroup(params, base);
 
   const Call begun = begin_call(params.call, shared.call, Kind::combine);
-  const Combine call{params, shared, begun, load_cached(params.dispatched)};
+  const Combine call{params, shared, begun, load_cached(params.weights_stamp)};
   group.fetch();
   if (!params.published) weights.publish(call);
   const Look look = Look::first(begun, sums);

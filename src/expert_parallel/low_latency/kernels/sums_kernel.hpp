@@ -64,7 +64,7 @@ struct Combine {
   const CombineParams& params;
   CombineShared& shared;
   const Call& call;
-  uint32_t dispatched = 0;  ///< sending blocks: epoch of the batch's dispatch
+  uint32_t weights_stamp = 0;  ///< sending blocks: of the batch
 };
 
 class LaneSums {

@@ -54,7 +54,7 @@ CombineArguments Combiner::checked(const CombineInput& input, const Route::State
                                            : DataType::bfloat16;
   require_summable("y", type);
   const uint64_t hidden = setup_.options.hidden, topk = setup_.options.topk;
-  setup_.row_bytes({.type = type});
+  const uint64_t row_bytes = setup_.row_bytes({.type = type});
   require_view("y", input.y, {type}, {rows, hidden}, kRowAlignment);
   require_view("out", output.x, {type}, {route.tokens, hidden}, kRowAlignment);
   require_no_overlap("out", output.x.data, output.x.bytes(), "y", input.y.data, input.y.bytes());
@@ -70,15 +70,25 @@ CombineArguments Combiner::checked(const CombineInput& input, const Route::State
                  4);
   setup_.check_sms(input.sms);
   setup_.check_local_sms(input.local_sms, "local_sms");
-  return {.y = input.y.data,
+  // An array that may be left out has all of its elements or none.
+  const auto optional = [](const char* argument, const auto& view, uint64_t bytes) {
+    return view.given() ? memory_for(argument, view, bytes) : nullptr;
+  };
+  const uint64_t home_bytes = route.tokens * row_bytes, choice_bytes = topk * sizeof(float);
+  return {.y = memory_for("y", input.y, rows * row_bytes),
           .type = type,
           .by_expert = input.by_expert,
           .weighted = input.weighted,
-          .topk_weights = input.topk_weights.as<float>(),
-          .biases = {input.biases[0].data, input.biases[1].data},
-          .rank_order = input.rank_order.as<uint32_t>(),
-          .out = output.x.data,
-          .out_topk_weights = output.topk_weights.as<float>(),
+          .topk_weights = static_cast<const float*>(
+              optional("topk_weights", input.topk_weights, route.rows * choice_bytes)),
+          .biases = {optional("biases", input.biases[0], home_bytes),
+                     optional("biases", input.biases[1], home_bytes)},
+          .rank_order = static_cast<const uint32_t*>(
+              optional("rank_order", input.rank_order,
+                       uint64_t{route.tokens} * setup_.world.size() * sizeof(uint32_t))),
+          .out = memory_for("out", output.x, home_bytes),
+          .out_topk_weights = static_cast<float*>(
+              optional("out_topk_weights", output.topk_weights, route.tokens * choice_bytes)),
           .sms = input.sms,
           .local_sms = input.local_sms};
 }

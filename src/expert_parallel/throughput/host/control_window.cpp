@@ -28,6 +28,9 @@ ControlWindow::ControlWindow(const Setup& setup)
       window_(arena_of(setup.world).allocate(layout_.bytes(), Stream{})) {
   open(setup);
   workspace_.emplace(setup.accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
+  const uint32_t epoch = epoch_before(setup.world);
+  setup.accelerator.copy(&workspace()->epoch, &epoch, sizeof(epoch), Stream{});
+  setup.await_stream(Stream{}, "its epoch");
 }
 
 /// Zeroes the window before any peer learns its address.

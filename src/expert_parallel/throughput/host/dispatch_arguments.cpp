@@ -47,14 +47,15 @@ DispatchArguments checked_rows(const Setup& setup, const DispatchInput& input, u
     require_view("scales", input.scales,
                  {DataType::float32, DataType::int32, DataType::uint32, DataType::uint8},
                  {tokens, columns}, 4);
-  const DispatchArguments arguments{.x = input.x.data,
-                                    .tokens = tokens,
-                                    .format = format,
-                                    .scales = input.scales.data,
-                                    .cast = input.cast,
-                                    .received_tokens_max = input.received_tokens_max,
-                                    .watcher = input.watcher,
-                                    .sms = input.sms};
+  const DispatchArguments arguments{
+      .x = memory_for("x", input.x, uint64_t{tokens} * bytes),
+      .tokens = tokens,
+      .format = format,
+      .scales = memory_for("scales", input.scales, uint64_t{tokens} * format.scale_words * 4),
+      .cast = input.cast,
+      .received_tokens_max = input.received_tokens_max,
+      .watcher = input.watcher,
+      .sms = input.sms};
   if (input.cast.scales != CastToFp8::Scales::none) format_of_cast(arguments, setup.options.hidden);
   setup.check_sms(input.sms);
   return arguments;
@@ -74,9 +75,13 @@ DispatchArguments checked_dispatch(const Setup& setup, const DispatchInput& inpu
   if (input.topk_weights.given())
     require_view("topk_weights", input.topk_weights, {DataType::float32},
                  {tokens, setup.options.topk}, 4);
-  arguments.topk_idx = input.topk_idx.data;
+  const uint64_t choices = tokens * setup.options.topk;
+  arguments.topk_idx =
+      memory_for("topk_idx", input.topk_idx, choices * bytes_of(input.topk_idx.type));
   arguments.idx_is_int64 = input.topk_idx.type != DataType::int32;
-  arguments.topk_weights = input.topk_weights.as<float>();
+  if (input.topk_weights.given())
+    arguments.topk_weights = static_cast<const float*>(
+        memory_for("topk_weights", input.topk_weights, choices * sizeof(float)));
   return arguments;
 }
 

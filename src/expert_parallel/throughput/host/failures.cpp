@@ -38,9 +38,8 @@ const char* argument_of(ReadyWord differing, bool of_dispatch) {
 }
 
 /// Describes the value of a ready word that differs.
-std::string describe(uint64_t differing) {
-  const auto value = static_cast<uint32_t>(differing);
-  switch (static_cast<ReadyWord>(differing >> 32)) {
+std::string describe(ReadyWord word, uint32_t value) {
+  switch (word) {
     case ReadyWord::route:
       return fmt::format("the route of call {}", value);
     case ReadyWord::format: {
@@ -113,13 +112,12 @@ std::vector<FailedRank> Failures::failed_ranks() const {
 
 void Failures::throw_mismatch() const {
   const WaitReport& report = context_.health->cell.report();
-  const auto word = static_cast<ReadyWord>(report.expected >> 32);
+  const DifferingWord expected{report.expected}, seen{report.seen};
   const bool of_dispatch = report.phase < static_cast<uint32_t>(Phase::combine_ready);
-  const bool of_rows = word == ReadyWord::format || word == ReadyWord::scales;
-  throw InvalidArgument(argument_of(word, of_dispatch),
-                        fmt::format("{} as on rank {}", describe(report.expected),
-                                    of_rows ? 0 : context_.setup.world.rank()),
-                        describe(report.seen), report.rank);
+  throw InvalidArgument(
+      argument_of(expected.word(), of_dispatch),
+      fmt::format("{} as on rank {}", describe(expected.word(), expected.value()), expected.than()),
+      describe(seen.word(), seen.value()), report.rank);
 }
 
 void Failures::throw_refusal() const {
@@ -131,7 +129,7 @@ void Failures::throw_refusal() const {
                           std::to_string(token), rank);
   if (kind == RefusalKind::format) {
     const auto word = static_cast<ReadyWord>(token);
-    const auto said = [&](uint32_t value) { return describe(differing(word, value)); };
+    const auto said = [&](uint32_t value) { return describe(word, value); };
     throw InvalidArgument(argument_of(word, true),
                           fmt::format("{} as on rank 0", said(counts_.id_high())),
                           said(counts_.id_low()), rank);

@@ -33,12 +33,9 @@ TOKENYARD_DEVICE bool await_all(const Dispatch& call) {
                                   call.epoch, Phase::dispatch_ready, lanes)))
     return false;
   warp::sync();
-  return compare_calls(params, call.ready_words(), call.deadline, call.route_epoch,
-                       Phase::dispatch_ready, lanes, [&](uint32_t rank) {
-                         if (params.kind == CallKind::dispatch_again) return false;
-                         fetch_min<Order::relaxed, Scope::block>(&call.shared.differing_rank, rank);
-                         return true;
-                       });
+  return compare_calls(
+      params, call.ready_words(), call.deadline, Phase::dispatch_ready, lanes,
+      params.kind == CallKind::dispatch_again ? nullptr : &call.shared.differing_rank);
 }
 
 /// Publishes and awaits ready words, and starts loading rows, while the other warps count. Called

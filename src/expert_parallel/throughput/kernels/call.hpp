@@ -22,6 +22,12 @@ struct Workspace {
   uint32_t placed[2];        ///< by parity: blocks that have assigned their rows' places by expert
 };
 
+/// Returns the epoch of the next call. 0 is left out, since words that no call has written hold it;
+/// so is 1 after the wrap, so that parities still alternate.
+TOKENYARD_HOST_DEVICE uint32_t epoch_after(uint32_t epoch) {
+  return epoch == 0xffffffff ? 2 : epoch + 1;
+}
+
 struct CallParams {
   uint32_t rank, ranks;
   CallKind kind;
@@ -92,10 +98,21 @@ struct Waits {
 };
 inline constexpr uint32_t kWaitWords = 2;
 
-/// Packs which ready word differed, and its value, for the error record of a call that is refused
-/// because ranks made different calls.
-TOKENYARD_HOST_DEVICE uint64_t differing(ReadyWord word, uint32_t value) {
-  return static_cast<uint64_t>(word) << 32 | value;
-}
+/// A ready word that differed, for the error record of a call that is refused because ranks made
+/// different calls: which one, its value, and the rank that it should have been as on.
+struct DifferingWord {
+  uint64_t bits;
+  static constexpr uint32_t kWordBits = 8;
+  TOKENYARD_HOST_DEVICE static DifferingWord of(ReadyWord word, uint32_t than, uint32_t value) {
+    return {(uint64_t{than} << kWordBits | static_cast<uint32_t>(word)) << 32 | value};
+  }
+  TOKENYARD_HOST_DEVICE ReadyWord word() const {
+    return static_cast<ReadyWord>(bits >> 32 & ((1u << kWordBits) - 1));
+  }
+  TOKENYARD_HOST_DEVICE uint32_t than() const {
+    return static_cast<uint32_t>(bits >> (32 + kWordBits));
+  }
+  TOKENYARD_HOST_DEVICE uint32_t value() const { return static_cast<uint32_t>(bits); }
+};
 
 }  // namespace tokenyard::throughput

@@ -55,7 +55,7 @@ TOKENYARD_DEVICE void look_at_call(const CallParams& params, CallShared& shared,
   const uint32_t epoch = load<Order::relaxed, Scope::gpu>(&params.workspace->epoch);
   shared.route_epoch = params.route == nullptr ? 0 : *params.route;
   shared.failed = deadline.failed();
-  shared.epoch = epoch + 1;
+  shared.epoch = epoch_after(epoch);
 }
 
 /// Begins the call; returns false if an earlier call has failed. Called by the whole block, which
@@ -91,7 +91,7 @@ TOKENYARD_DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   Workspace& workspace = *params.workspace;
   const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.readers, 1);
   if (before + 1 != grid::blocks()) return;
-  const uint32_t next = (epoch + 1) & 1;
+  const uint32_t next = epoch_after(epoch) & 1;
   store<Order::relaxed, Scope::gpu>(&workspace.claims[next], 0);
   store<Order::relaxed, Scope::gpu>(&workspace.routes_known[next], 0);
   store<Order::relaxed, Scope::gpu>(&workspace.spreads[next], 0);
@@ -163,31 +163,75 @@ TOKENYARD_DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_
   return ReadyWord::call;
 }
 
-/// Refuses the call if another rank has made a different one; returns false if this thread found
-/// one. Called by a thread group that has synchronized after read_ready_words. Every rank compares
-/// itself with every other, so all ranks refuse. `differs(rank)` is called for each rank whose row
-/// format or scales differ from rank 0's, and returns true if it takes over refusing the call.
-template <class Differs>
+/// How a rank's call differs from the agreed one.
+struct CallDifference {
+  bool there_is;
+  ReadyWord word;
+  uint32_t than;  ///< rank that it differs from
+
+  TOKENYARD_DEVICE bool of_rows() const {
+    return word == ReadyWord::format || word == ReadyWord::scales;
+  }
+};
+
+/// Returns the first rank that makes a call of rank 0's kind and knows whether it has weights; rank
+/// 0 if none does.
+TOKENYARD_DEVICE uint32_t first_with_known_weights(const ReadyWords& ready_words) {
+  for (uint32_t rank = 0; rank < ready_words.ranks; ++rank) {
+    const CallWord call = ready_words.call(rank);
+    if (call.weights() != Weights::either && call.kind() == ready_words.call(0).kind()) return rank;
+  }
+  return 0;
+}
+
+/// Returns how a rank's call differs from rank 0's or, in weights, from that of the first rank that
+/// knows. The ready words decide alone, and they are the same on all ranks: a comparison with one's
+/// own call would escape a rank that agrees with two ranks that differ.
+TOKENYARD_DEVICE CallDifference difference_of(const ReadyWords& ready_words, uint32_t rank) {
+  const CallWord call = ready_words.call(rank);
+  if (!ready_words.call(0).agrees_with(call))
+    return {.there_is = true, .word = ReadyWord::call, .than = 0};
+  const uint32_t knows = first_with_known_weights(ready_words);
+  if (!ready_words.call(knows).agrees_with(call))
+    return {.there_is = true, .word = ReadyWord::call, .than = knows};
+  ReadyWord word = ReadyWord::route;
+  if (ready_words.of(word, rank) == ready_words.of(word, 0))
+    word = differing_word(ready_words, rank);
+  return {.there_is = word != ReadyWord::call, .word = word, .than = 0};
+}
+
+/// Refuses the call if the ranks have made different ones; returns false if this thread found that.
+/// Called by a thread group that has synchronized after read_ready_words. All ranks refuse, and
+/// name the first rank whose call differs. `differing_rank`: takes the first rank whose rows differ
+/// instead, for a call that is refused later; null: such a call fails too.
 TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
-                                    const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
-                                    ThreadGroup thread_group, Differs differs) {
-  const CallWord mine = call_word(params);
+                                    const CallDeadline& deadline, Phase phase,
+                                    ThreadGroup thread_group, uint32_t* differing_rank) {
+  const auto fails = [&](const CallDifference& difference) {
+    return difference.there_is && (differing_rank == nullptr || !difference.of_rows());
+  };
   bool same = true;
-  const auto refuse = [&](uint32_t rank, ReadyWord word, uint32_t expected) {
+  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size) {
+    const CallDifference difference = difference_of(ready_words, rank);
+    if (!difference.there_is) [[likely]]
+      continue;
+    if (!fails(difference)) {
+      fetch_min<Order::relaxed, Scope::block>(differing_rank, rank);
+      continue;
+    }
     same = false;
+    uint32_t first = 0;
+    while (!fails(difference_of(ready_words, first))) ++first;
+    if (first != rank) continue;  // Another thread reports it.
+    const auto value = [&](uint32_t of) {
+      return DifferingWord::of(difference.word, difference.than,
+                               ready_words.of(difference.word, of))
+          .bits;
+    };
     deadline.fail(Failure::refused, Awaited{.phase = static_cast<uint32_t>(phase),
                                             .rank = rank,
-                                            .expected = differing(word, expected),
-                                            .seen = differing(word, ready_words.of(word, rank))});
-  };
-  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size) {
-    if (!mine.agrees_with(ready_words.call(rank))) {
-      refuse(rank, ReadyWord::call, mine.bits);
-    } else if (ready_words.of(ReadyWord::route, rank) != route_epoch) {
-      refuse(rank, ReadyWord::route, route_epoch);
-    } else if (const ReadyWord word = differing_word(ready_words, rank); word != ReadyWord::call) {
-      if (!differs(rank)) refuse(rank, word, ready_words.of(word, 0));
-    }
+                                            .expected = value(difference.than),
+                                            .seen = value(rank)});
   }
   return same;
 }
@@ -221,13 +265,12 @@ TOKENYARD_DEVICE bool read_ready_words(const CallParams& params, const ReadyWord
 /// whole block, which synchronizes.
 TOKENYARD_DEVICE bool await_ready_words(const CallParams& params, const ReadyWords& ready_words,
                                         const Waits& waits, const CallDeadline& deadline,
-                                        uint32_t epoch, uint32_t route_epoch, Phase phase) {
+                                        uint32_t epoch, Phase phase) {
   const ThreadGroup threads = ThreadGroup::of_block();
   if (block::any(!read_ready_words(params, ready_words, waits, deadline, epoch, phase, threads)))
     return false;
   // No counts are exchanged in this call, so only a failure can report rows that differ.
-  return !block::any(!compare_calls(params, ready_words, deadline, route_epoch, phase, threads,
-                                    [](uint32_t) { return false; }));
+  return !block::any(!compare_calls(params, ready_words, deadline, phase, threads, nullptr));
 }
 
 /// Signals every rank that this block has finished. Called by some threads of a block once all its
@@ -263,8 +306,8 @@ TOKENYARD_DEVICE void await_finished(const CallParams& params, const ReadyWords&
       const uint32_t seen =
           load<Order::acquire, Scope::sys>(control.finished(params.rank, source, source_block));
       what.seen = seen;
-      // A peer that has seen us finish may already be one call ahead.
-      return static_cast<int32_t>(seen - epoch) >= 0;
+      // No peer is a call ahead: it finishes none before it has this rank's ready words for it.
+      return seen == epoch;
     });
     if (finished) watcher.block_finished(source, ready_words.blocks(source));
     note_wait(waits.finish(source), begun_ns);

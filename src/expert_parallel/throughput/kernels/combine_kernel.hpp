@@ -65,7 +65,7 @@ TOKENYARD_DEVICE void combine(const CombineParams& params) {
   // By a thread that no other waits for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
   if (!await_ready_words(params.call, call.ready_words(), tail.waits(), deadline, epoch,
-                         route_epoch, Phase::combine_ready))
+                         Phase::combine_ready))
     return;
   if (thread::index() == 0) note(params.call, shared.call, Moment::greeted);
   if (mine.group == params.groups) {
