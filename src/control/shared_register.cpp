@@ -1,10 +1,8 @@
 #include "control/shared_register.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,13 +10,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/sealed_memory.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::control {
 
 namespace {
 
-constexpr int kRegisterSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr size_t kSecretBytes = 32;
 /// Bytes before the first place: the word, then the secret.
 constexpr size_t kHeaderBytes = 64;
@@ -41,19 +39,11 @@ size_t register_bytes(uint32_t ranks) {
 }  // namespace
 
 FileDescriptor SharedRegister::make(uint32_t ranks) {
-  FileDescriptor memory(memfd_create("tokenyard-register", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory) register_failed("memfd_create");
-  if (ftruncate(memory.native(), static_cast<off_t>(register_bytes(ranks))) != 0) {
-    register_failed("ftruncate of a register");
-  }
+  FileDescriptor memory = make_sealed_memory("tokenyard-register", register_bytes(ranks));
   std::byte secret[kSecretBytes];
   if (getrandom(secret, sizeof secret, 0) != ssize_t{sizeof secret}) register_failed("getrandom");
   if (pwrite(memory.native(), secret, sizeof secret, sizeof(Word)) != ssize_t{sizeof secret}) {
     register_failed("pwrite of a register");
-  }
-  // A process that changed the size would end the others with SIGBUS.
-  if (fcntl(memory.native(), F_ADD_SEALS, kRegisterSeals) != 0) {
-    register_failed("fcntl(F_ADD_SEALS)");
   }
   return memory;
 }
@@ -61,11 +51,7 @@ FileDescriptor SharedRegister::make(uint32_t ranks) {
 SharedRegister::SharedRegister(const FileDescriptor& memory, uint32_t rank, uint32_t ranks)
     : rank_(rank), ranks_(ranks) {
   static_assert(std::atomic_ref<Word>::is_always_lock_free, "shared between processes");
-  struct stat status {};
-  if (fstat(memory.native(), &status) != 0) register_failed("fstat of a register");
-  const int seals = fcntl(memory.native(), F_GET_SEALS);
-  const bool sealed = seals >= 0 && (seals & kRegisterSeals) == kRegisterSeals;
-  if (!sealed || static_cast<size_t>(status.st_size) != register_bytes(ranks)) {
+  if (sealed_bytes(memory) != register_bytes(ranks)) {
     throw InvalidArgument("register", fmt::format("a sealed one for {} ranks", ranks),
                           "another kind of file");
   }
