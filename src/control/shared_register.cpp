@@ -1,9 +1,7 @@
 #include "control/shared_register.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,13 +9,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/sealed_memory.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::control {
 
 namespace {
 
-constexpr int kRegisterSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 /// Bytes before the first place: the word, alone in its cache line.
 constexpr size_t kHeaderBytes = 64;
 /// Room for the number of bytes, and for a verdict on so many ranks (message_codec.cpp).
@@ -39,26 +37,13 @@ size_t register_bytes(uint32_t ranks) {
 }  // namespace
 
 FileDescriptor SharedRegister::make(uint32_t ranks) {
-  FileDescriptor memory(memfd_create("tokenyard-register", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory) register_failed("memfd_create");
-  if (ftruncate(memory.native(), static_cast<off_t>(register_bytes(ranks))) != 0) {
-    register_failed("ftruncate of a register");
-  }
-  // A process that changed the size would end the others with SIGBUS.
-  if (fcntl(memory.native(), F_ADD_SEALS, kRegisterSeals) != 0) {
-    register_failed("fcntl(F_ADD_SEALS)");
-  }
-  return memory;
+  return make_sealed_memory("tokenyard-register", register_bytes(ranks));
 }
 
 SharedRegister::SharedRegister(const FileDescriptor& memory, uint32_t rank, uint32_t ranks)
     : rank_(rank), ranks_(ranks) {
   static_assert(std::atomic_ref<Word>::is_always_lock_free, "shared between processes");
-  struct stat status {};
-  if (fstat(memory.native(), &status) != 0) register_failed("fstat of a register");
-  const int seals = fcntl(memory.native(), F_GET_SEALS);
-  const bool sealed = seals >= 0 && (seals & kRegisterSeals) == kRegisterSeals;
-  if (!sealed || static_cast<size_t>(status.st_size) != register_bytes(ranks)) {
+  if (sealed_bytes(memory) != register_bytes(ranks)) {
     throw InvalidArgument("register", fmt::format("a sealed one for {} ranks", ranks),
                           "another kind of file");
   }

@@ -1,5 +1,7 @@
 #include "control/store_protocol.hpp"
 
+#include <fmt/format.h>
+
 #include "net/payload.hpp"
 
 namespace tokenyard::control::store_protocol {
@@ -13,6 +15,22 @@ std::string_view text_of(const Store::Value& value) {
 Store::Value value_of(const std::string& text) {
   const auto bytes = net::as_bytes(text);
   return {bytes.begin(), bytes.end()};
+}
+
+std::string text_of_verb(uint16_t verb) {
+  switch (static_cast<Verb>(verb)) {
+    case Verb::greeting:
+      return "a greeting";
+    case Verb::get:
+      return "a request to get";
+    case Verb::set:
+      return "a request to set";
+    case Verb::compare_and_set:
+      return "a request to compare and set";
+    case Verb::reply:
+      return "a reply";
+  }
+  return fmt::format("a message of unknown kind {}", verb);
 }
 
 void put(net::PayloadWriter& writer, const std::optional<Store::Value>& value) {
@@ -59,11 +77,15 @@ Request decode_request(const net::SealedFrame& frame) {
 }
 
 Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
+  if (frame.kind != static_cast<uint16_t>(verb)) {
+    throw net::ProtocolError(fmt::format("sent {} where {} was expected", text_of_verb(frame.kind),
+                                         text_of_verb(static_cast<uint16_t>(verb))));
+  }
   net::PayloadReader reader(frame.payload);
   Reply reply;
   reply.value = get(reader);
   reply.full = reader.number() != 0;
-  if (frame.kind != static_cast<uint16_t>(verb) || !reader.ok() || !reader.at_end()) {
+  if (!reader.ok() || !reader.at_end()) {
     throw net::ProtocolError("sent an invalid store reply");
   }
   return reply;

@@ -60,6 +60,10 @@ TEST(SharedRegister, HoldsOneValue) {
 TEST(SharedRegister, RefusesOtherMemoryAndLargeValues) {
   const FileDescriptor memory = SharedRegister::make(2);
   EXPECT_THROW(SharedRegister(memory, 0, 3), InvalidArgument);
+  // Of the right size, which could change.
+  const FileDescriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.native(), lseek(memory.native(), 0, SEEK_END)), 0);
+  EXPECT_THROW(SharedRegister(unsealed, 0, 2), InvalidArgument);
   SharedRegister written(memory, 0, 2);
   EXPECT_THROW(written.set("witness", Store::Value(1 << 20)), OsError);
   EXPECT_EQ(written.get("witness"), std::nullopt);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "control/store_protocol.hpp"
 #include "control/store_server.hpp"
 #include "fabric/free_port.hpp"
 #include "fabric/ranks.hpp"
@@ -179,6 +180,80 @@ TEST(TcpStore, WhoDoesNotKnowTheSecretGetsNothing) {
   EXPECT_TRUE(closed);
   EXPECT_EQ(place.server->refused(), 2u);
   place.open()->set("k", value("still there"));
+}
+
+/// A server that knows the secret and answers each request with the same value, but its frames
+/// name other verbs.
+class WrongServer {
+ public:
+  WrongServer(uint16_t greeting, uint16_t reply)
+      : greeting_(greeting),
+        reply_(reply),
+        acceptor_(io_, {asio::ip::address_v4::loopback(), 0}),
+        thread_([this] {
+          asio::co_spawn(io_, serve(), asio::detached);
+          io_.run();
+        }) {}
+  ~WrongServer() {
+    io_.stop();
+    thread_.join();
+  }
+  std::string where() const {
+    return fmt::format("tcp://127.0.0.1:{}", acceptor_.local_endpoint().port());
+  }
+
+ private:
+  net::awaitable<void> serve() {
+    auto client = std::make_shared<net::Connection>(
+        net::TcpSocket(co_await acceptor_.async_accept(net::use_awaitable)),
+        std::chrono::seconds(5));
+    try {
+      co_await client->shake_hands(net::Handshake::Side::acceptor, store_protocol::key_of("secret"),
+                                   store_protocol::introduction());
+      const auto bytes = store_protocol::encode(store_protocol::Reply{.value = value("12345678")});
+      co_await client->write(greeting_, bytes);
+      for (;;) {
+        co_await client->read();
+        co_await client->write(reply_, bytes);
+      }
+    } catch (const std::system_error&) {
+      // The client has hung up.
+    }
+  }
+
+  const uint16_t greeting_, reply_;
+  asio::io_context io_{1};
+  asio::ip::tcp::acceptor acceptor_;
+  std::thread thread_;
+};
+
+TEST(TcpStore, ReplyWithAnotherVerbIsNotBelieved) {
+  using store_protocol::Verb;
+  constexpr auto kGreeting = static_cast<uint16_t>(Verb::greeting);
+  constexpr auto kReply = static_cast<uint16_t>(Verb::reply);
+  const struct {
+    uint16_t greeting, reply;
+    const char* told;
+  } cases[] = {
+      {kGreeting, kGreeting, "sent a greeting where a reply was expected"},
+      {kGreeting, static_cast<uint16_t>(Verb::set),
+       "sent a request to set where a reply was expected"},
+      {kGreeting, 77, "sent a message of unknown kind 77 where a reply was expected"},
+      {kReply, kReply, "sent a reply where a greeting was expected"},
+  };
+  for (const auto& [greeting, reply, told] : cases) {
+    const WrongServer server(greeting, reply);
+    const auto store = Store::open(server.where(), "job", "secret");
+    try {
+      store->compare_and_set("k", std::nullopt, value("12345678"));
+      ADD_FAILURE() << "it was believed: " << told;
+    } catch (const OsError& error) {
+      EXPECT_EQ(error.code, EPROTO);
+      EXPECT_NE(std::string(error.what()).find(told), std::string::npos) << error.what();
+    }
+  }
+  const WrongServer right(kGreeting, kReply);
+  EXPECT_EQ(Store::open(right.where(), "job", "secret")->get("k"), value("12345678"));
 }
 
 TEST(TcpStore, FirstToComeServes) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "base/sealed_memory.hpp"
 #include "collectives/transports/cgroup_memory_limit.hpp"
 #include "tokenyard/error.hpp"
 
@@ -27,7 +27,6 @@ static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr size_t kRingBytesMax = size_t{1} << 32;
 
 [[noreturn]] void segment_failed(const char* call, int code = errno) {
@@ -65,11 +64,7 @@ Segment Segment::make(size_t ring_bytes) {
   const size_t bytes = file_bytes(ring_bytes);
   check_file_size_limit(bytes);
   if (cgroup_memory_limit() < bytes) segment_failed("cgroup memory limit", ENOMEM);
-  FileDescriptor descriptor(memfd_create("tokenyard-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!descriptor) segment_failed("memfd_create");
-  if (ftruncate(descriptor.native(), static_cast<off_t>(bytes)) != 0) segment_failed("ftruncate");
-  if (fcntl(descriptor.native(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
-    segment_failed("F_ADD_SEALS");
+  FileDescriptor descriptor = make_sealed_memory("tokenyard-collectives", bytes);
   commit_pages(descriptor.native(), bytes);
   struct stat facts {};
   if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
@@ -79,16 +74,14 @@ Segment Segment::make(size_t ring_bytes) {
 }
 
 Segment Segment::adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t file) {
+  const auto bytes = sealed_bytes(descriptor);
+  if (!bytes) throw InvalidArgument("segment", "a file whose size is sealed", "another file");
   struct stat facts {};
   if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
   const bool fits = std::has_single_bit(ring_bytes) && ring_bytes >= 4096 &&
                     ring_bytes <= kRingBytesMax && S_ISREG(facts.st_mode) && facts.st_ino == file &&
-                    facts.st_size == static_cast<off_t>(file_bytes(ring_bytes));
+                    *bytes == file_bytes(ring_bytes);
   if (!fits) throw InvalidArgument("segment", "the file that the request names", "another file");
-  const int seals = fcntl(descriptor.native(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) {
-    throw InvalidArgument("segment", "a file that cannot shrink", "a file that can");
-  }
   Segment adopted(std::move(descriptor), ring_bytes, file);
   adopted.descriptor_.close();
   return adopted;

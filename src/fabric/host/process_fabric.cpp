@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "base/mapping.hpp"
+#include "base/sealed_memory.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/fd_exchange.hpp"
 #include "tokenyard/error.hpp"
@@ -20,32 +19,22 @@ namespace tokenyard {
 
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
 [[noreturn]] void fail(const std::string& call) {
   const int code = errno;
   throw OsError(call, code, std::strerror(code));
 }
 
-/// Creates a memfd whose size is sealed: a peer that shrank it would kill us with SIGBUS.
-FileDescriptor sealed_memory(size_t bytes) {
-  FileDescriptor memory(memfd_create("tokenyard-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory) fail("memfd_create");
-  if (ftruncate(memory.native(), static_cast<off_t>(bytes)) != 0) {
-    fail(fmt::format("ftruncate to {} bytes", bytes));
-  }
-  if (fcntl(memory.native(), F_ADD_SEALS, kSeals) != 0) fail("fcntl(F_ADD_SEALS)");
-  return memory;
-}
+constexpr const char* kArena = "tokenyard-arena";
 
-Mapping map_peer(const FileDescriptor& memory, uint32_t rank) {
-  struct stat status {};
-  if (fstat(memory.native(), &status) != 0) fail("fstat");
-  const int seals = fcntl(memory.native(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals || status.st_size <= 0) {
-    throw InvalidArgument("arena", "a sealed memfd", "another kind of file", rank);
+Mapping map_peer(const FileDescriptor& memory, size_t expected, uint32_t rank) {
+  const auto bytes = sealed_bytes(memory);
+  if (!bytes) throw InvalidArgument("arena", "memory of a sealed size", "another file", rank);
+  // Kernels take a peer's arena for as large as their own.
+  if (*bytes != expected) {
+    throw InvalidArgument("arena_bytes", fmt::format("{}, as on this rank", expected),
+                          fmt::format("{}", *bytes), rank);
   }
-  return Mapping::shared(memory.native(), static_cast<size_t>(status.st_size));
+  return Mapping::shared(memory.native(), *bytes);
 }
 
 /// Returns the id of this machine's boot; empty on a system without boot ids, which must be a
@@ -64,8 +53,8 @@ std::vector<std::byte> boot() {
 }  // namespace
 
 void check_shared_memory() {
-  const FileDescriptor memory = sealed_memory(4096);
-  *map_peer(memory, 0).base() = std::byte{1};
+  const FileDescriptor memory = make_sealed_memory(kArena, 4096);
+  *map_peer(memory, 4096, 0).base() = std::byte{1};
 }
 
 std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what,
@@ -95,12 +84,12 @@ Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request
   }
   FileDescriptor mine;
   collective_step(bootstrap, "memory of arenas", until,
-                  [&] { mine = sealed_memory(request.arena_bytes); });
+                  [&] { mine = make_sealed_memory(kArena, request.arena_bytes); });
   const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until);
   auto mappings = std::make_shared<std::vector<Mapping>>();
   collective_step(bootstrap, "mappings of arenas", until, [&] {
     for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
-      mappings->push_back(map_peer(everybodys[rank], rank));
+      mappings->push_back(map_peer(everybodys[rank], request.arena_bytes, rank));
     }
   });
 
