@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "membership/message_codec.hpp"
-#include "membership/witness.hpp"
-#include "tokenyard/error.hpp"
+#include "membership/witness_question.hpp"
 
 namespace tokenyard::control {
 
@@ -48,23 +46,11 @@ void WitnessClient::work() {
 }
 
 void WitnessClient::put(const membership::Message& question) {
+  membership::WitnessQuestion asked(question);
   auto held = store_->get(key_);
-  for (;;) {
-    std::optional<membership::WitnessRegister> memory;
-    if (held) memory = membership::decode_witness(*held);
-    if (held && !memory) return;  // written by somebody else: do not overwrite it
-    const membership::WitnessAnswer answer = membership::ask_witness(memory, question);
-    const Store::Value desired = encode(answer.memory);
-    if (held != desired) {
-      const Store::Value now = store_->compare_and_set(key_, held, desired);
-      if (now != desired) {
-        held = now;
-        continue;  // another member was faster and may have changed the answer
-      }
-    }
-    replied_(answer.reply);
-    return;
-  }
+  while (const auto desired = asked.next(std::move(held)))
+    held = store_->compare_and_set(key_, asked.expected(), *desired);
+  if (asked.reply()) replied_(*asked.reply());
 }
 
 }  // namespace tokenyard::control

@@ -266,7 +266,10 @@ void Membership::ask_again(Instant now) {
 
 void Membership::on_message(Peer& from, const Promise& body, Instant) {
   if (candidacy_.phase != Candidacy::Phase::preparing || body.ballot != candidacy_.ballot) return;
-  candidacy_.promises[from.member.slot] = body;
+  Promise& promise = candidacy_.promises[from.member.slot] = body;
+  // Members that came later do not know who was a member before.
+  std::erase_if(promise.waiting,
+                [&](const Member& newcomer) { return join_queue_.was_member(newcomer); });
 }
 
 void Membership::on_message(Peer& from, const Accepted& body, Instant) {

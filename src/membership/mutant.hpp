@@ -15,6 +15,7 @@ enum class Mutant : uint8_t {
   committed_is_least,       ///< takes the smallest committed number of the promises
   unpromised_members_kept,  ///< members that have not frozen stay
   witness_not_asked,        ///< its vote is assumed
+  witness_races_ignored,    ///< a compare-and-set that another member overtook counts as done
   witness_forgets,          ///< it starts afresh at every question
   epoch_not_checked,        ///< messages of an older epoch count in this one
   old_incarnation_accepted,  ///< a slot's former process passes for its replacement

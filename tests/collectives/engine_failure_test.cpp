@@ -217,6 +217,35 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   for (Slot rank = 0; rank < 4; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2, 3}));
 }
 
+// Ranks 0 and 1 have given the operation up when rank 2 comes, with a list that lacks parts: they
+// answer its refusal with what they said when they broke.
+TEST(EngineFailure, WhoRefusesDoesNotWaitForThoseWhoseOperationIsBroken) {
+  EngineWorld world({.ranks = 3, .places = Places::compact});
+  Attempted attempted(world, {0, 1}, 5000);
+  world.poll(10);
+  world.pass(200ms);
+  world.poll(10);
+  world.pass(10s);
+  world.poll(3);
+  world.install(world.agree({}));
+  for (const auto& operation : attempted.operations) {
+    ASSERT_TRUE(operation->done());
+    EXPECT_TRUE(failure_of<PeerTimeout>(*operation));
+  }
+  std::vector<float> values = counted(10, 1);
+  const Array array = array_of(values);
+  const auto refused =
+      world.start(2, {.signature = {.kind = OperationKind::all_gather, .type = array.type},
+                      .in = {array},
+                      .out = {array},
+                      .bytes = array.bytes()});
+  world.poll(50);
+  ASSERT_TRUE(refused->done());
+  const auto error = failure_of<InvalidArgument>(*refused);
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->expected, ::testing::HasSubstr("3 parts"));
+}
+
 TEST(EngineFailure, AnAccusationNamesItsOperation) {
   EngineWorld world({.ranks = 3});
   std::vector<std::shared_ptr<Operation>> done;

@@ -44,6 +44,9 @@ std::vector<Trouble> kinds_for(membership::Mutant mutant) {
       // Several leaders that do not hear one another.
       return {Trouble::cut, Trouble::slow, Trouble::stop, Trouble::false_alarm,
               Trouble::decider_dies};
+    case membership::Mutant::witness_races_ignored:
+      // Two halves ask at once.
+      return {Trouble::partition, Trouble::partition, Trouble::false_alarm};
     case membership::Mutant::leaders_never_replaced:
       return {Trouble::kill, Trouble::power_loss, Trouble::decider_dies};
     case membership::Mutant::goodbye_not_passed_on:
@@ -88,6 +91,8 @@ struct Name {
         return "unpromised_members_kept";
       case membership::Mutant::witness_not_asked:
         return "witness_not_asked";
+      case membership::Mutant::witness_races_ignored:
+        return "witness_races_ignored";
       case membership::Mutant::witness_forgets:
         return "witness_forgets";
       case membership::Mutant::epoch_not_checked:

@@ -48,6 +48,9 @@ class Disaster {
         job_(draw(mutations), random_.next(), run.trace, std::move(make_program)) {
     troubles_ = run_.option("troubles", random_.below(7));
     spares_quorum_ = run_.option("spares_quorum", !random_.chance(200));
+    job_.witness.draw_faults(job_.options.membership.ballot);
+    run_.option("witness_loses", job_.witness.faults.lost_of_1024);
+    run_.option("witness_lags_ms", ms(job_.witness.faults.lag_most));
   }
 
   void happen() {
@@ -255,6 +258,7 @@ class Disaster {
     run_.trace.note("faults end");
     job_.network.heal_all();
     job_.witness_dead = job_.kills_next_decider = false;
+    job_.witness.faults = {};
     job_.parting.clear();
     job_.delay_most = milliseconds(2);
     job_.think_most = milliseconds(2);

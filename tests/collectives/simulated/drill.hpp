@@ -30,6 +30,7 @@ class Drill {
         job_(draw(mutations), random_.next(), run.trace, with_engine()) {}
 
   void happen() {
+    job_.witness.draw_faults(job_.options.membership.ballot);
     const uint32_t blows = run_.option("blows", random_.between(1, 3));
     Instant when{};
     for (uint32_t i = 0; i < blows; ++i) {
@@ -154,6 +155,7 @@ class Drill {
 
   void finish() {
     run_.trace.note("nothing more happens");
+    job_.witness.faults = {};
     for (const auto& process : job_.processes) job_.get_unstuck(*process);
     Instant bound = silence_ * 12 + job_.options.recovery.late_most * 12 + std::chrono::seconds(2);
     if (job_.options.deadline < std::chrono::hours(1))

@@ -14,6 +14,7 @@
 #include "collectives/simulated/operations.hpp"
 #include "collectives/simulated/process.hpp"
 #include "collectives/simulated/recovery_calls.hpp"
+#include "collectives/simulated/witness_store.hpp"
 #include "membership/message_codec.hpp"
 #include "simulation/random.hpp"
 #include "simulation/trace.hpp"
@@ -195,7 +196,7 @@ class Job {
   Instant delay_most, think_most, freeze_most,
       witness_most;  ///< from the options, until changed
   std::vector<std::unique_ptr<Process>> processes;
-  std::optional<membership::WitnessRegister> witness;
+  WitnessStore witness;
   bool witness_dead = false;
   bool kills_next_decider = false;  ///< the process that installs the next epoch first dies at once
   std::vector<Instant> slowness;    ///< [process]: delay of everything that it sends
@@ -219,6 +220,11 @@ class Job {
   std::unique_ptr<Program> stand_in(Process& process, Program::Watcher watcher);
   void ask_witness(Process& from, const membership::AskWitness& ask);
   void go_to_witness(Process& from);
+  /// The store holds this, as `from` has just learned.
+  void witness_holds(Process& from, std::optional<WitnessStore::Value> held, Instant end);
+  /// The request or its answer is lost, or the store is dead.
+  bool witness_is_reached(const Process& from);
+  void end_question(Process& from, Instant when, const std::optional<membership::Message>& reply);
   void freeze(Process& process);
   void install(Process& process, const Verdict& verdict);
   void poke_all(Process& process) {
@@ -239,6 +245,7 @@ class Job {
   struct Client {
     bool busy = false;
     std::optional<membership::Message> question;  ///< the next one
+    std::optional<membership::WitnessQuestion> asked;
   };
   std::map<ProcessId, Client> clients_;
   uint64_t incarnations_ = 100;

@@ -25,6 +25,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       think_most(options.think_most),
       freeze_most(options.freeze_most),
       witness_most(options.witness_most),
+      witness(seed ^ 0x51073e),
       agreement(first_view(options)),
       majority(options.membership.witness),
       admission(first_view(options)),
@@ -142,22 +143,45 @@ inline void Job::go_to_witness(Process& from) {
   Client& client = clients_[from.id];
   client.busy = client.question.has_value();
   if (!client.busy) return;
-  const Instant asked = schedule.now() + some(witness_most);
-  const Instant answered = asked + some(witness_most);
-  schedule.at(asked, [this, &from, answered, question = *std::exchange(client.question, {})] {
-    std::optional<membership::Message> reply;
-    if (!witness_dead && from.alive()) {
-      membership::WitnessAnswer answer =
-          membership::ask_witness(witness, question, options.membership.mutant);
-      trace.event("witness", from.self.slot, static_cast<uint32_t>(answer.reply.body.index()),
-                  answer.memory.acceptor.promised.leader, answer.memory.acceptor.promised.round);
-      witness = std::move(answer.memory);
-      reply = std::move(answer.reply);
-    }
-    schedule.at(answered, [this, &from, reply] {
-      if (reply) from.input([&from, reply] { from.runtime.witness_replied(*reply, from.now()); });
-      go_to_witness(from);
-    });
+  client.asked.emplace(*std::exchange(client.question, {}), options.membership.mutant);
+  const Instant read = schedule.now() + some(witness_most);
+  const Instant answered = read + some(witness_most);
+  schedule.at(read, [this, &from, answered] {
+    if (!witness_is_reached(from)) return end_question(from, answered, {});
+    witness_holds(from, witness.read(schedule.now()), answered);
+  });
+}
+
+inline void Job::witness_holds(Process& from, std::optional<WitnessStore::Value> held,
+                               Instant end) {
+  membership::WitnessQuestion& asked = *clients_[from.id].asked;
+  const auto desired = asked.next(std::move(held));
+  if (!desired) {
+    if (asked.reply())
+      trace.event("witness", from.self.slot, static_cast<uint32_t>(asked.reply()->body.index()),
+                  asked.reply()->epoch, witness.races);
+    return end_question(from, end, asked.reply());
+  }
+  // Others ask meanwhile.
+  const Instant written = schedule.now() + witness.some(std::max(end - schedule.now(), Instant(1)));
+  schedule.at(written, [this, &from, end, desired = *desired] {
+    if (!witness_is_reached(from)) return end_question(from, end, {});
+    WitnessStore::Value now =
+        witness.compare_and_set(clients_[from.id].asked->expected(), desired, schedule.now());
+    if (witness.loses()) return end_question(from, end, {});
+    witness_holds(from, std::move(now), std::max(end, schedule.now() + witness.some(witness_most)));
+  });
+}
+
+inline bool Job::witness_is_reached(const Process& from) {
+  return !witness_dead && from.alive() && !witness.loses();
+}
+
+inline void Job::end_question(Process& from, Instant when,
+                              const std::optional<membership::Message>& reply) {
+  schedule.at(std::max(when, schedule.now()), [this, &from, reply] {
+    if (reply) from.input([&from, reply] { from.runtime.witness_replied(*reply, from.now()); });
+    go_to_witness(from);
   });
 }
 
