@@ -10,6 +10,7 @@
 #include "device/kernel.hpp"
 #include "device/matrix.hpp"
 #include "device/memory.hpp"
+#include "device/mutated.hpp"
 #include "device/numbers.hpp"
 #include "device/peer.hpp"
 #include "device/time.hpp"

@@ -96,6 +96,7 @@ class Executor final : public host_body::Machine {
   void bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) override;
   void bulk_commit(CodeAddress where) override;
   void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) override;
+  bool mutated(CodeAddress where) override;
   void begin_part(uint32_t part) override { current_->part = part; }
   uint64_t now_ns() override;
   uint64_t cycles() override;

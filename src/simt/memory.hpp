@@ -80,6 +80,12 @@ class Memory {
     return false;
   }
 
+  /// Returns whether the mutant of this place runs (device/mutated.hpp).
+  virtual bool mutated(const ThreadName& me, CodeAddress where) {
+    (void)me, (void)where;
+    return false;
+  }
+
   /// Advances one pending effect (a late store, a copy in flight). Returns false if none advanced.
   /// The executor calls it at moments that the schedule chooses.
   virtual bool step() = 0;

@@ -89,6 +89,11 @@ void Executor::fence_async(CodeAddress where) {
   services_.memory.fence_async(current_->name, where);
 }
 
+bool Executor::mutated(CodeAddress where) {
+  const Inside inside(*this);
+  return services_.memory.mutated(current_->name, where);
+}
+
 void Executor::bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
                          CodeAddress where) {
   const Inside inside(*this);

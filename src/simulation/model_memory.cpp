@@ -314,4 +314,8 @@ bool ModelMemory::skip_barrier(const ThreadName&, CodeAddress where) {
   return faulty(Fault::barrier_removed, where);
 }
 
+bool ModelMemory::mutated(const ThreadName&, CodeAddress where) {
+  return faulty(Fault::rule_broken, where);
+}
+
 }  // namespace tokenyard::simulation

@@ -108,6 +108,7 @@ class ModelMemory final : public simt::Memory {
   void plain_access(const simt::ThreadName& me, const void* address, uint32_t bytes, bool write,
                     CodeAddress where) override;
   bool skip_barrier(const simt::ThreadName& me, CodeAddress where) override;
+  bool mutated(const simt::ThreadName& me, CodeAddress where) override;
 
   bool step() override { return step(false); }
   bool step_when_idle() override { return step(true); }

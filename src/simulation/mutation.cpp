@@ -16,6 +16,8 @@ const char* name(Fault fault) {
       return "store dropped";
     case Fault::proxy_fence_removed:
       return "proxy fence removed";
+    case Fault::rule_broken:
+      return "rule broken";
   }
   return "?";
 }

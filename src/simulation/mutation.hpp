@@ -19,6 +19,7 @@ enum class Fault : uint8_t {
   barrier_removed,
   store_dropped,  ///< a strong store or update: for example, an epoch does not advance
   proxy_fence_removed,
+  rule_broken,  ///< a rule about values, where the kernel asks mutated()
 };
 const char* name(Fault fault);
 

@@ -98,6 +98,9 @@ class Machine {
   virtual void bulk_commit(CodeAddress where) = 0;
   virtual void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) = 0;
 
+  /// Returns whether the mutant of this place runs (mutated.hpp).
+  virtual bool mutated(CodeAddress where) = 0;
+
   /// Marks the calling thread as working on `part` from here on.
   virtual void begin_part(uint32_t part) = 0;
 
