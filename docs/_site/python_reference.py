@@ -28,8 +28,8 @@ PAGES = {
         "Errors",
         [
             "Error", "InvalidArgument", "Unsupported", "PeerLost", "PeerTimeout", "ProcessDied",
-            "OperationAborted", "QuorumLost", "Fenced", "OutOfTouch", "Cancelled", "OsError",
-            "InternalError",
+            "OperationAborted", "QuorumLost", "Fenced", "OutOfTouch", "Cancelled",
+            "NetworkFault", "OsError", "InternalError",
         ],
     ),
 }  # fmt: skip

@@ -97,6 +97,22 @@ class Fenced : public Error {
   uint64_t epoch;  ///< first epoch without it
 };
 
+/// The network refused a request that a kernel of this rank posted, since its key, range or size is
+/// wrong: a mistake of the code that posted it. The queue has ended.
+class NetworkFault : public Error {
+ public:
+  struct Facts {
+    uint32_t rank = 0, peer = 0;  ///< the rank that posted the request, and its target
+    uint32_t queue = 0;           ///< number among the queues to `peer`
+    uint32_t region = 0;  ///< of the peer's memory or, if `check` is of a source, this rank's
+    std::string check;    ///< "target key", "source range", "size", ...
+    std::string phase;    ///< in which the kernel noticed
+    uint64_t expected = 0, seen = 0;  ///< keys, or bytes: the most allowed, and the request's
+  };
+  explicit NetworkFault(Facts facts);
+  Facts facts;
+};
+
 /// The feature exists, but not on this machine or in this build; `why` says why.
 class Unsupported : public Error {
  public:

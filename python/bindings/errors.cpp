@@ -64,6 +64,11 @@ void translate(const std::exception_ptr& thrown, void*) {
     set_error("QuorumLost", error, "answering"_a = error.answering, "needed"_a = error.needed);
   } catch (const Fenced& error) {
     set_error("Fenced", error, "epoch"_a = error.epoch);
+  } catch (const NetworkFault& error) {
+    const NetworkFault::Facts& facts = error.facts;
+    set_error("NetworkFault", error, "rank"_a = facts.rank, "peer"_a = facts.peer,
+              "queue"_a = facts.queue, "region"_a = facts.region, "check"_a = facts.check,
+              "phase"_a = facts.phase, "expected"_a = facts.expected, "seen"_a = facts.seen);
   } catch (const Unsupported& error) {
     set_error("Unsupported", error, "asked"_a = error.what_asked, "why"_a = error.why);
   } catch (const OsError& error) {

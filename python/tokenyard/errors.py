@@ -179,6 +179,30 @@ class Fenced(Error, ConnectionError):
     epoch: int
 
 
+class NetworkFault(Error):
+    """The network refused a request of this rank's kernels, whose key, range or size is wrong.
+
+    Attributes:
+        rank: The rank that posted the request.
+        peer: The rank to which it went.
+        queue: Number among the queues to that rank.
+        region: Number of the region: the peer's, or this rank's if `check` is of a source.
+        check: The check that failed, such as "target key".
+        phase: The step that noticed.
+        expected: The key that is registered, or the most bytes allowed.
+        seen: The key or the bytes of the request.
+    """
+
+    rank: int
+    peer: int
+    queue: int
+    region: int
+    check: str
+    phase: str
+    expected: int
+    seen: int
+
+
 class Unsupported(Error):
     """A feature of the library is not available on this machine or in this build.
 

@@ -84,6 +84,14 @@ Fenced::Fenced(uint64_t epoch, const std::string& why)
                         why)),
       epoch(epoch) {}
 
+NetworkFault::NetworkFault(Facts facts)
+    : Error(fmt::format("the network refused a request of rank {} to rank {} on queue {} in phase "
+                        "\"{}\": {} of region {}: expected {:#x}, seen {:#x}; post only keys and "
+                        "ranges that are registered",
+                        facts.rank, facts.peer, facts.queue, facts.phase, facts.check, facts.region,
+                        facts.expected, facts.seen)),
+      facts(std::move(facts)) {}
+
 Unsupported::Unsupported(std::string what, std::string why)
     : Error(fmt::format("{} is not supported here: {}", what, why)),
       what_asked(std::move(what)),

@@ -13,7 +13,8 @@
 namespace tokenyard {
 
 /// Why a call failed. `left`: the awaited rank said goodbye before it stored the awaited value.
-enum class Failure : uint32_t { none, deadline, abort_flag, refused, left };
+/// `network`: the network refused a request, as network.hpp tells.
+enum class Failure : uint32_t { none, deadline, abort_flag, refused, left, network };
 
 /// The report of a failed wait, in memory shared by host and kernels. The first wait to fail writes
 /// it, once per call, and stores `failure` last (release, sys).
@@ -23,6 +24,7 @@ struct WaitReport {
   uint32_t rank;     ///< the rank awaited
   uint32_t block;    ///< the block that waited
   uint64_t expected, seen;
+  uint64_t detail;  ///< Failure::network: a packed NetworkFaultDetail; else 0
   uint64_t waited_ns;
 };
 
@@ -59,6 +61,7 @@ struct Awaited {
   uint64_t expected = 0;
   uint64_t seen = 0;
   bool from_rank = true;  ///< only `rank` stores it, so a goodbye from `rank` ends the wait
+  uint64_t detail = 0;    ///< of a failure that the kernel finds itself, see WaitReport
 };
 
 /// A wait's counter counts polls below this value. From here on it means that the wait has seen a

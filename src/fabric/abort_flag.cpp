@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabric/network_fault.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -211,6 +212,9 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
       abort_flag_.check_absence(facts);
       facts.phase = after_goodbye(facts.phase);
       throw PeerLost(facts);
+    case Failure::network:
+      throw network_fault(NetworkFaultDetail::of(report().detail), facts.rank, facts.phase,
+                          facts.expected, facts.seen);
     case Failure::abort_flag:
       break;
   }

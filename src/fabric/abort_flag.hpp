@@ -100,9 +100,10 @@ class ErrorRecord {
 
   WaitContext wait_context(std::chrono::nanoseconds timeout) const;
   bool failed() const;  ///< whether the host sees a failure yet
-  /// Throws PeerTimeout, PeerLost, OutOfTouch or Cancelled if a wait has failed. `phases` names the
-  /// values of the kernel's Phase enum as errors show them ("dispatch: counts"). Returns, with
-  /// failed() true, if the kernel refused (Failure::refused): only its launcher knows the reason.
+  /// Throws PeerTimeout, PeerLost, OutOfTouch, NetworkFault or Cancelled if a wait has failed.
+  /// `phases` names the values of the kernel's Phase enum as errors show them ("dispatch: counts").
+  /// Returns, with failed() true, if the kernel refused (Failure::refused): only its launcher knows
+  /// the reason.
   void check(std::span<const std::string> phases) const;
   /// Returns what the failed wait saw; valid once failed().
   const WaitReport& report() const { return *report_.as<WaitReport>(); }

@@ -39,7 +39,7 @@ class AsideThread final : public Aside {
 
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
-    const WorldOptions& options, const RunAside& run_aside) {
+    const WorldOptions& options, const SimulatedCard& card) {
   const auto ranks = static_cast<uint32_t>(accelerators.size());
   auto ends = InProcessMesh::make(ranks);
   std::vector<std::unique_ptr<World>> worlds(ranks);
@@ -51,7 +51,7 @@ std::vector<std::unique_ptr<World>> join_all(
     const auto join_one = [&](uint32_t rank) {
       try {
         worlds[rank] =
-            join(std::move(ends[rank]), accelerators[rank], fabric, options, absences, run_aside);
+            join(std::move(ends[rank]), accelerators[rank], fabric, options, absences, card);
       } catch (...) {
         failures[rank] = std::current_exception();
       }
@@ -87,9 +87,9 @@ std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std:
     accelerators.push_back(std::make_shared<simt::HostAccelerator>(options.interrupt));
   }
   return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options,
-                  [](const LaunchShape& shape, const NicParams& params) {
+                  {.run = [](const LaunchShape& shape, const NicParams& params) {
                     return std::make_unique<AsideThread>(shape, params);
-                  });
+                  }});
 }
 
 }  // namespace tokenyard

@@ -7,7 +7,7 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/fabric.hpp"
-#include "fabric/network/network.hpp"
+#include "fabric/network/simulated_network.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -15,7 +15,7 @@ namespace tokenyard {
 /// Returns one world end per accelerator, each a rank; all share one fabric.
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
-    const WorldOptions& options, const RunAside& run_aside = {});
+    const WorldOptions& options, const SimulatedCard& card = {});
 
 /// Returns worlds with rank r on GPU r, or with all ranks on GPU 0 if there are fewer GPUs. Throws
 /// Unsupported in a build without CUDA.

@@ -9,7 +9,7 @@
 #include "fabric/absence_watch.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/fabric.hpp"
-#include "fabric/network/network.hpp"
+#include "fabric/network/simulated_network.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -27,8 +27,8 @@ struct World::Impl {
   std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
-  RunAside run_aside;
-  std::unique_ptr<Network> network;  ///< if some peers are reachable by put/signal only
+  SimulatedCard card;
+  std::shared_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
@@ -36,10 +36,10 @@ struct World::Impl {
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own
-/// thread (or fiber). `run_aside` runs the card of a simulated network, if the fabric has far
-/// peers. `absences`: null in the simulator, whose time stops when the process does.
+/// thread (or fiber). `card` runs a simulated network, if the fabric has far peers. `absences`:
+/// null in the simulator, whose time stops when the process does.
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside = {});
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
 
 }  // namespace tokenyard

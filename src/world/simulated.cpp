@@ -149,6 +149,9 @@ Result run(simulation::SeedRun& seed, const Options& options,
   world_options.arena_bytes = options.arena_bytes;
   world_options.hosts = options.hosts;
 
+  CardOptions card_options = options.card;
+  if (options.hosts > 1 && card_options.seed == 0) card_options.seed = seed.random.next();
+
   std::vector<bool> finished(options.ranks);
   for (uint32_t rank = 0; rank < options.ranks; ++rank) {
     simulation.add_program(rank, "host", [&, rank](ModelMemory::Host host) {
@@ -156,11 +159,14 @@ Result run(simulation::SeedRun& seed, const Options& options,
         const auto accelerator = std::make_shared<SimulatedAccelerator>(simulation, rank, host);
         const auto mesh =
             std::make_shared<SimulatedMesh>(ends[rank], simulation.memory(), host, post);
-        const auto run_aside = [&](const LaunchShape& shape, const NicParams& params) {
+        SimulatedCard card;
+        card.options = card_options;
+        card.queues_per_peer = options.queues_per_peer;
+        card.run = [&](const LaunchShape& shape, const NicParams& params) {
           return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
         };
         const std::unique_ptr<World> world =
-            join(mesh, accelerator, fabric, world_options, nullptr, run_aside);
+            join(mesh, accelerator, fabric, world_options, nullptr, card);
         epoch_before(*world) = options.epoch_before;
         try {
           program(*world);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "fabric/network/nic.hpp"
 #include "simulation/simulation.hpp"
 #include "simulation/suite.hpp"
 #include "tokenyard/world.hpp"
@@ -24,6 +25,8 @@ struct Options {
   uint32_t hosts = 1;
   size_t arena_bytes = size_t{1} << 20;
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< virtual
+  CardOptions card = {};         ///< of each rank's card if hosts > 1; seed 0: drawn
+  uint32_t queues_per_peer = 4;  ///< to ranks of other hosts
   /// A rank that stops during the run, and whether the others notice (its connection closes).
   std::optional<simulation::RankStop> stop = std::nullopt;
   bool stop_is_noticed = false;

@@ -34,7 +34,7 @@ struct Inheritance {
 std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
                                std::shared_ptr<Accelerator> accelerator,
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                               std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside,
+                               std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
                                Inheritance inherited = {}) {
   check(options);
   auto impl = std::make_unique<WorldAccess::Impl>();
@@ -67,13 +67,15 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->arena =
       std::make_unique<RegionArena>(impl->accelerator, std::move(ground.region), options.timeout);
   if (!ground.far_arenas.empty()) {
-    if (!run_aside)
-      throw InternalError("a world with far ranks has no run_aside to run its network card");
-    impl->network = std::make_unique<Network>(
-        *impl->accelerator, Network::Options{.arenas = ground.far_arenas, .seed = bootstrap.rank()},
-        run_aside);
+    if (!card.run) throw InternalError("a world with far ranks has nothing that runs its card");
+    const SimulatedNetwork::Place place{.bootstrap = bootstrap,
+                                        .abort_flag = *impl->abort_flag,
+                                        .arena = *impl->arena,
+                                        .far_arenas = std::move(ground.far_arenas),
+                                        .timeout = options.timeout};
+    impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
-  impl->run_aside = std::move(run_aside);
+  impl->card = std::move(card);
   if (impl->processes && is_first) {
     impl->epoch = impl->processes->epoch();
     impl->processes->share_witness(bootstrap, until);
@@ -94,7 +96,7 @@ std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next
     if (!stays) inherited.left_out.push_back(rank);
   }
   return join_as(next, before.mesh(), impl.accelerator, impl.fabric, options, impl.absences,
-                 impl.run_aside, std::move(inherited));
+                 impl.card, std::move(inherited));
 }
 
 /// Another rank has begun to rebuild anew, so nobody completes this attempt.
@@ -132,10 +134,10 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside) {
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
   const Membership everybody = Membership::of(*mesh);
   return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options,
-                 std::move(absences), std::move(run_aside));
+                 std::move(absences), std::move(card));
 }
 
 std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
@@ -174,9 +176,13 @@ void World::cancel() {
 std::function<void()> World::goodbye() const {
   const auto& mesh = impl_->bootstrap->mesh();
   if (!mesh->one_process()) throw Unsupported("goodbye", "processes send it when their worlds end");
-  return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(impl_->accelerator)] {
-    // Stores of running kernels must arrive before the goodbye, which ends the waits for them.
-    if (const auto still = accelerator.lock()) still->drain();
+  return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(impl_->accelerator),
+          network = std::weak_ptr(impl_->network), timeout = timeout()] {
+    // Stores of running kernels must arrive before the goodbye, which ends the waits for them, and
+    // so must what they have posted.
+    const auto gpu = accelerator.lock();
+    if (gpu) gpu->drain();
+    if (const auto still = network.lock(); still && gpu) still->drain(gpu->now() + timeout);
     if (const auto still = mesh.lock()) still->leave();
   };
 }

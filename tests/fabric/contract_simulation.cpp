@@ -1,6 +1,5 @@
 /// Runs the contract of every fabric under the simulator's memory model.
 #include "fabric/contract.hpp"
-#include "fabric/network_contract.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -24,48 +23,20 @@ void contract(simulation::SeedRun& seed) {
   }).require_clean();
 }
 
-/// Several hosts, connected only by queues of puts and signals.
-void network(simulation::SeedRun& seed) {
-  const auto hosts = seed.option("hosts", static_cast<uint32_t>(2 + seed.random.below(2)));
-  const auto each = seed.option("ranks a host", static_cast<uint32_t>(1 + seed.random.below(2)));
-  simulated::run(seed, {.ranks = hosts * each, .hosts = hosts}, [&](World& world) {
-    keeps_order_over_network(world, 3);
-  }).require_clean();
-}
-
 using simulation::Fault;
 
 constexpr const char* kReport =
     "polls the abort flag or writes the report, which the host reads only after the kernel";
 constexpr const char* kClaim =
     "claims the report for the wait that failed first; without it a later one reports, as truly";
-constexpr const char* kCardEnds =
-    "writes the report of the card's kernel, which the abort flag ends when its host is done: "
-    "nobody reads it";
-constexpr const char* kOneRank =
-    "the card is simulated by a kernel of the same rank, which gpu scope includes; a real card is "
-    "outside";
-
 const bool contract_registered =
     simulation::add_suite({.name = "fabric",
                            .what = "what a world guarantees to kernels",
                            .run = contract,
                            .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
-                                         {Fault::sys_made_gpu, "wait.hpp:99", kReport},
+                                         {Fault::sys_made_gpu, "wait.hpp:102", kReport},
                                          {Fault::sys_made_gpu, "memory.hpp:51", kReport},
                                          {Fault::store_dropped, "memory.hpp:92", kClaim}}});
-const bool network_registered =
-    simulation::add_suite({.name = "network",
-                           .what = "puts and signals between hosts",
-                           .run = network,
-                           .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
-                                         {Fault::sys_made_gpu, "memory.hpp:51", kReport},
-                                         {Fault::store_dropped, "memory.hpp:51", kCardEnds},
-                                         {Fault::sys_made_gpu, "nic_kernel.hpp:45", kOneRank},
-                                         {Fault::sys_made_gpu, "nic_kernel.hpp:59", kOneRank},
-                                         {Fault::sys_made_gpu, "queue_pair.hpp:68", kOneRank},
-                                         {Fault::sys_made_gpu, "queue_pair.hpp:78", kOneRank},
-                                         {Fault::sys_made_gpu, "queue_pair.hpp:87", kOneRank}}});
 
 }  // namespace
 }  // namespace tokenyard::testing

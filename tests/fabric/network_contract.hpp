@@ -1,100 +1,319 @@
-/// The guarantees of a world with ranks out of load/store reach: queues of puts and signals.
+/// The guarantees of every network to kernels (device/network.hpp). Each clause is a program of
+/// every rank.
 #pragma once
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <functional>
 
-#include <array>
-#include <chrono>
-#include <vector>
-
-#include "device/accelerator.hpp"
-#include "fabric/abort_flag.hpp"
-#include "fabric/arena.hpp"
-#include "fabric/gather.hpp"
-#include "fabric/network/network.hpp"
-#include "fabric/network_kernels.hpp"
-#include "fabric/promise.hpp"
-#include "fabric/world_access.hpp"
-#include "tokenyard/world.hpp"
+#include "fabric/network_fixture.hpp"
 
 namespace tokenyard::testing {
 
-/// Puts of any length arrive before the signal posted after them, epoch after epoch. `timeout`
-/// limits each kernel's waits.
-inline void keeps_order_over_network(World& world, uint32_t epochs,
-                                     std::chrono::nanoseconds timeout) {
-  promise(network_of(world) != nullptr, "a world with far ranks has no network");
-  Accelerator& gpu = accelerator_of(world);
-  const Stream stream;
-  const auto finish = [&] {
-    const Event end = gpu.record(stream);
-    promise(gpu.wait_until(gpu.now() + std::chrono::seconds(60), [&] { return gpu.done(end); }),
-            "the stream's work did not end within 60 s");
-    gpu.free_event(end);
-  };
-  // In the arena, which lives as long as the network: if a peer is absent, nothing tells when the
-  // network has read the last source.
-  const ArenaBlock window = arena_of(world).allocate(sizeof(NetworkWindow), stream);
-  const ArenaBlock source = arena_of(world).allocate(world.size() * kPieceBytes, stream);
-  // Keeps allocations alive while this rank's kernels use them.
-  std::vector<std::shared_ptr<void>> kept;
-  const auto allocate = [&](size_t bytes) {
-    kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
-    return kept.back().get();
-  };
-  ErrorRecord cell(gpu, abort_flag_of(world));
-  gpu.fill(window.data(), 0, sizeof(NetworkWindow), stream);
-  const auto offsets = gather(world, window.offset(), "windows");
-  NetworkParams params{.wait_context = cell.wait_context(timeout),
-                       .queues = network_of(world)->queues(),
-                       .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
-                       .mine = reinterpret_cast<NetworkWindow*>(window.data()),
-                       .source = reinterpret_cast<uint8_t*>(source.data()),
-                       .rank = world.rank(),
-                       .ranks = world.size(),
-                       .epoch = 0,
-                       .wrong = static_cast<uint32_t*>(allocate(sizeof(uint32_t)))};
-  gpu.copy(const_cast<uint64_t*>(params.windows), offsets.data(), offsets.size() * 8, stream);
-  finish();
-  world.barrier("windows are clean");
+using FixtureOptions = NetworkFixture::Options;
 
-  static const std::array<std::string, 3> kPhases = {"network: post", "network: arrive",
-                                                     "network: flush"};
-  for (params.epoch = 1; params.epoch <= epochs; ++params.epoch) {
-    launch(gpu, network_exchange_kernel, {.blocks = 1, .warps = 1}, stream, params);
-    finish();
-    cell.check(kPhases);
-  }
-  uint32_t wrong = 0;
-  gpu.copy(&wrong, params.wrong, sizeof wrong, stream);
-  finish();
-  promise(wrong == 0, fmt::format("{} bytes were not visible although their signal was", wrong));
+/// Puts of any length and alignment are visible with the signal posted after them, epoch after
+/// epoch, over changing queues.
+inline void signals_follow_puts(World& world, uint32_t epochs, const FixtureOptions& options = {}) {
+  NetworkFixture fixture(world, options);
+  NetworkParams params = fixture.params();
+  for (params.epoch = 1; params.epoch <= epochs; ++params.epoch)
+    fixture.run(network_exchange_kernel, 1, params);
+  fixture.require_right();
   world.barrier("exchanged");
 }
 
-inline void keeps_order_over_network(World& world, uint32_t epochs) {
-  keeps_order_over_network(world, epochs, world.timeout());
+/// A source may be written again after a flush.
+inline void flush_frees_sources(World& world, const FixtureOptions& options = {}) {
+  NetworkFixture fixture(world, options);
+  fixture.run(network_reuse_kernel, 1, fixture.params());
+  fixture.require_right();
+  world.barrier("exchanged");
+}
+
+/// A ring loses, repeats and overtakes nothing, at any capacity and over several kernels.
+inline void rings_keep_credit(World& world, uint32_t slots, uint32_t messages,
+                              const FixtureOptions& options = {}) {
+  promise(network_of(world)->queues_per_peer() >= 2, "both ends of a ring need a queue each");
+  NetworkFixture fixture(world, options);
+  NetworkParams params = fixture.params();
+  params.ring_slots = slots;
+  params.ring_messages = messages;
+  for (uint32_t kernel = 0; kernel < 2; ++kernel)
+    fixture.run(network_rings_kernel, 2 * world.size(), params);
+  fixture.require_right();
+  world.barrier("exchanged");
 }
 
 /// A wait for a signal that never comes ends at its deadline and names the peer.
 inline void names_the_absent_over_network(World& world) {
   const uint32_t absent = world.size() - 1;
-  if (world.rank() == absent) {
-    // Sets up its window with the others, and then sends nothing.
-    const ArenaBlock window = arena_of(world).allocate(sizeof(NetworkWindow), Stream{});
-    (void)gather(world, window.offset(), "windows");
-    world.barrier("windows are clean");
-    world.barrier("it was named");
-    return;
-  }
-  try {
-    keeps_order_over_network(world, 1, std::chrono::milliseconds(300));
-    promise(world.topology().peers[absent].reach != Reach::put_signal,
-            "an absent rank was not missed");
-  } catch (const PeerTimeout& error) {
-    promise(error.facts.rank == absent && error.facts.phase == "network: arrive", error.what());
+  NetworkFixture fixture(world, {.timeout = std::chrono::milliseconds(300)});
+  if (world.rank() != absent) {
+    NetworkParams params = fixture.params();
+    params.epoch = 1;
+    try {
+      fixture.run(network_exchange_kernel, 1, params);
+      promise(!fixture.network.reaches(absent), "an absent rank was not missed");
+    } catch (const PeerTimeout& error) {
+      promise(error.facts.rank == absent && error.facts.phase == "network: arrive", error.what());
+    }
   }
   world.barrier("it was named");
+}
+
+/// Requests that a network must refuse.
+enum class BadRequest : uint32_t {
+  wrong_tag,
+  unknown_region,
+  stale_key,
+  behind_the_end,
+  overflowing,
+  wrong_source,
+  before_the_source,
+  too_large,
+  unaligned,
+};
+inline constexpr uint32_t kBadRequests = 9;
+
+/// A bad request, and what its error names.
+struct BadCase {
+  RequestParams params;
+  NetworkFault::Facts facts;
+};
+
+inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer) {
+  const NetworkTarget window = fixture.targets[peer];
+  const RegisteredMemory& scratch = fixture.scratch();
+  BadCase bad{.params = {.wait_context = fixture.wait_context(),
+                         .queues = fixture.network.queues(),
+                         .peer = peer,
+                         .queue = 0,
+                         .count = 1,
+                         .kind = NetworkRequest::Kind::put,
+                         .target = window,
+                         .source = {.key = scratch.key(), .bytes = 40, .from = scratch.data()},
+                         .flag = {},
+                         .flushes = 1,
+                         .took_ns = fixture.allocate<uint64_t>(1)},
+              .facts = {}};
+  bad.facts.rank = fixture.world.rank();
+  bad.facts.peer = peer;
+  bad.facts.region = region_of_key(window.key);
+  NetworkTarget& target = bad.params.target;
+  NetworkSource& source = bad.params.source;
+  switch (what) {
+    case BadRequest::wrong_tag:
+      target.key ^= 0x100;
+      bad.facts.check = "target key";
+      bad.facts.expected = window.key;
+      bad.facts.seen = target.key;
+      break;
+    case BadRequest::unknown_region:
+      target.key |= 0xff;
+      bad.facts.check = "target key";
+      bad.facts.region = 0xff;
+      bad.facts.seen = target.key;
+      break;
+    case BadRequest::stale_key:
+      bad.facts.check = "target key";
+      bad.facts.seen = window.key;
+      break;
+    case BadRequest::behind_the_end:
+      target.offset = sizeof(NetworkWindow) - 39;
+      bad.facts.check = "target range";
+      bad.facts.expected = sizeof(NetworkWindow);
+      bad.facts.seen = sizeof(NetworkWindow) + 1;
+      break;
+    case BadRequest::overflowing:
+      target.offset = ~uint64_t{0} - 10;
+      bad.facts.check = "target range";
+      bad.facts.expected = sizeof(NetworkWindow);
+      bad.facts.seen = target.offset + 40;
+      break;
+    case BadRequest::wrong_source:
+      source.key ^= 0x100;
+      bad.facts.check = "source key";
+      bad.facts.region = region_of_key(source.key);
+      bad.facts.expected = scratch.key();
+      bad.facts.seen = source.key;
+      break;
+    case BadRequest::before_the_source:
+      source.from = scratch.data() - 1;
+      bad.facts.check = "source range";
+      bad.facts.region = region_of_key(source.key);
+      bad.facts.expected = sizeof(NetworkScratch);
+      bad.facts.seen = 39;
+      break;
+    case BadRequest::too_large:
+      source.bytes = kNetworkPutMax + 1;
+      bad.facts.check = "size";
+      bad.facts.expected = kNetworkPutMax;
+      bad.facts.seen = source.bytes;
+      break;
+    case BadRequest::unaligned:
+      bad.params.kind = NetworkRequest::Kind::signal;
+      target.offset += 4;
+      bad.facts.check = "alignment";
+      bad.facts.seen = 4;
+      break;
+  }
+  return bad;
+}
+
+inline void require_same(const NetworkFault& error, const NetworkFault::Facts& facts) {
+  const NetworkFault::Facts& told = error.facts;
+  const bool same = told.rank == facts.rank && told.peer == facts.peer &&
+                    told.queue == facts.queue && told.region == facts.region &&
+                    told.check == facts.check && told.expected == facts.expected &&
+                    told.seen == facts.seen;
+  promise(same,
+          fmt::format("told: {}, but expected: {}", error.what(), NetworkFault(facts).what()));
+}
+
+/// A bad request ends its queue with an error that names it; the target is unchanged, and other
+/// queues work on.
+inline void refuses(World& world, BadRequest what) {
+  NetworkFixture fixture(world, {.in_arena = false});
+  const uint32_t peer = fixture.far_peer();
+  if (what == BadRequest::stale_key) fixture.registered()->deregister();
+  world.barrier("keys are stale");
+
+  const BadCase bad = bad_case(what, fixture, peer);
+  promise(network_of(world)->queues_per_peer() >= 2, "a queue must be left");
+  try {
+    // A flush may end before the network has looked at the target.
+    fixture.run(network_request_kernel, 1, bad.params);
+  } catch (const NetworkFault& error) {
+    require_same(error, bad.facts);
+    promise(error.facts.phase == "network: flush", error.what());
+  }
+  fixture.drain();
+  try {
+    fixture.network.check("later");
+    throw BrokenContract("a bad request was not refused");
+  } catch (const NetworkFault& error) {
+    require_same(error, bad.facts);
+    promise(error.facts.phase == "later", error.what());
+  }
+  // Everybody's requests to this rank were refused by now.
+  world.barrier("refused");
+  if (what != BadRequest::stale_key) {
+    const auto window = std::make_unique<NetworkWindow>(fixture.read(fixture.window()));
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(window.get());
+    promise(std::all_of(bytes, bytes + sizeof *window, [](uint8_t byte) { return byte == 0; }),
+            "a refused request has changed its target");
+  }
+  world.barrier("unchanged");
+
+  // In an object of its own, since the call of the first has failed for good.
+  NetworkFixture second(world, {});
+  RequestParams good = bad_case(BadRequest::wrong_tag, second, peer).params;
+  good.target = second.targets[peer];
+  good.queue = 1;
+  good.flag = second.targets[peer] + offsetof(NetworkWindow, arrived);
+  second.run(network_request_kernel, 1, good);
+  second.run(network_await_kernel, 1,
+             AwaitParams{.wait_context = second.wait_context(),
+                         .rank = peer,
+                         .word = second.window()->arrived[0],
+                         .value = 1});
+  world.barrier("other queues work");
+}
+
+/// Memory that was deregistered is its owner's alone, whatever is under way to it.
+inline void deregistering_ends_accesses(World& world) {
+  NetworkFixture fixture(world, {.in_arena = false});
+  const uint32_t peer = fixture.far_peer();
+  RequestParams params = bad_case(BadRequest::wrong_tag, fixture, peer).params;
+  params.target = fixture.targets[peer];
+  params.count = 5;
+  params.flushes = 0;
+  fixture.run(network_request_kernel, 1, params);
+  fixture.registered()->deregister();
+  constexpr int kMine = 0x5a;
+  fixture.gpu.fill(fixture.window(), kMine, sizeof(NetworkWindow), Stream{});
+  fixture.finish();
+  fixture.drain();
+  world.barrier("nothing is under way");
+  const auto window = std::make_unique<NetworkWindow>(fixture.read(fixture.window()));
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(window.get());
+  promise(std::all_of(bytes, bytes + sizeof *window, [](uint8_t byte) { return byte == kMine; }),
+          "a put has reached memory after it was deregistered");
+  try {
+    fixture.network.check("afterwards");
+  } catch (const NetworkFault& error) {
+    promise(error.facts.check == "target key" && error.facts.expected == 0, error.what());
+  }
+  world.barrier("looked at");
+}
+
+/// Requests posted before a rank leaves take effect. `leave` is called after the last post or, if
+/// it is empty, the world ends after a flush.
+inline void what_was_posted_arrives(World& world, const std::function<void()>& leave = {}) {
+  NetworkFixture fixture(world, {});
+  const uint32_t peer = fixture.far_peer();
+  RequestParams params = bad_case(BadRequest::wrong_tag, fixture, peer).params;
+  params.target = fixture.targets[peer];
+  params.count = 5;
+  params.flag = fixture.targets[peer] + offsetof(NetworkWindow, arrived);
+  params.flushes = leave ? 0 : 1;
+  if (world.rank() == 0) {
+    fixture.run(network_request_kernel, 1, params);
+    if (leave) leave();
+    return;
+  }
+  if (world.rank() != fixture.far_peer(0)) return;
+  fixture.run(network_await_kernel, 1,
+              AwaitParams{.wait_context = fixture.wait_context(),
+                          .rank = 0,
+                          .word = fixture.window()->arrived[0],
+                          .value = 1});
+}
+
+/// Carries one put of any size up to kNetworkPutMax.
+inline void carries(World& world, uint32_t bytes) {
+  NetworkFixture fixture(world, {});
+  const uint32_t peer = fixture.far_peer();
+  const RegisteredMemory from(world, bytes), to(world, bytes);
+  std::vector<uint32_t> words(bytes / 4);
+  const auto fill_with = [&](uint32_t rank) {
+    for (uint32_t word = 0; word < words.size(); ++word) words[word] = word * 2654435761u + rank;
+  };
+  fill_with(world.rank());
+  fixture.gpu.copy(from.data(), words.data(), bytes, Stream{});
+  fixture.finish();
+  const auto everybodys = gather(world, NetworkTarget{to.key(), 0}, "large targets");
+  RequestParams params = bad_case(BadRequest::wrong_tag, fixture, peer).params;
+  params.target = everybodys[peer];
+  params.source = {.key = from.key(), .bytes = bytes, .from = from.data()};
+  params.flag = fixture.targets[peer] + offsetof(NetworkWindow, arrived);
+  fixture.run(network_request_kernel, 1, params);
+  uint32_t sender = 0;
+  while (fixture.far_peer(sender) != world.rank()) ++sender;
+  fixture.run(network_await_kernel, 1,
+              AwaitParams{.wait_context = fixture.wait_context(),
+                          .rank = sender,
+                          .word = fixture.window()->arrived[0],
+                          .value = 1});
+  std::vector<uint32_t> seen(words.size());
+  fixture.gpu.copy(seen.data(), to.data(), bytes, Stream{});
+  fixture.finish();
+  fill_with(sender);
+  promise(seen == words, "a large put has arrived with other bytes");
+  world.barrier("carried");
+}
+
+/// Returns the seconds from the first of `count` puts to the end of the flush behind them.
+inline double seconds_of_puts(World& world, uint32_t count, uint32_t bytes) {
+  NetworkFixture fixture(world, {});
+  RequestParams params = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
+  params.target = fixture.targets[params.peer];
+  params.source.bytes = bytes;
+  params.count = count;
+  fixture.run(network_request_kernel, 1, params);
+  const double seconds = static_cast<double>(fixture.read(params.took_ns)) * 1e-9;
+  world.barrier("measured");
+  return seconds;
 }
 
 }  // namespace tokenyard::testing

@@ -16,14 +16,66 @@ void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
   run_threads("host", ranks, options, program);
 }
 
-TEST(SimulatedNetwork, PutsArriveBeforeTheirSignal) {
-  run_hosts(2, 2, [](World& world) { keeps_order_over_network(world, 60); });
-  run_hosts(4, 2, [](World& world) { keeps_order_over_network(world, 30); });
-  run_hosts(3, 3, [](World& world) { keeps_order_over_network(world, 30); });
+TEST(SimulatedNetwork, SignalsFollowPuts) {
+  run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 60); });
+  run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
+  run_hosts(3, 3, [](World& world) { signals_follow_puts(world, 20); });
+}
+
+TEST(SimulatedNetwork, AFlushFreesSources) {
+  run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
+}
+
+TEST(SimulatedNetwork, RingsKeepCredit) {
+  run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
+  run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
 }
 
 TEST(SimulatedNetwork, TheAbsentAreNamed) {
   run_hosts(2, 2, names_the_absent_over_network);
+}
+
+TEST(SimulatedNetwork, BadRequestsAreRefused) {
+  for (uint32_t what = 0; what < kBadRequests; ++what)
+    run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
+}
+
+TEST(SimulatedNetwork, DeregisteringEndsAccesses) {
+  for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
+}
+
+TEST(SimulatedNetwork, WhatWasPostedArrives) {
+  run_hosts(2, 2, [](World& world) { what_was_posted_arrives(world, world.goodbye()); });
+  run_hosts(2, 2, [](World& world) { what_was_posted_arrives(world); });
+}
+
+TEST(SimulatedNetwork, CarriesLargePuts) {
+  run_hosts(2, 2, [](World& world) { carries(world, 64 << 20); });
+}
+
+TEST(SimulatedNetwork, NetworksComeAndGo) {
+  for (uint32_t cycle = 0; cycle < 50; ++cycle)
+    run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
+}
+
+TEST(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
+  run_hosts(2, 2, [](World& world) {
+    Network& network = *network_of(world);
+    std::vector<std::byte> memory(64);
+    const MemoryKey first = network.register_memory(memory.data(), memory.size());
+    network.deregister(first);
+    const MemoryKey second = network.register_memory(memory.data(), memory.size());
+    promise(first != second, "a region that was registered again must have another key");
+    EXPECT_THROW(network.deregister(first), InvalidArgument);
+    EXPECT_THROW(network.deregister(network.arena_key(world.rank())), InvalidArgument);
+    EXPECT_THROW(network.register_memory(nullptr, 1), InvalidArgument);
+    const auto register_many = [&] {
+      for (uint32_t region = 0; region < 1000; ++region)
+        (void)network.register_memory(memory.data(), memory.size());
+    };
+    EXPECT_THROW(register_many(), InvalidArgument);
+    world.barrier("regions were counted");
+  });
 }
 
 TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
@@ -41,8 +93,8 @@ TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
     const uint32_t far = world.rank() < 2 ? 3 : 0;
     promise(world.topology().peers[far].reach == Reach::put_signal,
             "far ranks must have put/signal reach");
-    promise(network_of(world)->queues()[far] != nullptr, "far ranks must have a queue");
-    promise(network_of(world)->queues()[world.rank()] == nullptr, "near ranks must have no queue");
+    promise(network_of(world)->reaches(far), "far ranks must have a queue");
+    promise(!network_of(world)->reaches(world.rank()), "near ranks must have no queue");
     promise(world.topology().text().find("simulated network") != std::string::npos,
             "the text must name the network");
   });
@@ -55,7 +107,7 @@ TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
     const auto smaller = world.rebuild({1});
     promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1},
             "survivors must keep their hosts");
-    keeps_order_over_network(*smaller, 5);
+    signals_follow_puts(*smaller, 5);
   });
 }
 

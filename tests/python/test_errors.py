@@ -22,6 +22,9 @@ EXAMPLES = [
     tokenyard.OperationAborted("m", operation="reduce", sequence=9, epoch=2, lost=[1, 3]),
     tokenyard.QuorumLost("m", answering=[0], needed=2),
     tokenyard.Fenced("m", epoch=4),
+    tokenyard.NetworkFault(
+        "m", rank=0, peer=1, queue=2, region=3, check="size", phase="p", expected=1, seen=2
+    ),
     tokenyard.Unsupported("m", asked="a", why="b"),
     tokenyard.OsError("m", call="mmap", code=12),
     tokenyard.InternalError("m"),

@@ -40,6 +40,7 @@ TOKENYARD_DEVICE void Deadline::fail(Failure failure, const Awaited& what) const
   report.block = blockIdx.x;
   report.expected = what.expected;
   report.seen = what.seen;
+  report.detail = what.detail;
   report.waited_ns = now_ns() - start_ns_;
   // Publishes the fields above to the host, which acquires it.
   store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));

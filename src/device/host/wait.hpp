@@ -35,6 +35,7 @@ namespace host_body {
   report.block = machine().identity().block;
   report.expected = what.expected;
   report.seen = what.seen;
+  report.detail = what.detail;
   report.waited_ns = now_ns() - start_ns;
   // Publishes the fields above to the host, which acquires it.
   store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));

@@ -1,53 +1,39 @@
-/// This rank's network: the queue pairs to the ranks without load/store reach, and the card that
-/// executes their requests.
+/// This rank's network to the ranks without load/store reach: queues that kernels post to, and
+/// registered memory. Each way to work off the queues implements it, and passes one contract
+/// (tests/fabric/network_contract.hpp).
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <vector>
+#include <string>
 
-#include "fabric/abort_flag.hpp"
-#include "fabric/network/nic.hpp"
+#include "device/accelerator.hpp"
+#include "device/network.hpp"
 
 namespace tokenyard {
 
-/// A kernel that runs beside the rank's own. Its abort flag ends it; the destructor waits for that.
-class Aside {
- public:
-  virtual ~Aside() = default;
-};
-using RunAside =
-    std::function<std::unique_ptr<Aside>(const LaunchShape& shape, const NicParams& params)>;
-
 class Network {
  public:
-  struct Options {
-    std::vector<std::byte*> arenas;  ///< [ranks] far ranks' arenas, null for the others
-    uint64_t seed = 0;
-    uint32_t nap_ns_max = 20'000;
-  };
+  virtual ~Network() = default;
 
-  /// `accelerator` must outlive this.
-  Network(Accelerator& accelerator, const Options& options, const RunAside& run_aside);
-  ~Network();
-  Network(const Network&) = delete;
-  Network& operator=(const Network&) = delete;
+  /// Returns this rank's queues, for kernel parameters; valid while this object lives.
+  virtual NetworkQueues queues() const = 0;
+  virtual uint32_t queues_per_peer() const = 0;
+  /// Returns whether a rank is reached by put and signal.
+  virtual bool reaches(uint32_t rank) const = 0;
 
-  /// Returns [ranks] the queue to each rank, null for those with load/store reach. For kernel
-  /// parameters; valid while this object lives.
-  QueuePair* const* queues() const { return queues_.get(); }
+  /// Returns the key of a rank's arena, by which a kernel may put there, or from this rank's own.
+  virtual MemoryKey arena_key(uint32_t rank) const = 0;
+  /// Registers memory of this rank's kernels as a source, and as a target for ranks that hold the
+  /// key. Throws InvalidArgument if this rank has no region left.
+  virtual MemoryKey register_memory(std::byte* base, size_t bytes) = 0;
+  /// Ends a registration: later requests with its key are refused. Once it returns, the network
+  /// touches the memory no more. Throws PeerTimeout, naming the rank whose requests did not end.
+  virtual void deregister(MemoryKey key) = 0;
 
- private:
-  using Memory = std::shared_ptr<void>;
-  template <class T>
-  std::shared_ptr<T> array(size_t count, const std::vector<T>& values = {});
-
-  Accelerator& accelerator_;
-  AbortFlag stop_;
-  ErrorRecord cell_;
-  std::vector<Memory> kept_;
-  std::shared_ptr<QueuePair*> queues_;
-  std::unique_ptr<Aside> card_;
+  /// Throws NetworkFault if a request was refused.
+  virtual void check(const std::string& phase) = 0;
+  /// Waits until all requests posted before have taken effect, but for refused ones. Returns false
+  /// if `until` passes first. For a rank that leaves: kernels have only a flush.
+  virtual bool drain(TimePoint until) = 0;
 };
 
 }  // namespace tokenyard

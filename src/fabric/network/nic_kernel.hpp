@@ -1,3 +1,17 @@
+/// The card keeps the two promises of device/network.hpp and breaks every other expectation, as its
+/// seed says:
+///
+///   - It looks at all requests of a queue's ring at once. A put is cut at random bytes into up to
+///     four fragments, which land in any order among those of other puts, also of puts posted after
+///     a signal that has not been applied.
+///   - A signal is applied once the puts posted before it have landed; of several such, any first.
+///   - A source is read when a fragment lands, as late as the promise allows; or it is copied
+///   first,
+///     and its put, completed, lands long after the flush.
+///   - Completions are told late, and a queue pauses between any two steps, now and then for long.
+///
+/// A request with a bad key or range ends its queue with a refusal. Requests to a rank that is gone
+/// are dropped.
 #pragma once
 
 #include "fabric/network/nic.hpp"
@@ -12,52 +26,367 @@ TOKENYARD_DEVICE uint32_t nic_chance(uint64_t& state) {
   return static_cast<uint32_t>(mixed >> 32);
 }
 
-TOKENYARD_DEVICE void nic_dawdle(const NicParams& params, uint64_t& chance) {
-  if (params.nap_ns_max != 0) nap(nic_chance(chance) % params.nap_ns_max);
+/// Copies words of a type that both ends are aligned for, as far as they go.
+template <class Word>
+TOKENYARD_DEVICE uint64_t nic_copy_words(std::byte* to, const std::byte* from, uint64_t at,
+                                         uint64_t bytes) {
+  if ((reinterpret_cast<uintptr_t>(to + at) | reinterpret_cast<uintptr_t>(from + at)) %
+          sizeof(Word) !=
+      0)
+    return at;
+  for (; at + sizeof(Word) <= bytes; at += sizeof(Word)) {
+    store<Order::weak, Scope::sys>(Peer<Word>(reinterpret_cast<Word*>(to + at)),
+                                   *reinterpret_cast<const Word*>(from + at));
+  }
+  return at;
 }
 
-TOKENYARD_DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
+/// Copies bytes of any length and alignment.
+TOKENYARD_DEVICE void nic_copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   uint64_t at = 0;
-  // 4-byte words if both ends are aligned, else bytes: a put may have any length and alignment.
-  if (reinterpret_cast<uintptr_t>(to) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0) {
-    for (; at + 4 <= bytes; at += 4) {
-      store<Order::weak, Scope::sys>(Peer<uint32_t>(reinterpret_cast<uint32_t*>(to + at)),
-                                     *reinterpret_cast<const uint32_t*>(from + at));
+  const auto distance = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
+  const uint32_t word = distance % 8 == 0 ? 8 : distance % 4 == 0 ? 4 : 1;
+  const auto byte_by_byte = [&](uint64_t end) {
+    for (; at < end; ++at) {
+      store<Order::weak, Scope::sys>(Peer<uint8_t>(reinterpret_cast<uint8_t*>(to + at)),
+                                     *reinterpret_cast<const uint8_t*>(from + at));
+    }
+  };
+  const uint64_t head = (word - reinterpret_cast<uintptr_t>(to) % word) % word;
+  byte_by_byte(head < bytes ? head : bytes);
+  if (word == 8) at = nic_copy_words<uint64_t>(to, from, at, bytes);
+  if (word >= 4) at = nic_copy_words<uint32_t>(to, from, at, bytes);
+  byte_by_byte(bytes);
+}
+
+/// One queue, as the thread that serves it sees it. Turns number its requests; a turn's bit in a
+/// mask is that of its slot, so a mask covers the whole ring.
+class NicQueue {
+ public:
+  static constexpr uint32_t kSlots = QueuePair::kSlots;
+  static_assert(kSlots == 64, "a mask has a bit per slot");
+  enum class Outcome : uint32_t { done, dropped, refused };
+
+  TOKENYARD_DEVICE NicQueue(const NicParams& params, uint32_t block)
+      : params_(params),
+        pair_(*params.pairs[block]),
+        entries_(params.entries + block * kSlots),
+        peer_(pair_.peer),
+        chance_(params.seed + block * 0x632be59bd9b4e019u),
+        peer_table_(params.peer_tables[block]) {}
+
+  /// Works until the abort flag is set and nothing is under way, or a request is refused.
+  TOKENYARD_DEVICE void work() {
+    const Deadline forever = params_.wait_context.start();
+    for (;;) {
+      fetch();
+      if (live_ == 0) {
+        complete();
+        if (!await_requests(forever)) return;
+        continue;
+      }
+      // Relaxed: the word says only that nobody needs the requests; no data depends on it.
+      if (load<Order::relaxed, Scope::sys>(params_.gone + peer_) != kNoAbort) {
+        drop();
+        continue;
+      }
+      pause();
+      const uint32_t turn = choose();
+      const Outcome outcome = turn == kNone ? Outcome::done : execute(turn);
+      if (outcome == Outcome::refused) return;
+      if (outcome == Outcome::dropped) drop();
+      if (turn == kNone || chance() % 2 == 0) complete();
     }
   }
-  for (; at < bytes; ++at) {
-    store<Order::weak, Scope::sys>(Peer<uint8_t>(reinterpret_cast<uint8_t*>(to + at)),
-                                   *reinterpret_cast<const uint8_t*>(from + at));
-  }
-}
 
-/// Executes the requests of one queue pair until the abort flag is set.
+ private:
+  static constexpr uint32_t kNone = ~0u;
+
+  TOKENYARD_DEVICE uint32_t chance() { return nic_chance(chance_); }
+  TOKENYARD_DEVICE static uint64_t bit(uint32_t turn) { return uint64_t{1} << turn % kSlots; }
+
+  TOKENYARD_DEVICE void pause() {
+    if (params_.stall_ns_max != 0 && chance() % 64 == 0) nap(chance() % params_.stall_ns_max);
+    if (params_.nap_ns_max != 0 && chance() % 2 == 0) nap(chance() % params_.nap_ns_max);
+  }
+
+  /// Acquires the requests and their sources.
+  TOKENYARD_DEVICE uint32_t posted() const {
+    return load<Order::acquire, Scope::sys>(&pair_.posted);
+  }
+
+  TOKENYARD_DEVICE bool await_requests(const Deadline& forever) {
+    // Releases what has landed to a host that waits for it.
+    store<Order::release, Scope::sys>(&pair_.settled, fetched_);
+    Awaited what{.phase = 0, .rank = peer_, .expected = fetched_ + 1};
+    return wait_until(forever, what, [&] {
+      what.seen = posted();
+      return what.seen != fetched_;
+    });
+  }
+
+  /// Takes new requests, as far as their entries are free.
+  TOKENYARD_DEVICE void fetch() {
+    const uint32_t until = posted();
+    while (oldest_ != fetched_ && (live_ & bit(oldest_)) == 0) ++oldest_;
+    for (; fetched_ != until && fetched_ - oldest_ < kSlots; ++fetched_) {
+      NicEntry& entry = entries_[fetched_ % kSlots];
+      entry.request = pair_.ring[fetched_ % kSlots];
+      const bool put = entry.request.kind != NetworkRequest::Kind::signal;
+      const auto bytes = static_cast<uint32_t>(bytes_of(entry.request));
+      const uint32_t fragments = put ? 1 + chance() % NicEntry::kFragments : 1;
+      entry.remaining = (1u << fragments) - 1;
+      entry.cuts[0] = 0;
+      for (uint32_t cut = 1; cut <= fragments; ++cut) {
+        const uint64_t rest = bytes - entry.cuts[cut - 1];
+        entry.cuts[cut] = cut == fragments
+                              ? bytes
+                              : entry.cuts[cut - 1] + static_cast<uint32_t>(chance() % (rest + 1));
+      }
+      entry.staged = 0;
+      entry.due_ns = due(bytes);
+      live_ |= bit(fetched_);
+      puts_ = put ? puts_ | bit(fetched_) : puts_ & ~bit(fetched_);
+      // The sources of other requests are in the request itself.
+      const bool read = entry.request.kind != NetworkRequest::Kind::put;
+      read_ = read ? read_ | bit(fetched_) : read_ & ~bit(fetched_);
+    }
+  }
+
+  TOKENYARD_DEVICE static uint64_t bytes_of(const NetworkRequest& request) {
+    if (request.kind == NetworkRequest::Kind::signal) return 0;
+    if (request.kind != NetworkRequest::Kind::put) return request.inline_bytes;
+    uint64_t bytes = request.sources[0].bytes;
+    if (request.pieces == 2) bytes += request.sources[1].bytes;
+    return bytes;
+  }
+
+  /// Returns when a request of this length, sent behind all others, has crossed the link.
+  TOKENYARD_DEVICE uint64_t due(uint32_t bytes) const {
+    if (params_.latency_ns == 0 && params_.fs_per_byte == 0) return 0;
+    const uint64_t cost = bytes * params_.fs_per_byte / 1'000'000;
+    // Relaxed: the word orders no other memory. The link's queues share it.
+    fetch_max<Order::relaxed, Scope::gpu>(params_.link_free_ns, now_ns());
+    return fetch_add<Order::relaxed, Scope::gpu>(params_.link_free_ns, cost) + cost +
+           params_.latency_ns;
+  }
+
+  /// Returns the turn to work on, or kNone after a pause if none is due yet.
+  TOKENYARD_DEVICE uint32_t choose() {
+    const bool timed = params_.latency_ns != 0 || params_.fs_per_byte != 0;
+    const uint64_t now = timed ? now_ns() : 0;
+    const bool early = mutated();  // A mutant applies a signal before its puts.
+    uint32_t candidates = 0, chosen = kNone;
+    uint64_t first_due = ~uint64_t{0};
+    bool put_before = false;
+    for (uint32_t turn = oldest_; turn != fetched_; ++turn) {
+      if ((live_ & bit(turn)) == 0) continue;
+      const bool put = (puts_ & bit(turn)) != 0;
+      // Promise 1: a signal waits for the puts that were posted before it.
+      const bool ready = put || !put_before || early;
+      put_before |= put;
+      if (!ready) continue;
+      const uint64_t due_ns = timed ? entries_[turn % kSlots].due_ns : 0;
+      if (due_ns < first_due) first_due = due_ns;
+      if (due_ns > now) continue;
+      // Each candidate replaces the choice so far with a chance that makes all equally likely.
+      if (chance() % ++candidates == 0) chosen = turn;
+    }
+    if (chosen == kNone) {
+      const uint64_t wait_ns = first_due - now;
+      nap(wait_ns < 1'000'000'000 ? static_cast<uint32_t>(wait_ns) : 1'000'000'000);
+    }
+    return chosen;
+  }
+
+  TOKENYARD_DEVICE Outcome execute(uint32_t turn) {
+    NicEntry& entry = entries_[turn % kSlots];
+    const NetworkRequest& request = entry.request;
+    if (const Outcome outcome = check(request); outcome != Outcome::done) return outcome;
+    if (request.kind == NetworkRequest::Kind::signal) {
+      const Outcome outcome = add_to_target(request);
+      if (outcome == Outcome::done) live_ &= ~bit(turn);
+      return outcome;
+    }
+    const bool may_stage = request.kind == NetworkRequest::Kind::put && entry.staged == 0 &&
+                           bytes_of(request) <= NicEntry::kStageBytes;
+    if (may_stage && chance() % 2 == 0) {
+      const Outcome outcome = read_sources(request, 0, bytes_of(request), entry.stage);
+      if (outcome != Outcome::done) return outcome;
+      entry.staged = 1;
+      read_ |= bit(turn);
+      return Outcome::done;
+    }
+    uint32_t fragment = chance() % NicEntry::kFragments;
+    while ((entry.remaining >> fragment & 1) == 0) fragment = (fragment + 1) % NicEntry::kFragments;
+    const Outcome outcome = land(entry, entry.cuts[fragment], entry.cuts[fragment + 1]);
+    if (outcome != Outcome::done) return outcome;
+    entry.remaining &= ~(1u << fragment);
+    if (entry.remaining != 0) return Outcome::done;
+    live_ &= ~bit(turn);
+    read_ |= bit(turn);
+    return Outcome::done;
+  }
+
+  /// Checks all of a request but its keys and ranges.
+  TOKENYARD_DEVICE Outcome check(const NetworkRequest& request) {
+    const uint32_t region = region_of_key(request.target_key);
+    const auto kind = static_cast<uint32_t>(request.kind);
+    if (kind > static_cast<uint32_t>(NetworkRequest::Kind::signal))
+      return refuse(NetworkCheck::request, region, 2, kind);
+    if (request.kind == NetworkRequest::Kind::put && (request.pieces == 0 || request.pieces > 2))
+      return refuse(NetworkCheck::request, region, 2, request.pieces);
+    if (request.kind == NetworkRequest::Kind::put_inline &&
+        request.inline_bytes > kNetworkInlineMax)
+      return refuse(NetworkCheck::size, region, kNetworkInlineMax, request.inline_bytes);
+    if (bytes_of(request) > kNetworkPutMax)
+      return refuse(NetworkCheck::size, region, kNetworkPutMax, bytes_of(request));
+    return Outcome::done;
+  }
+
+  TOKENYARD_DEVICE Outcome refuse(NetworkCheck why, uint32_t region, uint64_t expected,
+                                  uint64_t seen) {
+    pair_.refusal = {.region = region, .expected = expected, .seen = seen};
+    // Publishes the refusal.
+    store<Order::release, Scope::sys>(&pair_.refused, static_cast<uint32_t>(why));
+    return Outcome::refused;
+  }
+
+  /// Enters a region by its key. Outcome::done: `leave` must follow.
+  TOKENYARD_DEVICE Outcome enter(const RegionTable& table, MemoryKey key, NetworkCheck check,
+                                 NetworkRegion& region) {
+    const uint32_t number = region_of_key(key);
+    if (key == 0 || number >= kNetworkRegions) return refuse(check, number, 0, key);
+    // Acquires the region.
+    const uint64_t gate =
+        fetch_add<Order::acquire, Scope::sys>(table.gate(number, params_.rank), kGateUser);
+    const auto opens = static_cast<MemoryKey>(gate);
+    if (opens == key) {
+      const Peer<NetworkRegion> at = table.region(number);
+      region.base = load<Order::weak, Scope::sys>(at.at(&NetworkRegion::base));
+      region.bytes = load<Order::weak, Scope::sys>(at.at(&NetworkRegion::bytes));
+      return Outcome::done;
+    }
+    leave(table, key);
+    return opens == kClosedKey ? Outcome::dropped : refuse(check, number, opens, key);
+  }
+  TOKENYARD_DEVICE void leave(const RegionTable& table, MemoryKey key) const {
+    // Releases the access to the owner, which waits for it before it frees the memory.
+    add<Order::release, Scope::sys>(table.gate(region_of_key(key), params_.rank), -kGateUser);
+  }
+
+  /// Enters the target's region and returns where the range lies in `at`.
+  TOKENYARD_DEVICE Outcome enter_target(const NetworkRequest& request, uint64_t bytes,
+                                        std::byte*& at) {
+    NetworkRegion region;
+    const Outcome outcome =
+        enter(peer_table_, request.target_key, NetworkCheck::target_key, region);
+    if (outcome != Outcome::done) return outcome;
+    if (bytes <= region.bytes && request.target <= region.bytes - bytes) {
+      at = region.base + request.target;
+      return Outcome::done;
+    }
+    leave(peer_table_, request.target_key);
+    return refuse(NetworkCheck::target_range, region_of_key(request.target_key), region.bytes,
+                  request.target + bytes);
+  }
+
+  TOKENYARD_DEVICE Outcome add_to_target(const NetworkRequest& request) {
+    std::byte* at = nullptr;
+    const Outcome outcome = enter_target(request, sizeof(uint64_t), at);
+    if (outcome != Outcome::done) return outcome;
+    const uint32_t apart = reinterpret_cast<uintptr_t>(at) % sizeof(uint64_t);
+    if (apart == 0) {
+      // Releases the earlier puts of this queue.
+      add<Order::release, Scope::sys>(Peer<uint64_t>(reinterpret_cast<uint64_t*>(at)),
+                                      request.addend);
+    }
+    leave(peer_table_, request.target_key);
+    if (apart == 0) return Outcome::done;
+    return refuse(NetworkCheck::alignment, region_of_key(request.target_key), 0, apart);
+  }
+
+  /// Copies bytes `begin` to `end` of a put to the target.
+  TOKENYARD_DEVICE Outcome land(NicEntry& entry, uint64_t begin, uint64_t end) {
+    const NetworkRequest& request = entry.request;
+    std::byte* at = nullptr;
+    Outcome outcome = enter_target(request, bytes_of(request), at);
+    if (outcome != Outcome::done) return outcome;
+    if (request.kind == NetworkRequest::Kind::put_inline) {
+      nic_copy(at + begin, reinterpret_cast<const std::byte*>(request.bytes) + begin, end - begin);
+    } else if (entry.staged != 0) {
+      nic_copy(at + begin, entry.stage + begin, end - begin);
+    } else {
+      outcome = read_sources(request, begin, end, at);
+    }
+    leave(peer_table_, request.target_key);
+    return outcome;
+  }
+
+  /// Copies bytes `begin` to `end` of a put's sources, one behind the other, to the same place in
+  /// `to`.
+  TOKENYARD_DEVICE Outcome read_sources(const NetworkRequest& request, uint64_t begin, uint64_t end,
+                                        std::byte* to) {
+    uint64_t piece_begin = 0;
+    for (uint32_t piece = 0; piece < request.pieces; ++piece) {
+      const NetworkSource& source = request.sources[piece];
+      const uint64_t piece_end = piece_begin + source.bytes;
+      const uint64_t from = begin > piece_begin ? begin : piece_begin;
+      const uint64_t until = end < piece_end ? end : piece_end;
+      NetworkRegion region;
+      const Outcome outcome = enter(params_.table, source.key, NetworkCheck::source_key, region);
+      if (outcome != Outcome::done) return outcome;
+      const uint64_t offset =
+          reinterpret_cast<uintptr_t>(source.from) - reinterpret_cast<uintptr_t>(region.base);
+      const bool inside = source.bytes <= region.bytes && offset <= region.bytes - source.bytes;
+      if (inside && from < until) {
+        nic_copy(to + from, static_cast<const std::byte*>(source.from) + (from - piece_begin),
+                 until - from);
+      }
+      leave(params_.table, source.key);
+      if (!inside)
+        return refuse(NetworkCheck::source_range, region_of_key(source.key), region.bytes,
+                      offset + source.bytes);
+      piece_begin = piece_end;
+    }
+    return Outcome::done;
+  }
+
+  /// Forgets all requests so far: nobody is there to notice.
+  TOKENYARD_DEVICE void drop() {
+    live_ = 0;
+    read_ = ~uint64_t{0};
+    oldest_ = fetched_;
+    complete();
+  }
+
+  /// Promise 2: tells that the sources of all requests before the first unread one may be reused.
+  TOKENYARD_DEVICE void complete() {
+    const uint32_t before = completed_;
+    const bool early = mutated();  // A mutant tells so before it has read them.
+    while (completed_ != fetched_ && ((read_ & bit(completed_)) != 0 || early)) ++completed_;
+    if (completed_ != before) {
+      // Releases the reads of sources and requests.
+      store<Order::release, Scope::sys>(&pair_.completed, completed_);
+    }
+  }
+
+  const NicParams& params_;
+  QueuePair& pair_;
+  NicEntry* entries_;
+  uint32_t peer_;
+  uint64_t chance_;
+  RegionTable peer_table_;
+  uint32_t fetched_ = 0, completed_ = 0;
+  uint32_t oldest_ = 0;  ///< no earlier turn is live
+  uint64_t live_ = 0;    ///< turns fetched and not executed
+  uint64_t puts_ = 0;    ///< of these, puts
+  uint64_t read_ = 0;    ///< turns whose sources were read
+};
+
 TOKENYARD_DEVICE void nic_body(const NicParams& params) {
   if (thread::index() != 0) return;
-  const Deadline forever = params.wait_context.start();
-  QueuePair& pair = *params.pairs[block::index()];
-  std::byte* const arena = params.peer_arenas[block::index()];
-  uint64_t chance = params.seed + block::index() * 0x632be59bd9b4e019u;
-  for (uint32_t done = 0;; ++done) {
-    Awaited what{.phase = 0, .rank = params.ranks[block::index()], .expected = done + 1};
-    const bool posted = wait_until(forever, what, [&] {
-      // Acquires the request and its source.
-      what.seen = load<Order::acquire, Scope::sys>(&pair.posted);
-      return what.seen != done;
-    });
-    if (!posted) return;
-    nic_dawdle(params, chance);
-    const WorkRequest request = pair.ring[done % QueuePair::kSlots];
-    if (request.kind == WorkRequest::Kind::put) {
-      nic_put(arena + request.target, request.from, request.bytes);
-    } else {
-      // Releases the earlier puts of this queue.
-      add<Order::release, Scope::sys>(
-          Peer<uint32_t>(reinterpret_cast<uint32_t*>(arena + request.target)), request.value);
-    }
-    nic_dawdle(params, chance);
-    store<Order::release, Scope::sys>(&pair.completed, done + 1);
-  }
+  NicQueue(params, block::index()).work();
 }
 
 TOKENYARD_DEFINE_KERNEL(nic_kernel, nic_body, NicParams, NoShared, 32)

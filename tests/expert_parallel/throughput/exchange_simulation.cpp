@@ -594,7 +594,7 @@ const bool registered = simulation::add_suite(
                    {Fault::acquire_made_relaxed, "call_kernel.hpp:92", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
-                   {Fault::sys_made_gpu, "wait.hpp:99", kOwnHost},
+                   {Fault::sys_made_gpu, "wait.hpp:102", kOwnHost},
                    {Fault::sys_made_gpu, "call_kernel.hpp:106", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:34", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},

@@ -179,7 +179,7 @@ const bool registered = simulation::add_suite(
     {.name = "readiness",
      .what = "rows may be read once a dispatch's words announce them",
      .run = run_suite,
-     .explained = {{simulation::Fault::sys_made_gpu, "wait.hpp:99",
+     .explained = {{simulation::Fault::sys_made_gpu, "wait.hpp:102",
                     "shows only if a host sets the abort flag, as for ranks that stop in suite "
                     "throughput"}},
      .seeds = 2000});

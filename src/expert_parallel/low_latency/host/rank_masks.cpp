@@ -20,6 +20,7 @@ FailedRank::Why why(Failure failure, Phase phase) {
       return FailedRank::Why::lost;
     case Failure::none:
     case Failure::deadline:
+    case Failure::network:
       break;
   }
   return FailedRank::Why::timeout;

@@ -27,7 +27,7 @@ TOKENYARD_DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
 /// Low bits of the failure word of a rank whose row format differs from this one's; the others hold
 /// the call in which that began.
 inline constexpr uint32_t kDiffers = 7;
-static_assert(kDiffers > static_cast<uint32_t>(Failure::left));
+static_assert(kDiffers > static_cast<uint32_t>(Failure::network));
 TOKENYARD_DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
   return kDiffers | static_cast<uint32_t>(kind) << 3 | epoch << 4;
 }

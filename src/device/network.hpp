@@ -1,0 +1,249 @@
+/// The words that reach ranks without load/store. A kernel posts requests to a queue in its own
+/// rank's memory; a network works them off later.
+///
+///   kernel:   request into the ring, then `posted` (release)      ->  network: acquires it
+///   network:  reads the sources, stores to the peer, then adds to its word (release, sys)
+///                                                                 ->  peer: await_signal
+///   network:  `completed` (release) once the sources were read    ->  kernel: acquires it in
+///   `flush`
+///
+/// Promises, and nothing else (docs/decisions/network_requests.md):
+///   1. A signal is applied after the puts that were posted before it on its queue: a thread that
+///      acquires the sum sees their bytes.
+///   2. After a flush, the sources posted so far on the queue may be reused.
+///
+/// Puts of one queue land in any order, torn at any byte, and also before a signal that was posted
+/// before them. Signals are applied in any order. A flush says nothing of the other side, and
+/// queues know nothing of one another.
+#pragma once
+
+#include <cstddef>
+
+#include "device/memory.hpp"
+#include "device/mutated.hpp"
+#include "device/wait.hpp"
+
+namespace tokenyard {
+
+/// Names a registered region of a rank: the low 8 bits are its number, the others a tag that is
+/// drawn anew for each registration. 0 names none.
+using MemoryKey = uint32_t;
+TOKENYARD_HOST_DEVICE constexpr uint32_t region_of_key(MemoryKey key) {
+  return key & 0xff;
+}
+
+/// A place in a peer's registered region.
+struct NetworkTarget {
+  MemoryKey key = 0;
+  uint64_t offset = 0;  ///< bytes from the region's start
+
+  TOKENYARD_HOST_DEVICE NetworkTarget operator+(uint64_t bytes) const {
+    return {key, offset + bytes};
+  }
+};
+
+/// A piece of a put's source, in a registered region of this rank.
+struct NetworkSource {
+  MemoryKey key;
+  uint32_t bytes;
+  const void* from;
+};
+
+inline constexpr uint32_t kNetworkPutMax = 1u << 30;  ///< bytes per put
+inline constexpr uint32_t kNetworkInlineMax = 32;     ///< bytes per inline put
+
+struct alignas(64) NetworkRequest {
+  enum class Kind : uint8_t { put, put_inline, signal };
+  Kind kind;
+  uint8_t pieces;  ///< put: sources that it gathers into one range, 1 or 2
+  uint16_t inline_bytes;
+  MemoryKey target_key;
+  uint64_t target;  ///< byte offset in the peer's region
+  uint64_t addend;  ///< signal
+  uint64_t zero;
+  union {
+    NetworkSource sources[2];
+    uint8_t bytes[kNetworkInlineMax];
+  };
+};
+static_assert(sizeof(NetworkRequest) == 64 && offsetof(NetworkRequest, bytes) == 32);
+
+/// The check of a request that failed, as NetworkFault names it.
+enum class NetworkCheck : uint32_t {
+  none,
+  target_key,
+  target_range,
+  source_key,
+  source_range,
+  size,       ///< of a put, in bytes
+  alignment,  ///< of a signal's word
+  request,    ///< a kind or number of pieces that does not exist
+};
+
+/// Why a network refused a request.
+struct NetworkRefusal {
+  uint32_t region;  ///< number in the table of its owner
+  uint64_t expected, seen;
+};
+
+/// One of the queues to a peer, in memory that host, kernels and network share, zeroed initially.
+/// The counts only grow, and may wrap.
+struct QueuePair {
+  static constexpr uint32_t kSlots = 64;
+  uint32_t posted;                 ///< written by kernels
+  alignas(64) uint32_t completed;  ///< requests whose sources were read; written by the network
+  uint32_t settled;                ///< `posted` as of a time when nothing was under way
+  uint32_t refused;                ///< a NetworkCheck; then the queue has ended
+  NetworkRefusal refusal;          ///< valid once `refused` is set
+  alignas(64) uint32_t rank, peer, number;  ///< written by the host before any kernel runs
+  NetworkRequest ring[kSlots];
+};
+
+/// Packs what a NetworkFault names and a WaitReport has no field for.
+struct NetworkFaultDetail {
+  uint32_t check, rank, queue, region;
+
+  TOKENYARD_HOST_DEVICE uint64_t packed() const {
+    return uint64_t{check} << 56 | uint64_t{rank} << 32 | uint64_t{queue} << 16 | region;
+  }
+  static constexpr NetworkFaultDetail of(uint64_t packed) {
+    return {static_cast<uint32_t>(packed >> 56), static_cast<uint32_t>(packed >> 32) & 0xffffff,
+            static_cast<uint32_t>(packed >> 16) & 0xffff, static_cast<uint32_t>(packed) & 0xffff};
+  }
+};
+
+/// A kernel's end of a queue. Only one thread of this rank may use it at a time, ordered after the
+/// one before. Each word returns false if the call has failed (see wait_until).
+class NetworkQueue {
+ public:
+  TOKENYARD_DEVICE explicit NetworkQueue(QueuePair* pair) : pair_(pair) {}
+
+  /// Copies one piece, or two one behind the other, to the target. The sources must stay unchanged
+  /// until a flush has covered them.
+  TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
+                            const NetworkSource& source) const {
+    NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
+    request.pieces = 1;
+    request.sources[0] = source;
+    request.sources[1] = {};
+    return post(deadline, phase, request);
+  }
+  TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
+                            const NetworkSource& first, const NetworkSource& second) const {
+    NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
+    request.pieces = 2;
+    request.sources[0] = first;
+    request.sources[1] = second;
+    return post(deadline, phase, request);
+  }
+  /// Puts up to kNetworkInlineMax bytes, which it has copied when it returns.
+  TOKENYARD_DEVICE bool put_inline(const Deadline& deadline, uint32_t phase,
+                                   const NetworkTarget& target, const void* from,
+                                   uint32_t bytes) const {
+    NetworkRequest request = request_of(NetworkRequest::Kind::put_inline, target);
+    request.inline_bytes = static_cast<uint16_t>(bytes);
+    for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte) {
+      request.bytes[byte] = byte < bytes ? static_cast<const uint8_t*>(from)[byte] : uint8_t{0};
+    }
+    return post(deadline, phase, request);
+  }
+  /// Adds to an 8-byte word that signals alone write, after this queue's earlier puts.
+  TOKENYARD_DEVICE bool signal(const Deadline& deadline, uint32_t phase,
+                               const NetworkTarget& target, uint64_t addend) const {
+    NetworkRequest request = request_of(NetworkRequest::Kind::signal, target);
+    request.addend = addend;
+    request.sources[0] = request.sources[1] = {};
+    return post(deadline, phase, request);
+  }
+  /// Waits until the sources of all requests posted so far may be reused.
+  TOKENYARD_DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
+    if (mutated()) return true;  // A mutant reuses the sources at once.
+    return completed_at_least(deadline, phase, posted());
+  }
+
+ private:
+  TOKENYARD_DEVICE static NetworkRequest request_of(NetworkRequest::Kind kind,
+                                                    const NetworkTarget& target) {
+    NetworkRequest request;
+    request.kind = kind;
+    request.pieces = 0;
+    request.inline_bytes = 0;
+    request.target_key = target.key;
+    request.target = target.offset;
+    request.addend = 0;
+    request.zero = 0;
+    return request;
+  }
+
+  /// Relaxed: only this rank's kernels write it, one thread at a time.
+  TOKENYARD_DEVICE uint32_t posted() const {
+    return load<Order::relaxed, Scope::sys>(&pair_->posted);
+  }
+
+  TOKENYARD_DEVICE bool post(const Deadline& deadline, uint32_t phase,
+                             const NetworkRequest& request) const {
+    const uint32_t count = posted();
+    // The slot is free once the request that used it last has completed.
+    if (!completed_at_least(deadline, phase, count + 1 - QueuePair::kSlots)) return false;
+    pair_->ring[count % QueuePair::kSlots] = request;
+    // Publishes the request and the contents of its sources.
+    store<Order::release, Scope::sys>(&pair_->posted, count + 1);
+    return true;
+  }
+
+  TOKENYARD_DEVICE bool completed_at_least(const Deadline& deadline, uint32_t phase,
+                                           uint32_t count) const {
+    Awaited what{.phase = phase, .rank = pair_->peer, .expected = count};
+    uint32_t refused = 0;
+    const bool ended = wait_until(deadline, what, [&] {
+      // Acquire: slots and sources are reused only after the network has read them.
+      const uint32_t completed = load<Order::acquire, Scope::sys>(&pair_->completed);
+      what.seen = completed;
+      if (static_cast<int32_t>(completed - count) >= 0) return true;
+      // Acquires the refusal.
+      refused = load<Order::acquire, Scope::sys>(&pair_->refused);
+      return refused != 0;
+    });
+    if (refused == 0) return ended;
+    const NetworkRefusal refusal = pair_->refusal;
+    what.expected = refusal.expected;
+    what.seen = refusal.seen;
+    what.detail =
+        NetworkFaultDetail{
+            .check = refused, .rank = pair_->rank, .queue = pair_->number, .region = refusal.region}
+            .packed();
+    deadline.fail(Failure::network, what);
+    return false;
+  }
+
+  QueuePair* pair_;
+};
+
+/// This rank's queues. Part of a kernel's params.
+struct NetworkQueues {
+  QueuePair* const* pairs = nullptr;      ///< [ranks][per_peer], null for ranks with load/store
+  const MemoryKey* arena_keys = nullptr;  ///< [ranks] key of each rank's arena, this rank's
+                                          ///< included; 0 for other ranks with load/store
+  uint32_t per_peer = 0;
+
+  TOKENYARD_DEVICE bool reaches(uint32_t rank) const {
+    return pairs != nullptr && pairs[rank * per_peer] != nullptr;
+  }
+  TOKENYARD_DEVICE NetworkQueue of(uint32_t rank, uint32_t queue) const {
+    return NetworkQueue(pairs[rank * per_peer + queue]);
+  }
+};
+
+/// Waits until signals have raised `word`, in this rank's memory, to `at_least`. `rank` and `phase`
+/// name the wait.
+TOKENYARD_DEVICE bool await_signal(const Deadline& deadline, uint32_t phase, uint32_t rank,
+                                   const uint64_t* word, uint64_t at_least) {
+  Awaited what{.phase = phase, .rank = rank, .expected = at_least};
+  return wait_until(deadline, what, [&] {
+    // Acquires the puts before each signal that is part of the sum.
+    what.seen = load<Order::acquire, Scope::sys>(word);
+    return what.seen >= at_least;
+  });
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,1 @@
+#include "fabric/network/gate_kernel.hpp"

@@ -1,0 +1,219 @@
+#include "fabric/network/simulated_network.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/owned_event.hpp"
+#include "fabric/collective_step.hpp"
+#include "fabric/gather.hpp"
+#include "fabric/network_fault.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+const std::array<std::string, 1> kGatePhases = {kGatePhase};
+
+/// Returns a tag that is not 0, for the high 24 bits of a key.
+uint32_t draw_tag(uint64_t seed, uint64_t number) {
+  uint64_t mixed = seed + (number + 1) * 0x9e3779b97f4a7c15u;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
+  return 1 + static_cast<uint32_t>(mixed >> 32) % 0xfffffe;
+}
+
+uint64_t femtoseconds_per_byte(double gigabytes_per_s) {
+  return gigabytes_per_s <= 0 ? 0 : static_cast<uint64_t>(1e6 / gigabytes_per_s);
+}
+
+}  // namespace
+
+template <class T>
+T* SimulatedNetwork::array(size_t count, const std::vector<T>& values) {
+  Accelerator& owner = accelerator_;
+  auto* const memory =
+      static_cast<T*>(owner.allocate_shared(std::max<size_t>(count, 1) * sizeof(T)));
+  kept_.emplace_back(memory, [&owner](void* gone) { owner.free_shared(gone); });
+  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
+  return memory;
+}
+
+SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card, TimePoint until)
+    : place_(place),
+      accelerator_(place.bootstrap.accelerator()),
+      queues_per_peer_(card.queues_per_peer),
+      stop_(accelerator_),
+      never_(accelerator_),
+      card_record_(accelerator_, stop_),
+      stream_(accelerator_.make_stream()),
+      seed_(card.options.seed * 1021 + place.bootstrap.rank()) {
+  const uint32_t ranks = place_.bootstrap.size();
+  MemoryKey arena_key = 0;
+  collective_step(place_.bootstrap, "network", until, [&] {
+    accelerator_.prepare(gate_kernel.entry);
+    table_ = place_.arena.allocate(RegionTable::bytes(ranks), stream_, ArenaEnd::upper);
+    accelerator_.fill(table_.data(), 0, RegionTable::bytes(ranks), stream_);
+    gone_ = array<AbortWord>(ranks);
+    finish_stream();
+    arena_key = open(place_.arena.base(), place_.arena.capacity());
+  });
+  place_.abort_flag.watch(gone());
+  try {
+    struct Mine {
+      uint64_t table;
+      uint64_t arena_key;
+    };
+    const auto everybodys =
+        gather(place_.bootstrap, Mine{table_.offset(), arena_key}, "networks", until);
+    std::vector<uint64_t> tables;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      tables.push_back(everybodys[rank].table);
+      const bool known = reaches(rank) || rank == place_.bootstrap.rank();
+      arena_keys_.push_back(known ? static_cast<MemoryKey>(everybodys[rank].arena_key) : 0);
+    }
+    start(card, tables);
+  } catch (...) {
+    place_.abort_flag.unwatch(gone());
+    throw;
+  }
+}
+
+void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64_t>& tables) {
+  const uint32_t ranks = place_.bootstrap.size();
+  std::vector<QueuePair*> pair_table;
+  std::vector<RegionTable> peer_tables;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    for (uint32_t number = 0; number < queues_per_peer_; ++number) {
+      pair_table.push_back(nullptr);
+      if (!reaches(rank)) continue;
+      QueuePair* const pair = array<QueuePair>(1);
+      pair->rank = place_.bootstrap.rank();
+      pair->peer = rank;
+      pair->number = number;
+      pair_table.back() = pair;
+      pairs_.push_back(pair);
+      peer_tables.push_back({place_.far_arenas[rank] + tables[rank], ranks});
+    }
+  }
+  pair_table_ = array(pair_table.size(), pair_table);
+  key_table_ = array(arena_keys_.size(), arena_keys_);
+  const NicParams params{
+      .wait_context = card_record_.wait_context(std::chrono::nanoseconds::max()),
+      .seed = seed_,
+      .nap_ns_max = card.options.nap_ns_max,
+      .stall_ns_max = card.options.stall_ns_max,
+      .latency_ns = static_cast<uint64_t>(card.options.latency_us * 1e3),
+      .fs_per_byte = femtoseconds_per_byte(card.options.gigabytes_per_s),
+      .link_free_ns = array<uint64_t>(1),
+      .rank = place_.bootstrap.rank(),
+      .pairs = array(pairs_.size(), pairs_),
+      .peer_tables = array(peer_tables.size(), peer_tables),
+      .table = {table_.data(), ranks},
+      .gone = gone_,
+      .entries = array<NicEntry>(pairs_.size() * QueuePair::kSlots),
+  };
+  // The card starts only after its tables have been copied.
+  finish_stream();
+  card_ = card.run(LaunchShape{.blocks = static_cast<uint32_t>(pairs_.size()), .warps = 1}, params);
+}
+
+SimulatedNetwork::~SimulatedNetwork() {
+  // The card first works off all that was posted: what a rank has sent counts after it has left.
+  stop_.cancel();
+  card_.reset();
+  try {
+    for (uint32_t number = 1; number < keys_.size(); ++number)
+      if (keys_[number] != 0) close(number, kClosedKey);
+  } catch (const Error&) {
+    // A rank that does not answer is inside. Its death is told elsewhere.
+  }
+  place_.abort_flag.unwatch(gone());
+  accelerator_.free_stream(stream_);
+}
+
+NetworkQueues SimulatedNetwork::queues() const {
+  return {.pairs = pair_table_, .arena_keys = key_table_, .per_peer = queues_per_peer_};
+}
+
+MemoryKey SimulatedNetwork::register_memory(std::byte* base, size_t bytes) {
+  if (base == nullptr || bytes == 0)
+    throw InvalidArgument("bytes", "memory of at least 1 byte", fmt::format("{}", bytes));
+  return open(base, bytes);
+}
+
+MemoryKey SimulatedNetwork::open(std::byte* base, size_t bytes) {
+  const auto* const free = std::ranges::find(keys_, MemoryKey{0});
+  if (free == keys_.end())
+    throw InvalidArgument("register_memory",
+                          fmt::format("at most {} regions; deregister one", kNetworkRegions),
+                          fmt::format("{}", kNetworkRegions + 1));
+  const auto number = static_cast<uint32_t>(free - keys_.begin());
+  const MemoryKey key = draw_tag(seed_, tags_++) << 8 | number;
+  const NetworkRegion region{base, bytes};
+  accelerator_.copy(table_.data() + number * sizeof region, &region, sizeof region, stream_);
+  change_gates(number, key);
+  return keys_[number] = key;
+}
+
+void SimulatedNetwork::deregister(MemoryKey key) {
+  const uint32_t number = region_of_key(key);
+  const MemoryKey registered = number < keys_.size() ? keys_[number] : 0;
+  if (key == 0 || registered != key || key == arena_keys_[place_.bootstrap.rank()])
+    throw InvalidArgument("key", "one that register_memory returned", fmt::format("{:#x}", key));
+  close(number, 0);
+}
+
+void SimulatedNetwork::close(uint32_t number, MemoryKey key) {
+  change_gates(number, key);
+  keys_[number] = 0;
+}
+
+void SimulatedNetwork::change_gates(uint32_t number, MemoryKey key) {
+  if (!gate_record_) gate_record_ = std::make_unique<ErrorRecord>(accelerator_, never_);
+  const GateParams params{.wait_context = gate_record_->wait_context(place_.timeout),
+                          .table = {table_.data(), place_.bootstrap.size()},
+                          .number = number,
+                          .key = key,
+                          .gone = gone_};
+  launch(accelerator_, gate_kernel, {.blocks = 1, .warps = 1, .cooperative = false, .local = true},
+         stream_, params);
+  finish_stream();
+  try {
+    gate_record_->check(kGatePhases);
+  } catch (...) {
+    gate_record_.reset();  // A record keeps its first failure.
+    throw;
+  }
+}
+
+void SimulatedNetwork::finish_stream() const {
+  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
+  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
+  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
+    throw InternalError("network: a copy or kernel on its stream did not end");
+}
+
+void SimulatedNetwork::check(const std::string& phase) {
+  for (const QueuePair* const pair : pairs_) {
+    const uint32_t refused = accelerator_.read_flag(&pair->refused);
+    if (refused == 0) continue;
+    throw network_fault({.check = refused,
+                         .rank = pair->rank,
+                         .queue = pair->number,
+                         .region = pair->refusal.region},
+                        pair->peer, phase, pair->refusal.expected, pair->refusal.seen);
+  }
+}
+
+bool SimulatedNetwork::drain(TimePoint until) {
+  return accelerator_.wait_until(until, [&] {
+    return std::ranges::all_of(pairs_, [&](const QueuePair* pair) {
+      return accelerator_.read_flag(&pair->settled) == accelerator_.read_flag(&pair->posted) ||
+             accelerator_.read_flag(&pair->refused) != 0;
+    });
+  });
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,92 @@
+/// The network of ranks in one process that pretend to be on several hosts: a kernel plays the card
+/// (nic.hpp).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "fabric/abort_flag.hpp"
+#include "fabric/arena.hpp"
+#include "fabric/bootstrap.hpp"
+#include "fabric/network/network.hpp"
+#include "fabric/network/nic.hpp"
+
+namespace tokenyard {
+
+/// A kernel that runs beside the rank's own. Its abort flag ends it; the destructor waits for that.
+class Aside {
+ public:
+  virtual ~Aside() = default;
+};
+using RunAside =
+    std::function<std::unique_ptr<Aside>(const LaunchShape& shape, const NicParams& params)>;
+
+/// How a world runs a rank's simulated card.
+struct SimulatedCard {
+  RunAside run;  ///< empty: the world has no far ranks
+  CardOptions options = {};
+  uint32_t queues_per_peer = 4;
+};
+
+class SimulatedNetwork final : public Network {
+ public:
+  struct Place {
+    Bootstrap& bootstrap;
+    AbortFlag& abort_flag;  ///< the world's
+    Arena& arena;
+    std::vector<std::byte*> far_arenas;  ///< [ranks] null for those with load/store reach
+    std::chrono::nanoseconds timeout;    ///< of each of this object's waits
+  };
+
+  /// Collective over the bootstrap, whose accelerator runs the kernels. `place` must outlive this.
+  SimulatedNetwork(const Place& place, const SimulatedCard& card, TimePoint until);
+  ~SimulatedNetwork() override;
+  SimulatedNetwork(const SimulatedNetwork&) = delete;
+  SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
+
+  NetworkQueues queues() const override;
+  uint32_t queues_per_peer() const override { return queues_per_peer_; }
+  bool reaches(uint32_t rank) const override { return place_.far_arenas[rank] != nullptr; }
+  MemoryKey arena_key(uint32_t rank) const override { return arena_keys_[rank]; }
+  MemoryKey register_memory(std::byte* base, size_t bytes) override;
+  void deregister(MemoryKey key) override;
+  void check(const std::string& phase) override;
+  bool drain(TimePoint until) override;
+
+ private:
+  template <class T>
+  T* array(size_t count, const std::vector<T>& values = {});
+  std::span<AbortWord> gone() const { return {gone_, place_.bootstrap.size()}; }
+  MemoryKey open(std::byte* base, size_t bytes);
+  void close(uint32_t number, MemoryKey key);
+  void change_gates(uint32_t number, MemoryKey key);
+  void finish_stream() const;
+  void start(const SimulatedCard& card, const std::vector<uint64_t>& tables);
+
+  const Place place_;
+  Accelerator& accelerator_;
+  const uint32_t queues_per_peer_;
+  AbortFlag stop_;
+  /// Of the waits for a region's users: the loss of one rank is no reason to stop waiting for the
+  /// others, which may still access the memory.
+  AbortFlag never_;
+  std::unique_ptr<ErrorRecord> gate_record_;  ///< made anew after a failure
+  ErrorRecord card_record_;
+  ArenaBlock table_;
+  Stream stream_;
+  std::vector<std::shared_ptr<void>> kept_;
+  AbortWord* gone_ = nullptr;         ///< [ranks] see AbortFlag::watch
+  std::vector<QueuePair*> pairs_;     ///< those that exist
+  QueuePair** pair_table_ = nullptr;  ///< [ranks][queues_per_peer]
+  MemoryKey* key_table_ = nullptr;    ///< [ranks]
+  std::vector<MemoryKey> arena_keys_;
+  std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use
+  uint64_t tags_ = 0;                              ///< tags drawn so far
+  uint64_t seed_;
+  std::unique_ptr<Aside> card_;
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,43 @@
+#include "fabric/network_fault.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+const char* name(NetworkCheck check) {
+  switch (check) {
+    case NetworkCheck::none:
+      break;
+    case NetworkCheck::target_key:
+      return "target key";
+    case NetworkCheck::target_range:
+      return "target range";
+    case NetworkCheck::source_key:
+      return "source key";
+    case NetworkCheck::source_range:
+      return "source range";
+    case NetworkCheck::size:
+      return "size";
+    case NetworkCheck::alignment:
+      return "alignment";
+    case NetworkCheck::request:
+      return "request";
+  }
+  return "?";
+}
+
+}  // namespace
+
+NetworkFault network_fault(const NetworkFaultDetail& detail, uint32_t peer,
+                           const std::string& phase, uint64_t expected, uint64_t seen) {
+  return NetworkFault(NetworkFault::Facts{.rank = detail.rank,
+                                          .peer = peer,
+                                          .queue = detail.queue,
+                                          .region = detail.region,
+                                          .check = name(static_cast<NetworkCheck>(detail.check)),
+                                          .phase = phase,
+                                          .expected = expected,
+                                          .seen = seen});
+}
+
+}  // namespace tokenyard
