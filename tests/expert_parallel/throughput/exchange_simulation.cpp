@@ -527,10 +527,11 @@ void run_suite(SeedRun& run) {
     const uint32_t fate = run.random.below(std::size(kFates));
     run.option("fate", kFates[fate]);
     drawn.stops = run.option("stops", run.random.below(options.ranks));
-    // Half of them in a combine whose rows the others await one by one: in few runs would a rank
+    // Most of them in a combine whose rows the others await one by one: in few runs would a rank
     // die there by chance.
     drawn.stop_from = run.random.below(1 + static_cast<uint32_t>(drawn.steps.size()));
-    if (run.random.chance(512)) {
+    const bool in_combine = run.random.chance(640);
+    if (in_combine) {
       drawn.stop_from = std::max(drawn.stop_from, 1u);
       drawn.steps[drawn.stop_from - 1] =
           run.random.chance(512) ? Step::combine : Step::combine_with_weights;
@@ -538,7 +539,8 @@ void run_suite(SeedRun& run) {
     }
     run.option("stop_from", drawn.stop_from);
     // Over orders of magnitude, since the number of steps of a call is unknown.
-    const uint64_t after = run.random.below(1u << run.random.between(7, 14));
+    const uint32_t most = in_combine ? run.random.between(10, 15) : run.random.between(7, 14);
+    const uint64_t after = run.random.below(1u << most);
     options.stop = simulation::RankStop{.rank = *drawn.stops,
                                         .after_steps = run.option("after_steps", after),
                                         .from = &stop_counts,
@@ -615,13 +617,13 @@ const bool registered = simulation::add_suite(
                  {"aligned scales in whole pieces", 1000},
                  {"unaligned scales in whole pieces", 500},
                  {"a rank without weights amid discord about them", 500},
-                 {"a death noticed in dispatch: ready word", 300},
-                 {"a death noticed in dispatch: counts", 300},
+                 {"a death noticed in dispatch: ready word", 600},
+                 {"a death noticed in dispatch: counts", 600},
                  {"a death noticed in dispatch: load", 500},
                  {"a death noticed in dispatch: arrivals", 500},
                  {"a death noticed in combine: ready word", 500},
                  {"a death noticed in combine: pulls", 1000},
-                 {"a death noticed in combine: results", 1500},
+                 {"a death noticed in combine: results", 3000},
                  {"a death noticed in dispatch: experts", kRarely},
                  {"a death noticed in dispatch: refusal", kRarely},
                  {"a death noticed in dispatch: routes", kRarely},
