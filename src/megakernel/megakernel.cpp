@@ -96,7 +96,7 @@ void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
   tables->describe(params);
   params.rank = world.rank();
   params.ranks = world.size();
-  params.run = ++runs;
+  params.run = static_cast<uint32_t>(++runs);
   params.workers = shape.workers;
   params.compute_warps = shape.compute_warps;
   params.tasks = static_cast<uint32_t>(graph.tasks().size());
@@ -107,8 +107,7 @@ void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
   params.streams = program.streams;
   params.scratch_bytes = program.scratch_bytes;
   params.ahead_bytes = program.ahead_bytes;
-  params.dynamic.first_ticket =
-      finished * params.dynamic.queued + uint64_t{runs - 1} * shape.workers;
+  params.dynamic.first_ticket = finished * params.dynamic.queued + (runs - 1) * shape.workers;
   params.wait_context = cell.wait_context(world.timeout());
   RunRecord* const record = tables->record();
   for (uint32_t* word : {&record->done, &record->fed, &record->stop})
@@ -156,7 +155,8 @@ bool Megakernel::Impl::run_ended() {
 void Megakernel::Impl::await_end() {
   const auto wait_context = 2 * world.timeout();
   while (!accelerator.wait_until(accelerator.now() + wait_context, [&] { return run_ended(); })) {
-    const bool started = accelerator.read_flag(&tables->record()->started) == runs;
+    const bool started =
+        accelerator.read_flag(&tables->record()->started) == static_cast<uint32_t>(runs);
     if (started && !cell.failed()) continue;
     failure = std::make_exception_ptr(PeerTimeout(WaitFacts{
         .rank = world.rank(),

@@ -47,7 +47,8 @@ struct Megakernel::Impl {
   uint32_t tail_bytes = 0;                    ///< shared memory per block, enough for any rank
   std::unique_ptr<DeviceTables> tables;
   TracedGraph traced;
-  uint32_t runs = 0;
+  /// Kernels see the lower half, which wraps; tickets must not.
+  uint64_t runs = 0;
   std::atomic<uint64_t> finished = 0;  ///< iterations, over all runs
   /// Guards the members below, which feed() uses while another thread may be in await().
   mutable std::mutex state;

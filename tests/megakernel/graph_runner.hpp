@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "megakernel/later_run.hpp"
 #include "megakernel/random_graph.hpp"
 
 namespace tokenyard::megakernel {
@@ -15,6 +16,7 @@ struct RunPlan {
   uint32_t schedulers = 0, task_slots = 1;
   uint32_t ring_units = 3, in_flight = 2;
   uint32_t haste = 0;
+  uint64_t runs_before = 0;  ///< so many runs have ended, without iterations
 };
 
 /// Returns a sentence on the first order violation; empty if there is none.
@@ -42,6 +44,7 @@ inline std::string run_random_graph(World& world, const RandomGraph& random, con
                      .in_flight = plan.in_flight,
                      .schedulers = plan.schedulers,
                      .task_slots = plan.task_slots});
+  if (plan.runs_before > 0) begin_after(world, kernel, plan.runs_before);
   for (const uint32_t iterations : plan.runs) {
     const uint32_t expected = iterations != 0 ? iterations : plan.expected_a_run;
     try {

@@ -52,6 +52,9 @@ Drawn draw(SeedRun& run) {
     drawn.plan.runs = {0};
   else
     drawn.plan.runs = {random.between(scheduled ? 2 : 1, 3), 1};
+  // Drawn apart, so that other draws are the same without it.
+  if (simulation::Random late(run.seed ^ 0x2f5); late.chance(200))
+    drawn.plan.runs_before = run.option("runs_before", UINT32_MAX - uint64_t{late.below(3)});
   drawn.graph_seed = static_cast<uint32_t>(random.next());
   if (drawn.plan.schedulers > 0 && drawn.graph_seed % 2 == 1)
     graph.pinned = run.option("pinned", drawn.plan.workers);
@@ -125,7 +128,7 @@ const bool registered = simulation::add_suite(
                    {Fault::acquire_made_relaxed, "publish_kernel.hpp:83", kSlotsStores},
                    {Fault::release_made_relaxed, "publish_kernel.hpp:87", kSlotsStores},
                    {Fault::store_dropped, "publish_kernel.hpp:87", kOnlySaves},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:331", kOnlyStops},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:333", kOnlyStops},
                    {Fault::acquire_made_relaxed, "waiting_kernel.hpp:91", kOnlyStops}},
      .seeds = 2000});
 

@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "megakernel/counter_graph.hpp"
+#include "megakernel/later_run.hpp"
 #include "megakernel/step_kernel.hpp"
 
 namespace tokenyard::megakernel {
@@ -175,6 +178,63 @@ TEST_P(Running, WhenTheHostFeedsIt) {
   EXPECT_EQ(kernel.stop(), 2u);
   EXPECT_EQ(counter.read(), expected + 2 * *factor);
   kernel.start();  // And left to the destructor.
+}
+
+/// The deadline is an iteration's. Once, that of a worker without tasks was the run's.
+TEST_P(Running, ARunMayLastLongerThanADeadline) {
+  constexpr std::chrono::milliseconds kTimeout{1500};
+  for (const uint32_t schedulers : {0u, 1u, 2u}) {
+    const auto world = alone(quick(kTimeout));
+    Counter counter(*world);
+    for (int step = 0; step < 20; ++step) counter.step({.name = "one"}, adds(1));
+    counter.close();
+    Megakernel kernel(*world, counter.graph, {.workers = 2, .schedulers = schedulers});
+    kernel.start();
+    for (uint32_t turn = 1; turn <= 3; ++turn) {
+      std::this_thread::sleep_for(kTimeout * 2 / 5);
+      kernel.feed();
+      EXPECT_EQ(kernel.await(turn), turn) << "schedulers: " << schedulers;
+    }
+    EXPECT_EQ(kernel.stop(), 3u);
+    EXPECT_EQ(counter.read(), 60u);
+  }
+}
+
+TEST_P(Running, WhatWasFedJustBeforeTheStopRuns) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.close();
+  for (const uint32_t schedulers : {0u, 1u}) {
+    Megakernel kernel(*world, counter.graph, {.workers = 1, .schedulers = schedulers});
+    for (uint32_t fed = 0; fed < 20; ++fed) {
+      kernel.start();
+      kernel.feed(fed % 3);
+      kernel.feed(fed % 2);
+      EXPECT_EQ(kernel.stop(), fed % 3 + fed % 2);
+    }
+  }
+}
+
+TEST(RunNumbers, WrapAfterFourBillionRuns) {
+  for (const uint32_t schedulers : {0u, 1u, 2u}) {
+    const auto world =
+        std::move(World::in_process(1, "host", OnDevices::quick(std::chrono::seconds(5))).front());
+    Counter counter(*world);
+    counter.step({.name = "one"}, adds(1));
+    counter.step({.name = "ten"}, adds(10));
+    counter.close();
+    Megakernel kernel(*world, counter.graph, {.workers = 2, .schedulers = schedulers});
+    begin_after(*world, kernel, UINT32_MAX - 2);
+    for (uint64_t run = 1; run <= 6; ++run) {
+      EXPECT_EQ(kernel.run(2), 2u);
+      EXPECT_EQ(counter.read(), 22 * run) << "schedulers: " << schedulers;
+    }
+    kernel.start();
+    kernel.feed(3);
+    EXPECT_EQ(kernel.stop(), 3u);
+    EXPECT_EQ(counter.read(), 22 * 6 + 33u);
+  }
 }
 
 TEST_P(Running, AHostHearsThatTheLoopHasEndedWhileItFeeds) {

@@ -292,6 +292,8 @@ class Worker {
     if (first_thread())
       add<Order::release, Scope::gpu>(&params().workspace->ended, 1);  // Covers the whole block.
     if (params().loop_event == kNoEvent) return true;
+    // A worker without tasks begins the iteration here.
+    begin_iteration(note.iteration);
     if (first_thread()) await_loop(note.iteration);
     if (!meet(working_)) return false;
     return working_.shared.loop_ends == 0;
