@@ -50,7 +50,15 @@ def parsed(include: Path, headers: list[Path]) -> clang.TranslationUnit:
     text = "".join(f'#include "{header}"\n' for header in headers)
     unit = clang.Index.create().parse(
         "all.hpp",
-        args=["-x", "c++", "-std=c++20", f"-I{include}", *clang_headers()],
+        # task.hpp includes headers of kernels, in the repository those of src.
+        args=[
+            "-x",
+            "c++",
+            "-std=c++20",
+            f"-I{include}",
+            f"-I{include.parent}/src",
+            *clang_headers(),
+        ],
         unsaved_files=[("all.hpp", text)],
     )
     errors = [one for one in unit.diagnostics if one.severity >= clang.Diagnostic.Error]
