@@ -46,7 +46,7 @@ class Fp8Dispatched(NamedTuple):
 
     def dequantized(self) -> Tensor:
         """Returns [rows, hidden] of the tokens' dtype, with gradients: for GEMMs without FP8."""
-        groups = self.x.float().view(*self.scales.shape, -1)
+        groups = self.x.float().view(*self.scales.shape, operators.FP8_GROUP)
         values = (groups * self.scales[..., None]).view(self.x.shape)
         return values.to(self.gradient.dtype) + self.gradient
 
