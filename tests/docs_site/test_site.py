@@ -106,7 +106,9 @@ def test_headers_become_pages(tmp_path: Path) -> None:
 def test_every_public_header_has_a_page() -> None:
     pages = cpp_reference.pages(ROOT / "include")
     assert len(pages) == len([*(ROOT / "include").rglob("*.hpp")])
-    assert all(page.count("\n## ") for page in pages.values())
+    # task.hpp declares nothing itself: its page is its comment.
+    bare = [uri for uri, page in pages.items() if "\n## " not in page]
+    assert bare == ["reference/cpp/megakernel/task.md"]
 
 
 def test_the_page_of_results_is_what_the_results_say() -> None:

@@ -254,6 +254,13 @@ def test_rows_by_expert_have_their_scales_and_come_home(
     tokenyard.launch(program, ranks=2)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_no_rows_are_cast_to_no_rows(library: str) -> None:
+    none = as_library(np.ones((0, 64), np.float32), library)
+    assert [tuple(each.shape) for each in cast_mxfp8(none)] == [(0, 64), (0, 2)]
+    assert [tuple(each.shape) for each in cast_nvfp4(none, 1.0)] == [(0, 32), (0, 4)]
+
+
 def test_wrong_arguments_are_named() -> None:
     x = np.ones((2, 48), np.float32)
     for call, argument in (
