@@ -71,7 +71,7 @@ class Control final : public MembershipControl {
 
   /// Sends a message to a founder of this process's job and returns; drops it if the founder is
   /// gone. Messages from one rank to another arrive in order, and before the rank counts as gone.
-  /// At most Exchange::kMessageMax bytes.
+  /// At most Exchange::kMessageMax bytes. Lets go of the message once the system has taken it.
   void send(Slot to, Bytes message);
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots, Epoch seen_in) override;

@@ -18,6 +18,9 @@ namespace {
 /// it may have seen fewer deaths when it first asked.
 constexpr std::chrono::milliseconds kAgreementGrace{500};
 
+/// How long a rank waits for its own messages to leave. A peer that has stopped takes none.
+constexpr std::chrono::seconds kSendingMax{1};
+
 std::vector<std::byte> encode(const std::vector<uint32_t>& numbers) {
   std::vector<std::byte> bytes(numbers.size() * sizeof(uint32_t));
   if (!numbers.empty()) std::memcpy(bytes.data(), numbers.data(), bytes.size());
@@ -110,6 +113,11 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until) {
     messages[peer] = std::move(*taken);
     return true;
   });
+  // A rank that is killed after an exchange has taken part in it.
+  if (!mesh_->sent()) {
+    accelerator_.wait_until(std::min(until, accelerator_.now() + kSendingMax),
+                            [this] { return mesh_->sent(); });
+  }
   messages[rank()] = std::move(mine);
   return messages;
 }

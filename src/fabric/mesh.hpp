@@ -24,6 +24,8 @@ class Mesh {
   /// Queues the message and returns; drops it if the peer is gone. Messages from one slot to
   /// another arrive in order.
   virtual void send(uint32_t to, const Message& message) = 0;
+  /// Returns whether all messages have left this process, so that they arrive even if it is killed.
+  virtual bool sent() const { return true; }
   virtual Mailbox& mailbox() = 0;
   /// Returns whether all ranks share a process, so that `Message::object` arrives.
   virtual bool one_process() const = 0;

@@ -181,7 +181,13 @@ void ProcessRanks::send(uint32_t to, const Message& message) {
     throw InvalidArgument("bytes", fmt::format("at most {} per rank", kBytesMax),
                           fmt::format("{}", message.bytes.size()));
   }
-  control_->send(to, std::make_shared<const std::vector<std::byte>>(encode(message)));
+  ++unsent_;
+  // The control plane lets go of a message once the system has it, or its peer is gone.
+  const auto left = [this](const std::vector<std::byte>* bytes) {
+    delete bytes;
+    --unsent_;
+  };
+  control_->send(to, control::Bytes(new std::vector<std::byte>(encode(message)), left));
 }
 
 bool ProcessRanks::received(control::Slot from, std::vector<std::byte> bytes) {

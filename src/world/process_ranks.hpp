@@ -14,6 +14,7 @@
 /// they are on one host, so it outlives any of them.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -65,6 +66,7 @@ class ProcessRanks final : public Mesh, private control::Inbox, private control:
   uint32_t slot() const override { return where_.rank; }
   uint32_t slots() const override { return where_.size; }
   void send(uint32_t to, const Message& message) override;
+  bool sent() const override { return unsent_.load() == 0; }
   Mailbox& mailbox() override { return mailbox_; }
   bool one_process() const override { return false; }
   std::string name() const override { return "TCP"; }
@@ -101,6 +103,7 @@ class ProcessRanks final : public Mesh, private control::Inbox, private control:
 
   const Rendezvous where_;
   Mailbox mailbox_;
+  std::atomic<uint32_t> unsent_ = 0;  ///< messages on their way to the system
   mutable std::mutex mutex_;
   control::View view_;
   std::map<control::Member, control::Epoch> excused_;  ///< the last epoch that excused each
