@@ -95,11 +95,12 @@ void network(SeedRun& run) {
       .queues_per_peer = run.option("queues", run.random.between(2, 3))};
   const bool may_stop = drawn.clause == Clause::order || drawn.clause == Clause::flush ||
                         drawn.clause == Clause::rings;
+  // The stores land: other fates also lose those that an applied signal has released.
   if (may_stop && run.option("stops", run.random.chance(256))) {
     options.stop = simulation::RankStop{
         .rank = run.option("rank", run.random.below(ranks)),
         .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
-        .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+        .fate = simulation::InFlight::land};
     options.stop_is_noticed = run.option("noticed", run.random.chance(512));
   }
   const auto result = simulated::run(run, options, drawn);
