@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "device/architectures.hpp"
+#include "device/cuda/accelerator.hpp"
 #include "device/cuda/runtime.hpp"
 #include "tokenyard/error.hpp"
 
@@ -25,12 +27,22 @@ uint32_t aligned(uint32_t shared_bytes) {
   return (shared_bytes + 127) / 128 * 128;
 }
 
+void require_code_for(int device) {
+  const ComputeCapability gpu{
+      .major = static_cast<int>(attribute(cudaDevAttrComputeCapabilityMajor, device)),
+      .minor = static_cast<int>(attribute(cudaDevAttrComputeCapabilityMinor, device))};
+  const std::string missing = missing_code(TOKENYARD_CUDA_ARCHITECTURES, gpu);
+  if (!missing.empty()) throw Unsupported(describe_gpu(device), missing);
+}
+
 }  // namespace
 
 KernelLoader::KernelLoader(int device)
     : device_(device),
       capacity_{.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device),
-                .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)} {}
+                .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)} {
+  require_code_for(device);
+}
 
 const void* KernelLoader::load(const KernelEntry& kernel, Rows rows) {
   const void* function = rows == Rows::one ? kernel.on_gpu : kernel.on_gpu_rows;

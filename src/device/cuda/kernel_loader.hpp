@@ -26,6 +26,7 @@ struct PlannedLaunch {
 
 class KernelLoader {
  public:
+  /// Throws Unsupported, naming the GPU and its architecture, if the build has no code for it.
   explicit KernelLoader(int device);
 
   Capacity capacity() const { return capacity_; }
