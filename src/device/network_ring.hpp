@@ -12,7 +12,8 @@
 ///
 /// The counts start at 0, only grow, and outlive a kernel: `sent` and `taken` are kept in their
 /// owner's memory. One thread at a time uses an end; a block's other threads may put into reserved
-/// slots through queues of their own, or read arrived ones, between two barriers.
+/// slots by turns, through this ring's queue, or read arrived ones, between two barriers. A put by
+/// another queue would not be covered by the signal.
 #pragma once
 
 #include "device/network.hpp"
