@@ -268,6 +268,8 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: cast_nvfp4(x.astype(np.float64), 1.0), "x"),
         (lambda: cast_nvfp4(x, 0.0), "global_scale"),
         (lambda: cast_nvfp4(x, float("nan")), "global_scale"),
+        (lambda: cast_nvfp4(x, 1e39), "global_scale"),
+        (lambda: cast_nvfp4(x, 1e-46), "global_scale"),
         (lambda: dispatch_cast(None, x, x, rows="fp4"), "rows"),
         (lambda: dispatch_cast(None, x, x, rows="nvfp4"), "global_scale"),
         (lambda: dispatch_cast(None, x, x, rows="mxfp8", global_scale=1.0), "global_scale"),

@@ -93,15 +93,17 @@ def cast_nvfp4(x: A, global_scale: float) -> CastRows[A]:
         global_scale: 448 * 6 over the largest magnitude to expect, the same on all ranks.
 
     Raises:
-        InvalidArgument: another dtype or shape, or a global scale that is not above 0 and finite.
+        InvalidArgument: another dtype or shape, or a global scale that is not above 0 and finite in
+            float32.
 
     >>> rows = cast_nvfp4(np.full((1, 16), -3, np.float32), global_scale=2.0)
     >>> hex(rows.x[0, 0]), float(rows.scales[0, 0])
     ('0xff', 1.0)
     """
     ops = _ops_of(x)
-    if not 0 < global_scale < float("inf"):
-        raise invalid("global_scale", "above 0 and finite", str(global_scale))
+    with np.errstate(over="ignore"):
+        if not 0 < np.float32(global_scale) < np.inf:
+            raise invalid("global_scale", "above 0 and finite in float32", str(global_scale))
     groups = _groups(x, NVFP4_GROUP, ops)
     factor = ops.number(global_scale, groups)
     with np.errstate(over="ignore"):  # An overflow becomes the largest value.
@@ -110,12 +112,12 @@ def cast_nvfp4(x: A, global_scale: float) -> CastRows[A]:
         # A group whose scale rounds to 0 is 0.
         some = (decode > 0)[..., None]
         scaled = ops.where(some, groups, 0) / ops.where(some, decode[..., None], 1)
-    codes = ops.where(ops.negative(scaled), 8, 0)
+    codes = ops.byte(ops.where(ops.negative(scaled), 8, 0))  # Stays uint8 below.
     magnitude = abs(scaled)
     for code, midpoint in enumerate(E2M1_STEPS):
         # Ties go to the even code: from an odd one up, to an even one down.
         codes = codes + (magnitude > midpoint if code % 2 == 0 else magnitude >= midpoint)
-    pairs = ops.byte(codes).reshape(x.shape[0], x.shape[1] // 2, 2)
+    pairs = codes.reshape(x.shape[0], x.shape[1] // 2, 2)
     return CastRows(pairs[..., 0] | pairs[..., 1] << 4, ops.as_e4m3(ops.byte(scales)))
 
 

@@ -27,9 +27,9 @@ from ..errors import PeerLost, PeerTimeout, Unsupported
 from ..expert_parallel import Combined
 from . import routes
 
-# A dispatch waits for counts on the host, so torch must not capture it in its own CUDA graphs.
 FP8_GROUP = 128
 """Channels per scale of FP8 rows."""
+# A dispatch waits for counts on the host, so torch must not capture it in its own CUDA graphs.
 NOT_CAPTURED = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 operator = partial(torch.library.custom_op, mutates_args=(), tags=NOT_CAPTURED)
 
