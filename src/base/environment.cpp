@@ -12,10 +12,14 @@ namespace tokenyard {
 
 namespace {
 
-std::optional<std::string> text(const char* name) {
+std::optional<std::string> given(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::optional<std::string> text(const char* name) {
+  const auto value = given(name);
+  return value && !value->empty() ? value : std::nullopt;
 }
 
 template <class Number>
@@ -41,8 +45,8 @@ Environment Environment::read() {
           .local_rank = number<uint32_t>("LOCAL_RANK"),
           .address = text("MASTER_ADDR"),
           .port = number<uint16_t>("MASTER_PORT"),
-          .secret = text("TOKENYARD_SECRET"),
-          .secret_file = text("TOKENYARD_SECRET_FILE")};
+          .secret = given("TOKENYARD_SECRET"),
+          .secret_file = given("TOKENYARD_SECRET_FILE")};
 }
 
 std::optional<std::string> runtime_directory() {

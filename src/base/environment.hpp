@@ -8,7 +8,7 @@
 namespace tokenyard {
 
 /// Variables that a launcher (torchrun, mpirun, a script) sets for this process. An unset or empty
-/// variable is nullopt.
+/// variable is nullopt; an empty secret is a mistake, and kept as it is.
 struct Environment {
   std::optional<uint32_t> rank;            ///< RANK
   std::optional<uint32_t> world_size;      ///< WORLD_SIZE

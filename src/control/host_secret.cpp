@@ -52,11 +52,18 @@ std::string content_of(const std::string& argument, const FileDescriptor& file,
   const ssize_t count = read(file.native(), bytes.data(), bytes.size());
   if (count < 0) secret_failed("read", path);
   const std::string_view text(bytes.data(), static_cast<size_t>(count));
-  return checked_secret(argument, text);
+  return checked_secret(argument, text, " in " + path);
+}
+
+/// A launcher may pass on the XDG_RUNTIME_DIR of another machine, or of another user (sudo -E).
+bool is_own_folder(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
 }
 
 std::string folder_path() {
-  if (const auto runtime = runtime_directory()) return *runtime + "/tokenyard";
+  const auto runtime = runtime_directory();
+  if (runtime && is_own_folder(*runtime)) return *runtime + "/tokenyard";
   return fmt::format("/tmp/tokenyard-{}", geteuid());
 }
 
@@ -77,7 +84,10 @@ void draw_in(const FileDescriptor& folder, const std::string& path) {
                                    kOwnerOnly));
   if (!file) secret_failed("open", path + "/" + beside);
   const std::string text = drawn();
-  const bool whole = write(file.native(), text.data(), text.size()) == ssize_t(text.size());
+  errno = ENOSPC;  // Of a write that stops short.
+  // On disk before it has its name: no crash leaves an empty secret.
+  const bool whole = write(file.native(), text.data(), text.size()) == ssize_t(text.size()) &&
+                     fsync(file.native()) == 0;
   const bool linked =
       whole &&
       (linkat(folder.native(), beside.c_str(), folder.native(), kName, 0) == 0 || errno == EEXIST);
@@ -104,13 +114,14 @@ std::string host_secret() {
   }
 }
 
-std::string checked_secret(const std::string& argument, std::string_view text) {
+std::string checked_secret(const std::string& argument, std::string_view text,
+                           const std::string& place) {
   constexpr const char* kSpace = " \t\r\n";
   const size_t first = text.find_first_not_of(kSpace), last = text.find_last_not_of(kSpace);
   const std::string secret(first == text.npos ? "" : text.substr(first, last - first + 1));
   if (secret.size() >= kShortest && secret.size() <= kLongest) return secret;
   throw InvalidArgument(argument, fmt::format("a secret of {} to {} bytes", kShortest, kLongest),
-                        fmt::format("{} bytes", secret.size()));
+                        fmt::format("{} bytes{}", secret.size(), place));
 }
 
 std::string secret_in_file(const std::string& argument, const std::string& path) {

@@ -279,9 +279,9 @@ net::awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
     before = link->taken();
     co_await net::pause(kFarewellMax);
   }
+  // `listen_to` ends now, and must still find a surplus link in `aside_`.
   link->close();
   parting_.erase(link);
-  aside_.erase(link);
 }
 
 }  // namespace tokenyard::control

@@ -46,7 +46,6 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   }
   const control::View members = impl_.processes->view();
   epoch_ = members.epoch;
-  impl_.epoch = epoch_;  // Waits that fail from now on have no older excuse.
   gone_.clear();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     if (!members.at(slot_of(rank))) gone_.push_back(rank);

@@ -19,6 +19,8 @@ class Departures {
   /// Returns all ranks that are no members then.
   /// Throws what ProcessRanks::evict throws, in ranks.
   const std::vector<uint32_t>& agree(TimePoint until);
+  /// Returns the epoch of the last agreement: waits that fail later have no older excuse.
+  uint64_t epoch() const { return epoch_; }
   /// Throws PeerLost if a rank besides `gone` is no member any more, and what ends every wait of
   /// this rank.
   void require_only(const std::vector<uint32_t>& gone) const;

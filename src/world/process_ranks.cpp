@@ -28,6 +28,7 @@ void check(const Rendezvous& where) {
     throw InvalidArgument("job", fmt::format("a name of 1 to {} bytes", kJobMax),
                           fmt::format("{} bytes", where.job.size()));
   }
+  if (where.host.empty()) throw InvalidArgument("host", "a host name or an address", "nothing");
   if (where.size > 1 && where.port == 0) {
     throw InvalidArgument("port", "a port that all ranks know", "0");
   }

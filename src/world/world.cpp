@@ -88,9 +88,10 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
 }
 
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
-                                 const WorldOptions& options, Bootstrap::Check check = {}) {
+                                 const WorldOptions& options, uint64_t epoch,
+                                 Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.epoch, {}, std::move(check)};
+  Inheritance inherited{epoch, {}, std::move(check)};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -117,15 +118,19 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
     try {
       const Membership next =
           impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
-      return join_next(impl, next, options, [&] {
+      return join_next(impl, next, options, departures.epoch(), [&] {
         if (!without.empty() && bootstrap.latest_asked() > next.generation)
           throw Superseded("rebuild: begun anew");
       });
     } catch (const Superseded&) {
       departures.have_grown(gone);
-    } catch (const Error&) {
+    } catch (const Error& error) {
       const bool late = impl.accelerator->now() >= until;
-      if (without.empty() || late || !departures.have_grown(gone)) throw;
+      if (!without.empty() && !late && departures.have_grown(gone)) continue;
+      // A timeout names a rank that did not come to this attempt. After any other failure the
+      // caller may name the same ranks again, which keep their excuses.
+      if (dynamic_cast<const PeerTimeout*>(&error) != nullptr) impl.epoch = departures.epoch();
+      throw;
     }
   }
 }
@@ -197,7 +202,7 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
   if (impl_->processes) return rebuild_by_membership(*impl_, without, options, until);
   const Membership next = impl_->bootstrap->agree_without(without, until);
-  return join_next(*impl_, next, options);
+  return join_next(*impl_, next, options, impl_->epoch);
 }
 
 std::vector<uint32_t> World::left_out() const {

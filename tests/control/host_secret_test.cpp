@@ -44,6 +44,24 @@ class HostSecret : public ::testing::Test {
   const std::optional<std::string> before_ = runtime_directory();
 };
 
+TEST_F(HostSecret, NeedsNoRuntimeFolderOfAnotherMachine) {
+  setenv("XDG_RUNTIME_DIR", (runtime_ / "of" / "another").c_str(), 1);
+  const std::string seen = host_secret();
+  EXPECT_EQ(seen.size(), 64u);
+  EXPECT_EQ(host_secret(), seen);
+}
+
+TEST_F(HostSecret, NamesTheFileOfASecretThatIsNone) {
+  (void)host_secret();
+  std::ofstream(file(), std::ios::trunc) << "";
+  try {
+    (void)host_secret();
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.seen, "0 bytes in " + file().string());
+  }
+}
+
 TEST_F(HostSecret, IsDrawnOnceByWhoeverComesFirst) {
   std::vector<std::string> seen(8);
   on_every_rank(8, [&](uint32_t rank) { seen[rank] = host_secret(); });

@@ -48,7 +48,7 @@ void prepare_too_much(Fabric& fabric, const std::string& call, int code) {
 
 TEST(ProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
   ProcessFabric fabric;
-  prepare_too_much(fabric, "ftruncate to 18446744073709551615 bytes", EINVAL);
+  prepare_too_much(fabric, "ftruncate of tokenyard-arena to 18446744073709551615 bytes", EINVAL);
 }
 
 TEST(InProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
@@ -83,7 +83,7 @@ void rebuild_under_a_limit(const std::function<void(std::optional<ResourceLimit>
 
 TEST(ProcessFabric, AWorldIsRebuiltOnceThereIsMemory) {
   rebuild_under_a_limit([](auto& limit) { limit.emplace(RLIMIT_FSIZE, kArenaBytes / 2); },
-                        "ftruncate to 1048576 bytes", EFBIG);
+                        "ftruncate of tokenyard-arena to 1048576 bytes", EFBIG);
 }
 
 /// The rank is on the same host as the others, but cannot read its boot id.

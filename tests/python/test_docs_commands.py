@@ -48,6 +48,9 @@ def where_options_stand(words: list[str]) -> str:
     match words:
         case ["python", "-m", module, *rest]:
             return help_of("-m", module, *rest[:1])
+        case ["python", "-c", program]:
+            compile(program, "of the page", "exec")
+            return ""
         case ["python", file, *_]:
             if "import torch" in sources(file) and importlib.util.find_spec("torch") is None:
                 pytest.skip("needs torch")

@@ -247,9 +247,9 @@ def test_a_map_is_used_and_measured() -> None:
 def test_it_works_without_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None; import tokenyard.moe as moe;"
-        "print(moe.balance_experts([1, 2], places=2, ranks=2).expert_at, dir(moe)[0])"
+        "print(moe.balance_experts([1, 2], places=2, ranks=2).expert_at, 'Dispatched' in dir(moe))"
     )
     done = run_python("-c", program, env={"PYTHONPATH": ":".join(sys.path)})
-    assert done.stdout == "[1, 0] Dispatched\n", done.stderr
+    assert done.stdout == "[1, 0] True\n", done.stderr
     with pytest.raises(AttributeError, match="'balanced'"):
         _ = tokenyard.moe.balanced  # type: ignore[attr-defined]

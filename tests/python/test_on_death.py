@@ -46,11 +46,12 @@ def go_on_without(world: tokenyard.World, blow: signal.Signals) -> tuple[int, in
 
 
 def go_on_without_whom_another_waited_for(
-    world: tokenyard.World, late: int
+    world: tokenyard.World, late: int, again: bool
 ) -> tuple[list[int], int]:
     """Stops the victim. Rank 2 waited for it, and rank 0 for rank 2, which it blames.
 
-    `late` calls last: once the other one's request has done its work.
+    `late` calls last: once the other one's request has done its work. `again`: the first attempt
+    fails, since no machine has memory for it.
     """
     pids = world.all_gather(b"%d" % os.getpid(), "processes")
     if world.rank == VICTIM:
@@ -60,7 +61,11 @@ def go_on_without_whom_another_waited_for(
     while "State:\tT" not in Path(f"/proc/{int(pids[VICTIM])}/status").read_text():
         time.sleep(0.01)
     time.sleep(1.0 if world.rank == late else 0.0)
-    smaller = world.rebuild(without=[2 if world.rank == 0 else VICTIM])
+    blamed = [2 if world.rank == 0 else VICTIM]
+    if again:
+        with pytest.raises(tokenyard.Error):
+            world._native.rebuild(blamed, arena_bytes=1 << 56)
+    smaller = world.rebuild(without=blamed)
     staying = smaller.all_gather(b"%d" % os.getpid(), "processes")
     return [rank for rank, pid in enumerate(pids) if pid not in staying], smaller.size
 
@@ -127,14 +132,18 @@ def test_survivors_of_a_killed_rank_continue() -> None:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("late", [0, 2, VICTIM], ids=["blamer", "blamed", "neither"])
-def test_a_rank_that_waits_for_a_lost_one_stays(late: int) -> None:
+@pytest.mark.parametrize(
+    ("late", "again"),
+    [(0, False), (2, False), (VICTIM, False), (VICTIM, True)],
+    ids=["blamer", "blamed", "neither", "again"],
+)
+def test_a_rank_that_waits_for_a_lost_one_stays(late: int, again: bool) -> None:
     results = tokenyard.launch(
         go_on_without_whom_another_waited_for,
         ranks=3,
         processes=True,
         timeout=IMPATIENT_S,
-        args=(late,),
+        args=(late, again),
         on_death="continue",
     )
     assert results[0] == results[2] == ([VICTIM], 2)

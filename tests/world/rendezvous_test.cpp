@@ -75,9 +75,12 @@ TEST_F(FromEnvironment, TakesASecretThatNobodyElseMayRead) {
   chmod(path.c_str(), 0644);
   EXPECT_EQ(complaint().substr(0, 21), "TOKENYARD_SECRET_FILE");
   unlink(path.c_str());
-  set("TOKENYARD_SECRET_FILE", "");
+  unsetenv("TOKENYARD_SECRET_FILE");
   set("TOKENYARD_SECRET", "short");
   EXPECT_EQ(complaint(), "TOKENYARD_SECRET: 5 bytes");
+  // A script whose variable is empty must not fall back to the secret of the host's processes.
+  set("TOKENYARD_SECRET", "");
+  EXPECT_EQ(complaint(), "TOKENYARD_SECRET: 0 bytes");
 }
 
 TEST_F(FromEnvironment, NamesWhatIsMissingOrNoNumber) {
