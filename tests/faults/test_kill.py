@@ -95,7 +95,8 @@ def test_survivors_are_told_and_go_on(
         survivors = [rank for number, rank in enumerate(ranks) if number != VICTIM]
         for rank in survivors:
             told = hear(rank)
-            assert told["error"] == error, told
+            # A stopped rank is lost, too, once another survivor has given it up.
+            assert told["error"] in (error, "PeerLost"), told
             assert told["rank"] == VICTIM, told
             assert told["phase"].startswith(("dispatch", "combine")), told
             assert str(VICTIM) in told["sentence"]
