@@ -40,6 +40,7 @@ __device__ __forceinline__ void report(const PutSignalParams& p, unsigned why, u
   r.block = blockIdx.x;
   r.expected = expected;
   r.seen = seen;
+  r.detail = 0;
   r.waited_ns = timer() - start;
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&r.failure), "r"(why) : "memory");
 }
