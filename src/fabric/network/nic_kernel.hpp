@@ -5,9 +5,9 @@
 ///     four fragments, which land in any order among those of other puts, also of puts posted after
 ///     a signal that has not been applied.
 ///   - A signal is applied once the puts posted before it have landed; of several such, any first.
-///   - A source is read when a fragment lands, as late as the promise allows; or it is copied
-///   first,
-///     and its put, completed, lands long after the flush.
+///   - A source is read when a fragment lands; or one of at most kStageBytes is copied first, and
+///     its put, completed, lands long after the flush. A larger put completes as it lands: that its
+///     flush says nothing of the other side is not shown here.
 ///   - Completions are told late, and a queue pauses between any two steps, now and then for long.
 ///
 /// A request with a bad key or range ends its queue with a refusal. Requests to a rank that is gone
