@@ -3,30 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <string_view>
 
+#include "base/json_text.hpp"
 #include "tokenyard/doctor.hpp"
 #include "tokenyard/version.hpp"
 
 namespace tokenyard {
 
 namespace {
-
-/// Returns a JSON string. Bytes that are not ASCII pass as they are: UTF-8.
-std::string json_text(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      json += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      json += c;
-    }
-  }
-  return json + '"';
-}
 
 /// Returns a JSON array of one line per element; `of` returns an element's JSON.
 template <class T, class Of>

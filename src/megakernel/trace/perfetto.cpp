@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/json_text.hpp"
 #include "megakernel/trace/clock_alignment.hpp"
 #include "megakernel/trace/span_index.hpp"
 #include "tokenyard/megakernel/trace.hpp"
@@ -13,19 +14,6 @@
 namespace tokenyard::megakernel {
 
 namespace {
-
-std::string quoted(const std::string& text) {
-  std::string safe = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) {
-      safe += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-      continue;
-    }
-    if (c == '"' || c == '\\') safe += '\\';
-    safe += c;
-  }
-  return safe + '"';
-}
 
 /// Formats nanoseconds as microseconds, exactly for any size.
 std::string shift_us(int64_t ns) {
@@ -89,7 +77,7 @@ class PerfettoFile {
     add("M", rank, 0, "\"name\": \"process_name\", \"args\": {{\"name\": \"rank {}\", {}}}", rank,
         known);
     add("M", rank, 0, "\"name\": \"process_labels\", \"args\": {{\"labels\": {}}}",
-        quoted(published(shift)));
+        json_text(published(shift)));
     add("M", rank, 0, "\"name\": \"process_sort_index\", \"args\": {{\"sort_index\": {}}}", rank);
   }
   void name_worker(uint32_t rank, uint32_t worker) {
@@ -100,7 +88,7 @@ class PerfettoFile {
              const TraceSpan& span, uint64_t begin_ns, uint64_t end_ns) {
     add("X", process.trace.rank, span.worker,
         "\"name\": {}, \"cat\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}, \"args\": {{{}}}",
-        quoted(name), quoted(category), us(process.at(begin_ns)), us(end_ns - begin_ns),
+        json_text(name), json_text(category), us(process.at(begin_ns)), us(end_ns - begin_ns),
         fmt::format("\"iteration\": {}", span.iteration));
   }
   /// Adds an arrow from the end of a task to the begin of a task that awaited it, which may have
