@@ -65,6 +65,14 @@ void* memory_for(const char* argument, const TensorView& view, uint64_t bytes) {
   return view.data;
 }
 
+const void* memory_if_given(const char* argument, const ConstTensorView& view, uint64_t bytes) {
+  return view.given() ? memory_for(argument, view, bytes) : nullptr;
+}
+
+void* memory_if_given(const char* argument, const TensorView& view, uint64_t bytes) {
+  return view.given() ? memory_for(argument, view, bytes) : nullptr;
+}
+
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,
                         const char* other, const void* read, uint64_t read_bytes) {
   if (written_bytes == 0 || read_bytes == 0) return;

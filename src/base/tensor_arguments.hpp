@@ -24,6 +24,9 @@ void require_view(const char* argument, const ConstTensorView& view,
 /// no bounds. An array of which nothing is used may be left out.
 const void* memory_for(const char* argument, const ConstTensorView& view, uint64_t bytes);
 void* memory_for(const char* argument, const TensorView& view, uint64_t bytes);
+/// Returns the same for an array that may be left out: null if it is.
+const void* memory_if_given(const char* argument, const ConstTensorView& view, uint64_t bytes);
+void* memory_if_given(const char* argument, const TensorView& view, uint64_t bytes);
 
 /// Throws if written memory overlaps memory that other blocks or ranks may still read.
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,

@@ -156,9 +156,8 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
       .choices = batch.choices,
       .out = static_cast<std::byte*>(
           memory_for("out", what.out, uint64_t{handle->tokens} * setup_.options.hidden * 2)),
-      .lost = what.lost.given() ? static_cast<int32_t*>(memory_for(
-                                      "lost", what.lost, handle->tokens * sizeof(int32_t)))
-                                : nullptr,
+      .lost = static_cast<int32_t*>(
+          memory_if_given("lost", what.lost, handle->tokens * sizeof(int32_t))),
       .waited = call.waited_cycles.as<uint64_t>(),
       .tokens = handle->tokens,
       .tokens_max = setup_.options.tokens_max,

@@ -35,16 +35,13 @@ DispatchArguments checked_input(const Setup& setup, const LowLatencyInput& input
     require_view("topk_weights", input.topk_weights, {DataType::float32},
                  {tokens, setup.options.topk}, 4);
   const uint64_t elements = tokens * setup.options.hidden, choices = tokens * setup.options.topk;
-  const auto optional = [](const char* argument, const ConstTensorView& view, uint64_t bytes) {
-    return view.given() ? memory_for(argument, view, bytes) : nullptr;
-  };
   return {
       .x = static_cast<const std::byte*>(memory_for("x", input.x, elements * (cast ? 2 : 1))),
-      .scales = optional("scales", input.scales, tokens * row.scale_words() * 4),
+      .scales = memory_if_given("scales", input.scales, tokens * row.scale_words() * 4),
       .topk_idx = memory_for("topk_idx", input.topk_idx, choices * bytes_of(input.topk_idx.type)),
       .idx_is_int64 = input.topk_idx.type != DataType::int32,
       .topk_weights = static_cast<const float*>(
-          optional("topk_weights", input.topk_weights, choices * sizeof(float))),
+          memory_if_given("topk_weights", input.topk_weights, choices * sizeof(float))),
       .tokens = static_cast<uint32_t>(tokens),
       .rows = input.rows};
 }

@@ -70,25 +70,21 @@ CombineArguments Combiner::checked(const CombineInput& input, const Route::State
                  4);
   setup_.check_sms(input.sms);
   setup_.check_local_sms(input.local_sms, "local_sms");
-  // An array that may be left out has all of its elements or none.
-  const auto optional = [](const char* argument, const auto& view, uint64_t bytes) {
-    return view.given() ? memory_for(argument, view, bytes) : nullptr;
-  };
   const uint64_t home_bytes = route.tokens * row_bytes, choice_bytes = topk * sizeof(float);
   return {.y = memory_for("y", input.y, rows * row_bytes),
           .type = type,
           .by_expert = input.by_expert,
           .weighted = input.weighted,
           .topk_weights = static_cast<const float*>(
-              optional("topk_weights", input.topk_weights, route.rows * choice_bytes)),
-          .biases = {optional("biases", input.biases[0], home_bytes),
-                     optional("biases", input.biases[1], home_bytes)},
+              memory_if_given("topk_weights", input.topk_weights, route.rows * choice_bytes)),
+          .biases = {memory_if_given("biases", input.biases[0], home_bytes),
+                     memory_if_given("biases", input.biases[1], home_bytes)},
           .rank_order = static_cast<const uint32_t*>(
-              optional("rank_order", input.rank_order,
-                       uint64_t{route.tokens} * setup_.world.size() * sizeof(uint32_t))),
+              memory_if_given("rank_order", input.rank_order,
+                              uint64_t{route.tokens} * setup_.world.size() * sizeof(uint32_t))),
           .out = memory_for("out", output.x, home_bytes),
-          .out_topk_weights = static_cast<float*>(
-              optional("out_topk_weights", output.topk_weights, route.tokens * choice_bytes)),
+          .out_topk_weights = static_cast<float*>(memory_if_given(
+              "out_topk_weights", output.topk_weights, route.tokens * choice_bytes)),
           .sms = input.sms,
           .local_sms = input.local_sms};
 }

@@ -79,9 +79,8 @@ DispatchArguments checked_dispatch(const Setup& setup, const DispatchInput& inpu
   arguments.topk_idx =
       memory_for("topk_idx", input.topk_idx, choices * bytes_of(input.topk_idx.type));
   arguments.idx_is_int64 = input.topk_idx.type != DataType::int32;
-  if (input.topk_weights.given())
-    arguments.topk_weights = static_cast<const float*>(
-        memory_for("topk_weights", input.topk_weights, choices * sizeof(float)));
+  arguments.topk_weights = static_cast<const float*>(
+      memory_if_given("topk_weights", input.topk_weights, choices * sizeof(float)));
   return arguments;
 }
 
