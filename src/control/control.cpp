@@ -108,8 +108,7 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
       // The store may have ended with a founder that has given up a moment before.
       if (store_error && !missing_.empty()) name_missing(missing_, start_time);
       // That a store there refused this process says more than that it is gone by now.
-      if (store_error && refusal) std::rethrow_exception(refusal);
-      if (store_error) std::rethrow_exception(store_error);
+      if (store_error) std::rethrow_exception(refusal ? refusal : store_error);
       (this->*give_up)(start_time);
     }
     options_.interrupt();
