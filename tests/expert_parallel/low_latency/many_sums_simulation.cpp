@@ -6,24 +6,13 @@
 #include <fmt/ranges.h>
 
 #include "expert_parallel/drawn_epoch.hpp"
-#include "expert_parallel/low_latency/survivors.hpp"
-#include "simulation/suite.hpp"
-#include "world/simulated.hpp"
+#include "expert_parallel/low_latency/batches_in_turn.hpp"
 
 namespace tokenyard::test {
 namespace {
 
 using simulation::Random;
 using simulation::SeedRun;
-
-struct Drawn {
-  LowLatencyCase of;
-  std::vector<uint32_t> sms;            ///< [ranks]
-  std::optional<uint32_t> absent;       ///< rank that makes no calls and that the others mask
-  std::vector<uint32_t> early_weights;  ///< [batches], each as in LowLatencyCase
-  std::vector<bool> hooks;              ///< [batches]
-  uint32_t epoch_before = 0;
-};
 
 /// Returns the most sums that a token of any rank gets from other ranks.
 uint32_t most_sums(const LowLatencyCase& of) {
@@ -39,9 +28,9 @@ uint32_t most_sums(const LowLatencyCase& of) {
   return most;
 }
 
-Drawn draw(SeedRun& run) {
+BatchesInTurn draw(SeedRun& run) {
   Random& random = run.random;
-  Drawn drawn;
+  BatchesInTurn drawn;
   LowLatencyCase& of = drawn.of;
   of.shape.ranks = run.option("ranks", random.between(5, 7));
   of.shape.experts = run.option("experts", of.shape.ranks * random.between(1, 2));
@@ -71,43 +60,10 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
-/// The program of one rank.
-void exchange_on(World& world, const Drawn& drawn) {
-  LowLatency exchange(world, drawn.of.options());
-  if (drawn.absent == world.rank()) return;
-  if (drawn.absent) exchange.update_mask(*drawn.absent, true);
-  Survivor survivor(exchange, drawn.absent);
-  LowLatencyCase of = drawn.of;
-  of.sms = drawn.sms[world.rank()];
-  for (size_t i = 0; i < drawn.hooks.size(); ++i) {
-    of.early_weights = drawn.early_weights[i];
-    of.seed += 1;
-    SurvivorBatch batch(survivor, of, false);
-    batch.dispatch(drawn.hooks[i]);
-    if (drawn.hooks[i]) batch.receive_dispatch();
-    batch.combine(drawn.hooks[i]);
-    if (drawn.hooks[i]) batch.receive_combine();
-  }
-  survivor.require_only_the_stopped_masked();
-}
-
-constexpr size_t kArenaBytes = size_t{2} << 20;
-/// Far above the slowest delivery that a seed draws: no rank is late.
-constexpr std::chrono::milliseconds kTimeout{100};
-
-void run_suite(SeedRun& run) {
-  const Drawn drawn = draw(run);
-  const simulated::Options options{.ranks = drawn.of.shape.ranks,
-                                   .arena_bytes = kArenaBytes,
-                                   .timeout = kTimeout,
-                                   .epoch_before = drawn.epoch_before};
-  simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); }).require_clean();
-}
-
 const bool registered = simulation::add_suite(
     {.name = "low_latency_many_sums",
      .what = "tokens with sums from four ranks and more, several of them per block",
-     .run = run_suite,
+     .run = [](SeedRun& run) { run_in_turn(run, draw(run)); },
      .reaches = {{"four sums of other ranks", 20},
                  {"six sums of other ranks", 200},
                  {"epochs wrap", 100},
