@@ -156,8 +156,7 @@ Event Graph::event(EventOptions options) {
 
 void Graph::check(const TaskOptions& task) const {
   const auto check_all = [&](const std::vector<Region>& regions, const char* access) {
-    for (const Region& region : regions)
-      check_region(region, access, task, tensors_, place_.ranks);
+    for (const Region& region : regions) check_region(region, access, task, tensors_, place_.ranks);
   };
   check_all(task.reads, "reads");
   check_all(task.writes, "writes");

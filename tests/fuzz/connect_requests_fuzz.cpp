@@ -14,8 +14,7 @@ void run(fuzz::Input input) {
   std::vector<std::byte> bytes(from.begin(), from.end());
   if (sealed && bytes.size() >= kConnectRequestBytes) {
     const std::span<const std::byte> all(bytes);
-    const net::Digest seal =
-        key.sign({all.first(kSealedBytes), all.subspan(kConnectRequestBytes)});
+    const net::Digest seal = key.sign({all.first(kSealedBytes), all.subspan(kConnectRequestBytes)});
     std::ranges::copy(seal, bytes.begin() + kSealedBytes);
   }
   const auto decoded = decode_connect_request(bytes, key);

@@ -1,5 +1,5 @@
-/// What all fuzz targets share. A target (NAME_fuzz.cpp) defines LLVMFuzzerTestOneInput; libFuzzer
-/// invents its inputs (./run fuzz), and `replay.cpp` repeats those of corpora/NAME in every build.
+/// The parts of all fuzz targets. A target (NAME_fuzz.cpp) defines LLVMFuzzerTestOneInput, for which
+/// libFuzzer invents inputs (./run fuzz); `replay.cpp` repeats those of corpora/NAME in every build.
 ///
 /// A target fails by a crash, a report of a sanitizer, an exception that is none of the library's
 /// own errors, or a property that does not hold (`require`).

@@ -1,5 +1,5 @@
-// Graphs of two ranks, as one of them receives them: their decoding, then all proofs. Whatever a
-// graph says, it is rejected with a fault, or compiles.
+// Graphs of two ranks, as one of them receives them: their decoding, then all proofs. Any
+// graph is rejected with a fault, or compiles.
 #include "fuzz/archives.hpp"
 #include "megakernel/compile.hpp"
 #include "megakernel/graph_codec.hpp"

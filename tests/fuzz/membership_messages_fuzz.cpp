@@ -34,8 +34,8 @@ class OneMember {
         fuzz::require(decode_message(bytes).has_value(), "a member's messages can be decoded");
       }
       if (std::holds_alternative<Freeze>(effect)) freeze_ = true;
-      over_ = over_ || std::holds_alternative<Fenced>(effect) ||
-              std::holds_alternative<Left>(effect);
+      over_ =
+          over_ || std::holds_alternative<Fenced>(effect) || std::holds_alternative<Left>(effect);
     }
     if (std::exchange(freeze_, false) && !over_) {
       membership_.frozen({{.group = 0, .slots = {0, 1, 2}, .committed = 4, .begun = 5}}, now_);

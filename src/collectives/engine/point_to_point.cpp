@@ -249,8 +249,8 @@ void PointToPoint::let_go(const Receiving& receiving) {
 bool PointToPoint::take_content(uint32_t from, const FrameHeader& header) {
   Peer& peer = peers_[from];
   const auto offer = peer.arrived.find(header.sequence);
-  if (offer == peer.arrived.end() || offer->second.eager ||
-      offer->second.bytes != header.bytes || offer->second.stage == Stage::here) {
+  if (offer == peer.arrived.end() || offer->second.eager || offer->second.bytes != header.bytes ||
+      offer->second.stage == Stage::here) {
     throw InternalError(fmt::format("{} bytes of message {} came, which no receive has accepted",
                                     header.bytes, header.sequence));
   }

@@ -180,7 +180,7 @@ void PointToPoint::break_off(uint32_t rank, const InternalError& error) {
     finish(receiving->operation, peer.broken);
     receiving = receiving_.erase(receiving);
   }
-  // What had arrived whole can still be received.
+  // Messages that have arrived whole can still be received.
   std::erase_if(peer.arrived, [](const auto& entry) { return !entry.second.eager; });
 }
 
