@@ -5,6 +5,7 @@ Needs docs/_site/requirements.txt. `check.py` looks at the built site itself.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ pytest.importorskip("mkdocstrings")
 import check  # noqa: E402
 import cpp_reference  # noqa: E402
 import docstrings  # noqa: E402
+import exchange_picture  # noqa: E402
 import hooks  # noqa: E402
 import performance  # noqa: E402
 import python_reference  # noqa: E402
@@ -113,6 +115,16 @@ def test_every_public_header_has_a_page() -> None:
 
 def test_the_page_of_results_is_what_the_results_say() -> None:
     assert performance.PAGE.read_text(encoding="utf-8") == performance.page()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    shown = set(re.findall(r"[\w/]+\.md", navigation))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= shown
+
+
+def test_the_picture_is_what_its_script_draws() -> None:
+    assert exchange_picture.PICTURE.read_text(encoding="utf-8") == exchange_picture.drawn()
 
 
 def test_links_and_anchors_of_a_built_site_are_checked(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def largest_errors(output: str) -> list[float]:
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: f"{block.page}:{block.line}")
 def test_a_program_prints_what_its_page_says(
-    block: Block, tmp_path: Path, request: pytest.FixtureRequest
+    block: Block, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if block.needs_gpu:
         gpus()
@@ -64,6 +64,8 @@ def test_a_program_prints_what_its_page_says(
     if "import tokenyard.torch" in block.code:
         request.getfixturevalue("torch_backend")
     if block.torchrun_ranks is not None:
+        if pytest.importorskip("torch").cuda.device_count() < block.torchrun_ranks:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # Processes do not share a GPU.
         done = torchrun(block.in_place, block.torchrun_ranks, tmp_path)
         assert done.returncode == 0, done.stderr
         assert len(largest_errors(done.stdout)) == block.torchrun_ranks
