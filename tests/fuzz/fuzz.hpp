@@ -1,5 +1,5 @@
-/// The parts of all fuzz targets. A target (NAME_fuzz.cpp) defines LLVMFuzzerTestOneInput, for which
-/// libFuzzer invents inputs (./run fuzz); `replay.cpp` repeats those of corpora/NAME everywhere.
+/// The parts of all fuzz targets. A target (NAME_fuzz.cpp) defines LLVMFuzzerTestOneInput, for
+/// which libFuzzer invents inputs (./run fuzz); `replay.cpp` repeats those of corpora/NAME.
 ///
 /// A target fails by a crash, a report of a sanitizer, an exception that is none of the library's
 /// own errors, or a property that does not hold (`require`).
