@@ -37,10 +37,11 @@ std::vector<uint32_t> decode(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-Membership Membership::of(const Mesh& mesh) {
+Membership Membership::of(const Mesh& mesh, const std::vector<uint32_t>& absent) {
   Membership all{.generation = 1, .rank = mesh.slot(), .slots = {}};
   all.slots.resize(mesh.slots());
   std::iota(all.slots.begin(), all.slots.end(), 0u);
+  for (const uint32_t slot : absent) all.slots.at(slot) = kAbsent;
   return all;
 }
 
@@ -137,7 +138,7 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
   Membership next;
   for (uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) next.rank = static_cast<uint32_t>(next.slots.size());
-    if (!std::binary_search(gone.begin(), gone.end(), peer)) {
+    if (present(peer) && !std::binary_search(gone.begin(), gone.end(), peer)) {
       next.slots.push_back(membership_.slots[peer]);
     }
   }
@@ -207,15 +208,15 @@ uint32_t Bootstrap::latest_asked() const {
 
 std::optional<uint32_t> Bootstrap::rank_at(uint32_t slot) const {
   const auto& slots = membership_.slots;
-  const auto at = std::lower_bound(slots.begin(), slots.end(), slot);
-  if (at == slots.end() || *at != slot) return std::nullopt;  // Not of this world.
+  const auto at = std::ranges::find(slots, slot);
+  if (at == slots.end()) return std::nullopt;  // Not of this world.
   return static_cast<uint32_t>(at - slots.begin());
 }
 
 std::vector<uint32_t> Bootstrap::others() const {
   std::vector<uint32_t> peers;
   for (uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) peers.push_back(peer);
+    if (peer != rank() && present(peer)) peers.push_back(peer);
   }
   return peers;
 }
