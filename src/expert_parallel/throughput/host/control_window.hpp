@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "device/device_memory.hpp"
-#include "expert_parallel/common/peers.hpp"
+#include "device/peers.hpp"
 #include "expert_parallel/throughput/host/setup.hpp"
 #include "expert_parallel/throughput/kernels/call.hpp"
 #include "fabric/arena.hpp"
