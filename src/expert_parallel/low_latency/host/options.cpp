@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "expert_parallel/common/agreement.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
 
 namespace tokenyard::low_latency {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "device/accelerator.hpp"
-#include "expert_parallel/common/agreement.hpp"
 #include "expert_parallel/throughput/kernels/control.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
 
 namespace tokenyard {

@@ -30,7 +30,7 @@
 
 #include "device/memory.hpp"
 #include "device/peer.hpp"
-#include "expert_parallel/common/peers.hpp"
+#include "device/peers.hpp"
 #include "expert_parallel/throughput/kernels/element_type.hpp"
 
 namespace tokenyard::throughput {

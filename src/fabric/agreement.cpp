@@ -1,4 +1,4 @@
-#include "expert_parallel/common/agreement.hpp"
+#include "fabric/agreement.hpp"
 
 #include <fmt/format.h>
 
