@@ -46,6 +46,7 @@ struct Proposal {
 };
 
 void agree_on_options(World& world, const Options& options) {
+  with_filled_slots(world, "collectives of device tensors");
   require(options.slot_bytes >= Piece8::kBytes && options.slot_bytes % Piece8::kBytes == 0 &&
               options.slot_bytes <= kSlotBytesMax,
           "slot_bytes", fmt::format("a multiple of {} up to {}", Piece8::kBytes, kSlotBytesMax),
@@ -66,9 +67,9 @@ void agree_on_options(World& world, const Options& options) {
   require_reach(world, "DeviceCollectives", unreachable);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
     const Proposal &first = proposals[0], &other = proposals[rank];
-    require_equal("slot_bytes", rank, first.slot_bytes, other.slot_bytes);
-    require_equal("chunk_bytes", rank, first.chunk_bytes, other.chunk_bytes);
-    require_equal("ring_bytes", rank, first.ring_bytes, other.ring_bytes);
+    require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);
+    require_equal("chunk_bytes", rank, 0, first.chunk_bytes, other.chunk_bytes);
+    require_equal("ring_bytes", rank, 0, first.ring_bytes, other.ring_bytes);
   }
 }
 
