@@ -43,9 +43,13 @@ struct World::Impl {
   uint32_t epoch_before = 0;       ///< see epoch_before()
 };
 
-/// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own
-/// thread (or fiber). `card` runs a simulated network, if the fabric has far peers. `absences`:
-/// null in the simulator, whose time stops when the process does.
+/// Returns one rank's end of a world. Collective over the mesh: every slot of `ranks`, or every
+/// slot there is, calls it, from its own thread (or fiber). `card` runs a simulated network, if the
+/// fabric has far peers. `absences`: null in the simulator, whose time stops when the process does.
+std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
+                            std::shared_ptr<Accelerator> accelerator,
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});

@@ -11,7 +11,8 @@ constexpr const char* kWhyNot =
     "this build has no CUDA support (nvcc was not found, or CUDA is off)";
 }
 
-std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t, const WorldOptions&) {
+std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&, uint32_t,
+                                                    const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 

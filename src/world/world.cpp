@@ -62,7 +62,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   Ground ground = impl->fabric->prepare(bootstrap, request, until);
   impl->topology.host_of = std::move(request.host_of);
   for (const uint32_t host : impl->topology.host_of) {
-    impl->topology.hosts = std::max(impl->topology.hosts, host + 1);
+    if (host != kNoHost) impl->topology.hosts = std::max(impl->topology.hosts, host + 1);
   }
   impl->topology.peers = std::move(ground.peers);
   impl->arena =
@@ -217,12 +217,20 @@ std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware&
   return JobWorld(job, hardware, options).make();
 }
 
+std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
+                            std::shared_ptr<Accelerator> accelerator,
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
+  return join_as(ranks, std::move(mesh), std::move(accelerator), std::move(fabric), options,
+                 std::move(absences), std::move(card));
+}
+
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
   const Membership everybody = Membership::of(*mesh);
-  return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options,
-                 std::move(absences), std::move(card));
+  return join(std::move(mesh), everybody, std::move(accelerator), std::move(fabric), options,
+              std::move(absences), std::move(card));
 }
 
 std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
@@ -296,6 +304,15 @@ std::vector<uint32_t> World::left_out() const {
   return impl_->left_out;
 }
 
+bool is_present(const World& world, uint32_t rank) {
+  return WorldAccess::impl(world).bootstrap->present(rank);
+}
+std::vector<uint32_t> present_ranks(const World& world) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (is_present(world, rank)) ranks.push_back(rank);
+  return ranks;
+}
 Accelerator& accelerator_of(const World& world) {
   return *WorldAccess::impl(world).accelerator;
 }

@@ -1,6 +1,8 @@
 /// Worlds whose kernels run on GPUs.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "device/cuda/accelerator.hpp"
 #include "device/cuda/shared_gpu.hpp"
 #include "fabric/nvlink/nvlink_fabric.hpp"
@@ -21,22 +23,26 @@ int require_gpus() {
 
 }  // namespace
 
-std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options) {
+std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>& absent,
+                                                    uint32_t ranks, const WorldOptions& options) {
   const auto gpus = static_cast<uint32_t>(require_gpus());
   if (options.hosts != 1)
     throw InvalidArgument("hosts", "1: all GPUs are on this host",
                           fmt::format("{}", options.hosts));
-  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  std::vector<std::shared_ptr<Accelerator>> accelerators(ranks);
+  const auto is_absent = [&](uint32_t rank) { return std::ranges::count(absent, rank) != 0; };
   if (ranks == 1 || ranks <= gpus) {
     for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(
-          std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt));
+      if (!is_absent(rank))
+        accelerators[rank] =
+            std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt);
   } else {
     // Half of the timeout: a rank that misses a launch can still be named, before its own deadline.
     const auto gpu = std::make_shared<cuda::SharedGpu>(0, options.timeout / 2);
     for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(
-          std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt));
+      if (!is_absent(rank))
+        accelerators[rank] =
+            std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt);
   }
   return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(), options);
 }
