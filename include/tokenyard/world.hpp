@@ -14,6 +14,8 @@
 
 namespace tokenyard {
 
+class Job;
+
 /// How this rank reaches another one.
 enum class Reach : uint8_t {
   none,
@@ -71,9 +73,10 @@ struct Rendezvous {
 /// `cancel` may be called from any thread.
 class World {
  public:
-  /// Makes a world of one process per rank on this host, over shared memory (`device` "host") or
-  /// with one GPU per rank ("cuda"). Blocks until all ranks have come. Throws PeerTimeout naming a
-  /// missing rank.
+  /// Makes a job of one process per rank on this host, and a world of it, over shared memory
+  /// (`device` "host") or with one GPU per rank ("cuda"). Blocks until all ranks have come. Throws
+  /// PeerTimeout naming a missing rank. The job ends with the world, and those made from it, unless
+  /// something else stands on it.
   static std::unique_ptr<World> connect(const Rendezvous& rendezvous, const std::string& device,
                                         const WorldOptions& options = {});
   /// Makes a world inside this process and returns one World per rank, each for one thread.
@@ -86,6 +89,8 @@ class World {
   uint32_t rank() const;
   uint32_t size() const;
   const Topology& topology() const;
+  /// Returns the job that its ranks are of. Throws Unsupported if they are threads of one process.
+  std::shared_ptr<Job> job() const;
   std::chrono::nanoseconds timeout() const;
 
   /// Collective. Returns every rank's bytes in rank order; lengths may differ, and an absent rank's

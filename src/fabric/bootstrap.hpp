@@ -89,6 +89,10 @@ class Bootstrap {
   /// throw.
   Membership agree_without(const std::vector<uint32_t>& without, TimePoint until,
                            const Check& check = {});
+  /// Returns the generation of a new world of these slots, ascending, on which their ranks agree;
+  /// all of them call it. `what` names the call in errors; `check` as above.
+  uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
+                               TimePoint until, const Check& check);
   /// Returns the latest generation that another rank of this world has asked for.
   uint32_t latest_asked() const;
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
@@ -96,9 +100,6 @@ class Bootstrap {
 
  private:
   std::vector<Message> exchange(Message mine, TimePoint until);
-  /// Returns the generation on which the ranks of these slots have agreed.
-  uint32_t agree_on_generation(const std::vector<uint32_t>& slots, TimePoint until,
-                               const Check& check);
   void ask_for(uint32_t generation, const std::vector<uint32_t>& slots);
   /// Returns the ranks of this world that are not in `slots`.
   std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;

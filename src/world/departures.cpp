@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "world/process_ranks.hpp"
+#include "job/process_ranks.hpp"
 
 namespace tokenyard {
 

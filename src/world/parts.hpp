@@ -14,7 +14,14 @@
 
 namespace tokenyard {
 
+class Job;
 class ProcessRanks;
+
+/// Where a rank's kernels run, and how they reach its peers' memory.
+struct Hardware {
+  std::shared_ptr<Accelerator> accelerator;
+  std::shared_ptr<Fabric> fabric;
+};
 
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
@@ -22,7 +29,8 @@ struct World::Impl {
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
   std::shared_ptr<const AbsenceWatch> absences;  ///< of this process
-  /// The mesh if its ranks are several processes; they agree on who is in. Else null.
+  /// The job and the mesh if its ranks are processes, which agree on who is in. Else null.
+  std::shared_ptr<Job> job;
   std::shared_ptr<ProcessRanks> processes;
   std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> bootstrap;
@@ -45,5 +53,11 @@ std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
+
+/// Returns what Job::world does.
+std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
+                                const WorldOptions& options);
+/// Throws InvalidArgument if an option is wrong: before the first side effect, alike on all ranks.
+void check_options(const WorldOptions& options);
 
 }  // namespace tokenyard

@@ -16,7 +16,7 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 
-std::unique_ptr<World> connect_cuda(const Rendezvous&, const WorldOptions&) {
+Hardware cuda_hardware(uint32_t, const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 

@@ -8,7 +8,6 @@
 #include "fabric/nvlink/nvlink_fabric.hpp"
 #include "world/in_process.hpp"
 #include "world/parts.hpp"
-#include "world/process_ranks.hpp"
 #include "world/processes.hpp"
 
 namespace tokenyard {
@@ -48,19 +47,17 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
   return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(), options);
 }
 
-std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options) {
+Hardware cuda_hardware(uint32_t local_rank, const WorldOptions& options) {
   const int gpus = require_gpus();
   // A launcher that shows each process one GPU leaves no choice.
-  const uint32_t device = gpus == 1 ? 0 : rendezvous.local_rank;
+  const uint32_t device = gpus == 1 ? 0 : local_rank;
   if (device >= static_cast<uint32_t>(gpus)) {
     throw InvalidArgument("local_rank", fmt::format("less than the {} GPUs of this process", gpus),
-                          fmt::format("{}", rendezvous.local_rank));
+                          fmt::format("{}", local_rank));
   }
-  auto accelerator =
-      std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt);
-  return join(ProcessRanks::connect(rendezvous, options), std::move(accelerator),
-              std::make_shared<nvlink::NvlinkFabric>(), options,
-              std::make_shared<const AbsenceWatch>());
+  return {.accelerator =
+              std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt),
+          .fabric = std::make_shared<nvlink::NvlinkFabric>()};
 }
 
 }  // namespace tokenyard

@@ -5,12 +5,8 @@
 #include <optional>
 
 #include "device/device_memory.hpp"
-<<<<<<< HEAD
-#include "expert_parallel/common/absent_ranks.hpp"
-#include "expert_parallel/common/peers.hpp"
-=======
 #include "device/peers.hpp"
->>>>>>> h_cuda
+#include "expert_parallel/common/absent_ranks.hpp"
 #include "expert_parallel/throughput/host/setup.hpp"
 #include "expert_parallel/throughput/kernels/call.hpp"
 #include "fabric/arena.hpp"
