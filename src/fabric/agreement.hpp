@@ -17,8 +17,8 @@ void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t
                    uint32_t seen);
 
 /// Returns `world`. Throws InvalidArgument naming the first absent rank, alike on all ranks, for an
-/// object that counts on every rank.
-World& with_filled_slots(World& world, const char* object);
+/// `object` that needs a process in every slot.
+World& with_filled_slots(World& world, const std::string& object);
 
 inline constexpr uint32_t kAllReached = 0xffffffff;
 /// Returns the first present rank that this rank cannot reach by loads and stores, or kAllReached.

@@ -1,5 +1,4 @@
 #include "tokenyard/megakernel/megakernel.hpp"
-#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 #include "base/trace_range.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/megakernel_parts.hpp"
 #include "megakernel/proofs/access_agreement.hpp"

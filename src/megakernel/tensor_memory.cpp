@@ -51,7 +51,7 @@ TensorView TensorMemory::visible(size_t bytes) {
 }
 
 std::vector<TensorView> TensorMemory::shared(size_t bytes) {
-  World& world = with_filled_slots(impl_->world, "shared tensors");
+  World& world = with_filled_slots(impl_->world, "a megakernel");
   ArenaBlock block = arena_of(world).allocate(bytes, {});
   accelerator_of(world).fill(block.data(), 0, bytes, {});
   await_stream(world, {}, "a zeroed tensor");

@@ -46,7 +46,6 @@ struct Proposal {
 };
 
 void agree_on_options(World& world, const Options& options) {
-  with_filled_slots(world, "collectives of device tensors");
   require(options.slot_bytes >= Piece8::kBytes && options.slot_bytes % Piece8::kBytes == 0 &&
               options.slot_bytes <= kSlotBytesMax,
           "slot_bytes", fmt::format("a multiple of {} up to {}", Piece8::kBytes, kSlotBytesMax),
@@ -114,7 +113,7 @@ struct DeviceCollectives::Impl {
 };
 
 DeviceCollectives::Impl::Impl(World& world, const Options& options)
-    : world(world),
+    : world(with_filled_slots(world, "DeviceCollectives")),
       accelerator(accelerator_of(world)),
       options((agree_on_options(world, options), options)),
       layout(layout_of(options, world.size())),
