@@ -130,7 +130,7 @@ class SyncAfterFailureResponse:
 
 @dataclass
 class Settings:
-    """What the process's setters have set, for jobs that start later."""
+    """The values that the process's setters have set, for jobs that start later."""
 
     address: str = ""
     """Address at which other ranks reach this one; detected if empty."""
