@@ -40,7 +40,9 @@ _memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
 
 
 class _State:
-    """The part of a membership that the C++ backend asks; holds it weakly, since that holds the backend.
+    """The part of a membership that the C++ backend asks.
+
+    Holds it weakly, since that holds the backend.
 
     See `backend_state.py` of tokenyard.torch.
     """
