@@ -153,7 +153,7 @@ def connect(
     return Job._enter("join" if join else "connect", store, secret, rank, size, **options)
 
 
-def from_env(*, timeout: float = DEFAULT_TIMEOUT, **options: Unpack[JobOptions]) -> Job:
+def from_env(**options: Unpack[JobOptions]) -> Job:
     """Starts the job that the launcher's environment variables describe; blocks until all came.
 
     Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm's srun sets, or RANK, WORLD_SIZE,
@@ -161,7 +161,6 @@ def from_env(*, timeout: float = DEFAULT_TIMEOUT, **options: Unpack[JobOptions])
     `World.from_env` where the ranks meet and which secret they use.
 
     Args:
-        timeout: default deadline of calls, in seconds.
         options: as `connect`.
 
     Raises:
@@ -169,10 +168,10 @@ def from_env(*, timeout: float = DEFAULT_TIMEOUT, **options: Unpack[JobOptions])
             or there is no secret, and the launcher is Slurm or MPI.
         PeerTimeout: a rank did not connect in time; names it.
     """
-    place = rendezvous.from_environment(check_timeout(timeout))
+    place = rendezvous.from_environment(check_timeout(options.get("timeout", DEFAULT_TIMEOUT)))
     assert place.found is not None
     try:
-        job = _at(place, timeout, options)
+        job = _at(place, options)
     except Error as error:
         error.add_note(f"The environment was read as {place.found}.")
         raise
@@ -183,20 +182,18 @@ def from_env(*, timeout: float = DEFAULT_TIMEOUT, **options: Unpack[JobOptions])
 def from_torch(
     group: Any = None,
     ranks: Sequence[int] | None = None,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
     **options: Unpack[JobOptions],
 ) -> Job | None:
     """Returns the job of a torch process group, or starts one of its ranks. Collective.
 
-    A group of backend "tokenyard" has a job already; this is another handle of it, and `timeout`
-    and `options` are not used.
+    A group of backend "tokenyard" has a job already; this is another handle of it, and `options`
+    are not used.
 
     Args:
         group: a torch.distributed process group; the default group if None.
         ranks: ranks of the group that form this rank's job; ranks[i] becomes rank i. All ranks if
             None.
-        timeout, options: as `connect`.
+        options: as `connect`.
 
     Returns:
         The job, or None on a rank that is not among its own `ranks`.
@@ -209,22 +206,17 @@ def from_torch(
     if native is not None:
         return Job(native, founds=False)
     place = rendezvous.from_torch(group, ranks)
-    return None if place is None else _at(place, timeout, options)
+    return None if place is None else _at(place, options)
 
 
-def _at(place: rendezvous.Place, timeout: float, options: JobOptions) -> Job:
+def _at(place: rendezvous.Place, options: JobOptions) -> Job:
     """Starts the job of this place."""
-    own: JobOptions = {"job": place.job, "local_rank": place.local_rank, "timeout": timeout}
+    own: JobOptions = {"job": place.job, "local_rank": place.local_rank}
+    own["host_store"] = place.rank == 0
+    own.update(options)
+    store = rendezvous.store_at(place.host, place.port)
     try:
-        return Job._enter(
-            "connect",
-            rendezvous.store_at(place.host, place.port),
-            place.secret,
-            place.rank,
-            place.size,
-            host_store=place.rank == 0,
-            **{**own, **options},
-        )
+        return Job._enter("connect", store, place.secret, place.rank, place.size, **own)
     finally:
         if place.held is not None:
             place.held.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -53,12 +54,12 @@ def check_exchange(exchange: tokenyard.ExpertParallel, world: Any, ranks: list[i
     mine = tokens_of(world.rank)
     weights = np.full((TOKENS, 2), 0.5, np.float32)
     received = exchange.dispatch(mine, experts_for(ranks, world.rank), weights)
-    rows = np.array(received.rows)
-    combined = exchange.combine(rows, received.route)
+    home = exchange.combine(np.array(received.x), received)
+    exchange.wait()
     copies = np.array(
         [len(set(experts // 2)) for experts in experts_for(ranks, world.rank)], np.float32
     )
-    np.testing.assert_array_equal(np.array(combined.rows), mine * copies[:, None])
+    np.testing.assert_array_equal(home, mine * copies[:, None])
 
 
 def check_sum(group: tokenyard.Group, rank: int, ranks: list[int]) -> None:
@@ -141,8 +142,8 @@ def test_tokens_and_gradients_learn_of_a_death_together(
             rank.hears("working")
         time.sleep(0.3)
         killed_at = time.monotonic()
-        for rank in lost:
-            os.kill(ranks[rank].process.pid or 0, 9)
+        for victim in lost:
+            os.kill(ranks[victim].process.pid or 0, signal.SIGKILL)
         survivors = [rank for rank in ranks if rank.number not in lost]
         for named in results(survivors):
             for names, raised_at in named:

@@ -31,6 +31,7 @@ def use_one_job(say: Any, rank: int, size: int, folder: Path) -> tuple[int, list
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
         again = tokenyard.World.from_torch(arena_bytes=1 << 20, timeout=30)
         assert len(os.listdir("/proc/self/task")) <= threads + 1  # noqa: PTH208
+        assert again is not None
         again.barrier()
         world.barrier()
         return job.epoch(), [each[0] for each in gathered]
