@@ -13,8 +13,9 @@
 ///   2. After a flush, the sources posted so far on the queue may be reused.
 ///
 /// Puts of one queue land in any order, torn at any byte, and also before a signal that was posted
-/// before them. Signals are applied in any order. A flush says nothing of the other side, and
-/// queues know nothing of one another.
+/// before them. Signals are applied in any order. A flush says nothing of the other side, nor does
+/// a landing say anything of the source, which may be read again until the flush. Queues know
+/// nothing of one another. An empty put lands nothing, and its keys may go unchecked.
 #pragma once
 
 #include <cstddef>
@@ -50,13 +51,14 @@ struct NetworkSource {
 };
 
 inline constexpr uint32_t kNetworkPutMax = 1u << 30;  ///< bytes per put
-inline constexpr uint32_t kNetworkInlineMax = 32;     ///< bytes per inline put
+/// Bytes per inline put. On mlx5, 28 fit into a work queue entry of 64 bytes, and more take two.
+inline constexpr uint32_t kNetworkInlineMax = 32;
 
 struct alignas(64) NetworkRequest {
   enum class Kind : uint8_t { put, put_inline, signal };
   Kind kind;
   uint8_t pieces;  ///< put: sources that it gathers into one range, 1 or 2
-  uint16_t inline_bytes;
+  uint16_t inline_bytes;  ///< put_inline; 65535 also stands for more
   MemoryKey target_key;
   uint64_t target;  ///< byte offset in the peer's region
   uint64_t addend;  ///< signal
@@ -86,8 +88,8 @@ struct NetworkRefusal {
   uint64_t expected, seen;
 };
 
-/// One of the queues to a peer, in memory that host, kernels and network share, zeroed initially.
-/// The counts only grow, and may wrap.
+/// One of the queues to a peer, in memory that host, kernels and network share. The counts only
+/// grow, may wrap, and begin at the same number, which the host chooses.
 struct QueuePair {
   static constexpr uint32_t kSlots = 64;
   uint32_t posted;                 ///< written by kernels
@@ -97,6 +99,15 @@ struct QueuePair {
   NetworkRefusal refusal;          ///< valid once `refused` is set
   alignas(64) uint32_t rank, peer, number;  ///< written by the host before any kernel runs
   NetworkRequest ring[kSlots];
+};
+
+/// The kernels' own end of a queue, in device memory: a post reads nothing across PCIe, unless the
+/// ring was full when it was last looked at.
+struct alignas(64) QueueEnd {
+  QueuePair* pair;
+  uint32_t rank, peer, number;
+  uint32_t posted;     ///< as in the pair
+  uint32_t completed;  ///< as last seen in the pair
 };
 
 /// Packs what a NetworkFault names and a WaitReport has no field for.
@@ -112,11 +123,11 @@ struct NetworkFaultDetail {
   }
 };
 
-/// A kernel's end of a queue. Only one thread of this rank may use it at a time, ordered after the
-/// one before. Each word returns false if the call has failed (see wait_until).
+/// A queue, as a kernel uses it. Only one thread of this rank may use it at a time, ordered after
+/// the one before. Each word returns false if the call has failed (see wait_until).
 class NetworkQueue {
  public:
-  TOKENYARD_DEVICE explicit NetworkQueue(QueuePair* pair) : pair_(pair) {}
+  TOKENYARD_DEVICE explicit NetworkQueue(QueueEnd* end) : end_(end) {}
 
   /// Copies one piece, or two one behind the other, to the target. The sources must stay unchanged
   /// until a flush has covered them.
@@ -141,7 +152,7 @@ class NetworkQueue {
                                    const NetworkTarget& target, const void* from,
                                    uint32_t bytes) const {
     NetworkRequest request = request_of(NetworkRequest::Kind::put_inline, target);
-    request.inline_bytes = static_cast<uint16_t>(bytes);
+    request.inline_bytes = static_cast<uint16_t>(bytes < 0xffff ? bytes : 0xffff);
     for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte) {
       request.bytes[byte] = byte < bytes ? static_cast<const uint8_t*>(from)[byte] : uint8_t{0};
     }
@@ -158,7 +169,7 @@ class NetworkQueue {
   /// Waits until the sources of all requests posted so far may be reused.
   TOKENYARD_DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
     if (mutated()) return true;  // A mutant reuses the sources at once.
-    return completed_at_least(deadline, phase, posted());
+    return completed_at_least(deadline, phase, end_->posted);
   }
 
  private:
@@ -175,62 +186,60 @@ class NetworkQueue {
     return request;
   }
 
-  /// Relaxed: only this rank's kernels write it, one thread at a time.
-  TOKENYARD_DEVICE uint32_t posted() const {
-    return load<Order::relaxed, Scope::sys>(&pair_->posted);
-  }
-
   TOKENYARD_DEVICE bool post(const Deadline& deadline, uint32_t phase,
                              const NetworkRequest& request) const {
-    const uint32_t count = posted();
+    const uint32_t count = end_->posted;
     // The slot is free once the request that used it last has completed.
     if (!completed_at_least(deadline, phase, count + 1 - QueuePair::kSlots)) return false;
-    pair_->ring[count % QueuePair::kSlots] = request;
+    end_->pair->ring[count % QueuePair::kSlots] = request;
+    end_->posted = count + 1;
     // Publishes the request and the contents of its sources.
-    store<Order::release, Scope::sys>(&pair_->posted, count + 1);
+    store<Order::release, Scope::sys>(&end_->pair->posted, count + 1);
     return true;
   }
 
   TOKENYARD_DEVICE bool completed_at_least(const Deadline& deadline, uint32_t phase,
                                            uint32_t count) const {
-    Awaited what{.phase = phase, .rank = pair_->peer, .expected = count};
+    const auto reached = [&] { return static_cast<int32_t>(end_->completed - count) >= 0; };
+    if (reached()) return true;
+    Awaited what{.phase = phase, .rank = end_->peer, .expected = count};
     uint32_t refused = 0;
     const bool ended = wait_until(deadline, what, [&] {
       // Acquire: slots and sources are reused only after the network has read them.
-      const uint32_t completed = load<Order::acquire, Scope::sys>(&pair_->completed);
-      what.seen = completed;
-      if (static_cast<int32_t>(completed - count) >= 0) return true;
+      end_->completed = load<Order::acquire, Scope::sys>(&end_->pair->completed);
+      what.seen = end_->completed;
+      if (reached()) return true;
       // Acquires the refusal.
-      refused = load<Order::acquire, Scope::sys>(&pair_->refused);
+      refused = load<Order::acquire, Scope::sys>(&end_->pair->refused);
       return refused != 0;
     });
     if (refused == 0) return ended;
-    const NetworkRefusal refusal = pair_->refusal;
+    const NetworkRefusal refusal = end_->pair->refusal;
     what.expected = refusal.expected;
     what.seen = refusal.seen;
     what.detail =
         NetworkFaultDetail{
-            .check = refused, .rank = pair_->rank, .queue = pair_->number, .region = refusal.region}
+            .check = refused, .rank = end_->rank, .queue = end_->number, .region = refusal.region}
             .packed();
     deadline.fail(Failure::network, what);
     return false;
   }
 
-  QueuePair* pair_;
+  QueueEnd* end_;
 };
 
 /// This rank's queues. Part of a kernel's params.
 struct NetworkQueues {
-  QueuePair* const* pairs = nullptr;      ///< [ranks][per_peer], null for ranks with load/store
+  QueueEnd* ends = nullptr;               ///< [ranks][per_peer], no pair to ranks with load/store
   const MemoryKey* arena_keys = nullptr;  ///< [ranks] key of each rank's arena, this rank's
                                           ///< included; 0 for other ranks with load/store
   uint32_t per_peer = 0;
 
   TOKENYARD_DEVICE bool reaches(uint32_t rank) const {
-    return pairs != nullptr && pairs[rank * per_peer] != nullptr;
+    return ends != nullptr && ends[rank * per_peer].pair != nullptr;
   }
   TOKENYARD_DEVICE NetworkQueue of(uint32_t rank, uint32_t queue) const {
-    return NetworkQueue(pairs[rank * per_peer + queue]);
+    return NetworkQueue(ends + rank * per_peer + queue);
   }
 };
 

@@ -71,9 +71,10 @@ enum class BadRequest : uint32_t {
   wrong_source,
   before_the_source,
   too_large,
+  inline_too_large,
   unaligned,
 };
-inline constexpr uint32_t kBadRequests = 9;
+inline constexpr uint32_t kBadRequests = 10;
 
 /// A bad request, and what its error names.
 struct BadCase {
@@ -89,6 +90,7 @@ inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer)
                          .peer = peer,
                          .queue = 0,
                          .count = 1,
+                         .apart_ns = 0,
                          .kind = NetworkRequest::Kind::put,
                          .target = window,
                          .source = {.key = scratch.key(), .bytes = 40, .from = scratch.data()},
@@ -150,6 +152,13 @@ inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer)
       bad.facts.expected = kNetworkPutMax;
       bad.facts.seen = source.bytes;
       break;
+    case BadRequest::inline_too_large:
+      bad.params.kind = NetworkRequest::Kind::put_inline;
+      source.bytes = (1 << 16) + 8;
+      bad.facts.check = "size";
+      bad.facts.expected = kNetworkInlineMax;
+      bad.facts.seen = 0xffff;
+      break;
     case BadRequest::unaligned:
       bad.params.kind = NetworkRequest::Kind::signal;
       target.offset += 4;
@@ -170,8 +179,8 @@ inline void require_same(const NetworkFault& error, const NetworkFault::Facts& f
           fmt::format("told: {}, but expected: {}", error.what(), NetworkFault(facts).what()));
 }
 
-/// A bad request ends its queue with an error that names it; the target is unchanged, and other
-/// queues work on.
+/// A bad request ends its queue, and its rank's waits, with an error that names it; the target is
+/// unchanged.
 inline void refuses(World& world, BadRequest what) {
   NetworkFixture fixture(world, {.in_arena = false});
   const uint32_t peer = fixture.far_peer();
@@ -179,7 +188,6 @@ inline void refuses(World& world, BadRequest what) {
   world.barrier("keys are stale");
 
   const BadCase bad = bad_case(what, fixture, peer);
-  promise(network_of(world)->queues_per_peer() >= 2, "a queue must be left");
   try {
     // A flush may end before the network has looked at the target.
     fixture.run(network_request_kernel, 1, bad.params);
@@ -205,19 +213,22 @@ inline void refuses(World& world, BadRequest what) {
   }
   world.barrier("unchanged");
 
-  // In an object of its own, since the call of the first has failed for good.
+  // A kernel that has posted nothing, in an object of its own.
   NetworkFixture second(world, {});
-  RequestParams good = bad_case(BadRequest::wrong_tag, second, peer).params;
-  good.target = second.targets[peer];
-  good.queue = 1;
-  good.flag = second.targets[peer] + offsetof(NetworkWindow, arrived);
-  second.run(network_request_kernel, 1, good);
-  second.run(network_await_kernel, 1,
-             AwaitParams{.wait_context = second.wait_context(),
-                         .rank = peer,
-                         .word = second.window()->arrived[0],
-                         .value = 1});
-  world.barrier("other queues work");
+  const TimePoint begin = second.gpu.now();
+  try {
+    second.run(network_await_kernel, 1,
+               AwaitParams{.wait_context = second.wait_context(),
+                           .rank = peer,
+                           .word = second.window()->arrived[0],
+                           .value = 1});
+    throw BrokenContract("a wait for nothing has ended");
+  } catch (const NetworkFault& error) {
+    require_same(error, bad.facts);
+    promise(error.facts.phase == "network: arrive", error.what());
+  }
+  promise(second.gpu.now() - begin < world.timeout() / 2, "a refusal has ended no other wait");
+  world.barrier("all waits have ended");
 }
 
 /// Memory that was deregistered is its owner's alone, whatever is under way to it.
@@ -247,19 +258,26 @@ inline void deregistering_ends_accesses(World& world) {
   world.barrier("looked at");
 }
 
-/// Requests posted before a rank leaves take effect. `leave` is called after the last post or, if
-/// it is empty, the world ends after a flush.
-inline void what_was_posted_arrives(World& world, const std::function<void()>& leave = {}) {
+/// How a rank ends after its last post.
+enum class Ending : uint32_t { goodbye, world_ends, cancelled };
+inline constexpr uint32_t kEndings = 3;
+
+/// Requests posted before a rank ends take effect.
+inline void what_was_posted_arrives(World& world, Ending ending) {
   NetworkFixture fixture(world, {});
   const uint32_t peer = fixture.far_peer();
   RequestParams params = bad_case(BadRequest::wrong_tag, fixture, peer).params;
   params.target = fixture.targets[peer];
+  // Memory that is registered until the end.
+  params.source.key = fixture.network.arena_key(world.rank());
+  params.source.from = fixture.window();
   params.count = 5;
   params.flag = fixture.targets[peer] + offsetof(NetworkWindow, arrived);
-  params.flushes = leave ? 0 : 1;
+  params.flushes = 0;
   if (world.rank() == 0) {
+    if (ending == Ending::cancelled) world.cancel();
     fixture.run(network_request_kernel, 1, params);
-    if (leave) leave();
+    if (ending == Ending::goodbye) world.goodbye()();
     return;
   }
   if (world.rank() != fixture.far_peer(0)) return;
@@ -303,13 +321,28 @@ inline void carries(World& world, uint32_t bytes) {
   world.barrier("carried");
 }
 
-/// Returns the seconds from the first of `count` puts to the end of the flush behind them.
-inline double seconds_of_puts(World& world, uint32_t count, uint32_t bytes) {
+/// Makes a mistake, and throws BrokenContract if it had an effect on data. Ranks 0 and the last one
+/// must be far from each other.
+inline void makes_mistake(World& world, Mistake mistake) {
+  NetworkFixture fixture(world, {});
+  NetworkParams params = fixture.params();
+  params.epoch = static_cast<uint32_t>(mistake);
+  if (world.rank() == 0 || world.rank() + 1 == world.size())
+    fixture.run(network_mistake_kernel, 1, params);
+  fixture.drain();
+  world.barrier("nothing is under way");
+  fixture.require_right();
+}
+
+/// Returns the seconds from the first of `count` puts, `apart_ns` apart, to the end of the flush
+/// behind them.
+inline double seconds_of_puts(World& world, uint32_t count, uint32_t bytes, uint32_t apart_ns) {
   NetworkFixture fixture(world, {});
   RequestParams params = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
   params.target = fixture.targets[params.peer];
   params.source.bytes = bytes;
   params.count = count;
+  params.apart_ns = apart_ns;
   fixture.run(network_request_kernel, 1, params);
   const double seconds = static_cast<double>(fixture.read(params.took_ns)) * 1e-9;
   world.barrier("measured");

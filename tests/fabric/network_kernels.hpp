@@ -268,6 +268,7 @@ struct RequestParams {
   WaitContext wait_context;
   NetworkQueues queues;
   uint32_t peer, queue, count;
+  uint32_t apart_ns;  ///< from each post to the next
   NetworkRequest::Kind kind;
   NetworkTarget target;
   NetworkSource source;
@@ -276,6 +277,21 @@ struct RequestParams {
   uint64_t* took_ns;  ///< from the first post to the end of the flush
 };
 
+TOKENYARD_DEVICE bool post_request(const Deadline& deadline, const NetworkQueue& queue,
+                                   const RequestParams& params) {
+  constexpr auto kPost = static_cast<uint32_t>(NetworkPhase::post);
+  switch (params.kind) {
+    case NetworkRequest::Kind::signal:
+      return queue.signal(deadline, kPost, params.target, 1);
+    case NetworkRequest::Kind::put_inline:
+      return queue.put_inline(deadline, kPost, params.target, params.source.from,
+                              params.source.bytes);
+    case NetworkRequest::Kind::put:
+      break;
+  }
+  return queue.put(deadline, kPost, params.target, params.source);
+}
+
 TOKENYARD_DEVICE void network_request(const RequestParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
@@ -283,10 +299,8 @@ TOKENYARD_DEVICE void network_request(const RequestParams& params) {
   constexpr auto kPost = static_cast<uint32_t>(NetworkPhase::post);
   const NetworkQueue queue = params.queues.of(params.peer, params.queue);
   for (uint32_t number = 0; number < params.count; ++number) {
-    const bool posted = params.kind == NetworkRequest::Kind::signal
-                            ? queue.signal(deadline, kPost, params.target, 1)
-                            : queue.put(deadline, kPost, params.target, params.source);
-    if (!posted) return;
+    if (number != 0 && params.apart_ns != 0) nap(params.apart_ns);
+    if (!post_request(deadline, queue, params)) return;
   }
   if (params.flag.key != 0 && !queue.signal(deadline, kPost, params.flag, 1)) return;
   if (params.flushes == 0) return;
@@ -308,6 +322,45 @@ TOKENYARD_DEVICE void network_await(const AwaitParams& params) {
                      params.word, params.value);
 }
 
+/// Mistakes that only a mean network shows.
+enum class Mistake : uint32_t { flush_taken_for_landing, landing_taken_for_flush };
+inline constexpr uint32_t kMistakes = 2;
+
+/// Rank `to` of the pair: reads the message that has been signalled, and answers.
+TOKENYARD_DEVICE void receive_mistaken(const NetworkCall& call, uint32_t from) {
+  const NetworkParams& params = call.params;
+  if (!await_signal(call.deadline, call.kArrive, from, &params.mine->arrived[from][0], 1)) return;
+  *params.wrong += wrong_bytes(params.mine->messages[0][from], kMessageBytes, from, params.rank, 0);
+  const NetworkTarget answer = params.windows[from] + offsetof(NetworkWindow, arrived) +
+                               params.rank * kNetworkQueues * sizeof(uint64_t);
+  call.queue(from, 0).signal(call.deadline, call.kPost, answer, 1);
+}
+
+/// A put of one message, and one mistake; `epoch` says which.
+TOKENYARD_DEVICE void network_mistake(const NetworkParams& params) {
+  if (thread::index() != 0) return;
+  const Deadline deadline = params.wait_context.start();
+  const NetworkCall call{params, deadline};
+  const uint32_t to = params.ranks - 1;
+  if (params.rank == to) return receive_mistaken(call, 0);
+  uint8_t* const source = params.scratch->sources[to][0];
+  write_message(source, kMessageBytes, params.rank, to, 0);
+  const NetworkTarget target = params.windows[to] + offsetof(NetworkWindow, messages) +
+                               params.rank * sizeof(NetworkWindow::messages[0][0]);
+  const NetworkTarget flag = params.windows[to] + offsetof(NetworkWindow, arrived) +
+                             params.rank * kNetworkQueues * sizeof(uint64_t);
+  const bool flushes = params.epoch == static_cast<uint32_t>(Mistake::flush_taken_for_landing);
+  const NetworkQueue queue = call.queue(to, 0);
+  if (!queue.put(deadline, call.kPost, target, call.source(source, kMessageBytes))) return;
+  if (flushes && !queue.flush(deadline, call.kFlush)) return;
+  // Another queue's signal is not behind the put.
+  if (!call.queue(to, flushes ? 1 : 0).signal(deadline, call.kPost, flag, 1)) return;
+  if (!await_signal(deadline, call.kArrive, to, &params.mine->arrived[to][0], 1)) return;
+  // Where nothing was flushed, the source is not yet free.
+  write_message(source, kMessageBytes, params.rank, to, 1);
+}
+
+TOKENYARD_DEFINE_KERNEL(network_mistake_kernel, network_mistake, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_exchange_kernel, network_exchange, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_reuse_kernel, network_reuse, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_rings_kernel, network_rings, NetworkParams, NoShared, 32)

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "fabric/network/regions.hpp"
 #include "fabric/worlds.hpp"
+#include "simt/host_accelerator.hpp"
 
 namespace tokenyard::testing {
 namespace {
@@ -45,8 +47,11 @@ TEST(SimulatedNetwork, DeregisteringEndsAccesses) {
 }
 
 TEST(SimulatedNetwork, WhatWasPostedArrives) {
-  run_hosts(2, 2, [](World& world) { what_was_posted_arrives(world, world.goodbye()); });
-  run_hosts(2, 2, [](World& world) { what_was_posted_arrives(world); });
+  for (uint32_t ending = 0; ending < kEndings; ++ending) {
+    run_hosts(2, 2, [&](World& world) {
+      what_was_posted_arrives(world, static_cast<Ending>(ending));
+    });
+  }
 }
 
 TEST(SimulatedNetwork, CarriesLargePuts) {
@@ -105,10 +110,55 @@ TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
   run_hosts(4, 2, [](World& world) {
     if (world.rank() == 1) return;
     const auto smaller = world.rebuild({1});
+    promise(network_of(*smaller)->arena_key(smaller->rank()) !=
+                network_of(world)->arena_key(world.rank()),
+            "keys of the world before must be refused");
     promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1},
             "survivors must keep their hosts");
     signals_follow_puts(*smaller, 5);
   });
+}
+
+// A card that stays inside one gate must not keep the others open.
+TEST(SimulatedNetwork, AFailedCloseLeavesNoGateOpen) {
+  constexpr uint32_t kRanks = 4, kRegion = 3;
+  constexpr MemoryKey kKey = 0x503;
+  simt::HostAccelerator host([] {});
+  AbortFlag never(host);
+  ErrorRecord record(host, never);
+  auto* const memory = static_cast<std::byte*>(host.allocate(RegionTable::bytes(kRanks)));
+  auto* const gone = static_cast<uint32_t*>(host.allocate(kRanks * sizeof(uint32_t)));
+  const RegionTable table{memory, kRanks};
+  const auto gate = [&](uint32_t rank) { return table.gate(kRegion, rank).address(); };
+  for (uint32_t rank = 0; rank < kRanks; ++rank) *gate(rank) = kKey;
+  *gate(1) += kGateUser;
+  launch(host, gate_kernel, {.blocks = 1, .warps = 1}, Stream{},
+         GateParams{.wait_context = record.wait_context(std::chrono::milliseconds(20)),
+                    .table = table,
+                    .number = kRegion,
+                    .key = 0,
+                    .gone = gone});
+  const std::array<std::string, 1> phases = {kGatePhase};
+  EXPECT_THROW(record.check(phases), PeerTimeout);
+  for (uint32_t rank = 0; rank < kRanks; ++rank)
+    EXPECT_EQ(static_cast<uint32_t>(*gate(rank)), 0u) << "the gate of rank " << rank;
+  host.free(memory);
+  host.free(gone);
+}
+
+// A rank whose own request was refused may have no signal to wait for.
+TEST(SimulatedNetwork, ARefusalIsNamedBeforeATimeout) {
+  simt::HostAccelerator host([] {});
+  AbortFlag abort_flag(host);
+  ErrorRecord record(host, abort_flag);
+  const std::array<std::string, 1> phases = {"arrive"};
+  record.wait_context(std::chrono::seconds(1)).report->failure =
+      static_cast<uint32_t>(Failure::deadline);
+  EXPECT_THROW(record.check(phases), PeerTimeout);
+  abort_flag.on_refusal([](const std::string& phase) {
+    throw NetworkFault({.rank = 0, .peer = 1, .check = "size", .phase = phase});
+  });
+  EXPECT_THROW(record.check(phases), NetworkFault);
 }
 
 TEST(SimulatedNetwork, AWorldWithinReachHasNone) {

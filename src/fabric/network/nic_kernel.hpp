@@ -5,13 +5,14 @@
 ///     four fragments, which land in any order among those of other puts, also of puts posted after
 ///     a signal that has not been applied.
 ///   - A signal is applied once the puts posted before it have landed; of several such, any first.
-///   - A source is read when a fragment lands; or one of at most kStageBytes is copied first, and
-///     its put, completed, lands long after the flush. A larger put completes as it lands: that its
-///     flush says nothing of the other side is not shown here.
+///   - A source is read when a fragment lands, and perhaps once more later, as after a lost
+///     acknowledgement; or it is first copied to the queue's stage, as far as that has space, and
+///     the put, completed, lands long after the flush. A put of more than kStageBytes has landed
+///     when it completes: that its flush says nothing of the other side is not shown here.
 ///   - Completions are told late, and a queue pauses between any two steps, now and then for long.
 ///
-/// A request with a bad key or range ends its queue with a refusal. Requests to a rank that is gone
-/// are dropped.
+/// A request with a bad key or range ends its queue with a refusal, and the waits of its rank.
+/// Requests to a rank that is gone are dropped.
 #pragma once
 
 #include "fabric/network/nic.hpp"
@@ -59,6 +60,15 @@ TOKENYARD_DEVICE void nic_copy(std::byte* to, const std::byte* from, uint64_t by
   byte_by_byte(bytes);
 }
 
+/// Reads bytes, of many the last ones, and forgets them.
+TOKENYARD_DEVICE void nic_read(const std::byte* from, uint64_t bytes) {
+  constexpr uint64_t kMost = 256;
+  for (uint64_t at = bytes > kMost ? bytes - kMost : 0; at < bytes; ++at) {
+    (void)load<Order::weak, Scope::sys>(
+        Peer<const uint8_t>(reinterpret_cast<const uint8_t*>(from + at)));
+  }
+}
+
 /// One queue, as the thread that serves it sees it. Turns number its requests; a turn's bit in a
 /// mask is that of its slot, so a mask covers the whole ring.
 class NicQueue {
@@ -67,13 +77,17 @@ class NicQueue {
   static_assert(kSlots == 64, "a mask has a bit per slot");
   enum class Outcome : uint32_t { done, dropped, refused };
 
-  TOKENYARD_DEVICE NicQueue(const NicParams& params, uint32_t block)
+  TOKENYARD_DEVICE NicQueue(const NicParams& params, uint32_t queue)
       : params_(params),
-        pair_(*params.pairs[block]),
-        entries_(params.entries + block * kSlots),
+        pair_(*params.pairs[queue]),
+        entries_(params.entries + queue * kSlots),
+        stage_(params.stages + uint64_t{queue} * NicParams::kStageBytes),
         peer_(pair_.peer),
-        chance_(params.seed + block * 0x632be59bd9b4e019u),
-        peer_table_(params.peer_tables[block]) {}
+        chance_(params.seed + queue * 0x632be59bd9b4e019u),
+        peer_table_(params.peer_tables[queue]),
+        fetched_(pair_.completed),
+        completed_(fetched_),
+        oldest_(fetched_) {}
 
   /// Works until the abort flag is set and nothing is under way, or a request is refused.
   TOKENYARD_DEVICE void work() {
@@ -85,22 +99,21 @@ class NicQueue {
         if (!await_requests(forever)) return;
         continue;
       }
-      // Relaxed: the word says only that nobody needs the requests; no data depends on it.
-      if (load<Order::relaxed, Scope::sys>(params_.gone + peer_) != kNoAbort) {
+      if (is_gone(params_.gone, peer_)) {
         drop();
         continue;
       }
       pause();
-      const uint32_t turn = choose();
-      const Outcome outcome = turn == kNone ? Outcome::done : execute(turn);
+      const uint32_t slot = choose();
+      const Outcome outcome = slot == kNone ? Outcome::done : execute(slot);
       if (outcome == Outcome::refused) return;
       if (outcome == Outcome::dropped) drop();
-      if (turn == kNone || chance() % 2 == 0) complete();
+      if (slot == kNone || chance() % 2 == 0) complete();
     }
   }
 
  private:
-  static constexpr uint32_t kNone = ~0u;
+  static constexpr uint32_t kNone = kSlots;  ///< no slot
 
   TOKENYARD_DEVICE uint32_t chance() { return nic_chance(chance_); }
   TOKENYARD_DEVICE static uint64_t bit(uint32_t turn) { return uint64_t{1} << turn % kSlots; }
@@ -135,7 +148,10 @@ class NicQueue {
       const bool put = entry.request.kind != NetworkRequest::Kind::signal;
       const auto bytes = static_cast<uint32_t>(bytes_of(entry.request));
       const uint32_t fragments = put ? 1 + chance() % NicEntry::kFragments : 1;
-      entry.remaining = (1u << fragments) - 1;
+      entry.unlanded = (1u << fragments) - 1;
+      // The sources of other requests are in the request itself.
+      const bool read = entry.request.kind != NetworkRequest::Kind::put;
+      entry.unread = read ? 0 : entry.unlanded;
       entry.cuts[0] = 0;
       for (uint32_t cut = 1; cut <= fragments; ++cut) {
         const uint64_t rest = bytes - entry.cuts[cut - 1];
@@ -143,12 +159,15 @@ class NicQueue {
                               ? bytes
                               : entry.cuts[cut - 1] + static_cast<uint32_t>(chance() % (rest + 1));
       }
-      entry.staged = 0;
+      entry.staged = !read && bytes <= NicParams::kStageBytes - stage_used_ && chance() % 2 == 0;
+      entry.stage = stage_used_;
+      if (entry.staged != 0) {
+        ++staged_;
+        stage_used_ += bytes;
+      }
       entry.due_ns = due(bytes);
       live_ |= bit(fetched_);
       puts_ = put ? puts_ | bit(fetched_) : puts_ & ~bit(fetched_);
-      // The sources of other requests are in the request itself.
-      const bool read = entry.request.kind != NetworkRequest::Kind::put;
       read_ = read ? read_ | bit(fetched_) : read_ & ~bit(fetched_);
     }
   }
@@ -162,16 +181,18 @@ class NicQueue {
   }
 
   /// Returns when a request of this length, sent behind all others, has crossed the link.
-  TOKENYARD_DEVICE uint64_t due(uint32_t bytes) const {
+  TOKENYARD_DEVICE uint64_t due(uint32_t bytes) {
     if (params_.latency_ns == 0 && params_.fs_per_byte == 0) return 0;
-    const uint64_t cost = bytes * params_.fs_per_byte / 1'000'000;
+    owed_fs_ += bytes * params_.fs_per_byte;
+    const uint64_t cost = owed_fs_ / 1'000'000;
+    owed_fs_ %= 1'000'000;
     // Relaxed: the word orders no other memory. The link's queues share it.
     fetch_max<Order::relaxed, Scope::gpu>(params_.link_free_ns, now_ns());
     return fetch_add<Order::relaxed, Scope::gpu>(params_.link_free_ns, cost) + cost +
            params_.latency_ns;
   }
 
-  /// Returns the turn to work on, or kNone after a pause if none is due yet.
+  /// Returns the slot of the request to work on, or kNone after a pause if none is due yet.
   TOKENYARD_DEVICE uint32_t choose() {
     const bool timed = params_.latency_ns != 0 || params_.fs_per_byte != 0;
     const uint64_t now = timed ? now_ns() : 0;
@@ -181,51 +202,58 @@ class NicQueue {
     bool put_before = false;
     for (uint32_t turn = oldest_; turn != fetched_; ++turn) {
       if ((live_ & bit(turn)) == 0) continue;
-      const bool put = (puts_ & bit(turn)) != 0;
+      // A put that has landed, but whose source is to be read again, delays nothing.
+      const bool put = entries_[turn % kSlots].request.kind != NetworkRequest::Kind::signal;
       // Promise 1: a signal waits for the puts that were posted before it.
       const bool ready = put || !put_before || early;
-      put_before |= put;
+      put_before |= (puts_ & bit(turn)) != 0;
       if (!ready) continue;
       const uint64_t due_ns = timed ? entries_[turn % kSlots].due_ns : 0;
       if (due_ns < first_due) first_due = due_ns;
       if (due_ns > now) continue;
       // Each candidate replaces the choice so far with a chance that makes all equally likely.
-      if (chance() % ++candidates == 0) chosen = turn;
+      if (chance() % ++candidates == 0) chosen = turn % kSlots;
     }
     if (chosen == kNone) {
+      // A request is under way from its post on, so one that is posted meanwhile is fetched soon.
+      const uint64_t soon = params_.latency_ns / 16 + 100;
       const uint64_t wait_ns = first_due - now;
-      nap(wait_ns < 1'000'000'000 ? static_cast<uint32_t>(wait_ns) : 1'000'000'000);
+      nap(static_cast<uint32_t>(wait_ns < soon ? wait_ns : soon));
     }
     return chosen;
   }
 
-  TOKENYARD_DEVICE Outcome execute(uint32_t turn) {
-    NicEntry& entry = entries_[turn % kSlots];
+  TOKENYARD_DEVICE Outcome execute(uint32_t slot) {
+    NicEntry& entry = entries_[slot];
     const NetworkRequest& request = entry.request;
     if (const Outcome outcome = check(request); outcome != Outcome::done) return outcome;
-    if (request.kind == NetworkRequest::Kind::signal) {
-      const Outcome outcome = add_to_target(request);
-      if (outcome == Outcome::done) live_ &= ~bit(turn);
-      return outcome;
-    }
-    const bool may_stage = request.kind == NetworkRequest::Kind::put && entry.staged == 0 &&
-                           bytes_of(request) <= NicEntry::kStageBytes;
-    if (may_stage && chance() % 2 == 0) {
-      const Outcome outcome = read_sources(request, 0, bytes_of(request), entry.stage);
-      if (outcome != Outcome::done) return outcome;
-      entry.staged = 1;
-      read_ |= bit(turn);
-      return Outcome::done;
-    }
-    uint32_t fragment = chance() % NicEntry::kFragments;
-    while ((entry.remaining >> fragment & 1) == 0) fragment = (fragment + 1) % NicEntry::kFragments;
-    const Outcome outcome = land(entry, entry.cuts[fragment], entry.cuts[fragment + 1]);
+    const Outcome outcome = request.kind == NetworkRequest::Kind::signal ? add_to_target(request)
+                                                                         : move_fragment(entry);
     if (outcome != Outcome::done) return outcome;
-    entry.remaining &= ~(1u << fragment);
-    if (entry.remaining != 0) return Outcome::done;
-    live_ &= ~bit(turn);
-    read_ |= bit(turn);
+    if (request.kind == NetworkRequest::Kind::signal) entry.unlanded = 0;
+    if (entry.unlanded == 0) puts_ &= ~bit(slot);
+    if (entry.unread == 0) read_ |= bit(slot);
+    if ((entry.unlanded | entry.unread) != 0) return Outcome::done;
+    live_ &= ~bit(slot);
+    if (entry.staged != 0 && --staged_ == 0) stage_used_ = 0;
     return Outcome::done;
+  }
+
+  /// Lands a fragment of a put, or reads its source: into the stage, or once more.
+  TOKENYARD_DEVICE Outcome move_fragment(NicEntry& entry) {
+    const uint32_t left = entry.unlanded | entry.unread;
+    uint32_t fragment = chance() % NicEntry::kFragments;
+    while ((left >> fragment & 1) == 0) fragment = (fragment + 1) % NicEntry::kFragments;
+    const uint32_t mask = 1u << fragment;
+    const uint64_t begin = entry.cuts[fragment], end = entry.cuts[fragment + 1];
+    const bool landed = (entry.unlanded & mask) == 0;
+    if (landed || (entry.staged != 0 && (entry.unread & mask) != 0)) {
+      entry.unread &= ~mask;
+      return read_sources(entry.request, begin, end, landed ? nullptr : stage_ + entry.stage);
+    }
+    entry.unlanded &= ~mask;
+    if (chance() % 4 != 0) entry.unread &= ~mask;
+    return land(entry, begin, end);
   }
 
   /// Checks all of a request but its keys and ranges.
@@ -249,6 +277,12 @@ class NicQueue {
     pair_.refusal = {.region = region, .expected = expected, .seen = seen};
     // Publishes the refusal.
     store<Order::release, Scope::sys>(&pair_.refused, static_cast<uint32_t>(why));
+    // Ends waits of the rank that depend on other queues, unless they end anyway. Relaxed: the host
+    // then reads the refusal from its queue.
+    const AbortWord seen_word =
+        compare_exchange<Order::relaxed, Scope::sys>(params_.refused, kNoAbort, kRefused);
+    if (seen_word == kLeft)
+      compare_exchange<Order::relaxed, Scope::sys>(params_.refused, kLeft, kRefused);
     return Outcome::refused;
   }
 
@@ -315,7 +349,7 @@ class NicQueue {
     if (request.kind == NetworkRequest::Kind::put_inline) {
       nic_copy(at + begin, reinterpret_cast<const std::byte*>(request.bytes) + begin, end - begin);
     } else if (entry.staged != 0) {
-      nic_copy(at + begin, entry.stage + begin, end - begin);
+      nic_copy(at + begin, stage_ + entry.stage + begin, end - begin);
     } else {
       outcome = read_sources(request, begin, end, at);
     }
@@ -324,7 +358,7 @@ class NicQueue {
   }
 
   /// Copies bytes `begin` to `end` of a put's sources, one behind the other, to the same place in
-  /// `to`.
+  /// `to`; null: only reads them.
   TOKENYARD_DEVICE Outcome read_sources(const NetworkRequest& request, uint64_t begin, uint64_t end,
                                         std::byte* to) {
     uint64_t piece_begin = 0;
@@ -339,9 +373,13 @@ class NicQueue {
       const uint64_t offset =
           reinterpret_cast<uintptr_t>(source.from) - reinterpret_cast<uintptr_t>(region.base);
       const bool inside = source.bytes <= region.bytes && offset <= region.bytes - source.bytes;
+      const auto* const bytes = static_cast<const std::byte*>(source.from) + (from - piece_begin);
       if (inside && from < until) {
-        nic_copy(to + from, static_cast<const std::byte*>(source.from) + (from - piece_begin),
-                 until - from);
+        if (to == nullptr) {
+          nic_read(bytes, until - from);
+        } else {
+          nic_copy(to + from, bytes, until - from);
+        }
       }
       leave(params_.table, source.key);
       if (!inside)
@@ -356,6 +394,7 @@ class NicQueue {
   TOKENYARD_DEVICE void drop() {
     live_ = 0;
     read_ = ~uint64_t{0};
+    staged_ = stage_used_ = 0;
     oldest_ = fetched_;
     complete();
   }
@@ -374,21 +413,25 @@ class NicQueue {
   const NicParams& params_;
   QueuePair& pair_;
   NicEntry* entries_;
+  std::byte* stage_;
   uint32_t peer_;
   uint64_t chance_;
   RegionTable peer_table_;
-  uint32_t fetched_ = 0, completed_ = 0;
-  uint32_t oldest_ = 0;  ///< no earlier turn is live
-  uint64_t live_ = 0;    ///< turns fetched and not executed
-  uint64_t puts_ = 0;    ///< of these, puts
-  uint64_t read_ = 0;    ///< turns whose sources were read
+  uint32_t fetched_, completed_;
+  uint32_t oldest_;                       ///< no earlier turn is live
+  uint32_t staged_ = 0, stage_used_ = 0;  ///< entries and bytes in the stage
+  uint64_t owed_fs_ = 0;  ///< part of a nanosecond that requests have yet to take on the link
+  uint64_t live_ = 0;     ///< turns fetched and not executed
+  uint64_t puts_ = 0;     ///< of these, puts that have not landed
+  uint64_t read_ = 0;     ///< turns whose sources were read
 };
 
 TOKENYARD_DEVICE void nic_body(const NicParams& params) {
-  if (thread::index() != 0) return;
-  NicQueue(params, block::index()).work();
+  const uint32_t queue = block::index() * NicParams::kWarps + thread::index() / 32;
+  if (thread::index() % 32 != 0 || queue >= params.queues) return;
+  NicQueue(params, queue).work();
 }
 
-TOKENYARD_DEFINE_KERNEL(nic_kernel, nic_body, NicParams, NoShared, 32)
+TOKENYARD_DEFINE_KERNEL(nic_kernel, nic_body, NicParams, NoShared, NicParams::kWarps * 32)
 
 }  // namespace tokenyard

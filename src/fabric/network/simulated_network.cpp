@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
@@ -40,6 +41,15 @@ T* SimulatedNetwork::array(size_t count, const std::vector<T>& values) {
   return memory;
 }
 
+template <class T>
+T* SimulatedNetwork::device_array(size_t count, const std::vector<T>& values) {
+  Accelerator& owner = accelerator_;
+  auto* const memory = static_cast<T*>(owner.allocate(std::max<size_t>(count, 1) * sizeof(T)));
+  kept_.emplace_back(memory, [&owner](void* gone) { owner.free(gone); });
+  owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
+  return memory;
+}
+
 SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card, TimePoint until)
     : place_(place),
       accelerator_(place.bootstrap.accelerator()),
@@ -48,7 +58,9 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
       never_(accelerator_),
       card_record_(accelerator_, stop_),
       stream_(accelerator_.make_stream()),
-      seed_(card.options.seed * 1021 + place.bootstrap.rank()) {
+      // Keys of the world before are refused, so a rebuilt world draws others.
+      seed_((card.options.seed * 1021 + place.bootstrap.membership().generation) * 1021 +
+            place.bootstrap.rank()) {
   const uint32_t ranks = place_.bootstrap.size();
   MemoryKey arena_key = 0;
   collective_step(place_.bootstrap, "network", until, [&] {
@@ -60,6 +72,7 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
     arena_key = open(place_.arena.base(), place_.arena.capacity());
   });
   place_.abort_flag.watch(gone());
+  place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
   try {
     struct Mine {
       uint64_t table;
@@ -75,6 +88,7 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
     }
     start(card, tables);
   } catch (...) {
+    place_.abort_flag.on_refusal({});
     place_.abort_flag.unwatch(gone());
     throw;
   }
@@ -82,23 +96,30 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
 
 void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64_t>& tables) {
   const uint32_t ranks = place_.bootstrap.size();
-  std::vector<QueuePair*> pair_table;
+  std::vector<QueueEnd> ends;
   std::vector<RegionTable> peer_tables;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     for (uint32_t number = 0; number < queues_per_peer_; ++number) {
-      pair_table.push_back(nullptr);
+      ends.push_back({});
       if (!reaches(rank)) continue;
       QueuePair* const pair = array<QueuePair>(1);
       pair->rank = place_.bootstrap.rank();
       pair->peer = rank;
       pair->number = number;
-      pair_table.back() = pair;
+      pair->posted = pair->completed = pair->settled = card.options.first;
+      ends.back() = {.pair = pair,
+                     .rank = pair->rank,
+                     .peer = rank,
+                     .number = number,
+                     .posted = pair->posted,
+                     .completed = pair->completed};
       pairs_.push_back(pair);
       peer_tables.push_back({place_.far_arenas[rank] + tables[rank], ranks});
     }
   }
-  pair_table_ = array(pair_table.size(), pair_table);
-  key_table_ = array(arena_keys_.size(), arena_keys_);
+  ends_ = device_array(ends.size(), ends);
+  key_table_ = device_array(arena_keys_.size(), arena_keys_);
+  const auto queues = static_cast<uint32_t>(pairs_.size());
   const NicParams params{
       .wait_context = card_record_.wait_context(std::chrono::nanoseconds::max()),
       .seed = seed_,
@@ -108,33 +129,47 @@ void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64
       .fs_per_byte = femtoseconds_per_byte(card.options.gigabytes_per_s),
       .link_free_ns = array<uint64_t>(1),
       .rank = place_.bootstrap.rank(),
+      .queues = queues,
       .pairs = array(pairs_.size(), pairs_),
       .peer_tables = array(peer_tables.size(), peer_tables),
       .table = {table_.data(), ranks},
       .gone = gone_,
+      .refused = place_.abort_flag.word_to_refuse(),
       .entries = array<NicEntry>(pairs_.size() * QueuePair::kSlots),
+      .stages = array<std::byte>(pairs_.size() * NicParams::kStageBytes),
   };
   // The card starts only after its tables have been copied.
   finish_stream();
-  card_ = card.run(LaunchShape{.blocks = static_cast<uint32_t>(pairs_.size()), .warps = 1}, params);
+  card_ = card.run(LaunchShape{.blocks = (queues + NicParams::kWarps - 1) / NicParams::kWarps,
+                               .warps = NicParams::kWarps},
+                   params);
 }
 
 SimulatedNetwork::~SimulatedNetwork() {
-  // The card first works off all that was posted: what a rank has sent counts after it has left.
+  // What a rank has sent counts after it has left: its kernels end, then the card works off all
+  // that they have posted. A card that was stopped first might not have seen the last posts.
+  try {
+    accelerator_.drain();
+    (void)drain(accelerator_.now() + place_.timeout);
+  } catch (const std::exception&) {
+    // An interrupt ends the wait; the card then ends with the requests that it has seen.
+  }
   stop_.cancel();
   card_.reset();
-  try {
-    for (uint32_t number = 1; number < keys_.size(); ++number)
+  for (uint32_t number = 1; number < keys_.size(); ++number) {
+    try {
       if (keys_[number] != 0) close(number, kClosedKey);
-  } catch (const Error&) {
-    // A rank that does not answer is inside. Its death is told elsewhere.
+    } catch (const Error&) {
+      // A rank that does not answer is inside. Its death is told elsewhere.
+    }
   }
+  place_.abort_flag.on_refusal({});
   place_.abort_flag.unwatch(gone());
   accelerator_.free_stream(stream_);
 }
 
 NetworkQueues SimulatedNetwork::queues() const {
-  return {.pairs = pair_table_, .arena_keys = key_table_, .per_peer = queues_per_peer_};
+  return {.ends = ends_, .arena_keys = key_table_, .per_peer = queues_per_peer_};
 }
 
 MemoryKey SimulatedNetwork::register_memory(std::byte* base, size_t bytes) {
