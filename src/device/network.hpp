@@ -18,113 +18,17 @@
 /// nothing of one another. An empty put lands nothing, and its keys may go unchecked.
 #pragma once
 
-#include <cstddef>
-
 #include "device/memory.hpp"
+#include "device/mlx5_queue.hpp"
 #include "device/mutated.hpp"
+#include "device/network_request.hpp"
 #include "device/wait.hpp"
 
 namespace tokenyard {
 
-/// Names a registered region of a rank: the low 8 bits are its number, the others a tag that is
-/// drawn anew for each registration. 0 names none.
-using MemoryKey = uint32_t;
-TOKENYARD_HOST_DEVICE constexpr uint32_t region_of_key(MemoryKey key) {
-  return key & 0xff;
-}
-
-/// A place in a peer's registered region.
-struct NetworkTarget {
-  MemoryKey key = 0;
-  uint64_t offset = 0;  ///< bytes from the region's start
-
-  TOKENYARD_HOST_DEVICE NetworkTarget operator+(uint64_t bytes) const {
-    return {key, offset + bytes};
-  }
-};
-
-/// A piece of a put's source, in a registered region of this rank.
-struct NetworkSource {
-  MemoryKey key;
-  uint32_t bytes;
-  const void* from;
-};
-
-inline constexpr uint32_t kNetworkPutMax = 1u << 30;  ///< bytes per put
-/// Bytes per inline put. On mlx5, 28 fit into a work queue entry of 64 bytes, and more take two.
-inline constexpr uint32_t kNetworkInlineMax = 32;
-
-struct alignas(64) NetworkRequest {
-  enum class Kind : uint8_t { put, put_inline, signal };
-  Kind kind;
-  uint8_t pieces;  ///< put: sources that it gathers into one range, 1 or 2
-  uint16_t inline_bytes;  ///< put_inline; 65535 also stands for more
-  MemoryKey target_key;
-  uint64_t target;  ///< byte offset in the peer's region
-  uint64_t addend;  ///< signal
-  uint64_t zero;
-  union {
-    NetworkSource sources[2];
-    uint8_t bytes[kNetworkInlineMax];
-  };
-};
-static_assert(sizeof(NetworkRequest) == 64 && offsetof(NetworkRequest, bytes) == 32);
-
-/// The check of a request that failed, as NetworkFault names it.
-enum class NetworkCheck : uint32_t {
-  none,
-  target_key,
-  target_range,
-  source_key,
-  source_range,
-  size,       ///< of a put, in bytes
-  alignment,  ///< of a signal's word
-  request,    ///< a kind or number of pieces that does not exist
-};
-
-/// Why a network refused a request.
-struct NetworkRefusal {
-  uint32_t region;  ///< number in the table of its owner
-  uint64_t expected, seen;
-};
-
-/// One of the queues to a peer, in memory that host, kernels and network share. The counts only
-/// grow, may wrap, and begin at the same number, which the host chooses.
-struct QueuePair {
-  static constexpr uint32_t kSlots = 64;
-  uint32_t posted;                 ///< written by kernels
-  alignas(64) uint32_t completed;  ///< requests whose sources were read; written by the network
-  uint32_t settled;                ///< `posted` as of a time when nothing was under way
-  uint32_t refused;                ///< a NetworkCheck; then the queue has ended
-  NetworkRefusal refusal;          ///< valid once `refused` is set
-  alignas(64) uint32_t rank, peer, number;  ///< written by the host before any kernel runs
-  NetworkRequest ring[kSlots];
-};
-
-/// The kernels' own end of a queue, in device memory: a post reads nothing across PCIe, unless the
-/// ring was full when it was last looked at.
-struct alignas(64) QueueEnd {
-  QueuePair* pair;
-  uint32_t rank, peer, number;
-  uint32_t posted;     ///< as in the pair
-  uint32_t completed;  ///< as last seen in the pair
-};
-
-/// Packs what a NetworkFault names and a WaitReport has no field for.
-struct NetworkFaultDetail {
-  uint32_t check, rank, queue, region;
-
-  TOKENYARD_HOST_DEVICE uint64_t packed() const {
-    return uint64_t{check} << 56 | uint64_t{rank} << 32 | uint64_t{queue} << 16 | region;
-  }
-  static constexpr NetworkFaultDetail of(uint64_t packed) {
-    return {static_cast<uint32_t>(packed >> 56), static_cast<uint32_t>(packed >> 32) & 0xffffff,
-            static_cast<uint32_t>(packed >> 16) & 0xffff, static_cast<uint32_t>(packed) & 0xffff};
-  }
-};
-
 /// A queue, as a kernel uses it. Only one thread of this rank may use it at a time, ordered after
-/// the one before. Each word returns false if the call has failed (see wait_until).
+/// the one before, except on an mlx5 queue. Each word returns false if the call has failed (see
+/// wait_until).
 class NetworkQueue {
  public:
   TOKENYARD_DEVICE explicit NetworkQueue(QueueEnd* end) : end_(end) {}
@@ -133,6 +37,7 @@ class NetworkQueue {
   /// until a flush has covered them.
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& source) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().put(deadline, phase, target, &source, 1);
     NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
     request.pieces = 1;
     request.sources[0] = source;
@@ -141,6 +46,10 @@ class NetworkQueue {
   }
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& first, const NetworkSource& second) const {
+    if (end_->mlx5 != nullptr) {
+      const NetworkSource pieces[2] = {first, second};
+      return mlx5_queue().put(deadline, phase, target, pieces, 2);
+    }
     NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
     request.pieces = 2;
     request.sources[0] = first;
@@ -151,6 +60,7 @@ class NetworkQueue {
   TOKENYARD_DEVICE bool put_inline(const Deadline& deadline, uint32_t phase,
                                    const NetworkTarget& target, const void* from,
                                    uint32_t bytes) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().put_inline(deadline, phase, target, from, bytes);
     NetworkRequest request = request_of(NetworkRequest::Kind::put_inline, target);
     request.inline_bytes = static_cast<uint16_t>(bytes < 0xffff ? bytes : 0xffff);
     for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte) {
@@ -161,6 +71,7 @@ class NetworkQueue {
   /// Adds to an 8-byte word that signals alone write, after this queue's earlier puts.
   TOKENYARD_DEVICE bool signal(const Deadline& deadline, uint32_t phase,
                                const NetworkTarget& target, uint64_t addend) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().signal(deadline, phase, target, addend);
     NetworkRequest request = request_of(NetworkRequest::Kind::signal, target);
     request.addend = addend;
     request.sources[0] = request.sources[1] = {};
@@ -169,10 +80,13 @@ class NetworkQueue {
   /// Waits until the sources of all requests posted so far may be reused.
   TOKENYARD_DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
     if (mutated()) return true;  // A mutant reuses the sources at once.
+    if (end_->mlx5 != nullptr) return mlx5_queue().flush(deadline, phase);
     return completed_at_least(deadline, phase, end_->posted);
   }
 
  private:
+  TOKENYARD_DEVICE Mlx5Queue mlx5_queue() const { return Mlx5Queue(*end_); }
+
   TOKENYARD_DEVICE static NetworkRequest request_of(NetworkRequest::Kind kind,
                                                     const NetworkTarget& target) {
     NetworkRequest request;
@@ -213,16 +127,7 @@ class NetworkQueue {
       refused = load<Order::acquire, Scope::sys>(&end_->pair->refused);
       return refused != 0;
     });
-    if (refused == 0) return ended;
-    const NetworkRefusal refusal = end_->pair->refusal;
-    what.expected = refusal.expected;
-    what.seen = refusal.seen;
-    what.detail =
-        NetworkFaultDetail{
-            .check = refused, .rank = end_->rank, .queue = end_->number, .region = refusal.region}
-            .packed();
-    deadline.fail(Failure::network, what);
-    return false;
+    return refused == 0 ? ended : fail_refused(*end_, deadline, what, refused);
   }
 
   QueueEnd* end_;

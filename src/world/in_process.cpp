@@ -73,6 +73,12 @@ std::vector<std::unique_ptr<World>> join_all(
   return worlds;
 }
 
+RunAside cards_on_threads() {
+  return [](const LaunchShape& shape, const NicParams& params) {
+    return std::make_unique<AsideThread>(shape, params);
+  };
+}
+
 std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std::string& device,
                                                       const WorldOptions& options) {
   if (ranks == 0) throw InvalidArgument("ranks", "at least 1", "0");
@@ -87,9 +93,7 @@ std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std:
     accelerators.push_back(std::make_shared<simt::HostAccelerator>(options.interrupt));
   }
   return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options,
-                  {.run = [](const LaunchShape& shape, const NicParams& params) {
-                    return std::make_unique<AsideThread>(shape, params);
-                  }});
+                  {.run = cards_on_threads()});
 }
 
 }  // namespace tokenyard

@@ -17,6 +17,9 @@ std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
     const WorldOptions& options, const SimulatedCard& card = {});
 
+/// Returns what runs each simulated card on a thread of this process.
+RunAside cards_on_threads();
+
 /// Returns worlds with rank r on GPU r, or with all ranks on GPU 0 if there are fewer GPUs. Throws
 /// Unsupported in a build without CUDA.
 std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options);

@@ -3,67 +3,93 @@
 
 #include <gtest/gtest.h>
 
+#include "fabric/host/in_process_fabric.hpp"
 #include "fabric/network/regions.hpp"
 #include "fabric/worlds.hpp"
 #include "simt/host_accelerator.hpp"
+#include "world/in_process.hpp"
 
 namespace tokenyard::testing {
 namespace {
 
-void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
-  WorldOptions options;
-  options.timeout = std::chrono::seconds(20);
-  options.arena_bytes = 1 << 20;
-  options.hosts = hosts;
-  run_threads("host", ranks, options, program);
-}
+/// Both cards: the one that takes our own requests (0), and the one that reads mlx5 entries from
+/// rings of so many blocks.
+class SimulatedNetwork : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
+    WorldOptions options;
+    options.timeout = std::chrono::seconds(20);
+    options.arena_bytes = 1 << 20;
+    options.hosts = hosts;
+    std::vector<std::shared_ptr<Accelerator>> accelerators;
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+    auto worlds = join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options,
+                           {.run = cards_on_threads(), .options = {.mlx5_slots = GetParam()}});
+    on_every_rank(ranks, [&](uint32_t rank) {
+      const std::unique_ptr<World> mine = std::move(worlds[rank]);
+      program(*mine);
+    });
+  }
+};
 
-TEST(SimulatedNetwork, SignalsFollowPuts) {
+INSTANTIATE_TEST_SUITE_P(Cards, SimulatedNetwork, ::testing::Values(0, 4, 64),
+                         [](const auto& card) {
+                           return card.param == 0 ? std::string("requests")
+                                                  : fmt::format("mlx5_{}", card.param);
+                         });
+
+TEST_P(SimulatedNetwork, SignalsFollowPuts) {
   run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 60); });
   run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
   run_hosts(3, 3, [](World& world) { signals_follow_puts(world, 20); });
 }
 
-TEST(SimulatedNetwork, AFlushFreesSources) {
+TEST_P(SimulatedNetwork, AFlushFreesSources) {
   run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
 }
 
-TEST(SimulatedNetwork, RingsKeepCredit) {
+TEST_P(SimulatedNetwork, RingsKeepCredit) {
   run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
   run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
 }
 
-TEST(SimulatedNetwork, TheAbsentAreNamed) {
+TEST_P(SimulatedNetwork, TheAbsentAreNamed) {
   run_hosts(2, 2, names_the_absent_over_network);
 }
 
-TEST(SimulatedNetwork, BadRequestsAreRefused) {
+TEST_P(SimulatedNetwork, BadRequestsAreRefused) {
   for (uint32_t what = 0; what < kBadRequests; ++what)
     run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
 }
 
-TEST(SimulatedNetwork, DeregisteringEndsAccesses) {
+TEST_P(SimulatedNetwork, DeregisteringEndsAccesses) {
   for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
 }
 
-TEST(SimulatedNetwork, WhatWasPostedArrives) {
+TEST_P(SimulatedNetwork, WhatWasPostedArrives) {
   for (uint32_t ending = 0; ending < kEndings; ++ending) {
-    run_hosts(2, 2, [&](World& world) {
-      what_was_posted_arrives(world, static_cast<Ending>(ending));
-    });
+    run_hosts(2, 2,
+              [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
   }
 }
 
-TEST(SimulatedNetwork, CarriesLargePuts) {
+TEST_P(SimulatedNetwork, WarpsShareAQueue) {
+  if (GetParam() == 0) return;  // One thread at a time.
+  for (const uint32_t blocks : {1, 2, 4})
+    run_hosts(4, 2, [&](World& world) { warps_share_a_queue(world, blocks, kSharers / blocks); });
+}
+
+TEST_P(SimulatedNetwork, CarriesLargePuts) {
   run_hosts(2, 2, [](World& world) { carries(world, 64 << 20); });
 }
 
-TEST(SimulatedNetwork, NetworksComeAndGo) {
+TEST_P(SimulatedNetwork, NetworksComeAndGo) {
   for (uint32_t cycle = 0; cycle < 50; ++cycle)
     run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
 }
 
-TEST(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
+TEST_P(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
   run_hosts(2, 2, [](World& world) {
     Network& network = *network_of(world);
     std::vector<std::byte> memory(64);
@@ -83,7 +109,7 @@ TEST(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
   });
 }
 
-TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
+TEST_P(SimulatedNetwork, HostsAreNamedInTheTopology) {
   run_hosts(4, 2, [](World& world) {
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool near = world.topology().host_of[rank] == world.topology().host_of[world.rank()];
@@ -103,10 +129,12 @@ TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
     promise(world.topology().text().find("simulated network") != std::string::npos,
             "the text must name the network");
   });
-  EXPECT_THROW(run_hosts(3, 2, [](World&) {}), InvalidArgument);
+  WorldOptions uneven;
+  uneven.hosts = 2;
+  EXPECT_THROW(run_threads("host", 3, uneven, [](World&) {}), InvalidArgument);
 }
 
-TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
+TEST_P(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
   run_hosts(4, 2, [](World& world) {
     if (world.rank() == 1) return;
     const auto smaller = world.rebuild({1});
@@ -120,7 +148,7 @@ TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
 }
 
 // A card that stays inside one gate must not keep the others open.
-TEST(SimulatedNetwork, AFailedCloseLeavesNoGateOpen) {
+TEST(NetworkGates, AFailedCloseLeavesNoGateOpen) {
   constexpr uint32_t kRanks = 4, kRegion = 3;
   constexpr MemoryKey kKey = 0x503;
   simt::HostAccelerator host([] {});
@@ -147,7 +175,7 @@ TEST(SimulatedNetwork, AFailedCloseLeavesNoGateOpen) {
 }
 
 // A rank whose own request was refused may have no signal to wait for.
-TEST(SimulatedNetwork, ARefusalIsNamedBeforeATimeout) {
+TEST(NetworkRefusal, ARefusalIsNamedBeforeATimeout) {
   simt::HostAccelerator host([] {});
   AbortFlag abort_flag(host);
   ErrorRecord record(host, abort_flag);
@@ -161,7 +189,7 @@ TEST(SimulatedNetwork, ARefusalIsNamedBeforeATimeout) {
   EXPECT_THROW(record.check(phases), NetworkFault);
 }
 
-TEST(SimulatedNetwork, AWorldWithinReachHasNone) {
+TEST_P(SimulatedNetwork, AWorldWithinReachHasNone) {
   run_hosts(2, 1, [](World& world) {
     promise(network_of(world) == nullptr, "a world without far ranks must have no network");
   });

@@ -12,8 +12,6 @@
 
 namespace tokenyard {
 
-inline constexpr uint32_t kNetworkRegions = 32;  ///< per rank; the arena is one
-
 struct NetworkRegion {
   std::byte* base;
   uint64_t bytes;
@@ -39,14 +37,6 @@ inline constexpr uint64_t kGateUser = uint64_t{1} << 32;
 /// The key of a region whose owner has closed its network: requests to it are dropped.
 inline constexpr MemoryKey kClosedKey = 0xffffffff;
 static_assert(region_of_key(kClosedKey) >= kNetworkRegions, "no region has this key");
-
-/// Returns whether this rank's host has told that a rank is dead or has left. A rank that gave up
-/// its own waits (kCancelled) knows nothing of others.
-TOKENYARD_DEVICE bool is_gone(const uint32_t* gone, uint32_t rank) {
-  // Relaxed: the word says only that nothing more comes; no data depends on it.
-  const uint32_t word = load<Order::relaxed, Scope::sys>(gone + rank);
-  return word != kNoAbort && word != kCancelled;
-}
 
 /// Opens or closes one region of this rank.
 struct GateParams {

@@ -68,6 +68,9 @@ class SimulatedNetwork final : public Network {
   void change_gates(uint32_t number, MemoryKey key);
   void finish_stream() const;
   void start(const SimulatedCard& card, const std::vector<uint64_t>& tables);
+  Mlx5SendQueue* make_mlx5(const QueuePair& pair, const CardOptions& options);
+  void check_mlx5(size_t number, const std::string& phase);
+  bool is_settled(size_t number) const;
 
   const Place place_;
   Accelerator& accelerator_;
@@ -83,6 +86,8 @@ class SimulatedNetwork final : public Network {
   std::vector<std::shared_ptr<void>> kept_;
   AbortWord* gone_ = nullptr;       ///< [ranks] see AbortFlag::watch
   std::vector<QueuePair*> pairs_;   ///< those that exist
+  std::vector<Mlx5Pair> mlx5_;      ///< as many, or none
+  std::byte** bases_ = nullptr;     ///< [kNetworkRegions] where regions begin
   QueueEnd* ends_ = nullptr;        ///< [ranks][queues_per_peer]
   MemoryKey* key_table_ = nullptr;  ///< [ranks]
   std::vector<MemoryKey> arena_keys_;
