@@ -759,6 +759,10 @@ class GpuFacts:
     def index(self) -> int: ...
 
     @property
+    def cuda_index(self) -> int:
+        """CUDA's number for it in this process; -1: hidden from it."""
+
+    @property
     def name(self) -> str: ...
 
     @property

@@ -146,6 +146,14 @@ def _opened(file: Path) -> Any:
         raise WeightsError(f"{file} is not a safetensors file: {error}") from None
 
 
+def _is_file(path: Path) -> bool:
+    """Returns whether it is a file; a name that is too long for one is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _files_listed(index: Path) -> dict[str, Path]:
     """Returns the file of each tensor that an index lists."""
     try:
@@ -159,6 +167,6 @@ def _files_listed(index: Path) -> dict[str, Path]:
         # Links are followed wherever they lead: caches of checkpoints consist of them.
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise WeightsError(f"{index} names {name!r}, which is outside of its folder")
-        if not (index.parent / name).is_file():
+        if not _is_file(index.parent / name):
             raise WeightsError(f"{index} names {name!r}, which its folder does not have")
     return {tensor: index.parent / name for tensor, name in names.items()}

@@ -13,7 +13,9 @@
 namespace tokenyard {
 
 struct GpuFacts {
-  uint32_t index = 0;
+  uint32_t index = 0;  ///< among the machine's GPUs, as nvidia-smi counts them
+  /// Number by which CUDA knows it in this process; -1: CUDA does not show it to this process.
+  int32_t cuda_index = -1;
   std::string name, uuid;
   uint64_t memory_bytes = 0;
   std::vector<std::string> links;  ///< [GPUs] "NV18", "PCIe peer", "none"; "-" for the GPU itself
@@ -62,8 +64,9 @@ struct Diagnosis {
 /// Inspects the machine without changing anything. Reports missing parts rather than throw.
 Diagnosis doctor();
 
-/// Dispatches and combines among threads of this host and, where `found` has GPUs and this build
-/// supports them, among these, each for about `duration`. Reports failures rather than throw.
+/// Dispatches and combines among threads of this host and, where `found` has GPUs that CUDA shows
+/// to this process and this build supports them, among these, each for about `duration`. Reports
+/// failures rather than throw.
 std::vector<SelfTest> self_test(const Diagnosis& found,
                                 std::chrono::nanoseconds duration = std::chrono::seconds(1));
 

@@ -13,6 +13,8 @@ namespace tokenyard::python {
 void register_doctor(nb::module_& m) {
   nb::class_<GpuFacts>(m, "GpuFacts", "A GPU of this machine.")
       .def_ro("index", &GpuFacts::index)
+      .def_ro("cuda_index", &GpuFacts::cuda_index,
+              "CUDA's number for it in this process; -1: hidden from it.")
       .def_ro("name", &GpuFacts::name)
       .def_ro("uuid", &GpuFacts::uuid)
       .def_ro("memory_bytes", &GpuFacts::memory_bytes)

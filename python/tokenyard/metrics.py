@@ -19,10 +19,18 @@ MEANING = {
     "wait_seconds_by_peer": "seconds that calls here have waited for a rank",
     "slowest_rank": "the rank that calls here have waited for the longest",
     "masked_by_peer": "whether this rank continues without a rank: 1, else 0",
+    "epoch": "number of the membership",
+    "places": "places in the job, taken or empty",
+    "active": "ranks that are members",
+    "waiting": "ranks whose new processes ask to join",
+    "joined": "ranks that have become members",
+    "lost": "ranks that died or were evicted",
+    "left": "ranks that have left in good order",
+    "refused": "connections and messages of strangers and of older epochs",
 }
 """Key of `metrics()` and what its number is."""
 
-GAUGES = ("slowest_rank", "masked_by_peer")
+GAUGES = ("slowest_rank", "masked_by_peer", "epoch", "places", "active", "waiting")
 """Keys whose numbers may fall; the others are counters."""
 
 NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
@@ -30,14 +38,14 @@ NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
 
 
 def prometheus_text(*metrics: Mapping[str, Any]) -> str:
-    """Returns the metrics of exchanges in Prometheus' text format, for an HTTP server to answer.
+    """Returns metrics in Prometheus' text format, for an HTTP server to answer.
 
     A list becomes one sample per index, labelled `peer` or `expert`; a counter's name ends in
     `_total`; None is left out. Every key with a string becomes a label: several exchanges of one
     kind need one that tells them apart.
 
     Args:
-        metrics: what `metrics()` of exchanges of this process returned.
+        metrics: what `metrics()` of exchanges and of the job of this process returned.
 
     >>> def layer(world):
     ...     exchange = ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
@@ -51,7 +59,7 @@ def prometheus_text(*metrics: Mapping[str, Any]) -> str:
     families: dict[str, list[str]] = {}
     for one in metrics:
         texts = {key: text for key, text in one.items() if isinstance(text, str)}
-        prefix = f"tokenyard_{texts.pop('exchange')}_"
+        prefix = f"tokenyard_{texts.pop('exchange', 'job')}_"
         labels = {"rank": str(one["rank"])} | texts
         for key, meaning in MEANING.items():
             if one.get(key) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 
 from .errors import InvalidArgument, invalid
 
@@ -64,12 +65,26 @@ def offer_of(own: str | None) -> str:
 
 def agreed_secret(own: str | None, offered: str, rank: int) -> str:
     """Returns the secret: this rank's own where rank 0 has brought its own, too, else the drawn."""
-    if own is None and offered == BROUGHT:
+    _require_as_rank_0(own is not None, offered == BROUGHT, rank)
+    return offered if own is None else own
+
+
+def require_alike(brings: Sequence[bool]) -> None:
+    """Raises unless all ranks bring a secret or none does: the same error on every rank.
+
+    Args:
+        brings: [ranks] whether each brings one.
+    """
+    for rank, one in enumerate(brings):
+        _require_as_rank_0(one, brings[0], rank)
+
+
+def _require_as_rank_0(brings: bool, first_brings: bool, rank: int) -> None:
+    if first_brings and not brings:
         raise invalid(SECRET_FILE_VARIABLE, "the job's secret, as rank 0 has one", "nothing", rank)
-    if own is not None and offered != BROUGHT:
+    if brings and not first_brings:
         expected = "nothing, as on rank 0, which has drawn a secret; set it on all ranks or on none"
         raise invalid(SECRET_FILE_VARIABLE, expected, "a secret", rank)
-    return offered if own is None else own
 
 
 def secret_in_environment() -> str | None:

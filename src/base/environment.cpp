@@ -49,6 +49,10 @@ Environment Environment::read() {
           .secret_file = given("TOKENYARD_SECRET_FILE")};
 }
 
+std::optional<std::string> cuda_visible_devices() {
+  return given("CUDA_VISIBLE_DEVICES");
+}
+
 std::optional<std::string> runtime_directory() {
   return text("XDG_RUNTIME_DIR");
 }

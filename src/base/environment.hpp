@@ -23,6 +23,9 @@ struct Environment {
   static Environment read();
 };
 
+/// Returns CUDA_VISIBLE_DEVICES; a variable that is set to nothing hides every GPU.
+std::optional<std::string> cuda_visible_devices();
+
 /// Returns XDG_RUNTIME_DIR, the folder for files of this user's running programs.
 std::optional<std::string> runtime_directory();
 

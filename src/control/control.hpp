@@ -58,11 +58,12 @@ class Control final : public MembershipControl {
   /// Waits for links to all members, but not longer than the job's timeout: what is sent without a
   /// link is lost, and a goodbye and a death are noticed at once only on one.
   void await_links();
+  /// Returns whether there are links to all members.
+  bool is_linked_to_all() const;
+  /// Returns whether the job has a witness that its store does not keep: then `use_witness`.
+  bool is_witness_elsewhere() const { return witness_elsewhere_; }
   /// Sets the store that keeps the witness's register. It must outlive the death of any member.
   void use_witness(std::shared_ptr<Store> witness);
-  /// Closes the store, and stops to serve it, once all founders have found one another and nobody
-  /// is going to join. Not while the store keeps the witness's register.
-  void close_store();
   /// Asks for its slot and waits until it is admitted: until members have called `admit` for the
   /// slot and have agreed. Throws PeerTimeout, Fenced or OsError.
   void join(Participant& participant, Contact contact);
@@ -137,6 +138,7 @@ class Control final : public MembershipControl {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unique_ptr<ControlLoop> loop_;
   std::thread thread_;
+  bool witness_elsewhere_ = false;
   std::map<Member, ControlEndpoint> acquaint_;  ///< seen in the store
   std::vector<Slot> missing_;                   ///< slots whose process has not come to the store
 };

@@ -20,11 +20,11 @@ std::vector<std::byte> encode(const ControlEndpoint& endpoint) {
 std::optional<ControlEndpoint> decode_endpoint(std::span<const std::byte> bytes) {
   net::PayloadReader reader(bytes);
   ControlEndpoint endpoint;
-  endpoint.member.slot = static_cast<Slot>(reader.number());
+  endpoint.member.slot = reader.up_to<Slot>(membership::kSlotsMax - 1);
   endpoint.member.incarnation = reader.number();
-  endpoint.size = static_cast<uint32_t>(reader.number());
+  endpoint.size = reader.up_to<uint32_t>(membership::kSlotsMax);
   endpoint.address = reader.text();
-  endpoint.port = static_cast<uint16_t>(reader.number());
+  endpoint.port = reader.up_to<uint16_t>(UINT16_MAX);
   const std::string contact = reader.text();
   const bool fits = endpoint.address.size() <= kAddressMax && contact.size() <= kContactMax;
   if (!fits || endpoint.member.incarnation == 0 || !reader.ok() || !reader.at_end()) {

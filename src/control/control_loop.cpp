@@ -64,7 +64,6 @@ void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& k
 void ControlLoop::begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints) {
   for (const auto& [member, endpoint] : endpoints) learn(member, endpoint);
   become(first);
-  if (exchange_) exchange_->begin(first);
   install({.next = first, .groups = {}, .lost = {}, .left = {}});
   pump();
 }
@@ -316,6 +315,7 @@ void ControlLoop::install(const Verdict& verdict) {
   }
   status_board_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(net::Purpose::member, verdict.next.epoch);
+  if (exchange_) exchange_->install(verdict.next);
   part_from_former_members(verdict);
   choose_whom_to_dial();
   forget_former_members(verdict.next);

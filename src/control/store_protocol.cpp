@@ -39,7 +39,7 @@ void put(net::PayloadWriter& writer, const std::optional<Store::Value>& value) {
 }
 
 std::optional<Store::Value> get(net::PayloadReader& reader) {
-  if (reader.number() == 0) return std::nullopt;
+  if (!reader.flag()) return std::nullopt;
   return value_of(reader.text());
 }
 
@@ -84,7 +84,7 @@ Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
   net::PayloadReader reader(frame.payload);
   Reply reply;
   reply.value = get(reader);
-  reply.full = reader.number() != 0;
+  reply.full = reader.flag();
   if (!reader.ok() || !reader.at_end()) {
     throw net::ProtocolError("sent an invalid store reply");
   }

@@ -36,6 +36,19 @@ void check_event(uint32_t event, const TaskOptions& task, size_t events) {
                           fmt::format("one of {} events", events), fmt::format("event {}", event));
 }
 
+void check_dynamic_max(const EventOptions& event) {
+  if (event.dynamic_max > kDynamicMax)
+    throw InvalidArgument(fmt::format("dynamic_max of event '{}'", event.name),
+                          fmt::format("at most {}", kDynamicMax),
+                          fmt::format("{}", event.dynamic_max));
+}
+
+void check_arguments(const TaskOptions& task, const TaskType& type, size_t bytes) {
+  if (bytes != type.args_bytes)
+    throw InvalidArgument(fmt::format("arguments of task '{}'", task.name),
+                          fmt::format("{} bytes", type.args_bytes), fmt::format("{}", bytes));
+}
+
 /// Throws unless the task declares the dynamic events that its arguments name, and no others.
 void check_dynamic(const Touches& touches, const TaskOptions& task, uint32_t ranks,
                    const std::vector<EventOptions>& events) {
@@ -135,49 +148,64 @@ void Graph::reach(const ConstTensorView& memory, uint64_t guard) {
 }
 
 Event Graph::event(EventOptions options) {
-  if (options.dynamic_max > kDynamicMax)
-    throw InvalidArgument(fmt::format("dynamic_max of event '{}'", options.name),
-                          fmt::format("at most {}", kDynamicMax),
-                          fmt::format("{}", options.dynamic_max));
+  check_dynamic_max(options);
   const Event made{static_cast<uint32_t>(events_.size())};
   events_.push_back(std::move(options));
   return made;
+}
+
+void Graph::check(const TaskOptions& task) const {
+  const auto check_all = [&](const std::vector<Region>& regions, const char* access) {
+    for (const Region& region : regions) check_region(region, access, task, tensors_, place_.ranks);
+  };
+  check_all(task.reads, "reads");
+  check_all(task.writes, "writes");
+  check_all(task.adds, "adds");
+  check_all(task.streams, "streams");
+  for (const Wait& wait : task.waits) {
+    check_event(wait.event.id, task, events_.size());
+    if (wait.lag > 1)
+      throw InvalidArgument(fmt::format("lag of a wait of task '{}'", task.name), "0 or 1",
+                            fmt::format("{}", wait.lag));
+  }
+  for (const Signal& signal : task.signals) {
+    check_event(signal.event.id, task, events_.size());
+    if (signal.rank >= place_.ranks || signal.count == 0 || signal.count > kSignalsMax)
+      throw InvalidArgument(
+          fmt::format("a signal of task '{}'", task.name),
+          fmt::format("a rank below {} and a count of 1 to {}", place_.ranks, kSignalsMax),
+          fmt::format("rank {}, count {}", signal.rank, signal.count));
+  }
+  for (const Event& event : task.expects) check_event(event.id, task, events_.size());
+}
+
+void Graph::check_all_tasks() const {
+  if (place_.rank >= place_.ranks)
+    throw InvalidArgument("rank of a graph", fmt::format("below {}", place_.ranks),
+                          fmt::format("{}", place_.rank));
+  for (const EventOptions& event : events_) check_dynamic_max(event);
+  if (loop_) check_event(loop_->id, TaskOptions{.name = "loop"}, events_.size());
+  for (const TaskNode& node : nodes_) {
+    if (node.type >= tasks_.types.size())
+      throw InvalidArgument(fmt::format("type of task '{}'", node.name),
+                            fmt::format("below {}", tasks_.types.size()),
+                            fmt::format("{}", node.type));
+    check_arguments(node, tasks_.types[node.type], node.args.size());
+    check(node);
+  }
 }
 
 Task Graph::add(std::string_view type, std::span<const std::byte> args, TaskOptions options,
                 const std::optional<std::vector<ArgPiece>>& pieces) {
   const uint32_t index = tasks_.index_of(type);
   if (options.name.empty()) options.name = fmt::format("{} {}", type, nodes_.size());
-  if (args.size() != tasks_.types[index].args_bytes)
-    throw InvalidArgument(fmt::format("arguments of task '{}'", options.name),
-                          fmt::format("{} bytes", tasks_.types[index].args_bytes),
-                          fmt::format("{}", args.size()));
-  const auto check_all = [&](std::vector<Region>& regions, const char* access) {
-    for (Region& region : regions) {
-      check_region(region, access, options, tensors_, place_.ranks);
+  check_arguments(options, tasks_.types[index], args.size());
+  for (auto* regions : {&options.reads, &options.writes, &options.adds, &options.streams})
+    for (Region& region : *regions)
       if (region.rank == kThisRank) region.rank = place_.rank;
-    }
-  };
-  check_all(options.reads, "reads");
-  check_all(options.writes, "writes");
-  check_all(options.adds, "adds");
-  check_all(options.streams, "streams");
-  for (const Wait& wait : options.waits) {
-    check_event(wait.event.id, options, events_.size());
-    if (wait.lag > 1)
-      throw InvalidArgument(fmt::format("lag of a wait of task '{}'", options.name), "0 or 1",
-                            fmt::format("{}", wait.lag));
-  }
-  for (Signal& signal : options.signals) {
-    check_event(signal.event.id, options, events_.size());
+  for (Signal& signal : options.signals)
     if (signal.rank == kThisRank) signal.rank = place_.rank;
-    if (signal.rank >= place_.ranks || signal.count == 0 || signal.count > kSignalsMax)
-      throw InvalidArgument(
-          fmt::format("a signal of task '{}'", options.name),
-          fmt::format("a rank below {} and a count of 1 to {}", place_.ranks, kSignalsMax),
-          fmt::format("rank {}, count {}", signal.rank, signal.count));
-  }
-  for (const Event& event : options.expects) check_event(event.id, options, events_.size());
+  check(options);
 
   TaskNode node{std::move(options), index, {args.begin(), args.end()}};
   if (const TaskType& known = tasks_.types[index]; known.touches != nullptr) {

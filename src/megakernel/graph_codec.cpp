@@ -62,6 +62,12 @@ Graph GraphCodec::decode(std::span<const std::byte> bytes, const TaskSet& set, u
   Graph graph(set, {});
   visit(reader, graph);
   reader.end();
+  try {
+    graph.check_all_tasks();
+  } catch (const InvalidArgument& error) {
+    throw InternalError(
+        fmt::format("{} from rank {} is corrupted: {}", kGraphArchive.name, from, error.what()));
+  }
   return graph;
 }
 

@@ -14,7 +14,7 @@ class GraphCodec {
   static std::vector<std::byte> encode(const Graph& graph);
   /// `set`: this rank's task set, whose types those of `from`, the sending rank, must equal. Throws
   /// InvalidGraph (tables_differ) if they differ, InternalError if the bytes are no graph or were
-  /// damaged; both name `from`.
+  /// damaged; both name `from`. Numbers in the result are in range, as `Graph::add` checks them.
   static Graph decode(std::span<const std::byte> bytes, const TaskSet& set, uint32_t from);
 
  private:

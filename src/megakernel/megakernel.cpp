@@ -9,6 +9,7 @@
 
 #include "base/trace_range.hpp"
 #include "fabric/gather.hpp"
+#include "megakernel/filled_slots.hpp"
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/megakernel_parts.hpp"
 #include "megakernel/proofs/access_agreement.hpp"
@@ -45,7 +46,7 @@ const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& ta
 }  // namespace
 
 Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions& options)
-    : world(world),
+    : world(with_filled_slots(world)),
       accelerator(accelerator_of(world)),
       graph(graph),
       shape(shape_of(options, graph, accelerator)),

@@ -2,6 +2,7 @@
 /// length, then its bytes.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,6 +27,14 @@ class PayloadReader {
  public:
   explicit PayloadReader(std::span<const std::byte> bytes) : rest_(bytes) {}
   uint64_t number();
+  /// Reads a number that must not exceed `largest`.
+  template <std::unsigned_integral Number = uint64_t>
+  Number up_to(Number largest) {
+    const uint64_t value = number();
+    ok_ = ok_ && value <= largest;
+    return ok_ ? static_cast<Number>(value) : Number{0};
+  }
+  bool flag() { return up_to<uint8_t>(1) == 1; }
   std::string text();
   bool ok() const { return ok_; }
   bool at_end() const { return rest_.empty(); }

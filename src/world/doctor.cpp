@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio.hpp>
 #include <filesystem>
 #include <thread>
@@ -80,6 +81,16 @@ std::string remedy_without_gpu(const NvidiaFacts& nvidia, bool in_container) {
   return "see whether the machine has one (lspci -d 10de:); without GPUs use device=\"host\"";
 }
 
+/// Returns what makes CUDA show this process all GPUs of the machine.
+std::string remedy_of_hidden(const NvidiaFacts& nvidia) {
+  if (!nvidia.visible_devices) {
+    return "reboot after an update of the driver: libcuda.so.1 and the kernel's module must have "
+           "one version";
+  }
+  return fmt::format("for all {} GPUs: unset CUDA_VISIBLE_DEVICES (now '{}')", nvidia.gpus.size(),
+                     *nvidia.visible_devices);
+}
+
 FabricFacts nvlink_facts(const DoctorProbes& ask, const NvidiaFacts& nvidia) {
   FabricFacts facts{"nvlink", false, "", ""};
   if (nvidia.gpus.empty()) {
@@ -94,15 +105,27 @@ FabricFacts nvlink_facts(const DoctorProbes& ask, const NvidiaFacts& nvidia) {
         "-DTOKENYARD_CUDA=ON)";
     return facts;
   }
+  const std::vector<const GpuFacts*> usable = visible_gpus(nvidia.gpus);
+  if (usable.empty()) {
+    facts.why = nvidia.cuda_why_not;
+    facts.remedy = remedy_of_hidden(nvidia);
+    return facts;
+  }
   facts.works = true;
-  for (const GpuFacts& gpu : nvidia.gpus) {
-    for (size_t peer = 0; peer < gpu.links.size(); ++peer) {
-      if (gpu.links[peer] != "none") continue;
-      facts.why += fmt::format("GPUs {} and {} have no peer access; ", gpu.index, peer);
+  for (const GpuFacts* gpu : usable) {
+    for (const GpuFacts* peer : usable) {
+      if (gpu->links[peer->index] != "none") continue;
+      facts.why += fmt::format("GPUs {} and {} have no peer access; ", gpu->index, peer->index);
       facts.remedy =
           "use GPUs that reach each other (CUDA_VISIBLE_DEVICES; nvidia-smi topo -p2p r shows "
           "which)";
     }
+  }
+  if (usable.size() < nvidia.gpus.size()) {
+    facts.why += fmt::format("CUDA shows this process {} of the machine's {} GPUs; ", usable.size(),
+                             nvidia.gpus.size());
+    if (!facts.remedy.empty()) facts.remedy += "; ";
+    facts.remedy += remedy_of_hidden(nvidia);
   }
   if (nvidia.descriptors) {
     facts.why += "load/store between GPUs, in one process or several";
@@ -116,6 +139,16 @@ FabricFacts nvlink_facts(const DoctorProbes& ask, const NvidiaFacts& nvidia) {
 }
 
 }  // namespace
+
+std::vector<const GpuFacts*> visible_gpus(const std::vector<GpuFacts>& gpus) {
+  std::vector<const GpuFacts*> visible;
+  for (const GpuFacts& gpu : gpus)
+    if (gpu.cuda_index >= 0) visible.push_back(&gpu);
+  std::sort(visible.begin(), visible.end(), [](const GpuFacts* one, const GpuFacts* other) {
+    return one->cuda_index < other->cuda_index;
+  });
+  return visible;
+}
 
 DoctorProbes DoctorProbes::of_this_machine() {
   return {.nvidia = ask_nvidia,

@@ -28,6 +28,10 @@ struct DoctorProbes {
   static DoctorProbes of_this_machine();
 };
 
+/// Returns the GPUs that CUDA shows to this process, in CUDA's order: rank r of a world in this
+/// process is on the r-th, if there are as many as ranks.
+std::vector<const GpuFacts*> visible_gpus(const std::vector<GpuFacts>& gpus);
+
 /// Returns what `doctor` returns, from these answers.
 Diagnosis diagnose(const DoctorProbes& ask);
 /// Returns what `self_test` returns, in these worlds.

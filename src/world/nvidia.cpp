@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <optional>
+#include <span>
+
+#include "base/environment.hpp"
 
 namespace tokenyard {
 
@@ -142,15 +145,48 @@ std::vector<GpuFacts> gpus_of(const Library& nvml) {
   return gpus;
 }
 
-void ask_for_descriptors(NvidiaFacts& facts) {
+/// Returns NVML's spelling of a GPU's sixteen bytes.
+std::string uuid_text(std::span<const unsigned char> bytes) {
+  std::string text = "GPU-";
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    if (at == 4 || at == 6 || at == 8 || at == 10) text += '-';
+    text += fmt::format("{:02x}", bytes[at]);
+  }
+  return text;
+}
+
+/// Finds the GPUs that CUDA shows to this process, which CUDA_VISIBLE_DEVICES may number otherwise
+/// than NVML and may leave out. The UUID is the only name that both use; cuDeviceGetUuid returns
+/// that of the whole GPU for a part of one (MIG), too.
+void ask_cuda(NvidiaFacts& facts) {
+  facts.visible_devices = cuda_visible_devices();
   const Library driver("libcuda.so.1");
   if (!driver) {
-    facts.descriptors_why_not = driver.why_not();
+    facts.cuda_why_not = driver.why_not();
     return;
+  }
+  // Fails, too, if every GPU is hidden.
+  int count = 0;
+  const bool answers = driver.call("cuInit", 0u) && driver.call("cuDeviceGetCount", &count);
+  if (!answers || count == 0) {
+    facts.cuda_why_not = "CUDA shows this process none of them";
+    return;
+  }
+  for (int index = 0; index < count; ++index) {
+    int device = 0;
+    std::array<unsigned char, 16> bytes{};
+    if (!driver.call("cuDeviceGet", &device, index) ||
+        !driver.call("cuDeviceGetUuid", bytes.data(), device))
+      continue;
+    const auto gpu =
+        std::find_if(facts.gpus.begin(), facts.gpus.end(), [&](const GpuFacts& candidate) {
+          return candidate.cuda_index < 0 && candidate.uuid == uuid_text(bytes);
+        });
+    if (gpu != facts.gpus.end()) gpu->cuda_index = index;
   }
   int device = 0;
   int supported = 0;
-  if (!driver.call("cuInit", 0u) || !driver.call("cuDeviceGet", &device, 0) ||
+  if (!driver.call("cuDeviceGet", &device, 0) ||
       !driver.call("cuDeviceGetAttribute", &supported, kDescriptorsSupported, device)) {
     facts.descriptors_why_not = "the driver does not answer";
     return;
@@ -186,7 +222,7 @@ NvidiaFacts ask_nvidia() {
     facts.why_not = "the driver sees no GPU";
   }
   nvml.call("nvmlShutdown");
-  if (!facts.gpus.empty()) ask_for_descriptors(facts);
+  if (!facts.gpus.empty()) ask_cuda(facts);
   return facts;
 }
 

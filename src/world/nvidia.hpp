@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ struct NvidiaFacts {
   };
   Missing missing = Missing::nothing;  ///< the first that is
   std::string why_not;                 ///< reason why there is no driver or no GPU; else empty
-  std::vector<GpuFacts> gpus;
+  std::vector<GpuFacts> gpus;          ///< the machine's
+  std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES, which may hide some
+  std::string cuda_why_not;  ///< reason why CUDA shows this process no GPU; else empty
   /// Whether allocations can be exported as file descriptors, and the reason if not.
   bool descriptors = false;
   std::string descriptors_why_not;

@@ -180,15 +180,15 @@ void run_on_each(const std::vector<std::unique_ptr<World>>& worlds, const Worklo
 }
 
 /// Returns the rate of rank 0's links, if each rank has a GPU and NVLinks to all others.
-double link_rate(const std::vector<GpuFacts>& gpus, uint32_t ranks) {
+double link_rate(const std::vector<const GpuFacts*>& gpus, uint32_t ranks) {
   for (uint32_t from = 0; from < ranks; ++from)
     for (uint32_t to = 0; to < ranks; ++to)
-      if (from != to && !gpus[from].links[to].starts_with("NV")) return 0;
-  return gpus[0].link_bytes_per_second;
+      if (from != to && !gpus[from]->links[gpus[to]->index].starts_with("NV")) return 0;
+  return gpus[0]->link_bytes_per_second;
 }
 
 SelfTest test_on(const DoctorProbes& ask, const std::string& device, uint32_t ranks,
-                 const std::vector<GpuFacts>& gpus, std::chrono::nanoseconds duration) {
+                 const std::vector<const GpuFacts*>& gpus, std::chrono::nanoseconds duration) {
   SelfTest test{.device = device, .ranks = ranks, .how = "", .error = "", .remedy = ""};
   try {
     const Workload most = device == "host" ? kOnHost : kOnGpus;  // The arena holds its rows.
@@ -204,11 +204,7 @@ SelfTest test_on(const DoctorProbes& ask, const std::string& device, uint32_t ra
     const Accelerator& accelerator = accelerator_of(*worlds[0]);
     const bool apart = !accelerator.capacity().one_grid;
     if (device == "cuda" && apart) test.link_bytes_per_second = link_rate(gpus, ranks);
-    if (device == "cuda" && !apart) test.how = "ranks share GPU 0: no link is crossed";
-    if (device == "cuda" && !apart && gpus.size() > 1)
-      test.remedy = fmt::format(
-          "CUDA shows this process fewer than the machine's {} GPUs: unset CUDA_VISIBLE_DEVICES",
-          gpus.size());
+    if (device == "cuda" && !apart) test.how = "ranks share a GPU: no link is crossed";
     const Workload& work = accelerator.kind() == AcceleratorKind::gpu ? kOnGpus : kOnHost;
     run_on_each(worlds, work, duration, test);
   } catch (const std::exception& error) {
@@ -229,10 +225,11 @@ std::vector<SelfTest> self_test(const DoctorProbes& ask, const Diagnosis& found,
                                 std::chrono::nanoseconds duration) {
   const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 2u, 4u);
   std::vector<SelfTest> tests{test_on(ask, "host", threads, {}, duration)};
-  if (!found.gpus.empty() && !ask.toolkit().empty()) {
-    // Two ranks at least; where there is one GPU, they share it.
-    const auto gpus = static_cast<uint32_t>(found.gpus.size());
-    tests.push_back(test_on(ask, "cuda", std::clamp(gpus, 2u, kRanksMax), found.gpus, duration));
+  const std::vector<const GpuFacts*> gpus = visible_gpus(found.gpus);
+  if (!gpus.empty() && !ask.toolkit().empty()) {
+    // Two ranks at least; where CUDA shows one GPU, they share it.
+    const auto ranks = std::clamp(static_cast<uint32_t>(gpus.size()), 2u, kRanksMax);
+    tests.push_back(test_on(ask, "cuda", ranks, gpus, duration));
   }
   return tests;
 }

@@ -61,6 +61,8 @@ class EngineWorld {
   }
 
   Engine& engine(Slot slot) { return *engines_.at(slot); }
+  /// For bytes that no engine sends.
+  MemoryNetwork& network() { return network_; }
   RecordingControl& control(Slot slot) { return controls_.at(slot); }
   Instant now() const { return now_; }
   Epoch epoch() const { return epoch_; }

@@ -135,10 +135,11 @@ TEST(PointToPoint, ManySmallMessagesDoNotFillTheReceiver) {
   EngineWorld world({.ranks = 2, .ring_bytes = 4096});
   const std::vector<float> values = counted(2048, 0);
   Outcomes sends, receives;
+  // Each one arrives before the next is sent.
   for (int index = 0; index < 400; ++index) {
     sends.push_back(world.engine(0).send(0, sent(values), 1, 1, 10s));
+    world.poll(20);
   }
-  world.poll(5000);
   const auto done =
       std::count_if(sends.begin(), sends.end(), [](const auto& one) { return one->done(); });
   EXPECT_LE(done, 2 * static_cast<long>(PointToPoint::eager_bytes_max / (2048 * 4)));
@@ -149,6 +150,84 @@ TEST(PointToPoint, ManySmallMessagesDoNotFillTheReceiver) {
   run(world, receives);
   run(world, sends);
   for (const std::vector<float>& place : got) ASSERT_EQ(place, values);
+}
+
+// Empty messages take memory, too.
+TEST(PointToPoint, ManyEmptyMessagesDoNotFillTheReceiver) {
+  EngineWorld world({.ranks = 2});
+  constexpr long kMessages = 40000;
+  long done = 0;
+  Outcomes sends;
+  for (long index = 0; index < kMessages; ++index) {
+    sends.push_back(world.engine(0).send(0, {}, 1, 1, 10s));
+    if (index % 64 == 0) world.poll(2);
+    done += sends.back()->done() ? 1 : 0;
+  }
+  EXPECT_LE(done, static_cast<long>(2 * PointToPoint::eager_bytes_max / 64));
+  Outcomes receives;
+  for (long index = 0; index < kMessages; ++index)
+    receives.push_back(world.engine(1).receive(0, {}, 0, 1, 10s));
+  run(world, receives);
+  run(world, sends);
+}
+
+/// Sends a frame from rank 0 to rank 2, whose messages it ends.
+void send_frame(EngineWorld& world, FrameHeader header) {
+  const auto bytes = std::as_bytes(std::span(&header, 1));
+  world.network().pipe(world.epoch(), 0, Lane::point_to_point, 0, 2)->write(bytes);
+}
+
+// The thread that polls has nobody to tell of an error: it would end the process.
+TEST(PointToPoint, ARankThatBreaksTheProtocolEndsItsOwnMessagesAlone) {
+  const auto header = [](FrameKind kind, uint64_t bytes) {
+    FrameHeader header;
+    header.kind = kind;
+    header.sequence = 1;
+    header.bytes = bytes;
+    return header;
+  };
+  FrameHeader torn = header(FrameKind::offer, 0);
+  torn.magic = 7;
+  const std::pair<FrameHeader, const char*> frames[] = {
+      {header(FrameKind::eager, uint64_t{1} << 40), "1099511627776 bytes came without an offer"},
+      {header(FrameKind::content, 8), "8 bytes of message 1 came, which no receive has accepted"},
+      {header(FrameKind::data, 8), "a frame of a collective arrived among messages"},
+      {torn, "lost its frame boundaries"}};
+  for (const auto& [frame, why] : frames) {
+    EngineWorld world({.ranks = 3});
+    const std::vector<float> values = counted(5000, 1);
+    std::vector<float> got(5000), other(5000), later(5000);
+    const auto from_it = world.engine(2).receive(0, into(got), 0, 1, 10s);
+    const auto to_it = world.engine(2).send(0, sent(values), 0, 1, 10s);
+    const auto from_any = world.engine(2).receive(0, into(other), std::nullopt, 1, 10s);
+    send_frame(world, frame);
+    world.poll(20);
+    EXPECT_THAT(error_text(*from_it), ::testing::HasSubstr(why));
+    EXPECT_THAT(error_text(*to_it), ::testing::HasSubstr("messages with rank 0"));
+    EXPECT_THAT(error_text(*world.engine(2).receive(0, into(got), 0, 1, 10s)),
+                ::testing::HasSubstr(why));
+    EXPECT_FALSE(from_any->done());
+    run(world, {from_any, world.engine(1).send(0, sent(values), 2, 1, 10s)});
+    EXPECT_EQ(other, values);
+    // The next epoch has new channels.
+    world.install(world.agree({}));
+    run(world, {world.engine(2).receive(0, into(later), 0, 9, 10s),
+                world.engine(0).send(0, sent(values), 2, 9, 10s)});
+    EXPECT_EQ(later, values);
+  }
+}
+
+TEST(PointToPoint, AMessageThatIsOfferedTwiceBreaksTheProtocol) {
+  EngineWorld world({.ranks = 3});
+  std::vector<float> got(4);
+  FrameHeader offer;
+  offer.kind = FrameKind::offer;
+  offer.sequence = 1;
+  send_frame(world, offer);
+  send_frame(world, offer);
+  const auto receive = world.engine(2).receive(0, into(got), 0, 1, 10s);
+  world.poll(20);
+  EXPECT_THAT(error_text(*receive), ::testing::HasSubstr("message 1 was offered twice"));
 }
 
 TEST(PointToPoint, LengthsThatDifferAreNamed) {

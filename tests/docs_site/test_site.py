@@ -5,6 +5,7 @@ Needs docs/_site/requirements.txt. `check.py` looks at the built site itself.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ pytest.importorskip("mkdocstrings")
 import check  # noqa: E402
 import cpp_reference  # noqa: E402
 import docstrings  # noqa: E402
+import exchange_picture  # noqa: E402
 import hooks  # noqa: E402
 import performance  # noqa: E402
 import python_reference  # noqa: E402
@@ -29,16 +31,16 @@ import python_reference  # noqa: E402
 @pytest.mark.parametrize(
     ("link", "page", "wanted"),
     [
-        ("[a](glossary.md)", "docs/worlds.md", "[a](glossary.md)"),
-        ("[a](../README.md#limits)", "docs/worlds.md", "[a](index.md#limits)"),
-        ("[a](../ARCHITECTURE.md)", "docs/worlds.md", "[a](ARCHITECTURE.md)"),
-        ("[a](docs/worlds.md#use-it)", "ARCHITECTURE.md", "[a](worlds.md#use-it)"),
-        ("[a](../worlds.md)", "docs/decisions/streams.md", "[a](../worlds.md)"),
+        ("[a](glossary.md)", "docs/jobs.md", "[a](glossary.md)"),
+        ("[a](../README.md#limits)", "docs/jobs.md", "[a](index.md#limits)"),
+        ("[a](../ARCHITECTURE.md)", "docs/jobs.md", "[a](ARCHITECTURE.md)"),
+        ("[a](docs/jobs.md#use-it)", "ARCHITECTURE.md", "[a](jobs.md#use-it)"),
+        ("[a](../jobs.md)", "docs/decisions/streams.md", "[a](../jobs.md)"),
         ("[a](python/bindings)", "CONTRIBUTING.md", "a"),
-        ("[`a`](../src/base)", "docs/worlds.md", "`a`"),
-        ("[a](https://example.org)", "docs/worlds.md", "[a](https://example.org)"),
-        ("`[a](nowhere.md)`", "docs/worlds.md", "`[a](nowhere.md)`"),
-        ("```\n[a](nowhere.md)\n```", "docs/worlds.md", "```\n[a](nowhere.md)\n```"),
+        ("[`a`](../src/base)", "docs/jobs.md", "`a`"),
+        ("[a](https://example.org)", "docs/jobs.md", "[a](https://example.org)"),
+        ("`[a](nowhere.md)`", "docs/jobs.md", "`[a](nowhere.md)`"),
+        ("```\n[a](nowhere.md)\n```", "docs/jobs.md", "```\n[a](nowhere.md)\n```"),
     ],
 )
 def test_links_lead_to_pages_of_the_site_or_are_plain(link: str, page: str, wanted: str) -> None:
@@ -47,8 +49,8 @@ def test_links_lead_to_pages_of_the_site_or_are_plain(link: str, page: str, want
 
 
 def test_a_link_to_no_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    hooks.with_links("[a](nowhere.md)", "docs/worlds.md", "worlds.md")
-    assert "docs/worlds.md: the link to nowhere.md leads to no file" in caplog.text
+    hooks.with_links("[a](nowhere.md)", "docs/jobs.md", "jobs.md")
+    assert "docs/jobs.md: the link to nowhere.md leads to no file" in caplog.text
 
 
 def test_a_section_ends_at_the_next_heading_outside_code() -> None:
@@ -113,6 +115,16 @@ def test_every_public_header_has_a_page() -> None:
 
 def test_the_page_of_results_is_what_the_results_say() -> None:
     assert performance.PAGE.read_text(encoding="utf-8") == performance.page()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    shown = set(re.findall(r"[\w/]+\.md", navigation))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= shown
+
+
+def test_the_picture_is_what_its_script_draws() -> None:
+    assert exchange_picture.PICTURE.read_text(encoding="utf-8") == exchange_picture.drawn()
 
 
 def test_links_and_anchors_of_a_built_site_are_checked(tmp_path: Path) -> None:

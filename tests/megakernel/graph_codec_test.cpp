@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <string>
 
 #include "base/spoiled_archives.hpp"
+#include "fuzz/archives.hpp"
 #include "megakernel/task_kinds.hpp"
 #include "megakernel/trace/trace_codec.hpp"
 #include "tokenyard/megakernel/error.hpp"
@@ -63,6 +66,28 @@ Graph full() {
 TEST(GraphCodec, AGraphIsTheSameAfterwards) {
   const auto bytes = GraphCodec::encode(full());
   EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds(), kSender)), bytes);
+}
+
+// The checksum tells of damage only: numbers are checked as those of an author are.
+TEST(GraphCodec, NumbersOutOfRangeAreRefused) {
+  const std::vector<std::byte> whole = GraphCodec::encode(full());
+  const std::span<const std::byte> kind(whole), body = kind.subspan(sizeof(ArchiveHeader));
+  std::map<std::string, int> refusals;
+  for (size_t at = 0; at < body.size(); ++at) {
+    std::vector<std::byte> changed(body.begin(), body.end());
+    changed[at] ^= std::byte{0x80};
+    const std::string said = refusal_of([&] {
+      try {
+        GraphCodec::decode(fuzz::archive_of(kind, changed), kinds(), kSender);
+      } catch (const InvalidGraph&) {
+        // The names of the types differ.
+      }
+    });
+    for (const char* what : {"type of task", "arguments of task", "reads of task", "events of task",
+                             "lag of a wait", "a signal of task", "rank of a graph"})
+      if (said.find(what) != std::string::npos) ++refusals[what];
+  }
+  EXPECT_EQ(refusals.size(), 7u);
 }
 
 /// A member that is not encoded would leave the bytes of both graphs equal.

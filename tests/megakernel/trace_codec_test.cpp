@@ -90,6 +90,9 @@ TEST(TraceCodec, TasksWorkersAndEventsMustExist) {
               HasSubstr("a worker below: expected 1, got 1"));
   EXPECT_THAT(said_of([](Trace& trace) { trace.tasks[3].waits[0].event = 9; }),
               HasSubstr("an event below: expected 2, got 9"));
+  // Each worker has a line in the trace.
+  EXPECT_THAT(said_of([](Trace& trace) { trace.workers = 4'000'000'000; }),
+              HasSubstr("workers, at most: expected 65536, got 4000000000"));
 }
 
 TEST(TraceGathering, PiecesMakeWholesAgain) {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from deep_ep_batch import device_of, needs_torch, torch
+from deep_ep_batch import device_of, needs_torch, run_on, torch
 from frameworks_reference import Layer
 from megatron_calls import DeepEP, HybridEP, numbers, train_with_deep_ep, train_with_hybrid_ep
 
@@ -17,43 +18,61 @@ pytestmark = needs_torch
 
 LAYER = Layer(tokens=(30, 30, 30), holes=0.1)
 
+Training = Callable[[tokenyard.World, Layer], None]
+
+
+@pytest.fixture(params=["host", "cuda"])
+def train(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Runs a training with its layer on as many of the layer's ranks as have a GPU of their own.
+
+    Threads that share a GPU cannot run backward together.
+    """
+
+    def run(program: Training, layer: Layer = LAYER) -> None:
+        ranks = layer.ranks
+        if request.param == "cuda":
+            ranks = max(1, min(ranks, torch.cuda.device_count()))
+        part = replace(layer, ranks=ranks, tokens=layer.tokens[:ranks])
+        run_on(request.param, partial(program, layer=part), ranks=ranks)
+
+    return run
+
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_flex_dispatcher_over_deep_ep(run: Callable[..., None], asynchronous: bool) -> None:
-    def rank(world: tokenyard.World) -> None:
+def test_the_flex_dispatcher_over_deep_ep(train: Callable[..., None], asynchronous: bool) -> None:
+    def rank(world: tokenyard.World, layer: Layer) -> None:
         calls = DeepEP(world)
         for seed in range(2):  # Of two layers, which share one buffer.
-            layer = replace(LAYER, seed=seed)
-            train_with_deep_ep(calls, layer, world.rank, device_of(world), asynchronous)
+            one = replace(layer, seed=seed)
+            train_with_deep_ep(calls, one, world.rank, device_of(world), asynchronous)
 
-    run(rank)
+    train(rank)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("pad", "places"), [(None, None), (16, None), (16, 400), (None, 333)])
 def test_the_flex_dispatcher_over_hybrid_ep(
-    run: Callable[..., None], pad: int | None, places: int | None, fused: bool
+    train: Callable[..., None], pad: int | None, places: int | None, fused: bool
 ) -> None:
     """Without a number of places the host waits for the counts; with one it never does."""
 
-    def rank(world: tokenyard.World) -> None:
+    def rank(world: tokenyard.World, layer: Layer) -> None:
         calls = HybridEP(world)
         for seed in range(2):
-            layer = replace(LAYER, seed=seed)
+            one = replace(layer, seed=seed)
             number, device = world.rank, device_of(world)
-            train_with_hybrid_ep(calls, layer, number, device, pad, places, fused)
+            train_with_hybrid_ep(calls, one, number, device, pad, places, fused)
 
-    run(rank)
+    train(rank)
 
 
-def test_uneven_inputs_are_padded_and_trimmed(run: Callable[..., None]) -> None:
+def test_uneven_inputs_are_padded_and_trimmed(train: Callable[..., None]) -> None:
     """moe_hybridep_pad_uneven_dispatch_inputs."""
 
-    def rank(world: tokenyard.World) -> None:
-        layer = Layer(tokens=(70, 30, 0))
+    def rank(world: tokenyard.World, layer: Layer) -> None:
         train_with_hybrid_ep(HybridEP(world), layer, world.rank, device_of(world), 16)
 
-    run(rank)
+    train(rank, Layer(tokens=(70, 30, 0)))
 
 
 def test_tokens_beyond_the_budget_are_dropped_and_flagged(run: Callable[..., None]) -> None:

@@ -152,6 +152,26 @@ def test_a_fault_in_a_secret_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> N
     assert [error.argument for error in outcomes()] == ["TOKENYARD_SECRET"] * RANKS
 
 
+@pytest.mark.parametrize(("owners", "seen"), [((0, 1), "nothing"), ((2,), "a secret")])
+def test_a_secret_on_some_ranks_is_everybodys_error(
+    owners: tuple[int, ...], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.local()
+
+    def meet(comm: Any) -> Any:
+        here.rank = comm.Get_rank()
+        return rendezvous.from_mpi(comm)
+
+    monkeypatch.setattr(
+        rendezvous,
+        "secret_in_environment",
+        lambda: "9f2c61d07b5e4a83" if here.rank in owners else None,
+    )
+    for error in outcomes(meet):
+        assert isinstance(error, tokenyard.InvalidArgument), error
+        assert (error.argument, error.rank, error.seen) == ("TOKENYARD_SECRET_FILE", 2, seen)
+
+
 def test_what_is_no_communicator() -> None:
     with pytest.raises(tokenyard.InvalidArgument) as caught:
         rendezvous.from_mpi("MPI.COMM_WORLD")

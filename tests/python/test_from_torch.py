@@ -89,6 +89,22 @@ def test_ranks_bring_their_own_secret(group: Any, monkeypatch: pytest.MonkeyPatc
         assert error.argument == "TOKENYARD_SECRET"
 
 
+@pytest.mark.parametrize(("owners", "seen"), [((0, 1), "nothing"), ((2,), "a secret")])
+def test_every_rank_is_told_who_differs_in_its_secret(
+    group: Any, owners: tuple[int, ...], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed as dist
+
+    monkeypatch.setattr(
+        rendezvous,
+        "secret_in_environment",
+        lambda: "9f2c61d07b5e4a83" if dist.get_rank(None) in owners else None,
+    )
+    for error in outcomes(group, [None] * RANKS):
+        assert isinstance(error, tokenyard.InvalidArgument), error
+        assert (error.argument, error.rank, error.seen) == ("TOKENYARD_SECRET_FILE", 2, seen)
+
+
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [

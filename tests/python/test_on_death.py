@@ -15,6 +15,7 @@ import pytest
 from programs import start_python
 
 import tokenyard
+from tokenyard.world.launched import RendezvousPoint, Replacing
 from tokenyard.world.outcomes import Outcomes
 
 VICTIM = 1
@@ -45,14 +46,8 @@ def go_on_without(world: tokenyard.World, blow: signal.Signals) -> tuple[int, in
     return world.rank, smaller.rank, smaller.size
 
 
-def go_on_without_whom_another_waited_for(
-    world: tokenyard.World, late: int, again: bool
-) -> tuple[list[int], int]:
-    """Stops the victim. Rank 2 waited for it, and rank 0 for rank 2, which it blames.
-
-    `late` calls last: once the other one's request has done its work. `again`: the first attempt
-    fails, since no machine has memory for it.
-    """
+def await_whom_another_waited_for(world: tokenyard.World) -> int:
+    """Stops the victim. Rank 2 waited for it, and rank 0 for rank 2; returns whom it blames."""
     pids = world.all_gather(b"%d" % os.getpid(), "processes")
     if world.rank == VICTIM:
         time.sleep(0.2)  # Until its message has been sent.
@@ -60,8 +55,19 @@ def go_on_without_whom_another_waited_for(
     # Before it stops it would agree with the one that calls first.
     while "State:\tT" not in Path(f"/proc/{int(pids[VICTIM])}/status").read_text():
         time.sleep(0.01)
+    return 2 if world.rank == 0 else VICTIM
+
+
+def go_on_without_whom_another_waited_for(
+    world: tokenyard.World, late: int, again: bool
+) -> tuple[list[int], int]:
+    """`late` calls last: once the other one's request has done its work.
+
+    `again`: the first attempt fails, since no machine has memory for it.
+    """
+    pids = world.all_gather(b"%d" % os.getpid(), "who they are")
+    blamed = [await_whom_another_waited_for(world)]
     time.sleep(1.0 if world.rank == late else 0.0)
-    blamed = [2 if world.rank == 0 else VICTIM]
     if again:
         with pytest.raises(tokenyard.Error):
             world._native.rebuild(blamed, arena_bytes=1 << 56)
@@ -81,6 +87,25 @@ def go_on_with_another(world: tokenyard.World, blow: signal.Signals) -> tuple[in
     exchange = tokenyard.ExpertParallel(world, experts=3, hidden=8, topk=1, tokens_max=1)
     exchange.close()
     return world.rank, state == b"", b"".join(states)
+
+
+def replace_at_the_second_attempt(world: tokenyard.World) -> bool:
+    """The first attempt fails once the survivors are among themselves."""
+    if not world.is_replacement:
+        blamed = [await_whom_another_waited_for(world)]
+        agree = Replacing._agree
+
+        def fail_once(self: Replacing, *args: Any) -> RendezvousPoint:
+            Replacing._agree = agree  # type: ignore[method-assign]
+            agree(self, *args)  # So that both are in it.
+            raise tokenyard.Error("no process can be started")
+
+        Replacing._agree = fail_once  # type: ignore[method-assign]
+        with pytest.raises(tokenyard.Error, match="no process"):
+            world.replace(blamed)
+        world = world.replace(blamed)
+    world.barrier("all are there again")
+    return world.is_replacement
 
 
 def replace_twice(world: tokenyard.World) -> tuple[int, int]:
@@ -180,6 +205,17 @@ def test_a_new_process_takes_the_place(blow: signal.Signals, timeout: float) -> 
     )
     assert results == [(rank, rank == VICTIM, b"keptkept") for rank in range(3)]
     assert not multiprocessing.active_children()
+
+
+def test_another_attempt_to_replace_keeps_the_excuses() -> None:
+    results = tokenyard.launch(
+        replace_at_the_second_attempt,
+        ranks=3,
+        processes=True,
+        timeout=IMPATIENT_S,
+        on_death="replace",
+    )
+    assert results == [False, True, False]
 
 
 def test_a_replacement_may_be_replaced() -> None:

@@ -49,7 +49,10 @@ def help_of(clone: Path, *command: str) -> str:
     return done.stdout
 
 
-COMMANDS = ["demo", "test", "bench", "simulate", "mutants", "doctor", "wheel", "docs", "format"]
+COMMANDS = [
+    *("demo", "test", "bench", "simulate", "mutants"),
+    *("fuzz", "doctor", "wheel", "docs", "format"),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -32,6 +32,7 @@ DoctorProbes sound_machine() {
   nvidia.descriptors = true;
   for (uint32_t index = 0; index < 2; ++index)
     nvidia.gpus.push_back({.index = index,
+                           .cuda_index = static_cast<int32_t>(index),
                            .name = "GPU of a test",
                            .uuid = "GPU-0",
                            .memory_bytes = uint64_t{141} << 30,
@@ -85,7 +86,14 @@ TEST(Doctor, ReportsInText) {
       .system = "a machine",
       .toolkit = "13.0",
       .driver = "580",
-      .gpus = {{.index = 1,
+      .gpus = {{.index = 0,
+                .cuda_index = -1,
+                .name = "GPU of a test",
+                .uuid = "GPU-0",
+                .memory_bytes = uint64_t{141} << 30,
+                .links = {"-", "NV18"}},
+               {.index = 1,
+                .cuda_index = 0,
                 .name = "GPU of a test",
                 .uuid = "GPU-1",
                 .memory_bytes = uint64_t{141} << 30,
@@ -106,6 +114,7 @@ TEST(Doctor, ReportsInText) {
       "system        a machine\n"
       "CUDA toolkit  13.0\n"
       "NVIDIA driver 580\n"
+      "GPU 0         GPU of a test 141 GiB, GPU-0; links: - NV18; hidden from this process\n"
       "GPU 1         GPU of a test 141 GiB, GPU-1; links: NV18 -\n"
       "\n"
       "fabrics\n"
@@ -137,8 +146,9 @@ TEST(Doctor, JsonHasTheDocumentedKeys) {
   // In the order of their names.
   EXPECT_THAT(keys(json), testing::ElementsAre("driver", "fabrics", "gpus", "self_tests", "system",
                                                "toolkit", "version"));
-  EXPECT_THAT(keys(json["gpus"][0]), testing::ElementsAre("index", "link_bytes_per_second", "links",
-                                                          "memory_bytes", "name", "uuid"));
+  EXPECT_THAT(keys(json["gpus"][0]),
+              testing::ElementsAre("cuda_index", "index", "link_bytes_per_second", "links",
+                                   "memory_bytes", "name", "uuid"));
   EXPECT_THAT(keys(json["fabrics"][0]), testing::ElementsAre("name", "remedy", "why", "works"));
   EXPECT_THAT(keys(json["self_tests"][0]),
               testing::ElementsAre("combine_bytes_per_second", "device",
@@ -241,6 +251,59 @@ TEST(Doctor, SelfTestComparesWithTheLinkOfGpus) {
   EXPECT_EQ(asked, 2u);
   EXPECT_EQ(tests[1].link_bytes_per_second, 450e9);
   EXPECT_GT(tests[1].link_share(), 0);
+}
+
+/// Three GPUs, whose links tell them apart; CUDA shows this process two of them, in its own order.
+DoctorProbes machine_with_a_hidden_gpu() {
+  DoctorProbes ask = sound_machine();
+  NvidiaFacts nvidia = ask.nvidia();
+  nvidia.gpus.push_back(nvidia.gpus[1]);
+  nvidia.gpus[2].index = 2;
+  nvidia.gpus[0].links = {"-", "none", "NV18"};
+  nvidia.gpus[1].links = {"none", "-", "none"};
+  nvidia.gpus[2].links = {"NV18", "none", "-"};
+  nvidia.gpus[2].link_bytes_per_second = 400e9;
+  nvidia.gpus[0].cuda_index = 1;
+  nvidia.gpus[1].cuda_index = -1;
+  nvidia.gpus[2].cuda_index = 0;
+  nvidia.visible_devices = "2,0";
+  ask.nvidia = [nvidia] { return nvidia; };
+  return ask;
+}
+
+TEST(Doctor, GpusThatCudaHidesAreNeitherJudgedNorTested) {
+  DoctorProbes ask = machine_with_a_hidden_gpu();
+  uint32_t asked = 0;
+  ask.worlds = [&](uint32_t ranks, const std::string& device, const WorldOptions& options) {
+    if (device == "cuda") asked = ranks;
+    return World::in_process(ranks, "host", options);  // They act as GPUs.
+  };
+  const Diagnosis found = diagnose(ask);
+  const FabricFacts facts = fabric(found, "nvlink");
+  EXPECT_TRUE(facts.works);
+  EXPECT_THAT(facts.why, HasSubstr("2 of the machine's 3 GPUs"));
+  EXPECT_THAT(facts.why, testing::Not(HasSubstr("no peer access"))) << "the hidden one's";
+  EXPECT_THAT(facts.remedy, HasSubstr("unset CUDA_VISIBLE_DEVICES (now '2,0')"));
+  const auto tests = self_test(ask, found, kShort);
+  ASSERT_EQ(tests.size(), 2u);
+  EXPECT_EQ(asked, 2u);
+  EXPECT_EQ(tests[1].link_bytes_per_second, 400e9) << "rank 0 is on the first GPU that CUDA counts";
+}
+
+TEST(Doctor, NoGpuIsTestedIfCudaShowsNone) {
+  DoctorProbes ask = machine_with_a_hidden_gpu();
+  NvidiaFacts nvidia = ask.nvidia();
+  for (GpuFacts& gpu : nvidia.gpus) gpu.cuda_index = -1;
+  nvidia.visible_devices = "";
+  nvidia.cuda_why_not = "CUDA shows this process none of them";
+  ask.nvidia = [&] { return nvidia; };
+  const Diagnosis found = diagnose(ask);
+  EXPECT_FALSE(fabric(found, "nvlink").works);
+  EXPECT_EQ(fabric(found, "nvlink").why, nvidia.cuda_why_not);
+  EXPECT_THAT(fabric(found, "nvlink").remedy, HasSubstr("unset CUDA_VISIBLE_DEVICES"));
+  EXPECT_EQ(self_test(ask, found, kShort).size(), 1u) << "the host alone";
+  nvidia.visible_devices.reset();
+  EXPECT_THAT(fabric(diagnose(ask), "nvlink").remedy, HasSubstr("update of the driver"));
 }
 
 TEST(Doctor, SelfTestThatFailsSaysWhyAndWhatToDo) {

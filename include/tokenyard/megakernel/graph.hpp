@@ -173,6 +173,10 @@ class Graph {
   friend class GraphCodec;
 
  private:
+  /// Throws InvalidArgument if the task names tensors, events, ranks or counts that do not exist.
+  void check(const TaskOptions& task) const;
+  /// Checks a graph that came from another rank as `add` and `event` check their arguments.
+  void check_all_tasks() const;
   void check_no_overlap(const TensorOptions& tensor, uint64_t begin) const;
 
   TaskSet tasks_;

@@ -12,7 +12,7 @@ from typing import Any
 
 import _tokenyard
 
-from ..errors import Unsupported, invalid
+from ..errors import PeerTimeout, Unsupported, invalid
 from .rendezvous import HeldPort
 
 RENDEZVOUS_S = 120.0
@@ -95,14 +95,18 @@ class Replacing:
         self._settings = settings
         self._survivors = list(range(size))
         """[ranks of `_native`] number of each in the original world"""
+        self._excused: set[int] = set()
+        """Ranks that were named and stay, since they had waited for a lost one."""
 
     def replace(self, lost: Sequence[int]) -> tuple[Any, Launched]:
         """Leaves out lost ranks, has the launch start new ones, and connects. Collective."""
-        gone = [at for at, rank in enumerate(self._survivors) if rank in lost]
+        named = set(lost) - self._excused
+        gone = [at for at, rank in enumerate(self._survivors) if rank in named]
         if not gone and len(self._survivors) == self._size:
             raise invalid("lost", "the ranks that are to be replaced", "none")
         self._native = self._native.rebuild(gone, arena_bytes=_SMALL_ARENA_BYTES)
         left_out = self._native.left_out
+        self._excused.update(self._survivors[at] for at in gone if at not in left_out)
         self._survivors = [rank for at, rank in enumerate(self._survivors) if at not in left_out]
         missing = [rank for rank in range(self._size) if rank not in self._survivors]
         held = HeldPort() if self._native.rank == 0 else None
@@ -113,6 +117,11 @@ class Replacing:
             native = join_rendezvous(
                 rendezvous_point, self._rank, self._launched.secret, self._settings
             )
+        except PeerTimeout:
+            # It names a rank that did not come to this attempt. After any other failure the caller
+            # may name the same ranks again.
+            self._excused.clear()
+            raise
         finally:
             if held is not None:
                 held.release()

@@ -15,7 +15,7 @@ from operator import index
 from typing import Any
 
 from ..errors import InvalidArgument, Unsupported, invalid
-from ..secret import agreed_secret, offer_of, secret_in_environment, secret_of
+from ..secret import agreed_secret, offer_of, require_alike, secret_in_environment, secret_of
 from .environment import EXPLICIT, STORE_VARIABLE, TORCHRUN, FoundRank, find_rank
 
 
@@ -52,6 +52,25 @@ class HeldPort:
 
     def release(self) -> None:
         self._socket.close()
+
+
+def store_at(host: str, port: int) -> str:
+    """Returns the address of the store that rank 0 serves."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def job_of_group(group: Any) -> Any:
+    """Returns a handle of the native job that has exactly a torch group's ranks; else None."""
+    import torch.distributed as dist
+
+    if "tokenyard" not in str(dist.get_backend(group)):
+        return None
+    from ..torch.backend_state import state_of
+
+    state = state_of(group or dist.group.WORLD)
+    if state is None or not state.job.has_ranks(state.global_ranks):
+        return None
+    return state.job.collectives._native.share()
 
 
 def from_environment(timeout: float) -> Place:
@@ -130,7 +149,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
     gathered: list[Any] = [None] * size
     try:
         # Faults are raised after the gather, in which the other ranks wait for this one.
-        said = (fault, members, socket.gethostname(), _address(), offer)
+        said = (fault, members, socket.gethostname(), _address(), offer, own is not None)
         dist.all_gather_object(gathered, said, group)
         for fault, *_ in gathered:
             if fault is not None:
@@ -139,6 +158,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
             theirs = gathered[rank][1]
             if theirs != members:
                 raise invalid("ranks", f"{members} as on rank {mine}", str(theirs), rank)
+        require_alike([gathered[rank][5] for rank in members])
     except BaseException:
         if held is not None:
             held.release()
@@ -147,14 +167,8 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
         return None
 
     hosts = [gathered[rank][2] for rank in members]
-    *_, address, (port, job, offered) = gathered[members[0]]
+    *_, address, (port, job, offered), _ = gathered[members[0]]
     number = members.index(mine)
-    try:
-        secret = agreed_secret(own, offered, number)
-    except InvalidArgument:
-        if held is not None:
-            held.release()
-        raise
     return Place(
         host="127.0.0.1" if len(set(hosts)) == 1 else address,
         port=port,
@@ -162,7 +176,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
         size=len(members),
         local_rank=_local_rank(hosts, number),
         job=job,
-        secret=secret,
+        secret=agreed_secret(own, offered, number),
         held=held,
     )
 
@@ -179,11 +193,12 @@ def from_mpi(comm: Any) -> Place:
     except AttributeError:
         raise invalid("comm", "a communicator of mpi4py", f"a {type(comm).__name__}") from None
     own, fault = _own_secret()
-    said = gather((socket.gethostname(), fault))
-    hosts = [host for host, _ in said]
-    for _, fault in said:
+    said = gather((socket.gethostname(), fault, own is not None))
+    hosts = [host for host, *_ in said]
+    for _, fault, _ in said:
         if fault is not None:
             raise fault
+    require_alike([brings for *_, brings in said])
     held: HeldPort | None = None
     offer: Any = None
     try:

@@ -54,6 +54,10 @@ std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint6
     return operation;
   }
   Peer& peer = peers_[to];
+  if (peer.broken) {
+    finish(operation, peer.broken);
+    return operation;
+  }
   Sending sending;
   sending.number = ++peer.last_number;
   sending.content = {static_cast<const std::byte*>(array.data), array.bytes()};
@@ -61,10 +65,10 @@ std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint6
   sending.tag = tag;
   sending.type = array.type;
   const size_t bytes = array.bytes();
-  sending.eager = bytes <= eager_max && peer.eager_bytes + bytes <= eager_bytes_max;
+  sending.eager = bytes <= eager_max && peer.eager_bytes + kept_bytes(bytes) <= eager_bytes_max;
   if (sending.eager) {
     sending.copy.assign(sending.content.begin(), sending.content.end());
-    peer.eager_bytes += bytes;
+    peer.eager_bytes += kept_bytes(bytes);
     finish(std::exchange(sending.operation, nullptr), nullptr);
   }
   Sending& kept = peer.sending.emplace(sending.number, std::move(sending)).first->second;
@@ -85,10 +89,11 @@ std::shared_ptr<Outcome> PointToPoint::receive(Array array, std::optional<uint32
                         .from = from,
                         .accepted = std::nullopt});
   const bool lost = from && !is_active(*from) && context_.on_failure != OnFailure::retry;
+  const std::exception_ptr broken = from ? peers_[*from].broken : nullptr;
   match();  // the message may have arrived before its sender was lost
-  if (lost && !operation->done()) {
+  if ((lost || broken) && !operation->done()) {
     receiving_.remove_if([&](const Receiving& one) { return one.operation == operation; });
-    finish(operation, lost_error("receive", *from));
+    finish(operation, lost ? lost_error("receive", *from) : broken);
   }
   return operation;
 }
@@ -121,15 +126,19 @@ bool PointToPoint::poll(Instant now, Attention attention) {
   bool arrived = false, moved = false;
   if (!context_.frozen) {
     for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
-      if (rank == identity_.self || !is_active(rank)) continue;
+      if (rank == identity_.self || !is_active(rank) || peers_[rank].broken) continue;
       const bool awaited =
           std::any_of(receiving_.begin(), receiving_.end(),
                       [&](const Receiving& one) { return !one.from || *one.from == rank; });
       const bool attended = attention == Attention::everybody ||
                             (attention == Attention::acquainted && peers_[rank].is_acquainted());
       if (!peers_[rank].stream && !awaited && !attended) continue;
-      stream(rank).push();
-      while (read(rank)) arrived = true;
+      try {
+        stream(rank).push();
+        while (read(rank)) arrived = true;
+      } catch (const InternalError& error) {
+        break_off(rank, error);
+      }
       moved = stream(rank).take_moved() || moved;
     }
     if (arrived) match();
@@ -155,6 +164,9 @@ bool PointToPoint::take(uint32_t from, const FrameHeader& header) {
     case FrameKind::content:
       return take_content(from, header);
     case FrameKind::offer:
+      if (peer.arrived.contains(header.sequence)) {
+        throw InternalError(fmt::format("message {} was offered twice", header.sequence));
+      }
       if (peer.has(header.sequence)) {
         post(from, FrameKind::received, header.sequence, nullptr, {});
       } else {
@@ -190,6 +202,10 @@ bool PointToPoint::take(uint32_t from, const FrameHeader& header) {
 
 bool PointToPoint::take_eager(uint32_t from, const FrameHeader& header) {
   Peer& peer = peers_[from];
+  if (header.bytes > eager_max) {
+    throw InternalError(fmt::format("{} bytes came without an offer, where at most {} may",
+                                    header.bytes, eager_max));
+  }
   peer.eager.resize(header.bytes);
   while (peer.got < header.bytes) {
     const size_t got = stream(from).read(std::span(peer.eager).subspan(peer.got));
@@ -198,14 +214,20 @@ bool PointToPoint::take_eager(uint32_t from, const FrameHeader& header) {
   }
   peer.got = 0;
   if (!peer.has(header.sequence)) {
-    peer.note(header.sequence);
+    // If no receive has come for much of what is here, this one counts as an offer: its sender, who
+    // has a copy, sends it again once a receive asks for it.
+    const bool keeps = peer.kept + kept_bytes(header.bytes) <= eager_bytes_max;
     peer.arrived[header.sequence] = {.tag = header.signature.lengths,
                                      .type = header.signature.type,
                                      .bytes = header.bytes,
-                                     .eager = true,
+                                     .eager = keeps,
                                      .stage = Stage::here,
-                                     .copy = std::move(peer.eager),
+                                     .copy = {},
                                      .order = ++arrivals_};
+    if (!keeps) return true;
+    peer.note(header.sequence);
+    peer.arrived[header.sequence].copy = std::move(peer.eager);
+    peer.kept += kept_bytes(header.bytes);
   }
   post(from, FrameKind::received, header.sequence, nullptr, {});
   return true;
@@ -227,7 +249,11 @@ void PointToPoint::let_go(const Receiving& receiving) {
 bool PointToPoint::take_content(uint32_t from, const FrameHeader& header) {
   Peer& peer = peers_[from];
   const auto offer = peer.arrived.find(header.sequence);
-  if (offer == peer.arrived.end()) throw InternalError("content arrived that was not offered");
+  if (offer == peer.arrived.end() || offer->second.eager || offer->second.bytes != header.bytes ||
+      offer->second.stage == Stage::here) {
+    throw InternalError(fmt::format("{} bytes of message {} came, which no receive has accepted",
+                                    header.bytes, header.sequence));
+  }
   Receiving* const receiving = find_accepted(from, header.sequence);
   if (receiving == nullptr) {
     // The receive is over, so its memory belongs to the caller again.
@@ -255,7 +281,7 @@ void PointToPoint::take_received(uint32_t from, Number number) {
   Peer& peer = peers_[from];
   const auto found = peer.sending.find(number);
   if (found == peer.sending.end()) return;  // a repeated acknowledgement
-  if (found->second.eager) peer.eager_bytes -= found->second.bytes();
+  if (found->second.eager) peer.eager_bytes -= kept_bytes(found->second.bytes());
   if (found->second.operation) finish(found->second.operation, nullptr);
   peer.sending.erase(found);
 }
@@ -268,7 +294,8 @@ void PointToPoint::take_accept(uint32_t from, Number number) {
   }
   Sending& sending = found->second;
   sending.flowing = true;
-  post(from, FrameKind::content, number, &sending, sending.content);
+  post(from, FrameKind::content, number, &sending,
+       sending.eager ? std::span<const std::byte>(sending.copy) : sending.content);
 }
 
 void PointToPoint::take_unfit(uint32_t from, const FrameHeader& header) {
@@ -285,6 +312,7 @@ void PointToPoint::take_unfit(uint32_t from, const FrameHeader& header) {
                fmt::format("{} of {} bytes", tokenyard::name_of(sending.type), sending.bytes()),
                from)));
   }
+  if (sending.eager) peer.eager_bytes -= kept_bytes(sending.bytes());
   peer.sending.erase(found);
 }
 
@@ -334,6 +362,7 @@ bool PointToPoint::give(Receiving& receiving, uint32_t from, Number number) {
   }
   const Arrived arrived = std::move(found->second);
   peer.arrived.erase(found);
+  if (arrived.eager) peer.kept -= kept_bytes(arrived.bytes);
   receiving.operation->peer = from;
   if (!fits) {
     finish(receiving.operation,

@@ -19,7 +19,11 @@
 /// in the order in which they were sent.
 ///
 /// Invariant: the memory in which a receiver keeps messages is bounded: eager_bytes_max per peer,
-/// and one offer per send whose caller waits.
+/// one offer per send whose caller waits, and one per small message that came when that memory was
+/// full. Such a message stays with its sender, who keeps at most eager_bytes_max of them.
+///
+/// Invariant: frames that no correct rank sends end the messages with that rank until the next
+/// epoch, and nothing else; each names the rank and what came (`break_off`).
 #pragma once
 
 #include <chrono>
@@ -33,6 +37,7 @@
 #include "collectives/engine/engine_context.hpp"
 #include "collectives/interfaces/array.hpp"
 #include "collectives/interfaces/stream.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
 
@@ -54,6 +59,9 @@ class PointToPoint {
  public:
   static constexpr size_t eager_max = 8 << 10;
   static constexpr size_t eager_bytes_max = 1 << 20;
+  /// Returns how much a message of this length counts towards `eager_bytes_max`: an empty one takes
+  /// memory, too.
+  static constexpr size_t kept_bytes(size_t bytes) { return bytes + 64; }
 
   PointToPoint(EngineContext& engine_context, const GroupIdentity& identity);
 
@@ -116,13 +124,15 @@ class PointToPoint {
     // As sender.
     Number last_number = 0;
     std::map<Number, Sending> sending;
-    size_t eager_bytes = 0;  // sent but not received
+    size_t eager_bytes = 0;  // sent but not received, as kept_bytes counts
     // As receiver: has received all numbers up to `floor`, and those in `above`.
     Number floor = 0;
     std::set<Number> above;
     std::map<Number, Arrived> arrived;
+    size_t kept = 0;               // of eager messages in `arrived`, as kept_bytes counts
     std::vector<std::byte> eager;  // payload being received
     size_t got = 0;
+    std::exception_ptr broken;  // it sent what no correct rank sends, in this epoch
     bool is_acquainted() const { return floor > 0 || !above.empty(); }
     bool has(Number number) const { return number <= floor || above.contains(number); }
     void note(Number number);
@@ -158,6 +168,8 @@ class PointToPoint {
   bool is_active(uint32_t rank) const;
   void renew(uint32_t rank, const Member& member);
   void lose(uint32_t rank);
+  /// Ends the messages with a rank that broke the protocol, until the next epoch.
+  void break_off(uint32_t rank, const InternalError& error);
 
   EngineContext& context_;
   GroupIdentity identity_;

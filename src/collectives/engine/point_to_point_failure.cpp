@@ -123,6 +123,7 @@ void PointToPoint::install(const Verdict& verdict, Instant) {
     if (peer.stream) bytes_sent_before_ += peer.stream->bytes_sent();
     peer.stream.reset();
     peer.got = 0;
+    peer.broken = nullptr;
     // Offers are sent again; received messages stay.
     std::erase_if(peer.arrived, [](const auto& entry) { return !entry.second.eager; });
     const auto member = verdict.next.at(identity_.slots[rank]);
@@ -153,6 +154,34 @@ void PointToPoint::lose(uint32_t rank) {
       ++receiving;
     }
   }
+}
+
+void PointToPoint::break_off(uint32_t rank, const InternalError& error) {
+  Peer& peer = peers_[rank];
+  peer.broken = std::make_exception_ptr(InternalError(
+      fmt::format("messages with rank {} of group \"{}\" have ended until ranks recover: {}", rank,
+                  identity_.name, error.what())));
+  for (auto entry = peer.sending.begin(); entry != peer.sending.end();) {
+    // Small messages have no caller that waits; they are sent again in the next epoch.
+    if (!entry->second.operation) {
+      ++entry;
+      continue;
+    }
+    if (entry->second.flowing) peer.stream->keep_payloads();
+    finish(entry->second.operation, peer.broken);
+    entry = peer.sending.erase(entry);
+  }
+  for (auto receiving = receiving_.begin(); receiving != receiving_.end();) {
+    if (receiving->accepted && receiving->accepted->first == rank) receiving->accepted.reset();
+    if (receiving->from != rank) {
+      ++receiving;
+      continue;
+    }
+    finish(receiving->operation, peer.broken);
+    receiving = receiving_.erase(receiving);
+  }
+  // Messages that have arrived whole can still be received.
+  std::erase_if(peer.arrived, [](const auto& entry) { return !entry.second.eager; });
 }
 
 void PointToPoint::renew(uint32_t rank, const Member& member) {

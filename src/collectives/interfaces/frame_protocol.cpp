@@ -131,7 +131,12 @@ bool FrameProtocol::take_notice(Peer& peer, const FrameHeader& header) {
     asked_ = asked_ || notice.sequence == sequence_;
     return true;
   }
-  if (notice.bytes > peer.notice.size()) throw InternalError("a notice exceeds its size limit");
+  const bool known = notice.kind == FrameKind::refusal || notice.kind == FrameKind::broken;
+  const size_t expected = notice.kind == FrameKind::refusal ? sizeof(Refusal) : sizeof(Breakage);
+  if (!known || notice.bytes != expected) {
+    throw InternalError(fmt::format("a frame of kind {} with {} bytes came in operation {}",
+                                    static_cast<int>(notice.kind), notice.bytes, sequence_));
+  }
   peer.notice_got += incoming.read({peer.notice.data() + peer.notice_got, incoming.payload_left()});
   if (incoming.payload_left() > 0) return false;
   peer.notice_got = 0;

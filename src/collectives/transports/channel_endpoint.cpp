@@ -47,7 +47,9 @@ struct FieldReader {
     return complete ? take_number<uint16_t>(bytes) : uint16_t{0};
   }
   std::string text() {
-    const auto bytes = take(number());
+    const size_t length = number();
+    complete = complete && length <= kTextBytesMax;
+    const auto bytes = take(length);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 };

@@ -9,7 +9,11 @@ namespace {
 constexpr ArchiveKind kTraceArchive{.name = "a rank's trace",
                                     .mark = 0x3165636172745974};  // tYtrace1
 
+/// More blocks than any device runs at once. Each has a line in the trace, even without a span.
+constexpr uint32_t kWorkersMax = 1 << 16;
+
 void check_numbers(const ArchiveReader& reader, const Trace& trace) {
+  reader.require(trace.workers <= kWorkersMax, "workers, at most", kWorkersMax, trace.workers);
   for (const TraceTask& task : trace.tasks)
     for (const TraceWait& wait : task.waits)
       reader.require(wait.event < trace.events.size(), "an event below", trace.events.size(),

@@ -1,0 +1,40 @@
+#include "fabric/agreement.hpp"
+
+#include <fmt/format.h>
+
+#include "fabric/world_access.hpp"
+
+namespace tokenyard {
+
+void require(bool holds, const char* argument, std::string expected, uint64_t seen) {
+  if (!holds) throw InvalidArgument(argument, std::move(expected), std::to_string(seen));
+}
+
+void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t expected,
+                   uint32_t seen) {
+  if (expected == seen) return;
+  throw InvalidArgument(argument, fmt::format("{} as on rank {}", expected, first),
+                        std::to_string(seen), rank);
+}
+
+uint32_t first_unreachable(const World& world) {
+  for (const uint32_t rank : present_ranks(world)) {
+    const Reach reach = world.topology().peers[rank].reach;
+    if (reach != Reach::self && reach != Reach::load_store) return rank;
+  }
+  return kAllReached;
+}
+
+void require_reach(const World& world, const std::string& object,
+                   const std::vector<uint32_t>& unreachable) {
+  for (const uint32_t rank : present_ranks(world)) {
+    const uint32_t peer = unreachable[rank];
+    if (peer == kAllReached) continue;
+    throw Unsupported(
+        object,
+        fmt::format("rank {} cannot load from and store to rank {}{}", rank, peer,
+                    rank == world.rank() ? ": " + world.topology().peers[peer].why_not : ""));
+  }
+}
+
+}  // namespace tokenyard
