@@ -131,7 +131,7 @@ inline void network_seed(SeedRun& run, bool mlx5) {
       .queues_per_peer =
           run.option("queues", run.random.chance(16) ? 33 : run.random.between(2, 3))};
   const bool may_stop = drawn.clause == Clause::order || drawn.clause == Clause::flush ||
-                        drawn.clause == Clause::rings;
+                        drawn.clause == Clause::rings || drawn.clause == Clause::shared;
   // The stores land: other fates also lose those that an applied signal has released.
   if (may_stop && run.option("stops", run.random.chance(256))) {
     options.stop = simulation::RankStop{
