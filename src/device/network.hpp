@@ -13,115 +13,31 @@
 ///   2. After a flush, the sources posted so far on the queue may be reused.
 ///
 /// Puts of one queue land in any order, torn at any byte, and also before a signal that was posted
-/// before them. Signals are applied in any order. A flush says nothing of the other side, and
-/// queues know nothing of one another.
+/// before them. Signals are applied in any order. A flush says nothing of the other side, nor does
+/// a landing say anything of the source, which may be read again until the flush. Queues know
+/// nothing of one another. An empty put lands nothing, and its keys may go unchecked.
 #pragma once
 
-#include <cstddef>
-
 #include "device/memory.hpp"
+#include "device/mlx5_queue.hpp"
 #include "device/mutated.hpp"
+#include "device/network_request.hpp"
 #include "device/wait.hpp"
 
 namespace tokenyard {
 
-/// Names a registered region of a rank: the low 8 bits are its number, the others a tag that is
-/// drawn anew for each registration. 0 names none.
-using MemoryKey = uint32_t;
-TOKENYARD_HOST_DEVICE constexpr uint32_t region_of_key(MemoryKey key) {
-  return key & 0xff;
-}
-
-/// A place in a peer's registered region.
-struct NetworkTarget {
-  MemoryKey key = 0;
-  uint64_t offset = 0;  ///< bytes from the region's start
-
-  TOKENYARD_HOST_DEVICE NetworkTarget operator+(uint64_t bytes) const {
-    return {key, offset + bytes};
-  }
-};
-
-/// A piece of a put's source, in a registered region of this rank.
-struct NetworkSource {
-  MemoryKey key;
-  uint32_t bytes;
-  const void* from;
-};
-
-inline constexpr uint32_t kNetworkPutMax = 1u << 30;  ///< bytes per put
-inline constexpr uint32_t kNetworkInlineMax = 32;     ///< bytes per inline put
-
-struct alignas(64) NetworkRequest {
-  enum class Kind : uint8_t { put, put_inline, signal };
-  Kind kind;
-  uint8_t pieces;  ///< put: sources that it gathers into one range, 1 or 2
-  uint16_t inline_bytes;
-  MemoryKey target_key;
-  uint64_t target;  ///< byte offset in the peer's region
-  uint64_t addend;  ///< signal
-  uint64_t zero;
-  union {
-    NetworkSource sources[2];
-    uint8_t bytes[kNetworkInlineMax];
-  };
-};
-static_assert(sizeof(NetworkRequest) == 64 && offsetof(NetworkRequest, bytes) == 32);
-
-/// The check of a request that failed, as NetworkFault names it.
-enum class NetworkCheck : uint32_t {
-  none,
-  target_key,
-  target_range,
-  source_key,
-  source_range,
-  size,       ///< of a put, in bytes
-  alignment,  ///< of a signal's word
-  request,    ///< a kind or number of pieces that does not exist
-};
-
-/// Why a network refused a request.
-struct NetworkRefusal {
-  uint32_t region;  ///< number in the table of its owner
-  uint64_t expected, seen;
-};
-
-/// One of the queues to a peer, in memory that host, kernels and network share, zeroed initially.
-/// The counts only grow, and may wrap.
-struct QueuePair {
-  static constexpr uint32_t kSlots = 64;
-  uint32_t posted;                 ///< written by kernels
-  alignas(64) uint32_t completed;  ///< requests whose sources were read; written by the network
-  uint32_t settled;                ///< `posted` as of a time when nothing was under way
-  uint32_t refused;                ///< a NetworkCheck; then the queue has ended
-  NetworkRefusal refusal;          ///< valid once `refused` is set
-  alignas(64) uint32_t rank, peer, number;  ///< written by the host before any kernel runs
-  NetworkRequest ring[kSlots];
-};
-
-/// Packs what a NetworkFault names and a WaitReport has no field for.
-struct NetworkFaultDetail {
-  uint32_t check, rank, queue, region;
-
-  TOKENYARD_HOST_DEVICE uint64_t packed() const {
-    return uint64_t{check} << 56 | uint64_t{rank} << 32 | uint64_t{queue} << 16 | region;
-  }
-  static constexpr NetworkFaultDetail of(uint64_t packed) {
-    return {static_cast<uint32_t>(packed >> 56), static_cast<uint32_t>(packed >> 32) & 0xffffff,
-            static_cast<uint32_t>(packed >> 16) & 0xffff, static_cast<uint32_t>(packed) & 0xffff};
-  }
-};
-
-/// A kernel's end of a queue. Only one thread of this rank may use it at a time, ordered after the
-/// one before. Each word returns false if the call has failed (see wait_until).
+/// A queue, as a kernel uses it. Only one thread of this rank may use it at a time, ordered after
+/// the one before, except on an mlx5 queue. Each word returns false if the call has failed (see
+/// wait_until).
 class NetworkQueue {
  public:
-  TOKENYARD_DEVICE explicit NetworkQueue(QueuePair* pair) : pair_(pair) {}
+  TOKENYARD_DEVICE explicit NetworkQueue(QueueEnd* end) : end_(end) {}
 
   /// Copies one piece, or two one behind the other, to the target. The sources must stay unchanged
   /// until a flush has covered them.
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& source) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().put(deadline, phase, target, &source, 1);
     NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
     request.pieces = 1;
     request.sources[0] = source;
@@ -130,6 +46,10 @@ class NetworkQueue {
   }
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& first, const NetworkSource& second) const {
+    if (end_->mlx5 != nullptr) {
+      const NetworkSource pieces[2] = {first, second};
+      return mlx5_queue().put(deadline, phase, target, pieces, 2);
+    }
     NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
     request.pieces = 2;
     request.sources[0] = first;
@@ -140,8 +60,9 @@ class NetworkQueue {
   TOKENYARD_DEVICE bool put_inline(const Deadline& deadline, uint32_t phase,
                                    const NetworkTarget& target, const void* from,
                                    uint32_t bytes) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().put_inline(deadline, phase, target, from, bytes);
     NetworkRequest request = request_of(NetworkRequest::Kind::put_inline, target);
-    request.inline_bytes = static_cast<uint16_t>(bytes);
+    request.inline_bytes = static_cast<uint16_t>(bytes < 0xffff ? bytes : 0xffff);
     for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte) {
       request.bytes[byte] = byte < bytes ? static_cast<const uint8_t*>(from)[byte] : uint8_t{0};
     }
@@ -150,6 +71,7 @@ class NetworkQueue {
   /// Adds to an 8-byte word that signals alone write, after this queue's earlier puts.
   TOKENYARD_DEVICE bool signal(const Deadline& deadline, uint32_t phase,
                                const NetworkTarget& target, uint64_t addend) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().signal(deadline, phase, target, addend);
     NetworkRequest request = request_of(NetworkRequest::Kind::signal, target);
     request.addend = addend;
     request.sources[0] = request.sources[1] = {};
@@ -158,10 +80,13 @@ class NetworkQueue {
   /// Waits until the sources of all requests posted so far may be reused.
   TOKENYARD_DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
     if (mutated()) return true;  // A mutant reuses the sources at once.
-    return completed_at_least(deadline, phase, posted());
+    if (end_->mlx5 != nullptr) return mlx5_queue().flush(deadline, phase);
+    return completed_at_least(deadline, phase, end_->posted);
   }
 
  private:
+  TOKENYARD_DEVICE Mlx5Queue mlx5_queue() const { return Mlx5Queue(*end_); }
+
   TOKENYARD_DEVICE static NetworkRequest request_of(NetworkRequest::Kind kind,
                                                     const NetworkTarget& target) {
     NetworkRequest request;
@@ -175,62 +100,51 @@ class NetworkQueue {
     return request;
   }
 
-  /// Relaxed: only this rank's kernels write it, one thread at a time.
-  TOKENYARD_DEVICE uint32_t posted() const {
-    return load<Order::relaxed, Scope::sys>(&pair_->posted);
-  }
-
   TOKENYARD_DEVICE bool post(const Deadline& deadline, uint32_t phase,
                              const NetworkRequest& request) const {
-    const uint32_t count = posted();
+    const uint32_t count = end_->posted;
     // The slot is free once the request that used it last has completed.
     if (!completed_at_least(deadline, phase, count + 1 - QueuePair::kSlots)) return false;
-    pair_->ring[count % QueuePair::kSlots] = request;
+    end_->pair->ring[count % QueuePair::kSlots] = request;
+    end_->posted = count + 1;
     // Publishes the request and the contents of its sources.
-    store<Order::release, Scope::sys>(&pair_->posted, count + 1);
+    store<Order::release, Scope::sys>(&end_->pair->posted, count + 1);
     return true;
   }
 
   TOKENYARD_DEVICE bool completed_at_least(const Deadline& deadline, uint32_t phase,
                                            uint32_t count) const {
-    Awaited what{.phase = phase, .rank = pair_->peer, .expected = count};
+    const auto reached = [&] { return static_cast<int32_t>(end_->completed - count) >= 0; };
+    if (reached()) return true;
+    Awaited what{.phase = phase, .rank = end_->peer, .expected = count};
     uint32_t refused = 0;
     const bool ended = wait_until(deadline, what, [&] {
       // Acquire: slots and sources are reused only after the network has read them.
-      const uint32_t completed = load<Order::acquire, Scope::sys>(&pair_->completed);
-      what.seen = completed;
-      if (static_cast<int32_t>(completed - count) >= 0) return true;
+      end_->completed = load<Order::acquire, Scope::sys>(&end_->pair->completed);
+      what.seen = end_->completed;
+      if (reached()) return true;
       // Acquires the refusal.
-      refused = load<Order::acquire, Scope::sys>(&pair_->refused);
+      refused = load<Order::acquire, Scope::sys>(&end_->pair->refused);
       return refused != 0;
     });
-    if (refused == 0) return ended;
-    const NetworkRefusal refusal = pair_->refusal;
-    what.expected = refusal.expected;
-    what.seen = refusal.seen;
-    what.detail =
-        NetworkFaultDetail{
-            .check = refused, .rank = pair_->rank, .queue = pair_->number, .region = refusal.region}
-            .packed();
-    deadline.fail(Failure::network, what);
-    return false;
+    return refused == 0 ? ended : fail_refused(*end_, deadline, what, refused);
   }
 
-  QueuePair* pair_;
+  QueueEnd* end_;
 };
 
 /// This rank's queues. Part of a kernel's params.
 struct NetworkQueues {
-  QueuePair* const* pairs = nullptr;      ///< [ranks][per_peer], null for ranks with load/store
+  QueueEnd* ends = nullptr;               ///< [ranks][per_peer], no pair to ranks with load/store
   const MemoryKey* arena_keys = nullptr;  ///< [ranks] key of each rank's arena, this rank's
                                           ///< included; 0 for other ranks with load/store
   uint32_t per_peer = 0;
 
   TOKENYARD_DEVICE bool reaches(uint32_t rank) const {
-    return pairs != nullptr && pairs[rank * per_peer] != nullptr;
+    return ends != nullptr && ends[rank * per_peer].pair != nullptr;
   }
   TOKENYARD_DEVICE NetworkQueue of(uint32_t rank, uint32_t queue) const {
-    return NetworkQueue(pairs[rank * per_peer + queue]);
+    return NetworkQueue(ends + rank * per_peer + queue);
   }
 };
 

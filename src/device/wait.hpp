@@ -28,15 +28,15 @@ struct WaitReport {
   uint64_t waited_ns;
 };
 
-/// Set by the host, in memory shared with kernels, to end a rank's waits. kCancelled and the loss
-/// of a rank end every wait. kLeft: some ranks have said goodbye; one word per rank follows this
-/// one, and reads kLeft for those ranks. A goodbye ends a wait only if no other rank could satisfy
-/// it, and only after one more poll, since the rank may have stored the awaited value before it
-/// left.
+/// Set by the host, or by a network that refused a request, in memory shared with kernels, to end a
+/// rank's waits; only kLeft does not end all. kLeft: some ranks have said goodbye; one word per
+/// rank follows this one, and reads kLeft for those ranks. A goodbye ends a wait only if no other
+/// rank could satisfy it, after one more poll: the rank may have stored the value before it left.
 using AbortWord = uint32_t;
 inline constexpr AbortWord kNoAbort = 0;
 inline constexpr AbortWord kCancelled = 1;
 inline constexpr AbortWord kLeft = 2;
+inline constexpr AbortWord kRefused = ~AbortWord{0};  ///< a request of this rank
 inline constexpr AbortWord abort_for_lost(uint32_t rank) {
   return 3 + rank;
 }
@@ -96,11 +96,16 @@ class Deadline {
   uint64_t start_ns_;
 };
 
-/// Returns why the host wants a wait to end: none, abort_flag or left. Reads across PCIe.
+/// Returns why the host wants a wait to end: none, abort_flag, network or left. Reads across PCIe.
 TOKENYARD_COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
   // Relaxed: the flag only asks the wait to end; no data depends on it.
   const AbortWord abort_flag = load<Order::relaxed, Scope::sys>(wait_context.abort_flag);
   if (abort_flag == kNoAbort) return Failure::none;
+  if (abort_flag == kRefused) {
+    // Acquires the refusal: the host looks for it when it has read this wait's report.
+    fence_acquire<Scope::sys>();
+    return Failure::network;
+  }
   if (abort_flag != kLeft) return Failure::abort_flag;
   if (!what.from_rank) return Failure::none;
   // Acquire: the last poll sees everything that the rank stored before it said goodbye.

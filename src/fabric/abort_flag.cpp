@@ -85,7 +85,8 @@ void AbortFlag::left(uint32_t rank) {
   note_gone(rank);
   // In this order, so that a wait that sees the first word set also sees the rank's own.
   if (rank < ranks_) accelerator_.write_flag(word_ + 1 + rank, kLeft);
-  if (rank < ranks_ && !is_set_) accelerator_.write_flag(word_, kLeft);
+  if (rank < ranks_ && !is_set_ && accelerator_.read_flag(word_) != kRefused)
+    accelerator_.write_flag(word_, kLeft);
   for (const std::span<AbortWord> words : watched_) set_one(words, rank, kLeft);
 }
 
@@ -104,6 +105,20 @@ std::vector<uint32_t> AbortFlag::lost_ranks() const {
 bool AbortFlag::has_left(uint32_t rank) const {
   const std::lock_guard lock(mutex_);
   return std::binary_search(left_.begin(), left_.end(), rank);
+}
+
+void AbortFlag::on_refusal(std::function<void(const std::string& phase)> check) {
+  const std::lock_guard lock(mutex_);
+  check_refused_ = std::move(check);
+}
+
+void AbortFlag::check_refused(const std::string& phase) const {
+  std::function<void(const std::string& phase)> check;
+  {
+    const std::lock_guard lock(mutex_);
+    check = check_refused_;
+  }
+  if (check) check(phase);
 }
 
 void AbortFlag::check_left_out(const WaitFacts& facts) const {
@@ -205,6 +220,7 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
     case Failure::refused:
       return;
     case Failure::deadline:
+      abort_flag_.check_refused(facts.phase);
       abort_flag_.check_absence(facts);
       if (!abort_flag_.has_left(facts.rank)) throw PeerTimeout(facts);
       [[fallthrough]];
@@ -213,6 +229,8 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
       facts.phase = after_goodbye(facts.phase);
       throw PeerLost(facts);
     case Failure::network:
+      // A wait that the network's abort word has ended knows no more than that.
+      if (report().detail == 0) abort_flag_.check_refused(facts.phase);
       throw network_fault(NetworkFaultDetail::of(report().detail), facts.rank, facts.phase,
                           facts.expected, facts.seen);
     case Failure::abort_flag:

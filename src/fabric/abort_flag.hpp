@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,8 @@ class AbortFlag {
   AbortFlag& operator=(const AbortFlag&) = delete;
 
   const AbortWord* word() const { return word_; }
+  /// Returns the word, for a network's kernel that stores kRefused there.
+  AbortWord* word_to_refuse() { return word_; }
   /// Ends every wait of this rank, in kernels and on the host, from now on.
   void cancel();
   bool cancelled() const { return cancelled_.load(); }
@@ -60,6 +63,11 @@ class AbortFlag {
   /// events are applied at once. The words must stay valid until `unwatch`.
   void watch(std::span<AbortWord> words);
   void unwatch(std::span<AbortWord> words);
+  /// Sets what throws NetworkFault if a request of this rank was refused, before any kernel runs;
+  /// empty: nothing does. `check_refused` calls it, since a wait that a refusal has ended, or made
+  /// late, may be one that posted nothing.
+  void on_refusal(std::function<void(const std::string& phase)> check);
+  void check_refused(const std::string& phase) const;
   /// Throws OutOfTouch if this rank has been left out. Waits call it before they continue.
   void check_left_out(const WaitFacts& facts) const;
   /// Throws Cancelled, or OutOfTouch as above; for a wait that names no rank.
@@ -91,6 +99,7 @@ class AbortFlag {
   TimePoint left_out_at_;
   std::map<uint32_t, TimePoint> gone_at_;  ///< when this rank learned of each loss or goodbye
   std::vector<std::span<AbortWord>> watched_;
+  std::function<void(const std::string& phase)> check_refused_;
 };
 
 /// Owns the words that a kernel's WaitContext points to; one per object that launches kernels.

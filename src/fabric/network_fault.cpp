@@ -22,6 +22,12 @@ const char* name(NetworkCheck check) {
       return "alignment";
     case NetworkCheck::request:
       return "request";
+    case NetworkCheck::target:
+      return "target";
+    case NetworkCheck::source:
+      return "source";
+    case NetworkCheck::queue:
+      return "queue";
   }
   return "?";
 }

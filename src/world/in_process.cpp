@@ -77,6 +77,12 @@ std::vector<std::unique_ptr<World>> join_all(
   return worlds;
 }
 
+RunAside cards_on_threads() {
+  return [](const LaunchShape& shape, const NicParams& params) {
+    return std::make_unique<AsideThread>(shape, params);
+  };
+}
+
 std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std::string& device,
                                                       const WorldOptions& options) {
   return in_process_without({}, ranks, device, options);
@@ -98,9 +104,7 @@ std::vector<std::unique_ptr<World>> in_process_without(const std::vector<uint32_
   }
   for (const uint32_t rank : absent) accelerators.at(rank) = nullptr;
   return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options,
-                  {.run = [](const LaunchShape& shape, const NicParams& params) {
-                    return std::make_unique<AsideThread>(shape, params);
-                  }});
+                  {.run = cards_on_threads()});
 }
 
 }  // namespace tokenyard

@@ -18,6 +18,9 @@ std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
     const WorldOptions& options, const SimulatedCard& card = {});
 
+/// Returns what runs each simulated card on a thread of this process.
+RunAside cards_on_threads();
+
 /// Returns what World::in_process does, with some ranks absent: null for these.
 std::vector<std::unique_ptr<World>> in_process_without(const std::vector<uint32_t>& absent,
                                                        uint32_t ranks, const std::string& device,

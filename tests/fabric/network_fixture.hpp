@@ -126,8 +126,8 @@ class NetworkFixture {
   void drain() { promise(network.drain(gpu.now() + timeout_), "requests did not take effect"); }
   /// Runs a kernel to its end, and raises what went wrong.
   template <class Params>
-  void run(const Kernel<Params>& kernel, uint32_t blocks, const Params& params) {
-    launch(gpu, kernel, {.blocks = blocks, .warps = 1}, Stream{}, params);
+  void run(const Kernel<Params>& kernel, const LaunchShape& shape, const Params& params) {
+    launch(gpu, kernel, shape, Stream{}, params);
     finish();
     record_.check(kNetworkPhases);
   }

@@ -268,6 +268,7 @@ struct RequestParams {
   WaitContext wait_context;
   NetworkQueues queues;
   uint32_t peer, queue, count;
+  uint32_t apart_ns;  ///< from each post to the next
   NetworkRequest::Kind kind;
   NetworkTarget target;
   NetworkSource source;
@@ -276,6 +277,21 @@ struct RequestParams {
   uint64_t* took_ns;  ///< from the first post to the end of the flush
 };
 
+TOKENYARD_DEVICE bool post_request(const Deadline& deadline, const NetworkQueue& queue,
+                                   const RequestParams& params) {
+  constexpr auto kPost = static_cast<uint32_t>(NetworkPhase::post);
+  switch (params.kind) {
+    case NetworkRequest::Kind::signal:
+      return queue.signal(deadline, kPost, params.target, 1);
+    case NetworkRequest::Kind::put_inline:
+      return queue.put_inline(deadline, kPost, params.target, params.source.from,
+                              params.source.bytes);
+    case NetworkRequest::Kind::put:
+      break;
+  }
+  return queue.put(deadline, kPost, params.target, params.source);
+}
+
 TOKENYARD_DEVICE void network_request(const RequestParams& params) {
   if (thread::index() != 0) return;
   const Deadline deadline = params.wait_context.start();
@@ -283,10 +299,8 @@ TOKENYARD_DEVICE void network_request(const RequestParams& params) {
   constexpr auto kPost = static_cast<uint32_t>(NetworkPhase::post);
   const NetworkQueue queue = params.queues.of(params.peer, params.queue);
   for (uint32_t number = 0; number < params.count; ++number) {
-    const bool posted = params.kind == NetworkRequest::Kind::signal
-                            ? queue.signal(deadline, kPost, params.target, 1)
-                            : queue.put(deadline, kPost, params.target, params.source);
-    if (!posted) return;
+    if (number != 0 && params.apart_ns != 0) nap(params.apart_ns);
+    if (!post_request(deadline, queue, params)) return;
   }
   if (params.flag.key != 0 && !queue.signal(deadline, kPost, params.flag, 1)) return;
   if (params.flushes == 0) return;
@@ -308,6 +322,99 @@ TOKENYARD_DEVICE void network_await(const AwaitParams& params) {
                      params.word, params.value);
 }
 
+struct SharedParams {
+  NetworkParams network;
+  uint32_t from, to;  ///< the ranks that send to this one, and get from it
+};
+inline constexpr uint32_t kSharers = 4;  ///< warps, at most
+
+/// A warp's messages, from one source, over a queue that others use at the same time.
+TOKENYARD_DEVICE bool send_sharing(const NetworkCall& call, uint32_t to, uint32_t warp) {
+  const NetworkParams& params = call.params;
+  uint8_t* const source = params.scratch->sources[warp][0];
+  const NetworkQueue queue = call.queue(to, 0);
+  const NetworkTarget flag = params.windows[to] + offsetof(NetworkWindow, reused_arrived);
+  for (uint32_t number = 0; number < kReuses; ++number) {
+    const uint32_t name = warp * kReuses + number;
+    const uint32_t bytes = network_bytes(params.rank, to, name);
+    const uint32_t head = bytes < kNetworkInlineMax ? bytes : kNetworkInlineMax - number;
+    write_message(source, bytes, params.rank, to, name);
+    const NetworkTarget target = params.windows[to] + offsetof(NetworkWindow, reused) +
+                                 name * sizeof(NetworkWindow::reused[0][0]);
+    const bool sent = queue.put_inline(call.deadline, call.kPost, target, source, head) &&
+                      queue.put(call.deadline, call.kPost, target + head,
+                                call.source(source + head, bytes - head)) &&
+                      queue.signal(call.deadline, call.kPost, flag, 1) &&
+                      queue.flush(call.deadline, call.kFlush);
+    if (!sent) return false;
+  }
+  return true;
+}
+
+/// Sharing: every warp of the grid posts to one queue; the first one then looks at what has come.
+TOKENYARD_DEVICE void network_shared(const SharedParams& shared) {
+  if (warp::lane() != 0) return;
+  const NetworkParams& params = shared.network;
+  const Deadline deadline = params.wait_context.start();
+  const NetworkCall call{params, deadline};
+  const uint32_t warp = block::index() * warp::count() + warp::index();
+  if (!send_sharing(call, shared.to, warp) || warp != 0) return;
+  const uint32_t messages = grid::blocks() * warp::count() * kReuses;
+  if (!await_signal(deadline, call.kArrive, shared.from, &params.mine->reused_arrived[0], messages))
+    return;
+  uint32_t wrong = 0;
+  for (uint32_t name = 0; name < messages; ++name) {
+    wrong +=
+        wrong_bytes(params.mine->reused[name / kReuses][name % kReuses],
+                    network_bytes(shared.from, params.rank, name), shared.from, params.rank, name);
+  }
+  if (wrong != 0) *params.wrong += wrong;
+}
+
+/// Mistakes that only a mean network shows.
+enum class Mistake : uint32_t { flush_taken_for_landing, landing_taken_for_flush };
+inline constexpr uint32_t kMistakes = 2;
+
+/// Rank `to` of the pair: reads the message that has been signalled, and answers.
+TOKENYARD_DEVICE void receive_mistaken(const NetworkCall& call, uint32_t from) {
+  const NetworkParams& params = call.params;
+  if (!await_signal(call.deadline, call.kArrive, from, &params.mine->arrived[from][0], 1)) return;
+  *params.wrong += wrong_bytes(params.mine->messages[0][from], kMessageBytes, from, params.rank, 0);
+  const NetworkTarget answer = params.windows[from] + offsetof(NetworkWindow, arrived) +
+                               params.rank * kNetworkQueues * sizeof(uint64_t);
+  call.queue(from, 0).signal(call.deadline, call.kPost, answer, 1);
+}
+
+/// The puts of one message, and one mistake; `epoch` says which.
+TOKENYARD_DEVICE void network_mistake(const NetworkParams& params) {
+  if (thread::index() != 0) return;
+  const Deadline deadline = params.wait_context.start();
+  const NetworkCall call{params, deadline};
+  const uint32_t to = params.ranks - 1;
+  if (params.rank == to) return receive_mistaken(call, 0);
+  uint8_t* const source = params.scratch->sources[to][0];
+  write_message(source, kMessageBytes, params.rank, to, 0);
+  const NetworkTarget target = params.windows[to] + offsetof(NetworkWindow, messages) +
+                               params.rank * sizeof(NetworkWindow::messages[0][0]);
+  const NetworkTarget flag = params.windows[to] + offsetof(NetworkWindow, arrived) +
+                             params.rank * kNetworkQueues * sizeof(uint64_t);
+  const bool flushes = params.epoch == static_cast<uint32_t>(Mistake::flush_taken_for_landing);
+  const NetworkQueue queue = call.queue(to, 0);
+  constexpr uint32_t kPart = kMessageBytes / 8;
+  for (uint32_t at = 0; at < kMessageBytes; at += kPart) {
+    if (!queue.put(deadline, call.kPost, target + at, call.source(source + at, kPart))) return;
+  }
+  if (flushes && !queue.flush(deadline, call.kFlush)) return;
+  // Another queue's signal is not behind the put.
+  if (!call.queue(to, flushes ? 1 : 0).signal(deadline, call.kPost, flag, 1)) return;
+  if (!await_signal(deadline, call.kArrive, to, &params.mine->arrived[to][0], 1)) return;
+  // Where nothing was flushed, the source is not yet free.
+  write_message(source, kMessageBytes, params.rank, to, 1);
+}
+
+TOKENYARD_DEFINE_KERNEL(network_shared_kernel, network_shared, SharedParams, NoShared,
+                        kSharers * 32)
+TOKENYARD_DEFINE_KERNEL(network_mistake_kernel, network_mistake, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_exchange_kernel, network_exchange, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_reuse_kernel, network_reuse, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_rings_kernel, network_rings, NetworkParams, NoShared, 32)

@@ -1,111 +1,12 @@
-/// Suite `network`: the contract of networks over the simulated card, under the memory model.
-#include "fabric/network_contract.hpp"
-#include "simulation/suite.hpp"
-#include "world/simulated.hpp"
+/// Suites `network` and `ibgda`: the contract of networks over the simulated card, and over a
+/// software mlx5 card, which reads the entries that kernels write for a ConnectX, under the memory
+/// model.
+#include "fabric/network_seed.hpp"
 
 namespace tokenyard::testing {
 namespace {
 
 using simulation::Fault;
-using simulation::SeedRun;
-
-enum class Clause : uint32_t {
-  order,
-  flush,
-  rings,
-  absent,
-  bad_request,
-  deregistering,
-  leaving,
-  pace
-};
-constexpr std::array kClauses{"order",       "flush",         "rings",   "absent",
-                              "bad request", "deregistering", "leaving", "pace"};
-
-/// Runs one clause as a rank.
-struct Drawn {
-  Clause clause;
-  uint32_t ring_slots, ring_messages;
-  BadRequest bad;
-  bool says_goodbye;
-  NetworkFixture::Options fixture;
-
-  void operator()(World& world) const {
-    switch (clause) {
-      case Clause::order:
-        return signals_follow_puts(world, 3, fixture);
-      case Clause::flush:
-        return flush_frees_sources(world, fixture);
-      case Clause::rings:
-        return rings_keep_credit(world, ring_slots, ring_messages, fixture);
-      case Clause::absent:
-        return names_the_absent_over_network(world);
-      case Clause::bad_request:
-        return refuses(world, bad);
-      case Clause::deregistering:
-        return deregistering_ends_accesses(world);
-      case Clause::leaving:
-        return what_was_posted_arrives(world, says_goodbye ? world.goodbye() : nullptr);
-      case Clause::pace:
-        return keeps_pace(world);
-    }
-  }
-
-  // Four puts of 250 bytes at 1 us per byte, and 100 us of latency, which is paid once.
-  static constexpr uint32_t kPuts = 4, kBytes = 250;
-  static constexpr double kGigabytesPerSecond = 1e-3, kLatencyUs = 100;
-  static void keeps_pace(World& world) {
-    const double least = kPuts * kBytes / (kGigabytesPerSecond * 1e9) + kLatencyUs * 1e-6;
-    const double seconds = seconds_of_puts(world, kPuts, kBytes);
-    promise(seconds >= least && seconds < 1.2 * least,
-            fmt::format("the puts took {:.1f} us, not {:.1f}", seconds * 1e6, least * 1e6));
-  }
-};
-
-void network(SeedRun& run) {
-  const auto hosts = run.option("hosts", run.random.between(2, 3));
-  const auto each = run.option("ranks per host", run.random.between(1, 2));
-  const uint32_t ranks = hosts * each;
-  Drawn drawn{.clause = static_cast<Clause>(run.random.below(kClauses.size())),
-              .ring_slots = run.random.between(1, kRingSlots),
-              .ring_messages = run.random.between(1, 6),
-              .bad = static_cast<BadRequest>(run.random.below(kBadRequests)),
-              .says_goodbye = run.random.chance(512),
-              .fixture = {.timeout = {}, .in_arena = run.random.chance(512)}};
-  run.option("clause", kClauses[static_cast<size_t>(drawn.clause)]);
-  if (drawn.clause == Clause::rings) {
-    run.option("slots", drawn.ring_slots);
-    run.option("messages", drawn.ring_messages);
-  }
-  if (drawn.clause == Clause::bad_request) run.option("bad", static_cast<uint32_t>(drawn.bad));
-  if (drawn.clause == Clause::leaving) run.option("goodbye", drawn.says_goodbye);
-  run.option("in arena", drawn.fixture.in_arena);
-
-  const bool paced = drawn.clause == Clause::pace;
-  // The wait for the absent rank is shorter than a stall.
-  const bool may_stall = !paced && drawn.clause != Clause::absent && run.random.chance(324);
-  simulated::Options options{
-      .ranks = ranks,
-      .hosts = hosts,
-      .arena_bytes = 256 << 10,
-      .card = {.nap_ns_max = paced ? 0 : run.option("nap", run.random.below(3) * 10'000),
-               .stall_ns_max = may_stall ? run.option("stall", uint32_t{1'000'000'000}) : 0,
-               .gigabytes_per_s = paced ? Drawn::kGigabytesPerSecond : 0,
-               .latency_us = paced ? Drawn::kLatencyUs : 0},
-      .queues_per_peer = run.option("queues", run.random.between(2, 3))};
-  const bool may_stop = drawn.clause == Clause::order || drawn.clause == Clause::flush ||
-                        drawn.clause == Clause::rings;
-  // The stores land: other fates also lose those that an applied signal has released.
-  if (may_stop && run.option("stops", run.random.chance(256))) {
-    options.stop = simulation::RankStop{
-        .rank = run.option("rank", run.random.below(ranks)),
-        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
-        .fate = simulation::InFlight::land};
-    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
-  }
-  const auto result = simulated::run(run, options, drawn);
-  result.require_clean_after(options.stop);
-}
 
 constexpr const char* kReport =
     "polls the abort flag or writes the report, which the host reads only after the kernel";
@@ -119,19 +20,42 @@ constexpr const char* kGone = "asks whether a rank is gone, and no data depends 
 const bool registered = simulation::add_suite(
     {.name = "network",
      .what = "puts and signals between hosts",
-     .run = network,
+     .run = [](SeedRun& run) { network_seed(run, false); },
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
                    {Fault::sys_made_gpu, "memory.hpp:51", kReport},
-                   {Fault::release_made_relaxed, "gate_kernel.hpp:19", kMessage},
-                   {Fault::sys_made_gpu, "gate_kernel.hpp:19", kMessage},
-                   {Fault::sys_made_gpu, "gate_kernel.hpp:11", kGone},
-                   {Fault::sys_made_gpu, "nic_kernel.hpp:262", kMessage},
-                   {Fault::sys_made_gpu, "network.hpp:180", kOneRank},
-                   {Fault::sys_made_gpu, "network.hpp:190", kOneRank},
-                   {Fault::sys_made_gpu, "network.hpp:200", kOneRank},
-                   {Fault::sys_made_gpu, "network.hpp:204", kOneRank},
-                   {Fault::sys_made_gpu, "nic_kernel.hpp:115", kOneRank},
-                   {Fault::sys_made_gpu, "nic_kernel.hpp:370", kOneRank}},
+                   {Fault::release_made_relaxed, "gate_kernel.hpp:11", kMessage},
+                   {Fault::sys_made_gpu, "gate_kernel.hpp:11", kMessage},
+                   {Fault::sys_made_gpu, "network_request.hpp:121", kGone},
+                   {Fault::sys_made_gpu, "nic_queue.hpp:333", kMessage},
+                   {Fault::sys_made_gpu, "network.hpp:111", kOneRank},
+                   {Fault::sys_made_gpu, "network.hpp:123", kOneRank},
+                   {Fault::sys_made_gpu, "network.hpp:127", kOneRank},
+                   {Fault::sys_made_gpu, "request_front.hpp:18", kOneRank},
+                   {Fault::sys_made_gpu, "request_front.hpp:26", kOneRank}},
+     .reaches = {{std::string(kNoticed[0]), 300}, {std::string(kNoticed[1]), 300}},
+     .seeds = 1000});
+
+const bool ibgda_registered = simulation::add_suite(
+    {.name = "ibgda",
+     .what = "kernels that write the entries of an mlx5 card, and a software card that reads them",
+     .run = [](SeedRun& run) { network_seed(run, true); },
+     .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
+                   {Fault::sys_made_gpu, "memory.hpp:51", kReport},
+                   {Fault::release_made_relaxed, "gate_kernel.hpp:11", kMessage},
+                   {Fault::sys_made_gpu, "gate_kernel.hpp:11", kMessage},
+                   {Fault::sys_made_gpu, "network_request.hpp:121", kGone},
+                   {Fault::sys_made_gpu, "nic_queue.hpp:333", kMessage},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:237", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:241", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:265", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:274", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:298", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_front.hpp:32", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_front.hpp:38", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_front.hpp:77", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_front.hpp:137", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_front.hpp:140", kOneRank}},
+     .reaches = {{std::string(kNoticed[0]), 300}, {std::string(kNoticed[1]), 300}},
      .seeds = 1000});
 
 }  // namespace

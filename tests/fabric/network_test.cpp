@@ -3,62 +3,93 @@
 
 #include <gtest/gtest.h>
 
+#include "fabric/host/in_process_fabric.hpp"
+#include "fabric/network/regions.hpp"
 #include "fabric/worlds.hpp"
+#include "simt/host_accelerator.hpp"
+#include "world/in_process.hpp"
 
 namespace tokenyard::testing {
 namespace {
 
-void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
-  WorldOptions options;
-  options.timeout = std::chrono::seconds(20);
-  options.arena_bytes = 1 << 20;
-  options.hosts = hosts;
-  run_threads("host", ranks, options, program);
-}
+/// Both cards: the one that takes our own requests (0), and the one that reads mlx5 entries from
+/// rings of so many blocks.
+class SimulatedNetwork : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
+    WorldOptions options;
+    options.timeout = std::chrono::seconds(20);
+    options.arena_bytes = 1 << 20;
+    options.hosts = hosts;
+    std::vector<std::shared_ptr<Accelerator>> accelerators;
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+    auto worlds = join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options,
+                           {.run = cards_on_threads(), .options = {.mlx5_slots = GetParam()}});
+    on_every_rank(ranks, [&](uint32_t rank) {
+      const std::unique_ptr<World> mine = std::move(worlds[rank]);
+      program(*mine);
+    });
+  }
+};
 
-TEST(SimulatedNetwork, SignalsFollowPuts) {
+INSTANTIATE_TEST_SUITE_P(Cards, SimulatedNetwork, ::testing::Values(0, 4, 64),
+                         [](const auto& card) {
+                           return card.param == 0 ? std::string("requests")
+                                                  : fmt::format("mlx5_{}", card.param);
+                         });
+
+TEST_P(SimulatedNetwork, SignalsFollowPuts) {
   run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 60); });
   run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
   run_hosts(3, 3, [](World& world) { signals_follow_puts(world, 20); });
 }
 
-TEST(SimulatedNetwork, AFlushFreesSources) {
+TEST_P(SimulatedNetwork, AFlushFreesSources) {
   run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
 }
 
-TEST(SimulatedNetwork, RingsKeepCredit) {
+TEST_P(SimulatedNetwork, RingsKeepCredit) {
   run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
   run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
 }
 
-TEST(SimulatedNetwork, TheAbsentAreNamed) {
+TEST_P(SimulatedNetwork, TheAbsentAreNamed) {
   run_hosts(2, 2, names_the_absent_over_network);
 }
 
-TEST(SimulatedNetwork, BadRequestsAreRefused) {
+TEST_P(SimulatedNetwork, BadRequestsAreRefused) {
   for (uint32_t what = 0; what < kBadRequests; ++what)
     run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
 }
 
-TEST(SimulatedNetwork, DeregisteringEndsAccesses) {
+TEST_P(SimulatedNetwork, DeregisteringEndsAccesses) {
   for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
 }
 
-TEST(SimulatedNetwork, WhatWasPostedArrives) {
-  run_hosts(2, 2, [](World& world) { what_was_posted_arrives(world, world.goodbye()); });
-  run_hosts(2, 2, [](World& world) { what_was_posted_arrives(world); });
+TEST_P(SimulatedNetwork, WhatWasPostedArrives) {
+  for (uint32_t ending = 0; ending < kEndings; ++ending) {
+    run_hosts(2, 2,
+              [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
+  }
 }
 
-TEST(SimulatedNetwork, CarriesLargePuts) {
+TEST_P(SimulatedNetwork, WarpsShareAQueue) {
+  if (GetParam() == 0) return;  // One thread at a time.
+  for (const uint32_t blocks : {1, 2, 4})
+    run_hosts(4, 2, [&](World& world) { warps_share_a_queue(world, blocks, kSharers / blocks); });
+}
+
+TEST_P(SimulatedNetwork, CarriesLargePuts) {
   run_hosts(2, 2, [](World& world) { carries(world, 64 << 20); });
 }
 
-TEST(SimulatedNetwork, NetworksComeAndGo) {
+TEST_P(SimulatedNetwork, NetworksComeAndGo) {
   for (uint32_t cycle = 0; cycle < 50; ++cycle)
     run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
 }
 
-TEST(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
+TEST_P(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
   run_hosts(2, 2, [](World& world) {
     Network& network = *network_of(world);
     std::vector<std::byte> memory(64);
@@ -78,7 +109,7 @@ TEST(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
   });
 }
 
-TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
+TEST_P(SimulatedNetwork, HostsAreNamedInTheTopology) {
   run_hosts(4, 2, [](World& world) {
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool near = world.topology().host_of[rank] == world.topology().host_of[world.rank()];
@@ -98,20 +129,67 @@ TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
     promise(world.topology().text().find("simulated network") != std::string::npos,
             "the text must name the network");
   });
-  EXPECT_THROW(run_hosts(3, 2, [](World&) {}), InvalidArgument);
+  WorldOptions uneven;
+  uneven.hosts = 2;
+  EXPECT_THROW(run_threads("host", 3, uneven, [](World&) {}), InvalidArgument);
 }
 
-TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
+TEST_P(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
   run_hosts(4, 2, [](World& world) {
     if (world.rank() == 1) return;
     const auto smaller = world.rebuild({1});
+    promise(network_of(*smaller)->arena_key(smaller->rank()) !=
+                network_of(world)->arena_key(world.rank()),
+            "keys of the world before must be refused");
     promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1},
             "survivors must keep their hosts");
     signals_follow_puts(*smaller, 5);
   });
 }
 
-TEST(SimulatedNetwork, AWorldWithinReachHasNone) {
+// A card that stays inside one gate must not keep the others open.
+TEST(NetworkGates, AFailedCloseLeavesNoGateOpen) {
+  constexpr uint32_t kRanks = 4, kRegion = 3;
+  constexpr MemoryKey kKey = 0x503;
+  simt::HostAccelerator host([] {});
+  AbortFlag never(host);
+  ErrorRecord record(host, never);
+  auto* const memory = static_cast<std::byte*>(host.allocate(RegionTable::bytes(kRanks)));
+  auto* const gone = static_cast<uint32_t*>(host.allocate(kRanks * sizeof(uint32_t)));
+  const RegionTable table{memory, kRanks};
+  const auto gate = [&](uint32_t rank) { return table.gate(kRegion, rank).address(); };
+  for (uint32_t rank = 0; rank < kRanks; ++rank) *gate(rank) = kKey;
+  *gate(1) += kGateUser;
+  launch(host, gate_kernel, {.blocks = 1, .warps = 1}, Stream{},
+         GateParams{.wait_context = record.wait_context(std::chrono::milliseconds(20)),
+                    .table = table,
+                    .number = kRegion,
+                    .key = 0,
+                    .gone = gone});
+  const std::array<std::string, 1> phases = {kGatePhase};
+  EXPECT_THROW(record.check(phases), PeerTimeout);
+  for (uint32_t rank = 0; rank < kRanks; ++rank)
+    EXPECT_EQ(static_cast<uint32_t>(*gate(rank)), 0u) << "the gate of rank " << rank;
+  host.free(memory);
+  host.free(gone);
+}
+
+// A rank whose own request was refused may have no signal to wait for.
+TEST(NetworkRefusal, ARefusalIsNamedBeforeATimeout) {
+  simt::HostAccelerator host([] {});
+  AbortFlag abort_flag(host);
+  ErrorRecord record(host, abort_flag);
+  const std::array<std::string, 1> phases = {"arrive"};
+  record.wait_context(std::chrono::seconds(1)).report->failure =
+      static_cast<uint32_t>(Failure::deadline);
+  EXPECT_THROW(record.check(phases), PeerTimeout);
+  abort_flag.on_refusal([](const std::string& phase) {
+    throw NetworkFault({.rank = 0, .peer = 1, .check = "size", .phase = phase});
+  });
+  EXPECT_THROW(record.check(phases), NetworkFault);
+}
+
+TEST_P(SimulatedNetwork, AWorldWithinReachHasNone) {
   run_hosts(2, 1, [](World& world) {
     promise(network_of(world) == nullptr, "a world without far ranks must have no network");
   });

@@ -53,8 +53,9 @@ TOKENYARD_DEVICE void Deadline::fail(Failure failure, const Awaited& what) const
 
 TOKENYARD_DEVICE bool Deadline::heed_abort(const Awaited& what) const {
   if (failed()) return true;
-  if (host_asks(wait_context_, what) != Failure::abort_flag) return false;
-  fail(Failure::abort_flag, what);
+  const Failure failure = host_asks(wait_context_, what);
+  if (failure != Failure::abort_flag && failure != Failure::network) return false;
+  fail(failure, what);
   return true;
 }
 

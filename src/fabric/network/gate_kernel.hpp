@@ -4,14 +4,6 @@
 
 namespace tokenyard {
 
-/// Returns whether this rank's host has told that a rank is dead or has left. A rank that gave up
-/// its own waits (kCancelled) knows nothing of others.
-TOKENYARD_DEVICE bool is_gone(const uint32_t* gone, uint32_t rank) {
-  // Relaxed: the word says only that nothing more comes; no data depends on it.
-  const uint32_t word = load<Order::relaxed, Scope::sys>(gone + rank);
-  return word != kNoAbort && word != kCancelled;
-}
-
 TOKENYARD_DEVICE void open_gates(const GateParams& params) {
   for (uint32_t rank = 0; rank < params.table.ranks; ++rank) {
     // Publishes the region, which the host has written. The key was 0; a card with a wrong key may
@@ -20,16 +12,19 @@ TOKENYARD_DEVICE void open_gates(const GateParams& params) {
   }
 }
 
-/// Waits, after the key is gone, until no card is inside.
+/// Takes the key away everywhere, then waits until no card is inside. A wait that fails leaves no
+/// gate open.
 TOKENYARD_DEVICE void close_gates(const GateParams& params) {
+  for (uint32_t rank = 0; rank < params.table.ranks; ++rank) {
+    const Peer<uint64_t> gate = params.table.gate(params.number, rank);
+    // Relaxed: only this kernel changes the key, and cards change the number inside, so the
+    // difference of keys is added.
+    const auto key = static_cast<uint32_t>(load<Order::relaxed, Scope::sys>(gate));
+    add<Order::relaxed, Scope::sys>(gate, uint64_t{params.key} - uint64_t{key});
+  }
   const Deadline deadline = params.wait_context.start();
   for (uint32_t rank = 0; rank < params.table.ranks; ++rank) {
     const Peer<uint64_t> gate = params.table.gate(params.number, rank);
-    uint64_t seen = load<Order::relaxed, Scope::sys>(gate);
-    // Only this kernel changes the key, and cards change the number inside, so the difference of
-    // keys is added.
-    add<Order::relaxed, Scope::sys>(gate,
-                                    uint64_t{params.key} - uint64_t{static_cast<uint32_t>(seen)});
     Awaited what{.phase = 0, .rank = rank, .expected = 0};
     const bool left = wait_until(deadline, what, [&] {
       const bool gone = is_gone(params.gone, rank);

@@ -12,8 +12,6 @@
 
 namespace tokenyard {
 
-inline constexpr uint32_t kNetworkRegions = 32;  ///< per rank; the arena is one
-
 struct NetworkRegion {
   std::byte* base;
   uint64_t bytes;

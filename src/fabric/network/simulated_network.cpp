@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
@@ -24,6 +25,8 @@ uint32_t draw_tag(uint64_t seed, uint64_t number) {
   return 1 + static_cast<uint32_t>(mixed >> 32) % 0xfffffe;
 }
 
+constexpr uint32_t kFirstMlx5Number = 0x5a;  ///< of a queue pair, in its card
+
 uint64_t femtoseconds_per_byte(double gigabytes_per_s) {
   return gigabytes_per_s <= 0 ? 0 : static_cast<uint64_t>(1e6 / gigabytes_per_s);
 }
@@ -40,6 +43,15 @@ T* SimulatedNetwork::array(size_t count, const std::vector<T>& values) {
   return memory;
 }
 
+template <class T>
+T* SimulatedNetwork::device_array(size_t count, const std::vector<T>& values) {
+  Accelerator& owner = accelerator_;
+  auto* const memory = static_cast<T*>(owner.allocate(std::max<size_t>(count, 1) * sizeof(T)));
+  kept_.emplace_back(memory, [&owner](void* gone) { owner.free(gone); });
+  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
+  return memory;
+}
+
 SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card, TimePoint until)
     : place_(place),
       accelerator_(place.bootstrap.accelerator()),
@@ -48,18 +60,24 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
       never_(accelerator_),
       card_record_(accelerator_, stop_),
       stream_(accelerator_.make_stream()),
-      seed_(card.options.seed * 1021 + place.bootstrap.rank()) {
+      // Keys of the world before are refused, so a rebuilt world draws others.
+      seed_((card.options.seed * 1021 + place.bootstrap.membership().generation) * 1021 +
+            place.bootstrap.rank()) {
   const uint32_t ranks = place_.bootstrap.size();
   MemoryKey arena_key = 0;
   collective_step(place_.bootstrap, "network", until, [&] {
     accelerator_.prepare(gate_kernel.entry);
-    table_ = place_.arena.allocate(RegionTable::bytes(ranks), stream_, ArenaEnd::upper);
-    accelerator_.fill(table_.data(), 0, RegionTable::bytes(ranks), stream_);
+    // The table, then a word per queue for what fetch-adds return.
+    const size_t bytes = RegionTable::bytes(ranks) + ranks * queues_per_peer_ * sizeof(uint64_t);
+    table_ = place_.arena.allocate(bytes, stream_, ArenaEnd::upper);
+    accelerator_.fill(table_.data(), 0, bytes, stream_);
+    bases_ = device_array<std::byte*>(kNetworkRegions, {});
     gone_ = array<AbortWord>(ranks);
     finish_stream();
     arena_key = open(place_.arena.base(), place_.arena.capacity());
   });
   place_.abort_flag.watch(gone());
+  place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
   try {
     struct Mine {
       uint64_t table;
@@ -75,6 +93,7 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
     }
     start(card, tables);
   } catch (...) {
+    place_.abort_flag.on_refusal({});
     place_.abort_flag.unwatch(gone());
     throw;
   }
@@ -82,23 +101,32 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
 
 void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64_t>& tables) {
   const uint32_t ranks = place_.bootstrap.size();
-  std::vector<QueuePair*> pair_table;
+  std::vector<QueueEnd> ends;
   std::vector<RegionTable> peer_tables;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     for (uint32_t number = 0; number < queues_per_peer_; ++number) {
-      pair_table.push_back(nullptr);
+      ends.push_back({});
       if (!reaches(rank)) continue;
       QueuePair* const pair = array<QueuePair>(1);
       pair->rank = place_.bootstrap.rank();
       pair->peer = rank;
       pair->number = number;
-      pair_table.back() = pair;
+      pair->posted = pair->completed = pair->settled = card.options.first;
+      ends.back() = {.pair = pair,
+                     .mlx5 = nullptr,
+                     .rank = pair->rank,
+                     .peer = rank,
+                     .number = number,
+                     .posted = pair->posted,
+                     .completed = pair->completed};
+      if (card.options.mlx5_slots != 0) ends.back().mlx5 = make_mlx5(*pair, card.options);
       pairs_.push_back(pair);
       peer_tables.push_back({place_.far_arenas[rank] + tables[rank], ranks});
     }
   }
-  pair_table_ = array(pair_table.size(), pair_table);
-  key_table_ = array(arena_keys_.size(), arena_keys_);
+  ends_ = device_array(ends.size(), ends);
+  key_table_ = device_array(arena_keys_.size(), arena_keys_);
+  const auto queues = static_cast<uint32_t>(pairs_.size());
   const NicParams params{
       .wait_context = card_record_.wait_context(std::chrono::nanoseconds::max()),
       .seed = seed_,
@@ -108,33 +136,92 @@ void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64
       .fs_per_byte = femtoseconds_per_byte(card.options.gigabytes_per_s),
       .link_free_ns = array<uint64_t>(1),
       .rank = place_.bootstrap.rank(),
+      .dies_after = card.options.dies_after,
+      .queues = queues,
       .pairs = array(pairs_.size(), pairs_),
+      .mlx5_pairs = mlx5_.empty() ? nullptr : array(mlx5_.size(), mlx5_),
       .peer_tables = array(peer_tables.size(), peer_tables),
       .table = {table_.data(), ranks},
       .gone = gone_,
+      .refused = place_.abort_flag.word_to_refuse(),
       .entries = array<NicEntry>(pairs_.size() * QueuePair::kSlots),
+      .stages = array<std::byte>(pairs_.size() * NicParams::kStageBytes),
   };
   // The card starts only after its tables have been copied.
   finish_stream();
-  card_ = card.run(LaunchShape{.blocks = static_cast<uint32_t>(pairs_.size()), .warps = 1}, params);
+  card_ = card.run(LaunchShape{.blocks = (queues + NicParams::kWarps - 1) / NicParams::kWarps,
+                               .warps = NicParams::kWarps},
+                   params);
+}
+
+Mlx5SendQueue* SimulatedNetwork::make_mlx5(const QueuePair& pair, const CardOptions& options) {
+  const uint32_t slots = options.mlx5_slots;
+  const auto number = static_cast<uint32_t>(mlx5_.size());
+  auto* const record = array<mlx5::DoorbellRecord>(1);
+  auto* const completion = array<mlx5::Completion>(1);
+  record->send = mlx5::big_endian(options.first & 0xffff);
+  completion->index_opcode = mlx5::index_opcode_of(0, mlx5::Completed::invalid, 0);
+  mlx5_.push_back({.blocks = array<mlx5::Block>(slots),
+                   .record = &record->send,
+                   .blue_flame = array<mlx5::BlueFlame>(1),
+                   .completion = completion,
+                   .slots = slots,
+                   .number = kFirstMlx5Number + number});
+  // A stamp is never that of the next entry for its block.
+  std::vector<uint32_t> stamps(slots);
+  for (uint32_t entry = 0; entry < slots; ++entry)
+    stamps[(options.first + entry) % slots] = options.first + entry;
+  const std::vector<Mlx5SendQueue> queue{{
+      .blocks = mlx5_.back().blocks,
+      .record = &record->send,
+      .blue_flame = mlx5_.back().blue_flame,
+      .completion = completion,
+      .stamps = device_array(slots, stamps),
+      .bases = bases_,
+      .gone = gone_,
+      .refused = place_.abort_flag.word_to_refuse(),
+      .old_values =
+          table_.offset() + RegionTable::bytes(place_.bootstrap.size()) + number * sizeof(uint64_t),
+      .old_values_key = arena_keys_[pair.rank],
+      .slots = slots,
+      .number = mlx5_.back().number,
+      .reserved = options.first,
+      .completed = options.first,
+      .ended = 0,
+      .ringers = 0,
+      .rung = options.first,
+      .half = 0,
+  }};
+  Mlx5SendQueue* const made = device_array(1, queue);
+  finish_stream();  // The vectors end here.
+  return made;
 }
 
 SimulatedNetwork::~SimulatedNetwork() {
-  // The card first works off all that was posted: what a rank has sent counts after it has left.
+  // A rank's requests count after it has left: its kernels end, then the card works off all that
+  // they have posted. A card that was stopped first might not have seen the last posts.
+  try {
+    accelerator_.drain();
+    (void)drain(accelerator_.now() + place_.timeout);
+  } catch (const std::exception&) {
+    // An interrupt ends the wait; the card then ends with the requests that it has seen.
+  }
   stop_.cancel();
   card_.reset();
-  try {
-    for (uint32_t number = 1; number < keys_.size(); ++number)
+  for (uint32_t number = 1; number < keys_.size(); ++number) {
+    try {
       if (keys_[number] != 0) close(number, kClosedKey);
-  } catch (const Error&) {
-    // A rank that does not answer is inside. Its death is told elsewhere.
+    } catch (const Error&) {
+      // A rank that does not answer is inside. Its death is told elsewhere.
+    }
   }
+  place_.abort_flag.on_refusal({});
   place_.abort_flag.unwatch(gone());
   accelerator_.free_stream(stream_);
 }
 
 NetworkQueues SimulatedNetwork::queues() const {
-  return {.pairs = pair_table_, .arena_keys = key_table_, .per_peer = queues_per_peer_};
+  return {.ends = ends_, .arena_keys = key_table_, .per_peer = queues_per_peer_};
 }
 
 MemoryKey SimulatedNetwork::register_memory(std::byte* base, size_t bytes) {
@@ -153,6 +240,7 @@ MemoryKey SimulatedNetwork::open(std::byte* base, size_t bytes) {
   const MemoryKey key = draw_tag(seed_, tags_++) << 8 | number;
   const NetworkRegion region{base, bytes};
   accelerator_.copy(table_.data() + number * sizeof region, &region, sizeof region, stream_);
+  accelerator_.copy(bases_ + number, &base, sizeof base, stream_);
   change_gates(number, key);
   return keys_[number] = key;
 }
@@ -196,6 +284,7 @@ void SimulatedNetwork::finish_stream() const {
 }
 
 void SimulatedNetwork::check(const std::string& phase) {
+  for (size_t number = 0; number < mlx5_.size(); ++number) check_mlx5(number, phase);
   for (const QueuePair* const pair : pairs_) {
     const uint32_t refused = accelerator_.read_flag(&pair->refused);
     if (refused == 0) continue;
@@ -207,13 +296,43 @@ void SimulatedNetwork::check(const std::string& phase) {
   }
 }
 
+/// Throws if the card refused a request that no kernel has waited for.
+void SimulatedNetwork::check_mlx5(size_t number, const std::string& phase) {
+  const QueuePair& pair = *pairs_[number];
+  if (accelerator_.read_flag(&pair.refused) != 0) return;
+  const mlx5::Completion& entry = *mlx5_[number].completion;
+  const uint32_t word = accelerator_.read_flag(&entry.index_opcode);
+  if (mlx5::completed_of(word) != mlx5::Completed::request_error) return;
+  const auto syndrome = mlx5::syndrome_of(accelerator_.read_flag(&entry.syndromes));
+  const auto gone = accelerator_.read_flag(&gone_[pair.peer]);
+  if (syndrome == mlx5::Syndrome::retry_exceeded || (gone != kNoAbort && gone != kCancelled))
+    return;
+  const mlx5::Block& block = mlx5_[number].blocks[mlx5::index_of(word) % mlx5_[number].slots];
+  const Mlx5Refusal refusal = mlx5_refusal(block, syndrome);
+  throw network_fault({.check = static_cast<uint32_t>(refusal.check),
+                       .rank = pair.rank,
+                       .queue = pair.number,
+                       .region = refusal.facts.region},
+                      pair.peer, phase, refusal.facts.expected, refusal.facts.seen);
+}
+
 bool SimulatedNetwork::drain(TimePoint until) {
   return accelerator_.wait_until(until, [&] {
-    return std::ranges::all_of(pairs_, [&](const QueuePair* pair) {
-      return accelerator_.read_flag(&pair->settled) == accelerator_.read_flag(&pair->posted) ||
-             accelerator_.read_flag(&pair->refused) != 0;
-    });
+    for (size_t number = 0; number < pairs_.size(); ++number)
+      if (!is_settled(number)) return false;
+    return true;
   });
+}
+
+bool SimulatedNetwork::is_settled(size_t number) const {
+  const QueuePair& pair = *pairs_[number];
+  const uint32_t settled = accelerator_.read_flag(&pair.settled);
+  if (!mlx5_.empty()) {
+    const uint32_t record = mlx5::big_endian(accelerator_.read_flag(mlx5_[number].record));
+    return (settled & 0xffff) == record;
+  }
+  return settled == accelerator_.read_flag(&pair.posted) ||
+         accelerator_.read_flag(&pair.refused) != 0;
 }
 
 }  // namespace tokenyard

@@ -59,12 +59,18 @@ class SimulatedNetwork final : public Network {
  private:
   template <class T>
   T* array(size_t count, const std::vector<T>& values = {});
+  /// The same in memory that only kernels reach.
+  template <class T>
+  T* device_array(size_t count, const std::vector<T>& values);
   std::span<AbortWord> gone() const { return {gone_, place_.bootstrap.size()}; }
   MemoryKey open(std::byte* base, size_t bytes);
   void close(uint32_t number, MemoryKey key);
   void change_gates(uint32_t number, MemoryKey key);
   void finish_stream() const;
   void start(const SimulatedCard& card, const std::vector<uint64_t>& tables);
+  Mlx5SendQueue* make_mlx5(const QueuePair& pair, const CardOptions& options);
+  void check_mlx5(size_t number, const std::string& phase);
+  bool is_settled(size_t number) const;
 
   const Place place_;
   Accelerator& accelerator_;
@@ -78,10 +84,12 @@ class SimulatedNetwork final : public Network {
   ArenaBlock table_;
   Stream stream_;
   std::vector<std::shared_ptr<void>> kept_;
-  AbortWord* gone_ = nullptr;         ///< [ranks] see AbortFlag::watch
-  std::vector<QueuePair*> pairs_;     ///< those that exist
-  QueuePair** pair_table_ = nullptr;  ///< [ranks][queues_per_peer]
-  MemoryKey* key_table_ = nullptr;    ///< [ranks]
+  AbortWord* gone_ = nullptr;       ///< [ranks] see AbortFlag::watch
+  std::vector<QueuePair*> pairs_;   ///< those that exist
+  std::vector<Mlx5Pair> mlx5_;      ///< as many, or none
+  std::byte** bases_ = nullptr;     ///< [kNetworkRegions] where regions begin
+  QueueEnd* ends_ = nullptr;        ///< [ranks][queues_per_peer]
+  MemoryKey* key_table_ = nullptr;  ///< [ranks]
   std::vector<MemoryKey> arena_keys_;
   std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use
   uint64_t tags_ = 0;                              ///< tags drawn so far
