@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/os_failure.hpp"
 #include "base/sealed_memory.hpp"
 #include "tokenyard/error.hpp"
 
@@ -30,10 +31,6 @@ size_t register_bytes(uint32_t ranks) {
   return kHeaderBytes + 2 * size_t{ranks} * words_of_place(ranks) * sizeof(uint64_t);
 }
 
-[[noreturn]] void register_failed(const std::string& call, int code = errno) {
-  throw OsError(call, code, std::strerror(code));
-}
-
 }  // namespace
 
 FileDescriptor SharedRegister::make(uint32_t ranks) {
@@ -49,7 +46,7 @@ SharedRegister::SharedRegister(const FileDescriptor& memory, uint32_t rank, uint
   }
   void* const base =
       mmap(nullptr, register_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, memory.native(), 0);
-  if (base == MAP_FAILED) register_failed("mmap of a register");
+  if (base == MAP_FAILED) os_failed("mmap of a register");
   base_ = static_cast<std::byte*>(base);
 }
 
