@@ -174,7 +174,10 @@ void ControlLoop::received(const Member& peer, Topic topic, std::span<const std:
 }
 
 void ControlLoop::lost(const Member& peer, const std::string& why) {
-  status_board_.write([&](Standing& standing) { standing.linked.erase(peer); });
+  status_board_.write([&](Standing& standing) {
+    standing.linked.erase(peer);
+    standing.ended.insert(peer);
+  });
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
@@ -211,7 +214,7 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
     choose_whom_to_dial();
   }
   if (endpoint.member == from && links_.contains(from)) {
-    status_board_.write([&](Standing& standing) { standing.linked.insert(from); });
+    status_board_.write([&](Standing& standing) { standing.linked[from] = endpoint.size; });
   }
 }
 

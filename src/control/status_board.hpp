@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,7 +16,9 @@
 namespace tokenyard::control {
 
 struct Standing {
-  std::set<Member> linked;                 ///< links whose endpoint has arrived too
+  /// Links whose endpoint has arrived too, and the size that each process was given.
+  std::map<Member, uint32_t> linked;
+  std::set<Member> ended;                  ///< processes with which a link has ended
   std::map<Member, std::string> troubles;  ///< dial errors, until there is a view
   std::optional<View> view;                ///< set once this process is a member
   std::vector<Member> waiting;

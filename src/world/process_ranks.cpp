@@ -77,7 +77,7 @@ void ProcessRanks::meet(const WorldOptions& world) {
       fmt::format("{}:{}", is_ipv6 ? "[" + where_.host + "]" : where_.host, where_.port);
   control::ControlOptions options;
   options.store = "tcp://" + place;
-  options.host_store = where_.rank == 0;
+  options.host_store = options.sole_host = where_.rank == 0;
   options.job = where_.job;
   options.secret = where_.secret.empty() ? control::host_secret() : where_.secret;
   options.slot = where_.rank;
