@@ -1,4 +1,4 @@
-"""Metrics of exchanges as Prometheus text."""
+"""Metrics of exchanges and jobs as Prometheus text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,26 @@ MEANING = {
 }
 """Key of `metrics()` and what its number is."""
 
-GAUGES = ("slowest_rank", "masked_by_peer")
+JOB_MEANING = {
+    "epoch": "number of the membership",
+    "slots": "places for ranks",
+    "active": "ranks that are members",
+    "waiting": "ranks whose new processes wait to be let in",
+    "epochs": "memberships that this rank has had",
+    "joins": "members that others have become",
+    "evictions": "members that were lost: dead, silent, or evicted on request",
+    "departures": "members that left in good order",
+    "excused": "requests to evict a member that stayed, since it had waited for a lost one",
+    "stalls": "times that a member was found to be slow",
+    "heartbeats_late": "heartbeats that came after more than half of the silence allowed",
+    "quorums_missed": "times that too few members answered to agree on anything",
+    "links_made": "connections to other ranks",
+    "links_lost": "connections to other ranks that ended without a goodbye",
+    "links_refused": "connections and messages that were rejected",
+}
+"""The same of a job's `metrics()`."""
+
+GAUGES = ("slowest_rank", "masked_by_peer", "epoch", "slots", "active", "waiting")
 """Keys whose numbers may fall; the others are counters."""
 
 NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
@@ -30,14 +49,14 @@ NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
 
 
 def prometheus_text(*metrics: Mapping[str, Any]) -> str:
-    """Returns the metrics of exchanges in Prometheus' text format, for an HTTP server to answer.
+    """Returns metrics in Prometheus' text format, for an HTTP server to answer.
 
-    A list becomes one sample per index, labelled `peer` or `expert`; a counter's name ends in
-    `_total`; None is left out. Every key with a string becomes a label: several exchanges of one
-    kind need one that tells them apart.
+    A list becomes one sample per index, labelled `peer` or `expert`, and a job's list of ranks
+    their number; a counter's name ends in `_total`; None is left out. Every key with a string
+    becomes a label: several exchanges of one kind need one that tells them apart.
 
     Args:
-        metrics: what `metrics()` of exchanges of this process returned.
+        metrics: what `metrics()` of exchanges and jobs of this process returned.
 
     >>> def layer(world):
     ...     exchange = ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
@@ -51,9 +70,10 @@ def prometheus_text(*metrics: Mapping[str, Any]) -> str:
     families: dict[str, list[str]] = {}
     for one in metrics:
         texts = {key: text for key, text in one.items() if isinstance(text, str)}
-        prefix = f"tokenyard_{texts.pop('exchange')}_"
+        exchange = texts.pop("exchange", None)
+        prefix = f"tokenyard_{exchange or 'job'}_"
         labels = {"rank": str(one["rank"])} | texts
-        for key, meaning in MEANING.items():
+        for key, meaning in (MEANING if exchange else JOB_MEANING).items():
             if one.get(key) is None:
                 continue
             gauge = key in GAUGES
@@ -72,7 +92,10 @@ def _samples(key: str, value: Any) -> Iterator[tuple[dict[str, str], int | float
     if not isinstance(value, list):
         yield {}, value
         return
-    label = key.split("_by_")[1]
+    _, by_index, label = key.partition("_by_")
+    if not by_index:
+        yield {}, len(value)
+        return
     for index, number in enumerate(value):
         yield {label: str(index)}, number
 

@@ -46,10 +46,11 @@ Control::Control(ControlOptions options, Inbox* inbox)
            .port = 0,
            .contact = {}},
       has_inbox_(inbox != nullptr),
+      log_(options_.slot),
       io_(1),
       work_(asio::make_work_guard(io_)) {
   try {
-    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, status_board_, inbox);
+    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, log_, status_board_, inbox);
     own_ = loop_->own_endpoint();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {

@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.hpp"
 #include "control/control_endpoint.hpp"
 #include "control/control_loop.hpp"
 #include "control/options.hpp"
@@ -38,7 +39,8 @@ namespace tokenyard::control {
 class Control final : public MembershipControl {
  public:
   /// `inbox` takes the messages that other ranks `send`, if there are any; it must live until
-  /// `stop`. Throws OsError if it cannot listen, InvalidArgument if the store's address is invalid.
+  /// `stop`. Throws OsError if it cannot listen, InvalidArgument if the store's address or the
+  /// level of lines (TOKENYARD_LOG) is invalid.
   explicit Control(ControlOptions options, Inbox* inbox = nullptr);
   /// Calls `stop`.
   ~Control() override;
@@ -89,8 +91,9 @@ class Control final : public MembershipControl {
   std::vector<Slot> recovers_late() const override;
   /// Returns the newcomers that ask to be admitted.
   std::vector<Member> waiting() const;
+  ControlCounters counters() const { return status_board_.counters(); }
   /// Returns the number of connections rejected and of messages that could not be decoded.
-  uint64_t refused() const { return loop_->refused(); }
+  uint64_t refused() const { return counters().links_refused; }
 
   /// Says goodbye, waits until no member counts on this process, and ends the thread. The
   /// participant is not called afterwards.
@@ -146,6 +149,7 @@ class Control final : public MembershipControl {
   std::unique_ptr<StoreServer> served_;
   bool port_is_taken_ = false;  ///< at which this process would serve the store
   std::shared_ptr<Store> store_;
+  const Log log_;
   StatusBoard status_board_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;

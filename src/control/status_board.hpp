@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "control/counters.hpp"
 #include "control/words.hpp"
 
 namespace tokenyard::control {
@@ -44,6 +45,14 @@ class StatusBoard {
     }
     changed_.notify_all();
   }
+  void count(uint64_t ControlCounters::*what, uint64_t more = 1) {
+    const std::lock_guard lock(mutex_);
+    counters_.*what += more;
+  }
+  ControlCounters counters() const {
+    const std::lock_guard lock(mutex_);
+    return counters_;
+  }
   /// Waits for a change since the last call, or until the time is up. One caller at a time.
   void wait_for_news(std::chrono::nanoseconds at_most) {
     std::unique_lock lock(mutex_);
@@ -55,6 +64,7 @@ class StatusBoard {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Standing standing_;
+  ControlCounters counters_;
   uint64_t changes_ = 0, read_ = 0;
 };
 

@@ -18,6 +18,12 @@ TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
   for (const Slot slot : {1u, 2u}) {
     ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
     EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
+    const ControlCounters counters = ranks[slot]->control->counters();
+    EXPECT_EQ(counters.epochs, 2u);
+    EXPECT_EQ(counters.departures, 1u);
+    EXPECT_EQ(counters.evictions, 0u);
+    EXPECT_EQ(counters.links_made, 2u);
+    EXPECT_EQ(counters.links_lost, 0u);
   }
 }
 

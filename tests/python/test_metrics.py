@@ -10,7 +10,7 @@ import numpy as np
 from pages import ROOT
 
 import tokenyard
-from tokenyard.metrics import MEANING, NOT_COUNTED
+from tokenyard.metrics import JOB_MEANING, MEANING, NOT_COUNTED
 
 HIDDEN, TOKENS = 64, 5
 BF16 = 2
@@ -103,6 +103,7 @@ def test_prometheus_reads_it() -> None:
             for at, (_, metrics) in enumerate(tokenyard.launch(exchanged, ranks=2))
         ),
         {"exchange": "low_latency", "rank": 3, "masked_by_peer": [0, 1], "slowest_rank": None},
+        {"job": "train", "rank": 3, "epoch": 2, "active": [0, 3], "evictions": 1},
     )
     sample = re.compile(
         r"^tokenyard_\w+\{rank=\"\d\"(,\w+=\"(\\[\\\"n]|[^\"\\\n])*\")*\} \d+(\.\d+)?(e-\d+)?$"
@@ -116,6 +117,9 @@ def test_prometheus_reads_it() -> None:
     assert "# TYPE tokenyard_low_latency_masked gauge" in lines
     assert 'tokenyard_low_latency_masked{rank="3",peer="1"} 1' in lines
     assert "low_latency_slowest_rank" not in text
+    assert "# TYPE tokenyard_job_active gauge" in lines
+    assert 'tokenyard_job_active{rank="3",job="train"} 2' in lines
+    assert 'tokenyard_job_evictions_total{rank="3",job="train"} 1' in lines
 
 
 def test_every_key_has_a_meaning_and_a_line_in_the_page() -> None:
@@ -124,5 +128,5 @@ def test_every_key_has_a_meaning_and_a_line_in_the_page() -> None:
     served_metrics = tokenyard.launch(served, ranks=2)[0]
     keys = (set(metrics) | set(served_metrics)) - {"exchange", "rank", "missing"}
     assert keys == set(MEANING)
-    for key in keys:
+    for key in keys | set(JOB_MEANING):
         assert re.search(rf"^\| [^|]*`{key}`", page, re.MULTILINE), key
