@@ -10,6 +10,7 @@ import ast
 from pathlib import Path
 
 PAGES = {
+    "jobs": ("Jobs", ["connect", "from_env", "from_torch", "Job"]),
     "worlds": ("Worlds", ["launch", "World", "Topology", "PeerReach", "FailedRank"]),
     "expert_parallel": (
         "Dispatch and combine",

@@ -20,36 +20,16 @@
 #include <vector>
 
 #include "tokenyard/error.hpp"
+#include "tokenyard/job.hpp"
 #include "tokenyard/tensor.hpp"
 
 namespace tokenyard {
-
-namespace control {
-class Store;
-}
 
 /// float16 and bfloat16 are reduced in float32 and rounded once. For booleans, sum and max mean
 /// "or", product and min mean "and". Bitwise operations need integers or booleans; min and max need
 /// an ordered type.
 enum class ReduceOp : uint8_t { sum, average, product, min, max, bit_and, bit_or, bit_xor };
 std::string name_of(ReduceOp op);
-
-/// How an operation reacts to the loss of ranks.
-enum class OnFailure : uint8_t {
-  raise,    ///< throws OperationAborted on every survivor, as do all later operations until
-            ///< `recover`, `shrink` or `replace`
-  retry,    ///< waits until new processes hold the lost ranks' slots, then runs again
-  exclude,  ///< runs again among the survivors
-};
-
-/// The layout of lists with one part per rank, once ranks are lost (all_gather, gather, scatter,
-/// reduce_scatter, all_to_all).
-enum class Places : uint8_t {
-  kept,     ///< size() parts. A lost rank's part is not read in inputs and is zero in results
-  compact,  ///< one part per active rank, ascending by rank. A call with another number of parts,
-            ///< as from a rank that has not heard of a loss, fails with InvalidArgument on all
-            ///< ranks
-};
 
 /// How an operation moves its bytes; `automatic` chooses by size, number of ranks and hosts.
 enum class Algorithm : uint8_t { automatic, doubling, halving_doubling, ring, tree, direct };
@@ -60,33 +40,7 @@ struct CallOptions {
   Algorithm algorithm = Algorithm::automatic;       ///< the same on all ranks
 };
 
-struct CollectivesOptions {
-  /// Where the ranks find one another: "file:/a/directory/all/ranks/see", or "tcp://host:port", a
-  /// store run by `serve_store` or `python -m tokenyard store` (rank 0 runs it itself if nobody
-  /// listens there and `host_store` is set).
-  std::string store;
-  bool host_store = true;
-  /// The caller's own store, used instead of `store`; torch's, for example (src/control/store.hpp).
-  std::shared_ptr<control::Store> own_store;
-  std::string job = "tokenyard";
-  std::string secret;  ///< processes that do not know it are rejected
-  uint32_t rank = 0, size = 1;
-  uint32_t size_max = 0;  ///< largest size that `grow` may reach; 0: `size`
-  std::string address;  ///< where others reach this rank; empty: found automatically, else loopback
-  std::string host;     ///< ranks with equal names share memory; empty: found automatically
-  /// A plug-in that carries data in place of TCP, such as "libtokenyard_ucx.so"; empty: none. The
-  /// same on all ranks.
-  std::string interconnect = {};
-  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of each operation, unless set
-  std::chrono::nanoseconds silence = std::chrono::seconds(5);   ///< a silent rank counts as lost
-  OnFailure on_failure = OnFailure::raise;
-  Places places = Places::kept;  ///< the same on all ranks
-  /// Whether exactly half of the ranks may go on, with the store as a witness. Otherwise that half
-  /// waits for others to come back and fails at its deadline.
-  bool witness = true;
-  /// Called periodically by every wait; may throw to end the wait (Python's Ctrl-C).
-  std::function<void()> interrupt = [] {};
-};
+using CollectivesOptions = JobOptions;
 
 /// An operation under way. Copies refer to the same operation, which goes on after the last copy is
 /// destroyed.
@@ -191,23 +145,17 @@ struct CollectivesCounters {
   uint64_t epochs = 0;
 };
 
-/// One rank's membership of a job. Any thread may call anything.
+/// The groups and operations of a job, and its calls. Any thread may call anything.
 class Collectives {
  public:
-  /// Founds a job. Blocks until all ranks have come. Throws PeerTimeout naming a missing rank.
+  /// Makes a job (tokenyard/job.hpp), which ends with these Collectives unless something else
+  /// stands on it.
   static std::unique_ptr<Collectives> connect(const CollectivesOptions& options);
-  /// Joins a running job, in the slot `options.rank` of a lost rank or in one that `grow` has
-  /// added. Blocks until the members admit it (by `recover`, `replace`, `grow` or
-  /// OnFailure::retry).
   static std::unique_ptr<Collectives> join(const CollectivesOptions& options);
-  /// Begins a job whose other slots are empty; for a process that computes alone before it joins
-  /// another job. Needs no store.
   static std::unique_ptr<Collectives> alone(const CollectivesOptions& options);
-  /// Leaves as `leave` does, but waits at most a second and throws nothing. Joins all threads.
-  ~Collectives();
 
-  uint32_t rank() const;
-  uint32_t size() const;  ///< number of slots
+  uint32_t rank() const { return job_->rank(); }
+  uint32_t size() const { return job_->size(); }  ///< number of slots
   Group world() const;
   /// Founds a group. Collective among `ranks` (ranks of the world in any order; a rank's position
   /// becomes its rank in the group); others need not call. `name` must be the same on all, and is
@@ -217,55 +165,37 @@ class Collectives {
   Group group(std::span<const uint32_t> ranks, const std::string& name,
               std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
-  /// Returns the active ranks, ascending; empty once this rank has been fenced.
-  std::vector<uint32_t> active_ranks() const;
-  /// Returns the ranks whose new processes have asked to join and wait. Sends nothing.
-  std::vector<uint32_t> waiting_ranks() const;
-  uint64_t epoch() const;
-  /// Registers a function that a library thread calls after each change of the membership, until
-  /// the returned object is destroyed. It must not wait for operations.
-  std::shared_ptr<void> on_change(std::function<void()> call);
-
-  /// Goes on without the lost ranks. Waits until every survivor has called it; then all groups work
-  /// again. All failures so far, on any rank, are behind all survivors: no operation called
-  /// afterwards fails because of them. (An operation called before, with a lost root, may still
-  /// fail with an OperationAborted of an epoch below `epoch()`; it needs no other shrink.) Returns
-  /// the ranks that go on, alike on all; throws PeerTimeout naming a rank that has not called it.
-  std::vector<uint32_t> shrink();
-  /// Goes on with the ranks that are active now, or waits first until every slot is held. All
-  /// groups work again. Returns the active ranks, at once if the others have recovered already, by
-  /// whichever call. Needs no other rank's call, except after a PeerTimeout, of which some ranks
-  /// may not know: then it waits for all of them as `shrink` does. Throws PeerTimeout naming a rank
-  /// that has not come, or has not called it.
+  /// Returns the job, whose membership the following calls are about; see tokenyard/job.hpp.
+  const std::shared_ptr<Job>& job() const { return job_; }
+  std::vector<uint32_t> active_ranks() const { return job_->active_ranks(); }
+  std::vector<uint32_t> waiting_ranks() const { return job_->waiting(); }
+  uint64_t epoch() const { return job_->epoch(); }
+  std::shared_ptr<void> on_change(std::function<void()> call) {
+    return job_->on_change(std::move(call));
+  }
+  std::vector<uint32_t> shrink() { return job_->shrink(); }
   std::vector<uint32_t> recover(bool wait_for_replacements = false,
-                                std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-  /// Waits until a new process holds the slot of a lost rank; returns at once if one has come since
-  /// the loss, whichever call admitted it. If nobody has lost that slot since this rank came, waits
-  /// for the next process, which takes the slot over. Every survivor calls it for each lost rank,
-  /// in any order; a group works again once all its lost ranks are replaced.
-  void replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-  /// Waits until `ranks` more ranks have come than this rank's earlier calls asked for; returns at
-  /// once if they have. Every member calls it. A newcomer counts from the size it found, its own
-  /// slot included.
-  void grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-  /// Evicts a live rank: it is Fenced, and lost to all others, which go on by the calls above. One
-  /// rank's call suffices. Throws InvalidArgument for this rank itself, or if too few would remain.
-  void evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-  /// Leaves in good order, once all messages sent by this rank have been received. If one is not
-  /// received in time, leaves all the same and throws PeerTimeout naming its rank. Other operations
-  /// under way fail with Cancelled. The others go on without an error as soon as they `shrink`, or
-  /// at once under OnFailure::exclude.
-  void leave();
-  /// Ends all waits of this rank with Cancelled.
-  void cancel();
+                                std::optional<std::chrono::nanoseconds> timeout = std::nullopt) {
+    return job_->recover(wait_for_replacements, timeout);
+  }
+  void replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt) {
+    job_->replace(rank, timeout);
+  }
+  void grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout = std::nullopt) {
+    job_->grow(ranks, timeout);
+  }
+  void evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt) {
+    job_->evict(rank, timeout);
+  }
+  void leave() { job_->leave(); }
+  void cancel() { job_->cancel(); }
 
   CollectivesCounters counters() const;
 
-  struct Impl;
-  explicit Collectives(std::unique_ptr<Impl> parts);
+  explicit Collectives(std::shared_ptr<Job> job) : job_(std::move(job)) {}
 
  private:
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Job> job_;
 };
 
 }  // namespace tokenyard

@@ -11,7 +11,7 @@ struct FailedRank {
   enum class Why : uint8_t {
     timeout,   ///< it did not answer before the deadline
     lost,      ///< it has left, or its control connection closed
-    left_out,  ///< a caller on this rank left it out
+    left_out,  ///< a caller on this rank left it out, or it is absent: its slot is empty
     differs,   ///< its call differs from this rank's, or cannot be
   };
   uint32_t rank = 0;

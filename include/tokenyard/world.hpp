@@ -14,6 +14,8 @@
 
 namespace tokenyard {
 
+class Job;
+
 /// How this rank reaches another one.
 enum class Reach : uint8_t {
   none,
@@ -28,9 +30,12 @@ struct PeerReach {
   std::string why_not;  ///< why loads and stores are impossible, if they are
 };
 
+/// The host of an absent rank, one whose slot in the job is empty: it has none.
+inline constexpr uint32_t kNoHost = 0xffffffff;
+
 struct Topology {
   uint32_t hosts = 1;
-  std::vector<uint32_t> host_of;  ///< [ranks] index of each rank's host
+  std::vector<uint32_t> host_of;  ///< [ranks] index of each rank's host, or kNoHost
   std::vector<PeerReach> peers;   ///< [ranks] as reached from this rank
   std::string text() const;       ///< human-readable table
 };
@@ -68,9 +73,10 @@ struct Rendezvous {
 /// `cancel` may be called from any thread.
 class World {
  public:
-  /// Makes a world of one process per rank on this host, over shared memory (`device` "host") or
-  /// with one GPU per rank ("cuda"). Blocks until all ranks have come. Throws PeerTimeout naming a
-  /// missing rank.
+  /// Makes a job of one process per rank on this host, and a world of it, over shared memory
+  /// (`device` "host") or with one GPU per rank ("cuda"). Blocks until all ranks have come. Throws
+  /// PeerTimeout naming a missing rank. The job ends with the world, and those made from it, unless
+  /// something else stands on it.
   static std::unique_ptr<World> connect(const Rendezvous& rendezvous, const std::string& device,
                                         const WorldOptions& options = {});
   /// Makes a world inside this process and returns one World per rank, each for one thread.
@@ -83,13 +89,15 @@ class World {
   uint32_t rank() const;
   uint32_t size() const;
   const Topology& topology() const;
+  /// Returns the job that its ranks are of. Throws Unsupported if they are threads of one process.
+  std::shared_ptr<Job> job() const;
   std::chrono::nanoseconds timeout() const;
 
-  /// Collective. Returns every rank's bytes in rank order; lengths may differ. `what` names the
-  /// call in errors.
+  /// Collective. Returns every rank's bytes in rank order; lengths may differ, and an absent rank's
+  /// are empty. `what` names the call in errors.
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine,
                                                  const std::string& what);
-  /// Collective. Returns once every rank has called it. `what` names the call in errors.
+  /// Collective. Returns once every present rank has called it. `what` names the call in errors.
   void barrier(const std::string& what);
 
   /// Ends every wait of this rank with Cancelled.
@@ -99,7 +107,8 @@ class World {
   /// rebuilt from this one, even after they are closed. Afterwards the rank must take part in
   /// nothing. Throws Unsupported for worlds of processes, which say goodbye when they end.
   std::function<void()> goodbye() const;
-  /// Returns the ranks that have left or whose control connection has closed, ascending.
+  /// Returns the ranks that have left or whose control connection has closed, ascending. A rank
+  /// that was absent from the start is none of them.
   std::vector<uint32_t> lost() const;
   /// Collective among the ranks not in `without`. Makes a new World over the surviving connections,
   /// with new memory and with ranks renumbered in order; this World must not be used afterwards.
@@ -112,7 +121,7 @@ class World {
   /// other worlds all callers must name the same ranks.
   std::unique_ptr<World> rebuild(const std::vector<uint32_t>& without, size_t arena_bytes = 0);
   /// Returns the ranks that `rebuild` left out when it made this World, ascending, as they were
-  /// numbered before; empty in a World that was not rebuilt.
+  /// numbered before, those that were absent there included; empty in a World that was not rebuilt.
   std::vector<uint32_t> left_out() const;
 
  private:

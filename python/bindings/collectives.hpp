@@ -1,4 +1,4 @@
-/// Python's handles of a job, its groups and their operations.
+/// Python's handles of groups and their operations.
 ///
 /// Every call into the library releases the interpreter lock, even a quick one: the library's
 /// threads take that lock while they hold locks of their own.
@@ -13,32 +13,10 @@
 #include <vector>
 
 #include "forks.hpp"
+#include "job.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard::python {
-
-/// Throws InvalidArgument in a fork, where no thread of the library runs.
-[[noreturn]] void refuse_fork();
-
-/// Shared by calls in progress, so that `close` on one thread does not destroy it under another.
-class CollectivesHandle {
- public:
-  explicit CollectivesHandle(std::unique_ptr<Collectives> collectives);
-  ~CollectivesHandle() { close(); }
-  CollectivesHandle(const CollectivesHandle&) = delete;
-  CollectivesHandle& operator=(const CollectivesHandle&) = delete;
-
-  /// Returns the job. Throws InvalidArgument once closed, and in a fork of the process that made
-  /// it.
-  std::shared_ptr<Collectives> get() const;
-  bool closed() const { return collectives_ == nullptr; }
-  /// Ends every wait; the job's threads end with the last call in progress.
-  void close();
-
- private:
-  std::shared_ptr<Collectives> collectives_;
-  Forks made_;
-};
 
 /// Destroys a copy of a group without the interpreter lock; leaks it in a fork of the process that
 /// made it.

@@ -2,6 +2,7 @@
 /// the package `tokenyard`.
 #include "base/trace_range.hpp"
 #include "forks.hpp"
+#include "job.hpp"
 #include "registration.hpp"
 #include "tokenyard/version.hpp"
 
@@ -16,12 +17,13 @@ NB_MODULE(_tokenyard, m) {
         "Sets whether objects that outlive the interpreter are reported as leaks.");
   tokenyard::python::register_errors(m);
   tokenyard::python::register_topology(m);
+  auto job = tokenyard::python::register_job(m);
   tokenyard::python::register_world(m);
   tokenyard::python::register_arena_lending(m);
   tokenyard::python::register_received(m);
   tokenyard::python::register_expert_parallel(m);
   tokenyard::python::register_low_latency(m);
-  tokenyard::python::register_collectives(m);
+  tokenyard::python::register_collectives(m, job);
   tokenyard::python::register_group(m);
   tokenyard::python::register_core_table(m);
   tokenyard::python::register_store_server(m);

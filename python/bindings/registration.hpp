@@ -5,6 +5,8 @@
 
 namespace tokenyard::python {
 
+class JobHandle;
+
 void register_errors(nanobind::module_& m);
 void register_topology(nanobind::module_& m);
 void register_world(nanobind::module_& m);
@@ -12,7 +14,9 @@ void register_arena_lending(nanobind::module_& m);
 void register_received(nanobind::module_& m);
 void register_expert_parallel(nanobind::module_& m);
 void register_low_latency(nanobind::module_& m);
-void register_collectives(nanobind::module_& m);
+/// Returns the class, to which the others add what stands on a job.
+nanobind::class_<JobHandle> register_job(nanobind::module_& m);
+void register_collectives(nanobind::module_& m, nanobind::class_<JobHandle>& job);
 void register_group(nanobind::module_& m);
 void register_core_table(nanobind::module_& m);
 void register_store_server(nanobind::module_& m);

@@ -10,6 +10,7 @@
 #include "device/accelerator.hpp"
 #include "fabric/arena.hpp"
 #include "interrupt.hpp"
+#include "job.hpp"
 #include "registration.hpp"
 #include "seconds.hpp"
 #include "unlocked.hpp"
@@ -100,6 +101,10 @@ std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32
   return rebuilt;
 }
 
+std::unique_ptr<JobHandle> job_of(const WorldHandle& self) {
+  return std::make_unique<JobHandle>(self.get()->job(), false);
+}
+
 std::optional<int> device_index(const WorldHandle& self) {
   const int index = accelerator_of(*self.get()).device_index();
   return index < 0 ? std::nullopt : std::optional(index);
@@ -125,6 +130,7 @@ void register_world(nb::module_& m) {
       .def_prop_ro("closed", &WorldHandle::closed)
       // By value: a Topology may outlive its World.
       .def_prop_ro("topology", [](const WorldHandle& self) { return self.get()->topology(); })
+      .def("job", &job_of)
       .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
       .def("barrier", &barrier, nb::kw_only(), "what"_a)
       .def("cancel", [](const WorldHandle& self) { self.get()->cancel(); })

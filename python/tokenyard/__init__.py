@@ -1,5 +1,7 @@
 """Expert-parallel dispatch and combine, and collectives that survive dead ranks.
 
+    connect         starts or joins a job; also from_env and from_torch
+    Job             one rank's membership of a job, on which worlds and collectives stand
     launch          runs a function on every rank of a new world, on threads or in processes
     World           one rank's end of a set of ranks that share an arena
     ExpertParallel  dispatch and combine for training and prefill
@@ -47,6 +49,7 @@ from .expert_parallel import (
     RefusedBatch,
     Route,
 )
+from .job import Job, connect, from_env, from_torch
 from .metrics import prometheus_text
 from .world import World, launch
 
@@ -64,6 +67,7 @@ __all__ = [
     "Group",
     "InternalError",
     "InvalidArgument",
+    "Job",
     "LowLatency",
     "LowLatencyCombined",
     "LowLatencyReceived",
@@ -85,6 +89,9 @@ __all__ = [
     "Work",
     "World",
     "__version__",
+    "connect",
+    "from_env",
+    "from_torch",
     "launch",
     "prometheus_text",
 ]

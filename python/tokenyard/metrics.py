@@ -1,4 +1,4 @@
-"""Metrics of exchanges and jobs as Prometheus text."""
+"""Metrics of exchanges as Prometheus text."""
 
 from __future__ import annotations
 
@@ -19,29 +19,25 @@ MEANING = {
     "wait_seconds_by_peer": "seconds that calls here have waited for a rank",
     "slowest_rank": "the rank that calls here have waited for the longest",
     "masked_by_peer": "whether this rank continues without a rank: 1, else 0",
+    "epoch": "number of the membership",
+    "places": "places in the job, taken or empty",
+    "active": "ranks that are members",
+    "waiting": "ranks whose new processes ask to join",
+    "joined": "ranks that have become members",
+    "lost": "ranks that died or were evicted",
+    "left": "ranks that have left in good order",
+    "epochs": "memberships that this rank has had",
+    "excused": "evictions refused, since the rank had waited for a lost one itself",
+    "stalls": "times that a rank was found to be slow",
+    "heartbeats_late": "heartbeats that came after more than half of the silence allowed",
+    "quorums_missed": "times that too few ranks answered to agree on anything",
+    "links_made": "connections to other ranks",
+    "links_lost": "connections to other ranks that ended without a goodbye",
+    "refused": "connections and messages of strangers and of older epochs",
 }
 """Key of `metrics()` and what its number is."""
 
-JOB_MEANING = {
-    "epoch": "number of the membership",
-    "slots": "places for ranks",
-    "active": "ranks that are members",
-    "waiting": "ranks whose new processes wait to be let in",
-    "epochs": "memberships that this rank has had",
-    "joins": "members that others have become",
-    "evictions": "members that were lost: dead, silent, or evicted on request",
-    "departures": "members that left in good order",
-    "excused": "requests to evict a member that stayed, since it had waited for a lost one",
-    "stalls": "times that a member was found to be slow",
-    "heartbeats_late": "heartbeats that came after more than half of the silence allowed",
-    "quorums_missed": "times that too few members answered to agree on anything",
-    "links_made": "connections to other ranks",
-    "links_lost": "connections to other ranks that ended without a goodbye",
-    "links_refused": "connections and messages that were rejected",
-}
-"""The same of a job's `metrics()`."""
-
-GAUGES = ("slowest_rank", "masked_by_peer", "epoch", "slots", "active", "waiting")
+GAUGES = ("slowest_rank", "masked_by_peer", "epoch", "places", "active", "waiting")
 """Keys whose numbers may fall; the others are counters."""
 
 NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
@@ -51,12 +47,12 @@ NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
 def prometheus_text(*metrics: Mapping[str, Any]) -> str:
     """Returns metrics in Prometheus' text format, for an HTTP server to answer.
 
-    A list becomes one sample per index, labelled `peer` or `expert`, and a job's list of ranks
-    their number; a counter's name ends in `_total`; None is left out. Every key with a string
-    becomes a label: several exchanges of one kind need one that tells them apart.
+    A list becomes one sample per index, labelled `peer` or `expert`; a counter's name ends in
+    `_total`; None is left out. Every key with a string becomes a label: several exchanges of one
+    kind need one that tells them apart.
 
     Args:
-        metrics: what `metrics()` of exchanges and jobs of this process returned.
+        metrics: what `metrics()` of exchanges and of the job of this process returned.
 
     >>> def layer(world):
     ...     exchange = ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
@@ -70,10 +66,9 @@ def prometheus_text(*metrics: Mapping[str, Any]) -> str:
     families: dict[str, list[str]] = {}
     for one in metrics:
         texts = {key: text for key, text in one.items() if isinstance(text, str)}
-        exchange = texts.pop("exchange", None)
-        prefix = f"tokenyard_{exchange or 'job'}_"
+        prefix = f"tokenyard_{texts.pop('exchange', 'job')}_"
         labels = {"rank": str(one["rank"])} | texts
-        for key, meaning in (MEANING if exchange else JOB_MEANING).items():
+        for key, meaning in MEANING.items():
             if one.get(key) is None:
                 continue
             gauge = key in GAUGES
@@ -92,10 +87,7 @@ def _samples(key: str, value: Any) -> Iterator[tuple[dict[str, str], int | float
     if not isinstance(value, list):
         yield {}, value
         return
-    _, by_index, label = key.partition("_by_")
-    if not by_index:
-        yield {}, len(value)
-        return
+    label = key.split("_by_")[1]
     for index, number in enumerate(value):
         yield {label: str(index)}, number
 

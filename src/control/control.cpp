@@ -169,7 +169,11 @@ bool Control::try_to_found(Rendezvous& rendezvous) {
     throw InvalidArgument("rank", "a rank that no later process has taken",
                           fmt::format("{}", options_.slot), options_.slot);
   }
-  if (const auto first = complete(rendezvous, standing)) rendezvous.propose(*first);
+  witness_elsewhere_ = options_.membership.witness && !options_.witness_in_store;
+  if (const auto first = complete(rendezvous, standing)) {
+    if (witness_elsewhere_) rendezvous.keep_witness_elsewhere();
+    rendezvous.propose(*first);
+  }
   const auto roster = rendezvous.roster();
   if (!roster) return false;
   if (!roster->contains(own_.member)) {
@@ -234,28 +238,27 @@ void Control::await_links() {
   auto in_company = Clock::now();
   for (auto now = in_company; now < until; now = Clock::now()) {
     const Standing standing = status_board_.read();
-    // A member that dies meanwhile is one no more, unless half of them die: then nobody can agree.
-    const bool complete =
-        standing.view && std::ranges::all_of(standing.view->members, [&](const Member& member) {
-          return member == own_.member || standing.linked.contains(member) ||
-                 standing.ended.contains(member);
-        });
     if (!standing.alone) in_company = now;
-    if (standing.over || complete || now - in_company > options_.membership.silence) return;
+    const bool in_vain = now - in_company > options_.membership.silence;
+    if (standing.over || in_vain || is_linked_to_all()) return;
     options_.interrupt();
     status_board_.wait_for_news(kPollMax);
   }
+}
+
+bool Control::is_linked_to_all() const {
+  const Standing standing = status_board_.read();
+  // A member that dies meanwhile is one no more, unless half of them die: then nobody can agree.
+  return standing.view && std::ranges::all_of(standing.view->members, [&](const Member& member) {
+           return member == own_.member || standing.linked.contains(member) ||
+                  standing.ended.contains(member);
+         });
 }
 
 void Control::use_witness(std::shared_ptr<Store> witness) {
   post([witness = std::move(witness)](ControlLoop& loop) {
     loop.set_witness(witness, kWitnessKey);
   });
-}
-
-void Control::close_store() {
-  store_.reset();
-  served_.reset();
 }
 
 /// The control thread answers within moments, or reports an error.
@@ -356,7 +359,8 @@ bool Control::joined(Rendezvous& rendezvous) {
   if (!standing.linked.empty()) return false;
   const uint64_t before = rendezvous.generation();
   if (!rendezvous.find_founded()) return false;
-  if (rendezvous.generation() != before && options_.membership.witness) {
+  witness_elsewhere_ = options_.membership.witness && rendezvous.is_witness_elsewhere();
+  if (rendezvous.generation() != before && options_.membership.witness && !witness_elsewhere_) {
     post([store = store_, key = rendezvous.witness_key()](ControlLoop& loop) {
       loop.set_witness(store, key);
     });

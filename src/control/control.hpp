@@ -62,11 +62,12 @@ class Control final : public MembershipControl {
   /// are noticed at once only on one. Does not wait for a member whose link has ended, nor longer
   /// than the job's timeout, or than a silence while too few members answer to agree on anything.
   void await_links();
+  /// Returns whether each member has, or had, a link to this process.
+  bool is_linked_to_all() const;
+  /// Returns whether the job has a witness that its store does not keep: then `use_witness`.
+  bool is_witness_elsewhere() const { return witness_elsewhere_; }
   /// Sets the store that keeps the witness's register. It must outlive the death of any member.
   void use_witness(std::shared_ptr<Store> witness);
-  /// Closes the store, and stops to serve it, once all founders have found one another and nobody
-  /// is going to join. Not while the store keeps the witness's register.
-  void close_store();
   /// Asks for its slot and waits until it is admitted: until members have called `admit` for the
   /// slot and have agreed. Throws PeerTimeout, Fenced or OsError.
   void join(Participant& participant, Contact contact);
@@ -92,8 +93,6 @@ class Control final : public MembershipControl {
   /// Returns the newcomers that ask to be admitted.
   std::vector<Member> waiting() const;
   ControlCounters counters() const { return status_board_.counters(); }
-  /// Returns the number of connections rejected and of messages that could not be decoded.
-  uint64_t refused() const { return counters().links_refused; }
 
   /// Says goodbye, waits until no member counts on this process, and ends the thread. The
   /// participant is not called afterwards.
@@ -155,6 +154,7 @@ class Control final : public MembershipControl {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unique_ptr<ControlLoop> loop_;
   std::thread thread_;
+  bool witness_elsewhere_ = false;
   std::map<Member, ControlEndpoint> acquaint_;  ///< seen in the store
   std::vector<Slot> missing_;                   ///< slots whose process has not come to the store
 };

@@ -65,7 +65,6 @@ void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& k
 void ControlLoop::begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints) {
   for (const auto& [member, endpoint] : endpoints) learn(member, endpoint);
   become(first);
-  if (exchange_) exchange_->begin(first);
   install({.next = first, .groups = {}, .lost = {}, .left = {}});
   pump();
 }
@@ -341,6 +340,7 @@ void ControlLoop::install(const Verdict& verdict) {
   }
   status_board_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(net::Purpose::member, verdict.next.epoch);
+  if (exchange_) exchange_->install(verdict.next);
   part_from_former_members(verdict);
   choose_whom_to_dial();
   forget_former_members(verdict.next);
@@ -436,7 +436,7 @@ void ControlLoop::tell_of(const Verdict& verdict) {
   status_board_.count(&ControlCounters::epochs);
   for (const Slot slot : verdict.lost) {
     const bool has_left = std::ranges::count(verdict.left, slot) != 0;
-    status_board_.count(has_left ? &ControlCounters::departures : &ControlCounters::evictions);
+    status_board_.count(has_left ? &ControlCounters::left : &ControlCounters::lost);
     if (has_left) {
       tell(LogLevel::info, "rank {} has left", slot);
     } else {
@@ -452,10 +452,10 @@ void ControlLoop::tell_of(const Verdict& verdict) {
     tell(LogLevel::info, "rank {} stays: it had waited for a lost rank itself", slot);
   }
   for (const Member& member : next.members) {
-    // Before its first view a process knows of nobody else's joining.
-    if (installed_.epoch == 0 || installed_.contains(member)) continue;
-    status_board_.count(&ControlCounters::joins);
-    tell(LogLevel::info, "another process has joined as rank {}", member.slot);
+    if (installed_.contains(member)) continue;
+    status_board_.count(&ControlCounters::joined);
+    // The first view has a line of its own.
+    if (installed_.epoch != 0) tell(LogLevel::info, "a process has joined as rank {}", member.slot);
   }
   std::vector<Slot> slots;
   for (const Member& member : next.members) slots.push_back(member.slot);

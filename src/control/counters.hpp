@@ -7,9 +7,9 @@ namespace tokenyard::control {
 
 struct ControlCounters {
   uint64_t epochs = 0;           ///< views that this process has had, the first one included
-  uint64_t joins = 0;            ///< members that others have become
-  uint64_t evictions = 0;        ///< members that were lost: dead, silent, or evicted on request
-  uint64_t departures = 0;       ///< members that left in good order
+  uint64_t joined = 0;           ///< members that have come, founders included
+  uint64_t lost = 0;             ///< members that died, fell silent or were evicted
+  uint64_t left = 0;             ///< members that left in good order
   uint64_t excused = 0;          ///< requests to evict a member that stayed (Verdict::excused)
   uint64_t stalls = 0;           ///< times that a member was found to be slow (Verdict::stalled)
   uint64_t heartbeats_late = 0;  ///< heartbeats that came after more than half of a silence

@@ -269,13 +269,14 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
     if (wanted_.contains(peer)) dial(peer);
     co_return;
   }
-  const bool is_surplus = aside_.erase(link) != 0 && !link->given_up();
+  const bool was_aside = aside_.erase(link) != 0;
   // `close_later` closes a link that still has last messages to send.
   if (link->idle()) {
     link->close();
     parting_.erase(link);
   }
-  if (!is_surplus && link->is_made()) listener_.ended(peer);
+  // The other link of a surplus one goes on, as does the next one of one that was never made.
+  if (!was_aside || (link->given_up() && link->is_made())) listener_.ended(peer);
 }
 
 net::awaitable<void> Links::close_later(std::shared_ptr<Link> link) {

@@ -75,6 +75,14 @@ void Rendezvous::propose(const View& view) {
                           encode(Verdict{.next = view, .groups = {}, .lost = {}, .left = {}}));
 }
 
+void Rendezvous::keep_witness_elsewhere() {
+  store_->set(key("witness_at"), value_of(1));
+}
+
+bool Rendezvous::is_witness_elsewhere() const {
+  return store_->get(key("witness_at")).has_value();
+}
+
 void Rendezvous::announce(const ControlEndpoint& own) {
   store_->set(slot_key(own.member.slot), encode(own));
 }

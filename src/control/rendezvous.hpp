@@ -4,6 +4,7 @@
 ///     G/slot/S          endpoint of the process that holds slot S in generation G, or held it last
 ///     G/roster          members of epoch 1, written once, by the first rank linked to all slots
 ///     G/witness         the witness's register
+///     G/witness_at      written before the roster if something else keeps the register
 ///
 /// Invariant: a generation with a roster has been founded. A founder that is not in the roster
 /// begins the next generation; so a job that is started again finds its new self. A founder that
@@ -35,6 +36,9 @@ class Rendezvous {
   std::optional<View> roster() const;
   /// Proposes a roster; `roster` returns the one that was first.
   void propose(const View& view);
+  /// Says, before the roster is proposed, that the store does not keep the witness's register.
+  void keep_witness_elsewhere();
+  bool is_witness_elsewhere() const;
   /// Writes an admitted process's endpoint where newcomers look.
   void announce(const ControlEndpoint& own);
 

@@ -17,8 +17,13 @@ namespace tokenyard::control {
 
 namespace {
 
-/// Bytes before the first place: the word, alone in its cache line.
+/// Bytes before the first place.
 constexpr size_t kHeaderBytes = 64;
+/// Indices of the header's words behind the first.
+constexpr size_t kRanks = 1, kWriters = 2;
+/// Processes that may come later, in place of ranks or beside them. Places take memory only once
+/// they are written.
+constexpr uint64_t kNewcomersMax = 1024;
 /// Room for the number of bytes, and for a verdict on so many ranks (message_codec.cpp).
 constexpr uint64_t kPlaceWordsMin = 128, kPlaceWordsPerRank = 4;
 constexpr uint32_t kPlaceBits = 16;
@@ -28,34 +33,48 @@ uint64_t words_of_place(uint32_t ranks) {
 }
 
 size_t register_bytes(uint32_t ranks) {
-  return kHeaderBytes + 2 * size_t{ranks} * words_of_place(ranks) * sizeof(uint64_t);
+  return kHeaderBytes + 2 * (ranks + kNewcomersMax) * words_of_place(ranks) * sizeof(uint64_t);
+}
+
+std::byte* map_register(const FileDescriptor& memory, size_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.native(), 0);
+  if (base == MAP_FAILED) os_failed("mmap of a register");
+  return static_cast<std::byte*>(base);
 }
 
 }  // namespace
 
 FileDescriptor SharedRegister::make(uint32_t ranks) {
-  return make_sealed_memory("tokenyard-register", register_bytes(ranks));
+  FileDescriptor memory = make_sealed_memory("tokenyard-register", register_bytes(ranks));
+  std::byte* const base = map_register(memory, kHeaderBytes);
+  reinterpret_cast<Word*>(base)[kRanks] = ranks;
+  munmap(base, kHeaderBytes);
+  return memory;
 }
 
-SharedRegister::SharedRegister(const FileDescriptor& memory, uint32_t rank, uint32_t ranks)
-    : rank_(rank), ranks_(ranks) {
+SharedRegister::SharedRegister(const FileDescriptor& memory) {
   static_assert(std::atomic_ref<Word>::is_always_lock_free, "shared between processes");
-  if (sealed_bytes(memory) != register_bytes(ranks)) {
-    throw InvalidArgument("register", fmt::format("a sealed one for {} ranks", ranks),
-                          "another kind of file");
-  }
-  void* const base =
-      mmap(nullptr, register_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, memory.native(), 0);
-  if (base == MAP_FAILED) os_failed("mmap of a register");
-  base_ = static_cast<std::byte*>(base);
+  const size_t bytes = sealed_bytes(memory).value_or(0);
+  const auto refuse = [] {
+    throw InvalidArgument("register", "sealed memory made as one", "another kind of file");
+  };
+  if (bytes < register_bytes(0)) refuse();
+  base_ = map_register(memory, bytes);
+  ranks_ = static_cast<uint32_t>(*header(kRanks));
+  const bool is_one = register_bytes(ranks_) == bytes;
+  if (is_one) writer_ = std::atomic_ref<Word>(*header(kWriters)).fetch_add(1);
+  if (is_one && writer_ < ranks_ + kNewcomersMax) return;
+  munmap(base_, bytes);
+  if (!is_one) refuse();
+  os_failed("mapping a register that many processes have mapped", ENOSPC);
 }
 
 SharedRegister::~SharedRegister() {
   munmap(base_, register_bytes(ranks_));
 }
 
-SharedRegister::Word* SharedRegister::word() const {
-  return reinterpret_cast<Word*>(base_);
+SharedRegister::Word* SharedRegister::header(size_t number) const {
+  return reinterpret_cast<Word*>(base_) + number;
 }
 
 SharedRegister::Word* SharedRegister::place(uint64_t number) const {
@@ -114,7 +133,7 @@ Store::Value SharedRegister::compare_and_set(const std::string&,
     auto [value, seen] = read();
     if (value != expected) return value.value_or(Value{});
     const uint64_t named = seen & ((Word{1} << kPlaceBits) - 1);
-    const uint64_t own = 2 * uint64_t{rank_};
+    const uint64_t own = 2 * writer_;
     const uint64_t number = named == own + 1 ? own + 1 : own;
     write(number, desired);
     const Word next = ((seen >> kPlaceBits) + 1) << kPlaceBits | (number + 1);

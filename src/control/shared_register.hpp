@@ -2,14 +2,17 @@
 /// them, also in the middle of a write, and needs no clean-up: the memory has no name.
 ///
 ///     word       version << 16 | place + 1        0: never written
-///     places     two per rank: the value that the word names, and room for the rank's next one
+///     ranks      of the job when it was made
+///     writers    processes that have mapped it
+///     places     two per writer: the value that the word names, and room for its next one
 ///
-/// A rank writes its value into one of its places that the word does not name, and then changes the
-/// word by compare-and-swap. A reader copies the place and reads the word again: if it has changed,
-/// the place may have been written meanwhile, and the reader starts anew.
+/// A process writes its value into one of its places that the word does not name, and then changes
+/// the word by compare-and-swap. A reader copies the place and reads the word again: if it has
+/// changed, the place may have been written meanwhile, and the reader starts anew.
 ///
-/// Invariant: only its rank writes a place, and never the one that the word names. So a rank that
-/// dies while it writes has changed nothing that anybody reads.
+/// Invariant: only its process writes a place, and never the one that the word names. So a process
+/// that dies while it writes has changed nothing that anybody reads; nor has one that was stopped,
+/// and wakes beside the process that has replaced it.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +33,9 @@ class SharedRegister final : public Store {
   /// Returns memory for a register of `ranks` ranks. One rank makes it and passes it to the others.
   /// Throws OsError.
   static FileDescriptor make(uint32_t ranks);
-  /// Maps the memory, as `rank`. Throws OsError, or InvalidArgument if it was made for another
-  /// number of ranks.
-  SharedRegister(const FileDescriptor& memory, uint32_t rank, uint32_t ranks);
+  /// Maps the memory. Throws OsError, also if too many processes have, or InvalidArgument if it is
+  /// no such memory.
+  explicit SharedRegister(const FileDescriptor& memory);
   ~SharedRegister() override;
   SharedRegister(const SharedRegister&) = delete;
   SharedRegister& operator=(const SharedRegister&) = delete;
@@ -46,15 +49,17 @@ class SharedRegister final : public Store {
  private:
   using Word = uint64_t;
 
-  Word* word() const;
+  Word* header(size_t number) const;
+  Word* word() const { return header(0); }
   Word* place(uint64_t number) const;
   /// Returns the value and the word that names it.
   std::pair<std::optional<Value>, Word> read() const;
   void write(uint64_t number, const Value& value);
 
-  const uint32_t rank_, ranks_;
-  std::mutex mutex_;  ///< of this process's writers
+  std::mutex mutex_;  ///< of this process's threads
   std::byte* base_ = nullptr;
+  uint32_t ranks_ = 0;
+  uint64_t writer_ = 0;
 };
 
 }  // namespace tokenyard::control

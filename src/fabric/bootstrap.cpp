@@ -37,10 +37,11 @@ std::vector<uint32_t> decode(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-Membership Membership::of(const Mesh& mesh) {
+Membership Membership::of(const Mesh& mesh, const std::vector<uint32_t>& absent) {
   Membership all{.generation = 1, .rank = mesh.slot(), .slots = {}};
   all.slots.resize(mesh.slots());
   std::iota(all.slots.begin(), all.slots.end(), 0u);
+  for (const uint32_t slot : absent) all.slots.at(slot) = kAbsent;
   return all;
 }
 
@@ -65,6 +66,7 @@ Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelera
     if (by && rebuild.generation > generation() && !stays) abort_flag_.left_out(*by);
   };
   watch_ = mesh_->mailbox().watch(went, rebuilds);
+  mesh_->mailbox().note_generation(generation());
 }
 
 Bootstrap::~Bootstrap() {
@@ -137,28 +139,29 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
   Membership next;
   for (uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) next.rank = static_cast<uint32_t>(next.slots.size());
-    if (!std::binary_search(gone.begin(), gone.end(), peer)) {
+    if (present(peer) && !std::binary_search(gone.begin(), gone.end(), peer)) {
       next.slots.push_back(membership_.slots[peer]);
     }
   }
-  next.generation = agree_on_generation(next.slots, until, check);
+  next.generation = agree_on_generation(next.slots, "rebuild", until, check);
   return next;
 }
 
 /// Survivors may ask for different generations: all raise theirs to the highest, and have agreed
 /// once all ask for the same. One that they have agreed on may have messages in it, so a further
 /// call asks for a later one.
-uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, TimePoint until,
-                                        const Check& check) {
+uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
+                                        TimePoint until, const Check& check) {
   std::vector<uint32_t> survivors;
   for (const uint32_t peer : others()) {
     if (std::ranges::binary_search(slots, membership_.slots[peer])) survivors.push_back(peer);
   }
   const TimePoint grace_end = std::min(until, accelerator_.now() + kAgreementGrace);
   const bool asks_again = asked_ > agreed_ && asked_slots_ == slots;
-  for (uint32_t mine = asks_again ? asked_ : asked_ + 1, highest = mine;; mine = highest) {
+  const uint32_t next = std::max(asked_, mesh_->mailbox().newest_generation()) + 1;
+  for (uint32_t mine = asks_again ? asked_ : next, highest = mine;; mine = highest) {
     ask_for(mine, slots);
-    await(survivors, "rebuild", until, [&](uint32_t peer) {
+    await(survivors, what, until, [&](uint32_t peer) {
       if (check) check();
       const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
       if (!call || call->generation <= agreed_) return false;
@@ -178,6 +181,7 @@ uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, Time
 void Bootstrap::ask_for(uint32_t generation, const std::vector<uint32_t>& slots) {
   asked_ = generation;
   asked_slots_ = slots;
+  mesh_->mailbox().note_generation(generation);
   // Asks the others, too: one of them that lives and calls learns why it is not waited for.
   for (const uint32_t peer : others()) {
     mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::rebuild,
@@ -207,15 +211,15 @@ uint32_t Bootstrap::latest_asked() const {
 
 std::optional<uint32_t> Bootstrap::rank_at(uint32_t slot) const {
   const auto& slots = membership_.slots;
-  const auto at = std::lower_bound(slots.begin(), slots.end(), slot);
-  if (at == slots.end() || *at != slot) return std::nullopt;  // Not of this world.
+  const auto at = std::ranges::find(slots, slot);
+  if (at == slots.end()) return std::nullopt;  // Not of this world.
   return static_cast<uint32_t>(at - slots.begin());
 }
 
 std::vector<uint32_t> Bootstrap::others() const {
   std::vector<uint32_t> peers;
   for (uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) peers.push_back(peer);
+    if (peer != rank() && present(peer)) peers.push_back(peer);
   }
   return peers;
 }
@@ -245,12 +249,8 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
     if (abort_flag_.cancelled()) throw Cancelled(what);
     if (check_) check_();
     // In this order: what a peer sent before it went has arrived before it is marked as gone.
-    std::vector<uint32_t> gone;
-    for (const uint32_t peer : missing) {
-      if (mesh_->mailbox().state(membership_.slots[peer]) != PeerState::present) {
-        gone.push_back(peer);
-      }
-    }
+    // Not by the mailbox: another process may hold the slot meanwhile.
+    const std::vector<uint32_t> gone = abort_flag_.gone_ranks();
     std::erase_if(missing, arrived);
     for (const uint32_t peer : gone) {
       if (std::find(missing.begin(), missing.end(), peer) == missing.end()) continue;

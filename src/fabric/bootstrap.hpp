@@ -31,14 +31,18 @@
 
 namespace tokenyard {
 
+/// The slot of an absent rank: one that this world counts, and that no process fills.
+inline constexpr uint32_t kAbsent = 0xffffffff;
+
 /// The participants: one world's ranks on a mesh.
 struct Membership {
   uint32_t generation = 0;
   uint32_t rank = 0;            ///< this rank's
-  std::vector<uint32_t> slots;  ///< [ranks] where each sits on the mesh, ascending
+  std::vector<uint32_t> slots;  ///< [ranks] where each sits on the mesh, ascending, or kAbsent
 
-  /// Everybody on the mesh.
-  static Membership of(const Mesh& mesh);
+  /// Everybody on the mesh: rank = slot. The ranks of the slots in `absent` are absent.
+  static Membership of(const Mesh& mesh, const std::vector<uint32_t>& absent = {});
+  bool present(uint32_t rank) const { return slots[rank] != kAbsent; }
 };
 
 class Bootstrap {
@@ -57,23 +61,25 @@ class Bootstrap {
   uint32_t size() const { return static_cast<uint32_t>(membership_.slots.size()); }
   uint32_t generation() const { return membership_.generation; }
   const Membership& membership() const { return membership_; }
+  bool present(uint32_t rank) const { return membership_.present(rank); }
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
   Accelerator& accelerator() const { return accelerator_; }
 
   // Collectives. They throw PeerTimeout or PeerLost naming a rank that did not come, Cancelled, or
-  // InvalidArgument where another rank made another call.
+  // InvalidArgument where another rank made another call. An absent rank takes no part in any.
 
-  /// Every rank's bytes, in rank order. Lengths may differ.
+  /// Every rank's bytes, in rank order. Lengths may differ. An absent rank's are empty.
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine,
                                                  const std::string& what, TimePoint until);
   void barrier(const std::string& what, TimePoint until);
-  /// Every rank's object, in rank order; only where mesh().one_process().
+  /// Every rank's object, in rank order, null for an absent one; only where mesh().one_process().
   std::vector<std::shared_ptr<void>> share(std::shared_ptr<void> mine, const std::string& what,
                                            TimePoint until);
-  /// Until `arrived(rank)` has held once for every other rank: for what travels by other ways.
+  /// Until `arrived(rank)` has held once for every other present rank: for what travels by other
+  /// ways.
   void await_each(const std::string& what, TimePoint until,
                   const std::function<bool(uint32_t rank)>& arrived);
-  /// Returns the world of the ranks not in `without`, which all of them call. Throws
+  /// Returns the world of the present ranks not in `without`, which all of them call. Throws
   /// InvalidArgument naming both lists if another survivor has another one. May be called again
   /// after a failure of the new world: every call makes a later generation than those that have
   /// returned before, on any rank.
@@ -83,6 +89,10 @@ class Bootstrap {
   /// throw.
   Membership agree_without(const std::vector<uint32_t>& without, TimePoint until,
                            const Check& check = {});
+  /// Returns the generation of a new world of these slots, ascending, on which their ranks agree;
+  /// all of them call it. `what` names the call in errors; `check` as above.
+  uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
+                               TimePoint until, const Check& check);
   /// Returns the latest generation that another rank of this world has asked for.
   uint32_t latest_asked() const;
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
@@ -90,13 +100,10 @@ class Bootstrap {
 
  private:
   std::vector<Message> exchange(Message mine, TimePoint until);
-  /// Returns the generation on which the ranks of these slots have agreed.
-  uint32_t agree_on_generation(const std::vector<uint32_t>& slots, TimePoint until,
-                               const Check& check);
   void ask_for(uint32_t generation, const std::vector<uint32_t>& slots);
   /// Returns the ranks of this world that are not in `slots`.
   std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;
-  std::vector<uint32_t> others() const;
+  std::vector<uint32_t> others() const;  ///< present ranks but this one
   std::optional<uint32_t> rank_at(uint32_t slot) const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
@@ -112,5 +119,9 @@ class Bootstrap {
   Check check_;
   uint64_t watch_ = 0;
 };
+
+inline bool is_present(const Bootstrap& ranks, uint32_t rank) {
+  return ranks.present(rank);
+}
 
 }  // namespace tokenyard

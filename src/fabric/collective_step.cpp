@@ -58,6 +58,7 @@ std::vector<std::vector<std::byte>> collective_step(
     throw;
   }
   for (uint32_t rank = 0; rank < results.size(); ++rank) {
+    if (!bootstrap.present(rank)) continue;
     std::vector<std::byte>& theirs = results[rank];
     Verdict verdict;
     if (theirs.size() < sizeof verdict) {

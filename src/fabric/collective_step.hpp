@@ -13,9 +13,9 @@
 
 namespace tokenyard {
 
-/// Collective. Returns [ranks] the result of `step` on each. If `step` threw on some ranks, throws
-/// on all ranks for the lowest of them: OsError, whose call names the rank, for an OsError;
-/// Unsupported{what} for another Error. Also throws what all_gather throws.
+/// Collective. Returns [ranks] the result of `step` on each, empty for an absent rank. If `step`
+/// threw on some ranks, throws on all ranks for the lowest of them: OsError, whose call names the
+/// rank, for an OsError; Unsupported{what} for another Error. Also throws what all_gather throws.
 std::vector<std::vector<std::byte>> collective_step(
     Bootstrap& bootstrap, const std::string& what, TimePoint until,
     const std::function<std::vector<std::byte>()>& step);

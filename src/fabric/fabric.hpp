@@ -14,9 +14,14 @@ namespace tokenyard {
 
 struct FabricRequest {
   size_t arena_bytes = 0;
-  std::vector<uint32_t> host_of;  ///< [ranks] host number of each rank
+  std::vector<uint32_t> host_of;  ///< [ranks] host number of each rank, kNoHost if it is absent
   std::chrono::nanoseconds timeout{};
 };
+
+/// Returns how an absent rank is reached: not at all.
+inline PeerReach absent_peer() {
+  return {.reach = Reach::none, .how = "", .why_not = "its slot is empty"};
+}
 
 /// A rank's own region, and how it reaches its peers.
 struct Ground {
@@ -31,7 +36,8 @@ class Fabric {
  public:
   virtual ~Fabric() = default;
   virtual std::string name() const = 0;  ///< "host", "nvlink"
-  /// Collective. Returns the host number of every rank, in rank order, counted from 0.
+  /// Collective. Returns the host number of every rank, in rank order, counted from 0; kNoHost for
+  /// an absent one.
   virtual std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) = 0;
   /// Collective. Allocates this rank's region and maps its peers'; a failure on one rank fails on
   /// all. The memory is always new, so a late store into an older world's region is harmless.

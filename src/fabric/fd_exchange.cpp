@@ -138,15 +138,15 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
     const auto bytes = std::as_bytes(std::span(&me, 1));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
-  const auto peers =
-      values_of<Address>(collective_step(bootstrap, addresses, until, prepare), addresses);
+  const auto peers = values_of<Address>(
+      bootstrap, collective_step(bootstrap, addresses, until, prepare), addresses);
 
   std::vector<bool> sent(ranks, false);
   std::vector<FileDescriptor> connections;
   bool out_of_descriptors = false;
   const auto exchange = [&] {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      if (rank == bootstrap.rank() || sent[rank]) continue;
+      if (rank == bootstrap.rank() || sent[rank] || !bootstrap.present(rank)) continue;
       sent[rank] = send_to(peers[rank], Label{peers[rank].secret, bootstrap.rank()}, mine);
     }
     for (;;) {
@@ -160,6 +160,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       auto parcel = receive_from(connection);
       if (!parcel) return false;
       if (parcel->label.secret != me.secret || parcel->label.rank >= ranks) return true;
+      if (!bootstrap.present(parcel->label.rank)) return true;
       if (!trusted(connection, peers, parcel->label.rank)) return true;
       if (!parcel->descriptor) os_failed("recvmsg of a descriptor", EMFILE);
       received[parcel->label.rank] = std::move(parcel->descriptor);

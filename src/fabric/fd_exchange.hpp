@@ -11,10 +11,10 @@
 namespace tokenyard {
 
 /// Collective; all ranks must be on one host. Returns every rank's descriptor, in rank order, as
-/// descriptors of this process (its own is a duplicate). They travel over Unix sockets with
-/// abstract names, which leave nothing in a file system; a connection is accepted only from this
-/// user and with the receiver's secret. Throws OsError, or PeerTimeout or PeerLost naming the
-/// missing rank.
+/// descriptors of this process (its own is a duplicate, an absent rank's is empty). They travel
+/// over Unix sockets with abstract names, which leave nothing in a file system; a connection is
+/// accepted only from this user and with the receiver's secret. Throws OsError, or PeerTimeout or
+/// PeerLost naming the missing rank.
 std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
                                          TimePoint until);
 

@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "fabric/bootstrap.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -20,14 +22,15 @@ namespace tokenyard {
 template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::same_as<T, bool>;
 
-/// Decodes each rank's bytes and returns the values, [ranks]. Throws InvalidArgument{what,
-/// expected, seen, rank} for the first rank that sent another number of bytes, as another build
-/// may.
+/// Decodes the bytes of each rank of `ranks`, a World or a Bootstrap, and returns the values,
+/// [ranks]; an absent rank's is T{}. Throws InvalidArgument{what, expected, seen, rank} for the
+/// first rank that sent another number of bytes, as another build may.
 template <PlainValue T>
-std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
+std::vector<T> values_of(const auto& ranks, const std::vector<std::vector<std::byte>>& everybody,
                          const std::string& what) {
   std::vector<T> values(everybody.size());
   for (uint32_t rank = 0; rank < everybody.size(); ++rank) {
+    if (!is_present(ranks, rank)) continue;
     const std::vector<std::byte>& theirs = everybody[rank];
     if (theirs.size() != sizeof(T))
       throw InvalidArgument(what, fmt::format("{} bytes", sizeof(T)),
@@ -37,12 +40,13 @@ std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
   return values;
 }
 
-/// Collective. Gathers `mine` from every rank and returns the values, [ranks]. `ranks` is a World,
-/// or a Bootstrap followed by the deadline `until`. Throws what its all_gather and `values_of`
-/// throw.
+/// Collective. Gathers `mine` from every rank and returns the values, [ranks]; an absent rank's is
+/// T{}. `ranks` is a World, or a Bootstrap followed by the deadline `until`. Throws what its
+/// all_gather and `values_of` throw.
 template <PlainValue T>
 std::vector<T> gather(auto& ranks, const T& mine, const std::string& what, auto... until) {
-  return values_of<T>(ranks.all_gather(std::as_bytes(std::span(&mine, 1)), what, until...), what);
+  return values_of<T>(ranks, ranks.all_gather(std::as_bytes(std::span(&mine, 1)), what, until...),
+                      what);
 }
 
 }  // namespace tokenyard

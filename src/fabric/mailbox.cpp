@@ -1,5 +1,6 @@
 #include "fabric/mailbox.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace tokenyard {
@@ -50,6 +51,22 @@ void Mailbox::mark(uint32_t slot, PeerState state) {
   if (slots_.at(slot).state != PeerState::present) return;
   slots_[slot].state = state;
   for (const auto& [number, watch] : watchers_) watch.watcher(slot, state);
+}
+
+void Mailbox::revive(uint32_t slot) {
+  const std::lock_guard lock(mutex_);
+  if (slot >= slots_.size()) slots_.resize(slot + 1);  // The job has grown.
+  slots_[slot] = {};
+}
+
+void Mailbox::note_generation(uint32_t generation) {
+  const std::lock_guard lock(mutex_);
+  newest_generation_ = std::max(newest_generation_, generation);
+}
+
+uint32_t Mailbox::newest_generation() const {
+  const std::lock_guard lock(mutex_);
+  return newest_generation_;
 }
 
 uint64_t Mailbox::watch(Watcher watcher, RebuildWatcher rebuild_watcher) {

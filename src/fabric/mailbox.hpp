@@ -44,12 +44,20 @@ class Mailbox {
   std::optional<Message> take(uint32_t from, uint32_t generation, uint64_t sequence);
   /// Returns the peer's newest request for another world; keeps it.
   std::optional<Message> latest_rebuild(uint32_t from) const;
+  /// Notes a generation that a world here has, or that this rank has asked for.
+  void note_generation(uint32_t generation);
+  /// Returns the latest one noted; 0 if there is none. The next one that this rank asks for is
+  /// later, so no two worlds over one mesh have the same.
+  uint32_t newest_generation() const;
 
   PeerState state(uint32_t slot) const;
   /// Sets the state of a present peer. The first change is final: a peer that said goodbye does not
   /// become lost when its connection closes. This rank's own slot is lost once the others have
   /// evicted it.
   void mark(uint32_t slot, PeerState state);
+  /// Begins anew with the next process of a slot: present, and nothing received from it. Worlds
+  /// that its predecessor was in know it as gone.
+  void revive(uint32_t slot);
 
   /// Called once per peer that is gone or goes, by the thread that notices; never after `unwatch`
   /// has returned.
@@ -68,6 +76,7 @@ class Mailbox {
 
   mutable std::mutex mutex_;
   std::vector<SlotState> slots_;
+  uint32_t newest_generation_ = 0;
   struct Watch {
     Watcher watcher;
     RebuildWatcher rebuild_watcher;

@@ -1,5 +1,5 @@
 /// Carries messages between the ranks of a job: threads of one process (in_process_mesh.hpp) or
-/// processes (world/process_ranks.hpp). Independent of worlds: a mesh outlives those that are
+/// processes (job/process_ranks.hpp). Independent of worlds: a mesh outlives those that are
 /// rebuilt over it.
 ///
 /// Invariant: a peer is marked as gone in the mailbox only behind all messages of it that have

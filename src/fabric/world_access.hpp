@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "tokenyard/world.hpp"
 
@@ -20,6 +21,10 @@ struct WorldAccess {
   static Impl& impl(const World& world) { return *world.impl_; }
 };
 
+/// Returns whether a process fills the rank's slot; if not, the rank is absent.
+bool is_present(const World& world, uint32_t rank);
+/// Returns the present ranks, ascending.
+std::vector<uint32_t> present_ranks(const World& world);
 Accelerator& accelerator_of(const World& world);
 Arena& arena_of(const World& world);
 /// Returns the flag that ends this rank's kernel waits; it raises the error of a failed one.

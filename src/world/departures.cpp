@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "world/process_ranks.hpp"
+#include "job/process_ranks.hpp"
 
 namespace tokenyard {
 
@@ -17,6 +17,7 @@ constexpr const char* kRebuild = "rebuild";
 Departures::Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named)
     : impl_(impl), named_(named.begin(), named.end()) {
   const uint32_t own = impl.bootstrap->rank();
+  std::erase_if(named_, [&](uint32_t rank) { return rank < ranks() && is_absent(rank); });
   if (!named_.empty() && *named_.rbegin() >= ranks()) {
     throw InvalidArgument("without", fmt::format("ranks below {}", ranks()),
                           fmt::format("{}", *named_.rbegin()));
@@ -48,7 +49,7 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   epoch_ = members.epoch;
   gone_.clear();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
-    if (!members.at(slot_of(rank))) gone_.push_back(rank);
+    if (is_absent(rank) || !members.at(slot_of(rank))) gone_.push_back(rank);
   }
   return gone_;
 }
@@ -58,7 +59,7 @@ void Departures::require_only(const std::vector<uint32_t>& gone) const {
   if (gone == gone_ && impl_.processes->epoch() == epoch_) return;
   const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
-    const bool known = std::ranges::binary_search(gone, rank);
+    const bool known = is_absent(rank) || std::ranges::binary_search(gone, rank);
     if (!known && !members.at(slot_of(rank))) {
       throw PeerLost({.rank = rank, .phase = kRebuild});
     }
@@ -70,6 +71,7 @@ bool Departures::have_grown(const std::vector<uint32_t>& gone) {
   const Mailbox& mailbox = impl_.bootstrap->mesh()->mailbox();
   const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if (is_absent(rank)) continue;
     const uint32_t slot = slot_of(rank);
     const bool here = members.at(slot) && mailbox.state(slot) == PeerState::present;
     if (here || rank == impl_.bootstrap->rank() || std::ranges::binary_search(gone, rank)) continue;
@@ -85,6 +87,10 @@ void Departures::check_ended() const {
 
 uint32_t Departures::ranks() const {
   return impl_.bootstrap->size();
+}
+
+bool Departures::is_absent(uint32_t rank) const {
+  return !impl_.bootstrap->present(rank);
 }
 
 uint32_t Departures::slot_of(uint32_t rank) const {

@@ -16,7 +16,7 @@ class Departures {
   Departures(WorldAccess::Impl& impl, const std::vector<uint32_t>& named);
 
   /// Has the members agree to go on without them, except those that waited for a rank that is lost.
-  /// Returns all ranks that are no members then.
+  /// Returns all ranks that are no members then, absent ones included.
   /// Throws what ProcessRanks::evict throws, in ranks.
   const std::vector<uint32_t>& agree(TimePoint until);
   /// Returns the epoch of the last agreement: waits that fail later have no older excuse.
@@ -30,6 +30,7 @@ class Departures {
  private:
   void check_ended() const;
   uint32_t ranks() const;
+  bool is_absent(uint32_t rank) const;  ///< it never was here, and the rebuilt world is without it
   uint32_t slot_of(uint32_t rank) const;
   /// Returns `ranks()` for a slot that is not of this world.
   uint32_t rank_of(uint32_t slot) const;

@@ -10,7 +10,7 @@ constexpr const char* kUsage =
     R"(usage: tokenyard-doctor [--json] [--no-self-test]
 Prints GPUs, links, driver, toolkit, which fabrics work here, the rate of a dispatch and a combine
 among ranks of this machine, and what to do about each thing that does not work.
-  --json          the same for programs: the keys are described in docs/worlds.md
+  --json          the same for programs: the keys are described in docs/jobs.md
   --no-self-test  leaves out the dispatch and the combine, which take a second per device
 )";
 

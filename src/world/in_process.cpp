@@ -42,6 +42,9 @@ std::vector<std::unique_ptr<World>> join_all(
     const WorldOptions& options, const SimulatedCard& card) {
   const auto ranks = static_cast<uint32_t>(accelerators.size());
   auto ends = InProcessMesh::make(ranks);
+  std::vector<uint32_t> absent, present;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    (accelerators[rank] ? present : absent).push_back(rank);
   std::vector<std::unique_ptr<World>> worlds(ranks);
   std::vector<std::exception_ptr> failures(ranks);
   const auto absences = std::make_shared<const AbsenceWatch>();
@@ -50,20 +53,21 @@ std::vector<std::unique_ptr<World>> join_all(
     std::vector<std::jthread> threads;
     const auto join_one = [&](uint32_t rank) {
       try {
-        worlds[rank] =
-            join(std::move(ends[rank]), accelerators[rank], fabric, options, absences, card);
+        const Membership present_as = Membership::of(*ends[rank], absent);
+        worlds[rank] = join(std::move(ends[rank]), present_as, accelerators[rank], fabric, options,
+                            absences, card);
       } catch (...) {
         failures[rank] = std::current_exception();
       }
     };
     try {
-      for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back(join_one, rank);
+      for (const uint32_t rank : present) threads.emplace_back(join_one, rank);
     } catch (const std::system_error& error) {
       // The others learn that these ranks have left, and do not wait for the deadline.
-      const auto started = threads.size();
-      std::fill(ends.begin() + static_cast<ptrdiff_t>(started), ends.end(), nullptr);
+      const uint32_t first = present[threads.size()];
+      std::fill(ends.begin() + static_cast<ptrdiff_t>(first), ends.end(), nullptr);
       threads.clear();
-      throw OsError(fmt::format("start a thread for rank {} of {}", started, ranks),
+      throw OsError(fmt::format("start a thread for rank {} of {}", first, ranks),
                     error.code().value(), error.code().message());
     }
   }
@@ -75,8 +79,14 @@ std::vector<std::unique_ptr<World>> join_all(
 
 std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std::string& device,
                                                       const WorldOptions& options) {
+  return in_process_without({}, ranks, device, options);
+}
+
+std::vector<std::unique_ptr<World>> in_process_without(const std::vector<uint32_t>& absent,
+                                                       uint32_t ranks, const std::string& device,
+                                                       const WorldOptions& options) {
   if (ranks == 0) throw InvalidArgument("ranks", "at least 1", "0");
-  if (device == "cuda") return in_process_cuda(ranks, options);
+  if (device == "cuda") return in_process_cuda(absent, ranks, options);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   if (options.hosts == 0 || ranks % options.hosts != 0) {
     throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", ranks),
@@ -86,6 +96,7 @@ std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std:
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     accelerators.push_back(std::make_shared<simt::HostAccelerator>(options.interrupt));
   }
+  for (const uint32_t rank : absent) accelerators.at(rank) = nullptr;
   return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options,
                   {.run = [](const LaunchShape& shape, const NicParams& params) {
                     return std::make_unique<AsideThread>(shape, params);

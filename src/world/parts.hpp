@@ -14,7 +14,14 @@
 
 namespace tokenyard {
 
+class Job;
 class ProcessRanks;
+
+/// Where a rank's kernels run, and how they reach its peers' memory.
+struct Hardware {
+  std::shared_ptr<Accelerator> accelerator;
+  std::shared_ptr<Fabric> fabric;
+};
 
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
@@ -22,7 +29,8 @@ struct World::Impl {
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
   std::shared_ptr<const AbsenceWatch> absences;  ///< of this process
-  /// The mesh if its ranks are several processes; they agree on who is in. Else null.
+  /// The job and the mesh if its ranks are processes, which agree on who is in. Else null.
+  std::shared_ptr<Job> job;
   std::shared_ptr<ProcessRanks> processes;
   std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> bootstrap;
@@ -35,11 +43,21 @@ struct World::Impl {
   uint32_t epoch_before = 0;       ///< see epoch_before()
 };
 
-/// Returns one rank's end of a world. Collective over the mesh: every slot calls it, from its own
-/// thread (or fiber). `card` runs a simulated network, if the fabric has far peers. `absences`:
-/// null in the simulator, whose time stops when the process does.
+/// Returns one rank's end of a world. Collective over the mesh: every slot of `ranks`, or every
+/// slot there is, calls it, from its own thread (or fiber). `card` runs a simulated network, if the
+/// fabric has far peers. `absences`: null in the simulator, whose time stops when the process does.
+std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
+                            std::shared_ptr<Accelerator> accelerator,
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
+
+/// Returns what Job::world does.
+std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
+                                const WorldOptions& options);
+/// Throws InvalidArgument if an option is wrong: before the first side effect, alike on all ranks.
+void check_options(const WorldOptions& options);
 
 }  // namespace tokenyard

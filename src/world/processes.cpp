@@ -1,26 +1,104 @@
-/// Worlds with one process per rank.
+/// Jobs and worlds with one process per rank.
 #include "world/processes.hpp"
 
 #include <fmt/format.h>
 
+#include "control/host_secret.hpp"
+#include "control/memory_store.hpp"
 #include "fabric/host/process_fabric.hpp"
+#include "job/job_state.hpp"
+#include "net/key.hpp"
 #include "simt/host_accelerator.hpp"
-#include "world/parts.hpp"
-#include "world/process_ranks.hpp"
 
 namespace tokenyard {
 
-std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
-                                      const WorldOptions& options) {
+namespace {
+
+constexpr size_t kJobMax = 256;
+/// Time for the goodbye of a world's own job, after which nobody waits for this process.
+constexpr std::chrono::seconds kGoodbyeMax{2};
+
+void check(const Rendezvous& where) {
+  if (where.size == 0) throw InvalidArgument("size", "at least 1", "0");
+  if (where.rank >= where.size) {
+    throw InvalidArgument("rank", fmt::format("below {}", where.size),
+                          fmt::format("{}", where.rank));
+  }
+  if (where.job.empty() || where.job.size() > kJobMax) {
+    throw InvalidArgument("job", fmt::format("a name of 1 to {} bytes", kJobMax),
+                          fmt::format("{} bytes", where.job.size()));
+  }
+  if (where.host.empty()) throw InvalidArgument("host", "a host name or an address", "nothing");
+  if (where.size > 1 && where.port == 0) {
+    throw InvalidArgument("port", "a port that all ranks know", "0");
+  }
+}
+
+Hardware hardware_of(const std::string& device, uint32_t local_rank, const WorldOptions& options) {
+  check_options(options);
   if (options.hosts != 1) {
     throw InvalidArgument("hosts", "1: only worlds in one process simulate hosts",
                           fmt::format("{}", options.hosts));
   }
-  if (device == "cuda") return connect_cuda(rendezvous, options);
+  if (device == "cuda") return cuda_hardware(local_rank, options);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
-  auto accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt);
-  return join(ProcessRanks::connect(rendezvous, options), std::move(accelerator),
-              std::make_shared<ProcessFabric>(), options, std::make_shared<const AbsenceWatch>());
+  return {.accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt),
+          .fabric = std::make_shared<ProcessFabric>()};
+}
+
+}  // namespace
+
+std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& world) {
+  check(where);
+  const bool is_ipv6 = where.host.find(':') != std::string::npos;
+  const std::string place =
+      fmt::format("{}:{}", is_ipv6 ? "[" + where.host + "]" : where.host, where.port);
+  JobOptions options;
+  options.store = "tcp://" + place;
+  options.host_store = where.rank == 0;
+  options.job = where.job;
+  options.rank = where.rank;
+  options.size = where.size;
+  options.local_rank = where.local_rank;
+  options.timeout =
+      world.rendezvous_timeout.count() != 0 ? world.rendezvous_timeout : world.timeout;
+  options.interrupt = world.interrupt;
+  JobTerms terms{.witness_in_memory = true, .sole_host = where.rank == 0, .farewell = kGoodbyeMax};
+  if (where.size == 1) {
+    options.own_store = std::make_shared<control::MemoryStore>();
+    options.address = "127.0.0.1";
+    options.secret = fmt::format("{:016x}", net::random_number());
+    terms.entrance = JobTerms::Entrance::alone;
+  } else {
+    options.secret = where.secret.empty() ? control::host_secret() : where.secret;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    const auto job = std::make_shared<Job>(std::make_shared<Job::State>(options, terms));
+    job->state()->control().await_links();
+    return job;
+  } catch (const OsError& error) {
+    if (where.rank == 0) throw;
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    throw PeerTimeout(
+        {.rank = 0,
+         .phase = fmt::format("rendezvous: connect to rank 0 at {} ({})", place, error.what()),
+         .expected = where.size - 1,
+         .seen = 0,
+         .waited_s = waited.count()});
+  }
+}
+
+std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
+                                      const WorldOptions& options) {
+  const Hardware hardware = hardware_of(device, rendezvous.local_rank, options);
+  return join_job(connect_job(rendezvous, options), hardware, options);
+}
+
+std::unique_ptr<World> Job::world(const std::string& device, const WorldOptions& options) {
+  const JobOptions& own = state_->options;
+  return join_job(shared_from_this(),
+                  hardware_of(device, own.local_rank.value_or(own.rank), options), options);
 }
 
 }  // namespace tokenyard

@@ -1,14 +1,19 @@
-/// Worlds with one process per rank, on hosts or GPUs.
+/// Jobs and worlds with one process per rank, on hosts or GPUs.
 #pragma once
 
 #include <memory>
 
+#include "tokenyard/job.hpp"
 #include "tokenyard/world.hpp"
+#include "world/parts.hpp"
 
 namespace tokenyard {
 
-/// Returns this rank's end of a world with one GPU per rank. Throws Unsupported in a build without
+/// Founds the job of World::connect. Throws what that throws.
+std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& options);
+
+/// Returns this rank's GPU, and how it reaches the others. Throws Unsupported in a build without
 /// CUDA.
-std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options);
+Hardware cuda_hardware(uint32_t local_rank, const WorldOptions& options);
 
 }  // namespace tokenyard

@@ -153,7 +153,9 @@ Result run(simulation::SeedRun& seed, const Options& options,
   if (options.hosts > 1 && card_options.seed == 0) card_options.seed = seed.random.next();
 
   std::vector<bool> finished(options.ranks);
+  for (const uint32_t rank : options.absent) finished[rank] = true;
   for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+    if (finished[rank]) continue;
     simulation.add_program(rank, "host", [&, rank](ModelMemory::Host host) {
       try {
         const auto accelerator = std::make_shared<SimulatedAccelerator>(simulation, rank, host);
@@ -166,7 +168,8 @@ Result run(simulation::SeedRun& seed, const Options& options,
           return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
         };
         const std::unique_ptr<World> world =
-            join(mesh, accelerator, fabric, world_options, nullptr, card);
+            join(mesh, Membership::of(*mesh, options.absent), accelerator, fabric, world_options,
+                 nullptr, card);
         epoch_before(*world) = options.epoch_before;
         try {
           program(*world);

@@ -30,7 +30,8 @@ struct Options {
   /// A rank that stops during the run, and whether the others notice (its connection closes).
   std::optional<simulation::RankStop> stop = std::nullopt;
   bool stop_is_noticed = false;
-  uint32_t epoch_before = 0;  ///< of exchanges, see epoch_before()
+  uint32_t epoch_before = 0;          ///< of exchanges, see epoch_before()
+  std::vector<uint32_t> absent = {};  ///< ranks that run no program
 };
 
 struct Result {
@@ -62,8 +63,8 @@ struct Result {
   }
 };
 
-/// Runs `program` for every rank, each with its end of one world, until all have returned or
-/// thrown. Kernels may use only the world's memory: its arena, or its accelerator's memory.
+/// Runs `program` for every present rank, each with its end of one world, until all have returned
+/// or thrown. Kernels may use only the world's memory: its arena, or its accelerator's memory.
 Result run(simulation::SeedRun& seed, const Options& options,
            const std::function<void(World&)>& program);
 

@@ -31,8 +31,8 @@ std::string Topology::text() const {
     if (!peer.why_not.empty()) {
       how += fmt::format("{}no load/store: {}", how.empty() ? "" : "; ", peer.why_not);
     }
-    table +=
-        fmt::format("{:>4}  {:>4}  {:<10}  {}\n", rank, host_of[rank], name_of(peer.reach), how);
+    const std::string host = host_of[rank] == kNoHost ? "-" : fmt::format("{}", host_of[rank]);
+    table += fmt::format("{:>4}  {:>4}  {:<10}  {}\n", rank, host, name_of(peer.reach), how);
   }
   return table;
 }

@@ -11,11 +11,12 @@ constexpr const char* kWhyNot =
     "this build has no CUDA support (nvcc was not found, or CUDA is off)";
 }
 
-std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t, const WorldOptions&) {
+std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&, uint32_t,
+                                                    const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 
-std::unique_ptr<World> connect_cuda(const Rendezvous&, const WorldOptions&) {
+Hardware cuda_hardware(uint32_t, const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 

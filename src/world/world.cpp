@@ -5,16 +5,14 @@
 
 #include "fabric/region_arena.hpp"
 #include "fabric/world_access.hpp"
+#include "job/job_state.hpp"
+#include "tokenyard/job.hpp"
 #include "world/departures.hpp"
 #include "world/parts.hpp"
-#include "world/process_ranks.hpp"
 
 namespace tokenyard {
 
-namespace {
-
-/// Checks options before the first side effect, alike on all ranks.
-void check(const WorldOptions& options) {
+void check_options(const WorldOptions& options) {
   if (options.timeout <= std::chrono::nanoseconds::zero()) {
     throw InvalidArgument("timeout", "more than 0",
                           std::to_string(options.timeout.count()) + " ns");
@@ -24,8 +22,11 @@ void check(const WorldOptions& options) {
   }
 }
 
-/// Things that a rebuilt world takes over from the one before.
+namespace {
+
+/// Things that a world takes over from its job, and a rebuilt one from the one before.
 struct Inheritance {
+  std::shared_ptr<Job> job;
   uint64_t epoch = 0;  ///< of the membership
   std::vector<uint32_t> left_out;
   Bootstrap::Check check_while_made;  ///< called in every wait until it is made
@@ -36,7 +37,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                                std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
                                Inheritance inherited = {}) {
-  check(options);
+  check_options(options);
   auto impl = std::make_unique<WorldAccess::Impl>();
   impl->options = options;
   impl->accelerator = std::move(accelerator);
@@ -45,10 +46,10 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->abort_flag =
       std::make_unique<AbortFlag>(*impl->accelerator, static_cast<uint32_t>(ranks.slots.size()),
                                   options.timeout, impl->absences);
-  if (mesh->slots() > 1) impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
+  impl->job = std::move(inherited.job);
+  impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
-  const bool is_first = ranks.generation == Membership::of(*mesh).generation;
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -61,7 +62,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   Ground ground = impl->fabric->prepare(bootstrap, request, until);
   impl->topology.host_of = std::move(request.host_of);
   for (const uint32_t host : impl->topology.host_of) {
-    impl->topology.hosts = std::max(impl->topology.hosts, host + 1);
+    if (host != kNoHost) impl->topology.hosts = std::max(impl->topology.hosts, host + 1);
   }
   impl->topology.peers = std::move(ground.peers);
   impl->arena =
@@ -76,13 +77,9 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
     impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
   impl->card = std::move(card);
-  if (impl->processes && is_first) {
-    impl->epoch = impl->processes->epoch();
-    impl->processes->share_witness(bootstrap, until);
-  }
+  if (impl->job) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
   bootstrap.barrier("world is made", until);
-  if (impl->processes && is_first) impl->processes->close_store();
   bootstrap.check_while_waiting({});
   return WorldAccess::make(std::move(impl));
 }
@@ -91,7 +88,7 @@ std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next
                                  const WorldOptions& options, uint64_t epoch,
                                  Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{epoch, {}, std::move(check)};
+  Inheritance inherited{impl.job, epoch, {}, std::move(check)};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -135,14 +132,105 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
   }
 }
 
+/// Makes worlds of a job's members.
+class JobWorld {
+ public:
+  JobWorld(const std::shared_ptr<Job>& job, const Hardware& hardware, const WorldOptions& options)
+      : job_(job),
+        // Shares the job, which must outlive every world over its mesh.
+        ranks_(std::shared_ptr<ProcessRanks>(job, &job->state()->ranks())),
+        hardware_(hardware),
+        options_(options),
+        until_(hardware.accelerator->now() + options.timeout) {}
+
+  /// Starts anew with every change of the members, which all of them learn of: one that notices it
+  /// alone asks for a later generation, which ends the attempts of the others.
+  std::unique_ptr<World> make() {
+    for (;;) {
+      members_ = ranks_->await_members(*hardware_.accelerator, until_, [this] { check_ended(); });
+      try {
+        Membership ranks = all_slots();
+        ranks.generation = agree(ranks);
+        Inheritance inherited{job_, members_.epoch, {}, [this, &ranks] {
+                                check_ended();
+                                check_members(ranks.generation);
+                              }};
+        return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
+                       {}, std::move(inherited));
+      } catch (const Superseded&) {
+        continue;
+      } catch (const PeerLost&) {
+        // It is no member, or none any more once the others have agreed on that.
+        if (hardware_.accelerator->now() >= until_) throw;
+      }
+    }
+  }
+
+ private:
+  void check_ended() const { job_->state()->check_ended(); }
+
+  /// Newcomers change nothing for a world that is being made without them.
+  void check_members(uint32_t generation) const {
+    const control::View now = ranks_->view();
+    for (const control::Member& member : members_.members) {
+      if (!now.contains(member)) throw Superseded("world: a member is lost");
+      const auto asked = ranks_->mailbox().latest_rebuild(member.slot);
+      if (asked && asked->generation > generation) throw Superseded("world: begun anew");
+    }
+  }
+
+  Membership all_slots() const {
+    Membership ranks{.generation = ranks_->mailbox().newest_generation(),
+                     .rank = ranks_->slot(),
+                     .slots = std::vector<uint32_t>(members_.slots, kAbsent)};
+    for (const control::Member& member : members_.members) ranks.slots[member.slot] = member.slot;
+    return ranks;
+  }
+
+  uint32_t agree(const Membership& ranks) const {
+    AbortFlag flag(*hardware_.accelerator, members_.slots, options_.timeout, absences_);
+    Bootstrap asking(ranks_, ranks, *hardware_.accelerator, flag);
+    std::vector<uint32_t> present;
+    for (const control::Member& member : members_.members) present.push_back(member.slot);
+    return asking.agree_on_generation(present, "world: this rank's call of Job::world", until_,
+                                      [this] {
+                                        check_ended();
+                                        if (ranks_->epoch() != members_.epoch)
+                                          throw Superseded("world: the membership has changed");
+                                      });
+  }
+
+  const std::shared_ptr<Job> job_;
+  const std::shared_ptr<ProcessRanks> ranks_;
+  const Hardware hardware_;
+  const WorldOptions options_;
+  const TimePoint until_;
+  const std::shared_ptr<const AbsenceWatch> absences_ = std::make_shared<const AbsenceWatch>();
+  control::View members_;
+};
+
 }  // namespace
+
+std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
+                                const WorldOptions& options) {
+  check_options(options);
+  return JobWorld(job, hardware, options).make();
+}
+
+std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
+                            std::shared_ptr<Accelerator> accelerator,
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
+  return join_as(ranks, std::move(mesh), std::move(accelerator), std::move(fabric), options,
+                 std::move(absences), std::move(card));
+}
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
   const Membership everybody = Membership::of(*mesh);
-  return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options,
-                 std::move(absences), std::move(card));
+  return join(std::move(mesh), everybody, std::move(accelerator), std::move(fabric), options,
+              std::move(absences), std::move(card));
 }
 
 std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
@@ -163,6 +251,13 @@ const Topology& World::topology() const {
 }
 std::chrono::nanoseconds World::timeout() const {
   return impl_->options.timeout;
+}
+
+std::shared_ptr<Job> World::job() const {
+  if (impl_->job) return impl_->job;
+  throw Unsupported("job",
+                    "the ranks of this world are threads of one process, which are no job: "
+                    "make it of processes, by launch(..., processes=True) or Job::connect");
 }
 
 std::vector<std::vector<std::byte>> World::all_gather(std::span<const std::byte> mine,
@@ -209,6 +304,15 @@ std::vector<uint32_t> World::left_out() const {
   return impl_->left_out;
 }
 
+bool is_present(const World& world, uint32_t rank) {
+  return WorldAccess::impl(world).bootstrap->present(rank);
+}
+std::vector<uint32_t> present_ranks(const World& world) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (is_present(world, rank)) ranks.push_back(rank);
+  return ranks;
+}
 Accelerator& accelerator_of(const World& world) {
   return *WorldAccess::impl(world).accelerator;
 }

@@ -20,8 +20,9 @@ TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
     EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
     const ControlCounters counters = ranks[slot]->control->counters();
     EXPECT_EQ(counters.epochs, 2u);
-    EXPECT_EQ(counters.departures, 1u);
-    EXPECT_EQ(counters.evictions, 0u);
+    EXPECT_EQ(counters.joined, 3u);
+    EXPECT_EQ(counters.left, 1u);
+    EXPECT_EQ(counters.lost, 0u);
     EXPECT_EQ(counters.links_made, 2u);
     EXPECT_EQ(counters.links_lost, 0u);
   }

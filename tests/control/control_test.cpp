@@ -263,10 +263,10 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
     if (stranger % 4 == 3) silent.push_back(std::move(socket));
   }
   const auto until = steady_clock::now() + 20s;
-  while (ranks[0]->control->refused() < kStrangers && steady_clock::now() < until) {
+  while (ranks[0]->control->counters().links_refused < kStrangers && steady_clock::now() < until) {
     std::this_thread::sleep_for(5ms);
   }
-  EXPECT_EQ(ranks[0]->control->refused(), static_cast<uint64_t>(kStrangers));
+  EXPECT_EQ(ranks[0]->control->counters().links_refused, static_cast<uint64_t>(kStrangers));
   EXPECT_EQ(ranks[1]->control->view().epoch, 1u);
   // Rank 0 still answers.
   ranks[1]->control->report_timeout({.slot = 0, .group = 0, .sequence = 1}, 1);

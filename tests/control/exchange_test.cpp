@@ -89,12 +89,12 @@ class TwoEnds : public ::testing::Test {
   TwoEnds() {
     theirs->dial(mine);
     EXPECT_TRUE(run_both(mine, *theirs, [&] { return linked(*theirs); }));
-    theirs->exchange.begin(founders);
+    theirs->exchange.install(founders);
   }
   bool linked(const End& with) {
     return mine.links.contains(with.self) && with.links.contains(mine.self);
   }
-  void begin() { mine.exchange.begin(founders); }
+  void begin() { mine.exchange.install(founders); }
   template <class Condition>
   bool run_until(Condition condition) {
     return run_both(mine, *theirs, condition);
@@ -188,7 +188,7 @@ TEST_F(TwoEnds, PeerThatDialsAgainHasBeenLost) {
   again.dial(mine);
   EXPECT_TRUE(run_both(mine, again, [&] { return linked(again) && end(); }));
   EXPECT_EQ(end(), "lost");
-  again.exchange.begin(founders);
+  again.exchange.install(founders);
   again.send(0, "from another connection");
   for (int turn = 0; turn < 100; ++turn) mine.run();
   EXPECT_THAT(messages(), ElementsAre("from the first connection"));
@@ -205,7 +205,7 @@ TEST_F(TwoEnds, PeerThatGaveUpWhileItConnectedIsNotLost) {
   theirs = std::make_unique<End>(1);
   theirs->dial(mine);
   ASSERT_TRUE(run_until([&] { return linked(*theirs); }));
-  theirs->exchange.begin(founders);
+  theirs->exchange.install(founders);
   theirs->send(0, "from the second connection");
   EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
   EXPECT_EQ(end(), std::nullopt);
@@ -249,7 +249,7 @@ TEST_F(TwoEnds, ProcessOfAnotherFoundingDoesNotCount) {
   End older(1, 9);
   older.dial(mine);
   ASSERT_TRUE(run_both(mine, older, [&] { return linked(older); }));
-  older.exchange.begin({.epoch = 1, .slots = 2, .members = {{0, 1}, {1, 9}}});
+  older.exchange.install({.epoch = 1, .slots = 2, .members = {{0, 1}, {1, 9}}});
   older.send(0, "from another job");
   for (int turn = 0; turn < 100; ++turn) mine.run();
   begin();
@@ -257,6 +257,97 @@ TEST_F(TwoEnds, ProcessOfAnotherFoundingDoesNotCount) {
   theirs->send(0, "here");
   EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
   EXPECT_THAT(messages(), ElementsAre("here"));
+}
+
+/// A process that takes over the slot of the second rank.
+class Successor : public TwoEnds {
+ protected:
+  Successor() {
+    begin();
+    next.dial(mine);
+    EXPECT_TRUE(run_both(mine, next, [&] { return linked(next); }));
+    next.exchange.install(view);
+  }
+  void install() { mine.exchange.install(view); }
+
+  End next{1, 2};
+  const View view{.epoch = 2, .slots = 2, .members = {{0, 1}, {1, 2}}};
+};
+
+TEST_F(Successor, IsHeardOnceItIsAMember) {
+  theirs->send(0, "of the first");
+  theirs.reset();
+  while (!end()) mine.run();
+  next.send(0, "sent ahead of the verdict");
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  EXPECT_THAT(messages(), ElementsAre("of the first"));
+  install();
+  EXPECT_EQ(mine.inbox.of(1).incarnation, 2u);
+  next.send(0, "behind it");
+  EXPECT_TRUE(run_both(mine, next, [&] { return messages().size() == 2; }));
+  EXPECT_THAT(messages(), ElementsAre("sent ahead of the verdict", "behind it"));
+  EXPECT_EQ(end(), std::nullopt);
+}
+
+/// The verdict comes before this process has read what the first one had sent.
+TEST_F(Successor, IsHeardBehindAllThatTheFirstHadSent) {
+  std::vector<std::string> all;
+  mine.inbox.before_each = [&](const std::string& text) { all.push_back(text); };
+  next.send(0, "of the next");
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  for (int number = 0; number < 50; ++number) theirs->send(0, fmt::format("{}", number));
+  install();
+  EXPECT_EQ(mine.inbox.of(1).incarnation, 1u);
+  mine.links.expel(theirs->self);
+  EXPECT_TRUE(run_both(mine, next, [&] { return !messages().empty() && all.size() == 51; }));
+  EXPECT_EQ(all.back(), "of the next");
+  EXPECT_EQ(all[49], "49");
+  EXPECT_EQ(mine.inbox.before_the_end(), 0);
+  EXPECT_EQ(mine.inbox.after_the_end(), 0);
+}
+
+TEST_F(Successor, NeverGetsLatePartsOfTheFirst) {
+  const auto part = [](const std::string& text) { return *message_of(text); };
+  mine.exchange.received(theirs->self, Topic::part, part("half of "));
+  mine.exchange.ended(theirs->self);
+  EXPECT_EQ(end(), "lost");
+  install();
+  mine.exchange.received(theirs->self, Topic::last, part("the first"));
+  mine.exchange.received(theirs->self, Topic::goodbye, {});
+  mine.exchange.ended(theirs->self);
+  EXPECT_EQ(end(), std::nullopt);
+  mine.exchange.received(next.self, Topic::last, part("of the next"));
+  EXPECT_THAT(messages(), ElementsAre("of the next"));
+}
+
+/// A process that was admitted and lost again before the first one had ended.
+TEST_F(Successor, MayBeSucceededBeforeItWasHeard) {
+  install();
+  next.send(0, "of the next");
+  for (int turn = 0; turn < 100; ++turn) mine.run();
+  mine.exchange.install({.epoch = 3, .slots = 2, .members = {{0, 1}, {1, 3}}});
+  mine.exchange.ended(theirs->self);
+  EXPECT_EQ(mine.inbox.of(1).incarnation, 3u);
+  EXPECT_THAT(messages(), SizeIs(0));
+}
+
+TEST_F(Successor, MayLinkAgainWhileItWaits) {
+  mine.exchange.ended(next.self);
+  mine.exchange.ended(theirs->self);
+  install();
+  EXPECT_EQ(end(), std::nullopt);
+  next.send(0, "admitted");
+  EXPECT_TRUE(run_both(mine, next, [&] { return messages().size() == 1; }));
+}
+
+TEST_F(Successor, ThatIsNeverAdmittedIsKeptWithinALimit) {
+  const auto message = std::vector<std::byte>(Exchange::kMessageMax / 2);
+  for (int number = 0; number < 5; ++number)
+    mine.exchange.received(next.self, Topic::last, message);
+  mine.exchange.ended(theirs->self);
+  install();
+  EXPECT_EQ(mine.inbox.of(1).messages.size(), 4u);
+  EXPECT_EQ(end(), "lost");
 }
 
 /// Control planes whose ranks exchange messages.
@@ -349,6 +440,34 @@ TEST_F(TalkingControlPlanes, VerdictOvertakesNothingThatTheLostRankHadSent) {
   EXPECT_THAT(inboxes[0].of(2).messages, SizeIs(kMessages)) << read_before << " before the verdict";
   EXPECT_EQ(inboxes[0].after_the_end(), 0);
   EXPECT_TRUE(inboxes[2].wait([&] { return inboxes[2].evictions() == 1; }));
+}
+
+TEST_F(TalkingControlPlanes, NewcomerHearsAllAndIsHeard) {
+  found(3);
+  send(2, 0, "before");
+  ASSERT_TRUE(inboxes[0].wait([&] { return inboxes[0].of(2).messages.size() == 1; }));
+  ranks[2]->control->stop();
+  ASSERT_TRUE(ranks[0]->recorder.wait_for_members(2));
+  RecordedInbox inbox;
+  Rank newcomer(options(2, 3), &inbox);
+  ranks[0]->control->admit({2}, ranks[0]->control->view().epoch);
+  newcomer.join();
+  const Member member = newcomer.control->self();
+  for (Rank* rank : {ranks[0].get(), ranks[1].get(), &newcomer}) {
+    ASSERT_TRUE(
+        rank->recorder.wait_for_view([&](const View& view) { return view.contains(member); }));
+    rank->control->await_links();
+  }
+  for (const Slot slot : {0u, 1u}) {
+    send(slot, 2, fmt::format("from {}", slot));
+    newcomer.control->send(slot, message_of("from the newcomer"));
+  }
+  for (const Slot slot : {0u, 1u}) {
+    EXPECT_TRUE(inbox.wait([&] { return inbox.of(slot).messages.size() == 1; }));
+    EXPECT_TRUE(inboxes[slot].wait([&] { return inboxes[slot].of(2).messages.size() == 1; }));
+    EXPECT_THAT(inboxes[slot].of(2).messages, ElementsAre("from the newcomer"));
+    EXPECT_EQ(inboxes[slot].of(2).incarnation, member.incarnation);
+  }
 }
 
 TEST_F(TalkingControlPlanes, EvictedRankHearsOfItBeforeItMissesTheOthers) {

@@ -25,6 +25,7 @@ class RecordedInbox final : public Inbox {
   struct Heard {
     std::vector<std::string> messages;
     std::optional<std::string> end;
+    uint64_t incarnation = 0;
   };
 
   bool received(Slot from, std::vector<std::byte> message) override {
@@ -35,6 +36,14 @@ class RecordedInbox final : public Inbox {
     heard_[from].messages.push_back(std::move(text));
     changed_.notify_all();
     return accepts;
+  }
+  /// Begins with an empty record.
+  void came(const Member& member) override {
+    const std::lock_guard lock(mutex_);
+    const bool is_next = heard_[member.slot].incarnation != 0;
+    if (is_next && !heard_[member.slot].end) ++before_the_end_;
+    heard_[member.slot] = {.messages = {}, .end = {}, .incarnation = member.incarnation};
+    changed_.notify_all();
   }
   void gone(Slot peer, bool said_goodbye) override {
     const std::lock_guard lock(mutex_);
@@ -63,6 +72,11 @@ class RecordedInbox final : public Inbox {
     const std::lock_guard lock(mutex_);
     return after_the_end_;
   }
+  /// Returns the number of processes that came before the end of the one before them.
+  int before_the_end() const {
+    const std::lock_guard lock(mutex_);
+    return before_the_end_;
+  }
   /// Waits until the condition holds; it may look at this inbox.
   bool wait(const std::function<bool()>& condition) const {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -82,7 +96,7 @@ class RecordedInbox final : public Inbox {
   mutable std::condition_variable changed_;
   std::map<Slot, Heard> heard_;
   int evictions_ = 0;
-  int after_the_end_ = 0;
+  int after_the_end_ = 0, before_the_end_ = 0;
 };
 
 }  // namespace tokenyard::control::testing

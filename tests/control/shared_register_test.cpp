@@ -40,7 +40,7 @@ uint64_t number_in(const std::optional<Store::Value>& value) {
 
 TEST(SharedRegister, HoldsOneValue) {
   const FileDescriptor memory = SharedRegister::make(2);
-  SharedRegister first(memory, 0, 2), second(memory, 1, 2);
+  SharedRegister first(memory), second(memory);
   EXPECT_EQ(first.get("witness"), std::nullopt);
 
   EXPECT_EQ(first.compare_and_set("witness", value_of(1), value_of(2)), Store::Value{})
@@ -59,12 +59,12 @@ TEST(SharedRegister, HoldsOneValue) {
 
 TEST(SharedRegister, RefusesOtherMemoryAndLargeValues) {
   const FileDescriptor memory = SharedRegister::make(2);
-  EXPECT_THROW(SharedRegister(memory, 0, 3), InvalidArgument);
+  EXPECT_THROW(SharedRegister(make_sealed_memory("other", 100)), InvalidArgument);
   // Of the right size, which could change.
   const FileDescriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.native(), lseek(memory.native(), 0, SEEK_END)), 0);
-  EXPECT_THROW(SharedRegister(unsealed, 0, 2), InvalidArgument);
-  SharedRegister written(memory, 0, 2);
+  EXPECT_THROW(SharedRegister{unsealed}, InvalidArgument);
+  SharedRegister written(memory);
   EXPECT_THROW(written.set("witness", Store::Value(1 << 20)), OsError);
   EXPECT_EQ(written.get("witness"), std::nullopt);
 }
@@ -73,7 +73,7 @@ TEST(SharedRegister, RefusesOtherMemoryAndLargeValues) {
 /// acknowledged.
 TEST(SharedRegister, OutlivesItsWriters) {
   const FileDescriptor memory = SharedRegister::make(kWriters);
-  SharedRegister looked_at(memory, 0, kWriters);
+  SharedRegister looked_at(memory);
   using Counts = std::array<std::atomic<uint64_t>, kWriters>;
   void* const shared =
       mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -81,7 +81,7 @@ TEST(SharedRegister, OutlivesItsWriters) {
   Counts& written = *new (shared) Counts{};
 
   const auto write_for_ever = [&](uint32_t rank) {
-    SharedRegister own(memory, rank, kWriters);
+    SharedRegister own(memory);
     for (;;) {
       const auto before = own.get("witness");
       const uint64_t number = number_in(before);

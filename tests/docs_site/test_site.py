@@ -31,16 +31,16 @@ import python_reference  # noqa: E402
 @pytest.mark.parametrize(
     ("link", "page", "wanted"),
     [
-        ("[a](glossary.md)", "docs/worlds.md", "[a](glossary.md)"),
-        ("[a](../README.md#limits)", "docs/worlds.md", "[a](index.md#limits)"),
-        ("[a](../ARCHITECTURE.md)", "docs/worlds.md", "[a](ARCHITECTURE.md)"),
-        ("[a](docs/worlds.md#use-it)", "ARCHITECTURE.md", "[a](worlds.md#use-it)"),
-        ("[a](../worlds.md)", "docs/decisions/streams.md", "[a](../worlds.md)"),
+        ("[a](glossary.md)", "docs/jobs.md", "[a](glossary.md)"),
+        ("[a](../README.md#limits)", "docs/jobs.md", "[a](index.md#limits)"),
+        ("[a](../ARCHITECTURE.md)", "docs/jobs.md", "[a](ARCHITECTURE.md)"),
+        ("[a](docs/jobs.md#use-it)", "ARCHITECTURE.md", "[a](jobs.md#use-it)"),
+        ("[a](../jobs.md)", "docs/decisions/streams.md", "[a](../jobs.md)"),
         ("[a](python/bindings)", "CONTRIBUTING.md", "a"),
-        ("[`a`](../src/base)", "docs/worlds.md", "`a`"),
-        ("[a](https://example.org)", "docs/worlds.md", "[a](https://example.org)"),
-        ("`[a](nowhere.md)`", "docs/worlds.md", "`[a](nowhere.md)`"),
-        ("```\n[a](nowhere.md)\n```", "docs/worlds.md", "```\n[a](nowhere.md)\n```"),
+        ("[`a`](../src/base)", "docs/jobs.md", "`a`"),
+        ("[a](https://example.org)", "docs/jobs.md", "[a](https://example.org)"),
+        ("`[a](nowhere.md)`", "docs/jobs.md", "`[a](nowhere.md)`"),
+        ("```\n[a](nowhere.md)\n```", "docs/jobs.md", "```\n[a](nowhere.md)\n```"),
     ],
 )
 def test_links_lead_to_pages_of_the_site_or_are_plain(link: str, page: str, wanted: str) -> None:
@@ -49,8 +49,8 @@ def test_links_lead_to_pages_of_the_site_or_are_plain(link: str, page: str, want
 
 
 def test_a_link_to_no_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    hooks.with_links("[a](nowhere.md)", "docs/worlds.md", "worlds.md")
-    assert "docs/worlds.md: the link to nowhere.md leads to no file" in caplog.text
+    hooks.with_links("[a](nowhere.md)", "docs/jobs.md", "jobs.md")
+    assert "docs/jobs.md: the link to nowhere.md leads to no file" in caplog.text
 
 
 def test_a_section_ends_at_the_next_heading_outside_code() -> None:

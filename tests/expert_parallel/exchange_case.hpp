@@ -18,7 +18,17 @@ struct ExchangeCase {
   bool idx_is_int64 = true;
   uint32_t sms = 0;
   uint32_t seed = 1;
+  std::vector<uint32_t> absent = {};  ///< ranks that no process fills; they have no tokens
 
+  bool is_absent(uint32_t rank) const {
+    return std::find(absent.begin(), absent.end(), rank) != absent.end();
+  }
+  std::vector<uint32_t> present() const {
+    std::vector<uint32_t> ranks;
+    for (uint32_t rank = 0; rank < shape.ranks; ++rank)
+      if (!is_absent(rank)) ranks.push_back(rank);
+    return ranks;
+  }
   uint32_t tokens_max() const { return 1 + *std::max_element(tokens.begin(), tokens.end()); }
   ExpertParallelOptions options() const {
     return {.experts = shape.experts,
@@ -31,6 +41,15 @@ struct ExchangeCase {
     std::mt19937 random(seed);
     std::vector<Tokens> all;
     for (const uint32_t count : tokens) all.push_back(random_tokens(shape, count, picking, random));
+    for (const uint32_t rank : absent) all[rank] = {};
+    return all;
+  }
+  /// Returns what tokens count as: a choice of an absent rank's expert counts as none.
+  std::vector<Tokens> counted(std::vector<Tokens> all) const {
+    for (Tokens& tokens : all)
+      for (int64_t& id : tokens.ids)
+        for (const uint32_t rank : absent)
+          if (shape.holds(rank, id)) id = -1;
     return all;
   }
 };

@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "tokenyard/world.hpp"
+#include "world/in_process.hpp"
 
 namespace tokenyard::test {
 
-/// The exception of each rank, or null.
+/// The exception of each rank, or null. A rank without a world is absent.
 using Outcomes = std::vector<std::exception_ptr>;
 using Body = std::function<void(World&)>;
 
@@ -23,7 +24,7 @@ inline Outcomes run_ranks(const std::vector<std::unique_ptr<World>>& worlds, con
   for (size_t rank = 0; rank < worlds.size(); ++rank)
     threads.emplace_back([&, rank] {
       try {
-        body(*worlds[rank]);
+        if (worlds[rank]) body(*worlds[rank]);
       } catch (...) {
         outcomes[rank] = std::current_exception();
       }
@@ -71,8 +72,9 @@ class OnDevice : public testing::TestWithParam<std::string> {
     }
   }
 
-  std::vector<std::unique_ptr<World>> worlds(uint32_t ranks) const {
-    return World::in_process(ranks, GetParam(), small());
+  std::vector<std::unique_ptr<World>> worlds(uint32_t ranks,
+                                             const std::vector<uint32_t>& absent = {}) const {
+    return in_process_without(absent, ranks, GetParam(), small());
   }
 
   static WorldOptions small() {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "megakernel/counter_graph.hpp"
+#include "world/in_process.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
@@ -47,6 +48,30 @@ TEST_P(RunningRanks, HandOnWhatTheyHave) {
   run_threads(GetParam(), 3, quick(), [](World& world) {
     const uint64_t sum = pass_round(world, 5);
     EXPECT_EQ(world.rank() == 0 ? sum : 30, 5u * (1 + 2 + 3));
+  });
+}
+
+/// A graph counts on every rank. A rebuilt world leaves empty slots out.
+TEST_P(RunningRanks, AnEmptySlotIsRefused) {
+  const auto worlds = in_process_without({1}, 3, GetParam(), quick());
+  on_every_rank(3, [&](uint32_t rank) {
+    if (!worlds[rank]) return;
+    World& world = *worlds[rank];
+    const auto expect_refused = [](const std::function<void()>& make) {
+      try {
+        make();
+        ADD_FAILURE() << "it was made";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(error.rank, 1u);
+        EXPECT_THAT(error.what(), HasSubstr("rebuild() leaves empty slots out"));
+      }
+    };
+    expect_refused([&] { TensorMemory(world).shared(8); });
+    Graph graph(steps(), {.rank = rank, .ranks = 3});
+    expect_refused([&] { Megakernel(world, graph, {.workers = 1}); });
+    const auto next = world.rebuild({});
+    const uint64_t sum = pass_round(*next, 5);
+    EXPECT_EQ(next->rank() == 0 ? sum : 15, 5u * (1 + 2));
   });
 }
 

@@ -64,7 +64,7 @@ def test_the_self_test_has_a_rate_for_programs_too() -> None:
 
 
 def test_the_page_names_the_keys() -> None:
-    page = (ROOT / "docs" / "worlds.md").read_text()
+    page = (ROOT / "docs" / "jobs.md").read_text()
     found = json.loads(run("doctor", "--json").stdout)
     listed = [found, *found["gpus"], *found["fabrics"], *found["self_tests"]]
     for key in {key for each in listed for key in each}:

@@ -41,7 +41,7 @@ def test_no_block_is_of_a_page_or_a_language_without_a_test() -> None:
     cpp = [block.page for page in PAGES for block in blocks_of(page, "cpp")]
     assert cpp == ["megakernel.md"]  # Its test: tests/megakernel/first_task_test.cpp.
     exchanges = {"choosing_sms.md", "cuda_graphs.md", "expert_parallel.md", "reading_the_trace.md"}
-    others = {"collectives.md", "low_latency.md", "megakernel.md", "torch.md"}
+    others = {"jobs.md", "low_latency.md", "megakernel.md", "torch.md"}
     assert {page for page in PAGES if fragments(page)} == exchanges | others
 
 
@@ -242,7 +242,7 @@ def test_scales_have_the_shape_and_strides_of_their_table(rows: str) -> None:
 
 def connect(say: Any, rank: int, size: int, folder: Path) -> tuple[float, bool]:
     names: Names = dict(rank=rank)
-    fragments("collectives.md")[0].run(names, ("/shared/folder", str(folder)))
+    fragments("jobs.md")[0].run(names, ("/shared/folder", str(folder)))
     return float(names["gradient"].mean()), "pair" in names
 
 
@@ -274,7 +274,7 @@ def go_on(say: Any, rank: int, store: str, meet: str) -> list[float]:
         names |= dict(gradient_of=gradient_of, share_state=share_state)
         if meet == "join":
             share_state()
-        fragments("collectives.md")[1].run(names)
+        fragments("jobs.md")[1].run(names)
     return [float(gradients[step].mean()) for step in sorted(gradients)]
 
 
@@ -334,7 +334,7 @@ def test_fp8_rows_of_torch() -> None:
 @needs_torch[0]
 @needs_torch[1]
 def test_a_process_group_of_torch(tmp_path: Path) -> None:
-    _, _, plain, with_options = fragments("collectives.md")
+    _, _, plain, with_options = fragments("jobs.md")
     between = "\ndist.destroy_process_group()\n"
     check = "assert job.active_ranks() == [0, 1]\ndist.barrier()" + between
     done = torchrun(plain.code + between + with_options.code + check, 2, tmp_path)

@@ -1,4 +1,4 @@
-"""The table of errors in worlds.md names every class with all its fields, in Python and in C++."""
+"""The table of errors in jobs.md names every class with all its fields, in Python and in C++."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def table() -> dict[str, Row]:
-    section = text_of("worlds.md").split("\n## Errors\n")[1]
+    section = text_of("jobs.md").split("\n## Errors\n")[1]
     rows: dict[str, Row] = {}
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -98,6 +98,6 @@ def test_fields_are_those_that_the_bindings_set() -> None:
 
 
 def test_fields_of_a_wait_are_explained() -> None:
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|[^|]*\|$", text_of("worlds.md"), re.MULTILINE)
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|[^|]*\|$", text_of("jobs.md"), re.MULTILINE)
     explained = set(re.findall(r"`(\w+)`", " ".join(rows)))
     assert set(TABLE["PeerTimeout"].fields) <= explained

@@ -1,13 +1,14 @@
 """Collective operations among ranks that may die, hang, leave and join.
 
-Collectives    one rank's membership in a job
+Collectives    the groups and operations of a job
 Group          ranks that run operations together
 Work           a handle to an operation in progress
 StoreServer    serves the store through which the ranks of a job rendezvous
 """
 
+from ..membership import DEFAULT_SILENCE
+from .collectives import Collectives
 from .group import Group
-from .job import DEFAULT_SILENCE, Collectives
 from .options import JobOptions, OnFailure, Places
 from .store_server import StoreServer
 from .work import Work

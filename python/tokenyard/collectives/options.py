@@ -12,9 +12,10 @@ Places = Literal["kept", "compact"]
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of `Collectives.connect`, documented there."""
+    """Options of `tokenyard.connect`, documented there."""
 
     secret_file: str | PathLike[str] | None
+    local_rank: int | None
     job: str
     size_max: int | None
     timeout: float

@@ -47,6 +47,10 @@ class Job:
     def holds(self, global_ranks: list[int]) -> bool:
         return set(global_ranks) <= set(self._global_ranks)
 
+    def has_ranks(self, global_ranks: list[int]) -> bool:
+        """Returns whether these are the job's ranks, in its order."""
+        return global_ranks == self._global_ranks
+
     def follow(self) -> None:
         """Adopts the ranks that have joined by growth, here and in torch's groups."""
         self._global_ranks = list(range(self.collectives.size))

@@ -54,6 +54,25 @@ class HeldPort:
         self._socket.close()
 
 
+def store_at(host: str, port: int) -> str:
+    """Returns the address of the store that rank 0 serves."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def job_of_group(group: Any) -> Any:
+    """Returns a handle of the native job that has exactly a torch group's ranks; else None."""
+    import torch.distributed as dist
+
+    if "tokenyard" not in str(dist.get_backend(group)):
+        return None
+    from ..torch.backend_state import state_of
+
+    state = state_of(group or dist.group.WORLD)
+    if state is None or not state.job.has_ranks(state.global_ranks):
+        return None
+    return state.job.collectives._native.share()
+
+
 def from_environment(timeout: float) -> Place:
     """Finds this rank's place by the variables of its launcher; see `environment`."""
     found = find_rank()

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import _tokenyard
 
@@ -18,6 +18,9 @@ from ..sizes import size_of, text_of
 from . import rendezvous
 from .launched import Launched, Replacing
 from .rendezvous import Place
+
+if TYPE_CHECKING:
+    from ..job import Job
 
 DEFAULT_TIMEOUT = 30.0
 """Default deadline of every wait, in seconds."""
@@ -161,6 +164,9 @@ class World(Closing):
     ) -> World | None:
         """Makes a world of the ranks of a torch process group, or of some of them. Collective.
 
+        A group of backend "tokenyard" has a job, which the world stands on: a death is learned
+        once, and `job` goes on after it.
+
         Every rank of the group calls it with the ranks of its own world, so one call makes a world
         of a subset, or several disjoint worlds.
 
@@ -178,10 +184,18 @@ class World(Closing):
             InvalidArgument: `ranks` is wrong, or differs between ranks of one world.
             PeerTimeout: a rank did not join in time; names it.
         """
+        chosen = device or rendezvous.device_of_group(group)
+        job = rendezvous.job_of_group(group) if ranks is None else None
+        if job is not None:
+            native = job.world(
+                device=check_device(chosen),
+                timeout_s=check_timeout(timeout),
+                arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+            )
+            return cls(native, chosen)
         place = rendezvous.from_torch(group, ranks)
         if place is None:
             return None
-        chosen = device or rendezvous.device_of_group(group)
         return cls._rendezvous(place, device=chosen, timeout=timeout, arena_bytes=arena_bytes)
 
     @classmethod
@@ -236,6 +250,17 @@ class World(Closing):
     def launcher(self) -> str | None:
         """Launcher that `from_env` found, such as "torchrun" or "Slurm"; None for other worlds."""
         return self._launcher
+
+    @property
+    def job(self) -> Job:
+        """The job that this world's ranks are of: its membership, collectives and further worlds.
+
+        Raises:
+            Unsupported: the ranks are threads of one process.
+        """
+        from ..job import Job
+
+        return Job(self._native.job(), founds=False)
 
     @property
     def topology(self) -> _tokenyard.Topology:

@@ -43,20 +43,26 @@ class ProgressThread::Wheel {
 ProgressThread::ProgressThread(Engine& engine, Transport& transport, ProgressThreadOptions options)
     : engine_(engine), transport_(transport), options_(std::move(options)) {
   engine_.on_news([this] { news(); });
+}
+
+void ProgressThread::start() {
+  if (started_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  if (stop_ || thread_.joinable()) return;
   thread_ = std::thread([this] { run(); });
+  started_.store(true, std::memory_order_release);
 }
 
 void ProgressThread::stop() {
-  // A stopped ProgressThread leaves the transport alone: by the destructor it may be gone.
-  if (!thread_.joinable()) return;
   {
+    // A stopped ProgressThread leaves the transport alone: by the destructor it may be gone.
     const std::lock_guard lock(mutex_);
     wake();
     stop_ = true;
   }
   for_thread_.notify_all();
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   // A waiting thread may still be on its way out of the transport. If this very thread was
   // interrupted at the wheel, it is not in the transport.
   std::unique_lock lock(mutex_);
@@ -68,6 +74,7 @@ void ProgressThread::wake() {
 }
 
 void ProgressThread::launched() {
+  start();
   launches_.fetch_add(1);  // ordered before the check for sleepers
   if (thread_asleep_.load()) {
     const std::lock_guard lock(mutex_);

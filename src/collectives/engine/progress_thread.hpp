@@ -6,9 +6,9 @@
 /// sleep until their operation is done or the wheel is free. So a small operation runs in its
 /// caller from beginning to end, and no thread is woken for it.
 ///
-/// The progress thread proper does not compete for the wheel. While operations are being started it
-/// checks periodically for operations that no caller waits for, and drives those; otherwise it
-/// sleeps until one is started.
+/// The progress thread proper begins with the first operation. It does not compete for the wheel.
+/// While operations are being started it checks periodically for operations that no caller waits
+/// for, and drives those; otherwise it sleeps until one is started.
 #pragma once
 
 #include <atomic>
@@ -36,6 +36,8 @@ class ProgressThread {
   ProgressThread(Engine& engine, Transport& transport, ProgressThreadOptions options);
   ~ProgressThread() { stop(); }
 
+  /// Starts the thread; only the first call does. `launched` calls it.
+  void start();
   /// Announces a started operation, so that some thread drives it.
   void launched();
   /// Waits until the outcome is done, or until `until`. Returns whether it is done. Throws what
@@ -47,7 +49,7 @@ class ProgressThread {
 
   /// Called by the engine after a change that no peer rings for.
   void news();
-  /// Sets a function that the progress thread calls after news.
+  /// Sets a function that the progress thread calls after news, once it has been started.
   void on_news(std::function<void()> call);
   /// Whether ranks outnumber cores on this host. Then a spinning thread would hold a core that
   /// others need, so none spins.
@@ -86,6 +88,7 @@ class ProgressThread {
   std::atomic<uint64_t> launches_ = 0;
   std::atomic<bool> thread_asleep_ = false;
   std::atomic<bool> crowded_ = false;
+  std::atomic<bool> started_ = false;
   std::thread thread_;
 };
 

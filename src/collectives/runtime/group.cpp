@@ -47,9 +47,9 @@ void check_root(const Group::State& group, const char* argument, uint32_t root) 
 template <typename List>
 void check_parts(const Group::State& group, const char* argument, const List& parts,
                  DataType type) {
-  collectives::Engine& engine = group.runtime->engine();
+  collectives::Engine& engine = group.job->engine();
   const uint32_t size = group.size();
-  const bool kept = group.runtime->options.places == Places::kept;
+  const bool kept = group.job->options.places == Places::kept;
   if (kept ? parts.size() != size : parts.size() > size) {
     std::vector<uint32_t> lost;
     const std::vector<uint32_t> active = engine.identity(group.id).active_ranks(engine.view());
@@ -81,7 +81,7 @@ void check_length(const char* argument, size_t expected, size_t seen) {
 template <typename List>
 void check_own_part(const Group::State& group, const char* argument, size_t expected,
                     const List& parts) {
-  if (group.runtime->options.places == Places::compact) return;
+  if (group.job->options.places == Places::compact) return;
   check_length(argument, expected, parts[group.rank].elements);
 }
 
@@ -103,12 +103,12 @@ uint64_t lengths_of(const List& parts) {
 
 uint32_t Group::State::size() const {
   if (ranks != 0) return ranks;
-  return static_cast<uint32_t>(runtime->engine().identity(id).slots.size());
+  return static_cast<uint32_t>(job->engine().identity(id).slots.size());
 }
 
 void Group::State::close() {
   if (id == 0 || closed.exchange(true)) return;
-  runtime->engine().close_group(id);
+  job->engine().close_group(id);
 }
 
 Work Group::State::start(Call call, const CallOptions& options) const {
@@ -116,9 +116,9 @@ Work Group::State::start(Call call, const CallOptions& options) const {
   choose(call.signature.kind, call.signature.type, call.bytes, {.ranks = 2, .hosts = 1},
          options.algorithm);
   call.signature.algorithm = options.algorithm;
-  auto outcome = runtime->engine().start(id, std::move(call), options.timeout.value_or(timeout));
-  runtime->progress_thread().launched();
-  return Work(std::make_shared<Work::State>(Work::State{runtime, std::move(outcome)}));
+  auto outcome = job->engine().start(id, std::move(call), options.timeout.value_or(timeout));
+  job->progress_thread().launched();
+  return Work(std::make_shared<Work::State>(Work::State{job, std::move(outcome)}));
 }
 
 uint32_t Group::rank() const {
@@ -138,12 +138,12 @@ bool Group::closed() const {
 }
 
 std::vector<uint32_t> Group::active_ranks() const {
-  collectives::Engine& engine = state_->runtime->engine();
+  collectives::Engine& engine = state_->job->engine();
   return engine.identity(state_->id).active_ranks(engine.view());
 }
 
 uint32_t Group::parts() const {
-  if (state_->runtime->options.places == Places::kept) return size();
+  if (state_->job->options.places == Places::kept) return size();
   return static_cast<uint32_t>(active_ranks().size());
 }
 
@@ -279,7 +279,7 @@ Work Group::all_to_all(std::span<const ConstTensorView> from, std::span<const Te
   const DataType type = in.empty() ? DataType::uint8 : in[0].type;
   check_parts(*state_, "in", in, type);
   check_parts(*state_, "out", out, type);
-  if (state_->runtime->options.places == Places::kept) {
+  if (state_->job->options.places == Places::kept) {
     check_length("out[rank]", in[state_->rank].elements, out[state_->rank].elements);
   }
   return state_->start({.signature = {.kind = OperationKind::all_to_all, .type = type},
@@ -304,10 +304,10 @@ Work Group::send(ConstTensorView view, uint32_t to, uint64_t tag, CallOptions op
   const ConstArray array = array_of("array", view);
   check_root(*state_, "to", to);
   if (to == state_->rank) throw InvalidArgument("to", "another rank", "this one");
-  auto outcome = state_->runtime->engine().send(state_->id, array, to, tag,
-                                                options.timeout.value_or(state_->timeout));
-  state_->runtime->progress_thread().launched();
-  return Work(std::make_shared<Work::State>(Work::State{state_->runtime, std::move(outcome)}));
+  auto outcome = state_->job->engine().send(state_->id, array, to, tag,
+                                            options.timeout.value_or(state_->timeout));
+  state_->job->progress_thread().launched();
+  return Work(std::make_shared<Work::State>(Work::State{state_->job, std::move(outcome)}));
 }
 
 Work Group::receive(TensorView view, std::optional<uint32_t> from, uint64_t tag,
@@ -316,16 +316,16 @@ Work Group::receive(TensorView view, std::optional<uint32_t> from, uint64_t tag,
   const Array array = array_of("array", view);
   if (from) check_root(*state_, "from", *from);
   if (from == state_->rank) throw InvalidArgument("from", "another rank", "this one");
-  auto outcome = state_->runtime->engine().receive(state_->id, array, from, tag,
-                                                   options.timeout.value_or(state_->timeout));
-  state_->runtime->progress_thread().launched();
-  return Work(std::make_shared<Work::State>(Work::State{state_->runtime, std::move(outcome)}));
+  auto outcome = state_->job->engine().receive(state_->id, array, from, tag,
+                                               options.timeout.value_or(state_->timeout));
+  state_->job->progress_thread().launched();
+  return Work(std::make_shared<Work::State>(Work::State{state_->job, std::move(outcome)}));
 }
 
 std::string Group::choice(const std::string& operation, size_t bytes) const {
   for (int kind = 0; kind <= static_cast<int>(OperationKind::all_to_all); ++kind) {
     if (collectives::name_of(static_cast<OperationKind>(kind)) == operation) {
-      return state_->runtime->engine().choice(state_->id, static_cast<OperationKind>(kind), bytes);
+      return state_->job->engine().choice(state_->id, static_cast<OperationKind>(kind), bytes);
     }
   }
   throw InvalidArgument("operation", "a collective", operation);

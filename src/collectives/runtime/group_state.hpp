@@ -5,18 +5,18 @@
 #include <memory>
 #include <string>
 
-#include "collectives/runtime/runtime.hpp"
+#include "job/job_state.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard {
 
 struct Work::State {
-  std::shared_ptr<collectives::Runtime> runtime;
+  std::shared_ptr<Job::State> job;
   std::shared_ptr<collectives::Outcome> outcome;
 };
 
 struct Group::State {
-  std::shared_ptr<collectives::Runtime> runtime;
+  std::shared_ptr<Job::State> job;
   collectives::GroupId id = 0;
   std::string name;
   uint32_t rank = 0;
@@ -24,9 +24,9 @@ struct Group::State {
   uint32_t ranks = 0;  ///< 0: as many as the world
   std::atomic<bool> closed = false;
 
-  State(std::shared_ptr<collectives::Runtime> runtime, const collectives::GroupIdentity& identity,
+  State(std::shared_ptr<Job::State> job, const collectives::GroupIdentity& identity,
         std::chrono::nanoseconds timeout)
-      : runtime(std::move(runtime)),
+      : job(std::move(job)),
         id(identity.id),
         name(identity.name),
         rank(identity.self),
@@ -39,10 +39,6 @@ struct Group::State {
   uint32_t size() const;
   void close();
   Work start(collectives::Call call, const CallOptions& options) const;
-};
-
-struct Collectives::Impl {
-  std::shared_ptr<collectives::Runtime> runtime;
 };
 
 }  // namespace tokenyard

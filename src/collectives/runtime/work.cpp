@@ -5,14 +5,14 @@ namespace tokenyard {
 
 void Work::wait() {
   const TraceRange range("Work.wait");
-  state_->runtime->progress_thread().wait(*state_->outcome, std::nullopt);
+  state_->job->progress_thread().wait(*state_->outcome, std::nullopt);
   if (const std::exception_ptr error = state_->outcome->error()) std::rethrow_exception(error);
 }
 
 bool Work::wait_for(std::chrono::nanoseconds time) {
   const TraceRange range("Work.wait_for");
-  collectives::Runtime& runtime = *state_->runtime;
-  return runtime.progress_thread().wait(*state_->outcome, runtime.engine().now() + time);
+  Job::State& job = *state_->job;
+  return job.progress_thread().wait(*state_->outcome, job.engine().now() + time);
 }
 
 bool Work::done() const {

@@ -83,9 +83,11 @@ TOKENYARD_DEVICE void find_rows(const Dispatch& call, const Group& group) {
 TOKENYARD_DEVICE void publish_of_metadata(const Dispatch& call) {
   const throughput::CallParams& params = call.params.call;
   const ThreadGroup thread_group = call.others();
-  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
+  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size) {
+    if (params.absent.contains(rank) && !mutated()) continue;
     store<Order::release, Scope::sys>(params.control.published(rank, params.rank, block::index()),
                                       call.epoch);
+  }
 }
 
 /// Waits for the metadata of the rows that this block places. Called by all warps that move no

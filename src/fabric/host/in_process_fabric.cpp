@@ -23,7 +23,7 @@ std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
   }
   std::vector<uint32_t> host_of;
   for (const uint32_t slot : bootstrap.membership().slots) {
-    host_of.push_back(slot / (slots / hosts_));
+    host_of.push_back(slot == kAbsent ? kNoHost : slot / (slots / hosts_));
   }
   return host_of;
 }
@@ -39,6 +39,12 @@ Ground InProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& reque
   Ground ground;
   auto kept = std::make_shared<std::vector<Memory>>();
   for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
+    if (!bootstrap.present(rank)) {
+      ground.region.bases.push_back(nullptr);
+      ground.far_arenas.push_back(nullptr);
+      ground.peers.push_back(absent_peer());
+      continue;
+    }
     const Memory& memory = *std::static_pointer_cast<Memory>(everybodys[rank]);
     const bool near = request.host_of[rank] == request.host_of[bootstrap.rank()];
     ground.region.bases.push_back(near ? memory.get() : nullptr);

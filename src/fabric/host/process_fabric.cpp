@@ -56,13 +56,25 @@ std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& wha
                                     TimePoint until) {
   const auto boots = collective_step(bootstrap, what, until, boot);
   std::vector<uint32_t> host_of;
-  uint32_t hosts = 0;
-  for (size_t rank = 0; rank < boots.size(); ++rank) {
-    const auto first = std::find(boots.begin(), boots.end(), boots[rank]) - boots.begin();
-    const bool seen = static_cast<size_t>(first) < rank;
-    host_of.push_back(seen ? host_of[static_cast<size_t>(first)] : hosts++);
+  std::vector<std::vector<std::byte>> seen;  // [hosts]
+  for (uint32_t rank = 0; rank < boots.size(); ++rank) {
+    if (!bootstrap.present(rank)) {
+      host_of.push_back(kNoHost);
+      continue;
+    }
+    const auto host = std::ranges::find(seen, boots[rank]) - seen.begin();
+    host_of.push_back(static_cast<uint32_t>(host));
+    if (host_of.back() == seen.size()) seen.push_back(boots[rank]);
   }
   return host_of;
+}
+
+std::optional<uint32_t> first_on_another_host(const std::vector<uint32_t>& host_of) {
+  // The first host has number 0.
+  for (uint32_t rank = 0; rank < host_of.size(); ++rank) {
+    if (host_of[rank] != 0 && host_of[rank] != kNoHost) return rank;
+  }
+  return std::nullopt;
 }
 
 std::vector<uint32_t> ProcessFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
@@ -70,12 +82,11 @@ std::vector<uint32_t> ProcessFabric::hosts(Bootstrap& bootstrap, TimePoint until
 }
 
 Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
-  for (uint32_t rank = 0; rank < request.host_of.size(); ++rank) {
-    if (request.host_of[rank] == request.host_of[0]) continue;
+  if (const auto far = first_on_another_host(request.host_of)) {
     throw Unsupported("a world of device 'host' over several hosts",
-                      fmt::format("rank {} is on another host than rank 0, and only memory of one "
-                                  "host can be shared",
-                                  rank));
+                      fmt::format("rank {} is on another host than the ranks before it, and only "
+                                  "memory of one host can be shared",
+                                  *far));
   }
   FileDescriptor mine;
   collective_step(bootstrap, "memory of arenas", until,
@@ -84,14 +95,19 @@ Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request
   auto mappings = std::make_shared<std::vector<Mapping>>();
   collective_step(bootstrap, "mappings of arenas", until, [&] {
     for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
-      mappings->push_back(map_peer(everybodys[rank], request.arena_bytes, rank));
+      mappings->push_back(bootstrap.present(rank)
+                              ? map_peer(everybodys[rank], request.arena_bytes, rank)
+                              : Mapping());
     }
   });
 
   Ground ground;
   for (const Mapping& mapping : *mappings) {
     ground.region.bases.push_back(mapping.base());
-    ground.peers.push_back({.reach = Reach::load_store, .how = "shared memory", .why_not = ""});
+    ground.peers.push_back(
+        mapping.base() == nullptr
+            ? absent_peer()
+            : PeerReach{.reach = Reach::load_store, .how = "shared memory", .why_not = ""});
   }
   ground.peers[bootstrap.rank()] = {.reach = Reach::self, .how = "itself", .why_not = ""};
   ground.region.base = ground.region.bases[bootstrap.rank()];

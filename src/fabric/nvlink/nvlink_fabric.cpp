@@ -24,7 +24,7 @@ using Memories = std::vector<std::shared_ptr<MappedMemory>>;
 
 /// Published by each rank before any memory is mapped.
 struct Stand {
-  std::string uuid;
+  std::string uuid;     ///< empty: the rank is absent
   int device = -1;      ///< number of its GPU in its own process
   size_t bytes = 0;     ///< size of its physical memory
   std::string problem;  ///< why it cannot continue; empty if it can
@@ -45,6 +45,10 @@ std::vector<Stand> gather(Bootstrap& bootstrap, const Stand& mine, const std::st
   const std::string text = nlohmann::json(mine).dump();
   std::vector<Stand> stands;
   for (const auto& bytes : bootstrap.all_gather(std::as_bytes(std::span(text)), what, until)) {
+    if (!bootstrap.present(static_cast<uint32_t>(stands.size()))) {
+      stands.emplace_back();
+      continue;
+    }
     const auto* begin = reinterpret_cast<const char*>(bytes.data());
     const auto json = nlohmann::json::parse(begin, begin + bytes.size(), nullptr, false);
     if (!json.is_array() || json.size() != 4) {
@@ -66,7 +70,8 @@ std::vector<Stand> gather(Bootstrap& bootstrap, const Stand& mine, const std::st
 void refuse_shared_gpus(const std::vector<Stand>& stands) {
   for (uint32_t rank = 0; rank < stands.size(); ++rank) {
     for (uint32_t other = 0; other < rank; ++other) {
-      if (stands[other].uuid != stands[rank].uuid) continue;
+      // An absent rank has no GPU.
+      if (stands[other].uuid != stands[rank].uuid || stands[rank].uuid.empty()) continue;
       throw Unsupported("two processes on one GPU",
                         fmt::format("ranks {} and {} both use {}; ranks that share a GPU must be "
                                     "threads of one process",
@@ -89,6 +94,7 @@ Memories share_in_process(Bootstrap& bootstrap, const PhysicalMemory& physical, 
                           const std::vector<Stand>& stands, TimePoint until) {
   std::vector<int> devices{device};
   for (const Stand& stand : stands) {
+    if (stand.uuid.empty()) continue;
     const bool known = std::find(devices.begin(), devices.end(), stand.device) != devices.end();
     if (!known && reach_of(stand.device, stands[bootstrap.rank()].uuid).reach == Reach::load_store)
       devices.push_back(stand.device);
@@ -138,10 +144,9 @@ std::vector<uint32_t> NvlinkFabric::hosts(Bootstrap& bootstrap, TimePoint until)
 Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
   const int device = bootstrap.accelerator().device_index();
   const uint32_t rank = bootstrap.rank();
-  for (uint32_t peer = 0; peer < request.host_of.size(); ++peer) {
-    if (request.host_of[peer] == request.host_of[0]) continue;
+  if (const auto far = first_on_another_host(request.host_of)) {
     throw Unsupported("a world of device 'cuda' over several hosts",
-                      fmt::format("rank {} is on another host than rank 0", peer));
+                      fmt::format("rank {} is on another host than the ranks before it", *far));
   }
   const cuda::OnDevice on_device(device);
   // Makes the GPU's context current on this thread, as the driver's calls require.
@@ -161,7 +166,8 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
   if (!one_process) refuse_shared_gpus(stands);
 
   Ground ground;
-  for (const Stand& stand : stands) ground.peers.push_back(reach_of(device, stand.uuid));
+  for (const Stand& stand : stands)
+    ground.peers.push_back(stand.uuid.empty() ? absent_peer() : reach_of(device, stand.uuid));
   ground.peers[rank] = {.reach = Reach::self, .how = "itself", .why_not = ""};
   const Memories memories =
       one_process

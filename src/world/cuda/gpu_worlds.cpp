@@ -1,12 +1,13 @@
 /// Worlds whose kernels run on GPUs.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "device/cuda/accelerator.hpp"
 #include "device/cuda/shared_gpu.hpp"
 #include "fabric/nvlink/nvlink_fabric.hpp"
 #include "world/in_process.hpp"
 #include "world/parts.hpp"
-#include "world/process_ranks.hpp"
 #include "world/processes.hpp"
 
 namespace tokenyard {
@@ -22,39 +23,41 @@ int require_gpus() {
 
 }  // namespace
 
-std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options) {
+std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>& absent,
+                                                    uint32_t ranks, const WorldOptions& options) {
   const auto gpus = static_cast<uint32_t>(require_gpus());
   if (options.hosts != 1)
     throw InvalidArgument("hosts", "1: all GPUs are on this host",
                           fmt::format("{}", options.hosts));
-  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  std::vector<std::shared_ptr<Accelerator>> accelerators(ranks);
+  const auto is_absent = [&](uint32_t rank) { return std::ranges::count(absent, rank) != 0; };
   if (ranks == 1 || ranks <= gpus) {
     for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(
-          std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt));
+      if (!is_absent(rank))
+        accelerators[rank] =
+            std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt);
   } else {
     // Half of the timeout: a rank that misses a launch can still be named, before its own deadline.
     const auto gpu = std::make_shared<cuda::SharedGpu>(0, options.timeout / 2);
     for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(
-          std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt));
+      if (!is_absent(rank))
+        accelerators[rank] =
+            std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt);
   }
   return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(), options);
 }
 
-std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options) {
+Hardware cuda_hardware(uint32_t local_rank, const WorldOptions& options) {
   const int gpus = require_gpus();
   // A launcher that shows each process one GPU leaves no choice.
-  const uint32_t device = gpus == 1 ? 0 : rendezvous.local_rank;
+  const uint32_t device = gpus == 1 ? 0 : local_rank;
   if (device >= static_cast<uint32_t>(gpus)) {
     throw InvalidArgument("local_rank", fmt::format("less than the {} GPUs of this process", gpus),
-                          fmt::format("{}", rendezvous.local_rank));
+                          fmt::format("{}", local_rank));
   }
-  auto accelerator =
-      std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt);
-  return join(ProcessRanks::connect(rendezvous, options), std::move(accelerator),
-              std::make_shared<nvlink::NvlinkFabric>(), options,
-              std::make_shared<const AbsenceWatch>());
+  return {.accelerator =
+              std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt),
+          .fabric = std::make_shared<nvlink::NvlinkFabric>()};
 }
 
 }  // namespace tokenyard

@@ -78,10 +78,11 @@ inline std::string difference_after_combine(ExpertParallel& exchange, const Rece
 
 /// Dispatches, computes the experts' results, and combines.
 inline std::string difference_after_exchange(World& world, const ExchangeCase& exchange_case) {
-  const std::vector<Tokens> all = exchange_case.draw();
+  const std::vector<Tokens> given = exchange_case.draw(), all = exchange_case.counted(given);
   const Expected expected = expected_on(exchange_case.shape, all, world.rank());
   ExpertParallel exchange(world, exchange_case.options());
-  const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], exchange_case.idx_is_int64);
+  const TokensOnDevice tokens(accelerator_of(world), given[world.rank()],
+                              exchange_case.idx_is_int64);
   const Received received = exchange.dispatch(tokens.input());
   std::string text = difference(exchange, received, expected);
   for (const CombineOptions how : {CombineOptions{.in_place = true, .with_weights = false},

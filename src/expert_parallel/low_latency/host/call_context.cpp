@@ -18,6 +18,9 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
   const uint32_t before = epoch_before(world);
   const Workspace begun = Epochs::counting_from(before);
   epochs.write(begun, streams);
+  // Before the first call on every member alike; opening the windows waits for this stream.
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (!is_present(world, rank)) masks.leave_absent(rank, Stream{});
   windows.open(streams, {before, before});
 }
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "expert_parallel/common/last_stream.hpp"
+#include "device/last_stream.hpp"
 #include "expert_parallel/low_latency/host/setup.hpp"
 
 namespace tokenyard::low_latency {

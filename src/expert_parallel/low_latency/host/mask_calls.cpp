@@ -28,7 +28,7 @@ void MaskCalls::readmit(const RankSet& ranks, Drained drained) {
   context_.batches.forget_rows(stream);
   std::byte* const window = context_.windows.mine();
   for (uint32_t rank = 0; rank < setup_.world.size(); ++rank) {
-    if (!ranks.contains(rank)) continue;
+    if (!ranks.contains(rank) || context_.masks.absent(rank)) continue;
     for (const uint32_t parity : {0, 1}) {
       setup_.accelerator.fill(window + setup_.layout.row(parity, rank, 0), 0xff,
                               setup_.options.tokens_max * setup_.layout.row_bytes(), stream);
@@ -56,6 +56,9 @@ void MaskCalls::update_mask(uint32_t rank, bool masked) {
       context_.streams.await(context_.streams.last.get(), "a mask");
     return;
   }
+  if (context_.masks.absent(rank))
+    throw InvalidArgument("rank", "a rank whose slot a process fills",
+                          fmt::format("rank {}, whose slot is empty", rank));
   context_.batches.require_hooks_called("a rank is unmasked");
   const Workspace workspace = context_.epochs.read(context_.streams);
   RankSet one{};

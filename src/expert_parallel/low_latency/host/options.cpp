@@ -1,10 +1,10 @@
 #include "expert_parallel/low_latency/host/options.hpp"
-#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
-#include "expert_parallel/common/agreement.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -90,16 +90,18 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
   std::vector<uint32_t> unreachable;
   for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
   require_reach(world, "LowLatency", unreachable);
-  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
-    const Proposal &first = proposals[0], &other = proposals[rank];
-    require_equal("experts", rank, first.experts, other.experts);
-    require_equal("hidden", rank, first.hidden, other.hidden);
-    require_equal("topk", rank, first.topk, other.topk);
-    require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
-    require_equal("bf16_rows", rank, first.bf16_rows, other.bf16_rows);
+  const std::vector<uint32_t> present = present_ranks(world);
+  const uint32_t first = present.front();
+  for (const uint32_t rank : present) {
+    const Proposal &agreed = proposals[first], &other = proposals[rank];
+    require_equal("experts", rank, first, agreed.experts, other.experts);
+    require_equal("hidden", rank, first, agreed.hidden, other.hidden);
+    require_equal("topk", rank, first, agreed.topk, other.topk);
+    require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);
+    require_equal("bf16_rows", rank, first, agreed.bf16_rows, other.bf16_rows);
   }
   check_options(options, world.size());
-  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
+  for (const uint32_t rank : present) {
     LowLatencyOptions theirs = options;
     theirs.sms = proposals[rank].sms;
     require_default_blocks(

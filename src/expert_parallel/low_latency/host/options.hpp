@@ -18,7 +18,8 @@ void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
                            std::optional<uint32_t> rank = std::nullopt);
 
 /// Collective; throws on all ranks alike. Throws Unsupported if a rank cannot load from and store
-/// to every other; InvalidArgument naming the first option in which a rank differs from rank 0,
+/// to every other; InvalidArgument naming the first option in which a rank differs from the first
+/// present one,
 /// that is invalid, or that does not fit some rank's device.
 void agree_on_options(World& world, const LowLatencyOptions& options);
 

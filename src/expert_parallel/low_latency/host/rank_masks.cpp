@@ -98,7 +98,9 @@ std::vector<FailedRank> RankMasks::list() const {
       if (left_out_.contains(rank))
         list.push_back({.rank = rank,
                         .why = FailedRank::Why::left_out,
-                        .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]});
+                        .phase = absent(rank)
+                                     ? "absent from the start: its slot is empty"
+                                     : phase_names()[static_cast<uint32_t>(Phase::left_out)]});
       continue;
     }
     const WaitReport& report = masks().reports[rank];
@@ -119,6 +121,11 @@ void RankMasks::leave_out(uint32_t rank, Stream stream) {
   // Only the lowest byte: the word may already hold the reason why the rank is masked.
   accelerator_.fill(masks().failed + rank, static_cast<int>(Failure::refused), 1, stream);
   left_out_.insert(rank);
+}
+
+void RankMasks::leave_absent(uint32_t rank, Stream stream) {
+  absent_.insert(rank);
+  leave_out(rank, stream);
 }
 
 void RankMasks::clear(uint32_t rank, Stream stream) {

@@ -37,7 +37,11 @@ class RankMasks {
   /// Masks a rank in the order of `stream`: later kernels, captured ones included, treat it as
   /// masked. No kernel reports it, since the rank has not failed; `list` includes it at once.
   void leave_out(uint32_t rank, Stream stream);
-  /// Unmasks a rank in the order of `stream`, while no kernel that uses these words may be running.
+  /// Masks an absent rank in the order of `stream`, for good: it has no memory to store to.
+  void leave_absent(uint32_t rank, Stream stream);
+  bool absent(uint32_t rank) const { return absent_.contains(rank); }
+  /// Unmasks a present rank in the order of `stream`, while no kernel that uses these words may be
+  /// running.
   void clear(uint32_t rank, Stream stream);
 
  private:
@@ -48,7 +52,8 @@ class RankMasks {
   AbortFlag& abort_flag_;
   uint32_t ranks_;
   const DeviceMemory failed_, reports_, abort_flags_;
-  RankSet left_out_{};  ///< masked by the caller
+  RankSet left_out_{};  ///< masked by the caller, or absent
+  RankSet absent_{};
 };
 
 }  // namespace tokenyard::low_latency

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "expert_parallel/common/peers.hpp"
+#include "device/peers.hpp"
 #include "expert_parallel/low_latency/kernels/protocol.hpp"
 
 namespace tokenyard::low_latency {

@@ -16,6 +16,8 @@ CallContext::CallContext(World& world, const ExpertParallelOptions& options)
 CallParams CallContext::params(CallKind kind) const {
   return {.rank = setup.world.rank(),
           .ranks = setup.world.size(),
+          .first_present = setup.first_present,
+          .absent = window.absent(),
           .kind = kind,
           .weights = Weights::without,
           .comes_later = false,

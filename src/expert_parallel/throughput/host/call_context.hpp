@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "expert_parallel/common/last_stream.hpp"
+#include "device/last_stream.hpp"
 #include "expert_parallel/throughput/host/call_arena.hpp"
 #include "expert_parallel/throughput/host/control_window.hpp"
 #include "expert_parallel/throughput/host/observation.hpp"

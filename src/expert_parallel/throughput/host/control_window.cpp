@@ -27,6 +27,7 @@ ControlWindow::ControlWindow(const Setup& setup)
     : layout_(agreed_layout(setup)),
       window_(arena_of(setup.world).allocate(layout_.bytes(), Stream{})) {
   open(setup);
+  note_absent(setup);
   workspace_.emplace(setup.accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
   const uint32_t epoch = epoch_before(setup.world);
   setup.accelerator.copy(&workspace()->epoch, &epoch, sizeof(epoch), Stream{});
@@ -51,6 +52,17 @@ void ControlWindow::open(const Setup& setup) {
   std::vector<std::byte*> addresses(world.size());
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena.base_of(rank);
   arenas_ = Peers::of(addresses, world.rank(), arena.bases().table);
+}
+
+void ControlWindow::note_absent(const Setup& setup) {
+  std::vector<uint32_t> words((setup.world.size() + 31) / 32);
+  for (uint32_t rank = 0; rank < setup.world.size(); ++rank)
+    if (!is_present(setup.world, rank)) words[rank / 32] |= 1u << rank % 32;
+  if (std::ranges::max(words) == 0) return;
+  const size_t bytes = words.size() * sizeof(uint32_t);
+  absent_.emplace(setup.accelerator, bytes, DeviceMemory::Kind::device);
+  setup.accelerator.copy(absent_->as<void>(), words.data(), bytes, Stream{});
+  setup.await_stream(Stream{}, "the absent ranks");
 }
 
 }  // namespace tokenyard::throughput

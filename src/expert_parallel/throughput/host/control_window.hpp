@@ -5,7 +5,8 @@
 #include <optional>
 
 #include "device/device_memory.hpp"
-#include "expert_parallel/common/peers.hpp"
+#include "device/peers.hpp"
+#include "expert_parallel/common/absent_ranks.hpp"
 #include "expert_parallel/throughput/host/setup.hpp"
 #include "expert_parallel/throughput/kernels/call.hpp"
 #include "fabric/arena.hpp"
@@ -19,6 +20,7 @@ class ControlWindow {
 
   Control control() const { return {.windows = windows_, .layout = layout_}; }
   const Peers& arenas() const { return arenas_; }
+  AbsentRanks absent() const { return {absent_ ? absent_->as<uint32_t>() : nullptr}; }
   Workspace* workspace() const { return workspace_->as<Workspace>(); }
   /// Returns the most blocks with which any rank may launch a call.
   uint32_t blocks_max() const { return layout_.blocks_max; }
@@ -29,11 +31,13 @@ class ControlWindow {
 
  private:
   void open(const Setup& setup);
+  void note_absent(const Setup& setup);
 
   const ControlLayout layout_;
   ArenaBlock window_;
-  std::optional<DeviceMemory> table_;  ///< addresses of all windows
-  Peers windows_{}, arenas_{};         ///< windows and arenas of all ranks
+  std::optional<DeviceMemory> table_;   ///< addresses of all windows
+  Peers windows_{}, arenas_{};          ///< windows and arenas of all ranks
+  std::optional<DeviceMemory> absent_;  ///< words of AbsentRanks, if some ranks are absent
   std::optional<DeviceMemory> workspace_;
 };
 

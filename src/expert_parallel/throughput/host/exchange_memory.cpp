@@ -1,12 +1,12 @@
 /// The arena memory that an exchange and its calls take. Arithmetic: nothing is made.
 #include <algorithm>
 
-#include "expert_parallel/common/agreement.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
 #include "expert_parallel/throughput/host/plan.hpp"
 #include "expert_parallel/throughput/host/row_format.hpp"
 #include "expert_parallel/throughput/kernels/received_layout.hpp"
 #include "expert_parallel/throughput/kernels/route_table.hpp"
+#include "fabric/agreement.hpp"
 
 namespace tokenyard {
 

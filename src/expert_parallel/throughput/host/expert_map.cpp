@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::throughput {
 
@@ -27,13 +30,24 @@ std::vector<std::vector<uint32_t>> places_of(std::span<const int32_t> expert_at)
 void ExpertMap::set(std::span<const int32_t> expert_at) {
   const Setup& setup = context_.setup;
   const auto everybody = setup.world.all_gather(std::as_bytes(expert_at), "ExpertParallel: places");
-  for (uint32_t rank = 1; rank < everybody.size(); ++rank)
-    if (everybody[rank] != everybody[0])
-      throw InvalidArgument("expert_at", "the same map as on rank 0", "another map", rank);
+  const std::vector<uint32_t> present = present_ranks(setup.world);
+  for (const uint32_t rank : present)
+    if (everybody[rank] != everybody[present.front()])
+      throw InvalidArgument("expert_at", fmt::format("the same map as on rank {}", present.front()),
+                            "another map", rank);
   if (!expert_at.empty() && expert_at.size() != setup.options.experts)
     throw InvalidArgument("expert_at", fmt::format("{} places, or none", setup.options.experts),
                           std::to_string(expert_at.size()));
-  const std::vector<std::vector<uint32_t>> places = places_of(expert_at);
+  std::vector<std::vector<uint32_t>> places = places_of(expert_at);
+  // Replicas answer for those whose ranks are absent. An expert without another keeps its places,
+  // and its picks go nowhere.
+  for (std::vector<uint32_t>& of_expert : places) {
+    std::vector<uint32_t> here;
+    std::ranges::copy_if(of_expert, std::back_inserter(here), [&](uint32_t place) {
+      return is_present(setup.world, setup.partition.rank_of(place));
+    });
+    if (!here.empty()) of_expert = std::move(here);
+  }
   if (!expert_at.empty() && places.size() < setup.options.topk)
     throw InvalidArgument("expert_at",
                           fmt::format("at least topk = {} experts", setup.options.topk),

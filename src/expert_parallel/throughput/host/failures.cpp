@@ -130,9 +130,10 @@ void Failures::throw_refusal() const {
   if (kind == RefusalKind::format) {
     const auto word = static_cast<ReadyWord>(token);
     const auto said = [&](uint32_t value) { return describe(word, value); };
-    throw InvalidArgument(argument_of(word, true),
-                          fmt::format("{} as on rank 0", said(counts_.id_high())),
-                          said(counts_.id_low()), rank);
+    throw InvalidArgument(
+        argument_of(word, true),
+        fmt::format("{} as on rank {}", said(counts_.id_high()), context_.setup.first_present),
+        said(counts_.id_low()), rank);
   }
   const auto id = static_cast<int64_t>(uint64_t{counts_.id_high()} << 32 | counts_.id_low());
   if (kind == RefusalKind::twice)

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "device/accelerator.hpp"
-#include "expert_parallel/common/agreement.hpp"
 #include "expert_parallel/throughput/kernels/control.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
 
 namespace tokenyard {
@@ -56,16 +56,18 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
   std::vector<uint32_t> unreachable;
   for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
   require_reach(world, "ExpertParallel", unreachable);
-  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
-    const ExpertParallelOptions& first = proposals[0].options;
+  const std::vector<uint32_t> present = present_ranks(world);
+  const uint32_t first = present.front();
+  for (const uint32_t rank : present) {
+    const ExpertParallelOptions& agreed = proposals[first].options;
     const ExpertParallelOptions& other = proposals[rank].options;
-    require_equal("experts", rank, first.experts, other.experts);
-    require_equal("hidden", rank, first.hidden, other.hidden);
-    require_equal("topk", rank, first.topk, other.topk);
-    require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
+    require_equal("experts", rank, first, agreed.experts, other.experts);
+    require_equal("hidden", rank, first, agreed.hidden, other.hidden);
+    require_equal("topk", rank, first, agreed.topk, other.topk);
+    require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);
   }
   // The number of multiprocessors may differ among ranks.
-  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
+  for (const uint32_t rank : present) {
     const uint32_t most =
         std::min(proposals[rank].multiprocessors, throughput::CallWord::kBlocksMax);
     const ExpertParallelOptions& asked = proposals[rank].options;

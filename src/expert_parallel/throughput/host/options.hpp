@@ -9,7 +9,8 @@ namespace tokenyard {
 void check_options(const ExpertParallelOptions& options, uint32_t ranks);
 
 /// Collective; throws on all ranks alike. Throws Unsupported if a rank cannot load from and store
-/// to every other; InvalidArgument naming the first option in which a rank differs from rank 0.
+/// to every other; InvalidArgument naming the first option in which a rank differs from the
+/// first present one.
 void agree_on_options(World& world, const ExpertParallelOptions& options);
 
 }  // namespace tokenyard

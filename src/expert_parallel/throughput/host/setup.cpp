@@ -35,7 +35,8 @@ Setup::Setup(World& world, const ExpertParallelOptions& options)
       accelerator(accelerator_of(world)),
       options(options),
       partition(ExpertPartition::of(options.experts, world.size())),
-      plan(agreed_plan(world, options)) {
+      plan(agreed_plan(world, options)),
+      first_present(present_ranks(world).front()) {
   accelerator.prepare(dispatch_kernel.entry);
   accelerator.prepare(combine_kernel.entry);
   accelerator.prepare(cast_rows_kernel.entry);

@@ -43,7 +43,8 @@ struct Setup {
   Accelerator& accelerator;
   const ExpertParallelOptions options;
   const ExpertPartition partition;
-  const Plan plan;  ///< for bf16 rows, on the default number of blocks
+  const Plan plan;               ///< for bf16 rows, on the default number of blocks
+  const uint32_t first_present;  ///< the first rank that is not absent
 };
 
 }  // namespace tokenyard::throughput

@@ -5,6 +5,7 @@
 
 #include "device/memory.hpp"
 #include "device/wait.hpp"
+#include "expert_parallel/common/absent_ranks.hpp"
 #include "expert_parallel/throughput/kernels/control.hpp"
 #include "expert_parallel/throughput/kernels/statistics.hpp"
 
@@ -30,6 +31,9 @@ TOKENYARD_HOST_DEVICE uint32_t epoch_after(uint32_t epoch) {
 
 struct CallParams {
   uint32_t rank, ranks;
+  uint32_t first_present;  ///< rank with which the others compare their calls: the first that is
+                           ///< not absent
+  AbsentRanks absent;
   CallKind kind;
   Weights weights;        ///< combine only
   bool comes_later;       ///< combine only: its rows become readable during the call (combine.hpp)
@@ -62,7 +66,8 @@ struct CallShared {
   uint64_t moments[kMoments];  ///< ns; 0: not reached
 };
 
-/// Values of the peers' ready words, in shared memory.
+/// Values of the peers' ready words, in shared memory. Those of an absent rank are zeros: it has no
+/// blocks, so nothing is awaited of it, and no rows.
 struct ReadyWords {
   uint32_t* words;  ///< [kReadyWords][ranks]
   uint32_t ranks;

@@ -148,56 +148,61 @@ TOKENYARD_DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32
   for (uint32_t i = warp::lane(); i < params.ranks * kReadyWords; i += kWarpLanes) {
     const uint32_t rank = i / kReadyWords;
     const auto word = static_cast<ReadyWord>(i % kReadyWords);
+    if (params.absent.contains(rank) && !mutated()) continue;
     store<Order::relaxed, Scope::sys>(params.control.ready_word(rank, params.rank, word),
                                       Stamped{epoch, ready_value(params, word, route_epoch)});
   }
 }
 
-/// Returns the first word in which a rank's rows or scales differ from rank 0's; ReadyWord::call if
-/// none does.
-TOKENYARD_DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
-  if (ready_words.of(ReadyWord::format, rank) != ready_words.of(ReadyWord::format, 0))
+/// Returns the first word in which a rank's rows or scales differ from those of `first`, the first
+/// present rank; ReadyWord::call if none does.
+TOKENYARD_DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t first,
+                                          uint32_t rank) {
+  if (ready_words.of(ReadyWord::format, rank) != ready_words.of(ReadyWord::format, first))
     return ReadyWord::format;
-  if (ready_words.of(ReadyWord::scales, rank) != ready_words.of(ReadyWord::scales, 0))
+  if (ready_words.of(ReadyWord::scales, rank) != ready_words.of(ReadyWord::scales, first))
     return ReadyWord::scales;
   return ReadyWord::call;
 }
 
 /// How a rank's call differs from the agreed one.
 struct CallDifference {
-  bool there_is;
-  ReadyWord word;
-  uint32_t than;  ///< rank that it differs from
+  bool there_is = false;
+  ReadyWord word = ReadyWord::call;
+  uint32_t than = 0;  ///< rank that it differs from
 
   TOKENYARD_DEVICE bool of_rows() const {
     return word == ReadyWord::format || word == ReadyWord::scales;
   }
 };
 
-/// Returns the first rank that makes a call of rank 0's kind and knows whether it has weights; rank
-/// 0 if none does.
-TOKENYARD_DEVICE uint32_t first_with_known_weights(const ReadyWords& ready_words) {
+/// Returns the first rank that makes a call of the kind of `first` and knows whether it has
+/// weights; `first` if none does. No kind is that of an absent rank's word.
+TOKENYARD_DEVICE uint32_t first_with_known_weights(const ReadyWords& ready_words, uint32_t first) {
   for (uint32_t rank = 0; rank < ready_words.ranks; ++rank) {
     const CallWord call = ready_words.call(rank);
-    if (call.weights() != Weights::either && call.kind() == ready_words.call(0).kind()) return rank;
+    if (call.weights() != Weights::either && call.kind() == ready_words.call(first).kind())
+      return rank;
   }
-  return 0;
+  return first;
 }
 
-/// Returns how a rank's call differs from rank 0's or, in weights, from that of the first rank that
-/// knows. The ready words decide alone, and they are the same on all ranks: a comparison with one's
-/// own call would escape a rank that agrees with two ranks that differ.
-TOKENYARD_DEVICE CallDifference difference_of(const ReadyWords& ready_words, uint32_t rank) {
+/// Returns how a present rank's call differs from that of `first`, the first of them, or, in
+/// weights, from that of the first rank that knows. The ready words decide alone, and they are the
+/// same on all ranks: a comparison with one's own call would escape a rank that agrees with two
+/// ranks that differ.
+TOKENYARD_DEVICE CallDifference difference_of(const ReadyWords& ready_words, uint32_t first,
+                                              uint32_t rank) {
   const CallWord call = ready_words.call(rank);
-  if (!ready_words.call(0).agrees_with(call))
-    return {.there_is = true, .word = ReadyWord::call, .than = 0};
-  const uint32_t knows = first_with_known_weights(ready_words);
+  if (!ready_words.call(first).agrees_with(call))
+    return {.there_is = true, .word = ReadyWord::call, .than = first};
+  const uint32_t knows = first_with_known_weights(ready_words, first);
   if (!ready_words.call(knows).agrees_with(call))
     return {.there_is = true, .word = ReadyWord::call, .than = knows};
   ReadyWord word = ReadyWord::route;
-  if (ready_words.of(word, rank) == ready_words.of(word, 0))
-    word = differing_word(ready_words, rank);
-  return {.there_is = word != ReadyWord::call, .word = word, .than = 0};
+  if (ready_words.of(word, rank) == ready_words.of(word, first))
+    word = differing_word(ready_words, first, rank);
+  return {.there_is = word != ReadyWord::call, .word = word, .than = first};
 }
 
 /// Refuses the call if the ranks have made different ones; returns false if this thread found that.
@@ -210,9 +215,13 @@ TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& 
   const auto fails = [&](const CallDifference& difference) {
     return difference.there_is && (differing_rank == nullptr || !difference.of_rows());
   };
+  const auto differs = [&](uint32_t rank) {
+    if (params.absent.contains(rank) && !mutated()) return CallDifference{};
+    return difference_of(ready_words, params.first_present, rank);
+  };
   bool same = true;
   for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size) {
-    const CallDifference difference = difference_of(ready_words, rank);
+    const CallDifference difference = differs(rank);
     if (!difference.there_is) [[likely]]
       continue;
     if (!fails(difference)) {
@@ -221,7 +230,7 @@ TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& 
     }
     same = false;
     uint32_t first = 0;
-    while (!fails(difference_of(ready_words, first))) ++first;
+    while (!fails(differs(first))) ++first;
     if (first != rank) continue;  // Another thread reports it.
     const auto value = [&](uint32_t of) {
       return DifferingWord::of(difference.word, difference.than,
@@ -236,9 +245,9 @@ TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& 
   return same;
 }
 
-/// Waits for every rank's ready words; returns false if one this thread awaits has not arrived.
-/// Called by a thread group, which then synchronizes. Acquire: orders the peers' last uses of their
-/// buffers (dispatch) or their stores of the rows there (combine) before our accesses.
+/// Waits for every present rank's ready words; returns false if one this thread awaits has not
+/// arrived. Called by a thread group, which then synchronizes. Acquire: orders the peers' last uses
+/// of their buffers (dispatch) or their stores of the rows there (combine) before our accesses.
 TOKENYARD_DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_words,
                                        const Waits& waits, const CallDeadline& deadline,
                                        uint32_t epoch, Phase phase, ThreadGroup thread_group) {
@@ -247,6 +256,10 @@ TOKENYARD_DEVICE bool read_ready_words(const CallParams& params, const ReadyWord
   for (uint32_t i = thread_group.index; i < params.ranks * kReadyWords; i += thread_group.size) {
     const uint32_t source = i / kReadyWords;
     const auto word = static_cast<ReadyWord>(i % kReadyWords);
+    if (params.absent.contains(source) && !mutated()) {
+      ready_words.of(word, source) = 0;
+      continue;
+    }
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
     const bool here = wait_until(deadline, what, [&] {
       const Stamped ready_word =
@@ -278,9 +291,11 @@ TOKENYARD_DEVICE bool await_ready_words(const CallParams& params, const ReadyWor
 /// passed on by the preceding block barrier, before the word.
 TOKENYARD_DEVICE void say_finished(const CallParams& params, CallShared& shared,
                                    ThreadGroup thread_group) {
-  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
+  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size) {
+    if (params.absent.contains(rank) && !mutated()) continue;
     store<Order::release, Scope::sys>(params.control.finished(rank, params.rank, block::index()),
                                       shared.epoch);
+  }
   if (thread_group.index == 0) note(params, shared, Moment::finished);
 }
 

@@ -30,7 +30,7 @@
 
 #include "device/memory.hpp"
 #include "device/peer.hpp"
-#include "expert_parallel/common/peers.hpp"
+#include "device/peers.hpp"
 #include "expert_parallel/throughput/kernels/element_type.hpp"
 
 namespace tokenyard::throughput {
@@ -105,7 +105,8 @@ inline constexpr uint32_t kOffsetUnit = 256;
 inline constexpr uint32_t kRefused = 0xffffffff;
 
 /// Reasons to refuse a call. `overflow` and `format` concern ranks, not tokens: a rank would
-/// receive more rows than it has places for; a rank's row format or scales differ from rank 0's.
+/// receive more rows than it has places for; a rank's row format or scales differ from those of the
+/// first present rank.
 enum class RefusalKind : uint32_t { none, out_of_range, twice, overflow, format };
 
 /// Why a block refuses the call: its first token with an invalid expert id. Each of the three words

@@ -69,6 +69,9 @@ TOKENYARD_DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
       each_choices([&](const ChoicesHeld& choices, uint32_t) {
         goes_to |= ranks_of_choices(params, choices, first_rank);
       });
+      // A choice of an absent rank's expert goes nowhere, as if it were -1.
+      const uint32_t absent = params.call.absent.word_of(first_rank);
+      if (absent != 0 && !mutated()) goes_to &= ~absent;
       const uint32_t mine = first_rank + warp::lane();
       uint32_t count = mine < ranks ? rows[mine] : 0;
       for (uint32_t i = 0; i < std::min(ranks - first_rank, uint32_t{kWarpLanes}); ++i) {
@@ -114,6 +117,7 @@ TOKENYARD_DEVICE void publish_refusal(const Dispatch& call) {
   const int64_t id =
       refused_id(call.params, token_and_kind >> 2, static_cast<RefusalKind>(token_and_kind & 3));
   for (uint32_t rank = warp::lane(); rank < params.ranks; rank += kWarpLanes) {
+    if (params.absent.contains(rank) && !mutated()) continue;
     const Peer<Refusal> refusal = params.control.refusal(rank, params.rank, block::index());
     const auto say = [&](Stamped Refusal::*word, uint64_t value) {
       // Relaxed: each word carries its epoch and releases no other data.
@@ -135,6 +139,7 @@ TOKENYARD_DEVICE void publish_counts(const Dispatch& call) {
   const bool refused = call.shared.refused_token != kNothingRefused;
   for (uint32_t i = thread_group.index; i < ranks * ranks; i += thread_group.size) {
     const uint32_t rank = i / ranks, destination = i % ranks;
+    if (params.absent.contains(rank) && !mutated()) continue;
     store<Order::relaxed, Scope::sys>(
         params.control.count(rank, params.rank, block::index(), destination),
         Stamped{call.epoch, refused ? kRefused : call.tail.block_rows()[destination]});
@@ -147,6 +152,7 @@ TOKENYARD_DEVICE void publish_counts(const Dispatch& call) {
   for (uint32_t expert = thread_group.index; expert < call.params.experts;
        expert += thread_group.size) {
     const uint32_t rank = partition.rank_of(expert), local = expert - partition.first_of(rank);
+    if (params.absent.contains(rank) && !mutated()) continue;
     store<Order::relaxed, Scope::sys>(
         params.control.expert(rank, params.rank, block::index(), local),
         Stamped{call.epoch, call.tail.expert_tokens()[expert]});
@@ -188,6 +194,7 @@ TOKENYARD_DEVICE bool gather_counts(const Dispatch& call) {
   for (uint32_t i = thread_group.index; i < ranks * blocks_max * ranks; i += thread_group.size) {
     const uint32_t slot = i / ranks, destination = i % ranks;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
+    if (params.absent.contains(source) && !mutated()) continue;
     bool known = false;
     const Stamped count = await_count(call, source, source_block, destination, known);
     all_known = all_known && known;

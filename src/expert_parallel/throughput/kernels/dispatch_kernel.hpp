@@ -71,7 +71,8 @@ TOKENYARD_DEVICE void dispatch(const DispatchParams& params) {
   say_finished(params.call, shared.call, ThreadGroup::of_block());
   if (counts && routed) keep_counts(call, experts_summed(call));
   end_call(params.call, shared.call, call.ready_words(), tail.waits(), deadline,
-           Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts));
+           Phase::dispatch_arrivals,
+           Watched(params.readiness, params.call.absent, deadline, counts));
 }
 
 TOKENYARD_DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared,

@@ -25,7 +25,8 @@ struct DispatchShared {
   uint32_t refused_token;               ///< token << 2 | RefusalKind of the block's first bad token
   uint32_t refusing_block;  ///< first block of all ranks that refuses, as a slot (source and block)
   uint32_t full_rank;       ///< first rank that would receive more rows than it has places for
-  uint32_t differing_rank;  ///< first rank whose row format or scales differ from rank 0's
+  uint32_t differing_rank;  ///< first rank whose row format or scales differ from those of the
+                            ///< first present rank
 };
 
 struct Dispatch {

@@ -1,7 +1,8 @@
 /// Words that tell kernels on the same GPU which rows of a dispatch have arrived, so that they can
 /// start before all rows have.
 ///
-///     sources[rank]    0, then 1 once all rows of that source rank have arrived
+///     sources[rank]    0, then 1 once all rows of that source rank have arrived; of an absent
+///                      rank's none come
 ///     experts[expert]  0, then 1 once all rows for that expert of this rank have arrived
 ///
 /// The words belong to one call; they are cleared before it, in stream order. A reader that

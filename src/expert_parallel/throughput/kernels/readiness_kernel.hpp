@@ -5,6 +5,7 @@
 
 #include "device/apart.hpp"
 #include "device/device.hpp"
+#include "expert_parallel/common/absent_ranks.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
 #include "expert_parallel/throughput/kernels/readiness.hpp"
 
@@ -20,9 +21,12 @@ struct Unwatched {
 class Watched {
  public:
   /// `knows_experts`: counts were exchanged in this call, so `named` is filled in.
-  TOKENYARD_DEVICE Watched(const Readiness& readiness, const CallDeadline& deadline,
-                           bool knows_experts)
-      : readiness_(readiness), deadline_(deadline), knows_experts_(knows_experts) {}
+  TOKENYARD_DEVICE Watched(const Readiness& readiness, const AbsentRanks& absent,
+                           const CallDeadline& deadline, bool knows_experts)
+      : readiness_(readiness),
+        absent_(absent),
+        deadline_(deadline),
+        knows_experts_(knows_experts) {}
 
   /// Counts a finished block. Called once per block by the thread of block 0 that acquired its
   /// word.
@@ -40,6 +44,11 @@ class Watched {
   TOKENYARD_DEVICE void all_finished() const {
     if (readiness_.words == nullptr) return;
     const uint32_t mine = block::threads() - 1 - thread::index();
+    // No row comes from an absent rank, so all of them have arrived. Before any wait of this
+    // thread, since other threads wait for these words too. Relaxed: they release no rows.
+    for (uint32_t source = mine; source < readiness_.ranks; source += block::threads())
+      if (absent_.contains(source) && !mutated())
+        store<Order::relaxed, Scope::gpu>(&readiness_.source(source), 1);
     for (uint32_t expert = mine; expert < readiness_.local_experts; expert += block::threads()) {
       bool arrived = true;
       for (uint32_t source = 0; source < readiness_.ranks && arrived; ++source)
@@ -63,6 +72,7 @@ class Watched {
   }
 
   const Readiness& readiness_;
+  const AbsentRanks& absent_;
   const CallDeadline& deadline_;
   bool knows_experts_;
 };

@@ -16,7 +16,7 @@ struct CountsRecord {
   uint32_t refusal;  ///< a RefusalKind; if not `none`, the other fields hold its cause
   uint32_t rank;
   uint32_t token;            ///< for `format`: the ReadyWord
-  uint32_t id_low, id_high;  ///< for `format`: its value on that rank, and on rank 0
+  uint32_t id_low, id_high;  ///< for `format`: its value on that rank, and on the first present one
 
   TOKENYARD_HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }
   TOKENYARD_HOST_DEVICE uint32_t* tokens_per_expert(uint32_t ranks) { return rows_from() + ranks; }

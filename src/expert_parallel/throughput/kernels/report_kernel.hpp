@@ -92,18 +92,18 @@ TOKENYARD_DEVICE void report_overflow(const Dispatch& call) {
   publish(record.id_high, 0);
 }
 
-/// Reports that a rank's row format or scales differ from rank 0's. Called by one thread of block
-/// 0.
+/// Reports that a rank's row format or scales differ from those of the first present rank. Called
+/// by one thread of block 0.
 TOKENYARD_DEVICE void report_format(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const ReadyWords ready_words = call.ready_words();
-  const uint32_t rank = call.shared.differing_rank;
-  const ReadyWord word = differing_word(ready_words, rank);
+  const uint32_t rank = call.shared.differing_rank, first = call.params.call.first_present;
+  const ReadyWord word = differing_word(ready_words, first, rank);
   publish(record.refusal, static_cast<uint32_t>(RefusalKind::format));
   publish(record.rank, rank);
   publish(record.token, static_cast<uint32_t>(word));
   publish(record.id_low, ready_words.of(word, rank));
-  publish(record.id_high, ready_words.of(word, 0));
+  publish(record.id_high, ready_words.of(word, first));
 }
 
 /// Reports a token that no rank can accept. Called by one thread of block 0.

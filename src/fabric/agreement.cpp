@@ -1,6 +1,8 @@
-#include "expert_parallel/common/agreement.hpp"
+#include "fabric/agreement.hpp"
 
 #include <fmt/format.h>
+
+#include "fabric/world_access.hpp"
 
 namespace tokenyard {
 
@@ -8,14 +10,25 @@ void require(bool holds, const char* argument, std::string expected, uint64_t se
   if (!holds) throw InvalidArgument(argument, std::move(expected), std::to_string(seen));
 }
 
-void require_equal(const char* argument, uint32_t rank, uint32_t on_rank_0, uint32_t seen) {
-  if (on_rank_0 == seen) return;
-  throw InvalidArgument(argument, fmt::format("{} as on rank 0", on_rank_0), std::to_string(seen),
-                        rank);
+void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t expected,
+                   uint32_t seen) {
+  if (expected == seen) return;
+  throw InvalidArgument(argument, fmt::format("{} as on rank {}", expected, first),
+                        std::to_string(seen), rank);
+}
+
+World& with_filled_slots(World& world, const std::string& object) {
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    if (is_present(world, rank)) continue;
+    throw InvalidArgument(
+        "world", "a process in every slot for " + object + "; rebuild() leaves empty slots out",
+        "an empty slot", rank);
+  }
+  return world;
 }
 
 uint32_t first_unreachable(const World& world) {
-  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+  for (const uint32_t rank : present_ranks(world)) {
     const Reach reach = world.topology().peers[rank].reach;
     if (reach != Reach::self && reach != Reach::load_store) return rank;
   }
@@ -24,7 +37,7 @@ uint32_t first_unreachable(const World& world) {
 
 void require_reach(const World& world, const std::string& object,
                    const std::vector<uint32_t>& unreachable) {
-  for (uint32_t rank = 0; rank < unreachable.size(); ++rank) {
+  for (const uint32_t rank : present_ranks(world)) {
     const uint32_t peer = unreachable[rank];
     if (peer == kAllReached) continue;
     throw Unsupported(

@@ -1,5 +1,5 @@
-/// Processes of a world meet, exchange messages, and notice who leaves.
-#include "world/process_ranks.hpp"
+/// Processes of a job meet, exchange messages, and notice who leaves.
+#include "job/process_ranks.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,9 @@
 
 #include "fabric/free_port.hpp"
 #include "fabric/ranks.hpp"
+#include "job/job_state.hpp"
 #include "simt/host_accelerator.hpp"
+#include "world/processes.hpp"
 
 namespace tokenyard {
 namespace {
@@ -26,7 +28,8 @@ using testing::HasSubstr;
 constexpr milliseconds kSoon{30'000};
 
 std::shared_ptr<ProcessRanks> connect(const Rendezvous& where, milliseconds time = kSoon) {
-  return ProcessRanks::connect(where, {.timeout = time});
+  const auto job = connect_job(where, {.timeout = time});
+  return {job, &job->state()->ranks()};
 }
 
 Rendezvous place(uint16_t port, uint32_t rank, uint32_t size) {

@@ -1,4 +1,4 @@
-#include "expert_parallel/common/last_stream.hpp"
+#include "device/last_stream.hpp"
 
 #include "device/owned_event.hpp"
 

@@ -1,38 +1,16 @@
-#include "world/process_ranks.hpp"
+#include "job/process_ranks.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "control/host_secret.hpp"
-#include "control/shared_register.hpp"
-#include "fabric/collective_step.hpp"
-#include "fabric/fd_exchange.hpp"
 #include "net/payload.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
 namespace {
-
-constexpr size_t kJobMax = 256;
-
-void check(const Rendezvous& where) {
-  if (where.size == 0) throw InvalidArgument("size", "at least 1", "0");
-  if (where.rank >= where.size) {
-    throw InvalidArgument("rank", fmt::format("below {}", where.size),
-                          fmt::format("{}", where.rank));
-  }
-  if (where.job.empty() || where.job.size() > kJobMax) {
-    throw InvalidArgument("job", fmt::format("a name of 1 to {} bytes", kJobMax),
-                          fmt::format("{} bytes", where.job.size()));
-  }
-  if (where.host.empty()) throw InvalidArgument("host", "a host name or an address", "nothing");
-  if (where.size > 1 && where.port == 0) {
-    throw InvalidArgument("port", "a port that all ranks know", "0");
-  }
-}
 
 std::vector<std::byte> encode(const Message& message) {
   net::PayloadWriter payload;
@@ -62,70 +40,6 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
-
-std::shared_ptr<ProcessRanks> ProcessRanks::connect(const Rendezvous& where,
-                                                    const WorldOptions& options) {
-  check(where);
-  std::shared_ptr<ProcessRanks> ranks(new ProcessRanks(where));
-  if (where.size > 1) ranks->meet(options);
-  return ranks;
-}
-
-void ProcessRanks::meet(const WorldOptions& world) {
-  const bool is_ipv6 = where_.host.find(':') != std::string::npos;
-  const std::string place =
-      fmt::format("{}:{}", is_ipv6 ? "[" + where_.host + "]" : where_.host, where_.port);
-  control::ControlOptions options;
-  options.store = "tcp://" + place;
-  options.host_store = options.sole_host = where_.rank == 0;
-  options.job = where_.job;
-  options.secret = where_.secret.empty() ? control::host_secret() : where_.secret;
-  options.slot = where_.rank;
-  options.slots = options.slots_max = where_.size;
-  options.timeout =
-      world.rendezvous_timeout.count() != 0 ? world.rendezvous_timeout : world.timeout;
-  options.farewell = kGoodbyeMax;
-  options.membership.heartbeat = kHeartbeat;
-  options.membership.witness = true;
-  options.witness_in_store = false;
-  options.interrupt = world.interrupt;
-  const auto start = Clock::now();
-  control::Inbox* const inbox = this;
-  control_ = std::make_unique<control::Control>(std::move(options), inbox);
-  try {
-    control_->found(*this, {});
-  } catch (const OsError& error) {
-    if (where_.rank == 0) throw;
-    const std::chrono::duration<double> waited = Clock::now() - start;
-    throw PeerTimeout(
-        {.rank = 0,
-         .phase = fmt::format("rendezvous: connect to rank 0 at {} ({})", place, error.what()),
-         .expected = where_.size - 1,
-         .seen = 0,
-         .waited_s = waited.count()});
-  }
-  control_->await_links();
-}
-
-ProcessRanks::~ProcessRanks() {
-  if (control_) control_->stop();
-}
-
-void ProcessRanks::share_witness(Bootstrap& bootstrap, TimePoint until) {
-  if (!control_) return;
-  FileDescriptor own;
-  collective_step(bootstrap, "membership: memory", until,
-                  [&] { own = control::SharedRegister::make(slots()); });
-  const auto memories = exchange_fds(bootstrap, own.native(), "membership: register", until);
-  collective_step(bootstrap, "membership: witness", until, [&] {
-    control_->use_witness(
-        std::make_shared<control::SharedRegister>(memories.front(), slot(), slots()));
-  });
-}
-
-void ProcessRanks::close_store() {
-  if (control_) control_->close_store();
-}
 
 control::View ProcessRanks::view() const {
   const std::lock_guard lock(mutex_);
@@ -173,8 +87,43 @@ std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, contr
                      .waited_s = waited.count()});
 }
 
+control::View ProcessRanks::await_members(Accelerator& accelerator, TimePoint until,
+                                          const std::function<void()>& check) {
+  const TimePoint start = accelerator.now();
+  control::View members;
+  std::vector<uint32_t> gone;
+  std::optional<uint32_t> unheard;
+  const auto all_are_heard_or_gone = [&] {
+    check();
+    members = view();
+    gone.clear();
+    unheard.reset();
+    for (const control::Member& member : members.members) {
+      if (member.slot == slot()) continue;
+      if (!hears(member)) {
+        unheard = member.slot;
+      } else if (mailbox_.state(member.slot) != PeerState::present) {
+        gone.push_back(member.slot);
+      }
+    }
+    return !gone.empty() || (!unheard && control_->is_linked_to_all());
+  };
+  for (;;) {
+    if (!all_are_heard_or_gone() && !accelerator.wait_until(until, all_are_heard_or_gone)) {
+      const std::chrono::duration<double> waited = accelerator.now() - start;
+      throw PeerTimeout({.rank = unheard.value_or(slot()),
+                         .phase = "world: connect to all members of the job",
+                         .expected = members.members.size(),
+                         .seen = 0,
+                         .waited_s = waited.count()});
+    }
+    if (gone.empty()) return members;
+    evict(gone, members.epoch, accelerator, until, check);
+  }
+}
+
 void ProcessRanks::leave() {
-  throw Unsupported("leave", "a process says goodbye only when its mesh is destroyed");
+  throw Unsupported("leave", "a process says goodbye only when its job ends");
 }
 
 void ProcessRanks::send(uint32_t to, const Message& message) {
@@ -196,6 +145,13 @@ bool ProcessRanks::received(control::Slot from, std::vector<std::byte> bytes) {
   return message && mailbox_.put(from, std::move(*message));
 }
 
+void ProcessRanks::came(const control::Member& member) {
+  // Its mailbox is its own before anybody learns that it is heard.
+  mailbox_.revive(member.slot);
+  const std::lock_guard lock(mutex_);
+  heard_[member.slot] = member;
+}
+
 void ProcessRanks::gone(control::Slot peer, bool said_goodbye) {
   mailbox_.mark(peer, said_goodbye ? PeerState::left : PeerState::lost);
 }
@@ -204,18 +160,19 @@ void ProcessRanks::evicted() {
   mailbox_.mark(slot(), PeerState::lost);
 }
 
-/// A kernel commits nothing that others could undo.
-std::vector<control::GroupProgress> ProcessRanks::freeze(control::Epoch) {
-  return {};
-}
-
-void ProcessRanks::install(const control::Verdict& verdict, const control::Contacts&) {
+void ProcessRanks::install(const control::Verdict& verdict) {
   const std::lock_guard lock(mutex_);
   view_ = verdict.next;
   for (const control::Slot slot : verdict.excused) {
     if (const auto member = view_.at(slot)) excused_[*member] = view_.epoch;
   }
   shortage_.reset();
+}
+
+bool ProcessRanks::hears(const control::Member& member) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = heard_.find(member.slot);
+  return found != heard_.end() && found->second == member;
 }
 
 bool ProcessRanks::is_excused(const control::Member& member, control::Epoch since) const {

@@ -12,14 +12,19 @@ namespace tokenyard {
 
 /// Throws InvalidArgument unless `holds`.
 void require(bool holds, const char* argument, std::string expected, uint64_t seen);
-/// Throws InvalidArgument naming `rank` unless `seen` equals `on_rank_0`.
-void require_equal(const char* argument, uint32_t rank, uint32_t on_rank_0, uint32_t seen);
+/// Throws InvalidArgument naming `rank` unless `seen` equals `expected`, the value on rank `first`.
+void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t expected,
+                   uint32_t seen);
+
+/// Returns `world`. Throws InvalidArgument naming the first absent rank, alike on all ranks, for an
+/// `object` that needs a process in every slot.
+World& with_filled_slots(World& world, const std::string& object);
 
 inline constexpr uint32_t kAllReached = 0xffffffff;
-/// Returns the first rank that this rank cannot reach by loads and stores, or kAllReached.
+/// Returns the first present rank that this rank cannot reach by loads and stores, or kAllReached.
 uint32_t first_unreachable(const World& world);
 /// `unreachable`: [ranks] first_unreachable() of each rank, exchanged beforehand. Throws
-/// Unsupported on all ranks alike if any rank cannot reach another.
+/// Unsupported on all ranks alike if any present rank cannot reach another.
 void require_reach(const World& world, const std::string& object,
                    const std::vector<uint32_t>& unreachable);
 

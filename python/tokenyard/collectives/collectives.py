@@ -1,0 +1,162 @@
+"""The collectives of a job whose ranks may die, hang, leave and join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import TYPE_CHECKING, Self, Unpack
+
+import _tokenyard
+
+from ..membership import Members
+from ..secret import secret_of
+from ..sizes import size_of, text_of
+from ..world.world import check_timeout
+from .group import Group
+from .options import JobOptions
+
+if TYPE_CHECKING:
+    from ..job import Job
+
+
+class Collectives(Members):
+    """The groups and operations of a job, and its calls. All methods are thread-safe.
+
+    Every rank has a number, which it keeps whatever happens to the others. After any failure the
+    survivors agree: an operation is done on every one of them, with the same membership, or on
+    none, and then its inputs are unchanged. As a context manager it leaves the job in good order,
+    or only closes if an exception ends the block.
+
+    >>> with tokenyard.Collectives.connect(store, secret="s", rank=0, size=1) as job:
+    ...     job.active_ranks()
+    [0]
+    """
+
+    @classmethod
+    def connect(
+        cls,
+        store: str,
+        *,
+        secret: str | None = None,
+        rank: int,
+        size: int,
+        **options: Unpack[JobOptions],
+    ) -> Self:
+        """Starts a job together with its other ranks; blocks until every rank has connected.
+
+        Args:
+            store: where the ranks find one another. "file:/a/directory/all/ranks/see" is created
+                if its parent exists; "tcp://host:port" is a store that StoreServer or
+                `python -m tokenyard store` runs, or else one that a rank on that host starts.
+            secret: known to all ranks; connections without it are rejected. None: what the file
+                `secret_file` holds, or what the environment's TOKENYARD_SECRET_FILE or
+                TOKENYARD_SECRET says.
+            secret_file: a file with the secret, which only its owner may read.
+            rank, size: this rank's number, and the number of ranks.
+            job: the job's name, the same on all ranks; default "tokenyard".
+            size_max: the size up to which `grow` may go; default `size`.
+            timeout: default deadline of operations, in seconds; 30.
+            silence: seconds without a heartbeat after which a rank counts as gone; 5.
+            on_failure: what happens to an operation that was aborted because ranks were lost:
+                "raise" OperationAborted, from later operations too, until `recover`, `shrink` or
+                `replace`; "retry" it once new processes hold the lost ranks' places; or "exclude"
+                the lost ranks and run it again among the survivors. Default "raise".
+            places: the form of lists with one part per rank after ranks were lost: "kept",
+                `size` parts, a lost rank's part zeros in results and not read in inputs; or
+                "compact", one part per active rank, ascending by rank. The same on all ranks;
+                default "kept".
+            witness: whether the store has the casting vote when the ranks are cut into two equal
+                halves; True.
+            host_store: whether this rank may run the tcp store; True.
+            address: address at which other ranks reach this one; detected if empty.
+            host: ranks with the same name use shared memory; detected if empty.
+            interconnect: a plug-in that replaces TCP between hosts, such as
+                "libtokenyard_ucx.so", the same on all ranks; none if empty.
+
+        Raises:
+            PeerTimeout: a rank did not connect in time; names it.
+            Unsupported: the interconnect is not available.
+            InvalidArgument: there is no good secret, or arguments are wrong or contradict each
+                other, such as two ranks with one number.
+        """
+        return cls._rendezvous("connect", store, secret, rank, size, **options)
+
+    @classmethod
+    def join(
+        cls,
+        store: str,
+        *,
+        secret: str | None = None,
+        rank: int,
+        size: int,
+        **options: Unpack[JobOptions],
+    ) -> Self:
+        """Joins a running job in the place of a lost rank, or in one that `grow` opens.
+
+        Blocks until the members admit this rank by `recover`, `replace`, `grow` or
+        on_failure="retry". Takes the arguments of `connect`.
+
+        Raises:
+            PeerTimeout: the members did not admit this rank in time.
+        """
+        return cls._rendezvous("join", store, secret, rank, size, **options)
+
+    @classmethod
+    def alone(cls, *, rank: int, size: int, **options: Unpack[JobOptions]) -> Self:
+        """Starts a job in which the places of all other ranks are empty, without waiting.
+
+        Lets a process compute before it joins another job. Takes the options of `connect`, but
+        no store and no secret.
+        """
+        return cls._rendezvous("alone", "file:none", token_hex(16), rank, size, **options)
+
+    @classmethod
+    def _rendezvous(
+        cls,
+        entrance: str,
+        store: str,
+        secret: str | None,
+        rank: int,
+        size: int,
+        **options: Unpack[JobOptions],
+    ) -> Self:
+        known = secret_of(secret, options.pop("secret_file", None))
+        return cls._enter(entrance, store, known, rank, size, **options)
+
+    @property
+    def job(self) -> Job:
+        """The job that these collectives run in, on which worlds can be made, too."""
+        from ..job import Job
+
+        return Job(self._native.share(), founds=False)
+
+    def world(self) -> Group:
+        """Returns the group of all ranks."""
+        return Group(self._native.world_group())
+
+    def group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
+        """Creates a group of some ranks. All of them must call it; others need not.
+
+        The result is a context manager that closes the group. A new process takes part in the
+        groups that the others had open when they admitted it.
+
+        Args:
+            ranks: ranks of the job in any order; rank i of the group is ranks[i].
+            name: the same on all ranks; free again once this rank has closed the group that had it.
+            timeout: default deadline of the group's operations, in seconds; None for the job's.
+        """
+        members = [size_of("ranks", rank) for rank in ranks]
+        text_of("name", name)
+        limit = None if timeout is None else check_timeout(timeout)
+        return Group(self._native.group(members, name, timeout_s=limit))
+
+    def waiting_ranks(self) -> list[int]:
+        """Returns the ranks whose place a new process asks to take, ascending, without waiting.
+
+        The member that a new process contacts knows at once, the others within some heartbeats.
+        """
+        return self._native.waiting()
+
+    def counters(self) -> _tokenyard.CollectivesCounters:
+        """Returns counts of operations, bytes and failures since the start."""
+        return self._native.counters()

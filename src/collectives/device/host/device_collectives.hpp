@@ -1,0 +1,93 @@
+/// Collectives on tensors of a device, among the ranks of a World that reach one another by loads
+/// and stores. Calls are enqueued in streams and may be captured into CUDA graphs.
+///
+/// All ranks make the same calls in the same order, also where they use several streams: a call
+/// runs after the previous one. Ranks that make different calls all get the same InvalidArgument,
+/// which names a rank that differs from rank 0, and no data of such a call are accepted.
+///
+/// A call that fails on the device, since a rank is gone or silent or makes another call, ends at
+/// its deadline at the latest. `check` or `wait` throws the error, as does every later call:
+/// failure is permanent, and a rebuilt World has new memory for a new object. Results of a failed
+/// call are undefined; inputs that are not also results are never written.
+///
+/// Results are the same bits from run to run, for any number of multiprocessors: reductions fold in
+/// the order of ranks, 16-bit floats in float32 with one rounding at the end. A result may lie
+/// exactly where the input does (for operations with parts: where the caller's own part does); any
+/// other overlap is a mistake.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "collectives/device/kernels/call_word.hpp"
+#include "tokenyard/collectives.hpp"
+#include "tokenyard/stream.hpp"
+#include "tokenyard/tensor.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::device_collectives {
+
+struct Options {
+  uint32_t sms = 0;  ///< blocks of a call at most, may differ among ranks; 0: chosen
+  // The same on all ranks:
+  uint32_t slot_bytes = 256 << 10;  ///< largest message of Protocol::slots, unless a call asks for
+                                    ///< it; a window takes four times as many per rank
+  uint32_t chunk_bytes = 16 << 10;  ///< largest chunk of Protocol::rings, a multiple of 16
+  uint32_t ring_bytes = 0;          ///< of a ring; a window has two per peer; 0: chosen
+};
+
+struct Call {
+  Stream stream{};
+  std::optional<std::chrono::nanoseconds> timeout;  ///< unset: the world's
+  Protocol protocol = Protocol::automatic;          ///< the same on all ranks
+  uint32_t sms = 0;                                 ///< blocks at most; 0: those of the options
+};
+
+class DeviceCollectives {
+ public:
+  /// Collective; throws on all ranks alike, unless this rank's own options are wrong. Throws
+  /// Unsupported if a rank cannot reach another one by loads and stores.
+  explicit DeviceCollectives(World& world, const Options& options = {});
+  /// Waits for the last call. Without `close`, the window stays unused while the arena exists.
+  ~DeviceCollectives();
+  DeviceCollectives(const DeviceCollectives&) = delete;
+  DeviceCollectives& operator=(const DeviceCollectives&) = delete;
+
+  /// Returns after all ranks have begun it, in stream order: what ranks did before is visible.
+  void barrier(const Call& call = {});
+  /// `result`: as many elements as `input`.
+  void all_reduce(ConstTensorView input, TensorView result, ReduceOp op, const Call& call = {});
+  /// `result` is given on the root only.
+  void reduce(ConstTensorView input, TensorView result, ReduceOp op, uint32_t root,
+              const Call& call = {});
+  /// `tensor` is sent by the root and written by the others.
+  void broadcast(TensorView tensor, uint32_t root, const Call& call = {});
+  /// `result`: one part of the input's elements per rank.
+  void all_gather(ConstTensorView input, TensorView result, const Call& call = {});
+  /// `result` is given on the root only.
+  void gather(ConstTensorView input, TensorView result, uint32_t root, const Call& call = {});
+  /// `input` is given on the root only.
+  void scatter(ConstTensorView input, TensorView result, uint32_t root, const Call& call = {});
+  /// `input`: one part of the result's elements per rank.
+  void reduce_scatter(ConstTensorView input, TensorView result, ReduceOp op, const Call& call = {});
+  /// Both have one part per rank.
+  void all_to_all(ConstTensorView input, TensorView result, const Call& call = {});
+
+  /// Throws the error of the first call that failed, as far as the host can see it.
+  void check();
+  /// Waits for all work enqueued on `stream`, then checks.
+  void wait(Stream stream = {});
+  /// Collective. Waits for the last call and frees the window.
+  void close();
+
+  /// Returns the bytes of the arena that an object takes on each rank.
+  static uint64_t arena_bytes(const Options& options, uint32_t ranks);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tokenyard::device_collectives

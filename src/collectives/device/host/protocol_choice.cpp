@@ -1,0 +1,35 @@
+#include "collectives/device/host/protocol_choice.hpp"
+
+#include <algorithm>
+
+namespace tokenyard::device_collectives {
+
+namespace {
+
+/// Chunks of a message, at least, as long as they are not smaller than kChunkBytesMin.
+constexpr uint64_t kChunksMin = 256;
+constexpr uint32_t kChunkBytesMin = 2048;
+/// Step of chunk sizes: what a warp moves with one instruction.
+constexpr uint64_t kChunkStep = 512;
+/// Bytes of all rings of one parity, unless options say otherwise.
+constexpr uint32_t kRingsBytes = 16 << 20;
+
+}  // namespace
+
+Protocol chosen_protocol(const Movement& movement, const Options& options) {
+  return movement.bytes() <= options.slot_bytes ? Protocol::slots : Protocol::rings;
+}
+
+RingLayout ring_layout(const Options& options, uint32_t ranks) {
+  const uint32_t bytes =
+      options.ring_bytes != 0 ? options.ring_bytes : kRingsBytes / std::max(ranks - 1, 1u);
+  return {.chunk_bytes = options.chunk_bytes, .places = std::max(bytes / options.chunk_bytes, 1u)};
+}
+
+uint32_t chunk_bytes_for(uint64_t bytes, const RingLayout& rings) {
+  const uint64_t share = (bytes / kChunksMin + kChunkStep - 1) / kChunkStep * kChunkStep;
+  const uint32_t least = std::min(kChunkBytesMin, rings.chunk_bytes);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(share, least, rings.chunk_bytes));
+}
+
+}  // namespace tokenyard::device_collectives

@@ -1,0 +1,31 @@
+/// The calls of all operations in one form, with their arguments checked.
+#pragma once
+
+#include <cstdint>
+
+#include "collectives/device/kernels/call_word.hpp"
+#include "collectives/device/kernels/movement.hpp"
+#include "tokenyard/collectives.hpp"
+#include "tokenyard/tensor.hpp"
+
+namespace tokenyard::device_collectives {
+
+/// The arguments of an operation. `input` and `result` are not given where the rank has none.
+struct Request {
+  Operation operation = Operation::barrier;
+  ConstTensorView input;
+  TensorView result;
+  ReduceOp op = ReduceOp::sum;
+  uint32_t root = 0;
+  uint32_t rank = 0, ranks = 1;  ///< this rank, and how many there are
+
+  DataType type() const { return input.given() ? input.type : result.type; }
+};
+
+/// Returns the movement of a request's whole messages. Throws InvalidArgument.
+Movement movement_of(const Request& request);
+
+/// Returns "all_reduce(sum) of float32", ...
+std::string describe(const Signature& signature);
+
+}  // namespace tokenyard::device_collectives

@@ -1,0 +1,106 @@
+/// How a call begins and ends on the device.
+///
+///     begin_call        every block: reads the epoch
+///     publish_call      one warp of block 0: stores the call word on every rank
+///     await_calls       the same warp: waits for every rank's word and compares them
+///     pass_epoch        every block: advances its epochs
+///
+/// A kernel ends only after it has every rank's call word. The word of call e is a release after
+/// the end of its rank's call e - 1. So a rank that begins call e + 1 knows that every rank has
+/// ended call e - 1, and may write what that call used: everything is double, by the epoch's
+/// parity, and no barrier and no cleaning is needed.
+///
+/// All ranks compare the words of all with rank 0's, so all report the same difference. Data
+/// carry the digest of their call, so data of another call are never accepted.
+#pragma once
+
+#include "collectives/device/kernels/device_call.hpp"
+#include "collectives/device/kernels/wait_phase.hpp"
+#include "device/apart.hpp"
+#include "device/device.hpp"
+
+namespace tokenyard::device_collectives {
+
+/// Called by all threads of a block; synchronizes them. Returns false if an earlier call has
+/// failed.
+TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
+                                 const CallDeadline& deadline) {
+  grid::let_next_start();
+  grid::wait_for_previous();
+  if (thread::index() == 0) {
+    shared.epoch = params.workspace->epochs[block::index()] + 1;
+    shared.failed = deadline.failed();
+  }
+  block::sync();
+  return !shared.failed;
+}
+
+/// Called by one warp of a block, after begin_call.
+TOKENYARD_DEVICE void pass_epoch(const CallParams& params, uint64_t epoch) {
+  for (uint32_t i = block::index() + warp::lane() * grid::blocks(); i < kBlocksMax;
+       i += kWarpLanes * grid::blocks())
+    params.workspace->epochs[i] = epoch;
+  if (block::index() == 0 && warp::lane() < kRoles)
+    params.workspace->claims[(epoch + 1) & 1][warp::lane()] = 0;
+}
+
+/// Called by one warp. The fence releases what this rank has done so far: it has read the slots of
+/// its earlier calls, and what the caller's stream has written may be read.
+TOKENYARD_DEVICE void publish_call(const CallParams& params, uint64_t epoch) {
+  fence<Scope::sys>();
+  const CallWord word = CallWord::of(epoch, params.signature);
+  for (uint32_t rank = warp::lane(); rank < params.ranks; rank += kWarpLanes)
+    store<Order::relaxed, Scope::sys>(
+        params.windows.call(rank, static_cast<uint32_t>(epoch & 1), params.rank), word.bits);
+}
+
+/// Fails the call because `rank` makes another one than rank 0. Called by one thread.
+TOKENYARD_COLD void refuse(const CallDeadline& deadline, uint32_t rank, const Signature& expected,
+                           const Signature& seen) {
+  const bool other = expected.what != seen.what;
+  deadline.fail(Failure::refused,
+                {.phase = static_cast<uint32_t>(other ? WaitPhase::what : WaitPhase::bytes),
+                 .rank = rank,
+                 .expected = other ? expected.what : expected.bytes,
+                 .seen = other ? seen.what : seen.bytes});
+}
+
+/// Waits for the call word of a rank; returns a word of no call if the wait failed.
+TOKENYARD_DEVICE CallWord await_call(const CallParams& params, uint64_t epoch, uint32_t rank,
+                                     const CallDeadline& deadline) {
+  Awaited what{.phase = static_cast<uint32_t>(WaitPhase::call),
+               .rank = rank,
+               .expected = static_cast<uint32_t>(epoch)};
+  const Peer<Bytes16> at = params.windows.call(params.rank, static_cast<uint32_t>(epoch & 1), rank);
+  CallWord word{};
+  const bool came = wait_until(deadline, what, [&] {
+    word = {load<Order::relaxed, Scope::sys>(at)};
+    what.seen = word.bits.word[0];
+    return word.is_of(epoch);
+  });
+  return came ? word : CallWord{};
+}
+
+/// Waits for the call words of all ranks and compares them with rank 0's. Called by one warp.
+TOKENYARD_DEVICE void await_calls(const CallParams& params, uint64_t epoch,
+                                  const CallDeadline& deadline) {
+  Signature on_rank_0{};
+  for (uint32_t first = 0; first < params.ranks; first += kWarpLanes) {
+    const uint32_t rank = first + warp::lane();
+    CallWord word{};
+    if (rank < params.ranks) word = await_call(params, epoch, rank, deadline);
+    const bool came = rank >= params.ranks || word.is_of(epoch);
+    if (!warp::all(came)) return;
+    const Signature theirs = word.signature();
+    if (first == 0) on_rank_0 = {warp::shuffle(theirs.what, 0), warp::shuffle(theirs.bytes, 0)};
+    const uint32_t others = warp::ballot(rank < params.ranks && !(theirs == on_rank_0));
+    if (others == 0) continue;
+    if (warp::lane() == first_bit(others)) refuse(deadline, rank, on_rank_0, theirs);
+    return;
+  }
+  // Acquires what the words release: the ends of all ranks' earlier calls, and for a barrier all
+  // that ranks have done before it.
+  fence_acquire<Scope::sys>();
+}
+
+}  // namespace tokenyard::device_collectives

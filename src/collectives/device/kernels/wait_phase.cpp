@@ -1,0 +1,14 @@
+#include "collectives/device/kernels/wait_phase.hpp"
+
+#include <vector>
+
+namespace tokenyard::device_collectives {
+
+std::span<const std::string> phase_names() {
+  static const std::vector<std::string> names = {
+      "device collective: call",  "device collective: data",      "device collective: place",
+      "device collective: chunk", "device collective: operation", "device collective: size"};
+  return names;
+}
+
+}  // namespace tokenyard::device_collectives

@@ -1,0 +1,22 @@
+/// Purposes of these kernels' waits, as errors name them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace tokenyard::device_collectives {
+
+enum class WaitPhase : uint32_t {
+  call,   ///< a rank has begun this call
+  data,   ///< a piece of a rank's data
+  place,  ///< a rank has consumed the chunk that was in a place before
+  chunk,  ///< a chunk of a rank's data
+  what,   ///< no wait: a rank makes another call than rank 0
+  bytes,  ///< no wait: a rank makes a call of another size than rank 0
+};
+
+/// Returns "device collective: call", ... in the order of WaitPhase.
+std::span<const std::string> phase_names();
+
+}  // namespace tokenyard::device_collectives

@@ -1,0 +1,103 @@
+/// A rank's window: what its peers write during calls. Zero before the first call.
+///
+///     call[parity][source]          what the source says of its call
+///     slot[parity][source][piece]   eight bytes of data, the lower half of their call's epoch, and
+///                                   its digest
+///     filled[parity][source][place]     the chunk in that place of the source's ring has come
+///     consumed[parity][rank][place]     that rank has read the chunk in that place of its ring
+///     ring[parity][source][place]       a chunk
+///
+/// Every word carries its epoch and nobody clears it. Parities are those of epochs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "collectives/device/kernels/call_word.hpp"
+#include "collectives/device/kernels/pieces.hpp"
+#include "device/peers.hpp"
+
+namespace tokenyard::device_collectives {
+
+/// Eight bytes of data and their stamp, stored and loaded in one access.
+struct Slot {
+  Bytes16 bits;
+
+  TOKENYARD_HOST_DEVICE static Slot of(const Piece8& data, uint32_t epoch, uint32_t digest) {
+    return {{{data.word[0], data.word[1], epoch, digest}}};
+  }
+  TOKENYARD_HOST_DEVICE bool is_of(uint32_t epoch, uint32_t digest) const {
+    return bits.word[2] == epoch && bits.word[3] == digest;
+  }
+  TOKENYARD_HOST_DEVICE Piece8 data() const { return {{bits.word[0], bits.word[1]}}; }
+};
+
+/// The rings of a window, one per source and parity.
+struct RingLayout {
+  uint32_t chunk_bytes;  ///< a multiple of 16
+  uint32_t places;       ///< chunks of a ring
+};
+
+/// Offset of each word in a window, alike on all ranks.
+struct WindowLayout {
+  uint32_t ranks;
+  uint32_t slots;  ///< per source and parity
+  RingLayout rings;
+
+  TOKENYARD_HOST_DEVICE size_t call(uint32_t parity, uint32_t source) const {
+    return (size_t{parity} * ranks + source) * sizeof(CallWord);
+  }
+  TOKENYARD_HOST_DEVICE size_t slot(uint32_t parity, uint32_t source, uint32_t piece) const {
+    return call(2, 0) + ((size_t{parity} * ranks + source) * slots + piece) * sizeof(Slot);
+  }
+  TOKENYARD_HOST_DEVICE size_t filled(uint32_t parity, uint32_t source, uint32_t place) const {
+    return slot(2, 0, 0) + ((size_t{parity} * ranks + source) * rings.places + place) * 16;
+  }
+  TOKENYARD_HOST_DEVICE size_t consumed(uint32_t parity, uint32_t rank, uint32_t place) const {
+    return filled(2, 0, 0) + ((size_t{parity} * ranks + rank) * rings.places + place) * 16;
+  }
+  /// `source`: another rank than the owner of the window, `owner`, which has no ring of its own.
+  TOKENYARD_HOST_DEVICE size_t chunk(uint32_t parity, uint32_t owner, uint32_t source,
+                                     uint32_t place) const {
+    const uint32_t ring = source - (source > owner ? 1 : 0);
+    return chunks_at() +
+           ((size_t{parity} * (ranks - 1) + ring) * rings.places + place) * rings.chunk_bytes;
+  }
+  /// Returns the bytes of words, which start as zero; chunks follow them.
+  TOKENYARD_HOST_DEVICE size_t chunks_at() const { return consumed(2, 0, 0); }
+  TOKENYARD_HOST_DEVICE size_t bytes() const {
+    return chunks_at() + size_t{2} * (ranks - 1) * rings.places * rings.chunk_bytes;
+  }
+};
+
+/// The windows of all ranks, as one rank's kernels address them.
+struct Windows {
+  Peers peers;
+  WindowLayout layout;
+
+  TOKENYARD_DEVICE Peer<Bytes16> call(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at(rank, layout.call(parity, source));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> slots(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at(rank, layout.slot(parity, source, 0));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> filled(uint32_t rank, uint32_t parity, uint32_t source,
+                                        uint32_t place) const {
+    return at(rank, layout.filled(parity, source, place));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> consumed(uint32_t rank, uint32_t parity, uint32_t by,
+                                          uint32_t place) const {
+    return at(rank, layout.consumed(parity, by, place));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> chunk(uint32_t rank, uint32_t parity, uint32_t source,
+                                       uint32_t place) const {
+    return at(rank, layout.chunk(parity, rank, source, place));
+  }
+
+ private:
+  TOKENYARD_DEVICE Peer<Bytes16> at(uint32_t rank, size_t offset) const {
+    return (peers.of(rank) + static_cast<std::ptrdiff_t>(offset)).as<Bytes16>();
+  }
+};
+
+}  // namespace tokenyard::device_collectives

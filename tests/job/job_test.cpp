@@ -1,0 +1,117 @@
+/// Worlds and collectives stand on one job, whose members come and go.
+#include "tokenyard/job.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <latch>
+#include <memory>
+#include <thread>
+
+#include "fabric/ranks.hpp"
+#include "tokenyard/collectives.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+
+class JobOfThree : public ::testing::Test {
+ protected:
+  JobOfThree() {
+    std::string pattern = ::testing::TempDir() + "tokenyard-job-XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~JobOfThree() override { std::filesystem::remove_all(directory_); }
+
+  JobOptions options(uint32_t rank) const {
+    JobOptions options;
+    options.store = "file:" + directory_.string();
+    options.secret = "of this test";
+    options.address = "127.0.0.1";
+    options.rank = rank;
+    options.size = 3;
+    options.timeout = 30s;
+    return options;
+  }
+  static std::unique_ptr<World> world_of(Job& job) {
+    return job.world("host", {.timeout = 30s, .arena_bytes = 1 << 16});
+  }
+  /// Both kinds of calls, with everybody.
+  static void use(Job& job) {
+    const auto world = world_of(job);
+    const auto mine = std::byte(job.rank());
+    const auto all = world->all_gather({&mine, 1}, "ranks");
+    ASSERT_EQ(all.size(), 3u);
+    for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(all[rank].at(0), std::byte(rank));
+    int64_t sum = int64_t{1} << job.rank();
+    job.collectives()->world().all_reduce(TensorView{&sum, {1}}, ReduceOp::sum).wait();
+    EXPECT_EQ(sum, 7);
+    world->barrier("used");
+  }
+
+  std::filesystem::path directory_;
+};
+
+TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    use(*job);
+    use(*job);  // Another world in the same epoch.
+    EXPECT_EQ(job->epoch(), 1u);
+    EXPECT_EQ(world_of(*job)->job(), job);
+    const JobMetrics metrics = job->metrics();
+    EXPECT_THAT(metrics.active, ElementsAre(0, 1, 2));
+    EXPECT_EQ(metrics.joined, 3u);
+  });
+}
+
+TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
+  std::latch used(3), left(3), done(3);
+  std::jthread newcomer;
+  on_every_rank(3, [&](uint32_t rank) {
+    auto job = Job::connect(options(rank));
+    const auto before = world_of(*job);
+    use(*job);
+    used.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      left.arrive_and_wait();
+      done.arrive_and_wait();
+      return;
+    }
+    left.arrive_and_wait();
+    if (rank == 0) {
+      newcomer = std::jthread([&] {
+        const auto joined = Job::join(options(2));
+        use(*joined);
+      });
+    }
+    job->replace(2);
+    use(*job);
+    // The world of before knows the one who left, and takes no word of the newcomer for its own.
+    EXPECT_THROW(before->barrier("of before"), PeerLost);
+    done.arrive_and_wait();
+  });
+  newcomer.join();
+}
+
+TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
+  std::latch met(3);
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    met.arrive_and_wait();
+    if (rank == 1) return;  // Leaves instead.
+    const auto world = world_of(*job);
+    EXPECT_EQ(world->size(), 3u);
+    EXPECT_EQ(world->topology().peers[1].reach, Reach::none);
+    world->barrier("without rank 1");
+  });
+}
+
+}  // namespace
+}  // namespace tokenyard
