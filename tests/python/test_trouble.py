@@ -24,7 +24,6 @@ from holdings import Holdings
 from ranks import Rank, file_store, ranks_of
 
 import tokenyard
-from tokenyard.world.rendezvous import HeldPort
 
 RANKS = 4
 PATIENT_S = 60.0
@@ -36,36 +35,36 @@ SIZES = dict(experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS)
 LOSSES = (tokenyard.PeerLost, tokenyard.PeerTimeout, tokenyard.OperationAborted)
 
 
-class Job:
-    """A rank's tokens and gradients."""
+class Ranks:
+    """A job, and its world since the last recovery."""
 
-    def __init__(self, rank: int, size: int, store: str, port: int, timeout: float) -> None:
-        common = dict(secret=SECRET, rank=rank, size=size, timeout=timeout)
-        self.collectives = tokenyard.Collectives.connect(store, silence=2.0, **common)
-        self.world = tokenyard.World.connect("127.0.0.1", port, **common)
-        self.number = rank
+    def __init__(self, rank: int, size: int, store: str, timeout: float) -> None:
+        self.timeout = timeout
+        self.job = tokenyard.connect(
+            store, secret=SECRET, rank=rank, size=size, timeout=timeout, silence=2.0
+        )
+        self.world = self.make_world()
 
-    def recover(self, lost: list[int]) -> tuple[int, list[int]]:
-        """Returns the epoch and the members that go on."""
-        self.world = self.world.rebuild(lost)
-        members = self.collectives.recover()
-        assert self.world.size == len(members)
-        return self.collectives.epoch(), members
+    def make_world(self) -> tokenyard.World:
+        return self.job.world(arena_bytes=1 << 24, timeout=self.timeout)
 
-    def close(self) -> None:
-        self.world.close()
-        self.collectives.close()
+    def recover(self) -> list[int]:
+        """Returns the members that go on."""
+        members = self.job.recover()
+        self.world = self.make_world()
+        return members
 
 
 class Tokens:
-    """Dispatches and combines whose results are known."""
+    """Dispatches and combines whose results are known, among the members of a job."""
 
-    def __init__(self, world: tokenyard.World) -> None:
+    def __init__(self, world: tokenyard.World, members: list[int]) -> None:
         self.world = world
-        self.exchange = tokenyard.ExpertParallel(world, **SIZES | dict(experts=3 * world.size))
-        self.low_latency = tokenyard.LowLatency(world, **SIZES | dict(experts=3 * world.size))
-        first = 3 * np.arange(TOKENS) % (3 * world.size)
-        self.ids = np.stack([first, (first + 4) % (3 * world.size)], axis=1)
+        self.exchange = tokenyard.ExpertParallel(world, **SIZES)
+        self.low_latency = tokenyard.LowLatency(world, **SIZES)
+        there = np.arange(TOKENS)
+        owners = np.stack([np.take(members, there + at, mode="wrap") for at in range(TOPK)], axis=1)
+        self.ids = owners * (EXPERTS // RANKS) + [0, 1]
         self.x = np.full((TOKENS, HIDDEN), world.rank + 1, ml_dtypes.bfloat16)
         self.weights = np.full((TOKENS, TOPK), 0.5, np.float32)
 
@@ -88,8 +87,8 @@ class Tokens:
             self.low_latency.close()
 
 
-def repeat(phase: str, tokens: Tokens) -> list[int]:
-    """Repeats a phase until a rank is gone; returns who is gone."""
+def repeat(phase: str, tokens: Tokens) -> None:
+    """Repeats a phase until a rank is gone."""
     try:
         if phase == "dispatch":
             while True:
@@ -98,18 +97,16 @@ def repeat(phase: str, tokens: Tokens) -> list[int]:
             received = tokens.dispatch()
             while True:
                 tokens.combine(received)
-        while True:
+        while not tokens.low_latency.failed_ranks():
             tokens.with_hooks()
-            if failed := tokens.low_latency.failed_ranks():
-                return [one.rank for one in failed]
-    except (tokenyard.PeerLost, tokenyard.PeerTimeout) as error:
-        return [error.rank]
+    except (tokenyard.PeerLost, tokenyard.PeerTimeout):
+        pass
 
 
-def reduce_until_it_fails(job: Job, failures: list[BaseException]) -> None:
+def reduce_until_it_fails(job: tokenyard.Job, failures: list[BaseException]) -> None:
     try:
         while True:
-            job.collectives.world().all_reduce(np.ones(1000)).wait()
+            job.collectives().world().all_reduce(np.ones(1000)).wait()
     except BaseException as error:
         failures.append(error)
 
@@ -119,7 +116,6 @@ def survive(
     rank: int,
     size: int,
     store: str,
-    port: int,
     phase: str,
     falls: dict[int, str],
     blow: signal.Signals,
@@ -127,35 +123,35 @@ def survive(
 ) -> Any:
     """`falls`: rank and when it falls: in the "phase" or in "recovery"."""
     before = Holdings.now()
-    job = Job(rank, size, store, port, timeout)
-    tokens = Tokens(job.world)
+    ranks = Ranks(rank, size, store, timeout)
+    tokens = Tokens(ranks.world, list(range(size)))
     failures: list[BaseException] = []
-    reducing = threading.Thread(target=reduce_until_it_fails, args=(job, failures))
+    reducing = threading.Thread(target=reduce_until_it_fails, args=(ranks.job, failures))
     assert tokens.combine(tokens.dispatch())
     reducing.start()
     say("at work")
     if falls.get(rank) == "phase":
         fall_soon(blow, 0.2)
     try:
-        gone = repeat(phase, tokens)
+        repeat(phase, tokens)
         at = time.monotonic()
         reducing.join()
         tokens.close()
         if falls.get(rank) == "recovery":
             fall_soon(blow, 0.0)
-        epoch, members, times = go_on(job, gone, at, falls.get(rank) == "recovery")
-    except tokenyard.OutOfTouch:
+        epoch, members, times = go_on(ranks, at, falls.get(rank) == "recovery")
+    except (tokenyard.OutOfTouch, tokenyard.Fenced, tokenyard.QuorumLost):
         # This rank was stopped, and the others have gone on.
         reducing.join()
         with pytest.raises(tokenyard.Fenced):
-            job.collectives.recover()
-        job.close()
+            ranks.job.recover()
+        ranks.job.close()
         return "out of touch"
-    job.close()
-    failures_named = [type(error).__name__ for error in failures]
+    ranks.job.close()
+    names = [type(error).__name__ for error in failures]
     failures.clear()
-    del tokens
-    return epoch, members, failures_named, times, what_is_left(before)
+    del tokens, ranks, reducing
+    return epoch, members, names, times, what_is_left(before)
 
 
 def fall_soon(blow: signal.Signals, seconds: float) -> None:
@@ -166,28 +162,26 @@ def fall_soon(blow: signal.Signals, seconds: float) -> None:
     threading.Thread(target=fall, daemon=True).start()
 
 
-def go_on(
-    job: Job, gone: list[int], at: float, falls: bool
-) -> tuple[int, list[int], dict[str, float]]:
+def go_on(ranks: Ranks, at: float, falls: bool) -> tuple[int, list[int], dict[str, float]]:
     """Recovers; further ranks may be lost meanwhile, and one that `falls` only waits for that."""
     deadline = time.monotonic() + PATIENT_S
     while True:
         try:
-            epoch, members = job.recover(gone)
+            members = ranks.recover()
             if falls:
                 time.sleep(PATIENT_S)
-            times = times_of_first_calls(job, at)
-            job.world.barrier("all have measured")
+            times = times_of_first_calls(ranks, members, at)
+            epoch = ranks.job.epoch()
+            ranks.world.barrier("all have measured")
             return epoch, members, times
         except LOSSES:
             assert time.monotonic() < deadline
-            gone = job.world.lost()
 
 
-def times_of_first_calls(job: Job, since: float) -> dict[str, float]:
+def times_of_first_calls(ranks: Ranks, members: list[int], since: float) -> dict[str, float]:
     """Returns the seconds until each first call of the survivors was right."""
     times: dict[str, float] = {}
-    tokens = Tokens(job.world)
+    tokens = Tokens(ranks.world, members)
     received = tokens.dispatch()
     times["dispatch"] = time.monotonic() - since
     assert tokens.combine(received)
@@ -195,8 +189,8 @@ def times_of_first_calls(job: Job, since: float) -> dict[str, float]:
     tokens.with_hooks()
     times["low latency"] = time.monotonic() - since
     ones = np.ones(1000)
-    job.collectives.world().all_reduce(ones).wait()
-    assert (ones == job.world.size).all()
+    ranks.job.collectives().world().all_reduce(ones).wait()
+    assert (ones == len(members)).all()
     times["all_reduce"] = time.monotonic() - since
     tokens.close()
     return times
@@ -243,9 +237,9 @@ def test_survivors_agree_and_go_on(
     case: tuple[str, dict[int, str], signal.Signals], tmp_path: Path, capfd: Any
 ) -> None:
     phase, falls, blow = case
-    held, before = HeldPort(), shared_files()
+    before = shared_files()
     timeout = IMPATIENT_S if blow == signal.SIGSTOP else PATIENT_S
-    arguments = (file_store(tmp_path), held.number, phase, falls, blow, timeout)
+    arguments = (file_store(tmp_path), phase, falls, blow, timeout)
     with ranks_of(survive, RANKS, *arguments) as ranks:
         for rank in ranks:
             rank.hears("at work")
@@ -253,7 +247,6 @@ def test_survivors_agree_and_go_on(
         outcomes = [rank.result() for rank in survivors]
         for number in falls:
             assert_it_knows(ranks[number], blow)
-    held.release()
     epochs, members, failures, times, left = zip(*outcomes, strict=True)
     assert set(map(tuple, members)) == {tuple(n for n in range(RANKS) if n not in falls)}
     assert len(set(epochs)) == 1
