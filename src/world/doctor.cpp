@@ -87,7 +87,7 @@ std::string remedy_of_hidden(const NvidiaFacts& nvidia) {
     return "reboot after an update of the driver: libcuda.so.1 and the kernel's module must have "
            "one version";
   }
-  return fmt::format("for all {} GPUs: unset CUDA_VISIBLE_DEVICES (now '{}')", nvidia.gpus.size(),
+  return fmt::format("for all GPUs: unset CUDA_VISIBLE_DEVICES (now '{}')",
                      *nvidia.visible_devices);
 }
 

@@ -169,7 +169,7 @@ void ask_cuda(NvidiaFacts& facts) {
   int count = 0;
   const bool answers = driver.call("cuInit", 0u) && driver.call("cuDeviceGetCount", &count);
   if (!answers || count == 0) {
-    facts.cuda_why_not = "CUDA shows this process none of them";
+    facts.cuda_why_not = "CUDA shows this process none of the machine's GPUs";
     return;
   }
   for (int index = 0; index < count; ++index) {
