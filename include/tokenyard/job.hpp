@@ -84,6 +84,13 @@ struct JobMetrics {
   std::vector<uint32_t> active = {};        ///< ranks that are members, ascending
   std::vector<uint32_t> waiting = {};       ///< ranks whose new processes ask to join
   uint64_t joined = 0, lost = 0, left = 0;  ///< ranks that came, died or were evicted, said goodbye
+  uint64_t epochs = 0;                      ///< memberships that this rank has had
+  uint64_t excused = 0;          ///< evictions refused since the rank had waited for a lost one
+  uint64_t stalls = 0;           ///< times that a rank was found to be slow
+  uint64_t heartbeats_late = 0;  ///< heartbeats that came after more than half of `silence`
+  uint64_t quorums_missed = 0;   ///< times that too few ranks answered to agree on anything
+  uint64_t links_made = 0, links_lost = 0;  ///< connections of the control plane, and those of them
+                                            ///< that ended without a goodbye
   uint64_t refused = 0;  ///< rejected connections and messages of strangers and older epochs
 };
 

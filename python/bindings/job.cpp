@@ -146,6 +146,13 @@ nb::dict job_metrics(const JobHandle& self) {
   all["joined"] = counted.joined;
   all["lost"] = counted.lost;
   all["left"] = counted.left;
+  all["epochs"] = counted.epochs;
+  all["excused"] = counted.excused;
+  all["stalls"] = counted.stalls;
+  all["heartbeats_late"] = counted.heartbeats_late;
+  all["quorums_missed"] = counted.quorums_missed;
+  all["links_made"] = counted.links_made;
+  all["links_lost"] = counted.links_lost;
   all["refused"] = counted.refused;
   return all;
 }

@@ -91,8 +91,8 @@ class Job(Members):
 
         "epoch" is the number of the membership, "places" counts taken and empty ones,
         "active_ranks" and "waiting_ranks" list ranks, "joined", "lost" and "left" count the ranks
-        that came, died or were evicted, and left in good order, and "refused" the rejected
-        connections and messages.
+        that came, died or were evicted, and left in good order, "refused" the rejected connections
+        and messages, and the others what their names say: docs/metrics.md.
         """
         counts = self._native.metrics()
         active, waiting = counts["active_ranks"], counts["waiting_ranks"]

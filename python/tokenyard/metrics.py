@@ -26,6 +26,13 @@ MEANING = {
     "joined": "ranks that have become members",
     "lost": "ranks that died or were evicted",
     "left": "ranks that have left in good order",
+    "epochs": "memberships that this rank has had",
+    "excused": "evictions refused, since the rank had waited for a lost one itself",
+    "stalls": "times that a rank was found to be slow",
+    "heartbeats_late": "heartbeats that came after more than half of the silence allowed",
+    "quorums_missed": "times that too few ranks answered to agree on anything",
+    "links_made": "connections to other ranks",
+    "links_lost": "connections to other ranks that ended without a goodbye",
     "refused": "connections and messages of strangers and of older epochs",
 }
 """Key of `metrics()` and what its number is."""

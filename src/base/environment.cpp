@@ -57,6 +57,10 @@ std::optional<std::string> runtime_directory() {
   return text("XDG_RUNTIME_DIR");
 }
 
+std::optional<std::string> log_level() {
+  return text("TOKENYARD_LOG");
+}
+
 bool understands_escapes(int descriptor) {
   return ::isatty(descriptor) != 0 && text("TERM").value_or("dumb") != "dumb";
 }

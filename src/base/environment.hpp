@@ -29,6 +29,9 @@ std::optional<std::string> cuda_visible_devices();
 /// Returns XDG_RUNTIME_DIR, the folder for files of this user's running programs.
 std::optional<std::string> runtime_directory();
 
+/// Returns TOKENYARD_LOG, the level of lines about what changes in a job.
+std::optional<std::string> log_level();
+
 /// Returns whether a file descriptor is a terminal that understands escape sequences: TERM is set,
 /// and not to "dumb".
 bool understands_escapes(int descriptor);

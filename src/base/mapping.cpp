@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include "tokenyard/error.hpp"
+#include "base/os_failure.hpp"
 
 namespace tokenyard {
 
@@ -17,10 +15,7 @@ constexpr int kAccess = PROT_READ | PROT_WRITE;
 
 void* map(void* at, size_t bytes, int access, int flags, int file = -1, size_t offset = 0) {
   void* const base = mmap(at, bytes, access, flags, file, static_cast<off_t>(offset));
-  if (base == MAP_FAILED) {
-    const int code = errno;
-    throw OsError(fmt::format("mmap of {} bytes", bytes), code, std::strerror(code));
-  }
+  if (base == MAP_FAILED) os_failed(fmt::format("mmap of {} bytes", bytes));
   return base;
 }
 

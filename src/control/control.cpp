@@ -24,7 +24,11 @@ constexpr milliseconds kPollMin{2}, kPollMax{100};
 /// Name of the register in a witness that holds nothing else.
 constexpr const char* kWitnessKey = "witness";
 
-/// Time for last messages to peers that may no longer read.
+/// How long the only process that may serve the store waits for its port: an earlier job may be
+/// about to end.
+constexpr std::chrono::seconds kPortMax{3};
+
+/// Time for the last messages of the control plane to peers that may no longer read.
 constexpr milliseconds kLastWordsMax{300};
 
 double seconds_since(steady_clock::time_point start) {
@@ -41,10 +45,12 @@ Control::Control(ControlOptions options, Inbox* inbox)
                                                : options_.address,
            .port = 0,
            .contact = {}},
+      has_inbox_(inbox != nullptr),
+      log_(options_.slot),
       io_(1),
       work_(asio::make_work_guard(io_)) {
   try {
-    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, status_board_, inbox);
+    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, log_, status_board_, inbox);
     own_ = loop_->own_endpoint();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -103,6 +109,7 @@ void Control::poll_until(const Look& look, GiveUp give_up) {
       store_error = std::current_exception();
       if (error.code == EPROTO) refusal = store_error;
       rendezvous.reset();
+      require_port(error, start_time);
     }
     if (Clock::now() >= until) {
       // The store may have ended with a founder that has given up a moment before.
@@ -123,9 +130,7 @@ void Control::found(Participant& participant, Contact contact) {
   poll_until(
       [&](std::optional<Rendezvous>& rendezvous) {
         if (!rendezvous) {
-          if (place && options_.host_store && !served_) {
-            served_ = StoreServer::if_free(place->host, place->port, options_.secret);
-          }
+          if (place && options_.host_store && !served_) serve(*place);
           store_ = open_store(options_);
           rendezvous.emplace(store_);
           rendezvous->come(own_);
@@ -135,20 +140,37 @@ void Control::found(Participant& participant, Contact contact) {
       &Control::give_up_founding);
 }
 
+void Control::serve(const net::Address& place) {
+  const auto interfaces = options_.sole_host ? Interfaces::every : Interfaces::one;
+  port_is_taken_ = false;
+  served_ = StoreServer::if_free(place.host, place.port, options_.secret, interfaces);
+  port_is_taken_ = served_ == nullptr;
+}
+
+/// A process that serves a store for several jobs of this secret may hold the port; then there is
+/// no error of the store.
+void Control::require_port(const OsError& store_error, Clock::time_point start) const {
+  if (!options_.sole_host || served_ || Clock::now() - start < kPortMax) return;
+  if (!port_is_taken_) throw store_error;
+  const auto place = tcp_address(options_.store);
+  throw OsError(
+      fmt::format("listening at port {} for the other ranks", place->port), EADDRINUSE,
+      fmt::format("another process holds it ({}); `ss -ltnp 'sport = :{}'` names it: end it, or "
+                  "give all ranks another port",
+                  store_error.what(), place->port));
+}
+
 bool Control::try_to_found(Rendezvous& rendezvous) {
   poll_others(rendezvous, options_.slots);
-  for (const auto& [member, endpoint] : acquaint_) {
-    if (endpoint.size == own_.size) continue;
-    throw InvalidArgument("size", fmt::format("{}, as on rank {}", endpoint.size, member.slot),
-                          fmt::format("{}", own_.size), member.slot);
-  }
+  const Standing standing = status_board_.read();
+  compare_sizes(standing);
   const auto own = rendezvous.look(options_.slot);
   if (own && own->member != own_.member) {
     throw InvalidArgument("rank", "a rank that no later process has taken",
                           fmt::format("{}", options_.slot), options_.slot);
   }
   witness_elsewhere_ = options_.membership.witness && !options_.witness_in_store;
-  if (const auto first = complete(rendezvous)) {
+  if (const auto first = complete(rendezvous, standing)) {
     if (witness_elsewhere_) rendezvous.keep_witness_elsewhere();
     rendezvous.propose(*first);
   }
@@ -163,8 +185,18 @@ bool Control::try_to_found(Rendezvous& rendezvous) {
   return true;
 }
 
-std::optional<View> Control::complete(const Rendezvous& rendezvous) const {
-  const Standing standing = status_board_.read();
+void Control::compare_sizes(const Standing& standing) const {
+  std::map<Member, uint32_t> sizes = standing.linked;
+  for (const auto& [member, endpoint] : acquaint_) sizes.emplace(member, endpoint.size);
+  for (const auto& [member, size] : sizes) {
+    if (size == own_.size) continue;
+    throw InvalidArgument("size", fmt::format("{}, as on rank {}", size, member.slot),
+                          fmt::format("{}", own_.size), member.slot);
+  }
+}
+
+std::optional<View> Control::complete(const Rendezvous& rendezvous,
+                                      const Standing& standing) const {
   if (standing.linked.size() + 1 < options_.slots) return std::nullopt;
   View first{.epoch = 1, .slots = options_.slots, .members = {}};
   for (Slot slot = 0; slot < options_.slots; ++slot) {
@@ -203,8 +235,12 @@ void Control::found_alone(Participant& participant, Contact contact) {
 
 void Control::await_links() {
   const auto until = Clock::now() + options_.timeout;
-  while (Clock::now() < until) {
-    if (status_board_.read().over || is_linked_to_all()) return;
+  auto in_company = Clock::now();
+  for (auto now = in_company; now < until; now = Clock::now()) {
+    const Standing standing = status_board_.read();
+    if (!standing.alone) in_company = now;
+    const bool in_vain = now - in_company > options_.membership.silence;
+    if (standing.over || in_vain || is_linked_to_all()) return;
     options_.interrupt();
     status_board_.wait_for_news(kPollMax);
   }
@@ -212,9 +248,10 @@ void Control::await_links() {
 
 bool Control::is_linked_to_all() const {
   const Standing standing = status_board_.read();
-  // A member that dies meanwhile is one no more.
+  // A member that dies meanwhile is one no more, unless half of them die: then nobody can agree.
   return standing.view && std::ranges::all_of(standing.view->members, [&](const Member& member) {
-           return member == own_.member || standing.linked.contains(member);
+           return member == own_.member || standing.linked.contains(member) ||
+                  standing.ended.contains(member);
          });
 }
 
@@ -238,7 +275,7 @@ void Control::await_first_view() {
 void Control::poll_others(const Rendezvous& rendezvous, uint32_t slots) {
   const Standing standing = status_board_.read();
   std::set<Slot> linked;
-  for (const Member& member : standing.linked) linked.insert(member.slot);
+  for (const auto& [member, size] : standing.linked) linked.insert(member.slot);
   std::map<Member, ControlEndpoint> seen;
   std::vector<Slot> missing;
   for (Slot slot = 0; slot < slots; ++slot) {
@@ -261,8 +298,8 @@ void Control::give_up_founding(Clock::time_point start) const {
   std::vector<Slot> missing;
   for (Slot slot = 0; slot < options_.slots; ++slot) {
     const bool here =
-        slot == options_.slot || std::ranges::any_of(standing.linked, [&](const Member& member) {
-          return member.slot == slot;
+        slot == options_.slot || std::ranges::any_of(standing.linked, [&](const auto& linked) {
+          return linked.first.slot == slot;
         });
     if (!here) missing.push_back(slot);
   }
@@ -336,7 +373,7 @@ void Control::give_up_joining(Clock::time_point start) const {
   const Standing standing = status_board_.read();
   const bool met = !standing.linked.empty();
   throw PeerTimeout(
-      {.rank = met ? standing.linked.begin()->slot : 0,
+      {.rank = met ? standing.linked.begin()->first.slot : 0,
        .phase = met ? "join: wait to be admitted" : "join: find a member in " + meeting_place(),
        .expected = 1,
        .seen = 0,
@@ -398,14 +435,17 @@ std::vector<Member> Control::waiting() const {
 
 void Control::await_farewell() {
   const auto start = Clock::now();
-  const auto limit = options_.farewell.count() != 0 ? options_.farewell : options_.timeout;
   auto in_company = start;
   for (Standing standing = status_board_.read(); !standing.left; standing = status_board_.read()) {
     const auto now = Clock::now();
     if (!standing.alone) in_company = now;
-    if (now - in_company > options_.membership.silence || now - start > limit) return;
+    if (now - in_company > options_.membership.silence || now - start > farewell()) return;
     status_board_.wait_for_news(milliseconds(10));
   }
+}
+
+std::chrono::nanoseconds Control::farewell() const {
+  return options_.farewell.count() != 0 ? options_.farewell : options_.timeout;
 }
 
 void Control::stop() {
@@ -413,7 +453,8 @@ void Control::stop() {
   leave();
   await_farewell();
   post([](ControlLoop& loop) { loop.hang_up(); });
-  const auto until = Clock::now() + kLastWordsMax;
+  // A large message of this rank takes its time; calls that wait for it must not fail for that.
+  const auto until = Clock::now() + (has_inbox_ ? farewell() : kLastWordsMax);
   while (!status_board_.read().silent && Clock::now() < until) {
     status_board_.wait_for_news(milliseconds(10));
   }

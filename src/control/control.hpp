@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.hpp"
 #include "control/control_endpoint.hpp"
 #include "control/control_loop.hpp"
 #include "control/options.hpp"
@@ -31,13 +32,15 @@
 #include "control/rendezvous.hpp"
 #include "control/status_board.hpp"
 #include "control/store_server.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard::control {
 
 class Control final : public MembershipControl {
  public:
   /// `inbox` takes the messages that other ranks `send`, if there are any; it must live until
-  /// `stop`. Throws OsError if it cannot listen, InvalidArgument if the store's address is invalid.
+  /// `stop`. Throws OsError if it cannot listen, InvalidArgument if the store's address or the
+  /// level of lines (TOKENYARD_LOG) is invalid.
   explicit Control(ControlOptions options, Inbox* inbox = nullptr);
   /// Calls `stop`.
   ~Control() override;
@@ -55,10 +58,11 @@ class Control final : public MembershipControl {
   void found(Participant& participant, Contact contact);
   /// Begins epoch 1 with every other slot empty. Meets nobody and needs no store.
   void found_alone(Participant& participant, Contact contact);
-  /// Waits for links to all members, but not longer than the job's timeout: what is sent without a
-  /// link is lost, and a goodbye and a death are noticed at once only on one.
+  /// Waits for links to all members: what is sent without a link is lost, and a goodbye and a death
+  /// are noticed at once only on one. Does not wait for a member whose link has ended, nor longer
+  /// than the job's timeout, or than a silence while too few members answer to agree on anything.
   void await_links();
-  /// Returns whether there are links to all members.
+  /// Returns whether each member has, or had, a link to this process.
   bool is_linked_to_all() const;
   /// Returns whether the job has a witness that its store does not keep: then `use_witness`.
   bool is_witness_elsewhere() const { return witness_elsewhere_; }
@@ -88,15 +92,16 @@ class Control final : public MembershipControl {
   std::vector<Slot> recovers_late() const override;
   /// Returns the newcomers that ask to be admitted.
   std::vector<Member> waiting() const;
-  /// Returns the number of connections rejected and of messages that could not be decoded.
-  uint64_t refused() const { return loop_->refused(); }
+  ControlCounters counters() const { return status_board_.counters(); }
 
   /// Says goodbye, waits until no member counts on this process, and ends the thread. The
   /// participant is not called afterwards.
   ///
   /// Waits for members that answer however slow the machine, since hanging up on them would look
-  /// like a death. Dead and silent members are evicted as ever. Gives up after the job's timeout,
-  /// or once the members that answer have been too few to agree for the time of a silence.
+  /// like a death. Dead and silent members are evicted as ever. Gives up after `farewell`, or once
+  /// the members that answer have been too few to agree for the time of a silence. Where this rank
+  /// may have sent messages, then waits until the system has the last of them, for `farewell`
+  /// again.
   void stop();
 
  private:
@@ -108,6 +113,7 @@ class Control final : public MembershipControl {
   template <class Body>
   void post(Body body);
   void await_farewell();
+  std::chrono::nanoseconds farewell() const;
 
   using Look = std::function<bool(std::optional<Rendezvous>&)>;
   using GiveUp = void (Control::*)(Clock::time_point start) const;
@@ -115,10 +121,17 @@ class Control final : public MembershipControl {
   /// After an error of the store, `look` starts again without a rendezvous. On timeout throws the
   /// store's last error, unless founders are known to be missing; else what `give_up` throws.
   void poll_until(const Look& look, GiveUp give_up);
+  /// Serves the store if nobody does.
+  void serve(const net::Address& place);
+  /// Throws OsError if the only process that may serve the store has waited for kPortMax in vain.
+  void require_port(const OsError& store_error, Clock::time_point start) const;
   /// One look at the store as a founder. Returns true once this process is a member.
   bool try_to_found(Rendezvous& rendezvous);
+  /// Throws InvalidArgument if a process that was met has been given another size. A linked one is
+  /// not looked up in the store any more, so its endpoint must say.
+  void compare_sizes(const Standing& standing) const;
   /// Returns the first view if this process is linked with one process of every slot.
-  std::optional<View> complete(const Rendezvous& rendezvous) const;
+  std::optional<View> complete(const Rendezvous& rendezvous, const Standing& standing) const;
   void begin(Rendezvous& rendezvous, const View& first);
   void await_first_view();
   /// Passes on the endpoints in the store of processes that are not linked yet.
@@ -131,8 +144,11 @@ class Control final : public MembershipControl {
 
   const ControlOptions options_;
   ControlEndpoint own_;
+  const bool has_inbox_;
   std::unique_ptr<StoreServer> served_;
+  bool port_is_taken_ = false;  ///< at which this process would serve the store
   std::shared_ptr<Store> store_;
+  const Log log_;
   StatusBoard status_board_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;

@@ -22,10 +22,11 @@ net::Introduction introduction_of(const ControlOptions& options, const ControlEn
 }  // namespace
 
 ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
-                         StatusBoard& status_board, Inbox* inbox)
+                         const Log& log, StatusBoard& status_board, Inbox* inbox)
     : io_(io),
       options_(options),
       own_(std::move(own)),
+      log_(log),
       status_board_(status_board),
       participant_([this](const std::string& why) {
         asio::post(io_, [this, why] { fail("its engine failed: " + why); });
@@ -74,12 +75,15 @@ void ControlLoop::send(Slot to, Bytes message) {
 
 void ControlLoop::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
   if (!working()) return;
+  tell(LogLevel::warning, "operation {} of group {:x} has waited for rank {} past its deadline",
+       timeout_report.sequence, timeout_report.group, timeout_report.slot);
   membership_->report_timeout(timeout_report, seen_in, now());
   pump();
 }
 
 void ControlLoop::admit(const std::vector<Slot>& slots, Epoch seen_in) {
   if (!working()) return;
+  tell(LogLevel::debug, "asks to fill {}", fmt::join(slots, ", "));
   membership_->admit(slots, seen_in, now());
   pump();
 }
@@ -90,18 +94,21 @@ void ControlLoop::withdraw(const std::vector<Slot>& slots) {
 
 void ControlLoop::evict(const Member& member) {
   if (!working()) return;
+  tell(LogLevel::info, "asks to evict rank {}", member.slot);
   membership_->evict(member, now());
   pump();
 }
 
 void ControlLoop::recover(bool wanted) {
   if (!working()) return;
+  if (wanted) tell(LogLevel::info, "asks to recover");
   membership_->recover(wanted, now());
   pump();
 }
 
 void ControlLoop::abandon(const Member& member) {
   if (!working() || !membership_->view().contains(member)) return;
+  tell(LogLevel::info, "asks to go on without rank {}", member.slot);
   // In this order: the witness counts where the member is suspected already.
   membership_->suspect(member.slot, Suspicion::silence, membership_->view().epoch, now());
   membership_->evict(member, now());
@@ -121,6 +128,7 @@ void ControlLoop::leave() {
     status_board_.write([](Standing& standing) { standing.left = true; });
     return;
   }
+  tell(LogLevel::info, "leaves");
   membership_->leave(now());
   pump();
 }
@@ -169,11 +177,17 @@ void ControlLoop::received(const Member& peer, Topic topic, std::span<const std:
     if (!over_) exchange_->received(peer, topic, bytes);
     return;
   }
-  turned_away("a member", "sent an invalid message");
+  turned_away(fmt::format("rank {}", peer.slot), "sent an invalid message");
 }
 
 void ControlLoop::lost(const Member& peer, const std::string& why) {
-  status_board_.write([&](Standing& standing) { standing.linked.erase(peer); });
+  status_board_.write([&](Standing& standing) {
+    standing.linked.erase(peer);
+    standing.ended.insert(peer);
+  });
+  status_board_.count(&ControlCounters::links_lost);
+  tell(is_member(peer) ? LogLevel::warning : LogLevel::info, "the connection to rank {} ended: {}",
+       peer.slot, why);
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
@@ -185,6 +199,7 @@ void ControlLoop::ended(const Member& peer) {
 }
 
 void ControlLoop::unreachable(const Member& peer, const std::string& why) {
+  tell(LogLevel::debug, "no connection to rank {}: {}", peer.slot, why);
   if (!membership_) status_board_.write([&](Standing& now) { now.troubles[peer] = why; });
 }
 
@@ -192,8 +207,9 @@ void ControlLoop::refused(const Member& by, Epoch since) {
   if (working()) on_message(by, {.epoch = since, .body = membership::FencedOff{since}});
 }
 
-void ControlLoop::turned_away(const std::string&, const std::string&) {
-  ++refused_;
+void ControlLoop::turned_away(const std::string& who, const std::string& why) {
+  status_board_.count(&ControlCounters::links_refused);
+  tell(LogLevel::info, "refused {}: it {}", who, why);
 }
 
 // Messages and endpoints
@@ -210,7 +226,10 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
     choose_whom_to_dial();
   }
   if (endpoint.member == from && links_.contains(from)) {
-    status_board_.write([&](Standing& standing) { standing.linked.insert(from); });
+    status_board_.write([&](Standing& standing) { standing.linked[from] = endpoint.size; });
+    status_board_.count(&ControlCounters::links_made);
+    tell(LogLevel::info, "connected with rank {} at {}:{}", from.slot, endpoint.address,
+         endpoint.port);
   }
 }
 
@@ -224,7 +243,9 @@ void ControlLoop::on_message(const Member& from, const membership::Message& mess
     choose_whom_to_dial();
     return pump();
   }
+  wake();
   if (const auto* beat = std::get_if<membership::Heartbeat>(&message.body)) {
+    note_heartbeat(from);
     if (beat->drains && membership_->is_member())
       participant_.post([](Participant& participant) { participant.attend(); });
   }
@@ -260,6 +281,7 @@ void ControlLoop::pump() {
     }
   }
   if (over_) return;
+  tell_who_waits();
   status_board_.write([&](Standing& standing) {
     standing.waiting = membership_->waiting();
     standing.recovers_late = membership_->recovers_late();
@@ -278,6 +300,7 @@ void ControlLoop::carry_out(const membership::Effect& effect) {
     void operator()(const membership::Install& install) { loop.install(install.verdict); }
     void operator()(const membership::Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
     void operator()(const membership::QuorumMissing& missing) {
+      loop.tell_of_quorum(missing);
       loop.status_board_.write(
           [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
       loop.participant_.post([missing](Participant& participant) {
@@ -292,6 +315,7 @@ void ControlLoop::carry_out(const membership::Effect& effect) {
 }
 
 void ControlLoop::freeze(Epoch epoch) {
+  tell(LogLevel::debug, "the epoch is about to end");
   participant_.post([this, epoch](Participant& participant) {
     asio::post(io_, [this, progress = participant.freeze(epoch)] {
       if (!working()) return;
@@ -302,6 +326,7 @@ void ControlLoop::freeze(Epoch epoch) {
 }
 
 void ControlLoop::install(const Verdict& verdict) {
+  tell_of(verdict);
   Contacts contacts;
   for (const Member& member : verdict.next.members) {
     const auto endpoint = endpoints_.find(member);
@@ -361,7 +386,9 @@ void ControlLoop::choose_whom_to_dial() {
 /// admit one that this process has long lost sight of.
 void ControlLoop::forget_former_members(const View& next) {
   for (const Member& member : installed_.members) {
-    if (!next.contains(member)) endpoints_.erase(member);
+    if (next.contains(member)) continue;
+    endpoints_.erase(member);
+    heard_.erase(member);
   }
   installed_ = next;
 }
@@ -369,6 +396,7 @@ void ControlLoop::forget_former_members(const View& next) {
 void ControlLoop::be_over(Epoch epoch, const std::string& why) {
   if (over_) return;
   over_ = true;
+  if (!leaving_) tell(LogLevel::warning, "this rank is no longer a member: {}", why);
   timer_.cancel();
   // First: the ends of the links are no loss of the others.
   if (exchange_ && !leaving_) exchange_->evict();
@@ -387,9 +415,89 @@ void ControlLoop::arm() {
   timer_.expires_at(start_ + next);
   timer_.async_wait([this](const asio::error_code& cancelled) {
     if (cancelled || !working()) return;
+    wake();
     membership_->tick(now());
     pump();
   });
+}
+
+// Lines and counters
+// ---------------------------------------------------------------------------------
+
+template <class... Facts>
+void ControlLoop::tell(LogLevel level, fmt::format_string<Facts...> text, Facts&&... facts) const {
+  if (!log_.takes(level)) return;
+  log_.write(level, membership_ ? membership_->view().epoch : 0,
+             fmt::format(text, std::forward<Facts>(facts)...));
+}
+
+void ControlLoop::tell_of(const Verdict& verdict) {
+  const View& next = verdict.next;
+  status_board_.count(&ControlCounters::epochs);
+  for (const Slot slot : verdict.lost) {
+    const bool has_left = std::ranges::count(verdict.left, slot) != 0;
+    status_board_.count(has_left ? &ControlCounters::left : &ControlCounters::lost);
+    if (has_left) {
+      tell(LogLevel::info, "rank {} has left", slot);
+    } else {
+      tell(LogLevel::warning, "the members go on without rank {}", slot);
+    }
+  }
+  for (const Slot slot : verdict.stalled) {
+    status_board_.count(&ControlCounters::stalls);
+    tell(LogLevel::warning, "rank {} is slow: others waited for it past a deadline", slot);
+  }
+  for (const Slot slot : verdict.excused) {
+    status_board_.count(&ControlCounters::excused);
+    tell(LogLevel::info, "rank {} stays: it had waited for a lost rank itself", slot);
+  }
+  for (const Member& member : next.members) {
+    if (installed_.contains(member)) continue;
+    status_board_.count(&ControlCounters::joined);
+    // The first view has a line of its own.
+    if (installed_.epoch != 0) tell(LogLevel::info, "a process has joined as rank {}", member.slot);
+  }
+  std::vector<Slot> slots;
+  for (const Member& member : next.members) slots.push_back(member.slot);
+  tell(LogLevel::info, "the epoch begins; its members: {}", fmt::join(slots, ", "));
+}
+
+void ControlLoop::tell_of_quorum(const membership::QuorumMissing& missing) {
+  const std::string answering = fmt::format("{}", fmt::join(missing.answering, ", "));
+  if (missing.answering.size() >= missing.needed) {
+    return tell(LogLevel::info, "enough ranks answer again: {}", answering);
+  }
+  status_board_.count(&ControlCounters::quorums_missed);
+  tell(LogLevel::warning, "too few ranks answer to agree: {}; {} are needed", answering,
+       missing.needed);
+}
+
+void ControlLoop::tell_who_waits() {
+  if (!log_.takes(LogLevel::info)) return;
+  const std::vector<Member> before = status_board_.read().waiting;
+  for (const Member& newcomer : membership_->waiting()) {
+    if (std::ranges::count(before, newcomer) == 0)
+      tell(LogLevel::info, "a process waits to be rank {}", newcomer.slot);
+  }
+}
+
+void ControlLoop::wake() {
+  const Instant at = now();
+  if (at - ran_ > 2 * options_.membership.heartbeat) runs_since_ = at;
+  ran_ = at;
+}
+
+/// A heartbeat that came while this thread did not run is not late.
+void ControlLoop::note_heartbeat(const Member& from) {
+  if (!is_member(from)) return;
+  const Instant at = now();
+  const auto [heard, is_first] = heard_.try_emplace(from, at);
+  const Instant silent = at - std::max(heard->second, runs_since_);
+  heard->second = at;
+  if (is_first || silent <= options_.membership.silence / 2) return;
+  status_board_.count(&ControlCounters::heartbeats_late);
+  tell(LogLevel::warning, "rank {} was silent for {:.1f} s", from.slot,
+       std::chrono::duration<double>(silent).count());
 }
 
 Instant ControlLoop::now() const {

@@ -7,13 +7,15 @@
 /// contact of each of its members, and a newcomer needs to know only one member.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <asio.hpp>
-#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "base/log.hpp"
 #include "control/exchange.hpp"
 #include "control/links.hpp"
 #include "control/options.hpp"
@@ -30,10 +32,9 @@ class ControlLoop final : private LinkListener {
   /// `own`: the endpoint of this process, without the port. `inbox` takes the messages of other
   /// ranks; null: there are none. Listens at once.
   ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
-              StatusBoard& status_board, Inbox* inbox);
+              const Log& log, StatusBoard& status_board, Inbox* inbox);
 
   const ControlEndpoint& own_endpoint() const { return own_; }
-  uint64_t refused() const { return refused_; }
 
   // On the control thread only, from here on.
 
@@ -89,18 +90,30 @@ class ControlLoop final : private LinkListener {
   void arm();
   void say(const Member& to, const membership::Message& message);
   void publish_view(const Member& newcomer);
+  template <class... Facts>
+  void tell(LogLevel level, fmt::format_string<Facts...> text, Facts&&... facts) const;
+  /// Writes what an agreement has changed.
+  void tell_of(const Verdict& verdict);
+  void tell_of_quorum(const membership::QuorumMissing& missing);
+  void tell_who_waits();
+  /// Notes that this thread runs, and since when without a pause.
+  void wake();
+  void note_heartbeat(const Member& from);
+  bool is_member(const Member& peer) const {
+    return membership_ && membership_->view().contains(peer);
+  }
   bool working() const { return membership_ && !over_; }
   Instant now() const;
 
   asio::io_context& io_;
   const ControlOptions options_;
   ControlEndpoint own_;
+  const Log& log_;
   StatusBoard& status_board_;
   ParticipantThread participant_;
   bool newcomer_ = false;
   bool leaving_ = false;
   bool over_ = false;
-  std::atomic<uint64_t> refused_ = 0;
   const std::chrono::steady_clock::time_point start_;
   asio::steady_timer timer_;
   Links links_;
@@ -109,6 +122,8 @@ class ControlLoop final : private LinkListener {
   std::map<Member, ControlEndpoint> acquaint_;   ///< processes to dial until there is a view
   std::optional<membership::Membership> membership_;
   View installed_;
+  std::map<Member, Instant> heard_;  ///< last heartbeat of each member
+  Instant ran_{}, runs_since_{};     ///< of this thread
   std::unique_ptr<WitnessClient> witness_;
 };
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <string_view>
 
 #include "base/file_descriptor.hpp"
+#include "base/os_failure.hpp"
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
@@ -25,8 +25,7 @@ namespace fs = std::filesystem;
 constexpr size_t kValueMax = 1u << 20;
 
 [[noreturn]] void fail(const char* call, const fs::path& path, int code) {
-  throw OsError(fmt::format("{} of the store's {}", call, path.string()), code,
-                std::strerror(code));
+  os_failed(fmt::format("{} of the store's {}", call, path.string()), code);
 }
 
 /// Keeps letters and digits, so that the directory is readable.

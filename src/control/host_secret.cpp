@@ -7,11 +7,11 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <span>
 
 #include "base/environment.hpp"
 #include "base/file_descriptor.hpp"
+#include "base/os_failure.hpp"
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
@@ -26,7 +26,7 @@ constexpr mode_t kOwnerOnly = 0600, kOwnersFolder = 0700, kOthers = 077;
 
 [[noreturn]] void secret_failed(const std::string& call, const std::string& path) {
   const int code = errno;
-  throw OsError(fmt::format("{} of {}", call, path), code, std::strerror(code));
+  os_failed(fmt::format("{} of {}", call, path), code);
 }
 
 /// Requires that nobody but this user can have written it, or can read it.

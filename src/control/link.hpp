@@ -53,9 +53,16 @@ class Link : public std::enable_shared_from_this<Link> {
   /// The peer has dialled again, so it has lost this connection.
   void give_up() { given_up_ = true; }
   bool given_up() const { return given_up_; }
-  /// Counts the frames of the ranks that have been read.
-  void take() { ++taken_; }
-  uint64_t taken() const { return taken_; }
+  /// Notes a frame that has been read; `of_ranks`: a part of a message of the peer's rank.
+  void take(bool of_ranks) {
+    heard_ = true;
+    moved_ += of_ranks;
+  }
+  /// Returns whether a frame of the peer has arrived, or this rank has sent a message. If not, the
+  /// peer may have given up while it connected, and is going to dial again.
+  bool is_made() const { return heard_ || told_; }
+  /// Counts the parts of ranks' messages that have been read or written.
+  uint64_t moved() const { return moved_; }
 
  private:
   struct Bulk {
@@ -77,7 +84,8 @@ class Link : public std::enable_shared_from_this<Link> {
   bool writing_ = false;
   bool finishing_ = false;
   bool given_up_ = false;
-  uint64_t taken_ = 0;
+  bool heard_ = false, told_ = false;
+  uint64_t moved_ = 0;
 };
 
 }  // namespace tokenyard::control

@@ -246,7 +246,7 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
     for (;;) {
       const net::SealedFrame frame = co_await link->connection().read();
       const auto topic = static_cast<Topic>(frame.kind);
-      if (is_of_ranks(topic)) link->take();
+      link->take(is_of_ranks(topic));
       // After we have parted, all others are read and dropped until the peer hangs up.
       if (current() || aside_.contains(link) || is_of_ranks(topic))
         listener_.received(peer, topic, frame.payload);
@@ -260,28 +260,40 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   if (current()) {
     link->close();
     links_.erase(peer);
-    listener_.lost(peer, reason);
-    listener_.ended(peer);
+    if (link->is_made()) {
+      listener_.lost(peer, reason);
+      listener_.ended(peer);
+    } else {
+      listener_.unreachable(peer, reason);
+    }
     if (wanted_.contains(peer)) dial(peer);
     co_return;
   }
-  const bool is_surplus = aside_.erase(link) != 0 && !link->given_up();
+  const bool was_aside = aside_.erase(link) != 0;
   // `close_later` closes a link that still has last messages to send.
   if (link->idle()) {
     link->close();
     parting_.erase(link);
   }
-  if (!is_surplus) listener_.ended(peer);
+  // The other link of a surplus one goes on, as does the next one of one that was never made.
+  if (!was_aside || (link->given_up() && link->is_made())) listener_.ended(peer);
 }
 
 net::awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
-  for (uint64_t before = link->taken() + 1; before != link->taken();) {
-    before = link->taken();
-    co_await net::pause(kFarewellMax);
-  }
-  // `listen_to` ends now, and must still find a surplus link in `aside_`.
+  co_await until_still(link);
+  // `listen_to` takes what has arrived, and ends; it must still find a surplus link in `aside_`.
+  link->finish_reading();
+  co_await until_still(link);
   link->close();
   parting_.erase(link);
+}
+
+net::awaitable<void> Links::until_still(std::shared_ptr<Link> link) {
+  uint64_t before = link->moved();
+  for (int still = 0; still < kFarewellTurns; ++still) {
+    co_await net::pause(kFarewellMax / kFarewellTurns);
+    if (std::exchange(before, link->moved()) != link->moved()) still = -1;
+  }
 }
 
 }  // namespace tokenyard::control

@@ -9,6 +9,10 @@
 /// one dialled by the greater Member. The other one is neither used nor closed for kFarewellMax,
 /// because its end might be noticed before the kept one is up, and look like a death.
 ///
+/// A link counts from its first frame. A dialler that gives up before it has read the reply leaves
+/// a connection at the acceptor that ends with nothing on it, and dials again: nobody is lost by
+/// that.
+///
 /// Messages of the ranks (exchange.hpp) still count on a link that this process has parted with:
 /// agreements reach a process over any of its links, and must not overtake what a rank had sent.
 #pragma once
@@ -52,8 +56,9 @@ class LinkListener {
   virtual std::optional<Epoch> fenced_since(const net::Introduction& who) const = 0;
   virtual void linked(const Member& peer, net::Purpose purpose) = 0;
   virtual void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) = 0;
+  /// A link that counts has ended.
   virtual void lost(const Member& peer, const std::string& why) = 0;
-  /// A link has ended on which the peer may have sent messages of its rank: no more of them follow.
+  /// A link has ended on which ranks may have sent messages: no more of them follow.
   /// Called once per such link, after `lost` if both are called.
   virtual void ended(const Member& peer) = 0;
   /// A wanted process could not be reached; dialling goes on.
@@ -81,11 +86,11 @@ class Links {
   void send_in_parts(const Member& peer, Bytes message);
   /// Sends the goodbye of this rank, behind its messages.
   void say_goodbye(const Member& peer);
-  /// Sends what is queued, and closes the link within kFarewellMax.
+  /// Sends what is queued, and closes the link once it has been still for kFarewellMax.
   void hang_up(const Member& peer);
   /// Parts from a process that is going to hang up, since it leaves: sends what is queued, takes
-  /// the messages of its rank to the end, and closes the link once the peer has, or when it has
-  /// been silent for kFarewellMax.
+  /// the messages of its rank to the end, and closes the link once the peer has, or once it has
+  /// been still for kFarewellMax.
   void part(const Member& peer);
   /// Parts from a process that may never hang up, since it is stopped: takes what has arrived on
   /// the link and nothing after it.
@@ -101,6 +106,7 @@ class Links {
   static constexpr std::chrono::milliseconds kPauseMin{10};
   static constexpr std::chrono::milliseconds kPauseMax{200};
   static constexpr std::chrono::milliseconds kFarewellMax{500};
+  static constexpr int kFarewellTurns = 10;
   static constexpr uint32_t kPendingMax = 256;
 
   net::awaitable<void> greet(std::shared_ptr<net::Connection> connection, net::Pending pending);
@@ -114,6 +120,9 @@ class Links {
   void put_aside(std::shared_ptr<Link> link);
   net::awaitable<void> listen_to(std::shared_ptr<Link> link);
   net::awaitable<void> close_later(std::shared_ptr<Link> link);
+  /// Waits until nothing has moved on the link for kFarewellMax, in turns of this thread: a process
+  /// that was stopped has not looked whether anything moved.
+  static net::awaitable<void> until_still(std::shared_ptr<Link> link);
 
   asio::io_context& io_;
   const net::Key key_;

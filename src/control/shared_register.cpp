@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/os_failure.hpp"
 #include "base/sealed_memory.hpp"
 #include "tokenyard/error.hpp"
 
@@ -35,13 +36,9 @@ size_t register_bytes(uint32_t ranks) {
   return kHeaderBytes + 2 * (ranks + kNewcomersMax) * words_of_place(ranks) * sizeof(uint64_t);
 }
 
-[[noreturn]] void register_failed(const std::string& call, int code = errno) {
-  throw OsError(call, code, std::strerror(code));
-}
-
 std::byte* map_register(const FileDescriptor& memory, size_t bytes) {
   void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.native(), 0);
-  if (base == MAP_FAILED) register_failed("mmap of a register");
+  if (base == MAP_FAILED) os_failed("mmap of a register");
   return static_cast<std::byte*>(base);
 }
 
@@ -69,7 +66,7 @@ SharedRegister::SharedRegister(const FileDescriptor& memory) {
   if (is_one && writer_ < ranks_ + kNewcomersMax) return;
   munmap(base_, bytes);
   if (!is_one) refuse();
-  register_failed("mapping a register that many processes have mapped", ENOSPC);
+  os_failed("mapping a register that many processes have mapped", ENOSPC);
 }
 
 SharedRegister::~SharedRegister() {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -10,12 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "control/counters.hpp"
 #include "control/words.hpp"
 
 namespace tokenyard::control {
 
 struct Standing {
-  std::set<Member> linked;                 ///< links whose endpoint has arrived too
+  /// Links whose endpoint has arrived too, and the size that each process was given.
+  std::map<Member, uint32_t> linked;
+  std::set<Member> ended;                  ///< processes with which a link has ended
   std::map<Member, std::string> troubles;  ///< dial errors, until there is a view
   std::optional<View> view;                ///< set once this process is a member
   std::vector<Member> waiting;
@@ -41,6 +45,14 @@ class StatusBoard {
     }
     changed_.notify_all();
   }
+  void count(uint64_t ControlCounters::*what, uint64_t more = 1) {
+    const std::lock_guard lock(mutex_);
+    counters_.*what += more;
+  }
+  ControlCounters counters() const {
+    const std::lock_guard lock(mutex_);
+    return counters_;
+  }
   /// Waits for a change since the last call, or until the time is up. One caller at a time.
   void wait_for_news(std::chrono::nanoseconds at_most) {
     std::unique_lock lock(mutex_);
@@ -52,6 +64,7 @@ class StatusBoard {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Standing standing_;
+  ControlCounters counters_;
   uint64_t changes_ = 0, read_ = 0;
 };
 

@@ -18,23 +18,29 @@ constexpr std::chrono::seconds kSilence{10};
 /// Pause after a failed accept: clients may have closed connections by then.
 constexpr std::chrono::milliseconds kRest{50};
 
-/// Resolves the one address to listen on. On all interfaces, ranks of two hosts could both believe
-/// that they serve.
-net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
+net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port,
+                          Interfaces interfaces) {
   asio::ip::tcp::resolver resolver(io);
   net::TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
+  const bool is_loopback = place.address().is_loopback();
   // Some systems resolve their own name to a loopback address, which other hosts cannot reach.
   asio::error_code not_numeric;
   asio::ip::make_address(host, not_numeric);
-  if (not_numeric && host != "localhost" && place.address().is_loopback()) {
-    place.address(asio::ip::address_v4::any());
+  const bool is_own_name = not_numeric && host != "localhost" && is_loopback;
+  if (is_own_name || (interfaces == Interfaces::every && !is_loopback)) {
+    if (place.address().is_v6()) {
+      place.address(asio::ip::address_v6::any());
+    } else {
+      place.address(asio::ip::address_v4::any());
+    }
   }
   return place;
 }
 
-net::Listener listener_at(asio::io_context& io, const std::string& host, uint16_t port) {
+net::Listener listener_at(asio::io_context& io, const std::string& host, uint16_t port,
+                          Interfaces interfaces) {
   try {
-    return {io.get_executor(), resolved(io, host, port)};
+    return {io.get_executor(), resolved(io, host, port, interfaces)};
   } catch (const std::system_error& error) {
     throw OsError("listening for store clients at " + host + ":" + std::to_string(port),
                   error.code().value(), error.code().message());
@@ -48,11 +54,12 @@ Store::Value bytes_of_number(uint64_t number) {
 
 }  // namespace
 
-StoreServer::StoreServer(const std::string& host, uint16_t port, const std::string& secret)
+StoreServer::StoreServer(const std::string& host, uint16_t port, const std::string& secret,
+                         Interfaces interfaces)
     : key_(store_protocol::key_of(secret)),
       instance_(net::random_number()),
       io_(1),
-      listener_(listener_at(io_, host, port)) {
+      listener_(listener_at(io_, host, port, interfaces)) {
   const auto accepted = [this](net::TcpSocket socket, net::Pending place) {
     return attend(std::make_shared<net::Connection>(std::move(socket), kSilence), std::move(place));
   };
@@ -65,9 +72,10 @@ StoreServer::StoreServer(const std::string& host, uint16_t port, const std::stri
 }
 
 std::unique_ptr<StoreServer> StoreServer::if_free(const std::string& host, uint16_t port,
-                                                  const std::string& secret) {
+                                                  const std::string& secret,
+                                                  Interfaces interfaces) {
   try {
-    return std::make_unique<StoreServer>(host, port, secret);
+    return std::make_unique<StoreServer>(host, port, secret, interfaces);
   } catch (const OsError& error) {
     if (error.code != EADDRINUSE && error.code != EADDRNOTAVAIL) throw;
     return nullptr;

@@ -15,14 +15,22 @@
 
 namespace tokenyard::control {
 
+/// Where a server listens.
+enum class Interfaces : uint8_t {
+  one,   ///< that of `host`: ranks of two hosts must not both believe that they serve
+  every  ///< also that of an address which only other hosts know; loopback if `host` is
+};
+
 class StoreServer {
  public:
   /// Serves at once, on any free port if `port` is 0. Throws OsError if it cannot listen there.
-  StoreServer(const std::string& host, uint16_t port, const std::string& secret);
+  StoreServer(const std::string& host, uint16_t port, const std::string& secret,
+              Interfaces interfaces = Interfaces::one);
   /// Like the constructor, but returns null if the port is taken or the host is another machine:
   /// then another process serves, or will.
   static std::unique_ptr<StoreServer> if_free(const std::string& host, uint16_t port,
-                                              const std::string& secret);
+                                              const std::string& secret,
+                                              Interfaces interfaces = Interfaces::one);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

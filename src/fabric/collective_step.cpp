@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/os_failure.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -69,8 +70,7 @@ std::vector<std::vector<std::byte>> collective_step(
     if (verdict.failed == 0) continue;
     const std::string text(reinterpret_cast<const char*>(theirs.data()), theirs.size());
     if (verdict.code == 0) throw Unsupported(what, fmt::format("rank {}: {}", rank, text));
-    throw OsError(fmt::format("{} on rank {}", text, rank), verdict.code,
-                  std::strerror(verdict.code));
+    os_failed(fmt::format("{} on rank {}", text, rank), verdict.code);
   }
   return results;
 }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/os_failure.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "net/abstract_address.hpp"
@@ -21,11 +22,6 @@
 namespace tokenyard {
 
 namespace {
-
-[[noreturn]] void fail(const std::string& call) {
-  const int code = errno;
-  throw OsError(call, code, std::strerror(code));
-}
 
 /// Published by each rank before descriptors travel.
 struct Address {
@@ -43,7 +39,7 @@ struct Label {
 
 FileDescriptor make_socket() {
   FileDescriptor made = net::open_socket(AF_UNIX, SOCK_SEQPACKET);
-  if (!made) fail("socket");
+  if (!made) os_failed("socket");
   return made;
 }
 
@@ -54,8 +50,8 @@ net::AbstractAddress native_of(const Address& address) {
 FileDescriptor listen_at(const Address& address, uint32_t peers) {
   FileDescriptor listener = make_socket();
   const net::AbstractAddress native = native_of(address);
-  if (bind(listener.native(), native.native(), native.bytes()) != 0) fail("bind");
-  if (listen(listener.native(), static_cast<int>(peers) + 16) != 0) fail("listen");
+  if (bind(listener.native(), native.native(), native.bytes()) != 0) os_failed("bind");
+  if (listen(listener.native(), static_cast<int>(peers) + 16) != 0) os_failed("listen");
   return listener;
 }
 
@@ -66,7 +62,7 @@ bool send_to(const Address& peer, const Label& label, int descriptor) {
   if (connect(socket.native(), native.native(), native.bytes()) != 0) {
     if (errno == EAGAIN || errno == EINTR) return false;
     if (errno == ECONNREFUSED) return false;  // Gone; the wait for its own descriptor reports it.
-    fail("connect");
+    os_failed("connect");
   }
   Label copy = label;
   iovec data{&copy, sizeof copy};
@@ -83,7 +79,7 @@ bool send_to(const Address& peer, const Label& label, int descriptor) {
   std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
   if (sendmsg(socket.native(), &message, MSG_NOSIGNAL) >= 0) return true;
   if (errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == ECONNRESET) return false;
-  fail("sendmsg with SCM_RIGHTS");
+  os_failed("sendmsg with SCM_RIGHTS");
 }
 
 struct Parcel {
@@ -138,7 +134,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   const auto prepare = [&] {
     listener = listen_at(me, ranks);
     received[bootstrap.rank()] = FileDescriptor(fcntl(mine, F_DUPFD_CLOEXEC, 0));
-    if (!received[bootstrap.rank()]) fail("fcntl(F_DUPFD_CLOEXEC)");
+    if (!received[bootstrap.rank()]) os_failed("fcntl(F_DUPFD_CLOEXEC)");
     const auto bytes = std::as_bytes(std::span(&me, 1));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
@@ -166,8 +162,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       if (parcel->label.secret != me.secret || parcel->label.rank >= ranks) return true;
       if (!bootstrap.present(parcel->label.rank)) return true;
       if (!trusted(connection, peers, parcel->label.rank)) return true;
-      if (!parcel->descriptor)
-        throw OsError("recvmsg of a descriptor", EMFILE, std::strerror(EMFILE));
+      if (!parcel->descriptor) os_failed("recvmsg of a descriptor", EMFILE);
       received[parcel->label.rank] = std::move(parcel->descriptor);
       return true;
     });
@@ -179,7 +174,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
     });
   } catch (const PeerTimeout&) {
     // We waited in case other threads closed some. None did, and the peer is not to blame.
-    if (out_of_descriptors) throw OsError("accept4", EMFILE, std::strerror(EMFILE));
+    if (out_of_descriptors) os_failed("accept4", EMFILE);
     throw;
   }
   return received;

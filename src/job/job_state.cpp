@@ -40,6 +40,7 @@ control::ControlOptions control_options(const JobOptions& options, const JobTerm
   control::ControlOptions control;
   control.store = options.store;
   control.host_store = options.host_store;
+  control.sole_host = terms.sole_host;
   control.own_store = options.own_store;
   control.job = options.job;
   control.secret = options.secret;
@@ -247,16 +248,28 @@ void Job::State::publish_changes() {
 
 uint64_t Job::State::refused() const {
   const std::lock_guard lock(mutex_);
-  return control_->refused() + (closed_ ? refused_by_wire_ : transport_->refused());
+  return control_->counters().links_refused + (closed_ ? refused_by_wire_ : transport_->refused());
 }
 
 JobMetrics Job::State::metrics() const {
   const uint64_t refused = this->refused();
   const std::vector<control::Member> waiting = control_->waiting();
+  const control::ControlCounters counted = control_->counters();
   const std::lock_guard lock(mutex_);
-  JobMetrics metrics = metrics_;
-  metrics.refused = refused;
-  for (const control::Member& member : counted_.members) metrics.active.push_back(member.slot);
+  JobMetrics metrics = {.epoch = view_.epoch,
+                        .slots = view_.slots,
+                        .joined = counted.joined,
+                        .lost = counted.lost,
+                        .left = counted.left,
+                        .epochs = counted.epochs,
+                        .excused = counted.excused,
+                        .stalls = counted.stalls,
+                        .heartbeats_late = counted.heartbeats_late,
+                        .quorums_missed = counted.quorums_missed,
+                        .links_made = counted.links_made,
+                        .links_lost = counted.links_lost,
+                        .refused = refused};
+  for (const control::Member& member : view_.members) metrics.active.push_back(member.slot);
   for (const control::Member& member : waiting) {
     if (metrics.waiting.empty() || metrics.waiting.back() != member.slot)
       metrics.waiting.push_back(member.slot);
@@ -266,14 +279,7 @@ JobMetrics Job::State::metrics() const {
 
 void Job::State::count(const control::Verdict& verdict) {
   const std::lock_guard lock(mutex_);
-  metrics_.epoch = verdict.next.epoch;
-  metrics_.slots = verdict.next.slots;
-  metrics_.left += verdict.left.size();
-  metrics_.lost += verdict.lost.size() - verdict.left.size();
-  for (const control::Member& member : verdict.next.members) {
-    if (!counted_.contains(member)) ++metrics_.joined;
-  }
-  counted_ = verdict.next;
+  view_ = verdict.next;
 }
 
 // Calls of the control plane

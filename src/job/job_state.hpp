@@ -34,6 +34,7 @@ struct JobTerms {
   /// first world (`share_witness`): they are on one host, and it outlives any of them. If not, the
   /// store keeps it.
   bool witness_in_memory = false;
+  bool sole_host = false;  ///< control::ControlOptions::sole_host
   /// Limit of the goodbye; 0: the job's timeout.
   std::chrono::nanoseconds farewell{0};
 };
@@ -96,8 +97,7 @@ class Job::State final : private control::Participant {
   bool closed_ = false;
   std::vector<std::weak_ptr<std::function<void()>>> listeners_;
   control::Epoch epoch_published_ = 0;
-  control::View counted_;
-  JobMetrics metrics_;
+  control::View view_;
 };
 
 }  // namespace tokenyard

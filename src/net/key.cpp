@@ -6,9 +6,9 @@
 #include <sys/random.h>
 
 #include <cerrno>
-#include <cstring>
 #include <vector>
 
+#include "base/os_failure.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::net {
@@ -54,7 +54,7 @@ void fill_randomly(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t got = getrandom(bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw OsError("getrandom", errno, std::strerror(errno));
+    if (got <= 0) os_failed("getrandom");
     bytes = bytes.subspan(static_cast<size_t>(got));
   }
 }

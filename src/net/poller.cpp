@@ -7,25 +7,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 
-#include "tokenyard/error.hpp"
+#include "base/os_failure.hpp"
 
 namespace tokenyard::net {
 
-namespace {
-
-[[noreturn]] void poller_failed(const char* call) {
-  const int code = errno;
-  throw OsError(call, code, std::strerror(code));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Poller::Poller()
     : set_(epoll_create1(EPOLL_CLOEXEC)), waker_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!set_) poller_failed("epoll_create1");
-  if (!waker_) poller_failed("eventfd");
+  if (!set_) os_failed("epoll_create1");
+  if (!waker_) os_failed("eventfd");
   watch_arrivals(waker_.native());
 }
 
@@ -41,7 +33,7 @@ void Poller::watch(int descriptor, uint32_t events) {
   epoll_event event{};
   event.events = events | EPOLLET;
   event.data.fd = descriptor;
-  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) poller_failed("epoll_ctl");
+  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) os_failed("epoll_ctl");
 }
 
 void Poller::sleep(std::chrono::nanoseconds at_most) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/os_failure.hpp"
 #include "net/fork_guard.hpp"
 #include "net/tcp_pacing.hpp"
 #include "tokenyard/error.hpp"
@@ -19,10 +20,6 @@ namespace tokenyard::net {
 namespace {
 
 constexpr int kListenQueue = 1024;
-
-[[noreturn]] void socket_failed(const std::string& call, int code = errno) {
-  throw OsError(call, code, std::strerror(code));
-}
 
 using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -38,7 +35,7 @@ AddressList resolve(const std::string& address, uint16_t port, int flags) {
 
 FileDescriptor make_socket(int family) {
   FileDescriptor made = open_socket(family, SOCK_STREAM);
-  if (!made) socket_failed("socket");
+  if (!made) os_failed("socket");
   begin_unpaced(made);
   return made;
 }
@@ -60,13 +57,13 @@ Listening listen_at(const std::string& address) {
   const AddressList found = resolve(address, 0, AI_PASSIVE);
   Listening made{.socket = make_socket(found->ai_family), .address = {}};
   if (bind(made.socket.native(), found->ai_addr, found->ai_addrlen) != 0) {
-    socket_failed("bind to " + address);
+    os_failed("bind to " + address);
   }
-  if (listen(made.socket.native(), kListenQueue) != 0) socket_failed("listen at " + address);
+  if (listen(made.socket.native(), kListenQueue) != 0) os_failed("listen at " + address);
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;
   if (getsockname(made.socket.native(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0) {
-    socket_failed("getsockname");
+    os_failed("getsockname");
   }
   char host[NI_MAXHOST] = {};
   char port[NI_MAXSERV] = {};
@@ -86,7 +83,7 @@ FileDescriptor connect_to(const std::string& address, uint16_t port) {
   const AddressList found = resolve(address, port, AI_NUMERICHOST);
   FileDescriptor made = make_socket(found->ai_family);
   if (connect(made.native(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
-    socket_failed(fmt::format("connect to {}:{}", address, port));
+    os_failed(fmt::format("connect to {}:{}", address, port));
   }
   return made;
 }

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <new>
 
-#include "tokenyard/error.hpp"
+#include "base/os_failure.hpp"
 
 namespace tokenyard::simulation {
 namespace {
@@ -47,12 +47,12 @@ ForkedJobs::~ForkedJobs() {
 
 void ForkedJobs::start(size_t worker, uint64_t tasks) {
   int ends[2];
-  if (::pipe(ends) != 0) throw OsError("pipe", errno, strerror(errno));
+  if (::pipe(ends) != 0) os_failed("pipe");
   FileDescriptor reader(ends[0]), writer(ends[1]);
   board_->current[worker] = kNoTask;
   ::fflush(nullptr);  // Otherwise every child would print the buffered output again.
   const int process = ::fork();
-  if (process < 0) throw OsError("fork", errno, strerror(errno));
+  if (process < 0) os_failed("fork");
   if (process == 0) {
     reader.close();
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -3,11 +3,10 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <new>
 
-#include "tokenyard/error.hpp"
+#include "base/os_failure.hpp"
 
 namespace tokenyard::ucx {
 
@@ -20,9 +19,7 @@ static_assert(window % alignment == 0);
 
 uint64_t draw_number() {
   uint64_t number = 0;
-  if (getrandom(&number, sizeof number, 0) != sizeof number) {
-    throw OsError("getrandom", errno, std::strerror(errno));
-  }
+  if (getrandom(&number, sizeof number, 0) != sizeof number) os_failed("getrandom");
   return number;
 }
 

@@ -63,7 +63,7 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
   options.timeout =
       world.rendezvous_timeout.count() != 0 ? world.rendezvous_timeout : world.timeout;
   options.interrupt = world.interrupt;
-  JobTerms terms{.witness_in_memory = true, .farewell = kGoodbyeMax};
+  JobTerms terms{.witness_in_memory = true, .sole_host = where.rank == 0, .farewell = kGoodbyeMax};
   if (where.size == 1) {
     options.own_store = std::make_shared<control::MemoryStore>();
     options.address = "127.0.0.1";

@@ -18,6 +18,13 @@ TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
   for (const Slot slot : {1u, 2u}) {
     ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
     EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
+    const ControlCounters counters = ranks[slot]->control->counters();
+    EXPECT_EQ(counters.epochs, 2u);
+    EXPECT_EQ(counters.joined, 3u);
+    EXPECT_EQ(counters.left, 1u);
+    EXPECT_EQ(counters.lost, 0u);
+    EXPECT_EQ(counters.links_made, 2u);
+    EXPECT_EQ(counters.links_lost, 0u);
   }
 }
 
@@ -91,6 +98,33 @@ TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
   const auto start = steady_clock::now();
   leaves.reset();
   EXPECT_LT(steady_clock::now() - start, 15s);  // the job's timeout is 20 s
+}
+
+// Half of the ranks are killed before the others wait for their links: nobody can agree on that.
+TEST_F(ControlPlane, LinksOfTheDeadAreNotWaitedFor) {
+  const auto one_of_four = [&](Slot slot) {
+    ControlOptions own = options(slot, 4);
+    own.membership.witness = false;
+    own.timeout = 100s;
+    return std::make_unique<Rank>(own);
+  };
+  std::vector<std::unique_ptr<Rank>> stay(2);
+  {
+    // Killed at the end of this block.
+    RankProcesses dead(2, [&](uint32_t child) {
+      const auto dies = one_of_four(child + 2);
+      dies->found();
+      ::pause();
+    });
+    on_every_rank(2, [&](uint32_t slot) {
+      stay[slot] = one_of_four(slot);
+      stay[slot]->found();
+    });
+  }
+  auto waits = std::async(std::launch::async, [&] {
+    for (const auto& rank : stay) rank->control->await_links();
+  });
+  EXPECT_EQ(waits.wait_for(30s), std::future_status::ready);
 }
 
 TEST_F(ControlPlane, NewcomerTakesThePlaceOfOneWhoLeft) {

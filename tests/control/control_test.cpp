@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <random>
 #include <thread>
 
 #include "control/control_planes.hpp"
+#include "control/memory_store.hpp"
 #include "fabric/free_port.hpp"
 #include "tokenyard/error.hpp"
 
@@ -106,6 +108,80 @@ TEST_F(ControlPlane, RanksThatWereToldDifferentThingsSaySo) {
   EXPECT_TRUE(published);
 }
 
+/// A store in which one rank does not find the others for a while; they find it, and link with it.
+class LateStore final : public Store {
+ public:
+  explicit LateStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  std::optional<Value> get(const std::string& key) override {
+    const bool is_other = key.ends_with("slot/1");
+    if (is_other && steady_clock::now() - start_ < 1s) return std::nullopt;
+    return store_->get(key);
+  }
+  void set(const std::string& key, const Value& value) override { store_->set(key, value); }
+  Value compare_and_set(const std::string& key, const std::optional<Value>& expected,
+                        const Value& desired) override {
+    return store_->compare_and_set(key, expected, desired);
+  }
+
+ private:
+  const std::shared_ptr<Store> store_;
+  const steady_clock::time_point start_ = steady_clock::now();
+};
+
+TEST_F(ControlPlane, RankThatIsLinkedAlreadyMustHaveTheSameSize) {
+  const auto store = std::make_shared<MemoryStore>();
+  ControlOptions first = options(0, 2), second = options(1, 3);
+  first.own_store = std::make_shared<LateStore>(store);
+  second.own_store = store;
+  Rank one(first), other(second);
+  const auto failures = run_ranks(2, [&](uint32_t rank) { (rank == 0 ? one : other).found(); });
+  for (const uint32_t rank : {0u, 1u}) {
+    EXPECT_TRUE(holds<InvalidArgument>(failures[rank], [&](const InvalidArgument& error) {
+      EXPECT_EQ(error.argument, "size");
+      EXPECT_EQ(error.rank, 1 - rank);
+    })) << rank;
+  }
+}
+
+/// Holds a port, and hangs up on everybody.
+class Stranger {
+ public:
+  Stranger() : acceptor_(io_, {asio::ip::address_v4::any(), 0}) {
+    accept();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~Stranger() {
+    io_.stop();
+    thread_.join();
+  }
+  uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+ private:
+  void accept() {
+    acceptor_.async_accept([this](const asio::error_code&, asio::ip::tcp::socket) { accept(); });
+  }
+
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_;
+  std::thread thread_;
+};
+
+TEST_F(ControlPlane, PortThatAStrangerHoldsIsNamed) {
+  const Stranger stranger;
+  ControlOptions hosts = options(0, 2);
+  hosts.store = fmt::format("tcp://127.0.0.1:{}", stranger.port());
+  hosts.sole_host = true;
+  hosts.timeout = 100s;
+  try {
+    Rank(hosts).found();
+    FAIL() << "it began";
+  } catch (const OsError& error) {
+    EXPECT_EQ(error.code, EADDRINUSE);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("port {}", stranger.port())));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("ss -ltnp"));
+  }
+}
+
 TEST_F(ControlPlane, TwoOfOneRankDoNotBothBegin) {
   ControlOptions impatient = options(1, 2);
   impatient.timeout = 1s;  // the later one waits for rank 0
@@ -187,10 +263,10 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
     if (stranger % 4 == 3) silent.push_back(std::move(socket));
   }
   const auto until = steady_clock::now() + 20s;
-  while (ranks[0]->control->refused() < kStrangers && steady_clock::now() < until) {
+  while (ranks[0]->control->counters().links_refused < kStrangers && steady_clock::now() < until) {
     std::this_thread::sleep_for(5ms);
   }
-  EXPECT_EQ(ranks[0]->control->refused(), static_cast<uint64_t>(kStrangers));
+  EXPECT_EQ(ranks[0]->control->counters().links_refused, static_cast<uint64_t>(kStrangers));
   EXPECT_EQ(ranks[1]->control->view().epoch, 1u);
   // Rank 0 still answers.
   ranks[1]->control->report_timeout({.slot = 0, .group = 0, .sequence = 1}, 1);

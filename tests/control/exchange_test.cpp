@@ -182,6 +182,8 @@ TEST_F(TwoEnds, PeerThatLeavesIsHeardToItsEnd) {
 
 TEST_F(TwoEnds, PeerThatDialsAgainHasBeenLost) {
   begin();
+  theirs->send(0, "from the first connection");
+  ASSERT_TRUE(run_until([&] { return !messages().empty(); }));
   End again(1);  // The same process, as far as this end can see.
   again.dial(mine);
   EXPECT_TRUE(run_both(mine, again, [&] { return linked(again) && end(); }));
@@ -189,7 +191,38 @@ TEST_F(TwoEnds, PeerThatDialsAgainHasBeenLost) {
   again.exchange.install(founders);
   again.send(0, "from another connection");
   for (int turn = 0; turn < 100; ++turn) mine.run();
-  EXPECT_THAT(messages(), SizeIs(0));
+  EXPECT_THAT(messages(), ElementsAre("from the first connection"));
+}
+
+/// On a busy machine a dialler gives up before the acceptor's reply, which makes the link there.
+TEST_F(TwoEnds, PeerThatGaveUpWhileItConnectedIsNotLost) {
+  begin();
+  theirs.reset();
+  const auto ended = [&] { return !mine.links.contains({1, 1}); };
+  const auto until = steady_clock::now() + 20s;
+  while (!ended() && steady_clock::now() < until) mine.run();
+  ASSERT_TRUE(ended());
+  theirs = std::make_unique<End>(1);
+  theirs->dial(mine);
+  ASSERT_TRUE(run_until([&] { return linked(*theirs); }));
+  theirs->exchange.install(founders);
+  theirs->send(0, "from the second connection");
+  EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
+  EXPECT_EQ(end(), std::nullopt);
+}
+
+/// As a process that is stopped right after it has parted: it has not looked for longer than a link
+/// may be still.
+TEST_F(TwoEnds, WhatHadArrivedIsReadThoughThisProcessStalls) {
+  begin();
+  theirs->send(0, "first");
+  ASSERT_TRUE(run_until([&] { return !messages().empty(); }));
+  mine.links.part(theirs->self);
+  mine.run();
+  for (int number = 0; number < 50; ++number) theirs->send(0, fmt::format("{}", number));
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_TRUE(run_until([&] { return end().has_value(); }));
+  EXPECT_THAT(messages(), SizeIs(51));
 }
 
 TEST_F(TwoEnds, PeerWhoseMessageIsRefusedIsLost) {
@@ -370,6 +403,22 @@ TEST_F(TalkingControlPlanes, RankThatStopsHasLeft) {
   }
   EXPECT_THAT(inboxes[0].of(2).messages, ElementsAre("last words"));
   EXPECT_EQ(inboxes[2].evictions(), 0);
+}
+
+/// Rank 0 does not read for a while, and the message is larger than what the system holds.
+TEST_F(TalkingControlPlanes, LargeLastMessageIsSentToItsEnd) {
+  found(2);
+  inboxes[0].before_each = [](const std::string& message) {
+    if (message == "wait") std::this_thread::sleep_for(1800ms);
+  };
+  const std::string large(60u << 20, 'x');
+  send(1, 0, "wait");
+  send(1, 0, large);
+  ranks[1]->control->stop();
+  EXPECT_TRUE(inboxes[0].wait([&] { return inboxes[0].end_of(1).has_value(); }));
+  EXPECT_EQ(inboxes[0].end_of(1), "left");
+  ASSERT_THAT(inboxes[0].of(1).messages, SizeIs(2));
+  EXPECT_EQ(inboxes[0].of(1).messages.back().size(), large.size());
 }
 
 /// Rank 0 reads slowly, so the others have agreed that rank 2 is lost before it has read all that

@@ -11,6 +11,7 @@
 
 #include "control/store_protocol.hpp"
 #include "control/store_server.hpp"
+#include "control/tcp_store.hpp"
 #include "fabric/free_port.hpp"
 #include "fabric/ranks.hpp"
 #include "fabric/worlds.hpp"
@@ -263,6 +264,11 @@ TEST(TcpStore, FirstToComeServes) {
   EXPECT_EQ(StoreServer::if_free("127.0.0.1", port, "secret"), nullptr);
   // An address of a documentation network belongs to no machine.
   EXPECT_EQ(StoreServer::if_free("192.0.2.1", port, "secret"), nullptr);
+  // The others may know this host by an address that it does not have itself.
+  const auto everywhere = StoreServer::if_free("192.0.2.1", 0, "secret", Interfaces::every);
+  ASSERT_NE(everywhere, nullptr);
+  TcpStore client("127.0.0.1", everywhere->port(), "job", "secret");
+  EXPECT_EQ(client.get("key"), std::nullopt);
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from pages import ROOT
+from ranks import file_store
 
 import tokenyard
 from tokenyard.metrics import MEANING, NOT_COUNTED
@@ -103,6 +105,7 @@ def test_prometheus_reads_it() -> None:
             for at, (_, metrics) in enumerate(tokenyard.launch(exchanged, ranks=2))
         ),
         {"exchange": "low_latency", "rank": 3, "masked_by_peer": [0, 1], "slowest_rank": None},
+        {"job": "train", "rank": 3, "epoch": 2, "active": 2, "active_ranks": [0, 3], "lost": 1},
     )
     sample = re.compile(
         r"^tokenyard_\w+\{rank=\"\d\"(,\w+=\"(\\[\\\"n]|[^\"\\\n])*\")*\} \d+(\.\d+)?(e-\d+)?$"
@@ -116,13 +119,20 @@ def test_prometheus_reads_it() -> None:
     assert "# TYPE tokenyard_low_latency_masked gauge" in lines
     assert 'tokenyard_low_latency_masked{rank="3",peer="1"} 1' in lines
     assert "low_latency_slowest_rank" not in text
+    assert "# TYPE tokenyard_job_active gauge" in lines
+    assert 'tokenyard_job_active{rank="3",job="train"} 2' in lines
+    assert 'tokenyard_job_lost_total{rank="3",job="train"} 1' in lines
 
 
-def test_every_key_has_a_meaning_and_a_line_in_the_page() -> None:
+def test_every_key_has_a_meaning_and_a_line_in_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     (_, metrics), _ = tokenyard.launch(exchanged, ranks=2)
     served_metrics = tokenyard.launch(served, ranks=2)[0]
-    keys = (set(metrics) | set(served_metrics)) - {"exchange", "rank", "missing"}
+    with tokenyard.connect(file_store(tmp_path), secret="s", rank=0, size=1) as job:
+        of_job = job.metrics()
+    assert (of_job["epochs"], of_job["joined"], of_job["links_made"]) == (1, 1, 0)
+    lists = {"missing", "active_ranks", "waiting_ranks"}
+    keys = (set(metrics) | set(served_metrics) | set(of_job)) - {"exchange", "rank"} - lists
     assert keys == set(MEANING)
     for key in keys:
         assert re.search(rf"^\| [^|]*`{key}`", page, re.MULTILINE), key

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/os_failure.hpp"
 #include "collectives/transports/connect_request.hpp"
 #include "net/fork_guard.hpp"
 #include "net/key.hpp"
-#include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
 
@@ -20,7 +20,7 @@ constexpr size_t kDatagramBytesMax = kConnectRequestBytes + kConnectRequestWords
 
 [[noreturn]] void mailbox_failed(const char* call) {
   const int code = errno;
-  throw OsError(fmt::format("{} (a Unix datagram socket)", call), code, std::strerror(code));
+  os_failed(fmt::format("{} (a Unix datagram socket)", call), code);
 }
 
 /// Takes every attached descriptor, so that none leaks, and keeps one.

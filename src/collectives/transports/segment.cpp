@@ -8,10 +8,10 @@
 
 #include <bit>
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <utility>
 
+#include "base/os_failure.hpp"
 #include "base/sealed_memory.hpp"
 #include "collectives/transports/cgroup_memory_limit.hpp"
 #include "tokenyard/error.hpp"
@@ -30,7 +30,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 constexpr size_t kRingBytesMax = size_t{1} << 32;
 
 [[noreturn]] void segment_failed(const char* call, int code = errno) {
-  throw OsError(fmt::format("{} (a shared segment)", call), code, std::strerror(code));
+  os_failed(fmt::format("{} (a shared segment)", call), code);
 }
 
 size_t file_bytes(size_t ring_bytes) {

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/mapping.hpp"
+#include "base/os_failure.hpp"
 #include "base/sealed_memory.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/fd_exchange.hpp"
@@ -18,11 +18,6 @@
 namespace tokenyard {
 
 namespace {
-
-[[noreturn]] void fail(const std::string& call) {
-  const int code = errno;
-  throw OsError(call, code, std::strerror(code));
-}
 
 constexpr const char* kArena = "tokenyard-arena";
 
@@ -42,10 +37,10 @@ Mapping map_peer(const FileDescriptor& memory, size_t expected, uint32_t rank) {
 std::vector<std::byte> boot() {
   const FileDescriptor file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   if (!file && errno == ENOENT) return {};
-  if (!file) fail("open of /proc/sys/kernel/random/boot_id");
+  if (!file) os_failed("open of /proc/sys/kernel/random/boot_id");
   std::vector<std::byte> id(64);
   const ssize_t bytes = read(file.native(), id.data(), id.size());
-  if (bytes < 0) fail("read of /proc/sys/kernel/random/boot_id");
+  if (bytes < 0) os_failed("read of /proc/sys/kernel/random/boot_id");
   id.resize(static_cast<size_t>(bytes));
   return id;
 }
