@@ -46,6 +46,7 @@ from .expert_parallel import (
     Received,
     RefusedBatch,
     Route,
+    spread_lost_experts,
 )
 from .metrics import prometheus_text
 from .world import World, launch
@@ -87,6 +88,7 @@ __all__ = [
     "__version__",
     "launch",
     "prometheus_text",
+    "spread_lost_experts",
 ]
 
 _PUBLIC_MODULES = ("errors", "megakernel", "moe", "torch")

@@ -1,90 +1,183 @@
-#include "expert_parallel/throughput/host/expert_map.hpp"
+#include "expert_parallel/common/expert_map.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <set>
 
-namespace tokenyard::throughput {
+#include "device/await_stream.hpp"
+#include "fabric/world_access.hpp"
+
+namespace tokenyard {
 
 namespace {
 
-/// Returns the places of each expert. Throws unless every expert has one.
-std::vector<std::vector<uint32_t>> places_of(std::span<const int32_t> expert_at) {
-  int32_t experts = 0;
-  for (const int32_t expert : expert_at) experts = std::max(experts, expert + 1);
-  std::vector<std::vector<uint32_t>> places(static_cast<size_t>(experts));
-  for (uint32_t place = 0; place < expert_at.size(); ++place)
-    if (expert_at[place] >= 0) places[static_cast<size_t>(expert_at[place])].push_back(place);
-  for (size_t expert = 0; expert < places.size(); ++expert)
-    if (places[expert].empty())
-      throw InvalidArgument("expert_at", "a place for every expert",
-                            fmt::format("none for expert {} of {}", expert, places.size()));
-  return places;
+void require_experts(std::span<const int32_t> expert_at, uint32_t experts) {
+  for (size_t place = 0; place < expert_at.size(); ++place)
+    if (expert_at[place] < -1 || expert_at[place] >= static_cast<int64_t>(experts))
+      throw InvalidArgument("expert_at", fmt::format("experts 0 to {}, or -1", experts - 1),
+                            fmt::format("{} at place {}", expert_at[place], place));
+}
+
+std::vector<uint32_t> experts_without_place(std::span<const int32_t> expert_at, uint32_t experts) {
+  std::vector<bool> placed(experts);
+  for (const int32_t expert : expert_at)
+    if (expert >= 0) placed[static_cast<size_t>(expert)] = true;
+  std::vector<uint32_t> without;
+  for (uint32_t expert = 0; expert < experts; ++expert)
+    if (!placed[expert]) without.push_back(expert);
+  return without;
 }
 
 }  // namespace
 
-void ExpertMap::set(std::span<const int32_t> expert_at) {
-  const Setup& setup = context_.setup;
-  const auto everybody = setup.world.all_gather(std::as_bytes(expert_at), "ExpertParallel: places");
-  for (uint32_t rank = 1; rank < everybody.size(); ++rank)
-    if (everybody[rank] != everybody[0])
-      throw InvalidArgument("expert_at", "the same map as on rank 0", "another map", rank);
-  if (!expert_at.empty() && expert_at.size() != setup.options.experts)
-    throw InvalidArgument("expert_at", fmt::format("{} places, or none", setup.options.experts),
-                          std::to_string(expert_at.size()));
-  const std::vector<std::vector<uint32_t>> places = places_of(expert_at);
-  if (!expert_at.empty() && places.size() < setup.options.topk)
-    throw InvalidArgument("expert_at",
-                          fmt::format("at least topk = {} experts", setup.options.topk),
-                          std::to_string(places.size()));
-  setup.await_stream(context_.last_stream.get(), "the end of the call before its experts move");
-  words_.reset();
-  table_ = {};
-  expert_at_.assign(expert_at.begin(), expert_at.end());
-  if (expert_at.empty()) return;
-  std::vector<uint32_t> words{0};
-  for (const auto& of_expert : places)
-    words.push_back(words.back() + static_cast<uint32_t>(of_expert.size()));
-  for (const auto& of_expert : places)
-    words.insert(words.end(), of_expert.begin(), of_expert.end());
-  auto* const table =
-      words_.emplace(setup.accelerator, words.size() * 4, DeviceMemory::Kind::device)
-          .as<uint32_t>();
-  setup.accelerator.copy(table, words.data(), words.size() * 4, Stream{});
-  setup.await_stream(Stream{}, "the table of places");
-  table_ = {.first = table,
-            .places = table + places.size() + 1,
-            .experts = static_cast<uint32_t>(places.size()),
-            .places_there_are = setup.options.experts};
+std::vector<int32_t> spread_lost_experts(std::span<const int32_t> expert_at,
+                                         const std::vector<bool>& living) {
+  require_experts(expert_at, uint32_t{INT32_MAX} + 1);
+  const auto ranks = static_cast<uint32_t>(living.size());
+  if (ranks == 0) throw InvalidArgument("living", "at least one rank", "none");
+  const auto places = ExpertPartition::of(static_cast<uint32_t>(expert_at.size()), ranks);
+  std::vector<int32_t> spread(expert_at.begin(), expert_at.end());
+  std::vector<uint32_t> held(ranks);
+  std::vector<std::vector<uint32_t>> empty(ranks);  // Empty places, the last ones first.
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const uint32_t first = places.first_of(rank);
+    for (uint32_t place = first + places.held_by(rank); place-- > first;) {
+      if (!living[rank]) {
+        spread[place] = -1;
+      } else if (spread[place] < 0) {
+        empty[rank].push_back(place);
+      } else {
+        ++held[rank];
+      }
+    }
+  }
+  std::set<int32_t> lost(expert_at.begin(), expert_at.end());
+  lost.erase(-1);
+  for (const int32_t expert : spread) lost.erase(expert);
+  for (const int32_t expert : lost) {
+    uint32_t to = ranks;
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      if (!empty[rank].empty() && (to == ranks || held[rank] < held[to])) to = rank;
+    if (to == ranks) break;
+    spread[empty[to].back()] = expert;
+    empty[to].pop_back();
+    ++held[to];
+  }
+  return spread;
 }
 
-DispatchArguments ExpertMap::placed(const DispatchArguments& input, const Plan& plan, Stream stream,
-                                    Route::State& route, std::shared_ptr<CallMemory>& made) const {
-  if (table_.experts == 0 || input.tokens == 0) return input;
-  const Setup& setup = context_.setup;
-  made = context_.arena.scratch(size_t{input.tokens} * setup.options.topk * sizeof(int64_t), stream,
-                                route);
-  auto* const ids = reinterpret_cast<int64_t*>(made->block().data());
-  launch(setup.accelerator, place_choices_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
-         {.rank = setup.world.rank(),
-          .tokens = input.tokens,
-          .topk = setup.options.topk,
-          .topk_idx = input.topk_idx,
-          .idx_is_int64 = input.idx_is_int64,
-          .table = table_,
-          .placed = ids});
-  DispatchArguments at_places = input;
-  at_places.topk_idx = ids;
-  at_places.idx_is_int64 = true;
-  return at_places;
+void require_places(uint32_t experts, uint32_t places_per_rank, uint32_t ranks, uint64_t most) {
+  if (places_per_rank == 0) return;
+  const uint64_t places = uint64_t{places_per_rank} * ranks;
+  if (places < experts || places > most)
+    throw InvalidArgument("places_per_rank",
+                          fmt::format("{} to {} for {} experts on {} ranks, or 0",
+                                      (experts + ranks - 1) / ranks, most / ranks, experts, ranks),
+                          std::to_string(places_per_rank));
+}
+
+std::vector<int32_t> plain_expert_map(uint32_t experts, uint32_t places, uint32_t ranks) {
+  const auto of_experts = ExpertPartition::of(experts, ranks);
+  const auto of_places = ExpertPartition::of(places, ranks);
+  std::vector<int32_t> expert_at(places, -1);
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    for (uint32_t i = 0; i < of_experts.held_by(rank); ++i)
+      expert_at[of_places.first_of(rank) + i] = static_cast<int32_t>(of_experts.first_of(rank) + i);
+  return expert_at;
+}
+
+ExpertMap::ExpertMap(World& world, uint32_t experts, uint32_t places)
+    : world_(world),
+      accelerator_(accelerator_of(world)),
+      experts_(experts),
+      places_(places),
+      partition_(ExpertPartition::of(places, world.size())),
+      given_(plain_expert_map(experts, places, world.size())),
+      living_(world.size(), true),
+      table_(accelerator_, table_bytes(experts, places), DeviceMemory::Kind::device),
+      counters_(accelerator_, sizeof(Counters), DeviceMemory::Kind::device),
+      shown_(accelerator_, sizeof(uint64_t), DeviceMemory::Kind::shared) {
+  take_effect();
+}
+
+void ExpertMap::require_agreed(std::span<const int32_t> expert_at, const std::string& what) const {
+  const auto everybody = world_.all_gather(std::as_bytes(expert_at), what);
+  // All ranks compare with the first that lives, so all name the same ranks.
+  const auto first =
+      static_cast<size_t>(std::find(living_.begin(), living_.end(), true) - living_.begin());
+  for (uint32_t rank = 0; rank < everybody.size(); ++rank)
+    if (living_[rank] && everybody[rank] != everybody[first])
+      throw InvalidArgument("expert_at", fmt::format("the same map as on rank {}", first),
+                            "another map", rank);
+  if (!expert_at.empty() && expert_at.size() != places_)
+    throw InvalidArgument("expert_at", fmt::format("{} places, or none", places_),
+                          std::to_string(expert_at.size()));
+  require_experts(expert_at, experts_);
+}
+
+void ExpertMap::set(std::span<const int32_t> expert_at) {
+  if (expert_at.empty())
+    given_ = plain_expert_map(experts_, places_, world_.size());
+  else
+    given_.assign(expert_at.begin(), expert_at.end());
+  take_effect();
+}
+
+void ExpertMap::set_living(const std::vector<bool>& living) {
+  living_ = living;
+  take_effect();
+}
+
+void ExpertMap::take_effect() {
+  in_effect_ = spread_lost_experts(given_, living_);
+  std::vector<int32_t> numbers(places_);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  moves_ = in_effect_ != numbers;
+  std::vector<std::vector<uint32_t>> of_expert(experts_);
+  for (uint32_t place = 0; place < places_; ++place)
+    if (in_effect_[place] >= 0) of_expert[static_cast<size_t>(in_effect_[place])].push_back(place);
+  std::vector<uint32_t> words{0};
+  for (const auto& places : of_expert)
+    words.push_back(words.back() + static_cast<uint32_t>(places.size()));
+  for (const auto& places : of_expert) words.insert(words.end(), places.begin(), places.end());
+  accelerator_.copy(table_.as<void>(), words.data(), words.size() * sizeof(uint32_t), Stream{});
+  await_stream(accelerator_, world_.rank(), Stream{}, 2 * world_.timeout(),
+               "expert map: the table of places");
+}
+
+std::vector<int32_t> ExpertMap::held_by(uint32_t rank) const {
+  const auto first = in_effect_.begin() + partition_.first_of(rank);
+  return {first, first + partition_.held_by(rank)};
+}
+
+std::vector<uint32_t> ExpertMap::lost() const {
+  return experts_without_place(in_effect_, experts_);
+}
+
+PlacementTable ExpertMap::table() const {
+  auto* const words = table_.as<uint32_t>();
+  return {.first = words,
+          .places = words + experts_ + 1,
+          .experts = experts_,
+          .places_there_are = places_,
+          .partition = partition_};
+}
+
+LostChoices ExpertMap::lost_choices() const {
+  auto* const counters = counters_.as<Counters>();
+  return {.total = &counters->total, .arrived = &counters->arrived, .shown = shown_.as<uint64_t>()};
+}
+
+uint64_t ExpertMap::lost_choices_total() const {
+  return std::atomic_ref(*shown_.as<uint64_t>()).load(std::memory_order_relaxed);
 }
 
 int64_t ExpertMap::given_id(int64_t id) const {
-  if (table_.experts == 0 || id < 0) return id;
-  const uint32_t places = context_.setup.options.experts;
-  return id >= places ? id - places : expert_at_[static_cast<size_t>(id)];
+  if (moves_ && id >= 0 && id < places_) return in_effect_[static_cast<size_t>(id)];
+  return not_misplaced(id, experts_, places_);
 }
 
-}  // namespace tokenyard::throughput
+}  // namespace tokenyard

@@ -8,6 +8,7 @@
 
 #include "device/accelerator.hpp"
 #include "expert_parallel/common/agreement.hpp"
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/throughput/kernels/control.hpp"
 #include "fabric/gather.hpp"
 
@@ -35,6 +36,7 @@ struct Proposal {
 void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
   require(options.experts > 0 && options.experts <= kExpertsMax, "experts",
           fmt::format("1 to {}", kExpertsMax), options.experts);
+  require_places(options.experts, options.places_per_rank, ranks, kExpertsMax);
   require(options.hidden > 0 && options.hidden % 8 == 0, "hidden", "a multiple of 8 above 0",
           options.hidden);
   require(options.hidden <= kHiddenMax, "hidden", fmt::format("at most {}", kHiddenMax),
@@ -60,6 +62,7 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
     const ExpertParallelOptions& first = proposals[0].options;
     const ExpertParallelOptions& other = proposals[rank].options;
     require_equal("experts", rank, first.experts, other.experts);
+    require_equal("places_per_rank", rank, first.places_per_rank, other.places_per_rank);
     require_equal("hidden", rank, first.hidden, other.hidden);
     require_equal("topk", rank, first.topk, other.topk);
     require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
