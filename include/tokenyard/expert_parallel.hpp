@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +34,10 @@ struct ExpertParallelOptions {
   /// Experts of all ranks together. Rank after rank holds experts / ranks of them, and the first
   /// experts % ranks ranks hold one more, unless `set_expert_map` places them.
   uint32_t experts = 0;
+  /// Places for experts on each rank, at least enough for all experts: those beyond them hold
+  /// replicas, or are empty until the experts of a lost rank need them. 0: just enough, one place
+  /// per expert.
+  uint32_t places_per_rank = 0;
   uint32_t hidden = 0;      ///< elements per token; a multiple of 8
   uint32_t topk = 0;        ///< experts per token, 1 to 256
   uint32_t tokens_max = 0;  ///< tokens per rank and call; bounds the memory that a call reserves
@@ -231,12 +236,22 @@ class ExpertParallel {
 
   /// Places experts on ranks, as load balancers decide. Collective, between calls.
   ///
-  /// `expert_at`: [options.experts] the expert that each place holds, rank after rank, or -1 for an
-  /// empty place, so ranks may hold unequal numbers. Tokens take the places of an expert that has
-  /// several in turn. From now on topk_idx names experts, while received ids and counts name
-  /// places. An empty list removes the map. Waits for earlier calls; throws InvalidArgument, on all
-  /// ranks alike.
+  /// `expert_at`: [places of all ranks] the expert that each place holds, rank after rank, or -1
+  /// for an empty place, so ranks may hold unequal numbers. Tokens take the places of an expert
+  /// that has several in turn. topk_idx names experts, while received ids and counts name places. A
+  /// choice whose expert has no place counts as -1, and `Received::lost` and `metrics` count it.
+  /// After ranks were lost, spread_lost_experts makes a map. An empty list: the map with which the
+  /// object began. Waits for earlier calls; throws InvalidArgument, on all ranks alike.
   void set_expert_map(std::span<const int32_t> expert_at);
+  /// Returns the expert at each place of all ranks, or -1.
+  std::vector<int32_t> expert_map() const;
+  /// Returns the expert at each place of this rank, or -1.
+  std::vector<int32_t> held_experts() const;
+  /// Returns the experts that have no place, ascending.
+  std::vector<uint32_t> lost_experts() const;
+  /// Sets what set_expert_map calls last if it changed which experts this rank holds, so that their
+  /// weights are loaded before a call needs them: with held_experts(), on the caller's thread.
+  void on_experts_changed(std::function<void(const std::vector<int32_t>& held)> hook);
 
   struct Load {
     std::vector<uint64_t> tokens_per_expert;  ///< [local experts] rows that name each
@@ -254,6 +269,9 @@ class ExpertParallel {
     /// lack theirs. The replays of a CUDA graph are in neither.
     uint64_t uncounted_calls = 0;
     uint64_t dispatched_tokens = 0;
+    /// Choices of this rank's tokens whose experts had no place, counted on the device: replays are
+    /// in it.
+    uint64_t unplaced_choices = 0;
     std::vector<uint64_t> received_rows_by_peer;   ///< [ranks] by dispatch, from each rank
     std::vector<uint64_t> received_bytes_by_peer;  ///< [ranks] of these rows and their scales
     std::vector<uint64_t> returned_rows_by_peer;   ///< [ranks] by combine, to each rank
@@ -292,8 +310,8 @@ class ExpertParallel {
   void wait(Stream stream = {});
 
   const ExpertParallelOptions& options() const;
-  /// Experts of this rank: local_experts() of them, numbered from first_expert() on. With an expert
-  /// map these are places.
+  /// Places of this rank: local_experts() of them, numbered from first_expert() on. Without an
+  /// expert map and places_per_rank, the experts of these numbers.
   uint32_t local_experts() const;
   uint32_t first_expert() const;
   uint32_t sms() const;
@@ -341,9 +359,12 @@ class Received {
   /// [rows, words] of the type that was sent, or [rows, 4 * words] uint8; in the order that the
   /// strides say. Bytes that come by columns are words here, [rows, words] uint32. None: no scales.
   ConstTensorView scales = {};
-  ConstTensorView topk_idx = {};         ///< [rows, topk] int32 local expert ids, -1 where not here
-  ConstTensorView topk_weights = {};     ///< [rows, topk] float32, 0 where not here
-  ConstTensorView source_token = {};     ///< [rows] int32 index of the token on its source rank
+  ConstTensorView topk_idx = {};      ///< [rows, topk] int32 local expert ids, -1 where not here
+  ConstTensorView topk_weights = {};  ///< [rows, topk] float32, 0 where not here
+  ConstTensorView source_token = {};  ///< [rows] int32 index of the token on its source rank
+  /// [tokens dispatched here] int32: choices whose experts have no place; none: no map was set, or
+  /// there were no tokens. The route keeps it.
+  ConstTensorView lost = {};
   std::vector<uint32_t> rows_from = {};  ///< [ranks] rows by source; empty if not waited for
   std::vector<uint32_t> tokens_per_expert = {};  ///< [local experts]; empty if not waited for
   ConstTensorView rows_from_on_device = {};      ///< [ranks] uint32, once the call's work has ended

@@ -11,8 +11,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,9 +26,14 @@
 namespace tokenyard {
 
 struct LowLatencyOptions {
-  /// Experts of all ranks together, at least one per rank. Each rank holds experts / ranks of them,
-  /// rank after rank, and the first experts % ranks ranks hold one more.
+  /// Experts of all ranks together; without places_per_rank at least one per rank. Each rank holds
+  /// experts / ranks of them, rank after rank, and the first experts % ranks ranks hold one more,
+  /// unless `set_expert_map` places them.
   uint32_t experts = 0;
+  /// Places for experts on each rank, at least enough for all experts: those beyond them hold
+  /// replicas, or are empty until the experts of a lost rank need them. 0: just enough, one place
+  /// per expert.
+  uint32_t places_per_rank = 0;
   uint32_t hidden = 0;      ///< elements per token; a multiple of 32
   uint32_t topk = 0;        ///< experts per token, 1 to 16, no more than there are. (ExpertParallel
                             ///< takes more.)
@@ -106,7 +113,8 @@ struct LowLatencyCombine {
   bool logfmt = false;  ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's bytes,
                         ///< at an error of up to 2.2 % of each rank's part; the same on all ranks:
                         ///< see LowLatency::wait
-  /// [tokens] int32, or none: choices whose experts are on masked ranks, which the sum lacks.
+  /// [tokens] int32, or none: choices that the sum lacks, since their experts are on masked ranks
+  /// or have no place.
   TensorView lost = {};
 };
 
@@ -143,10 +151,10 @@ class LowLatency {
   /// without bf16_rows. Throws Cancelled after World::cancel.
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call = {});
   /// Brings the experts' results home, weighted and summed; a token that went nowhere gets zeros.
-  /// Enqueues and returns. A sum lacks the experts of masked ranks in all its channels; `lost`
-  /// counts them. Weights are finite. Ends the batch: its handle is refused afterwards. Throws
-  /// InvalidArgument before anything is launched: the batch can still be combined, and the others
-  /// wait for it.
+  /// Enqueues and returns. A sum lacks lost choices, those of masked ranks and of experts without a
+  /// place, in all its channels; `lost` counts them. Weights are finite. Ends the batch: its handle
+  /// is refused afterwards. Throws InvalidArgument before anything is launched: the batch can still
+  /// be combined, and the others wait for it.
   void combine(const LowLatencyCombine& what, const std::shared_ptr<LowLatencyHandle>& handle,
                const LowLatencyCall& call = {});
   /// Enqueues the second half of a dispatch or combine that was called with `hook`, in the order of
@@ -181,17 +189,57 @@ class LowLatency {
   /// InvalidArgument, and so are hooks that were not called.
   void restart(uint32_t epoch);
 
+  /// Places experts on ranks. Collective, between calls.
+  ///
+  /// `expert_at`: [places of all ranks] the expert that each place holds, rank after rank, or -1
+  /// for an empty place. Tokens take the places of an expert that has several in turn, of those on
+  /// ranks that take part. topk_idx names experts, while the rows of a rank lie by its places. A
+  /// choice whose expert has no place on such a rank counts as -1, and is counted as lost. An empty
+  /// list: the map with which the object began. Waits for earlier calls; captured calls use the
+  /// newest map, if one was set before they were captured. Throws InvalidArgument, on all ranks
+  /// alike.
+  void set_expert_map(std::span<const int32_t> expert_at);
+  /// Returns the expert at each place of all ranks, or -1: of the map that was set, with the
+  /// experts of evicted ranks spread over empty places (spread_lost_experts).
+  std::vector<int32_t> expert_map() const;
+  /// Returns the expert at each place of this rank, or -1.
+  std::vector<int32_t> held_experts() const;
+  /// Returns the experts that have no place, ascending.
+  std::vector<uint32_t> lost_experts() const;
+  /// Sets what set_expert_map, evict and admit call last if they changed which experts this rank
+  /// holds, so that their weights are loaded before a call needs them: with held_experts(), on the
+  /// caller's thread.
+  void on_experts_changed(std::function<void(const std::vector<int32_t>& held)> hook);
+
+  /// Masks ranks that the members of a job have agreed to go on without, and spreads their experts
+  /// over empty places of the others; those that find none are lost. All members call it with the
+  /// same ranks between the same two calls, so that no token goes to a place before its rank knows
+  /// the expert. Involves no other rank. With `epoch` it also does what `restart` does, under the
+  /// same conditions: for members that have made different numbers of calls.
+  void evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t> epoch = std::nullopt);
+  /// Opens the slots of ranks that were replaced. Collective: the members call it while each
+  /// replacement makes its LowLatency, with the same options, in the World that reaches it. Ranks
+  /// agree on the epoch from which all count, refill all staging, end the batches under way, and
+  /// exchange the addresses of their memory; replacements get the expert map, and their experts are
+  /// theirs again. Returns their ranks. Calls captured before must be captured anew: they hold the
+  /// addresses of memory that is gone. Throws InvalidArgument on all ranks alike if options or maps
+  /// differ; PeerLost or PeerTimeout if a rank does not come.
+  std::vector<uint32_t> admit();
+
   /// Totals of this rank since the object was made, as its host made the calls: the replays of a
-  /// CUDA graph are not in them. No kernel totals rows, bytes, waiting and lost choices; a call
-  /// writes its own to rows_total, waited_cycles and lost.
+  /// CUDA graph are only in unplaced_choices. No kernel totals rows, bytes and waiting; a call
+  /// writes its own to rows_total and waited_cycles.
   struct Metrics {
     uint64_t dispatch_calls = 0;  ///< refused ones, too, in which this rank had no tokens
     uint64_t refused_dispatch_calls = 0;
     uint64_t combine_calls = 0;
     uint64_t dispatched_tokens = 0;
+    /// Choices of this rank's tokens whose experts had no place on a rank that takes part, counted
+    /// by dispatches on the device. Those that a rank masked later lacks are in a combine's `lost`.
+    uint64_t unplaced_choices = 0;
     std::vector<uint32_t> masked_by_peer;  ///< [ranks] 1 for a masked rank, as failed_ranks sees it
   };
-  /// Returns what has been counted so far. Waits for nothing.
+  /// Returns what has been counted so far. Any thread may call it; waits for nothing.
   Metrics metrics() const;
 
   /// Throws InvalidArgument for a fault that kernels have found by now: `topk_idx` for the first id
@@ -219,7 +267,8 @@ class LowLatency {
   /// InvalidArgument.
   static Memory memory(const LowLatencyOptions& options, uint32_t ranks);
 
-  /// Experts of this rank: local_experts() of them, numbered from first_expert() on.
+  /// Places of this rank: local_experts() of them, numbered from first_expert() on. Without an
+  /// expert map and places_per_rank, the experts of these numbers.
   uint32_t local_experts() const;
   uint32_t first_expert() const;
 

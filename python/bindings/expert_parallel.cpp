@@ -13,6 +13,7 @@
 #include "received.hpp"
 #include "registration.hpp"
 #include "room.hpp"
+#include "tokenyard/expert_map.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -189,10 +190,11 @@ nb::object rows_combine_buffer(const ExchangeHandle& self, const HeldRoute& rout
 
 std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> memory_of(
     uint32_t experts, uint32_t hidden, uint32_t topk, uint32_t tokens_max, uint32_t sms,
-    uint32_t sms_max, uint32_t ranks, uint32_t tokens, uint32_t rows_received, DataType type,
-    uint32_t row_bytes, uint32_t scale_words) {
+    uint32_t sms_max, uint32_t places_per_rank, uint32_t ranks, uint32_t tokens,
+    uint32_t rows_received, DataType type, uint32_t row_bytes, uint32_t scale_words) {
   const ExpertParallel::Memory memory =
       ExpertParallel::memory({.experts = experts,
+                              .places_per_rank = places_per_rank,
                               .hidden = hidden,
                               .topk = topk,
                               .tokens_max = tokens_max,
@@ -229,6 +231,7 @@ nb::dict metrics(const ExchangeHandle& self) {
   metrics["combine_calls"] = found.combine_calls;
   metrics["uncounted_calls"] = found.uncounted_calls;
   metrics["dispatched_tokens"] = found.dispatched_tokens;
+  metrics["unplaced_choices"] = found.unplaced_choices;
   metrics["received_rows_by_peer"] = found.received_rows_by_peer;
   metrics["received_bytes_by_peer"] = found.received_bytes_by_peer;
   metrics["returned_rows_by_peer"] = found.returned_rows_by_peer;
@@ -248,13 +251,16 @@ nb::list last_trace(const ExchangeHandle& self) {
 
 std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t experts,
                                               uint32_t hidden, uint32_t topk, uint32_t tokens_max,
-                                              uint32_t sms, uint32_t sms_max) {
-  return std::make_unique<ExchangeHandle>(world, ExpertParallelOptions{.experts = experts,
-                                                                       .hidden = hidden,
-                                                                       .topk = topk,
-                                                                       .tokens_max = tokens_max,
-                                                                       .sms = sms,
-                                                                       .sms_max = sms_max});
+                                              uint32_t sms, uint32_t sms_max,
+                                              uint32_t places_per_rank) {
+  return std::make_unique<ExchangeHandle>(world,
+                                          ExpertParallelOptions{.experts = experts,
+                                                                .places_per_rank = places_per_rank,
+                                                                .hidden = hidden,
+                                                                .topk = topk,
+                                                                .tokens_max = tokens_max,
+                                                                .sms = sms,
+                                                                .sms_max = sms_max});
 }
 
 }  // namespace
@@ -263,6 +269,12 @@ void register_expert_parallel(nb::module_& m) {
   nb::enum_<ScaleOrder>(m, "ScaleOrder", "Layout of received scales.")
       .value("rows", ScaleOrder::rows)
       .value("columns", ScaleOrder::columns);
+  m.def(
+      "spread_lost_experts",
+      [](const std::vector<int32_t>& expert_at, const std::vector<bool>& living) {
+        return spread_lost_experts(expert_at, living);
+      },
+      "expert_at"_a, "living"_a);
   nb::class_<CastToFp8> cast(m, "CastToFp8", "A cast of bf16 rows to FP8 before they are sent.");
   nb::enum_<CastToFp8::Scales>(cast, "Scales", "Format of a group's scale.")
       .value("none", CastToFp8::Scales::none)
@@ -277,7 +289,7 @@ void register_expert_parallel(nb::module_& m) {
   nb::class_<ExchangeHandle> exchange(m, "ExpertParallel", "See tokenyard.ExpertParallel.");
   exchange
       .def_static("make", &make_exchange, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a,
-                  "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a)
+                  "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a)
       .def_prop_ro("sms",
                    [](const ExchangeHandle& self) { return self.get()->expert_parallel.sms(); })
       .def_prop_ro(
@@ -310,9 +322,18 @@ void register_expert_parallel(nb::module_& m) {
            "by_expert"_a.none(), "weighted"_a, "sms"_a, "local_sms"_a, "stream"_a)
       .def("combine_buffer", &rows_combine_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
       .def_static("memory", &memory_of, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
-                  "tokens_max"_a, "sms"_a, "sms_max"_a, "ranks"_a, "tokens"_a, "rows_received"_a,
-                  "type"_a, "row_bytes"_a, "scale_words"_a)
+                  "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a, "ranks"_a, "tokens"_a,
+                  "rows_received"_a, "type"_a, "row_bytes"_a, "scale_words"_a)
       .def("place", &place, "expert_at"_a)
+      .def_prop_ro(
+          "expert_map",
+          [](const ExchangeHandle& self) { return self.get()->expert_parallel.expert_map(); })
+      .def_prop_ro(
+          "held_experts",
+          [](const ExchangeHandle& self) { return self.get()->expert_parallel.held_experts(); })
+      .def_prop_ro(
+          "lost_experts",
+          [](const ExchangeHandle& self) { return self.get()->expert_parallel.lost_experts(); })
       .def("load", &load)
       .def("metrics", &metrics)
       .def("failed_ranks",

@@ -194,6 +194,7 @@ nb::dict metrics(const ServingHandle& self) {
   metrics["refused_dispatch_calls"] = found.refused_dispatch_calls;
   metrics["combine_calls"] = found.combine_calls;
   metrics["dispatched_tokens"] = found.dispatched_tokens;
+  metrics["unplaced_choices"] = found.unplaced_choices;
   metrics["masked_by_peer"] = found.masked_by_peer;
   return metrics;
 }
@@ -207,25 +208,43 @@ auto unlocked(const ServingHandle& self, Arguments... arguments) {
   return (serving->exchange.*function)(arguments...);
 }
 
+void set_expert_map(const ServingHandle& self, const std::vector<int32_t>& expert_at) {
+  const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
+  nb::gil_scoped_release release;
+  serving->exchange.set_expert_map(expert_at);
+}
+
+void evict(const ServingHandle& self, const std::vector<uint32_t>& ranks,
+           std::optional<uint32_t> epoch) {
+  const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
+  nb::gil_scoped_release release;
+  serving->exchange.evict(ranks, epoch);
+}
+
 void wait(const ServingHandle& self, uint64_t stream) {
   unlocked<&LowLatency::wait>(self, Stream(stream));
 }
 
 std::unique_ptr<ServingHandle> make(const WorldHandle& world, uint32_t experts, uint32_t hidden,
                                     uint32_t topk, uint32_t tokens_max, uint32_t sms,
-                                    bool bf16_rows) {
-  return std::make_unique<ServingHandle>(world, LowLatencyOptions{.experts = experts,
-                                                                  .hidden = hidden,
-                                                                  .topk = topk,
-                                                                  .tokens_max = tokens_max,
-                                                                  .sms = sms,
-                                                                  .bf16_rows = bf16_rows});
+                                    bool bf16_rows, uint32_t places_per_rank) {
+  return std::make_unique<ServingHandle>(world,
+                                         LowLatencyOptions{.experts = experts,
+                                                           .places_per_rank = places_per_rank,
+                                                           .hidden = hidden,
+                                                           .topk = topk,
+                                                           .tokens_max = tokens_max,
+                                                           .sms = sms,
+                                                           .bf16_rows = bf16_rows});
 }
 
 std::tuple<uint64_t, uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidden, uint32_t topk,
                                                 uint32_t tokens_max, bool bf16_rows,
-                                                uint32_t ranks) {
+                                                uint32_t places_per_rank, uint32_t ranks) {
   const LowLatency::Memory memory = LowLatency::memory({.experts = experts,
+                                                        .places_per_rank = places_per_rank,
                                                         .hidden = hidden,
                                                         .topk = topk,
                                                         .tokens_max = tokens_max,
@@ -287,14 +306,20 @@ void register_low_latency(nb::module_& m) {
       });
   nb::class_<ServingHandle> serving(m, "LowLatency", "See tokenyard.LowLatency.");
   serving.def_static("make", &make, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
-                     "tokens_max"_a, "sms"_a, "bf16_rows"_a);
+                     "tokens_max"_a, "sms"_a, "bf16_rows"_a, "places_per_rank"_a);
   serving.def_static("memory", &memory, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
-                     "tokens_max"_a, "bf16_rows"_a, "ranks"_a);
+                     "tokens_max"_a, "bf16_rows"_a, "places_per_rank"_a, "ranks"_a);
   serving
       .def_prop_ro("local_experts",
                    [](const ServingHandle& self) { return self.get()->exchange.local_experts(); })
       .def_prop_ro("first_expert",
                    [](const ServingHandle& self) { return self.get()->exchange.first_expert(); })
+      .def_prop_ro("expert_map", &look<&LowLatency::expert_map>)
+      .def_prop_ro("held_experts", &look<&LowLatency::held_experts>)
+      .def_prop_ro("lost_experts", &look<&LowLatency::lost_experts>)
+      .def("set_expert_map", &set_expert_map, "expert_at"_a)
+      .def("evict", &evict, "ranks"_a, "epoch"_a.none())
+      .def("admit", &unlocked<&LowLatency::admit>)
       .def("dispatch", &dispatch, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
            "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(),
            "topk_weights"_a.noconvert().none(), "active"_a, "timeout_s"_a.none(), "sms"_a, "hook"_a,

@@ -170,6 +170,14 @@ void register_received(nb::module_& m) {
       .def_prop_ro("topk_idx", &topk_idx, "[rows, topk] int32.")
       .def_prop_ro("topk_weights", &topk_weights, "[rows, topk] float32.")
       .def_prop_ro("source_token", &source_token, "[rows] int32.")
+      .def_prop_ro(
+          "lost",
+          [](const HeldReceived& self) -> nb::object {
+            const ConstTensorView& lost = self.received.lost;
+            if (!lost.given()) return nb::none();
+            return beside_rows(self, lost.as<int32_t>(), {lost.shape[0]});
+          },
+          "[tokens dispatched here] int32, or None.")
       .def_prop_ro("rows_from", [](const HeldReceived& self) { return self.received.rows_from; })
       .def_prop_ro("tokens_per_expert",
                    [](const HeldReceived& self) { return self.received.tokens_per_expert; })

@@ -48,6 +48,7 @@ from .expert_parallel import (
     Received,
     RefusedBatch,
     Route,
+    spread_lost_experts,
 )
 from .job import Job, connect, from_env, from_torch
 from .metrics import prometheus_text
@@ -94,6 +95,7 @@ __all__ = [
     "from_torch",
     "launch",
     "prometheus_text",
+    "spread_lost_experts",
 ]
 
 _PUBLIC_MODULES = ("errors", "megakernel", "moe", "torch")

@@ -11,6 +11,7 @@ MEANING = {
     "combine_calls": "combines that this rank has made",
     "uncounted_calls": "calls whose rows no host has counted",
     "dispatched_tokens": "tokens that this rank has dispatched",
+    "unplaced_choices": "choices of these tokens whose experts had no place",
     "received_rows_by_peer": "rows that dispatches have brought from a rank",
     "received_bytes_by_peer": "bytes of these rows and their scales",
     "returned_rows_by_peer": "rows that combines have brought to a rank",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "expert_parallel/mapped.hpp"
 #include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/reference.hpp"
 #include "tokenyard/expert_parallel.hpp"
@@ -14,6 +15,7 @@ namespace tokenyard::test {
 struct ExchangeCase {
   Shape shape;
   std::vector<uint32_t> tokens;  ///< [ranks]
+  Mapped map = {};               ///< `shape` counts places as experts
   Picking picking = {};
   bool idx_is_int64 = true;
   uint32_t sms = 0;
@@ -31,16 +33,27 @@ struct ExchangeCase {
   }
   uint32_t tokens_max() const { return 1 + *std::max_element(tokens.begin(), tokens.end()); }
   ExpertParallelOptions options() const {
-    return {.experts = shape.experts,
+    const bool spare = map.given() && shape.experts % shape.ranks == 0;
+    return {.experts = spare ? map.experts : shape.experts,
+            .places_per_rank = spare ? shape.local_experts() : 0,
             .hidden = shape.hidden,
             .topk = shape.topk,
             .tokens_max = tokens_max(),
             .sms = sms};
   }
+  /// Returns all ranks' tokens, whose ids are places if there is a map.
   std::vector<Tokens> draw() const {
+    std::vector<Tokens> all = named();
+    for (uint32_t rank = 0; rank < all.size(); ++rank)
+      all[rank] = map.placed(shape, std::move(all[rank]), rank);
+    return all;
+  }
+  /// Returns all ranks' tokens, whose ids are experts.
+  std::vector<Tokens> named() const {
     std::mt19937 random(seed);
     std::vector<Tokens> all;
-    for (const uint32_t count : tokens) all.push_back(random_tokens(shape, count, picking, random));
+    for (const uint32_t count : tokens)
+      all.push_back(random_tokens(map.named(shape), count, picking, random));
     for (const uint32_t rank : absent) all[rank] = {};
     return all;
   }

@@ -120,7 +120,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
     "Group.receive": (group("receive", ONE.copy()), ("source", "tag")),
     "Group.choice": (group("choice", "all_reduce"), ("bytes_",)),
-    "ExpertParallel.__init__": (made(tokenyard.ExpertParallel), (*SIZES, "sms", "sms_max")),
+    "ExpertParallel.__init__": (
+        made(tokenyard.ExpertParallel),
+        (*SIZES, "sms", "sms_max", "places_per_rank"),
+    ),
     "ExpertParallel.dispatch": (
         exchange("dispatch"),
         ("scale_channels", "received_tokens_max", "sms"),
@@ -145,13 +148,14 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
             "scale_words",
             "sms",
             "sms_max",
+            "places_per_rank",
         ),
     ),
     "ExpertParallel.set_expert_map": (
         lambda ranks, /, **wrong: ranks.exchange.set_expert_map(**wrong),
         ("expert_at",),
     ),
-    "LowLatency.__init__": (made(tokenyard.LowLatency), (*SIZES, "sms")),
+    "LowLatency.__init__": (made(tokenyard.LowLatency), (*SIZES, "sms", "places_per_rank")),
     "LowLatency.dispatch": (
         lambda ranks, /, **wrong: ranks.serving.dispatch(
             ranks.rows["x"], ranks.rows["topk_idx"], rows="bf16", **wrong
@@ -159,7 +163,15 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         ("sms",),
     ),
     "LowLatency.combine": (serving_combine, ("sms",)),
-    "LowLatency.memory": (memory(tokenyard.LowLatency), (*SIZES, "ranks")),
+    "LowLatency.memory": (memory(tokenyard.LowLatency), (*SIZES, "ranks", "places_per_rank")),
+    "LowLatency.evict": (
+        lambda ranks, /, **wrong: ranks.serving.evict(**(dict(ranks=[]) | wrong)),
+        ("ranks", "epoch"),
+    ),
+    "LowLatency.set_expert_map": (
+        lambda ranks, /, **wrong: ranks.serving.set_expert_map(**wrong),
+        ("expert_at",),
+    ),
     "LowLatency.restart": (lambda ranks, /, **wrong: ranks.serving.restart(**wrong), ("epoch",)),
     "LowLatency.update_mask": (
         lambda ranks, /, **wrong: ranks.serving.update_mask(masked=True, **wrong),
@@ -177,6 +189,12 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "World.from_env": (from_env, ("arena_bytes",)),
     "World.replace": (lambda ranks, /, **wrong: ranks.world.replace(**wrong), ("lost",)),
     "World.rebuild": (lambda ranks, /, **wrong: ranks.world.rebuild(**wrong), ("without",)),
+    "spread_lost_experts": (
+        lambda ranks, /, **wrong: tokenyard.spread_lost_experts(
+            **(dict(expert_at=[0, 1], living=[True]) | wrong)
+        ),
+        ("expert_at",),
+    ),
     "launch": (
         lambda ranks, /, **wrong: tokenyard.launch(int, **(dict(ranks=1) | wrong)),
         ("ranks", "hosts", "arena_bytes"),
@@ -191,12 +209,21 @@ MEANT = {
     ("ExpertParallel.memory", "rows_received"),
     ("ExpertParallel.memory", "tokens"),
     ("Group.receive", "source"),
+    ("LowLatency.evict", "epoch"),
     ("World.connect", "local_rank"),
 }
 """Arguments that may be None."""
-LISTS = ("Collectives.group", "ExpertParallel.set_expert_map", "World.rebuild", "World.replace")
+LISTS = {
+    ("Collectives.group", "ranks"),
+    ("ExpertParallel.set_expert_map", "expert_at"),
+    ("LowLatency.evict", "ranks"),
+    ("LowLatency.set_expert_map", "expert_at"),
+    ("World.rebuild", "without"),
+    ("World.replace", "lost"),
+    ("spread_lost_experts", "expert_at"),
+}
 """Lists of ranks or experts, each of which is checked."""
-FROM_MINUS_ONE = ("ExpertParallel.set_expert_map",)
+FROM_MINUS_ONE = ("expert_at",)
 
 
 @pytest.fixture
@@ -213,10 +240,11 @@ def test_an_integer_that_cannot_be_is_named(ranks: Ranks, name: str) -> None:
     call, arguments = CALLS[name]
     for argument in arguments:
         for value in NEVER:
-            if value is None and ((name, argument) in MEANT or name in LISTS):
+            is_list = (name, argument) in LISTS
+            if value is None and ((name, argument) in MEANT or is_list):
                 continue
-            wrong = -2 if value == -1 and name in FROM_MINUS_ONE else value
-            given = [wrong] if name in LISTS else wrong
+            wrong = -2 if value == -1 and argument in FROM_MINUS_ONE else value
+            given = [wrong] if is_list else wrong
             with pytest.raises(tokenyard.InvalidArgument) as caught:
                 call(ranks, **{argument: given})
             assert caught.value.argument == argument, (value, str(caught.value))

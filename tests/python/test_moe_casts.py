@@ -277,3 +277,17 @@ def test_wrong_arguments_are_named() -> None:
         with pytest.raises(tokenyard.errors.InvalidArgument) as error:
             call()
         assert error.value.argument == argument
+
+
+@pytest.mark.parametrize(("rows", "scale"), [("mxfp8", None), ("nvfp4", 448.0)])
+def test_rows_of_another_width_than_the_exchanges_are_refused(
+    rows: str, scale: float | None
+) -> None:
+    def wrong(world: tokenyard.World) -> tuple[str, str]:
+        exchange = tokenyard.ExpertParallel(world, experts=2, hidden=64, topk=1, tokens_max=4)
+        x, ids = np.ones((3, 96), np.float32), np.zeros((3, 1), np.int64)
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            dispatch_cast(exchange, x, ids, rows=rows, global_scale=scale)
+        return caught.value.argument, caught.value.expected
+
+    assert tokenyard.launch(wrong, ranks=2) == [("x", "shape [tokens, hidden = 64]")] * 2

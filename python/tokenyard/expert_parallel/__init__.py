@@ -8,6 +8,7 @@ Both are called the same way: `received = dispatch(x, topk_idx, topk_weights)`, 
 """
 
 from .batches import LowLatencyCombined, LowLatencyReceived, Memory, RefusedBatch
+from .held_experts import spread_lost_experts
 from .low_latency import LowLatency
 from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
 from .throughput import ExpertParallel
@@ -26,6 +27,7 @@ __all__ = [
     "Received",
     "RefusedBatch",
     "Route",
+    "spread_lost_experts",
 ]
 
 

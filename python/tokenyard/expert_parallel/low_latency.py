@@ -23,6 +23,7 @@ from .batches import (
     received_of,
 )
 from .call_device import CallDevice
+from .held_experts import ExpertsChanged, HeldExperts
 from .row_formats import BF16, FP8, FP32, IDS, LOW_LATENCY_ROWS
 
 
@@ -35,9 +36,12 @@ class LowLatency:
 
     Args:
         world: the ranks that take part; each must reach the others' memory by loads and stores.
-        experts: number of experts over all ranks, at least one per rank. Ranks hold
-            experts // ranks consecutive experts each, and the first experts % ranks ranks one
-            more; see `first_expert` and `local_experts`.
+        experts: number of experts over all ranks; without `places_per_rank` at least one per rank.
+            Ranks hold experts // ranks consecutive experts each, and the first experts % ranks
+            ranks one more, unless `set_expert_map` changes that; see `held_experts`.
+        places_per_rank: places for experts on each rank, at least enough for all experts: those
+            beyond them hold replicas, or are empty until experts of a lost rank need them. 0: just
+            enough, one place per expert.
         hidden: elements per token, a multiple of 32.
         topk: experts per token, 1 to 16, at most `experts`. (`ExpertParallel` allows more.)
         tokens_max: largest number of tokens per rank and call.
@@ -71,6 +75,7 @@ class LowLatency:
         tokens_max: int,
         sms: int = 0,
         bf16_rows: bool = True,
+        places_per_rank: int = 0,
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.LowLatency.make(
@@ -78,6 +83,7 @@ class LowLatency:
             **{name: size_of(name, size) for name, size in shape.items()},
             sms=size_of("sms", sms),
             bf16_rows=bool(bf16_rows),
+            places_per_rank=size_of("places_per_rank", places_per_rank),
         )
         self.world = world
         self.experts, self.hidden, self.topk = experts, hidden, topk
@@ -88,13 +94,15 @@ class LowLatency:
         self.hooks_left = 0
         """Number of returned hooks that were not called yet."""
         self.unmaskings = 0
-        """Number of calls here that unmasked ranks, `restart` included."""
+        """Number of calls here that unmasked ranks, those that restart included."""
         self._rows_max = world.size * tokens_max
         """Places for rows per expert."""
         self.local_experts: int = native.local_experts
-        """Number of experts on this rank."""
+        """Number of this rank's places, which hold an expert each unless a map says otherwise."""
         self.first_expert: int = native.first_expert
-        """Id of this rank's first expert."""
+        """Number of this rank's first place, which holds the expert of that number unless a map
+        says otherwise."""
+        self._held = HeldExperts(native)
 
     @staticmethod
     def memory(
@@ -105,6 +113,7 @@ class LowLatency:
         tokens_max: int,
         ranks: int,
         bf16_rows: bool = True,
+        places_per_rank: int = 0,
     ) -> Memory:
         """Returns the memory that an exchange with these options takes on each rank.
 
@@ -117,6 +126,7 @@ class LowLatency:
                 topk=size_of("topk", topk),
                 tokens_max=size_of("tokens_max", tokens_max),
                 bf16_rows=bool(bf16_rows),
+                places_per_rank=size_of("places_per_rank", places_per_rank),
                 ranks=size_of("ranks", ranks),
             )
         )
@@ -320,13 +330,15 @@ class LowLatency:
     def metrics(self) -> dict[str, Any]:
         """Returns totals of this rank since the exchange was made; does not wait.
 
-        They count calls as this host made them, so the replays of a CUDA graph are not in them.
+        They count calls as this host made them, so the replays of a CUDA graph are in one of them.
         `prometheus_text` writes them.
 
         - `exchange`, `rank`: "low_latency" and this rank.
         - `dispatch_calls`, `combine_calls`, `dispatched_tokens`.
         - `refused_dispatch_calls`: those of dispatch_calls that raised RefusedBatch, made without
           this rank's tokens.
+        - `unplaced_choices`: choices of this rank's tokens whose experts had no place on a rank
+          that takes part, counted on the device by dispatches, replays included.
         - `masked_by_peer`: list over ranks: 1 for a masked one, else 0.
         - `missing`: totals that no kernel keeps. A call's own are in its arguments `rows_total` and
           `waited_cycles`, and in a combine's `lost`.
@@ -375,6 +387,90 @@ class LowLatency:
         all have returned.
         """
         self._native.restart(size_of("epoch", epoch))
+        self._has_restarted()
+
+    def set_expert_map(self, expert_at: Sequence[int]) -> None:
+        """Sets which expert each place holds, replicas included. Collective, between calls.
+
+        topk_idx names experts, while the rows of a rank lie by its places. Tokens take the places
+        of a replicated expert in turn, of those on ranks that take part. A choice whose expert has
+        no such place counts as -1, and `LowLatencyCombined.lost` and `metrics` count it. Waits for
+        earlier calls. A captured dispatch uses the newest map, if one was set before.
+
+        Args:
+            expert_at: [places of all ranks] id of the expert in each place, ordered by rank; -1 for
+                an empty place. Empty: the map with which the exchange began.
+
+        Raises:
+            InvalidArgument: the map has other places or experts than the exchange, or ranks pass
+                different maps.
+        """
+        last = self.experts - 1
+        places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
+        with self._held.change():
+            self._native.set_expert_map(places)
+
+    @property
+    def expert_map(self) -> list[int]:
+        """Expert at each place of all ranks, ordered by rank; -1 for an empty place. Of evicted
+        ranks all are empty."""
+        return self._native.expert_map
+
+    @property
+    def held_experts(self) -> list[int]:
+        """Expert at each place of this rank, or -1: those whose weights it needs."""
+        return self._native.held_experts
+
+    @property
+    def lost_experts(self) -> list[int]:
+        """Experts that have no place: choices of them count as -1, and are counted."""
+        return self._native.lost_experts
+
+    def on_experts_changed(self, hook: ExpertsChanged | None) -> None:
+        """Sets what `set_expert_map`, `evict` and `admit` call last if they gave this rank other
+        experts, with `held_experts`: load their weights there. None: nothing."""
+        self._held.hook = hook
+
+    def evict(self, ranks: Sequence[int], epoch: int | None = None) -> None:
+        """Masks ranks that the others have agreed to go on without, and spreads their experts over
+        empty places of the others; those that find none are `lost_experts`.
+
+        All others call it with the same ranks, between the same two calls, so that no token goes to
+        a place before its rank knows the expert. No rank waits for another.
+
+        Args:
+            ranks: the ranks that are gone.
+            epoch: also do what `restart` does, under the same conditions: for ranks that have made
+                different numbers of calls.
+        """
+        gone = [size_of("ranks", rank) for rank in ranks]
+        with self._held.change():
+            self._native.evict(gone, None if epoch is None else size_of("epoch", epoch))
+        if epoch is not None:
+            self._has_restarted()
+
+    def admit(self) -> list[int]:
+        """Opens the slots of ranks that were replaced. Collective: the other ranks call it while
+        each replacement makes its LowLatency with the same options.
+
+        The ranks agree on the epoch from which all count, refill all staging, end the batches in
+        progress as `restart` does, and exchange the addresses of their memory. Replacements get the
+        expert map, and the experts of their slots are theirs again. CUDA graphs that hold calls
+        must be captured anew: the memory whose addresses they hold is gone.
+
+        Returns:
+            The ranks that were replaced.
+
+        Raises:
+            InvalidArgument: options or expert maps differ, on all ranks alike.
+            PeerLost, PeerTimeout: a rank did not take part.
+        """
+        with self._held.change():
+            admitted = self._native.admit()
+        self._has_restarted()
+        return admitted
+
+    def _has_restarted(self) -> None:
         self.hooks_left = 0
         self.unmaskings += 1
 

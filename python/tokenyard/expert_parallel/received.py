@@ -202,6 +202,15 @@ class Received(Arrived[A]):
         return self._array(self.native.source_token, "int32")
 
     @cached_property
+    def lost(self) -> A | None:
+        """[tokens dispatched here] int32: how many choices of each have an expert without a place.
+
+        None without an expert map, or without tokens.
+        """
+        lost = self.native.lost
+        return None if lost is None else self._array(lost, "int32")
+
+    @cached_property
     def rows_from(self) -> list[int]:
         """[ranks] number of rows from each rank; empty with `received_tokens_max`."""
         return self.native.rows_from

@@ -22,6 +22,7 @@ from .arguments import (
     rows_of_dispatch,
 )
 from .call_device import CallDevice
+from .held_experts import ExpertsChanged, HeldExperts
 from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
 from .row_formats import FP32, MOVED, SUMMED, form_of, scale_order
 from .tracing import write_perfetto
@@ -34,7 +35,10 @@ class ExpertParallel:
         world: the ranks that take part.
         experts: number of experts over all ranks. Ranks hold experts // ranks consecutive experts
             each, and the first experts % ranks ranks one more, unless `set_expert_map` changes
-            that; see `first_expert` and `local_experts`.
+            that; see `held_experts`.
+        places_per_rank: places for experts on each rank, at least enough for all experts: those
+            beyond them hold replicas, or are empty until experts of a lost rank need them. 0: just
+            enough, one place per expert.
         hidden: elements per token, a multiple of 8.
         topk: experts per token, 1 to 256.
         tokens_max: largest number of tokens per rank and call; bounds the memory that a call
@@ -67,11 +71,13 @@ class ExpertParallel:
         tokens_max: int,
         sms: int = 0,
         sms_max: int = 0,
+        places_per_rank: int = 0,
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.ExpertParallel.make(
             native_of(world),
             **{name: size_of(name, size) for name, size in shape.items()},
+            places_per_rank=size_of("places_per_rank", places_per_rank),
             sms=size_of("sms", sms),
             sms_max=size_of("sms_max", sms_max),
         )
@@ -80,15 +86,17 @@ class ExpertParallel:
         self.tokens_max = tokens_max
         self._native = native
         self._device = CallDevice(world.device_index)
+        self._held = HeldExperts(native)
 
     @property
     def local_experts(self) -> int:
-        """Number of experts on this rank; of its places, once `set_expert_map` was called."""
+        """Number of this rank's places, which hold an expert each unless a map says otherwise."""
         return self._native.local_experts
 
     @property
     def first_expert(self) -> int:
-        """Id of this rank's first expert; of its first place, once `set_expert_map` was called."""
+        """Number of this rank's first place, which holds the expert of that number unless a map
+        says otherwise."""
         return self._native.first_expert
 
     @property
@@ -116,12 +124,14 @@ class ExpertParallel:
         scale_words: int = 0,
         sms: int = 0,
         sms_max: int = 0,
+        places_per_rank: int = 0,
     ) -> DispatchMemory:
         """Returns the arena memory that an exchange of these options and one of its dispatches take
         on each rank. Nothing is made.
 
         Args:
-            experts, hidden, topk, tokens_max, sms, sms_max: options of the exchange.
+            experts, hidden, topk, tokens_max, sms, sms_max, places_per_rank: options of the
+                exchange.
             ranks: number of ranks of its world.
             tokens: tokens that a rank dispatches; None: tokens_max.
             rows_received: rows that it receives; None: the most that may arrive.
@@ -145,6 +155,7 @@ class ExpertParallel:
                 tokens_max=most,
                 sms=size_of("sms", sms),
                 sms_max=size_of("sms_max", sms_max),
+                places_per_rank=size_of("places_per_rank", places_per_rank),
                 ranks=number,
                 tokens=most if tokens is None else size_of("tokens", tokens),
                 rows_received=size_of("rows_received", rows),
@@ -481,21 +492,45 @@ class ExpertParallel:
     def set_expert_map(self, expert_at: Sequence[int]) -> None:
         """Sets which expert each place holds, replicas included. Collective, between calls.
 
-        From then on topk_idx names experts, while received ids and counts refer to places.
+        topk_idx names experts, while received ids and counts refer to places. A choice whose expert
+        has no place counts as -1; `Received.lost` and `metrics` count it.
 
         Args:
-            expert_at: [experts] id of the expert in each place, ordered by rank; -1 for an empty
-                place, so that ranks may hold unequal numbers. Tokens take the places of a
-                replicated expert in turn. Empty: each place holds the expert of its number again.
+            expert_at: [places of all ranks] id of the expert in each place, ordered by rank; -1 for
+                an empty place, so that ranks may hold unequal numbers. Tokens take the places of a
+                replicated expert in turn. After ranks were lost, `spread_lost_experts` makes one.
+                Empty: the map with which the exchange began.
 
         Raises:
-            InvalidArgument: an expert has no place, or ranks pass different maps.
+            InvalidArgument: the map has other places or experts than the exchange, or ranks pass
+                different maps.
         """
         last = self.experts - 1
         places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
-        self._native.place(places)
+        with self._held.change():
+            self._native.place(places)
 
     place = old_spellings.renamed("place", set_expert_map)
+
+    @property
+    def expert_map(self) -> list[int]:
+        """Expert at each place of all ranks, ordered by rank; -1 for an empty place."""
+        return self._native.expert_map
+
+    @property
+    def held_experts(self) -> list[int]:
+        """Expert at each place of this rank, or -1: those whose weights it needs."""
+        return self._native.held_experts
+
+    @property
+    def lost_experts(self) -> list[int]:
+        """Experts that have no place: choices of them count as -1, and are counted."""
+        return self._native.lost_experts
+
+    def on_experts_changed(self, hook: ExpertsChanged | None) -> None:
+        """Sets what `set_expert_map` calls last if it gave this rank other experts, with
+        `held_experts`: load their weights there. None: nothing."""
+        self._held.hook = hook
 
     @property
     def load(self) -> Load:
@@ -510,6 +545,8 @@ class ExpertParallel:
 
         - `exchange`, `rank`: "expert_parallel" and this rank.
         - `dispatch_calls`, `combine_calls`, `dispatched_tokens`: as this host made the calls.
+        - `unplaced_choices`: choices of this rank's tokens whose experts had no place; counted on
+          the device, replays included.
         - `uncounted_calls`: calls with `received_tokens_max`, whose counts no host reads; the rows
           and bytes lack theirs. The replays of a CUDA graph are in neither.
         - `received_rows_by_peer`, `received_bytes_by_peer`: by dispatch, from each rank.

@@ -137,7 +137,8 @@ def dispatch_cast(
     Results come home in bfloat16, by `exchange.combine(y, dispatched.received)`.
 
     Args:
-        x: [tokens, hidden] bfloat16, float16 or float32; hidden is a multiple of 32.
+        x: [tokens, hidden] bfloat16, float16 or float32; hidden is the exchange's, and a multiple
+            of 32.
         topk_idx, topk_weights: as `ExpertParallel.dispatch`.
         rows: "mxfp8" or "nvfp4".
         global_scale: of nvfp4, the same on all ranks; None for mxfp8.
@@ -165,6 +166,10 @@ def dispatch_cast(
         raise invalid("global_scale", wanted, str(global_scale))
     ops = _ops_of(x)
     cast = cast_mxfp8(x) if global_scale is None else cast_nvfp4(x, global_scale)
+    # Codes of NVFP4 travel as bytes, of which a dispatch takes any number.
+    if x.shape[1] != exchange.hidden:
+        wanted = f"shape [tokens, hidden = {exchange.hidden}]"
+        raise invalid("x", wanted, f"shape {list(x.shape)}")
     groups = cast.scales.shape[1]
     # Scales travel as words of four bytes.
     scales = ops.padded(ops.as_bytes(cast.scales), cast.scales.shape[0], -(-groups // 4) * 4)

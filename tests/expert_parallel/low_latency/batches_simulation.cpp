@@ -54,9 +54,19 @@ Drawn draw(SeedRun& run) {
   const uint32_t experts = random.chance(256) ? random.between(shape.ranks, 3 * shape.ranks)
                                               : shape.ranks * random.between(1, 3);
   shape.experts = run.option("experts", experts);
-  const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
+  // Which rank finds another missing, and when, decides where tokens go: not with a map.
+  const bool mapped = run.option("mapped", !impatient && random.chance(256));
+  if (mapped) {
+    const uint32_t each = random.between(1, 4);
+    const uint32_t named = random.between(1, each * shape.ranks);
+    shape.experts = each * shape.ranks;
+    first.map = draw_map(shape.experts, named, [&](uint32_t end) { return random.below(end); });
+    run.option("map", fmt::format("{} of {}", first.map.expert_at, named));
+  }
+  const uint32_t named = first.map.named(shape).experts;
+  const uint32_t most = std::min(named, random.chance(64) ? 12u : 4u);
   // With eight choices, ids are read in pieces.
-  const uint32_t topk = shape.experts >= 8 && random.chance(200) ? 8 : random.between(1, most);
+  const uint32_t topk = named >= 8 && random.chance(200) ? 8 : random.between(1, most);
   shape.topk = run.option("topk", topk);
   shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 40) : 1));
   // Enough for warps to have several turns of ids and weights, and for blocks to have several
@@ -91,6 +101,10 @@ Drawn draw(SeedRun& run) {
                    random.chance(256) ? 1u << random.between(8, 16) : random.between(2, 10) << 10));
   else if (shape.ranks > 2 && random.chance(128))
     drawn.absent = run.option("absent", random.below(shape.ranks));
+  if (mapped && drawn.absent) {
+    first.map.without = {*drawn.absent};
+    run.reach("a map, and a rank that is masked");
+  }
   // Ranks need not pair their batches alike: one that receives later reads later what it was sent.
   const bool alike = run.option("alike", random.chance(768));
   const auto pattern = [&] { return static_cast<Pattern>(random.below(kPatterns)); };
@@ -166,6 +180,7 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
   LowLatency exchange(world, drawn.first.options());
   LowLatencyCase of = drawn.first;
   of.sms = drawn.sms[world.rank()];
+  if (of.map.given()) exchange.set_expert_map(of.map.expert_at);
   if (drawn.deadline) stopped = 1 - world.rank();
   if (drawn.absent) {
     if (world.rank() == *drawn.absent) return;
@@ -223,7 +238,8 @@ void run_suite(SeedRun& run) {
                              .timeout = kTimeout,
                              .epoch_before = drawn.epoch_before};
   std::optional<uint32_t> stopped;
-  if (options.ranks > 1 && !drawn.deadline && !drawn.absent && run.random.chance(320)) {
+  if (options.ranks > 1 && !drawn.deadline && !drawn.absent && !drawn.first.map.given() &&
+      run.random.chance(320)) {
     // The number of steps of the run is unknown. One of its batches is as good as another; a stop
     // drawn at any scale comes near the beginning.
     const auto pairs = static_cast<uint32_t>(drawn.pairs.front().size());
@@ -267,10 +283,11 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::release_made_relaxed, "ids_kernel.hpp:69", kOwnHost},
                    {simulation::Fault::barrier_removed, "call_kernel.hpp:190", kEarlyEnd},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:146", kEmptiedLater},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:275", kOnlyReported},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:277", kOnlyReported},
                    {simulation::Fault::store_dropped, "liveness_kernel.hpp:46", kLongerTimeout},
                    {simulation::Fault::store_dropped, "liveness_kernel.hpp:59", kMoreHeartbeats}},
      .reaches = {{"a third dispatch before the second is received", 40},
+                 {"a map, and a rank that is masked", 100},
                  {"epochs wrap", 100},
                  {"epochs pass a half", 60}},
      .seeds = 2000});

@@ -10,6 +10,7 @@
 #include "expert_parallel/difference.hpp"
 #include "expert_parallel/exchange_case.hpp"
 #include "expert_parallel/low_latency/reference.hpp"
+#include "expert_parallel/mapped.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
@@ -18,6 +19,7 @@ namespace tokenyard::test {
 struct LowLatencyCase {
   Shape shape;
   std::vector<uint32_t> tokens;  ///< [ranks]
+  Mapped map = {};               ///< `shape` counts places as experts
   Picking picking = {};
   LowLatencyRows rows = LowLatencyRows::fp8;
   bool given_fp8 = false;  ///< the caller casts to FP8
@@ -30,21 +32,37 @@ struct LowLatencyCase {
   uint32_t seed = 1;
 
   LowLatencyOptions options() const {
-    return {.experts = shape.experts,
+    return {.experts = map.given() ? map.experts : shape.experts,
+            .places_per_rank = map.given() ? shape.local_experts() : 0,
             .hidden = shape.hidden,
             .topk = shape.topk,
             .tokens_max = 1 + *std::max_element(tokens.begin(), tokens.end())};
   }
   bool gives_weights_early(uint32_t rank) const { return early_weights >> rank % 32 & 1; }
+  /// Returns all ranks' tokens, whose ids are places if there is a map.
   std::vector<Tokens> draw() const {
-    std::mt19937 random(seed);
-    std::vector<Tokens> all;
-    for (const uint32_t count : tokens) all.push_back(random_tokens(shape, count, picking, random));
+    std::vector<Tokens> all = named();
+    for (uint32_t rank = 0; rank < all.size(); ++rank)
+      all[rank] = map.placed(shape, std::move(all[rank]), rank);
     return all;
   }
-  /// Returns a rank's tokens as it passes them to dispatch; `tokens` is what they count as.
+  /// Returns all ranks' tokens, whose ids are experts.
+  std::vector<Tokens> named() const {
+    std::mt19937 random(seed);
+    std::vector<Tokens> all;
+    for (const uint32_t count : tokens)
+      all.push_back(random_tokens(map.named(shape), count, picking, random));
+    return all;
+  }
+  /// Returns a rank's tokens, whose ids are experts; `tokens` are the same by place.
+  Tokens named(const Tokens& tokens, uint32_t rank) const {
+    Tokens named = tokens;
+    if (map.given()) named.ids = this->named()[rank].ids;
+    return named;
+  }
+  /// Returns a rank's tokens as it passes them to dispatch; `tokens` are the same by place.
   Tokens given(const Tokens& tokens, uint32_t rank) const {
-    Tokens given = tokens;
+    Tokens given = named(tokens, rank);
     if (rank != mistaken) return given;
     for (size_t i = 0; i < given.ids.size(); ++i)
       if (given.ids[i] == -1) given.ids[i] = no_expert(static_cast<int64_t>(i));
@@ -59,8 +77,9 @@ struct LowLatencyCase {
  private:
   /// Returns an invalid id: too large, too small, or an expert's if it were cut to 32 bits.
   int64_t no_expert(int64_t choice) const {
-    if (choice % 3 == 0) return shape.experts + choice;
-    return choice % 3 == 1 ? -2 - choice : (int64_t{1} << 32) + choice % shape.experts;
+    const uint32_t experts = map.named(shape).experts;
+    if (choice % 3 == 0) return experts + choice;
+    return choice % 3 == 1 ? -2 - choice : (int64_t{1} << 32) + choice % experts;
   }
 };
 

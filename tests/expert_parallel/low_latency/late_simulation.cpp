@@ -39,7 +39,14 @@ Drawn draw(SeedRun& run) {
   LowLatencyCase& of = drawn.of;
   of.shape.ranks = run.option("ranks", random.between(2, 3));
   of.shape.experts = run.option("experts", random.between(of.shape.ranks, 2 * of.shape.ranks));
-  of.shape.topk = run.option("topk", random.between(1, std::min(of.shape.experts, 3u)));
+  if (run.option("mapped", random.chance(384))) {
+    of.shape.experts = of.shape.ranks * random.between(1, 3);
+    const uint32_t experts = random.between(1, of.shape.experts);
+    of.map = draw_map(of.shape.experts, experts, [&](uint32_t end) { return random.below(end); });
+    run.option("map", fmt::format("{} of {}", of.map.expert_at, experts));
+  }
+  const uint32_t named = of.map.named(of.shape).experts;
+  of.shape.topk = run.option("topk", random.between(1, std::min(named, 3u)));
   of.shape.hidden = 32;
   for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
     of.tokens.push_back(random.below(4));
@@ -74,17 +81,21 @@ class Program {
   }
 
   void run() {
+    if (of_.map.given()) exchange_.set_expert_map(of_.map.expert_at);
     for (uint32_t batch = 0; batch < drawn_.before; ++batch) whole_batch({});
     if (!exchange_.failed_ranks().empty())
       throw WrongBatch("somebody was masked before anybody was late");
     late_batch();
-    if (!is_late())
+    if (!is_late()) {
+      of_.map.without = {drawn_.late};
       for (uint32_t batch = 0; batch < drawn_.without; ++batch) whole_batch({drawn_.late});
+    }
     if (drawn_.abandons >> world_.rank() & 1) abandon_batch();
     await_calls(exchange_, of_);
     exchange_.restart(agreed_epoch(exchange_));
     world_.barrier("all have restarted");
     of_.seed = drawn_.of.seed + 100;
+    of_.map.without.clear();
     for (uint32_t batch = 0; batch < drawn_.after; ++batch) whole_batch({});
     if (!exchange_.failed_ranks().empty())
       throw WrongBatch("somebody was masked after the restart");

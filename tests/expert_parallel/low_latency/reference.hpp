@@ -7,6 +7,7 @@
 #include <set>
 
 #include "device/numbers.hpp"
+#include "expert_parallel/mapped.hpp"
 #include "expert_parallel/reference.hpp"
 #include "tokenyard/low_latency.hpp"
 
@@ -115,6 +116,7 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
   std::vector<uint32_t> ranks = {rank};
   for (uint32_t choice = 0; choice < shape.topk; ++choice) {
     const int64_t id = tokens.ids[size_t{token} * shape.topk + choice];
+    if (id == kLostChoice) ++expected.lost;
     if (id < 0) continue;
     uint32_t there = 0;
     while (!shape.holds(there, id)) ++there;

@@ -27,6 +27,7 @@ class ExpectedErrors {
   /// Expects an error about the dispatch just made, naming its first choice that is no expert.
   /// Returns whether there is one. Must be called for every dispatch. (Dispatches are counted here,
   /// since asking the exchange would wait for its calls.)
+  /// `meant`: the same without such ids.
   bool expect(uint32_t topk, const Tokens& given, const Tokens& meant) {
     ++dispatches_;
     const auto wrong = std::mismatch(given.ids.begin(), given.ids.end(), meant.ids.begin()).first;
@@ -103,7 +104,7 @@ class SurvivorBatch {
     if (before_dispatch) before_dispatch(input.x.data, mine_.x.size() * sizeof(uint16_t));
     raised_before_ = expected_errors.raised();
     received_ = exchange_.dispatch(input, call);
-    must_raise_ = expected_errors.expect(of_.shape.topk, given_, mine_);
+    must_raise_ = expected_errors.expect(of_.shape.topk, given_, of_.named(mine_, rank()));
     if (!hook) check_dispatch();
   }
   void receive_dispatch() {

@@ -3,6 +3,7 @@
 
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "expert_parallel/throughput/kernels/control.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
@@ -241,6 +242,9 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
         EXPECT_EQ(failed.size(), 1u);
         EXPECT_EQ(failed.at(0).rank, 1u);
         EXPECT_EQ(failed.at(0).why, FailedRank::Why::differs);
+        // Kinds of calls, as numbers.
+        EXPECT_EQ(failed.at(0).expected, static_cast<uint64_t>(throughput::CallKind::dispatch));
+        EXPECT_EQ(failed.at(0).seen, static_cast<uint64_t>(throughput::CallKind::combine));
         EXPECT_EQ(failed.at(0).text, error.what());
         throw;
       }
@@ -257,6 +261,40 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
     EXPECT_EQ(error.expected, "dispatch as on rank 0");
     EXPECT_EQ(error.seen, "combine");
     EXPECT_EQ(error.rank, 1u);
+  }
+}
+
+/// One rank sends other rows, another makes another call. Whichever of the two each rank would have
+/// refused for alone, all name the same.
+TEST_P(Errors, OfOtherRowsAndAnotherCallAllRanksNameTheSame) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one kernel";
+  const std::vector<Tokens> all = case_.draw();
+  for (const bool first_dispatches : {true, false}) {
+    const auto outcomes = run_ranks(worlds(kRanks), [&](World& world) {
+      ExpertParallel exchange(world, case_.options());
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      const Received received = exchange.dispatch(tokens.input());
+      const bool dispatches = (world.rank() != 2) == first_dispatches;
+      const bool of_other_type = world.rank() == 1;
+      const DataType type = of_other_type ? DataType::float32 : DataType::bfloat16;
+      const size_t rows = std::max<size_t>(received.rows, all[world.rank()].count);
+      const DeviceArray<float> from(accelerator_of(world), rows * 16),
+          to(accelerator_of(world), rows * 16);
+      if (dispatches) {
+        DispatchInput input = tokens.input();
+        input.x = from.view(type, {all[world.rank()].count, 16});
+        exchange.dispatch(input);
+      } else {
+        exchange.combine({.y = from.view(type, {received.rows, 16})}, *received.route,
+                         {.x = to.view(type, {all[world.rank()].count, 16})});
+      }
+      exchange.wait();
+    });
+    for (const auto& outcome : outcomes) {
+      const auto error = error_of<InvalidArgument>(outcome);
+      // A dispatch refuses rows with its counts, which a combine does not have.
+      EXPECT_EQ(error.rank, first_dispatches ? 2u : 1u);
+    }
   }
 }
 

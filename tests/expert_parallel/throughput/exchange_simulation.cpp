@@ -142,6 +142,15 @@ void draw_experts(SeedRun& run, Shape& shape) {
   shape.topk = run.option("topk", topk);
 }
 
+/// Draws a map whose places are the experts of `of`'s shape so far.
+void draw_places(SeedRun& run, ExchangeCase& of) {
+  Random& random = run.random;
+  const uint32_t places = of.shape.experts;
+  const uint32_t experts = random.between(of.shape.topk, places);
+  of.map = draw_map(places, experts, [&](uint32_t end) { return random.below(end); });
+  run.option("map", fmt::format("{} of {}", of.map.expert_at, experts));
+}
+
 /// Draws mostly few tokens, sometimes none; rows of one to a few pieces, sometimes of several
 /// segments.
 Drawn draw(SeedRun& run, uint32_t ranks) {
@@ -170,6 +179,7 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   if (shape.ranks > 1 && random.chance(512))
     drawn.discord = static_cast<Discord>(random.between(1, 3));
   run.option("discord", kDiscordNames[static_cast<uint32_t>(drawn.discord)]);
+  if (drawn.discord != Discord::weights && random.chance(320)) draw_places(run, drawn.exchange);
   const bool many_calls = ranks <= 8 && random.chance(128);
   const uint32_t steps = ranks > 8 ? 1 : many_calls ? random.between(3, 6) : random.between(1, 2);
   for (uint32_t i = 0; i < steps; ++i) {
@@ -202,11 +212,14 @@ void require_none(const std::string& difference, const char* after) {
 
 /// The tokens of all ranks for one call, and what this rank must receive of them.
 struct CallTokens {
-  CallTokens(const World& world, const ExchangeCase& exchange_case, std::vector<Tokens> all)
+  /// `all`: by place; `named`: the ids that this rank gives.
+  CallTokens(const World& world, const ExchangeCase& exchange_case, std::vector<Tokens> all,
+             std::vector<int64_t> named)
       : all(std::move(all)),
         mine(this->all[world.rank()]),
         expected(expected_on(exchange_case.shape, this->all, world.rank())),
-        device(accelerator_of(world), mine, exchange_case.idx_is_int64) {}
+        device(accelerator_of(world), with_ids(mine, std::move(named)),
+               exchange_case.idx_is_int64) {}
   CallTokens(const CallTokens&) = delete;
 
   DispatchInput input() const { return device.input(); }
@@ -215,6 +228,12 @@ struct CallTokens {
   const Tokens& mine;
   const Expected expected;
   const TokensOnDevice device;
+
+ private:
+  static Tokens with_ids(Tokens tokens, std::vector<int64_t> ids) {
+    tokens.ids = std::move(ids);
+    return tokens;
+  }
 };
 
 /// The program of one rank. Every call that counts has other tokens, and every combine other
@@ -232,6 +251,7 @@ class Program {
         load_(exchange_.local_experts()) {}
 
   void run() {
+    if (case_.map.given()) exchange_.set_expert_map(case_.map.expert_at);
     if (drawn_.stop_from == 0 && is_stopped()) stop_counts_ = true;
     received_ = exchange_.dispatch(first_->input());
     count(*first_);
@@ -259,7 +279,8 @@ class Program {
 
   Fresh fresh() {
     ++case_.seed;
-    return std::make_unique<CallTokens>(world_, case_, case_.draw());
+    return std::make_unique<CallTokens>(world_, case_, case_.draw(),
+                                        case_.named()[world_.rank()].ids);
   }
   /// Returns the first call's tokens with other rows.
   Fresh first_with_fresh_rows() {
@@ -267,7 +288,7 @@ class Program {
     std::vector<Tokens> all = first_->all;
     const std::vector<Tokens> others = case_.draw();
     for (size_t rank = 0; rank < all.size(); ++rank) all[rank].x = others[rank].x;
-    return std::make_unique<CallTokens>(world_, case_, std::move(all));
+    return std::make_unique<CallTokens>(world_, case_, std::move(all), first_->mine.ids);
   }
   /// Counts a dispatch.
   void count(const CallTokens& tokens, uint32_t times = 1) {
@@ -362,9 +383,9 @@ class Program {
     }
   }
 
-  /// Dispatches these ids: all ranks must refuse them, name `rank`, and go on as before.
+  /// Dispatches these experts: all ranks must refuse them, name `rank`, and go on as before.
   void require_refused(const std::vector<Tokens>& all, uint32_t rank, const std::string& seen) {
-    const CallTokens tokens(world_, case_, all);
+    const CallTokens tokens(world_, case_, all, all[world_.rank()].ids);
     try {
       exchange_.dispatch(tokens.input());
     } catch (const InvalidArgument& error) {
@@ -376,11 +397,11 @@ class Program {
   /// Dispatches a token with an expert that does not exist.
   void expect_refusal() {
     ++case_.seed;
-    std::vector<Tokens> all = case_.draw();
+    std::vector<Tokens> all = case_.named();
     uint32_t culprit = 0;
     while (culprit < world_.size() && all[culprit].count == 0) ++culprit;
     if (culprit == world_.size()) return;  // No rank has a token to refuse.
-    const uint32_t expert = shape().experts + 3;
+    const uint32_t expert = exchange_.options().experts + 3;
     all[culprit].ids.back() = expert;
     require_refused(all, culprit,
                     fmt::format("expert {} in token {}", expert, all[culprit].count - 1));
@@ -388,7 +409,7 @@ class Program {
   /// Dispatches a token that chooses an expert twice.
   void expect_refusal_of_duplicate() {
     ++case_.seed;
-    std::vector<Tokens> all = case_.draw();
+    std::vector<Tokens> all = case_.named();
     const uint32_t topk = shape().topk;
     // Of this call alone, and the same on all ranks.
     Random random(case_.seed);
@@ -397,7 +418,8 @@ class Program {
     if (topk < 2 || tokens.count == 0) return;
     const uint32_t token = random.below(tokens.count), later = random.between(1, topk - 1),
                    earlier = random.below(later);
-    const int64_t expert = random.below(shape().experts);
+    const int64_t expert = random.below(case_.map.named(shape()).experts);
+    if (case_.map.given() && case_.map.place(shape(), expert, 0, 0) == kLostChoice) return;
     int64_t* const ids = tokens.ids.data() + size_t{token} * topk;
     std::replace(ids, ids + topk, expert, int64_t{-1});
     ids[earlier] = ids[later] = expert;

@@ -1,5 +1,7 @@
 #include "expert_parallel/low_latency/host/batch.hpp"
 
+#include "expert_parallel/common/expert_map.hpp"
+
 namespace tokenyard::low_latency {
 
 namespace {
@@ -23,7 +25,7 @@ class Pieces {
 };
 
 DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t ranks) {
-  const uint64_t local_experts = ExpertHomes::of(options.experts, ranks).held_at_most();
+  const uint64_t local_experts = ExpertHomes::of(places_of(options, ranks), ranks).held_at_most();
   const uint64_t slots = uint64_t{ranks} * options.tokens_max;
   const RowLayout fp8 = row_layout(options, LowLatencyRows::fp8);
   DispatchOut out{};
@@ -40,16 +42,24 @@ DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t r
   return out;
 }
 
+PlacedChoices lay_out_choices(Pieces& pieces, const LowLatencyOptions& options) {
+  PlacedChoices choices{};
+  choices.placed = pieces.take<int64_t>(uint64_t{options.tokens_max} * options.topk);
+  choices.lost = pieces.take<int32_t>(options.tokens_max);
+  return choices;
+}
+
 }  // namespace
 
 uint64_t Batch::bytes(const LowLatencyOptions& options, uint32_t ranks) {
   Pieces pieces;
   lay_out(pieces, options, ranks);
+  lay_out_choices(pieces, options);
   return pieces.bytes();
 }
 
 uint64_t Batch::combine_bytes(const LowLatencyOptions& options, uint32_t ranks) {
-  const uint64_t local_experts = ExpertHomes::of(options.experts, ranks).held_at_most();
+  const uint64_t local_experts = ExpertHomes::of(places_of(options, ranks), ranks).held_at_most();
   return local_experts * ranks * options.tokens_max * options.hidden * 2;
 }
 
@@ -61,6 +71,7 @@ Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_
       memory_(accelerator, bytes(options, ranks), DeviceMemory::Kind::device) {
   Pieces pieces(memory_.as<std::byte>());
   out_ = lay_out(pieces, options, ranks);
+  choices_ = lay_out_choices(pieces, options);
 }
 
 void* Batch::combine_buffer() {

@@ -14,6 +14,12 @@ class LowLatencyHandle;
 
 namespace low_latency {
 
+/// The choices of a dispatch's own tokens, if an expert map moves them.
+struct PlacedChoices {
+  int64_t* placed;  ///< [tokens_max, topk] places
+  int32_t* lost;    ///< [tokens_max] choices of each token that have no place
+};
+
 class Batch {
  public:
   /// `number`: 0 or 1, this rank's number for the batch, under which peers store its weights.
@@ -25,6 +31,7 @@ class Batch {
   static uint64_t combine_bytes(const LowLatencyOptions& options, uint32_t ranks);
 
   const DispatchOut& out() const { return out_; }
+  const PlacedChoices& choices() const { return choices_; }
   uint32_t number() const { return number_; }
   /// Returns memory for experts' results, allocated at the first call.
   void* combine_buffer();
@@ -39,6 +46,7 @@ class Batch {
   const DeviceMemory memory_;
   std::optional<DeviceMemory> combine_buffer_;
   DispatchOut out_;
+  PlacedChoices choices_;
 };
 
 }  // namespace low_latency
@@ -71,6 +79,7 @@ class LowLatencyHandle {
   Stage stage = Stage::dispatch_sent;
   uint32_t tokens = 0;
   bool weights_published = false;  ///< by the dispatch
+  bool choices_placed = false;     ///< an expert map moved its choices
   /// Receiving parts of calls whose hooks have not been called.
   std::optional<low_latency::DispatchParams> dispatch_left;
   std::optional<low_latency::CombineParams> combine_left;

@@ -1,10 +1,34 @@
 #include "expert_parallel/low_latency/host/batch_calls.hpp"
 
+#include <algorithm>
+
 #include "base/tensor_arguments.hpp"
+#include "expert_parallel/common/place_choices.hpp"
 
 namespace tokenyard::low_latency {
 
 using Stage = LowLatencyHandle::Stage;
+
+namespace {
+
+/// Adds to a total whose only writer is this thread.
+void add(std::atomic<uint64_t>& total, uint64_t value) {
+  total.store(total.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+LowLatency::Metrics BatchCalls::totals() const {
+  const auto read = [](const std::atomic<uint64_t>& total) {
+    return total.load(std::memory_order_relaxed);
+  };
+  return {.dispatch_calls = read(totals_.dispatch_calls),
+          .refused_dispatch_calls = read(totals_.refused_dispatch_calls),
+          .combine_calls = read(totals_.combine_calls),
+          .dispatched_tokens = read(totals_.dispatched_tokens),
+          .unplaced_choices = context_.experts.lost_choices_total(),
+          .masked_by_peer = {}};
+}
 
 void BatchCalls::launch_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream) {
   params.call.whole_gpu = blocks >= setup_.plan.multiprocessors;
@@ -50,6 +74,35 @@ void BatchCalls::launch_combine(CombineParams params, bool logfmt, Part part, ui
          stream, params);
 }
 
+void BatchCalls::launch_placement(const DispatchArguments& input, const CallParams& call,
+                                  const PlacedChoices& choices, Stream stream) {
+  const auto quotient_up = [](uint32_t dividend, uint32_t divisor) {
+    return (dividend + divisor - 1) / divisor;
+  };
+  const uint32_t tokens_a_warp = std::max(kWarpLanes / setup_.options.topk, 1u);
+  const uint32_t needed = quotient_up(input.tokens, tokens_a_warp);
+  const uint32_t warps = std::min(needed, kPlaceThreadsMax / kWarpLanes);
+  context_.streams.last.begin_call(stream);
+  launch(setup_.accelerator, place_choices_kernel,
+         {.blocks = std::min(quotient_up(needed, warps), setup_.plan.blocks_max),
+          .warps = warps,
+          .cooperative = false,
+          .overlap_previous = true,
+          .local = true},
+         stream,
+         {.rank = call.rank,
+          .tokens = input.tokens,
+          .topk = setup_.options.topk,
+          .topk_idx = input.topk_idx,
+          .idx_is_int64 = input.idx_is_int64,
+          .table = context_.experts.table(),
+          .failed = call.masks.failed,
+          .active = call.active,
+          .placed = choices.placed,
+          .lost = choices.lost,
+          .counted = context_.experts.lost_choices()});
+}
+
 LowLatencyReceived BatchCalls::dispatch(const LowLatencyInput& input, const LowLatencyCall& call) {
   context_.require_calls();
   require_format(setup_, input.rows);
@@ -63,7 +116,7 @@ LowLatencyReceived BatchCalls::dispatch(const LowLatencyInput& input, const LowL
     arguments = checked_input(setup_, input);
   } catch (const InvalidArgument& error) {
     LowLatencyReceived received = send_batch(arguments, usable);
-    ++totals_.refused_dispatch_calls;
+    add(totals_.refused_dispatch_calls, 1);
     throw RefusedBatch(error, std::move(received));
   }
   return send_batch(arguments, call);
@@ -75,31 +128,35 @@ LowLatencyReceived BatchCalls::send_batch(const DispatchArguments& input,
   const Handle handle = context_.batches.take();
   const Batch& batch = *handle->batch;
   handle->tokens = input.tokens;
+  handle->choices_placed = context_.experts.moves_choices();
   handle->weights_published = input.topk_weights != nullptr;
-  DispatchParams params{.call = context_.params(call),
-                        .x = input.x,
-                        .scales = input.scales,
-                        .topk_idx = input.topk_idx,
-                        .idx_is_int64 = input.idx_is_int64,
-                        .tokens = input.tokens,
-                        .tokens_max = setup_.options.tokens_max,
-                        .topk = setup_.options.topk,
-                        .experts = setup_.options.experts,
-                        .local_experts = setup_.local_experts(),
-                        .row = row_layout(setup_.options, input.rows),
-                        .out = batch.out(),
-                        .remote_error = context_.findings.remote_error(),
-                        .tail = {},
-                        .by = {},
-                        .data_blocks = 0,
-                        .publish_first = 0,
-                        .publish_blocks = 0,
-                        .send_teams = 0,
-                        .ids_shift = 0,
-                        .weights = input.topk_weights,
-                        .batch = batch.number()};
+  DispatchParams params{
+      .call = context_.params(call),
+      .x = input.x,
+      .scales = input.scales,
+      .topk_idx = handle->choices_placed ? batch.choices().placed : input.topk_idx,
+      .idx_is_int64 = handle->choices_placed || input.idx_is_int64,
+      .tokens = input.tokens,
+      .tokens_max = setup_.options.tokens_max,
+      .topk = setup_.options.topk,
+      .experts = setup_.places(),
+      .local_experts = setup_.local_experts(),
+      .row = row_layout(setup_.options, input.rows),
+      .out = batch.out(),
+      .remote_error = context_.findings.remote_error(),
+      .tail = {},
+      .by = {},
+      .data_blocks = 0,
+      .publish_first = 0,
+      .publish_blocks = 0,
+      .send_teams = 0,
+      .ids_shift = 0,
+      .weights = input.topk_weights,
+      .batch = batch.number()};
   params.out.rows_total = call.rows_total.as<int32_t>();
   params.out.waited = call.waited_cycles.as<uint64_t>();
+  if (handle->choices_placed && input.tokens != 0)
+    launch_placement(input, params.call, batch.choices(), call.stream);
   launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, call.stream);
   if (call.hook) {
     handle->dispatch_left = params;
@@ -108,8 +165,8 @@ LowLatencyReceived BatchCalls::send_batch(const DispatchArguments& input,
   } else {
     handle->stage = Stage::dispatched;
   }
-  ++totals_.dispatch_calls;
-  totals_.dispatched_tokens += input.tokens;
+  add(totals_.dispatch_calls, 1);
+  add(totals_.dispatched_tokens, input.tokens);
   return received(params, handle);
 }
 
@@ -158,11 +215,12 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
           memory_for("out", what.out, uint64_t{handle->tokens} * setup_.options.hidden * 2)),
       .lost = static_cast<int32_t*>(
           memory_if_given("lost", what.lost, handle->tokens * sizeof(int32_t))),
+      .unplaced = handle->choices_placed ? handle->batch->choices().lost : nullptr,
       .waited = call.waited_cycles.as<uint64_t>(),
       .tokens = handle->tokens,
       .tokens_max = setup_.options.tokens_max,
       .topk = setup_.options.topk,
-      .experts = setup_.options.experts,
+      .experts = setup_.places(),
       .pieces = setup_.options.hidden / 8,
       .by = {},
       .streams = 0,
@@ -184,7 +242,7 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
   } else {
     handle->end(Stage::combined);
   }
-  ++totals_.combine_calls;
+  add(totals_.combine_calls, 1);
 }
 
 void BatchCalls::receive(const Handle& handle, Stream stream) {

@@ -1,4 +1,5 @@
 #include "expert_parallel/low_latency/host/call_context.hpp"
+#include "expert_parallel/low_latency/host/members.hpp"
 #include "fabric/world_access.hpp"
 
 #include <exception>
@@ -14,14 +15,18 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
       findings(setup),
       masks(setup.accelerator, abort_flag_of(world), world.size()),
       streams(setup),
-      batches(setup) {
-  const uint32_t before = epoch_before(world);
-  const Workspace begun = Epochs::counting_from(before);
+      batches(setup),
+      experts(world, options.experts, setup.places()) {
+  const Members members = Members::gather(world, Members::kNone, experts);
+  const Workspace begun = Epochs::counting_from(members.epoch);
   epochs.write(begun, streams);
-  // Before the first call on every member alike; opening the windows waits for this stream.
+  // Before the first call on every member alike; filling the windows waits for this stream.
   for (uint32_t rank = 0; rank < world.size(); ++rank)
     if (!is_present(world, rank)) masks.leave_absent(rank, Stream{});
-  windows.open(streams, {before, before});
+  windows.fill(streams, {members.epoch, members.epoch});
+  windows.exchange(streams);
+  experts.set(members.map);
+  experts.set_living(members.living);
 }
 
 CallContext::~CallContext() {

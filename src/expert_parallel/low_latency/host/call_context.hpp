@@ -38,6 +38,7 @@ struct CallContext {
   RankMasks masks;
   CallStreams streams;
   Batches batches;
+  ExpertMap experts;
   bool closed = false;
 };
 

@@ -39,9 +39,10 @@ void Findings::raise_mistake() {
     version = accelerator.read_flag(&remote_error->version);
   } while (version != before);  // A dispatch changes it a few times at most.
   accelerator.write_flag(&remote_error->heard, version);
-  throw InvalidArgument("topk_idx",
-                        fmt::format("experts 0 to {}, or -1", setup_.options.experts - 1),
-                        fmt::format("expert {} in token {}, choice {}, of dispatch {}", record.id,
+  const uint32_t experts = setup_.options.experts;
+  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts - 1),
+                        fmt::format("expert {} in token {}, choice {}, of dispatch {}",
+                                    not_misplaced(record.id, experts, setup_.places()),
                                     record.choice / setup_.options.topk,
                                     record.choice % setup_.options.topk, record.epoch));
 }

@@ -58,6 +58,31 @@ void LowLatency::restart(uint32_t epoch) {
   impl_->mask_calls.restart(epoch);
 }
 
+void LowLatency::set_expert_map(std::span<const int32_t> expert_at) {
+  const TraceRange range("LowLatency.set_expert_map");
+  impl_->mask_calls.set_expert_map(expert_at);
+}
+std::vector<int32_t> LowLatency::expert_map() const {
+  return impl_->context.experts.expert_at();
+}
+std::vector<int32_t> LowLatency::held_experts() const {
+  return impl_->context.experts.held_by(world().rank());
+}
+std::vector<uint32_t> LowLatency::lost_experts() const {
+  return impl_->context.experts.lost();
+}
+void LowLatency::on_experts_changed(std::function<void(const std::vector<int32_t>& held)> hook) {
+  impl_->mask_calls.held.hook = std::move(hook);
+}
+void LowLatency::evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t> epoch) {
+  const TraceRange range("LowLatency.evict");
+  impl_->mask_calls.evict(ranks, epoch);
+}
+std::vector<uint32_t> LowLatency::admit() {
+  const TraceRange range("LowLatency.admit");
+  return impl_->mask_calls.admit();
+}
+
 void LowLatency::check() {
   impl_->context.check();
 }
@@ -80,8 +105,9 @@ uint32_t LowLatency::first_expert() const {
 LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t ranks) {
   low_latency::check_options(options, ranks);
   return {.arena_bytes = low_latency::window_layout(options, ranks).bytes(),
-          .device_bytes =
-              2 * low_latency::Batch::bytes(options, ranks) + sizeof(low_latency::Workspace),
+          .device_bytes = 2 * low_latency::Batch::bytes(options, ranks) +
+                          sizeof(low_latency::Workspace) +
+                          ExpertMap::device_bytes(options.experts, places_of(options, ranks)),
           .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks)};
 }
 

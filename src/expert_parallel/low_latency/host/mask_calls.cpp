@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/tensor_arguments.hpp"
+#include "expert_parallel/low_latency/host/members.hpp"
+#include "expert_parallel/low_latency/host/options.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -11,6 +13,12 @@ void MaskCalls::write_mask(const TensorView& out, Stream stream) {
   require_view("out", out, {DataType::int32}, {setup_.world.size()}, alignof(int32_t));
   context_.streams.last.begin_call(stream);
   setup_.accelerator.copy(out.data, context_.masks.masks().failed, out.bytes(), stream);
+}
+
+void MaskCalls::require_other(uint32_t rank) const {
+  if (rank >= setup_.world.size() || rank == setup_.world.rank())
+    throw InvalidArgument("rank", fmt::format("another of the {} ranks", setup_.world.size()),
+                          std::to_string(rank));
 }
 
 uint32_t MaskCalls::epoch() const {
@@ -45,9 +53,7 @@ void MaskCalls::readmit(const RankSet& ranks, Drained drained) {
 
 void MaskCalls::update_mask(uint32_t rank, bool masked) {
   context_.require_open();
-  if (rank >= setup_.world.size() || rank == setup_.world.rank())
-    throw InvalidArgument("rank", fmt::format("another of the {} ranks", setup_.world.size()),
-                          std::to_string(rank));
+  require_other(rank);
   if (masked) {
     context_.masks.leave_out(rank, context_.streams.last.get());
     // Later launches must come after the mask on any stream: replays are not ordered with a stream
@@ -84,6 +90,57 @@ void MaskCalls::restart(uint32_t epoch) {
   context_.epochs.write(begun, context_.streams);
   // The staging of live ranks is refilled too: a call of theirs may have ended early.
   readmit(RankSet::first(setup_.world.size()), {epoch, epoch});
+}
+
+void MaskCalls::set_expert_map(std::span<const int32_t> expert_at) {
+  context_.require_open();
+  context_.experts.require_agreed(expert_at, "LowLatency: expert map");
+  context_.streams.await_last_call();
+  held.change([&] { context_.experts.set(expert_at); });
+}
+
+void MaskCalls::mask_the_dead() {
+  const std::vector<bool>& living = context_.experts.living();
+  const Stream stream = context_.streams.last.get();
+  for (uint32_t rank = 0; rank < living.size(); ++rank)
+    if (!living[rank]) context_.masks.leave_out(rank, stream);
+  // Later calls may be on any stream.
+  context_.streams.await(stream, "masks");
+}
+
+void MaskCalls::evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t> epoch) {
+  context_.require_open();
+  std::vector<bool> living = context_.experts.living();
+  for (const uint32_t rank : ranks) {
+    require_other(rank);
+    living[rank] = false;
+  }
+  if (epoch)
+    restart(*epoch);
+  else
+    context_.streams.await_last_call();
+  held.change([&] {
+    context_.experts.set_living(living);
+    mask_the_dead();
+  });
+}
+
+std::vector<uint32_t> MaskCalls::admit() {
+  context_.require_open();
+  // Nothing of this rank is under way when another one learns that it is here.
+  const uint32_t last = epoch();
+  agree_on_options(setup_.world, setup_.options);
+  const Members members = Members::gather(setup_.world, last, context_.experts);
+  held.change([&] {
+    const Workspace begun = Epochs::counting_from(members.epoch);
+    context_.epochs.write(begun, context_.streams);
+    readmit(RankSet::first(setup_.world.size()), {members.epoch, members.epoch});
+    context_.experts.set_living(members.living);
+    mask_the_dead();
+    // The last step, after which other ranks may write here.
+    context_.windows.exchange(context_.streams);
+  });
+  return members.joined;
 }
 
 }  // namespace tokenyard::low_latency

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/world_access.hpp"
@@ -15,7 +16,7 @@ constexpr uint64_t kSlotsMax = INT32_MAX;
 
 /// Values that ranks exchange before they create an object.
 struct Proposal {
-  uint32_t experts, hidden, topk, tokens_max, bf16_rows;
+  uint32_t experts, places_per_rank, hidden, topk, tokens_max, bf16_rows;
   uint32_t sms;          ///< this and the fields below may differ among ranks
   Capacity capacity;     ///< of its device
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
@@ -40,9 +41,13 @@ void require_default_blocks(const Plan& plan, uint32_t rank) {
 
 void check_options(const LowLatencyOptions& options, uint32_t ranks) {
   require(ranks > 0 && ranks <= kRanksMax, "ranks", fmt::format("1 to {}", kRanksMax), ranks);
-  require(options.experts >= ranks, "experts",
-          fmt::format("at least one on each of {} ranks", ranks), options.experts);
-  const uint64_t held_at_most = ExpertHomes::of(options.experts, ranks).held_at_most();
+  if (options.places_per_rank == 0)
+    require(options.experts >= ranks, "experts",
+            fmt::format("at least one on each of {} ranks", ranks), options.experts);
+  require(options.experts > 0, "experts", "at least 1", options.experts);
+  require_places(options.experts, options.places_per_rank, ranks,
+                 uint64_t{kLocalExpertsMax} * ranks);
+  const uint64_t held_at_most = ExpertHomes::of(places_of(options, ranks), ranks).held_at_most();
   require(held_at_most <= kLocalExpertsMax, "experts",
           fmt::format("at most {} on {} ranks", kLocalExpertsMax * ranks, ranks), options.experts);
   require(options.hidden > 0 && options.hidden % 32 == 0 && options.hidden <= kHiddenMax, "hidden",
@@ -79,6 +84,7 @@ void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
 
 void agree_on_options(World& world, const LowLatencyOptions& options) {
   const Proposal mine{.experts = options.experts,
+                      .places_per_rank = options.places_per_rank,
                       .hidden = options.hidden,
                       .topk = options.topk,
                       .tokens_max = options.tokens_max,
@@ -95,6 +101,7 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
   for (const uint32_t rank : present) {
     const Proposal &agreed = proposals[first], &other = proposals[rank];
     require_equal("experts", rank, first, agreed.experts, other.experts);
+    require_equal("places_per_rank", rank, first, agreed.places_per_rank, other.places_per_rank);
     require_equal("hidden", rank, first, agreed.hidden, other.hidden);
     require_equal("topk", rank, first, agreed.topk, other.topk);
     require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);

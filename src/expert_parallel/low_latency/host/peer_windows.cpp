@@ -10,8 +10,7 @@ namespace tokenyard::low_latency {
 PeerWindows::PeerWindows(const Setup& setup)
     : setup_(setup), mine_(arena_of(setup.world).allocate(setup.layout.bytes(), Stream{})) {}
 
-/// Fills the window before any peer learns its address.
-void PeerWindows::open(const CallStreams& streams, Drained drained) {
+void PeerWindows::fill(const CallStreams& streams, Drained drained) {
   World& world = setup_.world;
   Accelerator& accelerator = setup_.accelerator;
   const WindowLayout& layout = setup_.layout;
@@ -23,12 +22,18 @@ void PeerWindows::open(const CallStreams& streams, Drained drained) {
   accelerator.copy(mine_.data() + layout.drained(0), all_drained.data(),
                    all_drained.size() * sizeof(Drained), stream);
   streams.await(stream, "filled staging");
-  windows_.layout = layout;
+}
+
+void PeerWindows::exchange(const CallStreams& streams) {
+  World& world = setup_.world;
+  Accelerator& accelerator = setup_.accelerator;
+  const Stream stream{};
+  windows_.layout = setup_.layout;
   exchange_window_addresses(
       world, mine_, "LowLatency: windows", [&](std::span<std::byte* const> windows) {
         windows_.peers = Peers::of(windows, world.rank(), nullptr);
         if (windows.size() <= Peers::kAtHand) return;
-        table_.emplace(accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
+        if (!table_) table_.emplace(accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
         accelerator.copy(table_->as<void>(), windows.data(), windows.size_bytes(), stream);
         streams.await(stream, "the table of windows");
         windows_.peers.table = table_->as<std::byte*>();

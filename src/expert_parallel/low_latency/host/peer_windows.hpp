@@ -14,11 +14,14 @@ class PeerWindows {
  public:
   /// Allocates this rank's window.
   explicit PeerWindows(const Setup& setup);
-  /// Collective: fills the window, then exchanges addresses. `drained`: of every rank, before its
+  /// Fills the window before any peer learns its address. `drained`: of every rank, before its
   /// first call.
-  void open(const CallStreams& streams, Drained drained);
+  void fill(const CallStreams& streams, Drained drained);
+  /// Collective: exchanges the addresses of windows that are filled. Repeated when a rank has a new
+  /// window; no kernel may be using the addresses.
+  void exchange(const CallStreams& streams);
 
-  /// Returns the windows of all ranks, once they are open.
+  /// Returns the windows of all ranks, once exchanged.
   const Windows& windows() const { return windows_; }
   std::byte* mine() const { return mine_.data(); }
   /// Frees this rank's window.

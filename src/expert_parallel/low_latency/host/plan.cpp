@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/low_latency/kernels/sums_layout.hpp"
 
 namespace tokenyard::low_latency {
@@ -224,7 +225,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
             .others = ranks - 1,
             .tokens_max = options.tokens_max,
             .topk = options.topk,
-            .local_experts = ExpertHomes::of(options.experts, ranks).held_at_most(),
+            .local_experts = ExpertHomes::of(places_of(options, ranks), ranks).held_at_most(),
             .one_grid = capacity.one_grid,
             // Tests on hosts have few blocks anyway, and use them all.
             .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,

@@ -1,6 +1,7 @@
 #include "expert_parallel/low_latency/host/setup.hpp"
 #include "fabric/world_access.hpp"
 
+#include "expert_parallel/common/place_choices.hpp"
 #include "expert_parallel/low_latency/host/options.hpp"
 
 namespace tokenyard::low_latency {
@@ -22,7 +23,8 @@ Setup::Setup(World& world, const LowLatencyOptions& options)
       plan(agreed_plan(world, options)),
       layout(window_layout(options, world.size())),
       sums(SumsLayout::of(options.hidden)),
-      homes(ExpertHomes::of(options.experts, world.size())) {
+      homes(ExpertHomes::of(places_of(options, world.size()), world.size())) {
+  accelerator.prepare(place_choices_kernel.entry);
   accelerator.prepare(dispatch_kernel.entry);
   accelerator.prepare(combine_kernel.entry);
   accelerator.prepare(combine_logfmt_kernel.entry);

@@ -2,6 +2,7 @@
 /// calls. Immutable.
 #pragma once
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/low_latency/host/plan.hpp"
 #include "expert_parallel/low_latency/kernels/expert_homes.hpp"
 #include "expert_parallel/low_latency/kernels/sums_layout.hpp"
@@ -15,6 +16,8 @@ struct Setup {
   Setup(const Setup&) = delete;
   Setup& operator=(const Setup&) = delete;
 
+  /// Returns the places of all ranks together.
+  uint32_t places() const { return places_of(options, world.size()); }
   uint32_t local_experts() const { return homes.held_by(world.rank()); }
   uint32_t first_expert() const { return homes.first_of(world.rank()); }
 
@@ -24,7 +27,7 @@ struct Setup {
   const Plan plan;
   const WindowLayout layout;  ///< of every rank's window
   const SumsLayout sums;      ///< layout of partial sums in staging
-  const ExpertHomes homes;
+  const ExpertHomes homes;    ///< of places, which kernels know as experts
 };
 
 }  // namespace tokenyard::low_latency

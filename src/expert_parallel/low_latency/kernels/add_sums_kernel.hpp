@@ -212,7 +212,9 @@ TOKENYARD_DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens)
   TOKENYARD_KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
                              place += block::threads()) {
     const TokenPlan& plan = call.shared.plans[place];
-    uint32_t choices = 0;
+    const int32_t* const unplaced = call.params.unplaced;
+    uint32_t choices =
+        unplaced == nullptr ? 0 : static_cast<uint32_t>(load_cached(unplaced + tokens.at(place)));
     TOKENYARD_KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) choices +=
         plan.partial_sum[first_bit(left)].choices;
     call.params.lost[tokens.at(place)] = static_cast<int32_t>(choices);

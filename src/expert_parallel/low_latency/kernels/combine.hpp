@@ -55,7 +55,8 @@ struct CombineParams {
   const int32_t* row_slot;  ///< [ranks, tokens_max, topk], of the dispatch
   const int32_t* choices;   ///< [tokens_max, topk], of the dispatch
   std::byte* out;           ///< [tokens, hidden] BF16
-  int32_t* lost;            ///< [tokens] choices of masked ranks that the sum lacks; may be null
+  int32_t* lost;            ///< [tokens] choices that the sum lacks; may be null
+  const int32_t* unplaced;  ///< [tokens] those of them that the dispatch sent nowhere; null: none
   uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums, accumulated; may be null
   uint32_t tokens, tokens_max, topk, experts;
   uint32_t pieces;  ///< per row: hidden / 8

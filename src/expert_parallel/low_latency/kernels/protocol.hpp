@@ -54,16 +54,22 @@
 ///    wait that lasts checks for such a difference, masks the rank and names the difference.
 /// 9. **An id that is no expert counts as -1** wherever ids are read, on its own rank, so no other
 ///    rank notices. The host is told the first such choice of a dispatch.
+/// 10. **A rank that takes another's slot counts from beyond it.** The dead rank may have sent for
+///    two epochs after the last that its destination had drained (3). All ranks begin after these,
+///    with refilled staging, so no ids or weights of the dead rank carry an epoch of its successor.
+/// 11. **The place of a choice is decided once**, by a kernel before the dispatch's
+///    (place_choices.hpp), so the blocks of a dispatch agree on it whoever is masked meanwhile.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "device/memory.hpp"
+#include "expert_parallel/common/rank_set.hpp"
 
 namespace tokenyard::low_latency {
 
-inline constexpr uint32_t kRanksMax = 128;
+inline constexpr uint32_t kRanksMax = RankSet::kRanksMax;
 inline constexpr uint32_t kTopkMax = 16;
 
 /// Content of empty staging.
@@ -113,22 +119,6 @@ struct alignas(8) Drained {
   uint32_t dispatch, combine;
   TOKENYARD_HOST_DEVICE uint32_t of(Kind kind) const {
     return kind == Kind::dispatch ? dispatch : combine;
-  }
-};
-
-/// A set of ranks, passed by value.
-struct RankSet {
-  uint32_t words[kRanksMax / 32];
-
-  TOKENYARD_HOST_DEVICE bool contains(uint32_t rank) const {
-    return words[rank / 32] >> rank % 32 & 1;
-  }
-  void insert(uint32_t rank) { words[rank / 32] |= 1u << rank % 32; }
-  void erase(uint32_t rank) { words[rank / 32] &= ~(1u << rank % 32); }
-  static RankSet first(uint32_t ranks) {
-    RankSet set{};
-    for (uint32_t rank = 0; rank < ranks; ++rank) set.insert(rank);
-    return set;
   }
 };
 

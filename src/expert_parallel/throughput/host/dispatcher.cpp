@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "expert_parallel/common/place_choices.hpp"
 #include "expert_parallel/throughput/host/dispatch_arguments.hpp"
 
 namespace tokenyard::throughput {
@@ -29,7 +30,7 @@ DispatchParams Dispatcher::make_params(CallKind kind, const DispatchArguments& i
                         .tokens = input.tokens,
                         .topk = setup_.options.topk,
                         .row_bytes = setup_.row_bytes(input.format),
-                        .experts = setup_.options.experts,
+                        .experts = setup_.places(),
                         .local_experts = setup_.local_experts(),
                         .partition = setup_.partition,
                         .shares = share_tokens(input.tokens, setup_.options.topk, plan),
@@ -73,8 +74,8 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
   route.places = given.received_tokens_max;
   context_.last_stream.begin_call(stream);
   const Plan alone = setup_.plan_alone(given.sms);  // For work that involves no other rank.
-  call.input = experts_.placed(caster_.cast(given, alone, stream, route, call.cast_rows), alone,
-                               stream, route, call.places);
+  call.input =
+      place(caster_.cast(given, alone, stream, route, call.cast_rows), alone, stream, call);
   call.plan = setup_.plan_of(setup_.row_bytes(call.input.format), call.input.sms);
   call.params = make_params(kind, call.input, route, call.plan);
   route.rows =
@@ -94,6 +95,33 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
   call.params.call.beside_at = CallArena::place_of(*route.memory) +
                                static_cast<uint32_t>(route.layout.beside_bytes() / kOffsetUnit);
   return call;
+}
+
+DispatchArguments Dispatcher::place(const DispatchArguments& input, const Plan& plan, Stream stream,
+                                    PreparedDispatch& call) const {
+  if (!experts_.moves_choices() || input.tokens == 0) return input;
+  Route::State& route = *call.route;
+  call.places = context_.arena.scratch(size_t{input.tokens} * setup_.options.topk * sizeof(int64_t),
+                                       stream, route);
+  route.lost = context_.arena.reserve(input.tokens * sizeof(int32_t), stream, ArenaEnd::upper);
+  auto* const ids = reinterpret_cast<int64_t*>(call.places->block().data());
+  launch(setup_.accelerator, place_choices_kernel,
+         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
+         {.rank = setup_.world.rank(),
+          .tokens = input.tokens,
+          .topk = setup_.options.topk,
+          .topk_idx = input.topk_idx,
+          .idx_is_int64 = input.idx_is_int64,
+          .table = experts_.table(),
+          .failed = nullptr,
+          .active = {},
+          .placed = ids,
+          .lost = reinterpret_cast<int32_t*>(route.lost->block().data()),
+          .counted = experts_.lost_choices()});
+  DispatchArguments at_places = input;
+  at_places.topk_idx = ids;
+  at_places.idx_is_int64 = true;
+  return at_places;
 }
 
 Received Dispatcher::dispatch(const DispatchInput& input, Stream stream) {
@@ -182,6 +210,9 @@ Received Dispatcher::received(const std::shared_ptr<Route::State>& route, const 
   received.tokens_per_expert = route->tokens_per_expert;
   received.rows_from_on_device = {table.rows_from(), {setup_.world.size()}};
   received.tokens_per_expert_on_device = {table.tokens_per_expert(), {setup_.local_experts()}};
+  if (route->lost)
+    received.lost = {reinterpret_cast<const int32_t*>(route->lost->block().data()),
+                     {route->tokens}};
   received.route = RouteAccess::make(route);
   received.owner = std::move(owner);
   if (watched.words.words != nullptr) {

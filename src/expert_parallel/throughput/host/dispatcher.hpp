@@ -3,10 +3,10 @@
 
 #include <memory>
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/throughput/host/call_context.hpp"
 #include "expert_parallel/throughput/host/counts.hpp"
 #include "expert_parallel/throughput/host/dispatch_arguments.hpp"
-#include "expert_parallel/throughput/host/expert_map.hpp"
 #include "expert_parallel/throughput/host/failures.hpp"
 #include "expert_parallel/throughput/host/row_caster.hpp"
 #include "expert_parallel/throughput/host/watched_rows.hpp"
@@ -63,6 +63,10 @@ class Dispatcher {
                     const WatchedRows& watched) const;
 
  private:
+  /// Returns the input with its choices replaced by places, in memory that the call keeps; the
+  /// input itself if experts are at the places of their numbers.
+  DispatchArguments place(const DispatchArguments& input, const Plan& plan, Stream stream,
+                          PreparedDispatch& call) const;
   DispatchParams make_params(CallKind kind, const DispatchArguments& input,
                              const Route::State& route, const Plan& plan) const;
   void launch_dispatch(const DispatchParams& params, const Plan& plan, Stream stream) const;

@@ -1,6 +1,7 @@
 /// The arena memory that an exchange and its calls take. Arithmetic: nothing is made.
 #include <algorithm>
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
 #include "expert_parallel/throughput/host/plan.hpp"
 #include "expert_parallel/throughput/host/row_format.hpp"
@@ -20,7 +21,7 @@ ExpertParallel::Memory ExpertParallel::memory(const ExpertParallelOptions& optio
   const uint32_t rows_max = ranks * options.tokens_max;
   require(rows_received <= rows_max, "rows_received", "at most " + std::to_string(rows_max),
           rows_received);
-  const uint32_t experts = ExpertPartition::of(options.experts, ranks).held_at_most();
+  const uint32_t experts = ExpertPartition::of(places_of(options, ranks), ranks).held_at_most();
   const uint32_t sms = options.sms != 0 ? options.sms : throughput::kBlocksGpu;
   const throughput::ControlLayout control{.ranks = ranks,
                                           .blocks_max = std::max(sms, options.sms_max),

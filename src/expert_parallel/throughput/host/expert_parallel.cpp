@@ -45,14 +45,33 @@ RowsByExpert ExpertParallel::dispatch_by_expert(const DispatchInput& input,
 void ExpertParallel::set_expert_map(std::span<const int32_t> expert_at) {
   const TraceRange range("ExpertParallel.set_expert_map");
   impl_->failures.check();
-  impl_->experts.set(expert_at);
+  ExpertMap& experts = impl_->experts;
+  experts.require_agreed(expert_at, "ExpertParallel: expert map");
+  impl_->context.setup.await_stream(impl_->context.last_stream.get(),
+                                    "the end of the call before its experts move");
+  impl_->held.change([&] { experts.set(expert_at); });
+}
+std::vector<int32_t> ExpertParallel::expert_map() const {
+  return impl_->experts.expert_at();
+}
+std::vector<int32_t> ExpertParallel::held_experts() const {
+  return impl_->experts.held_by(world().rank());
+}
+std::vector<uint32_t> ExpertParallel::lost_experts() const {
+  return impl_->experts.lost();
+}
+void ExpertParallel::on_experts_changed(
+    std::function<void(const std::vector<int32_t>& held)> hook) {
+  impl_->held.hook = std::move(hook);
 }
 
 ExpertParallel::Load ExpertParallel::load() const {
   return impl_->context.observation.load();
 }
 ExpertParallel::Metrics ExpertParallel::metrics() const {
-  return impl_->context.observation.metrics();
+  Metrics metrics = impl_->context.observation.metrics();
+  metrics.unplaced_choices = impl_->experts.lost_choices_total();
+  return metrics;
 }
 void ExpertParallel::trace_calls(bool on) {
   impl_->context.observation.trace_calls(on);

@@ -62,6 +62,56 @@ std::string describe(ReadyWord word, uint32_t value) {
   return name_of(call.kind()) + (call.weights() == Weights::with ? " with weights" : "");
 }
 
+/// The field in which two values of a ready word differ, as numbers for a program.
+struct DifferingValues {
+  uint64_t expected, seen;
+
+  static DifferingValues of(ReadyWord word, uint32_t expected, uint32_t seen) {
+    const auto first_of = [](std::initializer_list<DifferingValues> fields) {
+      for (const DifferingValues& field : fields)
+        if (field.expected != field.seen) return field;
+      return DifferingValues{};
+    };
+    const auto number = [](auto value) { return static_cast<uint64_t>(value); };
+    if (word == ReadyWord::format) {
+      const FormatWord a{expected}, b{seen};
+      return first_of({{a.row_bytes(), b.row_bytes()}, {number(a.type()), number(b.type())}});
+    }
+    if (word == ReadyWord::scales) {
+      const ScalesWord a{expected}, b{seen};
+      return first_of({{a.words(), b.words()},
+                       {number(a.type()), number(b.type())},
+                       {number(a.order()), number(b.order())},
+                       {a.unused(), b.unused()}});
+    }
+    if (word == ReadyWord::call) {
+      const CallWord a{expected}, b{seen};
+      return first_of(
+          {{number(a.kind()), number(b.kind())}, {number(a.weights()), number(b.weights())}});
+    }
+    return {expected, seen};
+  }
+};
+
+/// Returns the values for which a call failed because ranks made different ones.
+DifferingValues differing_values(const WaitReport& report) {
+  const DifferingWord expected{report.expected}, seen{report.seen};
+  return DifferingValues::of(expected.word(), expected.value(), seen.value());
+}
+
+/// Returns the values for which a dispatch was refused. An id that is no expert has no counterpart.
+DifferingValues refused_values(const Counts& counts) {
+  switch (counts.refusal()) {
+    case RefusalKind::format:
+      return DifferingValues::of(static_cast<ReadyWord>(counts.token()), counts.id_high(),
+                                 counts.id_low());
+    case RefusalKind::overflow:
+      return {counts.id_low(), counts.token()};
+    default:
+      return {0, uint64_t{counts.id_high()} << 32 | counts.id_low()};
+  }
+}
+
 }  // namespace
 
 void Failures::check() const {
@@ -97,13 +147,16 @@ std::vector<FailedRank> Failures::failed_ranks() const {
   } catch (const PeerLost& error) {
     return awaited(error.facts, FailedRank::Why::lost, error.what());
   } catch (const InvalidArgument& error) {
+    if (!error.rank) return {};
     const WaitReport& report = context_.health->cell.report();
-    if (error.rank)
-      return awaited({.rank = *error.rank,
-                      .phase = phase_names()[report.phase],
-                      .expected = report.expected,
-                      .seen = report.seen},
-                     FailedRank::Why::differs, error.what());
+    const DifferingValues values = report.phase == static_cast<uint32_t>(Phase::dispatch_refusal)
+                                       ? refused_values(counts_)
+                                       : differing_values(report);
+    return awaited({.rank = *error.rank,
+                    .phase = phase_names()[report.phase],
+                    .expected = values.expected,
+                    .seen = values.seen},
+                   FailedRank::Why::differs, error.what());
   } catch (const Error&) {
     // No other rank is to blame.
   }
@@ -140,7 +193,8 @@ void Failures::throw_refusal() const {
     throw InvalidArgument("topk_idx", "each expert at most once per token",
                           fmt::format("expert {} twice in token {}", experts_.given_id(id), token),
                           rank);
-  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts_.experts() - 1),
+  throw InvalidArgument("topk_idx",
+                        fmt::format("experts 0 to {}, or -1", context_.setup.options.experts - 1),
                         fmt::format("expert {} in token {}", experts_.given_id(id), token), rank);
 }
 

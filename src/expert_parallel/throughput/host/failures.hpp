@@ -1,9 +1,9 @@
 /// Turns kernels' findings into exceptions.
 #pragma once
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/throughput/host/call_context.hpp"
 #include "expert_parallel/throughput/host/counts.hpp"
-#include "expert_parallel/throughput/host/expert_map.hpp"
 
 namespace tokenyard::throughput {
 

@@ -80,6 +80,7 @@ ExpertParallel::Metrics Observation::metrics() const {
       .combine_calls = returned_.calls(),
       .uncounted_calls = received_.uncounted() + returned_.uncounted(),
       .dispatched_tokens = dispatched_tokens_.load(std::memory_order_relaxed),
+      .unplaced_choices = 0,
       .received_rows_by_peer = received_.rows(),
       .received_bytes_by_peer = received_.bytes(),
       .returned_rows_by_peer = returned_.rows(),

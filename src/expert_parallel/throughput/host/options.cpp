@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device/accelerator.hpp"
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/throughput/kernels/control.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
@@ -35,6 +36,7 @@ struct Proposal {
 void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
   require(options.experts > 0 && options.experts <= kExpertsMax, "experts",
           fmt::format("1 to {}", kExpertsMax), options.experts);
+  require_places(options.experts, options.places_per_rank, ranks, kExpertsMax);
   require(options.hidden > 0 && options.hidden % 8 == 0, "hidden", "a multiple of 8 above 0",
           options.hidden);
   require(options.hidden <= kHiddenMax, "hidden", fmt::format("at most {}", kHiddenMax),
@@ -62,6 +64,7 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
     const ExpertParallelOptions& agreed = proposals[first].options;
     const ExpertParallelOptions& other = proposals[rank].options;
     require_equal("experts", rank, first, agreed.experts, other.experts);
+    require_equal("places_per_rank", rank, first, agreed.places_per_rank, other.places_per_rank);
     require_equal("hidden", rank, first, agreed.hidden, other.hidden);
     require_equal("topk", rank, first, agreed.topk, other.topk);
     require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);

@@ -24,6 +24,7 @@ struct Route::State {
   uint32_t rows = 0;    ///< received, or places for them
   uint32_t places = 0;  ///< bound given by the caller, or 0
   std::vector<uint32_t> rows_from, tokens_per_expert;
+  std::shared_ptr<CallMemory> lost;  ///< Received::lost, if an expert map moves choices
   /// Memory that peers write and calls on this route use, of calls captured by a CUDA graph: its
   /// replays use the addresses, so nothing of it is freed before the route.
   std::vector<std::shared_ptr<CallMemory>> captured;

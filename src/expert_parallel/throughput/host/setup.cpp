@@ -9,9 +9,9 @@
 #include "expert_parallel/by_expert/dispatch_by_expert.hpp"
 #include "expert_parallel/by_expert/expand_rows.hpp"
 #include "expert_parallel/by_expert/reduce_rows.hpp"
+#include "expert_parallel/common/place_choices.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
 #include "expert_parallel/throughput/kernels/cast_rows.hpp"
-#include "expert_parallel/throughput/kernels/place_choices.hpp"
 
 namespace tokenyard::throughput {
 
@@ -21,7 +21,7 @@ Plan agreed_plan(World& world, const ExpertParallelOptions& options) {
   agree_on_options(world, options);
   check_options(options, world.size());
   return make_plan({.ranks = world.size(),
-                    .experts = options.experts,
+                    .experts = places_of(options, world.size()),
                     .row_bytes = options.hidden * 2,
                     .sms = options.sms,
                     .tuning = options.tuning},
@@ -34,7 +34,7 @@ Setup::Setup(World& world, const ExpertParallelOptions& options)
     : world(world),
       accelerator(accelerator_of(world)),
       options(options),
-      partition(ExpertPartition::of(options.experts, world.size())),
+      partition(ExpertPartition::of(places_of(options, world.size()), world.size())),
       plan(agreed_plan(world, options)),
       first_present(present_ranks(world).front()) {
   accelerator.prepare(dispatch_kernel.entry);
@@ -48,7 +48,7 @@ Setup::Setup(World& world, const ExpertParallelOptions& options)
 
 Plan Setup::plan_of(uint32_t row_bytes, uint32_t sms) const {
   return make_plan({.ranks = world.size(),
-                    .experts = options.experts,
+                    .experts = places(),
                     .row_bytes = row_bytes,
                     .sms = sms == 0 ? plan.blocks : sms,
                     .tuning = options.tuning},

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/common/expert_partition.hpp"
 #include "expert_parallel/throughput/host/plan.hpp"
 #include "expert_parallel/throughput/host/row_format.hpp"
@@ -17,6 +18,8 @@ struct Setup {
   Setup(const Setup&) = delete;
   Setup& operator=(const Setup&) = delete;
 
+  /// Returns the places of all ranks together, which kernels know as experts.
+  uint32_t places() const { return places_of(options, world.size()); }
   uint32_t local_experts() const { return partition.held_by(world.rank()); }
   /// Returns the bytes of a row. Throws InvalidArgument for an invalid format.
   uint32_t row_bytes(const RowFormat& format) const {
@@ -42,9 +45,9 @@ struct Setup {
   World& world;
   Accelerator& accelerator;
   const ExpertParallelOptions options;
-  const ExpertPartition partition;
-  const Plan plan;               ///< for bf16 rows, on the default number of blocks
-  const uint32_t first_present;  ///< the first rank that is not absent
+  const ExpertPartition partition;  ///< of places
+  const Plan plan;                  ///< for bf16 rows, on the default number of blocks
+  const uint32_t first_present;     ///< the first rank that is not absent
 };
 
 }  // namespace tokenyard::throughput

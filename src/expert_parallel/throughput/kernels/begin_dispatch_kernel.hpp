@@ -33,9 +33,8 @@ TOKENYARD_DEVICE bool await_all(const Dispatch& call) {
                                   call.epoch, Phase::dispatch_ready, lanes)))
     return false;
   warp::sync();
-  return compare_calls(
-      params, call.ready_words(), call.deadline, Phase::dispatch_ready, lanes,
-      params.kind == CallKind::dispatch_again ? nullptr : &call.shared.differing_rank);
+  return compare_calls(params, call.ready_words(), call.deadline, Phase::dispatch_ready, lanes,
+                       exchanges_counts(params.kind) ? &call.shared.differing_rank : nullptr);
 }
 
 /// Publishes and awaits ready words, and starts loading rows, while the other warps count. Called

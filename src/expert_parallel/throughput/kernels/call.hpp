@@ -95,13 +95,15 @@ struct ReadyWords {
 /// How long block 0 has waited for each rank's ready words and for it to finish, in shared memory.
 /// The words start as zero.
 struct Waits {
-  uint32_t* words;  ///< [2][ranks] ns
+  uint32_t* words;  ///< [2][ranks] in kWaitUnitNs
   uint32_t ranks;
 
   TOKENYARD_HOST_DEVICE uint32_t& ready_word(uint32_t rank) const { return words[rank]; }
   TOKENYARD_HOST_DEVICE uint32_t& finish(uint32_t rank) const { return words[ranks + rank]; }
 };
 inline constexpr uint32_t kWaitWords = 2;
+/// Unit of a call's waits: 32 bits of it are 18 minutes.
+inline constexpr uint32_t kWaitUnitNs = 256;
 
 /// A ready word that differed, for the error record of a call that is refused because ranks made
 /// different calls: which one, its value, and the rank that it should have been as on.

@@ -112,8 +112,8 @@ TOKENYARD_DEVICE void count_up(const Statistics& statistics, size_t which, uint6
 /// Records in block 0 how long a thread has waited for a rank; keeps the maximum.
 TOKENYARD_DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
   if (block::index() != 0) return;
-  const uint64_t ns = std::min<uint64_t>(now_ns() - begun_ns, 0xffffffff);
-  fetch_max<Order::relaxed, Scope::block>(&longest, static_cast<uint32_t>(ns));
+  const uint64_t units = std::min<uint64_t>((now_ns() - begun_ns) / kWaitUnitNs, 0xffffffff);
+  fetch_max<Order::relaxed, Scope::block>(&longest, static_cast<uint32_t>(units));
 }
 
 TOKENYARD_DEVICE CallWord call_word(const CallParams& params) {
@@ -207,13 +207,16 @@ TOKENYARD_DEVICE CallDifference difference_of(const ReadyWords& ready_words, uin
 
 /// Refuses the call if the ranks have made different ones; returns false if this thread found that.
 /// Called by a thread group that has synchronized after read_ready_words. All ranks refuse, and
-/// name the first rank whose call differs. `differing_rank`: takes the first rank whose rows differ
-/// instead, for a call that is refused later; null: such a call fails too.
+/// name the first rank whose call differs. If rank 0's call exchanges counts, rows that differ are
+/// refused with these: `differing_rank` takes the first such rank, and is null only if this rank's
+/// call exchanges none. Rank 0's word decides: the ranks' own kinds may differ, and they would name
+/// different ranks.
 TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
                                     const CallDeadline& deadline, Phase phase,
                                     ThreadGroup thread_group, uint32_t* differing_rank) {
+  const bool refused_later = exchanges_counts(ready_words.call(0).kind());
   const auto fails = [&](const CallDifference& difference) {
-    return difference.there_is && (differing_rank == nullptr || !difference.of_rows());
+    return difference.there_is && !(refused_later && difference.of_rows());
   };
   const auto differs = [&](uint32_t rank) {
     if (params.absent.contains(rank) && !mutated()) return CallDifference{};
@@ -225,7 +228,8 @@ TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& 
     if (!difference.there_is) [[likely]]
       continue;
     if (!fails(difference)) {
-      fetch_min<Order::relaxed, Scope::block>(differing_rank, rank);
+      // Else this rank's own call is of another kind, and the call fails for that.
+      if (differing_rank != nullptr) fetch_min<Order::relaxed, Scope::block>(differing_rank, rank);
       continue;
     }
     same = false;
@@ -330,7 +334,7 @@ TOKENYARD_DEVICE void await_finished(const CallParams& params, const ReadyWords&
   watcher.all_finished();
   block::sync();
   const auto waited_for = [&](uint32_t rank) {
-    return uint64_t{waits.ready_word(rank)} + waits.finish(rank);
+    return (uint64_t{waits.ready_word(rank)} + waits.finish(rank)) * kWaitUnitNs;
   };
   if (of_rank < params.ranks) set_total(params.statistics, total, waited + waited_for(of_rank));
   for (uint32_t rank = of_rank + block::threads(); rank < params.ranks; rank += block::threads())

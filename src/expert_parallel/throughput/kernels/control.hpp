@@ -43,6 +43,11 @@ inline constexpr uint32_t kReadyWords = 7;
 /// The call that a rank makes. All ranks must make the same one.
 enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine, dispatch_by_expert };
 
+/// Returns whether ranks exchange counts in the call, which can carry a refusal.
+TOKENYARD_HOST_DEVICE bool exchanges_counts(CallKind kind) {
+  return kind == CallKind::dispatch || kind == CallKind::dispatch_by_expert;
+}
+
 /// Whether a combine also returns weights. A rank with neither rows nor tokens cannot know:
 /// `either`.
 enum class Weights : uint32_t { without, with, either };

@@ -1,0 +1,78 @@
+#include "expert_parallel/low_latency/host/members.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <span>
+
+#include "expert_parallel/low_latency/host/epochs.hpp"
+#include "fabric/world_access.hpp"
+
+namespace tokenyard::low_latency {
+
+namespace {
+
+/// Epochs beyond the last drained one for which a rank may have sent.
+constexpr uint32_t kSentAhead = 2;
+
+struct Member {
+  uint32_t epoch, has_made_calls;
+};
+
+struct Introduction {
+  Member member{};
+  std::vector<std::byte> map;
+
+  static Introduction of(std::span<const std::byte> bytes, uint32_t rank) {
+    Introduction introduction;
+    if (bytes.size() < sizeof(Member))
+      throw InvalidArgument("LowLatency", "a rank of the same build", "another one", rank);
+    std::memcpy(&introduction.member, bytes.data(), sizeof(Member));
+    const auto map = bytes.subspan(sizeof(Member));
+    introduction.map.assign(map.begin(), map.end());
+    return introduction;
+  }
+};
+
+}  // namespace
+
+Members Members::gather(World& world, std::optional<uint32_t> last, const ExpertMap& experts) {
+  const Member mine{.epoch = last.value_or(0), .has_made_calls = last ? 1u : 0u};
+  std::vector<std::byte> bytes(sizeof(mine));
+  std::memcpy(bytes.data(), &mine, sizeof(mine));
+  const auto map = std::as_bytes(std::span(experts.given()));
+  bytes.insert(bytes.end(), map.begin(), map.end());
+  const auto everybody = world.all_gather(bytes, "LowLatency: members");
+  Members members{.epoch = epoch_before(world), .map = experts.given(), .living = {}, .joined = {}};
+  std::optional<uint32_t> first;  // The first rank that has made calls.
+  std::vector<std::byte> agreed;
+  for (uint32_t rank = 0; rank < everybody.size(); ++rank) {
+    members.living.push_back(!everybody[rank].empty());
+    if (!members.living.back()) continue;  // The slot of a rank that is gone.
+    Introduction theirs = Introduction::of(everybody[rank], rank);
+    if (theirs.member.has_made_calls == 0) {
+      members.joined.push_back(rank);
+      continue;
+    }
+    if (!first) {
+      first = rank;
+      members.epoch = theirs.member.epoch;
+      agreed = std::move(theirs.map);
+      continue;
+    }
+    if (Epochs::is_later(theirs.member.epoch, members.epoch)) members.epoch = theirs.member.epoch;
+    if (theirs.map != agreed)
+      throw InvalidArgument("expert_at", fmt::format("the same map as on rank {}", *first),
+                            "another map", rank);
+  }
+  if (!first) {
+    members.joined.clear();
+    return members;
+  }
+  members.map.resize(agreed.size() / sizeof(int32_t));
+  std::memcpy(members.map.data(), agreed.data(), agreed.size());
+  members.epoch += kSentAhead;
+  return members;
+}
+
+}  // namespace tokenyard::low_latency
