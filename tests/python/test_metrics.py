@@ -1,4 +1,4 @@
-"""Metrics of exchanges, and Prometheus' text of them."""
+"""Metrics of exchanges and of their job, and Prometheus' text of them."""
 
 from __future__ import annotations
 
@@ -118,11 +118,27 @@ def test_prometheus_reads_it() -> None:
     assert "low_latency_slowest_rank" not in text
 
 
+def of_job(world: tokenyard.World) -> dict[str, Any]:
+    return world.job.metrics()
+
+
+def test_an_exchange_and_its_job_are_one_text() -> None:
+    (job,) = tokenyard.launch(of_job, ranks=1, processes=True)
+    (_, exchange), _ = tokenyard.launch(exchanged, ranks=2)
+    lines = tokenyard.prometheus_text(exchange, job).splitlines()
+    assert 'tokenyard_job_places{rank="0"} 1' in lines
+    assert 'tokenyard_job_active{rank="0"} 1' in lines
+    assert 'tokenyard_job_lost_total{rank="0"} 0' in lines
+    assert 'tokenyard_expert_parallel_combine_calls_total{rank="0"} 1' in lines
+
+
 def test_every_key_has_a_meaning_and_a_line_in_the_page() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     (_, metrics), _ = tokenyard.launch(exchanged, ranks=2)
     served_metrics = tokenyard.launch(served, ranks=2)[0]
     keys = (set(metrics) | set(served_metrics)) - {"exchange", "rank", "missing"}
-    assert keys == set(MEANING)
+    (job,) = tokenyard.launch(of_job, ranks=1, processes=True)
+    keys |= set(job) - {"rank"}
+    assert keys == set(MEANING) | {"active_ranks", "waiting_ranks"}
     for key in keys:
         assert re.search(rf"^\| [^|]*`{key}`", page, re.MULTILINE), key
