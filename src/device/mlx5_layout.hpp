@@ -100,7 +100,7 @@ TOKENYARD_HOST_DEVICE constexpr Control control_of(Opcode opcode, uint8_t modifi
           .immediate = 0};
 }
 
-/// What a completion entry tells, in its highest four bits.
+/// The outcome in the highest four bits of a completion entry.
 enum class Completed : uint8_t { request = 0, request_error = 13, invalid = 15 };
 
 /// Why a request failed.

@@ -17,6 +17,16 @@ void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t
                         std::to_string(seen), rank);
 }
 
+World& with_filled_slots(World& world, const std::string& object) {
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    if (is_present(world, rank)) continue;
+    throw InvalidArgument(
+        "world", "a process in every slot for " + object + "; rebuild() leaves empty slots out",
+        "an empty slot", rank);
+  }
+  return world;
+}
+
 uint32_t first_unreachable(const World& world) {
   for (const uint32_t rank : present_ranks(world)) {
     const Reach reach = world.topology().peers[rank].reach;

@@ -16,6 +16,10 @@ void require(bool holds, const char* argument, std::string expected, uint64_t se
 void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t expected,
                    uint32_t seen);
 
+/// Returns `world`. Throws InvalidArgument naming the first absent rank, alike on all ranks, for an
+/// `object` that needs a process in every slot.
+World& with_filled_slots(World& world, const std::string& object);
+
 inline constexpr uint32_t kAllReached = 0xffffffff;
 /// Returns the first present rank that this rank cannot reach by loads and stores, or kAllReached.
 uint32_t first_unreachable(const World& world);

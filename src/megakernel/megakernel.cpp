@@ -1,5 +1,4 @@
 #include "tokenyard/megakernel/megakernel.hpp"
-#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
@@ -8,8 +7,9 @@
 #include <utility>
 
 #include "base/trace_range.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
-#include "megakernel/filled_slots.hpp"
+#include "fabric/world_access.hpp"
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/megakernel_parts.hpp"
 #include "megakernel/proofs/access_agreement.hpp"
@@ -46,7 +46,7 @@ const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& ta
 }  // namespace
 
 Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions& options)
-    : world(with_filled_slots(world)),
+    : world(with_filled_slots(world, "a megakernel")),
       accelerator(accelerator_of(world)),
       graph(graph),
       shape(shape_of(options, graph, accelerator)),

@@ -1,9 +1,9 @@
 #include "base/tensor_arguments.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/world_access.hpp"
 #include "megakernel/device_tables.hpp"
-#include "megakernel/filled_slots.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
 namespace tokenyard::megakernel {
@@ -51,7 +51,7 @@ TensorView TensorMemory::visible(size_t bytes) {
 }
 
 std::vector<TensorView> TensorMemory::shared(size_t bytes) {
-  World& world = with_filled_slots(impl_->world);
+  World& world = with_filled_slots(impl_->world, "a megakernel");
   ArenaBlock block = arena_of(world).allocate(bytes, {});
   accelerator_of(world).fill(block.data(), 0, bytes, {});
   await_stream(world, {}, "a zeroed tensor");

@@ -9,15 +9,12 @@
 #include "fabric/exchange_window_addresses.hpp"
 #include "fabric/fd_exchange.hpp"
 #include "fabric/free_port.hpp"
-#include "fabric/host/process_fabric.hpp"
 #include "fabric/in_process_mesh.hpp"
 #include "fabric/manual_accelerator.hpp"
 #include "fabric/promise.hpp"
 #include "fabric/worlds.hpp"
-#include "simt/host_accelerator.hpp"
 #include "world/in_process.hpp"
-#include "world/parts.hpp"
-#include "world/process_ranks.hpp"
+#include "world/processes.hpp"
 
 namespace tokenyard {
 namespace {
@@ -190,15 +187,10 @@ TEST(AbsentRanks, AreOnNoHost) {
 TEST(AbsentRanks, OfProcessesHaveNoMemory) {
   const uint16_t port = free_port();
   RankProcesses processes(kRanks, [&](uint32_t rank) {
-    const Rendezvous where{.port = port, .rank = rank, .size = kRanks};
+    const auto job = connect_job({.port = port, .rank = rank, .size = kRanks}, kOptions);
     const std::vector<uint32_t> absent{1};
-    const auto mesh = ProcessRanks::connect(where, kOptions);
     if (rank == 1) return;
-    Membership ranks = Membership::of(*mesh, absent);
-    ranks.generation = 2;  // A later world of the job: it has its witness already, or none.
-    const auto world =
-        join(mesh, ranks, std::make_shared<simt::HostAccelerator>([] {}),
-             std::make_shared<ProcessFabric>(), kOptions, std::make_shared<const AbsenceWatch>());
+    const auto world = job->world("host", kOptions);
     check_world(*world, absent);
     const auto next = world->rebuild({});
     promise(next->size() == kRanks - 1, "the rebuilt world is without the empty slot");

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -205,6 +206,12 @@ class StartedCall {
     }
   }
 
+  /// Returns whether nothing was written to the result of a call that has its own.
+  bool untouched() const {
+    bool intact = true;
+    const Bytes seen = taken_ ? taken_->read(intact) : Bytes();
+    return intact && std::count(seen.begin(), seen.end(), 0xee) == std::ssize(seen);
+  }
   /// Returns what is wrong after the call has ended; empty if nothing is.
   std::string difference() const {
     if (of_.operation == Operation::barrier) return "";

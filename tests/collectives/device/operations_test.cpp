@@ -177,6 +177,16 @@ TEST_P(DeviceCollectivesTest, DifferentCallsAreNamedOnAllRanks) {
   }
 }
 
+TEST_P(DeviceCollectivesTest, AnEmptySlotIsRefused) {
+  const auto all = worlds(3, {1});
+  const Outcomes outcomes = run_ranks(all, [](World& world) { DeviceCollectives(world, {}); });
+  for (const uint32_t rank : {0u, 2u}) {
+    const auto error = error_of<InvalidArgument>(outcomes[rank]);
+    EXPECT_EQ(error.argument, "world");
+    EXPECT_EQ(error.rank, 1u);
+  }
+}
+
 // A silent rank ends the others' waits at the deadline, and the object has failed for good.
 TEST_P(DeviceCollectivesTest, SilentRanksAreNamedAtTheDeadline) {
   if (GetParam() != "host") GTEST_SKIP() << "ranks of one grid are launched together";

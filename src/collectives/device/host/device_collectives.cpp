@@ -66,9 +66,9 @@ void agree_on_options(World& world, const Options& options) {
   require_reach(world, "DeviceCollectives", unreachable);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
     const Proposal &first = proposals[0], &other = proposals[rank];
-    require_equal("slot_bytes", rank, first.slot_bytes, other.slot_bytes);
-    require_equal("chunk_bytes", rank, first.chunk_bytes, other.chunk_bytes);
-    require_equal("ring_bytes", rank, first.ring_bytes, other.ring_bytes);
+    require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);
+    require_equal("chunk_bytes", rank, 0, first.chunk_bytes, other.chunk_bytes);
+    require_equal("ring_bytes", rank, 0, first.ring_bytes, other.ring_bytes);
   }
 }
 
@@ -113,7 +113,7 @@ struct DeviceCollectives::Impl {
 };
 
 DeviceCollectives::Impl::Impl(World& world, const Options& options)
-    : world(world),
+    : world(with_filled_slots(world, "DeviceCollectives")),
       accelerator(accelerator_of(world)),
       options((agree_on_options(world, options), options)),
       layout(layout_of(options, world.size())),

@@ -40,9 +40,9 @@ struct Options {
 
 struct Call {
   Stream stream{};
-  std::optional<std::chrono::nanoseconds> timeout;  ///< unset: the world's
-  Protocol protocol = Protocol::automatic;          ///< the same on all ranks
-  uint32_t sms = 0;                                 ///< blocks at most; 0: those of the options
+  std::optional<std::chrono::nanoseconds> timeout = {};  ///< unset: the world's
+  Protocol protocol = Protocol::automatic;               ///< the same on all ranks
+  uint32_t sms = 0;  ///< blocks at most; 0: those of the options
 };
 
 class DeviceCollectives {

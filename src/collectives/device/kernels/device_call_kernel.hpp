@@ -35,6 +35,18 @@ TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
   return !shared.failed;
 }
 
+/// Returns the half of the window that this call uses.
+TOKENYARD_DEVICE uint32_t parity_of(uint64_t epoch) {
+  // Mutant: all calls use one half.
+  return mutated() ? 0 : static_cast<uint32_t>(epoch & 1);
+}
+
+/// Returns the digest of this call's data.
+TOKENYARD_DEVICE uint32_t digest_of(const CallParams& params, uint64_t epoch) {
+  // Mutant: data of all calls look alike.
+  return mutated() ? 1 : params.signature.digest(epoch);
+}
+
 /// Called by one warp of a block, after begin_call.
 TOKENYARD_DEVICE void pass_epoch(const CallParams& params, uint64_t epoch) {
   for (uint32_t i = block::index() + warp::lane() * grid::blocks(); i < kBlocksMax;

@@ -17,6 +17,11 @@ template <uint32_t words>
 struct alignas(4 * words) Piece {
   static constexpr uint32_t kBytes = 4 * words;
   uint32_t word[words];
+
+  /// Returns the bytes of a piece that `left` bytes of an array fill.
+  TOKENYARD_HOST_DEVICE static uint32_t bytes_of(uint32_t left) {
+    return left < kBytes ? left : kBytes;
+  }
 };
 using Piece8 = Piece<2>;
 

@@ -95,7 +95,7 @@ TOKENYARD_DEVICE void send_chunk(const RingsWork& work, uint64_t chunk, uint32_t
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
       const uint32_t at = (first + k * kWarpLanes) * Piece16::kBytes;
-      if (at < bytes) held[k] = load_piece<4>(from + at, std::min(bytes - at, Piece16::kBytes));
+      if (at < bytes) held[k] = load_piece<4>(from + at, Piece16::bytes_of(bytes - at));
     }
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < kPiecesAtOnce; ++k)
@@ -134,7 +134,9 @@ TOKENYARD_DEVICE bool await_chunk(const RingsWork& work, uint64_t chunk) {
   for (uint32_t first = 0; first < call.ranks; first += kWarpLanes) {
     const uint32_t rank = first + warp::lane();
     bool came = true;
-    if (rank < call.ranks && call.movement.sends(rank, call.rank))
+    // Mutant: a receiver does not wait for its own rank's senders.
+    if (rank < call.ranks && call.movement.sends(rank, call.rank) &&
+        !(rank == call.rank && mutated()))
       came =
           await_word(work, call.windows.filled(call.rank, work.parity, rank, work.place_of(chunk)),
                      chunk, rank, WaitPhase::chunk);
@@ -171,13 +173,12 @@ TOKENYARD_DEVICE void copy_chunk(const RingsWork& work, uint64_t chunk, uint32_t
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
       const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-      if (at < bytes)
-        held[k] = chunk_piece(work, chunk, source, at, std::min(bytes - at, Piece16::kBytes));
+      if (at < bytes) held[k] = chunk_piece(work, chunk, source, at, Piece16::bytes_of(bytes - at));
     }
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
       const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-      if (at < bytes) store_piece(to + at, held[k], std::min(bytes - at, Piece16::kBytes));
+      if (at < bytes) store_piece(to + at, held[k], Piece16::bytes_of(bytes - at));
     }
   }
 }
@@ -199,7 +200,7 @@ TOKENYARD_DEVICE void fold_chunk(const RingsWork& work, uint64_t chunk) {
       for (uint32_t k = 0; k < kAtOnce; ++k) {
         const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
         if (at < bytes)
-          held[k] = chunk_piece(work, chunk, source, at, std::min(bytes - at, Piece16::kBytes));
+          held[k] = chunk_piece(work, chunk, source, at, Piece16::bytes_of(bytes - at));
       }
       TOKENYARD_UNROLL
       for (uint32_t k = 0; k < kAtOnce; ++k) {
@@ -214,8 +215,7 @@ TOKENYARD_DEVICE void fold_chunk(const RingsWork& work, uint64_t chunk) {
     for (uint32_t k = 0; k < kAtOnce; ++k) {
       const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
       if (at < bytes)
-        store_piece(to + at, folds[k].end(call.op, call.ranks),
-                    std::min(bytes - at, Piece16::kBytes));
+        store_piece(to + at, folds[k].end(call.op, call.ranks), Piece16::bytes_of(bytes - at));
     }
   }
 }
@@ -240,8 +240,10 @@ TOKENYARD_DEVICE void receive_chunks(const RingsWork& work, Take take) {
   for (;;) {
     const uint64_t chunk = claim_chunk(work, Role::receiver);
     if (chunk >= work.chunks() || !await_chunk(work, chunk)) return;
+    const bool early = mutated();  // Mutant: places are free before they have been read.
+    if (early) free_places(work, chunk);
     take(chunk);
-    free_places(work, chunk);
+    if (!early) free_places(work, chunk);
   }
 }
 
@@ -276,8 +278,8 @@ TOKENYARD_DEVICE void exchange_rings(const RingsParams& params) {
   const RingsWork work{.call = call,
                        .deadline = deadline,
                        .epoch = epoch,
-                       .digest = call.signature.digest(epoch),
-                       .parity = static_cast<uint32_t>(epoch & 1),
+                       .digest = digest_of(call, epoch),
+                       .parity = parity_of(epoch),
                        .chunk_bytes = params.chunk_bytes,
                        .places = call.windows.layout.rings.places};
   if (block::index() < params.senders)

@@ -154,8 +154,8 @@ TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const CallDeadline&
                        .deadline = deadline,
                        .threads = block::threads() - kWarpLanes,
                        .epoch = static_cast<uint32_t>(epoch),
-                       .digest = call.signature.digest(epoch),
-                       .parity = static_cast<uint32_t>(epoch & 1)};
+                       .digest = digest_of(call, epoch),
+                       .parity = parity_of(epoch)};
   send_pieces(work);
   NamedBarrier(SlotsBarrier::sent).sync(work.threads);
   if (!call.movement.reduces)

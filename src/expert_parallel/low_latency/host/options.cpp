@@ -1,10 +1,10 @@
 #include "expert_parallel/low_latency/host/options.hpp"
-#include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
 
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::low_latency {
 
