@@ -1,4 +1,4 @@
-"""Tokenyard's `mooncake` stands in for Mooncake: `mooncake.mooncake_ep_buffer.Buffer`.
+"""Tokenyard's `mooncake` stands in for Mooncake: `mooncake.mooncake_ep_buffer.Buffer` and `pg`.
 
 A separate distribution, so that it replaces the real Mooncake only where it is installed.
 """
@@ -34,4 +34,6 @@ for _build in _BUILDS:
         " mooncake: please uninstall one of them"
     )
 
-logging.getLogger(__name__).info("mooncake stands in for Mooncake's Buffer, over Tokenyard")
+logging.getLogger(__name__).info(
+    "mooncake stands in for Mooncake's Buffer and groups, over Tokenyard"
+)

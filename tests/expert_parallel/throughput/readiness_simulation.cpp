@@ -81,7 +81,8 @@ TOKENYARD_DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadli
     throughput::note_named(params.readiness, source, source);
   if (warp::index() < kSenders) send_rows(params);
   block::sync();
-  const Watched watched(params.readiness, deadline, params.knows_experts);
+  const AbsentRanks nobody{.words = nullptr};
+  const Watched watched(params.readiness, nobody, deadline, params.knows_experts);
   for (uint32_t i = thread::index(); i < params.ranks * kSenders; i += block::threads()) {
     const uint32_t source = i / kSenders, sender = i % kSenders;
     Awaited what{
