@@ -1,4 +1,4 @@
-"""Metrics of exchanges as Prometheus text."""
+"""Metrics of exchanges and jobs as Prometheus text."""
 
 from __future__ import annotations
 

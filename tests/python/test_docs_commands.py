@@ -75,7 +75,8 @@ def where_options_stand(words: list[str]) -> str:
                 assert suite == "NAME" or re.search(
                     rf'"{suite}"', sources("tests/**/*simulation.cpp")
                 )
-            programs = ("tests/simulation/simulate.cpp", "tests/mutants/mutants.py")
+            programs = ["tests/simulation/simulate.cpp", "tests/mutants/mutants.py"]
+            programs += ["packaging/wheel.py"]
             return sources("run", *programs, "examples/moe_layer.py")
         case ["cmake", "--build", _, "--target", target]:
             assert re.search(rf"add_library\({target}\b", sources("src/**/CMakeLists.txt"))
@@ -97,6 +98,11 @@ def where_options_stand(words: list[str]) -> str:
             return "--rm --shm-size"
         case ["export" | "g++", *_]:  # tests/packages/cpp_package.py runs the same.
             return sources("cmake/tokenyard.pc.in") + " --cflags --libs"
+        case ["python"]:  # A name, such as that of a target of ./run fuzz.
+            return ""
+        case [program, *_] if program.startswith("build/fuzz/"):
+            assert Path(program).name.startswith("fuzz_")
+            return ""
         case [program] if program.startswith("build/examples/"):
             assert (ROOT / "examples" / "cpp" / f"{Path(program).name}.cpp").is_file()
             return ""

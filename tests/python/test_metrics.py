@@ -1,4 +1,4 @@
-"""Metrics of exchanges, and Prometheus' text of them."""
+"""Metrics of exchanges and of their job, and Prometheus' text of them."""
 
 from __future__ import annotations
 
@@ -124,15 +124,29 @@ def test_prometheus_reads_it() -> None:
     assert 'tokenyard_job_lost_total{rank="3",job="train"} 1' in lines
 
 
+def of_job(world: tokenyard.World) -> dict[str, Any]:
+    return world.job.metrics()
+
+
+def test_an_exchange_and_its_job_are_one_text() -> None:
+    (job,) = tokenyard.launch(of_job, ranks=1, processes=True)
+    (_, exchange), _ = tokenyard.launch(exchanged, ranks=2)
+    lines = tokenyard.prometheus_text(exchange, job).splitlines()
+    assert 'tokenyard_job_places{rank="0"} 1' in lines
+    assert 'tokenyard_job_active{rank="0"} 1' in lines
+    assert 'tokenyard_job_lost_total{rank="0"} 0' in lines
+    assert 'tokenyard_expert_parallel_combine_calls_total{rank="0"} 1' in lines
+
+
 def test_every_key_has_a_meaning_and_a_line_in_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     (_, metrics), _ = tokenyard.launch(exchanged, ranks=2)
     served_metrics = tokenyard.launch(served, ranks=2)[0]
     with tokenyard.connect(file_store(tmp_path), secret="s", rank=0, size=1) as job:
-        of_job = job.metrics()
-    assert (of_job["epochs"], of_job["joined"], of_job["links_made"]) == (1, 1, 0)
+        counted = job.metrics()
+    assert (counted["epochs"], counted["joined"], counted["links_made"]) == (1, 1, 0)
     lists = {"missing", "active_ranks", "waiting_ranks"}
-    keys = (set(metrics) | set(served_metrics) | set(of_job)) - {"exchange", "rank"} - lists
+    keys = (set(metrics) | set(served_metrics) | set(counted)) - {"exchange", "rank"} - lists
     assert keys == set(MEANING)
     for key in keys:
         assert re.search(rf"^\| [^|]*`{key}`", page, re.MULTILINE), key
