@@ -75,7 +75,7 @@ void ControlLoop::send(Slot to, Bytes message) {
 
 void ControlLoop::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
   if (!working()) return;
-  tell(LogLevel::warning, "operation {} of group {:x} has waited for rank {} past its deadline",
+  log(LogLevel::warning, "operation {} of group {:x} has waited for rank {} past its deadline",
        timeout_report.sequence, timeout_report.group, timeout_report.slot);
   membership_->report_timeout(timeout_report, seen_in, now());
   pump();
@@ -83,7 +83,7 @@ void ControlLoop::report_timeout(const TimeoutReport& timeout_report, Epoch seen
 
 void ControlLoop::admit(const std::vector<Slot>& slots, Epoch seen_in) {
   if (!working()) return;
-  tell(LogLevel::debug, "asks to fill {}", fmt::join(slots, ", "));
+  log(LogLevel::debug, "asks to fill {}", fmt::join(slots, ", "));
   membership_->admit(slots, seen_in, now());
   pump();
 }
@@ -94,21 +94,21 @@ void ControlLoop::withdraw(const std::vector<Slot>& slots) {
 
 void ControlLoop::evict(const Member& member) {
   if (!working()) return;
-  tell(LogLevel::info, "asks to evict rank {}", member.slot);
+  log(LogLevel::info, "asks to evict rank {}", member.slot);
   membership_->evict(member, now());
   pump();
 }
 
 void ControlLoop::recover(bool wanted) {
   if (!working()) return;
-  if (wanted) tell(LogLevel::info, "asks to recover");
+  if (wanted) log(LogLevel::info, "asks to recover");
   membership_->recover(wanted, now());
   pump();
 }
 
 void ControlLoop::abandon(const Member& member) {
   if (!working() || !membership_->view().contains(member)) return;
-  tell(LogLevel::info, "asks to go on without rank {}", member.slot);
+  log(LogLevel::info, "asks to go on without rank {}", member.slot);
   // In this order: the witness counts where the member is suspected already.
   membership_->suspect(member.slot, Suspicion::silence, membership_->view().epoch, now());
   membership_->evict(member, now());
@@ -128,7 +128,7 @@ void ControlLoop::leave() {
     status_board_.write([](Standing& standing) { standing.left = true; });
     return;
   }
-  tell(LogLevel::info, "leaves");
+  log(LogLevel::info, "leaves");
   membership_->leave(now());
   pump();
 }
@@ -186,7 +186,7 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
     standing.ended.insert(peer);
   });
   status_board_.count(&ControlCounters::links_lost);
-  tell(is_member(peer) ? LogLevel::warning : LogLevel::info, "the connection to rank {} ended: {}",
+  log(is_member(peer) ? LogLevel::warning : LogLevel::info, "the connection to rank {} ended: {}",
        peer.slot, why);
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
@@ -199,7 +199,7 @@ void ControlLoop::ended(const Member& peer) {
 }
 
 void ControlLoop::unreachable(const Member& peer, const std::string& why) {
-  tell(LogLevel::debug, "no connection to rank {}: {}", peer.slot, why);
+  log(LogLevel::debug, "no connection to rank {}: {}", peer.slot, why);
   if (!membership_) status_board_.write([&](Standing& now) { now.troubles[peer] = why; });
 }
 
@@ -209,7 +209,7 @@ void ControlLoop::refused(const Member& by, Epoch since) {
 
 void ControlLoop::turned_away(const std::string& who, const std::string& why) {
   status_board_.count(&ControlCounters::links_refused);
-  tell(LogLevel::info, "refused {}: it {}", who, why);
+  log(LogLevel::info, "refused {}: it {}", who, why);
 }
 
 // Messages and endpoints
@@ -228,7 +228,7 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
   if (endpoint.member == from && links_.contains(from)) {
     status_board_.write([&](Standing& standing) { standing.linked[from] = endpoint.size; });
     status_board_.count(&ControlCounters::links_made);
-    tell(LogLevel::info, "connected with rank {} at {}:{}", from.slot, endpoint.address,
+    log(LogLevel::info, "connected with rank {} at {}:{}", from.slot, endpoint.address,
          endpoint.port);
   }
 }
@@ -281,7 +281,7 @@ void ControlLoop::pump() {
     }
   }
   if (over_) return;
-  tell_who_waits();
+  log_newcomers();
   status_board_.write([&](Standing& standing) {
     standing.waiting = membership_->waiting();
     standing.recovers_late = membership_->recovers_late();
@@ -300,7 +300,7 @@ void ControlLoop::carry_out(const membership::Effect& effect) {
     void operator()(const membership::Install& install) { loop.install(install.verdict); }
     void operator()(const membership::Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
     void operator()(const membership::QuorumMissing& missing) {
-      loop.tell_of_quorum(missing);
+      loop.log_quorum(missing);
       loop.status_board_.write(
           [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
       loop.participant_.post([missing](Participant& participant) {
@@ -315,7 +315,7 @@ void ControlLoop::carry_out(const membership::Effect& effect) {
 }
 
 void ControlLoop::freeze(Epoch epoch) {
-  tell(LogLevel::debug, "the epoch is about to end");
+  log(LogLevel::debug, "the epoch is about to end");
   participant_.post([this, epoch](Participant& participant) {
     asio::post(io_, [this, progress = participant.freeze(epoch)] {
       if (!working()) return;
@@ -326,7 +326,7 @@ void ControlLoop::freeze(Epoch epoch) {
 }
 
 void ControlLoop::install(const Verdict& verdict) {
-  tell_of(verdict);
+  log_verdict(verdict);
   Contacts contacts;
   for (const Member& member : verdict.next.members) {
     const auto endpoint = endpoints_.find(member);
@@ -396,7 +396,7 @@ void ControlLoop::forget_former_members(const View& next) {
 void ControlLoop::be_over(Epoch epoch, const std::string& why) {
   if (over_) return;
   over_ = true;
-  if (!leaving_) tell(LogLevel::warning, "this rank is no longer a member: {}", why);
+  if (!leaving_) log(LogLevel::warning, "this rank is no longer a member: {}", why);
   timer_.cancel();
   // First: the ends of the links are no loss of the others.
   if (exchange_ && !leaving_) exchange_->evict();
@@ -425,59 +425,59 @@ void ControlLoop::arm() {
 // ---------------------------------------------------------------------------------
 
 template <class... Facts>
-void ControlLoop::tell(LogLevel level, fmt::format_string<Facts...> text, Facts&&... facts) const {
+void ControlLoop::log(LogLevel level, fmt::format_string<Facts...> text, Facts&&... facts) const {
   if (!log_.takes(level)) return;
   log_.write(level, membership_ ? membership_->view().epoch : 0,
              fmt::format(text, std::forward<Facts>(facts)...));
 }
 
-void ControlLoop::tell_of(const Verdict& verdict) {
+void ControlLoop::log_verdict(const Verdict& verdict) {
   const View& next = verdict.next;
   status_board_.count(&ControlCounters::epochs);
   for (const Slot slot : verdict.lost) {
     const bool has_left = std::ranges::count(verdict.left, slot) != 0;
     status_board_.count(has_left ? &ControlCounters::left : &ControlCounters::lost);
     if (has_left) {
-      tell(LogLevel::info, "rank {} has left", slot);
+      log(LogLevel::info, "rank {} has left", slot);
     } else {
-      tell(LogLevel::warning, "the members go on without rank {}", slot);
+      log(LogLevel::warning, "the members go on without rank {}", slot);
     }
   }
   for (const Slot slot : verdict.stalled) {
     status_board_.count(&ControlCounters::stalls);
-    tell(LogLevel::warning, "rank {} is slow: others waited for it past a deadline", slot);
+    log(LogLevel::warning, "rank {} is slow: others waited for it past a deadline", slot);
   }
   for (const Slot slot : verdict.excused) {
     status_board_.count(&ControlCounters::excused);
-    tell(LogLevel::info, "rank {} stays: it had waited for a lost rank itself", slot);
+    log(LogLevel::info, "rank {} stays: it had waited for a lost rank itself", slot);
   }
   for (const Member& member : next.members) {
     if (installed_.contains(member)) continue;
     status_board_.count(&ControlCounters::joined);
     // The first view has a line of its own.
-    if (installed_.epoch != 0) tell(LogLevel::info, "a process has joined as rank {}", member.slot);
+    if (installed_.epoch != 0) log(LogLevel::info, "a process has joined as rank {}", member.slot);
   }
   std::vector<Slot> slots;
   for (const Member& member : next.members) slots.push_back(member.slot);
-  tell(LogLevel::info, "the epoch begins; its members: {}", fmt::join(slots, ", "));
+  log(LogLevel::info, "the epoch begins; its members: {}", fmt::join(slots, ", "));
 }
 
-void ControlLoop::tell_of_quorum(const membership::QuorumMissing& missing) {
+void ControlLoop::log_quorum(const membership::QuorumMissing& missing) {
   const std::string answering = fmt::format("{}", fmt::join(missing.answering, ", "));
   if (missing.answering.size() >= missing.needed) {
-    return tell(LogLevel::info, "enough ranks answer again: {}", answering);
+    return log(LogLevel::info, "enough ranks answer again: {}", answering);
   }
   status_board_.count(&ControlCounters::quorums_missed);
-  tell(LogLevel::warning, "too few ranks answer to agree: {}; {} are needed", answering,
+  log(LogLevel::warning, "too few ranks answer to agree: {}; {} are needed", answering,
        missing.needed);
 }
 
-void ControlLoop::tell_who_waits() {
+void ControlLoop::log_newcomers() {
   if (!log_.takes(LogLevel::info)) return;
   const std::vector<Member> before = status_board_.read().waiting;
   for (const Member& newcomer : membership_->waiting()) {
     if (std::ranges::count(before, newcomer) == 0)
-      tell(LogLevel::info, "a process waits to be rank {}", newcomer.slot);
+      log(LogLevel::info, "a process waits to be rank {}", newcomer.slot);
   }
 }
 
@@ -496,7 +496,7 @@ void ControlLoop::note_heartbeat(const Member& from) {
   heard->second = at;
   if (is_first || silent <= options_.membership.silence / 2) return;
   status_board_.count(&ControlCounters::heartbeats_late);
-  tell(LogLevel::warning, "rank {} was silent for {:.1f} s", from.slot,
+  log(LogLevel::warning, "rank {} was silent for {:.1f} s", from.slot,
        std::chrono::duration<double>(silent).count());
 }
 

@@ -91,11 +91,11 @@ class ControlLoop final : private LinkListener {
   void say(const Member& to, const membership::Message& message);
   void publish_view(const Member& newcomer);
   template <class... Facts>
-  void tell(LogLevel level, fmt::format_string<Facts...> text, Facts&&... facts) const;
+  void log(LogLevel level, fmt::format_string<Facts...> text, Facts&&... facts) const;
   /// Writes what an agreement has changed.
-  void tell_of(const Verdict& verdict);
-  void tell_of_quorum(const membership::QuorumMissing& missing);
-  void tell_who_waits();
+  void log_verdict(const Verdict& verdict);
+  void log_quorum(const membership::QuorumMissing& missing);
+  void log_newcomers();
   /// Notes that this thread runs, and since when without a pause.
   void wake();
   void note_heartbeat(const Member& from);

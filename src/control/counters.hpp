@@ -1,4 +1,4 @@
-/// What a control plane has counted since its process founded or joined the job.
+/// Counts of a control plane since its process founded or joined the job.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ void Link::send(uint16_t kind, std::vector<std::byte> payload) {
 
 void Link::send_in_parts(uint16_t part, uint16_t last, Bytes message) {
   if (finishing_) return;
-  told_ = true;
+  spoken_ = true;
   bulk_queued_ += message->size();
   if (bulk_queued_ > kBulkMax) return close();
   bulk_.push_back({part, last, std::move(message)});

@@ -60,7 +60,7 @@ class Link : public std::enable_shared_from_this<Link> {
   }
   /// Returns whether a frame of the peer has arrived, or this rank has sent a message. If not, the
   /// peer may have given up while it connected, and is going to dial again.
-  bool is_made() const { return heard_ || told_; }
+  bool is_made() const { return heard_ || spoken_; }
   /// Counts the parts of ranks' messages that have been read or written.
   uint64_t moved() const { return moved_; }
 
@@ -84,7 +84,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool writing_ = false;
   bool finishing_ = false;
   bool given_up_ = false;
-  bool heard_ = false, told_ = false;
+  bool heard_ = false, spoken_ = false;
   uint64_t moved_ = 0;
 };
 

@@ -144,13 +144,13 @@ TEST_F(ControlPlane, RankThatIsLinkedAlreadyMustHaveTheSameSize) {
 }
 
 /// Holds a port, and hangs up on everybody.
-class Stranger {
+class OtherProgram {
  public:
-  Stranger() : acceptor_(io_, {asio::ip::address_v4::any(), 0}) {
+  OtherProgram() : acceptor_(io_, {asio::ip::address_v4::any(), 0}) {
     accept();
     thread_ = std::thread([this] { io_.run(); });
   }
-  ~Stranger() {
+  ~OtherProgram() {
     io_.stop();
     thread_.join();
   }
@@ -166,10 +166,10 @@ class Stranger {
   std::thread thread_;
 };
 
-TEST_F(ControlPlane, PortThatAStrangerHoldsIsNamed) {
-  const Stranger stranger;
+TEST_F(ControlPlane, PortThatAnotherProgramHoldsIsNamed) {
+  const OtherProgram other;
   ControlOptions hosts = options(0, 2);
-  hosts.store = fmt::format("tcp://127.0.0.1:{}", stranger.port());
+  hosts.store = fmt::format("tcp://127.0.0.1:{}", other.port());
   hosts.sole_host = true;
   hosts.timeout = 100s;
   try {
@@ -177,7 +177,7 @@ TEST_F(ControlPlane, PortThatAStrangerHoldsIsNamed) {
     FAIL() << "it began";
   } catch (const OsError& error) {
     EXPECT_EQ(error.code, EADDRINUSE);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("port {}", stranger.port())));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("port {}", other.port())));
     EXPECT_THAT(error.what(), ::testing::HasSubstr("ss -ltnp"));
   }
 }
