@@ -16,7 +16,7 @@ TEST(Waits, OfManySecondsAreCountedInFull) {
   simulation::Trace trace;
   simulation::SeedRun seed(7, trace, nullptr);
   double waited_s = 0;
-  simulated::run(seed, {.ranks = 2}, [&](World& world) {
+  simulated::run(seed, {.ranks = 2, .timeout = std::chrono::minutes(10)}, [&](World& world) {
     ExpertParallel exchange(world, of.options());
     Accelerator& accelerator = accelerator_of(world);
     if (world.rank() == 1) accelerator.wait_until(accelerator.now() + kLate, [] { return false; });
@@ -26,7 +26,6 @@ TEST(Waits, OfManySecondsAreCountedInFull) {
     if (world.rank() == 0) waited_s = exchange.metrics().wait_seconds_by_peer[1];
   }).require_clean();
   EXPECT_GE(waited_s, 19);
-  EXPECT_LE(waited_s, 50);
 }
 
 }  // namespace

@@ -102,8 +102,9 @@ struct Waits {
   TOKENYARD_HOST_DEVICE uint32_t& finish(uint32_t rank) const { return words[ranks + rank]; }
 };
 inline constexpr uint32_t kWaitWords = 2;
-/// Unit of a call's waits: 32 bits of it are 18 minutes.
-inline constexpr uint32_t kWaitUnitNs = 256;
+/// Unit of a call's waits, rounded up, so that a short one counts: 32 bits of it are four and
+/// a half minutes.
+inline constexpr uint32_t kWaitUnitNs = 64;
 
 /// A ready word that differed, for the error record of a call that is refused because ranks made
 /// different calls: which one, its value, and the rank that it should have been as on.

@@ -112,7 +112,8 @@ TOKENYARD_DEVICE void count_up(const Statistics& statistics, size_t which, uint6
 /// Records in block 0 how long a thread has waited for a rank; keeps the maximum.
 TOKENYARD_DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
   if (block::index() != 0) return;
-  const uint64_t units = std::min<uint64_t>((now_ns() - begun_ns) / kWaitUnitNs, 0xffffffff);
+  const uint64_t ns = now_ns() - begun_ns + kWaitUnitNs - 1;
+  const uint64_t units = std::min<uint64_t>(ns / kWaitUnitNs, 0xffffffff);
   fetch_max<Order::relaxed, Scope::block>(&longest, static_cast<uint32_t>(units));
 }
 
