@@ -233,10 +233,12 @@ class Mlx5Queue {
     while (head - queue_.rung < queue_.slots && is_written(head)) ++head;
     if (head == queue_.rung) return;
     queue_.rung = head;
+    // Read before the record is stored: then the card may complete the entry, and another thread
+    // write the next one to its block.
+    const mlx5::Control last = queue_.blocks[(head - 1) & (queue_.slots - 1)].control;
+    const uint64_t doorbell = last.modifier_index_opcode | uint64_t{last.queue_segments} << 32;
     // Publishes the entries and their sources; the card may read the record at any time.
     store<Order::release, Scope::sys>(queue_.record, mlx5::big_endian(head & 0xffff));
-    const mlx5::Control& last = queue_.blocks[(head - 1) & (queue_.slots - 1)].control;
-    const uint64_t doorbell = last.modifier_index_opcode | uint64_t{last.queue_segments} << 32;
     // Behind the record: the card that this wakes reads it.
     store<Order::release, Scope::sys>(&queue_.blue_flame->halves[queue_.half].doorbell, doorbell);
     queue_.half ^= 1;

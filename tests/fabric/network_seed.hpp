@@ -74,7 +74,9 @@ struct Drawn {
     const double least =
         (kPuts - 1) * std::max(apart_ns * 1e-9, on_link) + on_link + latency_us() * 1e-6;
     const double seconds = seconds_of_puts(world, kPuts, bytes, apart_ns);
-    promise(seconds >= least && seconds < 1.2 * least,
+    // Naps may end a little late. A latency that is paid twice makes sparse puts 1.36 times as
+    // long.
+    promise(seconds >= least && seconds < 1.35 * least,
             fmt::format("the puts took {:.1f} us, not {:.1f}", seconds * 1e6, least * 1e6));
   }
 };

@@ -32,7 +32,7 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "network.hpp:127", kOneRank},
                    {Fault::sys_made_gpu, "request_front.hpp:18", kOneRank},
                    {Fault::sys_made_gpu, "request_front.hpp:26", kOneRank}},
-     .reaches = {{std::string(kNoticed[0]), 300}, {std::string(kNoticed[1]), 300}},
+     .reaches = {{std::string(kNoticed[0]), 1500}, {std::string(kNoticed[1]), 1500}},
      .seeds = 1000});
 
 const bool ibgda_registered = simulation::add_suite(
@@ -45,17 +45,17 @@ const bool ibgda_registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "gate_kernel.hpp:11", kMessage},
                    {Fault::sys_made_gpu, "network_request.hpp:121", kGone},
                    {Fault::sys_made_gpu, "nic_queue.hpp:333", kMessage},
-                   {Fault::sys_made_gpu, "mlx5_queue.hpp:237", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_queue.hpp:241", kOneRank},
-                   {Fault::sys_made_gpu, "mlx5_queue.hpp:265", kOneRank},
-                   {Fault::sys_made_gpu, "mlx5_queue.hpp:274", kOneRank},
-                   {Fault::sys_made_gpu, "mlx5_queue.hpp:298", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:243", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:267", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:276", kOneRank},
+                   {Fault::sys_made_gpu, "mlx5_queue.hpp:300", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:32", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:38", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:77", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:137", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:140", kOneRank}},
-     .reaches = {{std::string(kNoticed[0]), 300}, {std::string(kNoticed[1]), 300}},
+     .reaches = {{std::string(kNoticed[0]), 1500}, {std::string(kNoticed[1]), 1500}},
      .seeds = 1000});
 
 }  // namespace
