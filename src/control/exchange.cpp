@@ -11,7 +11,8 @@ void Exchange::install(const View& view) {
     Peer& peer = peers_[member];
     // A link that broke before this process knew of the member may have been made anew.
     const bool is_new = !std::exchange(peer.was_member, true);
-    if (is_new && !peer.said_goodbye && links_.contains(member)) peer.ended = false;
+    const bool is_final = peer.said_goodbye || peer.sent_too_much;
+    if (is_new && !is_final && links_.contains(member)) peer.ended = false;
     open(member);
   }
 }
@@ -41,7 +42,7 @@ void Exchange::received(const Member& from, Topic topic, std::span<const std::by
     peer.waiting_bytes += bytes.size();
     if (peer.parts.size() > kMessageMax || peer.waiting_bytes > kWaitingMax) {
       peer.parts.clear();
-      peer.ended = true;
+      peer.sent_too_much = peer.ended = true;
     } else if (topic == Topic::last) {
       peer.waiting.push_back(std::exchange(peer.parts, {}));
     }

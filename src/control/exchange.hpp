@@ -74,7 +74,8 @@ class Exchange {
     size_t waiting_bytes = 0;
     bool said_goodbye = false;
     bool ended = false;
-    bool was_member = false;  ///< in this view or an earlier one
+    bool sent_too_much = false;  ///< it has lost messages, so another link changes nothing
+    bool was_member = false;     ///< in this view or an earlier one
   };
 
   /// Limit of the bytes kept of a process that is not heard yet.

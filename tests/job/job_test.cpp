@@ -58,6 +58,7 @@ class JobOfThree : public ::testing::Test {
 };
 
 TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
+  std::latch done(3);
   on_every_rank(3, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     use(*job);
@@ -67,6 +68,7 @@ TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
     const JobMetrics metrics = job->metrics();
     EXPECT_THAT(metrics.active, ElementsAre(0, 1, 2));
     EXPECT_EQ(metrics.joined, 3u);
+    done.arrive_and_wait();
   });
 }
 
