@@ -12,6 +12,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/sealed_memory.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::control {
