@@ -37,6 +37,7 @@ struct Drawn {
   /// other missing at any step.
   std::optional<std::chrono::nanoseconds> deadline;
   std::optional<uint32_t> absent;  ///< rank that makes no calls and that the others mask at once
+  bool slot_is_empty = false;      ///< no process fills that rank's slot, so it is masked already
 };
 
 /// Far above the slowest delivery that a seed draws: only silent ranks may be masked.
@@ -99,8 +100,11 @@ Drawn draw(SeedRun& run) {
     drawn.deadline = std::chrono::nanoseconds(
         run.option("deadline_ns",
                    random.chance(256) ? 1u << random.between(8, 16) : random.between(2, 10) << 10));
-  else if (shape.ranks > 2 && random.chance(128))
+  else if (shape.ranks > 1 && random.chance(192)) {
+    drawn.slot_is_empty = run.option("slot_is_empty", shape.ranks == 2 || random.chance(640));
     drawn.absent = run.option("absent", random.below(shape.ranks));
+    if (drawn.slot_is_empty) run.reach("a slot is empty");
+  }
   if (mapped && drawn.absent) {
     first.map.without = {*drawn.absent};
     run.reach("a map, and a rank that is masked");
@@ -185,7 +189,7 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
   if (drawn.absent) {
     if (world.rank() == *drawn.absent) return;
     stopped = drawn.absent;
-    exchange.update_mask(*stopped, true);
+    if (!drawn.slot_is_empty) exchange.update_mask(*stopped, true);
   }
   Survivor survivor(exchange, stopped);
   Measures measures(world, of.shape);
@@ -237,6 +241,7 @@ void run_suite(SeedRun& run) {
                              .arena_bytes = kArenaBytes,
                              .timeout = kTimeout,
                              .epoch_before = drawn.epoch_before};
+  if (drawn.slot_is_empty) options.absent = {*drawn.absent};
   std::optional<uint32_t> stopped;
   if (options.ranks > 1 && !drawn.deadline && !drawn.absent && !drawn.first.map.given() &&
       run.random.chance(320)) {
@@ -288,6 +293,7 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::store_dropped, "liveness_kernel.hpp:59", kMoreHeartbeats}},
      .reaches = {{"a third dispatch before the second is received", 40},
                  {"a map, and a rank that is masked", 100},
+                 {"a slot is empty", 120},
                  {"epochs wrap", 100},
                  {"epochs pass a half", 60}},
      .seeds = 2000});

@@ -151,6 +151,38 @@ void draw_places(SeedRun& run, ExchangeCase& of) {
   run.option("map", fmt::format("{} of {}", of.map.expert_at, experts));
 }
 
+/// Empties some slots in a share of the runs: one or several, often the first or the last, or all
+/// but one.
+void draw_absent(SeedRun& run, Drawn& drawn) {
+  Random& random = run.random;
+  ExchangeCase& exchange = drawn.exchange;
+  const uint32_t ranks = exchange.shape.ranks;
+  if (ranks == 1 || !random.chance(224)) return;
+  const uint32_t stays = random.below(ranks);
+  const bool all_others = random.chance(128);
+  const uint32_t first = random.below(ranks);
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    if (rank != stays && (all_others || rank == first || random.chance(128))) {
+      exchange.absent.push_back(rank);
+      exchange.tokens[rank] = 0;
+    }
+  if (exchange.is_absent(drawn.other)) drawn.other = stays;
+}
+
+/// Reports the empty slots, once it is known which there are.
+void note_absent(SeedRun& run, const ExchangeCase& exchange) {
+  const std::vector<uint32_t>& absent = exchange.absent;
+  if (absent.empty()) return;
+  run.option("absent", fmt::format("{}", absent));
+  const uint32_t last = exchange.shape.ranks - 1;
+  if (absent.front() == 0) run.reach("the first rank is absent");
+  if (absent.back() == last) run.reach("the last rank is absent");
+  if (std::any_of(absent.begin(), absent.end(),
+                  [&](uint32_t rank) { return rank > 0 && rank < last; }))
+    run.reach("a rank between others is absent");
+  if (exchange.present().size() == 1) run.reach("all ranks but one are absent");
+}
+
 /// Draws mostly few tokens, sometimes none; rows of one to a few pieces, sometimes of several
 /// segments.
 Drawn draw(SeedRun& run, uint32_t ranks) {
@@ -202,6 +234,9 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   drawn.tuning.stages = run.option("stages", random.between(1, 4));
   if (drawn.discord == Discord::weights && ranks > 2 && random.chance(512))
     leave_idle(random, drawn);
+  else if (!drawn.exchange.map.given())
+    draw_absent(run, drawn);
+  note_absent(run, drawn.exchange);
   return drawn;
 }
 
@@ -210,14 +245,15 @@ void require_none(const std::string& difference, const char* after) {
     throw simulation::SuiteFailure(fmt::format("after {}: {}", after, difference));
 }
 
-/// The tokens of all ranks for one call, and what this rank must receive of them.
+/// The tokens of all ranks for one call, as they count, and what this rank must receive of them.
 struct CallTokens {
-  /// `all`: by place; `named`: the ids that this rank gives.
-  CallTokens(const World& world, const ExchangeCase& exchange_case, std::vector<Tokens> all,
+  /// `placed`: by place; `named`: the ids that this rank gives.
+  CallTokens(const World& world, const ExchangeCase& exchange_case, std::vector<Tokens> placed,
              std::vector<int64_t> named)
-      : all(std::move(all)),
-        mine(this->all[world.rank()]),
-        expected(expected_on(exchange_case.shape, this->all, world.rank())),
+      : all(exchange_case.counted(std::move(placed))),
+        mine(all[world.rank()]),
+        lost(static_cast<size_t>(std::ranges::count(mine.ids, -1) - std::ranges::count(named, -1))),
+        expected(expected_on(exchange_case.shape, all, world.rank())),
         device(accelerator_of(world), with_ids(mine, std::move(named)),
                exchange_case.idx_is_int64) {}
   CallTokens(const CallTokens&) = delete;
@@ -226,6 +262,7 @@ struct CallTokens {
 
   const std::vector<Tokens> all;
   const Tokens& mine;
+  const size_t lost;  ///< choices of this rank's tokens that count as none
   const Expected expected;
   const TokensOnDevice device;
 
@@ -248,7 +285,9 @@ class Program {
         case_(drawn.exchange),
         exchange_(world, options(world, drawn)),
         first_(fresh()),
-        load_(exchange_.local_experts()) {}
+        load_(exchange_.local_experts()) {
+    if (!case_.absent.empty() && first_->lost > 0) run.reach("a choice of an absent rank's expert");
+  }
 
   void run() {
     if (case_.map.given()) exchange_.set_expert_map(case_.map.expert_at);
@@ -440,7 +479,7 @@ class Program {
             fmt::format("{} tokens were counted for local expert {}, which {} chose",
                         load.tokens_per_expert[expert], expert, load_[expert]));
     const double waited = std::accumulate(load.waited_us.begin(), load.waited_us.end(), 0.0);
-    if (world_.size() > 1 && waited == 0)
+    if (case_.present().size() > 1 && waited == 0)
       throw simulation::SuiteFailure("no wait for another rank was counted");
   }
 
@@ -452,7 +491,7 @@ class Program {
   /// if none differs.
   std::optional<uint32_t> discordant() const {
     std::optional<bool> agreed;
-    for (uint32_t rank = 0; rank < world_.size(); ++rank) {
+    for (const uint32_t rank : case_.present()) {
       if (drawn_.discord == Discord::weights && has_nothing(rank)) continue;
       const bool differs = rank == drawn_.other;
       if (agreed && differs != *agreed) return rank;
@@ -465,8 +504,9 @@ class Program {
     const bool differs = world_.rank() == drawn_.other;
     const std::optional<uint32_t> named = discordant();
     const Discord discord = drawn_.discord;
-    for (uint32_t rank = 0; rank < world_.size() && discord == Discord::weights; ++rank)
-      if (named && has_nothing(rank)) run_.reach("a rank without weights amid discord about them");
+    for (const uint32_t rank : case_.present())
+      if (discord == Discord::weights && named && has_nothing(rank))
+        run_.reach("a rank without weights amid discord about them");
     const DeviceArray<uint16_t> out(accelerator_of(world_), first_->mine.x.size());
     const DeviceArray<float> out_weights(accelerator_of(world_), first_->mine.weights.size());
     const auto combine = [&](const Received& received, bool with_weights) {
@@ -529,7 +569,8 @@ void run_wide(SeedRun& run) {
   const Drawn drawn = draw(run, run.random.chance(512) ? 48 : 72);
   const simulated::Options options{.ranks = drawn.exchange.shape.ranks,
                                    .arena_bytes = size_t{1} << 20,
-                                   .epoch_before = drawn.epoch_before};
+                                   .epoch_before = drawn.epoch_before,
+                                   .absent = drawn.exchange.absent};
   note_used(run, drawn);
   bool stop_counts = false;
   const simulated::Result result = simulated::run(
@@ -541,14 +582,17 @@ void run_suite(SeedRun& run) {
   Drawn drawn = draw(run, run.random.between(1, 5));
   simulated::Options options{.ranks = drawn.exchange.shape.ranks,
                              .arena_bytes = kArenaBytes,
-                             .epoch_before = drawn.epoch_before};
-  const bool stops = options.ranks > 1 && run.random.chance(256);
+                             .epoch_before = drawn.epoch_before,
+                             .absent = drawn.exchange.absent};
+  const std::vector<uint32_t> present = drawn.exchange.present();
+  const bool stops = present.size() > 1 && run.random.chance(256);
   bool stop_counts = false;
   if (stops) {
     constexpr const char* kFates[] = {"land", "vanish", "tear"};
     const uint32_t fate = run.random.below(std::size(kFates));
     run.option("fate", kFates[fate]);
-    drawn.stops = run.option("stops", run.random.below(options.ranks));
+    const auto of_present = run.random.below(static_cast<uint32_t>(present.size()));
+    drawn.stops = run.option("stops", present[of_present]);
     // Most of them in a combine whose rows the others await one by one: in few runs would a rank
     // die there by chance.
     drawn.stop_from = run.random.below(1 + static_cast<uint32_t>(drawn.steps.size()));
@@ -631,7 +675,7 @@ const bool registered = simulation::add_suite(
                    {Fault::barrier_removed, "begin_dispatch_kernel.hpp:50", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
-                   {Fault::store_dropped, "readiness_kernel.hpp:75", kNobodyWatches}},
+                   {Fault::store_dropped, "readiness_kernel.hpp:85", kNobodyWatches}},
      .reaches = {{"epochs wrap", 150},
                  {"epochs pass a half", 80},
                  {"a duplicate of an earlier choice", 1000},
@@ -639,6 +683,11 @@ const bool registered = simulation::add_suite(
                  {"aligned scales in whole pieces", 1000},
                  {"unaligned scales in whole pieces", 500},
                  {"a rank without weights amid discord about them", 500},
+                 {"the first rank is absent", 100},
+                 {"the last rank is absent", 100},
+                 {"a rank between others is absent", 100},
+                 {"all ranks but one are absent", 100},
+                 {"a choice of an absent rank's expert", 100},
                  {"a death noticed in dispatch: ready word", 600},
                  {"a death noticed in dispatch: counts", 600},
                  {"a death noticed in dispatch: load", 500},
@@ -666,7 +715,12 @@ const bool registered_wide =
                                        {"a duplicate among later choices", kRarely},
                                        {"aligned scales in whole pieces", kRarely},
                                        {"unaligned scales in whole pieces", kRarely},
-                                       {"a rank without weights amid discord about them", kRarely}},
+                                       {"a rank without weights amid discord about them", kRarely},
+                                       {"the first rank is absent", kRarely},
+                                       {"the last rank is absent", kRarely},
+                                       {"a rank between others is absent", kRarely},
+                                       {"all ranks but one are absent", kRarely},
+                                       {"a choice of an absent rank's expert", kRarely}},
                            .seeds = 4});
 
 }  // namespace

@@ -215,7 +215,7 @@ TOKENYARD_DEVICE CallDifference difference_of(const ReadyWords& ready_words, uin
 TOKENYARD_DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
                                     const CallDeadline& deadline, Phase phase,
                                     ThreadGroup thread_group, uint32_t* differing_rank) {
-  const bool refused_later = exchanges_counts(ready_words.call(0).kind());
+  const bool refused_later = exchanges_counts(ready_words.call(params.first_present).kind());
   const auto fails = [&](const CallDifference& difference) {
     return difference.there_is && !(refused_later && difference.of_rows());
   };
