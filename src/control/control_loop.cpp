@@ -226,7 +226,11 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
     choose_whom_to_dial();
   }
   if (endpoint.member == from && links_.contains(from)) {
-    status_board_.write([&](Standing& standing) { standing.linked[from] = endpoint.size; });
+    bool is_new = false;
+    status_board_.write([&](Standing& standing) {
+      is_new = standing.linked.insert_or_assign(from, endpoint.size).second;
+    });
+    if (!is_new) return;  // It has said so before.
     status_board_.count(&ControlCounters::links_made);
     log(LogLevel::info, "connected with rank {} at {}:{}", from.slot, endpoint.address,
          endpoint.port);

@@ -206,7 +206,8 @@ TEST(Bootstrap, SurvivorsAgreeAndAreRenumbered) {
     EXPECT_EQ(next.rank, rank == 0 ? 0 : rank - 1);
     EXPECT_GT(next.generation, me.talk->generation());
 
-    Bootstrap smaller(me.mesh, next, me.accelerator, *me.abort_flag);
+    AbortFlag abort_flag(me.accelerator, 3);  // Every world has its own.
+    Bootstrap smaller(me.mesh, next, me.accelerator, abort_flag);
     const auto all = smaller.all_gather(bytes_of(rank), "after", me.soon());
     EXPECT_EQ(all, (std::vector{bytes_of(0), bytes_of(2), bytes_of(3)}));
     // A message of the previous world, as a stopped rank may send when it resumes.
