@@ -76,7 +76,7 @@ void ControlLoop::send(Slot to, Bytes message) {
 void ControlLoop::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
   if (!working()) return;
   log(LogLevel::warning, "operation {} of group {:x} has waited for rank {} past its deadline",
-       timeout_report.sequence, timeout_report.group, timeout_report.slot);
+      timeout_report.sequence, timeout_report.group, timeout_report.slot);
   membership_->report_timeout(timeout_report, seen_in, now());
   pump();
 }
@@ -122,13 +122,13 @@ void ControlLoop::drain() {
 }
 
 void ControlLoop::leave() {
-  leaving_ = true;
+  const bool is_first = !std::exchange(leaving_, true);
   if (exchange_) exchange_->say_goodbye();
   if (!working()) {
     status_board_.write([](Standing& standing) { standing.left = true; });
     return;
   }
-  log(LogLevel::info, "leaves");
+  if (is_first) log(LogLevel::info, "leaves");
   membership_->leave(now());
   pump();
 }
@@ -187,7 +187,7 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
   });
   status_board_.count(&ControlCounters::links_lost);
   log(is_member(peer) ? LogLevel::warning : LogLevel::info, "the connection to rank {} ended: {}",
-       peer.slot, why);
+      peer.slot, why);
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
@@ -226,14 +226,14 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
     choose_whom_to_dial();
   }
   if (endpoint.member == from && links_.contains(from)) {
-    bool is_new = false;
+    bool is_new = false;  // The store may have told its endpoint, too.
     status_board_.write([&](Standing& standing) {
       is_new = standing.linked.insert_or_assign(from, endpoint.size).second;
     });
-    if (!is_new) return;  // It has said so before.
+    if (!is_new) return;
     status_board_.count(&ControlCounters::links_made);
     log(LogLevel::info, "connected with rank {} at {}:{}", from.slot, endpoint.address,
-         endpoint.port);
+        endpoint.port);
   }
 }
 
@@ -473,7 +473,7 @@ void ControlLoop::log_quorum(const membership::QuorumMissing& missing) {
   }
   status_board_.count(&ControlCounters::quorums_missed);
   log(LogLevel::warning, "too few ranks answer to agree: {}; {} are needed", answering,
-       missing.needed);
+      missing.needed);
 }
 
 void ControlLoop::log_newcomers() {
@@ -501,7 +501,7 @@ void ControlLoop::note_heartbeat(const Member& from) {
   if (is_first || silent <= options_.membership.silence / 2) return;
   status_board_.count(&ControlCounters::heartbeats_late);
   log(LogLevel::warning, "rank {} was silent for {:.1f} s", from.slot,
-       std::chrono::duration<double>(silent).count());
+      std::chrono::duration<double>(silent).count());
 }
 
 Instant ControlLoop::now() const {

@@ -59,7 +59,11 @@ net::awaitable<void> Link::write() {
     }
     if (finishing_) connection_->finish_writing();
   } catch (const std::system_error&) {
-    close();  // the reader notices that the link is gone
+    // The reader notices that the link is gone, once it has read what had arrived: a process that
+    // was stopped, and evicted meanwhile, would else not learn of it.
+    finishing_ = true;
+    queue_.clear();
+    bulk_.clear();
   }
   writing_ = false;
 }

@@ -225,6 +225,22 @@ TEST_F(TwoEnds, WhatHadArrivedIsReadThoughThisProcessStalls) {
   EXPECT_THAT(messages(), SizeIs(51));
 }
 
+/// As a process that was stopped: what it says is refused before it has read that it was evicted.
+TEST_F(TwoEnds, WhatHadArrivedIsReadThoughThePeerTakesNothing) {
+  begin();
+  for (int number = 0; number < 50; ++number) theirs->send(0, fmt::format("{}", number));
+  theirs.reset();
+  for (int turn = 0; turn < 3; ++turn) {
+    mine.links.send({1, 1}, Topic::endpoint, {});
+    for (int step = 0; step < 3; ++step) mine.io.poll_one();
+    std::this_thread::sleep_for(10ms);
+  }
+  const auto until = steady_clock::now() + 20s;
+  while (!end() && steady_clock::now() < until) mine.run();
+  EXPECT_EQ(end(), "lost");
+  EXPECT_THAT(messages(), SizeIs(50));
+}
+
 TEST_F(TwoEnds, PeerWhoseMessageIsRefusedIsLost) {
   begin();
   mine.inbox.accepts = false;
@@ -409,7 +425,7 @@ TEST_F(TalkingControlPlanes, RankThatStopsHasLeft) {
 TEST_F(TalkingControlPlanes, LargeLastMessageIsSentToItsEnd) {
   found(2);
   inboxes[0].before_each = [](const std::string& message) {
-    if (message == "wait") std::this_thread::sleep_for(1800ms);
+    if (message == "wait") std::this_thread::sleep_for(1400ms);
   };
   const std::string large(60u << 20, 'x');
   send(1, 0, "wait");

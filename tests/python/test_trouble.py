@@ -50,9 +50,9 @@ class Ranks:
 
     def recover(self) -> list[int]:
         """Returns the members that go on."""
-        members = self.job.recover()
-        self.world = self.make_world()
-        return members
+        self.job.recover()
+        self.world = self.make_world()  # Of fewer ranks, if more were lost meanwhile.
+        return self.job.active_ranks()
 
 
 class Tokens:
@@ -140,6 +140,8 @@ def survive(
         if falls.get(rank) == "recovery":
             fall_soon(blow, 0.0)
         epoch, members, times = go_on(ranks, at, falls.get(rank) == "recovery")
+        say("went on")
+        await_file(f"{store.removeprefix('file:')}-done")
     except (tokenyard.OutOfTouch, tokenyard.Fenced, tokenyard.QuorumLost):
         # This rank was stopped, and the others have gone on.
         reducing.join()
@@ -152,6 +154,13 @@ def survive(
     failures.clear()
     del tokens, ranks, reducing
     return epoch, members, names, times, what_is_left(before)
+
+
+def await_file(path: str) -> None:
+    deadline = time.monotonic() + PATIENT_S
+    while not Path(path).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def fall_soon(blow: signal.Signals, seconds: float) -> None:
@@ -239,14 +248,18 @@ def test_survivors_agree_and_go_on(
     phase, falls, blow = case
     before = shared_files()
     timeout = IMPATIENT_S if blow == signal.SIGSTOP else PATIENT_S
-    arguments = (file_store(tmp_path), phase, falls, blow, timeout)
+    store = file_store(tmp_path)
+    arguments = (store, phase, falls, blow, timeout)
     with ranks_of(survive, RANKS, *arguments) as ranks:
         for rank in ranks:
             rank.hears("at work")
         survivors = [rank for number, rank in enumerate(ranks) if number not in falls]
-        outcomes = [rank.result() for rank in survivors]
+        for rank in survivors:
+            rank.hears("went on")
         for number in falls:
             assert_it_knows(ranks[number], blow)
+        Path(f"{store.removeprefix('file:')}-done").touch()
+        outcomes = [rank.result() for rank in survivors]
     epochs, members, failures, times, left = zip(*outcomes, strict=True)
     assert set(map(tuple, members)) == {tuple(n for n in range(RANKS) if n not in falls)}
     assert len(set(epochs)) == 1
