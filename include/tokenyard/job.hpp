@@ -113,7 +113,8 @@ class Job : public std::enable_shared_from_this<Job> {
   uint32_t size() const;  ///< number of slots
   /// Returns the active ranks, ascending; empty once this rank has been fenced.
   std::vector<uint32_t> active_ranks() const;
-  /// Returns the ranks whose new processes have asked to join and wait. Sends nothing.
+  /// Returns the ranks whose new processes have asked to join and wait; one that any member has let
+  /// in waits no more. Sends nothing.
   std::vector<uint32_t> waiting() const;
   uint64_t epoch() const;
   /// Registers a function that a library thread calls after each change of the membership, until

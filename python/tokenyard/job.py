@@ -46,6 +46,7 @@ class Job(Members):
         """Returns the ranks whose place a new process asks to take, ascending, without waiting.
 
         The member that a new process contacts knows at once, the others within some heartbeats.
+        One that any member has let in waits no more: look at `active_ranks()`, too.
         """
         return self._native.waiting()
 

@@ -52,6 +52,15 @@ def connect_job(ranks: Ranks, /, **wrong: Any) -> Any:
     return tokenyard.Collectives.connect("file:/nowhere", **place)
 
 
+def connect_to_job(ranks: Ranks, /, **wrong: Any) -> Any:
+    place = dict(secret="s", rank=0, size=1) | wrong
+    return tokenyard.connect("file:/nowhere", **place)
+
+
+def job(method: str) -> Callable[..., Any]:
+    return lambda ranks, /, **wrong: getattr(ranks.job.job, method)(**wrong)
+
+
 def join_job(ranks: Ranks, /, **wrong: Any) -> Any:
     place = dict(secret="s", rank=0, size=1) | wrong
     return tokenyard.Collectives.join("file:/nowhere", **place)
@@ -110,6 +119,11 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Collectives.group": (lambda ranks, /, **wrong: ranks.job.group(name="g", **wrong), ("ranks",)),
     "Collectives.grow": (lambda ranks, /, **wrong: ranks.job.grow(**wrong), ("ranks",)),
     "Collectives.replace": (lambda ranks, /, **wrong: ranks.job.replace(**wrong), ("rank",)),
+    "connect": (connect_to_job, ("rank", "size", "size_max", "local_rank")),
+    "Job.evict": (job("evict"), ("rank",)),
+    "Job.grow": (job("grow"), ("ranks",)),
+    "Job.replace": (job("replace"), ("rank",)),
+    "Job.world": (job("world"), ("arena_bytes",)),
     "Group.broadcast": (group("broadcast", ONE), ("root",)),
     "Group.reduce": (group("reduce", ONE), ("root",)),
     "Group.gather": (group("gather", ONE, [ONE]), ("root",)),
@@ -202,6 +216,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 }
 ELSEWHERE = {
     "World.from_torch": "test_from_torch.py, over a group",
+    "from_torch": "test_from_torch.py, by World.from_torch, which checks them",
 }
 MEANT = {
     ("Collectives.connect", "size_max"),
@@ -211,6 +226,8 @@ MEANT = {
     ("Group.receive", "source"),
     ("LowLatency.evict", "epoch"),
     ("World.connect", "local_rank"),
+    ("connect", "local_rank"),
+    ("connect", "size_max"),
 }
 """Arguments that may be None."""
 LISTS = {

@@ -155,11 +155,13 @@ def test_tokens_and_gradients_learn_of_a_death_together(
 def stay_and_replace(say: Any, rank: int, size: int, store: str, lost: int) -> int:
     with enter(rank, size, store) as job:
         world = world_of(job)
+        joined = job.metrics()["joined"]
         both = Both(job, world)
         say("working")
         both.named()
-        # Survivors compute on while a replacement boots, and let it in when they choose to.
-        while job.waiting() != [lost]:
+        # Survivors compute on while a replacement boots, and let it in when they choose to. The
+        # first to choose lets it in for all: a survivor that looks later finds nobody waiting.
+        while job.waiting() != [lost] and job.metrics()["joined"] == joined:
             time.sleep(0.01)
         job.replace(lost)
         return go_on(job, rank, size)
@@ -180,8 +182,9 @@ def go_on(job: tokenyard.Job, rank: int, size: int) -> int:
         check_sum(job.collectives().world(), rank, everybody)
     again = world_of(job)  # In the same epoch.
     again.barrier()
+    epoch = job.epoch()  # The next one begins when the first rank leaves.
     world.barrier()
-    return job.epoch()
+    return epoch
 
 
 @pytest.mark.parametrize(("size", "lost"), [(2, 1), (4, 0), (4, 3)])

@@ -15,7 +15,7 @@ from programs import run_python
 from ranks import file_store, ranks_of, results_of
 
 import tokenyard
-from tokenyard.collectives import job as job_module
+from tokenyard import membership
 from tokenyard.secret import LONGEST, SHORTEST, secret_in_environment, secret_of
 from tokenyard.world.rendezvous import HeldPort
 
@@ -260,12 +260,11 @@ def test_a_launch_draws_a_secret_that_shows_nowhere() -> None:
 def test_a_job_alone_has_a_secret_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
 
-    def join_rendezvous(*, secret: str, **others: Any) -> Any:
+    def enter(*, secret: str, **others: Any) -> Any:
         drawn.append(secret)
         return SimpleNamespace(close=lambda: None)
 
-    stub = SimpleNamespace(Collectives=SimpleNamespace(join_rendezvous=join_rendezvous))
-    monkeypatch.setattr(job_module, "_tokenyard", stub)
+    monkeypatch.setattr(membership, "_tokenyard", SimpleNamespace(Job=SimpleNamespace(enter=enter)))
     for _ in range(2):
         tokenyard.Collectives.alone(rank=0, size=2).close()
     assert len(set(drawn)) == 2
