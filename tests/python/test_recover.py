@@ -8,6 +8,7 @@ import pytest
 from programs import EXAMPLES, assert_refused, run_python
 
 PROGRAM = EXAMPLES / "recover.py"
+WARNING = re.compile(r"[-0-9]+ [:.0-9]+ tokenyard warning rank \d epoch \d+: ")
 
 
 @pytest.mark.parametrize("blow", ["kill", "stop"])
@@ -22,7 +23,10 @@ def test_ranks_go_on_after_a_blow(blow: str, on_death: str) -> None:
     # Of the ranks that wait for a stopped one, the first to time out ends the waits of the others.
     error = "PeerLost" if blow == "kill" else "Peer(Timeout|Lost)"
     assert re.search(rf"rank \[1\] was lost: {error}", done.stdout), done.stdout
-    assert done.stderr == ""
+    # Nothing but the library's warnings, which docs/metrics.md lists.
+    lines = done.stderr.splitlines()
+    assert any(line.endswith("the members go on without rank 1") for line in lines), done.stderr
+    assert [line for line in lines if not WARNING.match(line)] == []
     if on_death == "continue":
         ended = "killed by SIGKILL" if blow == "kill" else "OutOfTouch: this rank was out of touch"
         assert ended in done.stdout
