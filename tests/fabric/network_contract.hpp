@@ -345,22 +345,10 @@ inline void carries(World& world, uint32_t bytes) {
   world.barrier("carried");
 }
 
-/// Makes a mistake, and throws BrokenContract if it had an effect on data. Ranks 0 and the last one
-/// must be far from each other.
-inline void makes_mistake(World& world, Mistake mistake) {
-  NetworkFixture fixture(world, {});
-  NetworkParams params = fixture.params();
-  params.epoch = static_cast<uint32_t>(mistake);
-  if (world.rank() == 0 || world.rank() + 1 == world.size())
-    fixture.run(network_mistake_kernel, {}, params);
-  fixture.drain();
-  world.barrier("nothing is under way");
-  fixture.require_right();
-}
-
-/// Returns the seconds from the first of `count` puts, `apart_ns` apart, to the end of the flush
-/// behind them.
-inline double seconds_of_puts(World& world, uint32_t count, uint32_t bytes, uint32_t apart_ns) {
+/// Returns the nanoseconds from the first of `count` puts, `apart_ns` apart, to the end of the
+/// flush behind them.
+inline uint64_t nanoseconds_of_puts(World& world, uint32_t count, uint32_t bytes,
+                                    uint32_t apart_ns) {
   NetworkFixture fixture(world, {});
   RequestParams params = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
   params.target = fixture.targets[params.peer];
@@ -368,9 +356,9 @@ inline double seconds_of_puts(World& world, uint32_t count, uint32_t bytes, uint
   params.count = count;
   params.apart_ns = apart_ns;
   fixture.run(network_request_kernel, {}, params);
-  const double seconds = static_cast<double>(fixture.read(params.took_ns)) * 1e-9;
+  const uint64_t took_ns = fixture.read(params.took_ns);
   world.barrier("measured");
-  return seconds;
+  return took_ns;
 }
 
 }  // namespace tokenyard::testing

@@ -371,50 +371,8 @@ TOKENYARD_DEVICE void network_shared(const SharedParams& shared) {
   if (wrong != 0) *params.wrong += wrong;
 }
 
-/// Mistakes that only a mean network shows.
-enum class Mistake : uint32_t { flush_taken_for_landing, landing_taken_for_flush };
-inline constexpr uint32_t kMistakes = 2;
-
-/// Rank `to` of the pair: reads the message that has been signalled, and answers.
-TOKENYARD_DEVICE void receive_mistaken(const NetworkCall& call, uint32_t from) {
-  const NetworkParams& params = call.params;
-  if (!await_signal(call.deadline, call.kArrive, from, &params.mine->arrived[from][0], 1)) return;
-  *params.wrong += wrong_bytes(params.mine->messages[0][from], kMessageBytes, from, params.rank, 0);
-  const NetworkTarget answer = params.windows[from] + offsetof(NetworkWindow, arrived) +
-                               params.rank * kNetworkQueues * sizeof(uint64_t);
-  call.queue(from, 0).signal(call.deadline, call.kPost, answer, 1);
-}
-
-/// The puts of one message, and one mistake; `epoch` says which.
-TOKENYARD_DEVICE void network_mistake(const NetworkParams& params) {
-  if (thread::index() != 0) return;
-  const Deadline deadline = params.wait_context.start();
-  const NetworkCall call{params, deadline};
-  const uint32_t to = params.ranks - 1;
-  if (params.rank == to) return receive_mistaken(call, 0);
-  uint8_t* const source = params.scratch->sources[to][0];
-  write_message(source, kMessageBytes, params.rank, to, 0);
-  const NetworkTarget target = params.windows[to] + offsetof(NetworkWindow, messages) +
-                               params.rank * sizeof(NetworkWindow::messages[0][0]);
-  const NetworkTarget flag = params.windows[to] + offsetof(NetworkWindow, arrived) +
-                             params.rank * kNetworkQueues * sizeof(uint64_t);
-  const bool flushes = params.epoch == static_cast<uint32_t>(Mistake::flush_taken_for_landing);
-  const NetworkQueue queue = call.queue(to, 0);
-  constexpr uint32_t kPart = kMessageBytes / 8;
-  for (uint32_t at = 0; at < kMessageBytes; at += kPart) {
-    if (!queue.put(deadline, call.kPost, target + at, call.source(source + at, kPart))) return;
-  }
-  if (flushes && !queue.flush(deadline, call.kFlush)) return;
-  // Another queue's signal is not behind the put.
-  if (!call.queue(to, flushes ? 1 : 0).signal(deadline, call.kPost, flag, 1)) return;
-  if (!await_signal(deadline, call.kArrive, to, &params.mine->arrived[to][0], 1)) return;
-  // Where nothing was flushed, the source is not yet free.
-  write_message(source, kMessageBytes, params.rank, to, 1);
-}
-
 TOKENYARD_DEFINE_KERNEL(network_shared_kernel, network_shared, SharedParams, NoShared,
                         kSharers * 32)
-TOKENYARD_DEFINE_KERNEL(network_mistake_kernel, network_mistake, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_exchange_kernel, network_exchange, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_reuse_kernel, network_reuse, NetworkParams, NoShared, 32)
 TOKENYARD_DEFINE_KERNEL(network_rings_kernel, network_rings, NetworkParams, NoShared, 32)

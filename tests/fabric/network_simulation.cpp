@@ -32,7 +32,6 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "network.hpp:127", kOneRank},
                    {Fault::sys_made_gpu, "request_front.hpp:18", kOneRank},
                    {Fault::sys_made_gpu, "request_front.hpp:26", kOneRank}},
-     .reaches = {{std::string(kNoticed[0]), 1500}, {std::string(kNoticed[1]), 1500}},
      .seeds = 1000});
 
 const bool ibgda_registered = simulation::add_suite(
@@ -55,7 +54,6 @@ const bool ibgda_registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "mlx5_front.hpp:77", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:137", kOneRank},
                    {Fault::sys_made_gpu, "mlx5_front.hpp:140", kOneRank}},
-     .reaches = {{std::string(kNoticed[0]), 1500}, {std::string(kNoticed[1]), 1500}},
      .seeds = 1000});
 
 }  // namespace
