@@ -88,6 +88,11 @@ void Bootstrap::barrier(const std::string& what, TimePoint until) {
   exchange(Message{.what = "barrier " + what, .bytes = {}, .object = {}}, until);
 }
 
+void Bootstrap::barrier_of_survivors(const std::string& what, TimePoint until,
+                                     const std::function<void(uint32_t rank)>& check) {
+  exchange(Message{.what = "barrier " + what, .bytes = {}, .object = {}}, until, check);
+}
+
 std::vector<std::shared_ptr<void>> Bootstrap::share(std::shared_ptr<void> mine,
                                                     const std::string& what, TimePoint until) {
   if (!mesh_->one_process()) throw InternalError("objects cannot be shared between processes");
@@ -99,15 +104,19 @@ std::vector<std::shared_ptr<void>> Bootstrap::share(std::shared_ptr<void> mine,
   return objects;
 }
 
-std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until) {
+std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until,
+                                         const std::function<void(uint32_t rank)>& check) {
   mine.kind = MessageKind::collective;
   mine.generation = generation();
   mine.sequence = sequence_++;
   std::vector<Message> messages(size());
   for (const uint32_t peer : others()) mesh_->send(membership_.slots[peer], mine);
   await_each(mine.what, until, [&](uint32_t peer) {
+    // In this order: what a peer sent before it went has arrived before it is marked as gone.
+    const bool is_gone = check && std::ranges::count(abort_flag_.gone_ranks(), peer) != 0;
     auto taken = mesh_->mailbox().take(membership_.slots[peer], mine.generation, mine.sequence);
-    if (!taken) return false;
+    if (!taken && check && !is_gone) check(peer);
+    if (!taken) return is_gone;
     if (taken->what != mine.what) {
       throw InvalidArgument("order of collective calls", fmt::format("'{}'", mine.what),
                             fmt::format("'{}'", taken->what), peer);
@@ -160,11 +169,11 @@ uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, cons
   const bool asks_again = asked_ > agreed_ && asked_slots_ == slots;
   const uint32_t next = std::max(asked_, mesh_->mailbox().newest_generation()) + 1;
   for (uint32_t mine = asks_again ? asked_ : next, highest = mine;; mine = highest) {
-    ask_for(mine, slots);
+    ask_for(mine, slots, what);
     await(survivors, what, until, [&](uint32_t peer) {
       if (check) check();
       const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
-      if (!call || call->generation <= agreed_) return false;
+      if (!call || call->generation <= agreed_ || call->what != what) return false;
       const std::vector<uint32_t> theirs = decode(call->bytes);
       if (theirs == slots) {
         highest = std::max(highest, call->generation);
@@ -178,7 +187,8 @@ uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, cons
   }
 }
 
-void Bootstrap::ask_for(uint32_t generation, const std::vector<uint32_t>& slots) {
+void Bootstrap::ask_for(uint32_t generation, const std::vector<uint32_t>& slots,
+                        const std::string& what) {
   asked_ = generation;
   asked_slots_ = slots;
   mesh_->mailbox().note_generation(generation);
@@ -186,7 +196,7 @@ void Bootstrap::ask_for(uint32_t generation, const std::vector<uint32_t>& slots)
   for (const uint32_t peer : others()) {
     mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::rebuild,
                                                  .generation = generation,
-                                                 .what = "rebuild",
+                                                 .what = what,
                                                  .bytes = encode(slots),
                                                  .object = {}});
   }

@@ -72,6 +72,13 @@ class Bootstrap {
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine,
                                                  const std::string& what, TimePoint until);
   void barrier(const std::string& what, TimePoint until);
+  /// A barrier that gone ranks do not hold up, although they may be gone before they came. Calls
+  /// `check` in the wait with every rank that has not come; it may throw.
+  ///
+  /// Of the ranks that stay, all return from it or none: one returns only once all the others have
+  /// come, and nothing but what a rank did before it came makes `check` throw.
+  void barrier_of_survivors(const std::string& what, TimePoint until,
+                            const std::function<void(uint32_t rank)>& check);
   /// Every rank's object, in rank order, null for an absent one; only where mesh().one_process().
   std::vector<std::shared_ptr<void>> share(std::shared_ptr<void> mine, const std::string& what,
                                            TimePoint until);
@@ -90,7 +97,8 @@ class Bootstrap {
   Membership agree_without(const std::vector<uint32_t>& without, TimePoint until,
                            const Check& check = {});
   /// Returns the generation of a new world of these slots, ascending, on which their ranks agree;
-  /// all of them call it. `what` names the call in errors; `check` as above.
+  /// all of them call it. `what` names the call, also in errors: ranks that agree have made the
+  /// same; `check` as above.
   uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
                                TimePoint until, const Check& check);
   /// Returns the latest generation that another rank of this world has asked for.
@@ -99,8 +107,10 @@ class Bootstrap {
   void check_while_waiting(Check check) { check_ = std::move(check); }
 
  private:
-  std::vector<Message> exchange(Message mine, TimePoint until);
-  void ask_for(uint32_t generation, const std::vector<uint32_t>& slots);
+  /// `check`: as in barrier_of_survivors, which it makes this one.
+  std::vector<Message> exchange(Message mine, TimePoint until,
+                                const std::function<void(uint32_t rank)>& check = {});
+  void ask_for(uint32_t generation, const std::vector<uint32_t>& slots, const std::string& what);
   /// Returns the ranks of this world that are not in `slots`.
   std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;
   std::vector<uint32_t> others() const;  ///< present ranks but this one

@@ -29,7 +29,9 @@ struct Inheritance {
   std::shared_ptr<Job> job;
   uint64_t epoch = 0;  ///< of the membership
   std::vector<uint32_t> left_out;
-  Bootstrap::Check check_while_made;  ///< called in every wait until it is made
+  Bootstrap::Check check_while_made;  ///< called in every wait until all is there
+  /// Called in the last wait of a job's world, with every rank that has not come to it yet.
+  std::function<void(uint32_t rank)> check_at_last;
 };
 
 std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
@@ -79,8 +81,13 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->card = std::move(card);
   if (impl->job) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
-  bootstrap.barrier("world is made", until);
-  bootstrap.check_while_waiting({});
+  if (inherited.check_at_last) {
+    bootstrap.check_while_waiting({});
+    bootstrap.barrier_of_survivors("world is made", until, inherited.check_at_last);
+  } else {
+    bootstrap.barrier("world is made", until);
+    bootstrap.check_while_waiting({});
+  }
   return WorldAccess::make(std::move(impl));
 }
 
@@ -88,7 +95,7 @@ std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next
                                  const WorldOptions& options, uint64_t epoch,
                                  Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.job, epoch, {}, std::move(check)};
+  Inheritance inherited{impl.job, epoch, {}, std::move(check), {}};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -145,6 +152,10 @@ class JobWorld {
 
   /// Starts anew with every change of the members, which all of them learn of: one that notices it
   /// alone asks for a later generation, which ends the attempts of the others.
+  ///
+  /// Invariant: of the members that stay, all have the same world in the end, or none. So none
+  /// gives up one that another has already, and might have rebuilt: the ranks of that one would
+  /// have other numbers than those of a new one.
   std::unique_ptr<World> make() {
     for (;;) {
       members_ = ranks_->await_members(*hardware_.accelerator, until_, [this] { check_ended(); });
@@ -154,6 +165,10 @@ class JobWorld {
         Inheritance inherited{job_, members_.epoch, {}, [this, &ranks] {
                                 check_ended();
                                 check_members(ranks.generation);
+                              },
+                              [this, &ranks](uint32_t rank) {
+                                check_ended();
+                                check_not_anew(rank, ranks.generation);
                               }};
         return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
                        {}, std::move(inherited));
@@ -174,9 +189,13 @@ class JobWorld {
     const control::View now = ranks_->view();
     for (const control::Member& member : members_.members) {
       if (!now.contains(member)) throw Superseded("world: a member is lost");
-      const auto asked = ranks_->mailbox().latest_rebuild(member.slot);
-      if (asked && asked->generation > generation) throw Superseded("world: begun anew");
+      check_not_anew(member.slot, generation);
     }
+  }
+
+  void check_not_anew(uint32_t slot, uint32_t generation) const {
+    const auto asked = ranks_->mailbox().latest_rebuild(slot);
+    if (asked && asked->generation > generation) throw Superseded("world: begun anew");
   }
 
   Membership all_slots() const {
