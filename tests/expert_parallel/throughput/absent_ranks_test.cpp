@@ -160,27 +160,30 @@ TEST_P(AbsentRanks, DoNotDecideOptions) {
   }
 }
 
-/// A replica on a rank that is there answers for one on an absent rank; an expert without one is
-/// lost.
+/// A replica on a rank that is there answers for one on an absent rank. Experts of the absent rank
+/// alone take empty places, in order; once there is none, a choice of such an expert is lost.
 TEST_P(AbsentRanks, AreReplacedByReplicas) {
   const std::vector<uint32_t> absent{1};
-  // Two places per rank. Expert 1 is on ranks 1 and 2, expert 2 on rank 1 alone.
-  const std::vector<int32_t> expert_at{0, 3, 1, 2, 1, 4, 5, -1};
+  // Three places per rank. Expert 1 is on ranks 1 and 2, experts 2 and 6 on rank 1 alone: 2 moves
+  // to the only empty place, the second of rank 3, and 6 has none.
+  const std::vector<int32_t> expert_at{0, 3, 7, 1, 2, 6, 1, 4, 7, 5, -1, 7};
+  const std::vector<std::vector<int32_t>> chosen_at{{6, 0, 0}, {}, {6, 0, 0}, {0, 3, 0}};
+  const std::vector<uint32_t> rows_each{2, 0, 2, 1};
   expect_none_failed(run_ranks(worlds(kRanks, absent), [&](World& world) {
-    ExpertParallel exchange(world, {.experts = 8, .hidden = 64, .topk = 2, .tokens_max = 8});
+    ExpertParallel exchange(
+        world, {.experts = 8, .places_per_rank = 3, .hidden = 64, .topk = 2, .tokens_max = 8});
     exchange.set_expert_map(expert_at);
-    const Tokens tokens{.count = 2,
-                        .x = std::vector<uint16_t>(128, 0x3f80),
-                        .ids = {1, 2, 1, 0},
-                        .weights = {0.5f, 0.25f, 1.0f, 2.0f}};
+    const Tokens tokens{.count = 3,
+                        .x = std::vector<uint16_t>(192, 0x3f80),
+                        .ids = {1, 2, 1, 0, 6, 0},
+                        .weights = {0.5f, 0.25f, 1.0f, 2.0f, 4.0f, 8.0f}};
     const TokensOnDevice device(accelerator_of(world), tokens, true);
     const Received received = exchange.dispatch(device.input());
-    const bool holds_1 = world.rank() == 2, holds_0 = world.rank() == 0;
-    const uint32_t rows_each = holds_1 ? 2 : holds_0 ? 1 : 0;
-    EXPECT_THAT(received.rows_from, testing::ElementsAre(rows_each, 0, rows_each, rows_each));
-    EXPECT_THAT(received.tokens_per_expert,
-                testing::ElementsAre(holds_1 || holds_0 ? 3 * rows_each : 0, 0));
+    const uint32_t rank = world.rank(), rows = rows_each[rank];
+    EXPECT_THAT(received.rows_from, testing::ElementsAre(rows, 0, rows, rows));
+    EXPECT_THAT(received.tokens_per_expert, testing::ElementsAreArray(chosen_at[rank]));
     exchange.wait();
+    EXPECT_EQ(exchange.metrics().unplaced_choices, 1u);
   }));
 }
 
