@@ -162,7 +162,10 @@ class JobWorld {
       try {
         Membership ranks = all_slots();
         ranks.generation = agree(ranks);
-        Inheritance inherited{job_, members_.epoch, {}, [this, &ranks] {
+        Inheritance inherited{job_,
+                              members_.epoch,
+                              {},
+                              [this, &ranks] {
                                 check_ended();
                                 check_members(ranks.generation);
                               },

@@ -218,6 +218,40 @@ TEST(Bootstrap, SurvivorsAgreeAndAreRenumbered) {
   });
 }
 
+/// Rank 0 has seen all of them and asks for another world before rank 2 has looked: rank 2 returns
+/// too, whether the last rank came and went or went before it came.
+TEST(Bootstrap, OfABarrierOfSurvivorsAllReturnOrNone) {
+  for (const bool came : {true, false}) {
+    const auto world = ends(3);
+    const auto check = [&](End& me) {
+      return [&me](uint32_t rank) {
+        const auto asked = me.mesh->mailbox().latest_rebuild(rank);
+        if (asked && asked->generation > 1) throw Cancelled("begun anew");
+      };
+    };
+    if (came) world[1]->mesh->send(0, {.generation = 1, .sequence = 0, .what = "barrier made"});
+    world[1]->mesh->leave();
+    world[2]->mesh->send(0, {.generation = 1, .sequence = 0, .what = "barrier made"});
+    world[0]->talk->barrier_of_survivors("made", world[0]->soon(), check(*world[0]));
+    EXPECT_THROW(world[0]->talk->agree_without({1}, world[0]->in(milliseconds(5))), PeerTimeout);
+    world[2]->talk->barrier_of_survivors("made", world[2]->soon(), check(*world[2]));
+    // A rank that asks for another world before it has come does not come any more.
+    EXPECT_THROW(world[2]->talk->barrier_of_survivors("next", world[2]->soon(), check(*world[2])),
+                 Cancelled);
+  }
+}
+
+TEST(Bootstrap, CallsOfDifferentNamesDoNotAgree) {
+  const auto world = ends(2);
+  const auto failures = run_ranks(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    me.talk->agree_on_generation({0, 1}, rank == 0 ? "rebuild" : "world", me.in(milliseconds(20)),
+                                 [] {});
+  });
+  for (const auto& failure : failures)
+    EXPECT_TRUE(holds<PeerTimeout>(failure, [](const PeerTimeout&) {}));
+}
+
 TEST(Bootstrap, SurvivorsThatDisagreeAreToldBothLists) {
   const auto world = ends(4);
   const auto failures = run_ranks(3, [&](uint32_t rank) {
