@@ -445,7 +445,7 @@ class Program {
     require_refused(all, culprit,
                     fmt::format("expert {} in token {}", expert, all[culprit].count - 1));
   }
-  /// Dispatches a token that chooses an expert twice.
+  /// Dispatches a token that chooses an expert twice: refused, unless the expert has no place.
   void expect_refusal_of_duplicate() {
     ++case_.seed;
     std::vector<Tokens> all = case_.named();
@@ -466,6 +466,16 @@ class Program {
     if (later >= 8)
       run_.reach(earlier / 8 == later / 8 ? "a duplicate among later choices"
                                           : "a duplicate of an earlier choice");
+    const bool lost = std::ranges::any_of(
+        case_.absent, [&](uint32_t rank) { return shape().holds(rank, expert); });
+    if (lost) {
+      // Both choices count as none.
+      const CallTokens accepted(world_, case_, all, all[world_.rank()].ids);
+      count(accepted);
+      require_none(difference(exchange_, exchange_.dispatch(accepted.input()), accepted.expected),
+                   "an absent rank's expert twice in a token");
+      return;
+    }
     require_refused(all, culprit, fmt::format("expert {} twice in token {}", expert, token));
   }
 
