@@ -176,9 +176,9 @@ class ExpertParallel {
   /// Enqueues on `stream` and waits for the counts, not for the rows. With received_tokens_max it
   /// waits for nothing, and a CUDA graph may capture it. Throws InvalidArgument
   /// - before anything is launched, for an argument that this rank's host finds wrong;
-  /// - on all ranks alike and before a row moves, for an expert id out of range or twice in a
-  ///   token, and for rows or scales that differ from rank 0's. The object can be used further,
-  ///   unless no host waited;
+  /// - on all ranks alike and before a row moves, for an expert id out of range or twice in a token
+  ///   (unless the expert has no place), and for rows or scales that differ from rank 0's. The
+  ///   object can be used further, unless no host waited;
   /// - if ranks make different calls.
   /// Throws PeerTimeout or PeerLost if a rank does not answer. After these and after different
   /// calls the object has failed, and the received rows must not be used.
