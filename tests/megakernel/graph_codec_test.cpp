@@ -83,8 +83,8 @@ TEST(GraphCodec, NumbersOutOfRangeAreRefused) {
         // The names of the types differ.
       }
     });
-    for (const char* what : {"type of task", "reads of task", "events of task",
-                             "lag of a wait", "a signal of task", "rank of a graph"})
+    for (const char* what : {"type of task", "reads of task", "events of task", "lag of a wait",
+                             "a signal of task", "rank of a graph"})
       if (said.find(what) != std::string::npos) ++refusals[what];
   }
   EXPECT_EQ(refusals.size(), 6u);
