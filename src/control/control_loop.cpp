@@ -185,9 +185,10 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
     standing.linked.erase(peer);
     standing.ended.insert(peer);
   });
-  status_board_.count(&ControlCounters::links_lost);
-  log(is_member(peer) ? LogLevel::warning : LogLevel::info, "the connection to rank {} ended: {}",
-      peer.slot, why);
+  const bool has_left = leavers_.contains(peer);
+  if (!has_left) status_board_.count(&ControlCounters::links_lost);
+  log(is_member(peer) && !has_left ? LogLevel::warning : LogLevel::info,
+      "the connection to rank {} ended: {}", peer.slot, why);
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
@@ -239,6 +240,7 @@ void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
 
 void ControlLoop::on_message(const Member& from, const membership::Message& message) {
   if (over_) return;
+  if (std::holds_alternative<membership::Goodbye>(message.body)) leavers_.insert(from);
   if (!membership_) {
     // A founder that reads the roster late misses a few messages of faster ones; they are repeated.
     const auto* not_yet = std::get_if<membership::NotYet>(&message.body);

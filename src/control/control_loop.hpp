@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/log.hpp"
@@ -123,6 +124,7 @@ class ControlLoop final : private LinkListener {
   std::optional<membership::Membership> membership_;
   View installed_;
   std::map<Member, Instant> heard_;  ///< last heartbeat of each member
+  std::set<Member> leavers_;         ///< members that have said goodbye
   Instant ran_{}, runs_since_{};     ///< of this thread
   std::unique_ptr<WitnessClient> witness_;
 };
