@@ -18,15 +18,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <exception>
-#include <optional>
+#include <functional>
 
 #include "bench/harness/command_line.hpp"
 #include "bench/harness/device_memory.hpp"
 #include "bench/harness/each_rank.hpp"
-#include "bench/harness/graph.hpp"
-#include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
+#include "bench/harness/trains.hpp"
 #include "collectives/device/host/device_collectives.hpp"
 #include "device/accelerator.hpp"
 #include "fabric/world_access.hpp"
@@ -40,7 +38,6 @@ using device_collectives::Options;
 using device_collectives::Protocol;
 
 constexpr double kLinkBytesPerUs = 347e3;
-constexpr uint32_t kTrain = 20, kPauseNs = 1'000'000, kWarmUp = 2;
 
 struct Settings {
   uint32_t ranks = 2;
@@ -165,31 +162,13 @@ std::string text_of_bytes(uint64_t bytes) {
 /// Returns the time of a call per train, in us.
 std::vector<double> time_trains(World& world, const Settings& settings, Stream stream,
                                 const std::function<void()>& call) {
-  Accelerator& accelerator = accelerator_of(world);
-  const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? kPauseNs : 0;
+  std::vector<double> times;
   const auto enqueue = [&] {
     for (uint32_t i = 0; i < kTrain; ++i) call();
   };
-  std::optional<Graph> graph;
-  if (!settings.shared) graph.emplace(accelerator, stream, enqueue);
-  std::vector<double> times;
-  for (uint32_t train = 0; train < settings.trains + kWarmUp; ++train) {
-    world.barrier("bench: start of a train");
-    launch(accelerator, pause_kernel, {.blocks = 1, .warps = 1, .cooperative = false}, stream,
-           PauseParams{pause_ns});
-    const Event begin = accelerator.record(stream);
-    if (graph)
-      graph->launch();
-    else
-      enqueue();
-    const Event end = accelerator.record(stream);
-    if (!accelerator.wait_until(accelerator.now() + std::chrono::seconds(30),
-                                [&] { return accelerator.done(end); }))
-      throw InternalError("a measured train did not end within 30 s");
-    if (train >= kWarmUp) times.push_back(accelerator.elapsed_ms(begin, end) * 1e3 / kTrain);
-    accelerator.free_event(begin);
-    accelerator.free_event(end);
-  }
+  const Launched how = settings.shared ? Launched::one_by_one : Launched::as_a_graph;
+  run_trains(
+      world, stream, settings.trains, how, enqueue, [] {}, [&](double us) { times.push_back(us); });
   return times;
 }
 
@@ -287,11 +266,5 @@ int main(int argc, char** argv) {
                  "JSON file to write, such as bench/results/device_collectives.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
-  try {
-    run(settings);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
-  return exit_with(0);
+  return exit_of_run([&] { run(settings); });
 }

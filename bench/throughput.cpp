@@ -297,11 +297,5 @@ int main(int argc, char** argv) {
                  "JSON file to write, such as bench/results/throughput.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
-  try {
-    run(settings);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
-  return exit_with(0);
+  return exit_of_run([&] { run(settings); });
 }

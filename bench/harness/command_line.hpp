@@ -9,6 +9,8 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -47,6 +49,17 @@ inline int exit_with(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   fmt::print(stderr, "cannot write to standard output: {}\n", std::strerror(errno));
   return 1;
+}
+
+/// Runs a bench. Returns the status to exit with: 1, after its message, for an error.
+inline int exit_of_run(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  return exit_with(0);
 }
 
 }  // namespace tokenyard::bench

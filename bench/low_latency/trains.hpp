@@ -1,19 +1,13 @@
-/// Measures device time in trains of calls behind a pause, so that no call waits for its launch.
+/// Measures trains of calls (harness/trains.hpp) and the spans of their kernels.
 #pragma once
 
 #include <cstring>
-#include <optional>
 
-#include "bench/harness/graph.hpp"
-#include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
+#include "bench/harness/trains.hpp"
 #include "bench/low_latency/batches.hpp"
-#include "fabric/world_access.hpp"
 
 namespace tokenyard::bench {
-
-/// Calls between two events, and the pause during which all of them are enqueued.
-inline constexpr uint32_t kTrain = 20, kPauseNs = 1'000'000;
 
 /// The kernels of a batch that record their span.
 enum class Span : uint32_t { dispatch, dispatch_receive, combine, combine_receive };
@@ -58,44 +52,20 @@ class SpanMemory {
   Told told_;
 };
 
-/// The way in which a train's calls are launched.
-enum class Launched : uint8_t { one_by_one, as_a_graph };
-
 /// Measures trains. `body(call, spans)` enqueues a call. Ranks start each train together.
 template <class Body>
 TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t trains, Launched how,
                        Body body) {
-  Accelerator& accelerator = accelerator_of(world);
-  const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? kPauseNs : 0;
-  constexpr uint32_t kWarmUp = 2;
   SpanMemory spans(tensors);
+  TrainTimes times;
   const auto enqueue = [&] {
     for (uint32_t call = 0; call < kTrain; ++call) body(call, spans);
   };
-  std::optional<Graph> graph;
-  if (how == Launched::as_a_graph) graph.emplace(accelerator, stream, enqueue);
-  TrainTimes times;
-  for (uint32_t train = 0; train < trains + kWarmUp; ++train) {
-    spans.reset(accelerator, stream);
-    world.barrier("bench: start of a train");
-    launch(accelerator, pause_kernel, {.blocks = 1, .warps = 1, .cooperative = false}, stream,
-           PauseParams{pause_ns});
-    const Event begin = accelerator.record(stream);
-    if (graph)
-      graph->launch();
-    else
-      enqueue();
-    const Event end = accelerator.record(stream);
-    if (!accelerator.wait_until(accelerator.now() + std::chrono::seconds(30),
-                                [&] { return accelerator.done(end); }))
-      throw InternalError("a measured train did not end within 30 s");
-    if (train >= kWarmUp) {
-      times.call.push_back(accelerator.elapsed_ms(begin, end) * 1e3 / kTrain);
-      spans.add_means(times, stream);
-    }
-    accelerator.free_event(begin);
-    accelerator.free_event(end);
-  }
+  const auto prepare = [&] { spans.reset(accelerator_of(world), stream); };
+  run_trains(world, stream, trains, how, enqueue, prepare, [&](double us) {
+    times.call.push_back(us);
+    spans.add_means(times, stream);
+  });
   return times;
 }
 
