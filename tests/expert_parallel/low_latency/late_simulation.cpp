@@ -7,6 +7,7 @@
 
 #include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/low_latency/replay.hpp"
+#include "expert_parallel/low_latency/small_batches.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -28,11 +29,6 @@ struct Drawn {
   uint32_t epoch_before = 0;
 };
 
-/// Far above the slowest delivery that a seed draws, so that no other rank is late.
-constexpr std::chrono::milliseconds kTimeout{100};
-/// Of the world: giving up on a rank takes several timeouts of calls.
-constexpr std::chrono::seconds kWorldTimeout{100};
-
 Drawn draw(SeedRun& run) {
   Random& random = run.random;
   Drawn drawn;
@@ -47,17 +43,7 @@ Drawn draw(SeedRun& run) {
   }
   const uint32_t named = of.map.named(of.shape).experts;
   of.shape.topk = run.option("topk", random.between(1, std::min(named, 3u)));
-  of.shape.hidden = 32;
-  for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
-    of.tokens.push_back(random.below(4));
-    drawn.sms.push_back(random.between(2, 3));
-  }
-  run.option("tokens", fmt::format("{}", of.tokens));
-  run.option("sms", fmt::format("{}", drawn.sms));
-  of.rows = run.option("fp8", random.chance(512)) ? LowLatencyRows::fp8 : LowLatencyRows::bf16;
-  of.hooks = run.option("hooks", random.chance(512));
-  of.early_weights = run.option("early_weights", random.below(1 << of.shape.ranks));
-  of.seed = static_cast<uint32_t>(random.next());
+  drawn.sms = draw_small_batches(run, of);
   if (random.chance(256)) {
     of.mistaken = run.option("mistaken", random.below(of.shape.ranks));
     of.picking.none = 0.25;

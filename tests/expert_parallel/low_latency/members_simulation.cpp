@@ -10,6 +10,7 @@
 #include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/low_latency/replay.hpp"
+#include "expert_parallel/low_latency/small_batches.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -32,11 +33,6 @@ struct Drawn {
   uint32_t epoch_before = 0;
 };
 
-/// Far above the slowest delivery that a seed draws, so that no other rank is late.
-constexpr std::chrono::milliseconds kTimeout{100};
-/// Of the world: giving up on a rank takes several timeouts of calls.
-constexpr std::chrono::seconds kWorldTimeout{100};
-
 Drawn draw(SeedRun& run) {
   Random& random = run.random;
   Drawn drawn;
@@ -48,17 +44,7 @@ Drawn draw(SeedRun& run) {
   of.map = draw_map(of.shape.experts, experts, [&](uint32_t end) { return random.below(end); });
   run.option("map", fmt::format("{}", of.map.expert_at));
   of.shape.topk = run.option("topk", random.between(1, std::min(experts, 3u)));
-  of.shape.hidden = 32;
-  for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
-    of.tokens.push_back(random.below(4));
-    drawn.sms.push_back(random.between(2, 3));
-  }
-  run.option("tokens", fmt::format("{}", of.tokens));
-  run.option("sms", fmt::format("{}", drawn.sms));
-  of.rows = run.option("fp8", random.chance(512)) ? LowLatencyRows::fp8 : LowLatencyRows::bf16;
-  of.hooks = run.option("hooks", random.chance(512));
-  of.early_weights = run.option("early_weights", random.below(1 << of.shape.ranks));
-  of.seed = static_cast<uint32_t>(random.next());
+  drawn.sms = draw_small_batches(run, of);
   drawn.dies = run.option("dies", random.below(of.shape.ranks));
   drawn.ahead = run.option("ahead", random.below(3));
   drawn.is_missed = run.option("is_missed", random.chance(512));
