@@ -27,5 +27,13 @@ uint32_t first_unreachable(const World& world);
 /// Unsupported on all ranks alike if any present rank cannot reach another.
 void require_reach(const World& world, const std::string& object,
                    const std::vector<uint32_t>& unreachable);
+/// The same of proposals, [ranks], that bring it among other values.
+template <class Proposal>
+void require_reach(const World& world, const std::string& object,
+                   const std::vector<Proposal>& proposals) {
+  std::vector<uint32_t> unreachable;
+  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
+  require_reach(world, object, unreachable);
+}
 
 }  // namespace tokenyard

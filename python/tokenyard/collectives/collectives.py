@@ -45,33 +45,9 @@ class Collectives(Members):
         """Starts a job together with its other ranks; blocks until every rank has connected.
 
         Args:
-            store: where the ranks find one another. "file:/a/directory/all/ranks/see" is created
-                if its parent exists; "tcp://host:port" is a store that StoreServer or
-                `python -m tokenyard store` runs, or else one that a rank on that host starts.
-            secret: known to all ranks; connections without it are rejected. None: what the file
-                `secret_file` holds, or what the environment's TOKENYARD_SECRET_FILE or
-                TOKENYARD_SECRET says.
-            secret_file: a file with the secret, which only its owner may read.
-            rank, size: this rank's number, and the number of ranks.
-            job: the job's name, the same on all ranks; default "tokenyard".
-            size_max: the size up to which `grow` may go; default `size`.
-            timeout: default deadline of operations, in seconds; 30.
-            silence: seconds without a heartbeat after which a rank counts as gone; 5.
-            on_failure: what happens to an operation that was aborted because ranks were lost:
-                "raise" OperationAborted, from later operations too, until `recover`, `shrink` or
-                `replace`; "retry" it once new processes hold the lost ranks' places; or "exclude"
-                the lost ranks and run it again among the survivors. Default "raise".
-            places: the form of lists with one part per rank after ranks were lost: "kept",
-                `size` parts, a lost rank's part zeros in results and not read in inputs; or
-                "compact", one part per active rank, ascending by rank. The same on all ranks;
-                default "kept".
-            witness: whether the store has the casting vote when the ranks are cut into two equal
-                halves; True.
-            host_store: whether this rank may run the tcp store; True.
-            address: address at which other ranks reach this one; detected if empty.
-            host: ranks with the same name use shared memory; detected if empty.
-            interconnect: a plug-in that replaces TCP between hosts, such as
-                "libtokenyard_ucx.so", the same on all ranks; none if empty.
+            secret: as `tokenyard.connect`, but one is needed: there is none that the processes of
+                this user share.
+            store, rank, size, options: as `tokenyard.connect`.
 
         Raises:
             PeerTimeout: a rank did not connect in time; names it.

@@ -31,6 +31,12 @@ std::vector<uint32_t> experts_without_place(std::span<const int32_t> expert_at, 
   return without;
 }
 
+std::vector<bool> filled_slots(const World& world) {
+  std::vector<bool> filled(world.size());
+  for (uint32_t rank = 0; rank < world.size(); ++rank) filled[rank] = is_present(world, rank);
+  return filled;
+}
+
 }  // namespace
 
 std::vector<int32_t> spread_lost_experts(std::span<const int32_t> expert_at,
@@ -88,16 +94,6 @@ std::vector<int32_t> plain_expert_map(uint32_t experts, uint32_t places, uint32_
       expert_at[of_places.first_of(rank) + i] = static_cast<int32_t>(of_experts.first_of(rank) + i);
   return expert_at;
 }
-
-namespace {
-
-std::vector<bool> filled_slots(const World& world) {
-  std::vector<bool> filled(world.size());
-  for (uint32_t rank = 0; rank < world.size(); ++rank) filled[rank] = is_present(world, rank);
-  return filled;
-}
-
-}  // namespace
 
 ExpertMap::ExpertMap(World& world, uint32_t experts, uint32_t places)
     : world_(world),

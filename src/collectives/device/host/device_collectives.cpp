@@ -61,9 +61,7 @@ void agree_on_options(World& world, const Options& options) {
                       .ring_bytes = options.ring_bytes,
                       .unreachable = first_unreachable(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
-  std::vector<uint32_t> unreachable;
-  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
-  require_reach(world, "DeviceCollectives", unreachable);
+  require_reach(world, "DeviceCollectives", proposals);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
     const Proposal &first = proposals[0], &other = proposals[rank];
     require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);

@@ -93,9 +93,7 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
                       .capacity = accelerator_of(world).capacity(),
                       .unreachable = first_unreachable(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "LowLatency: options");
-  std::vector<uint32_t> unreachable;
-  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
-  require_reach(world, "LowLatency", unreachable);
+  require_reach(world, "LowLatency", proposals);
   const std::vector<uint32_t> present = present_ranks(world);
   const uint32_t first = present.front();
   for (const uint32_t rank : present) {

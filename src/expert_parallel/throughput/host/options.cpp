@@ -55,9 +55,7 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
   const Proposal mine{options, accelerator_of(world).capacity().multiprocessors,
                       first_unreachable(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "ExpertParallel: options");
-  std::vector<uint32_t> unreachable;
-  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
-  require_reach(world, "ExpertParallel", unreachable);
+  require_reach(world, "ExpertParallel", proposals);
   const std::vector<uint32_t> present = present_ranks(world);
   const uint32_t first = present.front();
   for (const uint32_t rank : present) {
