@@ -73,9 +73,7 @@ class Supervisor:
             for process in self._leaving:
                 process.join(SILENCE_S)
         finally:
-            for process in [*self._leaving, *(process for _, process in self._ranks.values())]:
-                process.kill()
-                process.join()
+            end_at_once([*self._leaving, *(process for _, process in self._ranks.values())])
         self._run.seconds = time.monotonic() - begin
         return self._run
 
@@ -139,3 +137,13 @@ class Supervisor:
         self._recovering.append((kill, time.monotonic()))
         for rank in kill.ranks:
             self._start(rank, join=True)
+
+
+def end_at_once(processes: list[SpawnProcess]) -> None:
+    """Kills processes. All are stopped first, so that none lives to report another's end."""
+    for blow in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, blow)
+    for process in processes:
+        process.join()

@@ -134,6 +134,8 @@ def survive(
         fall_soon(blow, 0.2)
     try:
         repeat(phase, tokens)
+        if falls.get(rank) == "phase" and blow == signal.SIGKILL:
+            time.sleep(PATIENT_S)  # Another was killed before, and this one goes on with nobody.
         at = time.monotonic()
         reducing.join()
         tokens.close()
