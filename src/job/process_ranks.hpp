@@ -45,8 +45,9 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   std::vector<uint32_t> evict(std::span<const uint32_t> slots, control::Epoch since,
                               Accelerator& accelerator, TimePoint until,
                               const std::function<void()>& check);
-  /// Waits until this process hears all members of the view, and returns the view: until a newcomer
-  /// has linked with it, and a member that is gone is none any more. Throws what `evict` throws.
+  /// Waits until this process is a member and hears all others, and returns the view: until a
+  /// newcomer has linked with it, and a member that is gone is none any more. Throws what `evict`
+  /// throws.
   control::View await_members(Accelerator& accelerator, TimePoint until,
                               const std::function<void()>& check);
 
