@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "control/control.hpp"
+#include "control/exchange.hpp"
 #include "device/accelerator.hpp"
 #include "fabric/mesh.hpp"
 
@@ -32,7 +32,7 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   ProcessRanks(uint32_t slot, uint32_t slots)
       : slot_(slot), view_{.epoch = 0, .slots = slots, .members = {}}, mailbox_(slots) {}
   /// Sets the control plane, before the first message. Borrowed.
-  void use(control::Control& control) { control_ = &control; }
+  void use(control::RankControl& control) { control_ = &control; }
 
   control::View view() const;
   /// Returns `view().epoch`.
@@ -93,7 +93,7 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   std::map<control::Member, control::Epoch> excused_;  ///< the last epoch that excused each
   std::optional<Shortage> shortage_;
   Mailbox mailbox_;
-  control::Control* control_ = nullptr;
+  control::RankControl* control_ = nullptr;
 };
 
 }  // namespace tokenyard
