@@ -159,7 +159,7 @@ void TcpConnector::advance_pending(TimePoint now) {
     Greeting& pending = *each;
     Outcome outcome = Outcome::failed;
     try {
-      outcome = advance(stranger, now);
+      outcome = advance(pending, now);
     } catch (const net::ProtocolError&) {
       // It may be told why; nothing else is said to strangers.
       (void)net::send_now(pending.socket, pending.handshake.take_output());
