@@ -52,6 +52,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
+  impl->follows_job = static_cast<bool>(inherited.check_at_last);
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -142,12 +143,14 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
 /// Makes worlds of a job's members.
 class JobWorld {
  public:
-  JobWorld(const std::shared_ptr<Job>& job, const Hardware& hardware, const WorldOptions& options)
+  JobWorld(const std::shared_ptr<Job>& job, const Hardware& hardware, const WorldOptions& options,
+           std::function<void()> check)
       : job_(job),
         // Shares the job, which must outlive every world over its mesh.
         ranks_(std::shared_ptr<ProcessRanks>(job, &job->state()->ranks())),
         hardware_(hardware),
         options_(options),
+        check_(std::move(check)),
         until_(hardware.accelerator->now() + options.timeout) {}
 
   /// Starts anew with every change of the members, which all of them learn of: one that notices it
@@ -185,7 +188,10 @@ class JobWorld {
   }
 
  private:
-  void check_ended() const { job_->state()->check_ended(); }
+  void check_ended() const {
+    job_->state()->check_ended();
+    if (check_) check_();
+  }
 
   /// Newcomers change nothing for a world that is being made without them.
   void check_members(uint32_t generation) const {
@@ -226,6 +232,7 @@ class JobWorld {
   const std::shared_ptr<ProcessRanks> ranks_;
   const Hardware hardware_;
   const WorldOptions options_;
+  const std::function<void()> check_;
   const TimePoint until_;
   const std::shared_ptr<const AbsenceWatch> absences_ = std::make_shared<const AbsenceWatch>();
   control::View members_;
@@ -234,9 +241,9 @@ class JobWorld {
 }  // namespace
 
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options) {
+                                const WorldOptions& options, std::function<void()> check) {
   check_options(options);
-  return JobWorld(job, hardware, options).make();
+  return JobWorld(job, hardware, options, std::move(check)).make();
 }
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
@@ -259,7 +266,18 @@ std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
   return std::unique_ptr<World>(new World(std::move(impl)));
 }
 
-World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+std::shared_ptr<World> WorldAccess::pinned(const World& world) {
+  return std::shared_ptr<World>(new World(world.impl_));
+}
+
+void WorldAccess::go_on_as(World& world, World& next) {
+  const std::lock_guard lock(world.mutex_);
+  // A call of `cancel` that this thread has not seen yet must not get lost.
+  if (world.impl_->abort_flag->cancelled()) next.impl_->abort_flag->cancel();
+  world.impl_ = next.impl_;
+}
+
+World::World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
 uint32_t World::rank() const {
@@ -292,6 +310,7 @@ void World::barrier(const std::string& what) {
 }
 
 void World::cancel() {
+  const std::lock_guard lock(mutex_);
   impl_->abort_flag->cancel();
 }
 
@@ -324,6 +343,40 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
 
 std::vector<uint32_t> World::left_out() const {
   return impl_->left_out;
+}
+
+const Recoveries* recoveries_of(const World& world) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  return impl.follows_job ? &impl.job->state()->recoveries() : nullptr;
+}
+
+uint64_t membership_epoch_of(const World& world) {
+  return WorldAccess::impl(world).epoch;
+}
+
+void go_on(World& world) {
+  const std::shared_ptr<World> before = WorldAccess::pinned(world);
+  WorldAccess::Impl& impl = WorldAccess::impl(*before);
+  const auto check = [&impl] {
+    if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
+  };
+  check();
+  // Stores of this rank's kernels arrive before the others hear that there will be no more.
+  impl.accelerator->drain();
+  impl.bootstrap->say_gone_on();
+  const auto next = join_job(impl.job, {impl.accelerator, impl.fabric}, impl.options, check);
+  WorldAccess::go_on_as(world, *next);
+}
+
+bool continue_job_after(World& world, uint32_t rank, bool silent) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  if (!impl.follows_job || rank == world.rank()) return false;
+  const std::shared_ptr<Job> job = impl.job;
+  const OnFailure on_failure = job->state()->options.on_failure;
+  if (on_failure == OnFailure::raise || (silent && on_failure == OnFailure::retry)) return false;
+  if (silent) job->evict(rank);
+  job->recover(on_failure == OnFailure::retry);
+  return true;
 }
 
 bool is_present(const World& world, uint32_t rank) {
