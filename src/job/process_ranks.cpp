@@ -32,7 +32,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
   message.what = payload.text();
   const std::string content = payload.text();
   if (!payload.ok() || !payload.at_end()) return std::nullopt;
-  if (kind > static_cast<uint64_t>(MessageKind::rebuild)) return std::nullopt;
+  if (kind > static_cast<uint64_t>(MessageKind::gone_on)) return std::nullopt;
   message.kind = static_cast<MessageKind>(kind);
   const auto* begin = reinterpret_cast<const std::byte*>(content.data());
   message.bytes.assign(begin, begin + content.size());
@@ -49,6 +49,15 @@ control::View ProcessRanks::view() const {
 control::Epoch ProcessRanks::epoch() const {
   const std::lock_guard lock(mutex_);
   return view_.epoch;
+}
+
+std::vector<control::Member> ProcessRanks::gone_members() const {
+  std::vector<control::Member> gone;
+  for (const control::Member& member : view().members) {
+    if (member.slot == slot() || !hears(member)) continue;
+    if (mailbox_.state(member.slot) != PeerState::present) gone.push_back(member);
+  }
+  return gone;
 }
 
 std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, control::Epoch since,

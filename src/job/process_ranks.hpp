@@ -37,6 +37,8 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   control::View view() const;
   /// Returns `view().epoch`.
   control::Epoch epoch() const;
+  /// Returns the members whose process is known to be gone.
+  std::vector<control::Member> gone_members() const;
   /// Has the members agree to go on without these slots, and waits until this process knows it.
   /// Returns those that stay after all, because they waited for a slot that was lost after epoch
   /// `since` (membership::Verdict::excused). Calls `check` while it waits, which may throw. Throws

@@ -43,6 +43,7 @@ struct World::Impl {
   std::shared_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
+  bool follows_job = false;        ///< whether its ranks are those of its job
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
   uint32_t epoch_before = 0;       ///< see epoch_before()
 };
@@ -72,9 +73,9 @@ struct JobMember {
 std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
                                     const WorldOptions& options,
                                     std::shared_ptr<const AbsenceWatch> absences);
-/// Returns what Job::world does.
+/// Returns what Job::world does. Calls `check` in every wait; it may throw.
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options);
+                                const WorldOptions& options, std::function<void()> check = {});
 /// Throws InvalidArgument if an option is wrong: before the first side effect, alike on all ranks.
 void check_options(const WorldOptions& options);
 

@@ -52,6 +52,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
+  impl->follows_job = static_cast<bool>(inherited.check_at_last);
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -254,11 +255,15 @@ std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
 }
 
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options) {
+                                const WorldOptions& options, std::function<void()> check) {
   // Shares the job, which must outlive every world over its mesh.
   const std::shared_ptr<ProcessRanks> ranks(job, &job->state()->ranks());
-  return join_members({job, ranks, [state = job->state().get()] { state->check_ended(); }},
-                      hardware, options, std::make_shared<const AbsenceWatch>());
+  const auto check_ended = [state = job->state().get(), check = std::move(check)] {
+    state->check_ended();
+    if (check) check();
+  };
+  return join_members({job, ranks, check_ended}, hardware, options,
+                      std::make_shared<const AbsenceWatch>());
 }
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
@@ -283,7 +288,18 @@ std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
   return std::unique_ptr<World>(new World(std::move(impl)));
 }
 
-World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+std::shared_ptr<World> WorldAccess::pinned(const World& world) {
+  return std::shared_ptr<World>(new World(world.impl_));
+}
+
+void WorldAccess::go_on_as(World& world, World& next) {
+  const std::lock_guard lock(world.mutex_);
+  // A call of `cancel` that this thread has not seen yet must not get lost.
+  if (world.impl_->abort_flag->cancelled()) next.impl_->abort_flag->cancel();
+  world.impl_ = next.impl_;
+}
+
+World::World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
 uint32_t World::rank() const {
@@ -316,6 +332,7 @@ void World::barrier(const std::string& what) {
 }
 
 void World::cancel() {
+  const std::lock_guard lock(mutex_);
   impl_->abort_flag->cancel();
 }
 
@@ -348,6 +365,40 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
 
 std::vector<uint32_t> World::left_out() const {
   return impl_->left_out;
+}
+
+const Recoveries* recoveries_of(const World& world) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  return impl.follows_job ? &impl.job->state()->recoveries() : nullptr;
+}
+
+uint64_t membership_epoch_of(const World& world) {
+  return WorldAccess::impl(world).epoch;
+}
+
+void go_on(World& world) {
+  const std::shared_ptr<World> before = WorldAccess::pinned(world);
+  WorldAccess::Impl& impl = WorldAccess::impl(*before);
+  const auto check = [&impl] {
+    if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
+  };
+  check();
+  // Stores of this rank's kernels arrive before the others hear that there will be no more.
+  impl.accelerator->drain();
+  impl.bootstrap->say_gone_on();
+  const auto next = join_job(impl.job, {impl.accelerator, impl.fabric}, impl.options, check);
+  WorldAccess::go_on_as(world, *next);
+}
+
+bool continue_job_after(World& world, uint32_t rank, bool silent) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  if (!impl.follows_job || rank == world.rank()) return false;
+  const std::shared_ptr<Job> job = impl.job;
+  const OnFailure on_failure = job->state()->options.on_failure;
+  if (on_failure == OnFailure::raise || (silent && on_failure == OnFailure::retry)) return false;
+  if (silent) job->evict(rank);
+  job->recover(on_failure == OnFailure::retry);
+  return true;
 }
 
 bool is_present(const World& world, uint32_t rank) {
