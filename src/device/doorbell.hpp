@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "device/macros.hpp"
+#include "device/memory.hpp"
 
 namespace tokenyard {
 

@@ -2,6 +2,7 @@
 /// supplies an accelerator, a mesh and a fabric, and calls `join`.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "device/accelerator.hpp"
@@ -60,6 +61,17 @@ std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelera
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {},
                             MakeNetwork network = {});
 
+/// One process of a job, as the maker of its worlds sees it.
+struct JobMember {
+  std::shared_ptr<Job> job;  ///< outlives the worlds; null in the simulator
+  std::shared_ptr<ProcessRanks> ranks;
+  std::function<void()> check_ended;  ///< throws what has ended its membership, if something has
+};
+
+/// Returns a world of the members, as Job::world does. `absences`: as for `join`.
+std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
+                                    const WorldOptions& options,
+                                    std::shared_ptr<const AbsenceWatch> absences);
 /// Returns what Job::world does.
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
                                 const WorldOptions& options);

@@ -154,13 +154,14 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
 /// Makes worlds of a job's members.
 class JobWorld {
  public:
-  JobWorld(const std::shared_ptr<Job>& job, const Hardware& hardware, const WorldOptions& options)
-      : job_(job),
-        // Shares the job, which must outlive every world over its mesh.
-        ranks_(std::shared_ptr<ProcessRanks>(job, &job->state()->ranks())),
+  JobWorld(JobMember self, const Hardware& hardware, const WorldOptions& options,
+           std::shared_ptr<const AbsenceWatch> absences)
+      : self_(std::move(self)),
+        ranks_(self_.ranks),
         hardware_(hardware),
         options_(options),
-        until_(hardware.accelerator->now() + options.timeout) {}
+        until_(hardware.accelerator->now() + options.timeout),
+        absences_(std::move(absences)) {}
 
   /// Starts anew with every change of the members, which all of them learn of: one that notices it
   /// alone asks for a later generation, which ends the attempts of the others.
@@ -174,7 +175,7 @@ class JobWorld {
       try {
         Membership ranks = all_slots();
         ranks.generation = agree(ranks);
-        Inheritance inherited{job_,
+        Inheritance inherited{self_.job,
                               members_.epoch,
                               {},
                               [this, &ranks] {
@@ -197,7 +198,7 @@ class JobWorld {
   }
 
  private:
-  void check_ended() const { job_->state()->check_ended(); }
+  void check_ended() const { self_.check_ended(); }
 
   /// Newcomers change nothing for a world that is being made without them.
   void check_members(uint32_t generation) const {
@@ -234,21 +235,30 @@ class JobWorld {
                                       });
   }
 
-  const std::shared_ptr<Job> job_;
+  const JobMember self_;
   const std::shared_ptr<ProcessRanks> ranks_;
   const Hardware hardware_;
   const WorldOptions options_;
   const TimePoint until_;
-  const std::shared_ptr<const AbsenceWatch> absences_ = std::make_shared<const AbsenceWatch>();
+  const std::shared_ptr<const AbsenceWatch> absences_;
   control::View members_;
 };
 
 }  // namespace
 
+std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
+                                    const WorldOptions& options,
+                                    std::shared_ptr<const AbsenceWatch> absences) {
+  check_options(options);
+  return JobWorld(std::move(self), hardware, options, std::move(absences)).make();
+}
+
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
                                 const WorldOptions& options) {
-  check_options(options);
-  return JobWorld(job, hardware, options).make();
+  // Shares the job, which must outlive every world over its mesh.
+  const std::shared_ptr<ProcessRanks> ranks(job, &job->state()->ranks());
+  return join_members({job, ranks, [state = job->state().get()] { state->check_ended(); }},
+                      hardware, options, std::make_shared<const AbsenceWatch>());
 }
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
