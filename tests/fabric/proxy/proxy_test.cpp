@@ -195,6 +195,9 @@ TEST_F(ProxyThread, RequestsOverABrokenConnectionWaitForTheNewsOfADeath) {
   post(1);
   post(2);
   ASSERT_TRUE(posts_reach(1));
+  // After each sleep the thread looks at its peers.
+  const uint64_t before = proxy_->sleeps();
+  ASSERT_TRUE(eventually([&] { return proxy_->sleeps() >= before + 5; }));
   EXPECT_EQ(refused(1), 0u);
   EXPECT_EQ(completed(1), 0u);
   __atomic_store_n(&gone_[1], abort_for_lost(1), __ATOMIC_RELEASE);
