@@ -27,6 +27,7 @@
 #include "bench/harness/trains.hpp"
 #include "collectives/device/host/device_collectives.hpp"
 #include "device/accelerator.hpp"
+#include "fabric/arena.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::bench {
@@ -51,20 +52,32 @@ struct Settings {
 
   DataType data_type() const { return type == "fp32" ? DataType::float32 : DataType::bfloat16; }
   Protocol of() const {
-    return protocol == "slots"   ? Protocol::slots
-           : protocol == "rings" ? Protocol::rings
-                                 : Protocol::automatic;
+    return protocol == "slots"    ? Protocol::slots
+           : protocol == "rings"  ? Protocol::rings
+           : protocol == "direct" ? Protocol::direct
+                                  : Protocol::automatic;
   }
 };
 
 /// One rank's tensors for one size: small whole numbers, whose sums are exact in every type.
 class Tensors {
  public:
-  Tensors(World& world, DataType type, uint64_t bytes)
+  /// Protocol::direct needs tensors of the arena.
+  Tensors(World& world, DataType type, uint64_t bytes, bool in_arena)
       : world_(world), type_(type), count_(bytes / bytes_of(type)), memory_(accelerator_of(world)) {
     const std::vector<uint8_t> numbers = pattern(world.rank());
     input_ = const_cast<uint8_t*>(memory_.upload(numbers));
-    result_ = static_cast<uint8_t*>(memory_.reserve(numbers.size() + 16));
+    if (!in_arena) {
+      result_ = static_cast<uint8_t*>(memory_.reserve(numbers.size() + 16));
+      return;
+    }
+    const uint64_t size = (numbers.size() + 255) / 256 * 256;
+    lent_ = arena_of(world).allocate(2 * size, Stream{});
+    auto* const begin = reinterpret_cast<uint8_t*>(lent_.data());
+    accelerator_of(world).copy(begin, input_, numbers.size(), Stream{});
+    input_ = begin;
+    result_ = begin + size;
+    memory_.download<uint8_t>(input_, 1, Stream{});  // Waits for the copy.
   }
 
   void start(DeviceCollectives& collectives, const std::string& operation, const Call& call) const {
@@ -142,6 +155,7 @@ class Tensors {
   const DataType type_;
   const uint64_t count_;
   DeviceMemory memory_;
+  ArenaBlock lent_;
   uint8_t *input_, *result_;
 };
 
@@ -181,7 +195,8 @@ void run_rank(World& world, const Settings& settings, Report* report) {
         if (operation == "barrier" && bytes != settings.bytes.front()) continue;
         if (bytes < world.size() * bytes_of(settings.data_type()) && operation != "barrier")
           continue;
-        const Tensors tensors(world, settings.data_type(), bytes);
+        const Tensors tensors(world, settings.data_type(), bytes,
+                              settings.of() == Protocol::direct);
         for (const uint32_t sms : settings.sms) {
           const Call call{.stream = stream, .protocol = settings.of(), .sms = sms};
           const auto start = [&] { tensors.start(collectives, operation, call); };
@@ -216,8 +231,10 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 }
 
 void run(const Settings& settings) {
+  const uint64_t most = *std::max_element(settings.bytes.begin(), settings.bytes.end());
   const WorldOptions options{
-      .arena_bytes = DeviceCollectives::arena_bytes(Options{}, settings.ranks) + (size_t{4} << 20)};
+      .arena_bytes = DeviceCollectives::arena_bytes(Options{}, settings.ranks) +
+                     (settings.of() == Protocol::direct ? 2 * most : 0) + (size_t{4} << 20)};
   auto worlds = settings.shared ? worlds_on(settings.ranks, settings.device, options)
                                 : worlds_apart(settings.ranks, settings.device, options);
   Report report("device_collectives", *worlds[0]);
@@ -254,8 +271,9 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(in_range(1, 1 << 30));
   app.add_option("--type", settings.type, "fp32 or bf16")->check(CLI::IsMember({"fp32", "bf16"}));
-  app.add_option("--protocol", settings.protocol, "automatic, slots or rings")
-      ->check(CLI::IsMember({"automatic", "slots", "rings"}));
+  app.add_option("--protocol", settings.protocol,
+                 "automatic, slots, rings, or direct: tensors of the arena")
+      ->check(CLI::IsMember({"automatic", "slots", "rings", "direct"}));
   app.add_option("--sms", settings.sms, "multiprocessors per call, 0: chosen; several to compare")
       ->delimiter(',')
       ->check(in_range(0, 256));

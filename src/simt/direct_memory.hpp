@@ -6,7 +6,7 @@
 
 namespace tokenyard::simt {
 
-class DirectMemory final : public Memory {
+class DirectMemory : public Memory {
  public:
   void grid_begins(uint32_t, uint32_t, std::span<const ThreadName>) override {}
   void thread_ends(const ThreadName&) override {}

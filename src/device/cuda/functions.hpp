@@ -19,5 +19,11 @@ TOKENYARD_DEVICE float reciprocal_square_root(float x) {
 TOKENYARD_DEVICE int64_t nearest_integer(float x) {
   return __float2ll_rn(x);
 }
+TOKENYARD_DEVICE float multiply_add(float a, float b, float c) {
+  return fmaf(a, b, c);
+}
+TOKENYARD_DEVICE double multiply_add(double a, double b, double c) {
+  return fma(a, b, c);
+}
 
 }  // namespace tokenyard

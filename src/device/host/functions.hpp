@@ -21,5 +21,11 @@ TOKENYARD_DEVICE float reciprocal_square_root(float x) {
 TOKENYARD_DEVICE int64_t nearest_integer(float x) {
   return std::llrint(x);
 }
+TOKENYARD_DEVICE float multiply_add(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+TOKENYARD_DEVICE double multiply_add(double a, double b, double c) {
+  return std::fma(a, b, c);
+}
 
 }  // namespace tokenyard

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,7 +13,9 @@
 
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/device/host/device_collectives.hpp"
+#include "device/numbers.hpp"
 #include "expert_parallel/rank_memory.hpp"
+#include "fabric/arena.hpp"
 #include "fabric/world_access.hpp"
 #include "simulation/random.hpp"
 
@@ -31,9 +34,11 @@ struct CallCase {
   ReduceOp op = ReduceOp::sum;
   uint64_t elements = 1;  ///< of a message
   uint32_t root = 0;
+  double factor = 1;
   bool in_place = false;
-  uint32_t offset = 0;  ///< elements between aligned memory and the tensors
-  uint64_t seed = 0;    ///< of the inputs
+  bool in_arena = false;  ///< the tensors lie in the arena
+  uint32_t offset = 0;    ///< elements between aligned memory and the tensors
+  uint64_t seed = 0;      ///< of the inputs
   Call call = {};
 
   bool reduces() const {
@@ -58,9 +63,11 @@ struct CallCase {
   }
   size_t part() const { return elements * bytes_of(type); }
   std::string text() const {
-    return fmt::format("operation {} of {} {}, op {}, root {}{}, offset {}, protocol {}",
-                       static_cast<uint32_t>(operation), elements, name_of(type), name_of(op), root,
-                       in_place ? ", in place" : "", offset, static_cast<uint32_t>(call.protocol));
+    return fmt::format(
+        "operation {} of {} {}, op {} of {} times, root {}{}{}, offset {}, protocol {}",
+        static_cast<uint32_t>(operation), elements, name_of(type), name_of(op), factor, root,
+        in_place ? ", in place" : "", in_arena ? ", in the arena" : "", offset,
+        static_cast<uint32_t>(call.protocol));
   }
 
   /// Returns the input of a rank: numbers whose sums and products neither overflow nor are exact.
@@ -78,6 +85,8 @@ struct CallCase {
       collectives::narrow(bytes.data(), numbers.data(), type, count);
     } else if (type == DataType::float32) {
       std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    } else if (type == DataType::float8_e4m3fn) {
+      for (uint64_t i = 0; i < count; ++i) bytes[i] = to_float8_e4m3(numbers[i]).bits;
     } else if (type == DataType::float64) {
       const std::vector<double> wide(numbers.begin(), numbers.end());
       std::memcpy(bytes.data(), wide.data(), bytes.size());
@@ -108,39 +117,90 @@ struct CallCase {
 
  private:
   Bytes message_of(const uint8_t* from) const { return Bytes(from, from + part()); }
+  /// The type in which elements are folded; devices fold 8-bit floats, too.
+  DataType wide() const {
+    return type == DataType::float8_e4m3fn ? DataType::float32 : collectives::accumulator_of(type);
+  }
+  Bytes widened(const uint8_t* message) const {
+    Bytes numbers(elements * bytes_of(wide()));
+    if (type != DataType::float8_e4m3fn) {
+      collectives::widen(numbers.data(), message, type, elements);
+      return numbers;
+    }
+    for (uint64_t i = 0; i < elements; ++i) {
+      const float number = to_float(Float8E4M3{message[i]});
+      std::memcpy(numbers.data() + i * sizeof(float), &number, sizeof(float));
+    }
+    return numbers;
+  }
+  Bytes narrowed(const Bytes& numbers) const {
+    Bytes result(part());
+    if (type != DataType::float8_e4m3fn) {
+      collectives::narrow(result.data(), numbers.data(), type, elements);
+      return result;
+    }
+    for (uint64_t i = 0; i < elements; ++i) {
+      float number;
+      std::memcpy(&number, numbers.data() + i * sizeof(float), sizeof(float));
+      result[i] = to_float8_e4m3(number).bits;
+    }
+    return result;
+  }
+  /// sum = factor * summand + sum, rounded once.
+  template <class Number>
+  void add_scaled(Bytes& sum, const Bytes& summand) const {
+    for (uint64_t at = 0; at < sum.size(); at += sizeof(Number)) {
+      Number a, b;
+      std::memcpy(&a, sum.data() + at, sizeof(Number));
+      std::memcpy(&b, summand.data() + at, sizeof(Number));
+      a = std::fma(b, static_cast<Number>(factor), a);
+      std::memcpy(sum.data() + at, &a, sizeof(Number));
+    }
+  }
   template <class Message>
   Bytes reduced(const Message& message, uint32_t ranks) const {
-    const DataType wide = collectives::accumulator_of(type);
-    Bytes sum(elements * bytes_of(wide)), result(part());
-    collectives::widen(sum.data(), message(0), type, elements);
-    const collectives::Combine add = collectives::accumulate_of(type, op);
-    for (uint32_t source = 1; source < ranks; ++source)
-      add(sum.data(), sum.data(), message(source), elements);
-    if (op == ReduceOp::average) collectives::divide(sum.data(), wide, elements, ranks);
-    collectives::narrow(result.data(), sum.data(), type, elements);
-    return result;
+    const collectives::Combine add = collectives::combine_of(wide(), op);
+    Bytes sum(elements * bytes_of(wide()));
+    if (factor == 1) sum = widened(message(0));
+    for (uint32_t source = factor == 1 ? 1 : 0; source < ranks; ++source) {
+      const Bytes summand = widened(message(source));
+      if (factor == 1)
+        add(sum.data(), sum.data(), summand.data(), elements);
+      else if (wide() == DataType::float64)
+        add_scaled<double>(sum, summand);
+      else
+        add_scaled<float>(sum, summand);
+    }
+    if (op == ReduceOp::average) collectives::divide(sum.data(), wide(), elements, ranks);
+    return narrowed(sum);
   }
 };
 
-/// A tensor between guards, in device memory.
+/// A tensor between guards, in device memory or in the arena.
 class GuardedTensor {
  public:
-  GuardedTensor(Accelerator& accelerator, const CallCase& of, size_t bytes)
-      : at_(kGuard + of.offset * bytes_of(of.type)),
+  GuardedTensor(World& world, const CallCase& of, size_t bytes)
+      : accelerator_(accelerator_of(world)),
+        at_(kGuard + of.offset * bytes_of(of.type)),
         bytes_(bytes),
-        type_(of.type),
-        memory_(accelerator, at_ + bytes + kGuard) {
-    memory_.poison();
+        all_bytes_(at_ + bytes + kGuard),
+        type_(of.type) {
+    if (of.in_arena)
+      lent_ = arena_of(world).allocate(all_bytes_, Stream{});
+    else
+      own_ = std::make_unique<DeviceArray<uint8_t>>(accelerator_, all_bytes_);
+    accelerator_.fill(begin(), 0xee, all_bytes_, Stream{});
+    await_all(accelerator_);
   }
 
-  uint8_t* data() const { return memory_.data() + at_; }
+  uint8_t* data() const { return begin() + at_; }
   TensorView view(uint64_t first_byte, uint64_t bytes) const {
     return {data() + first_byte, type_, {bytes / bytes_of(type_)}};
   }
   TensorView view() const { return view(0, bytes_); }
   /// Returns the tensor's bytes; `intact` tells whether the guards are.
   Bytes read(bool& intact) const {
-    const Bytes all = memory_.read();
+    const Bytes all = read_back(accelerator_, begin(), all_bytes_);
     for (size_t i = 0; i < all.size(); ++i)
       if ((i < at_ || i >= at_ + bytes_) && all[i] != 0xee) intact = false;
     return Bytes(all.begin() + static_cast<ptrdiff_t>(at_),
@@ -149,9 +209,14 @@ class GuardedTensor {
 
  private:
   static constexpr size_t kGuard = 64;
-  size_t at_, bytes_;
+
+  uint8_t* begin() const { return own_ ? own_->data() : reinterpret_cast<uint8_t*>(lent_.data()); }
+
+  Accelerator& accelerator_;
+  size_t at_, bytes_, all_bytes_;
   DataType type_;
-  DeviceArray<uint8_t> memory_;
+  std::unique_ptr<DeviceArray<uint8_t>> own_;
+  ArenaBlock lent_;
 };
 
 /// A call's tensors on one rank, between its start and the check of its result.
@@ -165,12 +230,12 @@ class StartedCall {
     const size_t out = part * (of.result_has_parts() ? ranks : 1);
     const bool share = of.in_place || of.operation == Operation::broadcast;
     if (share) {
-      shared_ = std::make_unique<GuardedTensor>(accelerator, of, std::max(in, out));
+      shared_ = std::make_unique<GuardedTensor>(world, of, std::max(in, out));
       input_ = shared_->view(in < out ? rank * part : 0, in);
       result_ = shared_->view(out < in ? rank * part : 0, out);
     } else {
-      given_ = std::make_unique<GuardedTensor>(accelerator, of, in);
-      taken_ = std::make_unique<GuardedTensor>(accelerator, of, out);
+      given_ = std::make_unique<GuardedTensor>(world, of, in);
+      taken_ = std::make_unique<GuardedTensor>(world, of, out);
       input_ = given_->view();
       result_ = taken_->view();
     }
@@ -184,13 +249,14 @@ class StartedCall {
   void start(DeviceCollectives& collectives) {
     const ConstTensorView input = of_.has_input(world_.rank()) ? input_ : TensorView{};
     const TensorView result = of_.has_result(world_.rank()) ? result_ : TensorView{};
+    const device_collectives::Reduction by(of_.op, of_.factor);
     switch (of_.operation) {
       case Operation::barrier:
         return collectives.barrier(of_.call);
       case Operation::all_reduce:
-        return collectives.all_reduce(input, result, of_.op, of_.call);
+        return collectives.all_reduce(input, result, by, of_.call);
       case Operation::reduce:
-        return collectives.reduce(input, result, of_.op, of_.root, of_.call);
+        return collectives.reduce(input, result, by, of_.root, of_.call);
       case Operation::broadcast:
         return collectives.broadcast(result_, of_.root, of_.call);
       case Operation::all_gather:
@@ -200,7 +266,7 @@ class StartedCall {
       case Operation::scatter:
         return collectives.scatter(input, result, of_.root, of_.call);
       case Operation::reduce_scatter:
-        return collectives.reduce_scatter(input, result, of_.op, of_.call);
+        return collectives.reduce_scatter(input, result, by, of_.call);
       case Operation::all_to_all:
         return collectives.all_to_all(input, result, of_.call);
     }

@@ -25,13 +25,19 @@ struct Drawn {
   uint32_t differs = 0;       ///< rank that makes another call in the end; `ranks`: none
   CallCase other;             ///< that call
   uint32_t trains = 0;        ///< calls after which the host waits
+  bool closes = true;         ///< otherwise ranks leave as soon as they have ended their calls
   std::optional<uint32_t> stops;
   uint32_t epoch_before = 0;
 };
 
-constexpr DataType kTypes[] = {DataType::uint8,    DataType::int16,   DataType::int32,
-                               DataType::bfloat16, DataType::float16, DataType::float32,
-                               DataType::float64};
+constexpr DataType kTypes[] = {DataType::uint8,    DataType::int16,        DataType::int32,
+                               DataType::bfloat16, DataType::float16,      DataType::float32,
+                               DataType::float64,  DataType::float8_e4m3fn};
+
+bool is_float(DataType type) {
+  return type == DataType::bfloat16 || type == DataType::float16 || type == DataType::float32 ||
+         type == DataType::float64 || type == DataType::float8_e4m3fn;
+}
 
 CallCase draw_call(Random& random, uint32_t ranks, uint32_t elements_max) {
   CallCase of;
@@ -44,7 +50,12 @@ CallCase draw_call(Random& random, uint32_t ranks, uint32_t elements_max) {
   of.in_place = random.chance(512);
   of.offset = random.chance(512) ? 0 : random.below(4);
   of.seed = random.next() >> 32;
-  of.call.protocol = static_cast<Protocol>(random.below(3));
+  of.call.protocol = static_cast<Protocol>(random.below(4));
+  of.in_arena = of.call.protocol == Protocol::direct || random.chance(256);
+  if (of.call.protocol == Protocol::direct && of.operation == Operation::all_to_all)
+    of.in_place = false;
+  const bool scaled = is_float(of.type) && of.op == ReduceOp::sum && random.chance(256);
+  if (scaled) of.factor = 1.0 / random.between(2, 5);
   return of;
 }
 
@@ -63,6 +74,7 @@ Drawn draw(SeedRun& run) {
   }
   for (uint32_t rank = 0; rank < drawn.ranks; ++rank) drawn.sms.push_back(random.between(1, 3));
   drawn.trains = run.option("trains", random.between(1, 3));
+  drawn.closes = run.option("closes", random.chance(768));
   drawn.differs = drawn.ranks;
   if (random.chance(256)) {
     drawn.differs = run.option("differs", random.between(1, drawn.ranks - 1));
@@ -123,7 +135,7 @@ void program(World& world, const Drawn& drawn) {
     }
     started.clear();
   }
-  collectives.close();
+  if (drawn.closes) collectives.close();
 }
 
 void run_suite(SeedRun& run) {

@@ -15,14 +15,15 @@ constexpr Operation kOperations[] = {
     Operation::barrier,   Operation::all_reduce,     Operation::reduce,
     Operation::broadcast, Operation::all_gather,     Operation::gather,
     Operation::scatter,   Operation::reduce_scatter, Operation::all_to_all};
-constexpr DataType kTypes[] = {
-    DataType::boolean,  DataType::uint8,   DataType::int8,   DataType::uint16, DataType::int16,
-    DataType::uint32,   DataType::int32,   DataType::uint64, DataType::int64,  DataType::float16,
-    DataType::bfloat16, DataType::float32, DataType::float64};
+constexpr DataType kTypes[] = {DataType::boolean, DataType::uint8,        DataType::int8,
+                               DataType::uint16,  DataType::int16,        DataType::uint32,
+                               DataType::int32,   DataType::uint64,       DataType::int64,
+                               DataType::float16, DataType::bfloat16,     DataType::float32,
+                               DataType::float64, DataType::float8_e4m3fn};
 
 bool is_float(DataType type) {
-  return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32 ||
-         type == DataType::float64;
+  return type == DataType::float8_e4m3fn || type == DataType::float16 ||
+         type == DataType::bfloat16 || type == DataType::float32 || type == DataType::float64;
 }
 
 class DeviceCollectivesTest : public OnDevice {};
@@ -137,6 +138,107 @@ TEST_P(DeviceCollectivesTest, LargeMessagesAreMovedByEachProtocol) {
             }
       collectives.close();
     }));
+  }
+}
+
+// Tensors of the arena: every operation moves bytes from tensor to tensor, of any alignment.
+TEST_P(DeviceCollectivesTest, TensorsOfTheArenaAreMovedDirectly) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 6u}) {
+    const auto all = worlds(ranks);
+    expect_none_failed(run_ranks(all, [&](World& world) {
+      DeviceCollectives collectives(world,
+                                    {.slot_bytes = 256, .chunk_bytes = 64, .ring_bytes = 192});
+      uint64_t seed = 0;
+      for (const Operation operation : kOperations)
+        for (const uint64_t elements : {0u, 1u, 33u, 700u})
+          for (const bool in_place : {false, true}) {
+            ++seed;
+            if (operation == Operation::all_to_all && in_place) continue;
+            CallCase of{.operation = operation,
+                        .type = kTypes[seed % std::size(kTypes)],
+                        .elements = elements,
+                        .root = ranks / 2,
+                        .in_place = in_place,
+                        .in_arena = true,
+                        .offset = static_cast<uint32_t>(seed % 3),
+                        .seed = seed};
+            of.call.protocol = Protocol::direct;
+            EXPECT_EQ(difference_after(world, collectives, of), "")
+                << ranks << " ranks, rank " << world.rank();
+          }
+      collectives.close();
+    }));
+  }
+}
+
+// With tensors in all arenas, `arena_tensors` sends what slots do not hold from tensor to tensor;
+// if one rank's lie elsewhere, all ranks name it.
+TEST_P(DeviceCollectivesTest, ARankWithoutTensorsOfTheArenaIsNamed) {
+  const auto all = worlds(2);
+  const Outcomes outcomes = run_ranks(all, [&](World& world) {
+    DeviceCollectives collectives(
+        world, {.slot_bytes = 64, .ring_bytes = 64 << 10, .arena_tensors = true});
+    CallCase of{.operation = Operation::all_gather, .elements = 40, .in_arena = true};
+    EXPECT_EQ(difference_after(world, collectives, of), "");
+    of.in_arena = false;
+    EXPECT_EQ(difference_after(world, collectives, of), "") << "by rings, which all choose";
+    CallCase direct = of;
+    direct.call.protocol = Protocol::direct;
+    StartedCall refused(world, direct);
+    EXPECT_THROW(refused.start(collectives), InvalidArgument);
+    of.in_arena = world.rank() == 0;
+    StartedCall call(world, of);
+    call.start(collectives);
+    collectives.wait();
+  });
+  for (const std::exception_ptr& outcome : outcomes) {
+    const auto error = error_of<InvalidArgument>(outcome);
+    EXPECT_EQ(error.expected, "all_gather of float32, in the arena as on rank 0");
+    EXPECT_EQ(error.seen, "all_gather of float32, by rings");
+    EXPECT_EQ(error.rank, 1u);
+  }
+}
+
+// PREMUL_SUM: every summand is multiplied by a factor that all ranks give alike.
+TEST_P(DeviceCollectivesTest, SumsOfFloatsMayHaveAFactor) {
+  for (const bool alike : {true, false}) {
+    const auto all = worlds(3);
+    const Outcomes outcomes = run_ranks(all, [&](World& world) {
+      DeviceCollectives collectives(world, {.slot_bytes = 64, .ring_bytes = 64 << 10});
+      for (const DataType type : kTypes) {
+        CallCase of{.operation = Operation::reduce_scatter,
+                    .type = type,
+                    .elements = 41,
+                    .factor = 1.0 / 3,
+                    .seed = 7};
+        if (!is_float(type)) {
+          StartedCall call(world, of);
+          EXPECT_THROW(call.start(collectives), InvalidArgument) << of.text();
+          continue;
+        }
+        for (const Protocol protocol : {Protocol::slots, Protocol::rings, Protocol::direct}) {
+          of.in_arena = protocol == Protocol::direct;
+          of.call.protocol = protocol;
+          EXPECT_EQ(difference_after(world, collectives, of), "");
+        }
+      }
+      CallCase of{.operation = Operation::all_reduce, .elements = 5, .factor = 0.5};
+      if (!alike && world.rank() == 2) of.factor = 0.25;
+      StartedCall call(world, of);
+      call.start(collectives);
+      collectives.wait();
+      EXPECT_EQ(call.difference(), "");
+      collectives.close();
+    });
+    if (alike) {
+      expect_none_failed(outcomes);
+      continue;
+    }
+    for (const std::exception_ptr& outcome : outcomes) {
+      const auto error = error_of<InvalidArgument>(outcome);
+      EXPECT_EQ(error.argument, "factor");
+      EXPECT_EQ(error.rank, 2u);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "collectives/device/host/protocol_choice.hpp"
 #include "collectives/device/host/requests.hpp"
+#include "collectives/device/kernels/direct.hpp"
 #include "collectives/device/kernels/rings.hpp"
 #include "collectives/device/kernels/slots.hpp"
 #include "collectives/device/kernels/wait_phase.hpp"
@@ -24,6 +25,7 @@ namespace tokenyard::device_collectives {
 namespace {
 
 constexpr uint32_t kRanksMax = 1u << Signature::kRootBits;
+static_assert(kRingsThreadsMax == kDirectThreadsMax);
 constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
 /// Threads of a block that move data; and on a host, where each costs a fiber.
 constexpr uint32_t kMoversMax = kSlotsThreadsMax - kWarpLanes, kHostMoversMax = kWarpLanes;
@@ -31,6 +33,8 @@ constexpr uint32_t kMoversMax = kSlotsThreadsMax - kWarpLanes, kHostMoversMax = 
 constexpr uint32_t kSlotsBlocksMax = 64, kHostBlocksMax = 2;
 /// Blocks of a call of rings, unless options say otherwise; half of them send.
 constexpr uint32_t kRingsBlocks = 32;
+/// Blocks of a call from tensor to tensor, unless options say otherwise.
+constexpr uint32_t kDirectBlocks = 16;
 constexpr uint32_t kRingsWarps = kRingsThreadsMax / kWarpLanes, kHostRingsWarps = 3;
 
 WindowLayout layout_of(const Options& options, uint32_t ranks) {
@@ -41,7 +45,7 @@ WindowLayout layout_of(const Options& options, uint32_t ranks) {
 
 /// Values that ranks exchange before they create an object.
 struct Proposal {
-  uint32_t slot_bytes, chunk_bytes, ring_bytes;
+  uint32_t slot_bytes, chunk_bytes, ring_bytes, arena_tensors;
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
 };
 
@@ -59,6 +63,7 @@ void agree_on_options(World& world, const Options& options) {
   const Proposal mine{.slot_bytes = options.slot_bytes,
                       .chunk_bytes = options.chunk_bytes,
                       .ring_bytes = options.ring_bytes,
+                      .arena_tensors = options.arena_tensors,
                       .unreachable = first_unreachable(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
   require_reach(world, "DeviceCollectives", proposals);
@@ -67,6 +72,7 @@ void agree_on_options(World& world, const Options& options) {
     require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);
     require_equal("chunk_bytes", rank, 0, first.chunk_bytes, other.chunk_bytes);
     require_equal("ring_bytes", rank, 0, first.ring_bytes, other.ring_bytes);
+    require_equal("arena_tensors", rank, 0, first.arena_tensors, other.arena_tensors);
   }
 }
 
@@ -74,7 +80,7 @@ Signature signature_of(const Request& request, const Movement& movement, Protoco
   const bool moves = request.operation != Operation::barrier;
   return Signature::of(request.operation, movement.reduces ? request.op : ReduceOp::sum,
                        moves ? request.type() : DataType::uint8, protocol, request.root,
-                       movement.bytes());
+                       movement.bytes(), request.factor);
 }
 
 }  // namespace
@@ -89,6 +95,9 @@ struct DeviceCollectives::Impl {
   void launch_slots(const CallParams& params, const Call& call);
   void launch_rings(const CallParams& params, const Call& call);
   void launch_large_all_reduce(CallParams params, const Call& call);
+  void launch_direct(const CallParams& params, const Call& call);
+  Protocol protocol_for(const Request& request, const Movement& movement, const Call& call) const;
+  bool in_arena(const void* data, uint64_t bytes) const;
   void await(Stream stream, const std::string& what);
   void check() const;
   [[noreturn]] void throw_difference() const;
@@ -121,6 +130,7 @@ DeviceCollectives::Impl::Impl(World& world, const Options& options)
       last(accelerator) {
   accelerator.prepare(slots_kernel.entry);
   accelerator.prepare(rings_kernel.entry);
+  accelerator.prepare(direct_kernel.entry);
   open();
 }
 
@@ -168,11 +178,15 @@ void DeviceCollectives::Impl::check() const {
 
 void DeviceCollectives::Impl::throw_difference() const {
   const WaitReport& report = errors.report();
-  if (report.phase == static_cast<uint32_t>(WaitPhase::bytes))
-    throw InvalidArgument("size", fmt::format("{} bytes as on rank 0", report.expected),
-                          fmt::format("{} bytes", report.seen), report.rank);
+  if (report.phase == static_cast<uint32_t>(WaitPhase::size)) {
+    const uint64_t expected = Signature::bytes_of(report.expected);
+    const uint64_t seen = Signature::bytes_of(report.seen);
+    if (expected == seen) throw InvalidArgument("factor", "rank 0's", "another", report.rank);
+    throw InvalidArgument("size", fmt::format("{} bytes as on rank 0", expected),
+                          fmt::format("{} bytes", seen), report.rank);
+  }
   const auto text = [](uint64_t what) {
-    return describe({.what = static_cast<uint32_t>(what), .bytes = 0});
+    return describe({.what = static_cast<uint32_t>(what), .size = 0});
   };
   throw InvalidArgument("call", fmt::format("{} as on rank 0", text(report.expected)),
                         text(report.seen), report.rank);
@@ -190,14 +204,14 @@ void DeviceCollectives::Impl::start(const Request& given, const Call& call) {
                           fmt::format("{}", call.sms));
   const auto timeout = call.timeout.value_or(world.timeout());
   longest_timeout = std::max(longest_timeout, timeout);
-  const Protocol protocol =
-      call.protocol == Protocol::automatic ? chosen_protocol(movement, options) : call.protocol;
+  const Protocol protocol = protocol_for(request, movement, call);
   CallParams params{.rank = request.rank,
                     .ranks = request.ranks,
                     .signature = signature_of(request, movement, protocol),
                     .movement = movement,
                     .type = request.type(),
                     .op = request.op,
+                    .factor = request.factor,
                     .input = static_cast<const std::byte*>(request.input.data),
                     .result = static_cast<std::byte*>(request.result.data),
                     .windows = windows,
@@ -209,6 +223,7 @@ void DeviceCollectives::Impl::start(const Request& given, const Call& call) {
       return launch_large_all_reduce(params, call);
     return launch_rings(params, call);
   }
+  if (protocol == Protocol::direct) return launch_direct(params, call);
   do {
     params.movement.end = std::min(movement.end, params.movement.begin + options.slot_bytes);
     launch_slots(params, call);
@@ -248,7 +263,45 @@ void DeviceCollectives::Impl::launch_rings(const CallParams& params, const Call&
           .warps = on_host ? kHostRingsWarps : kRingsWarps,
           .overlap_previous = true},
          call.stream,
-         RingsParams{params, chunk_bytes_for(params.movement.bytes(), layout.rings), blocks / 2});
+         RingsParams{params, chunk_bytes_for(params.movement.bytes(), layout.rings.chunk_bytes),
+                     blocks / 2});
+}
+
+bool DeviceCollectives::Impl::in_arena(const void* data, uint64_t bytes) const {
+  const Arena& arena = arena_of(world);
+  const auto begin = reinterpret_cast<uintptr_t>(arena.base());
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  return at >= begin && at + bytes <= begin + arena.capacity();
+}
+
+/// Returns the protocol of a call. All ranks choose alike, else all raise the difference.
+Protocol DeviceCollectives::Impl::protocol_for(const Request& request, const Movement& movement,
+                                               const Call& call) const {
+  const bool chosen = call.protocol == Protocol::automatic;
+  const Protocol protocol = chosen ? chosen_protocol(movement, options) : call.protocol;
+  if (protocol != Protocol::direct) return protocol;
+  if (request.operation == Operation::barrier) return Protocol::slots;
+  const bool input = !request.input.given() || in_arena(request.input.data, request.input.bytes());
+  const bool result =
+      !request.result.given() || in_arena(request.result.data, request.result.bytes());
+  const bool in_place = request.operation == Operation::all_to_all &&
+                        request.input.data == request.result.data && request.input.elements() > 0;
+  if (input && result && !in_place) return protocol;
+  if (chosen) return Protocol::rings;
+  if (in_place)
+    throw InvalidArgument("result", "another array than the input for this protocol", "the same");
+  throw InvalidArgument(input ? "result" : "input", "memory of the arena for this protocol",
+                        "other memory");
+}
+
+void DeviceCollectives::Impl::launch_direct(const CallParams& params, const Call& call) {
+  const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
+  launch(accelerator, direct_kernel,
+         {.blocks = blocks_for(call, on_host ? kHostBlocksMax : kDirectBlocks),
+          .warps = on_host ? kHostRingsWarps : kRingsWarps,
+          .overlap_previous = true},
+         call.stream,
+         DirectParams{params, chunk_bytes_for(params.movement.bytes(), options.chunk_bytes)});
 }
 
 /// Each rank folds one part, then all gather the parts: fewer bytes than if each rank sent all of
@@ -277,16 +330,24 @@ DeviceCollectives::~DeviceCollectives() = default;
 void DeviceCollectives::barrier(const Call& call) {
   impl_->start({}, call);
 }
-void DeviceCollectives::all_reduce(ConstTensorView input, TensorView result, ReduceOp op,
+void DeviceCollectives::all_reduce(ConstTensorView input, TensorView result, const Reduction& by,
                                    const Call& call) {
-  impl_->start({.operation = Operation::all_reduce, .input = input, .result = result, .op = op},
+  impl_->start({.operation = Operation::all_reduce,
+                .input = input,
+                .result = result,
+                .op = by.op,
+                .factor = by.factor},
                call);
 }
-void DeviceCollectives::reduce(ConstTensorView input, TensorView result, ReduceOp op, uint32_t root,
-                               const Call& call) {
-  impl_->start(
-      {.operation = Operation::reduce, .input = input, .result = result, .op = op, .root = root},
-      call);
+void DeviceCollectives::reduce(ConstTensorView input, TensorView result, const Reduction& by,
+                               uint32_t root, const Call& call) {
+  impl_->start({.operation = Operation::reduce,
+                .input = input,
+                .result = result,
+                .op = by.op,
+                .factor = by.factor,
+                .root = root},
+               call);
 }
 void DeviceCollectives::broadcast(TensorView tensor, uint32_t root, const Call& call) {
   impl_->start({.operation = Operation::broadcast, .input = tensor, .result = tensor, .root = root},
@@ -305,9 +366,13 @@ void DeviceCollectives::scatter(ConstTensorView input, TensorView result, uint32
   impl_->start({.operation = Operation::scatter, .input = input, .result = result, .root = root},
                call);
 }
-void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result, ReduceOp op,
-                                       const Call& call) {
-  impl_->start({.operation = Operation::reduce_scatter, .input = input, .result = result, .op = op},
+void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result,
+                                       const Reduction& by, const Call& call) {
+  impl_->start({.operation = Operation::reduce_scatter,
+                .input = input,
+                .result = result,
+                .op = by.op,
+                .factor = by.factor},
                call);
 }
 void DeviceCollectives::all_to_all(ConstTensorView input, TensorView result, const Call& call) {

@@ -11,9 +11,13 @@
 /// call are undefined; inputs that are not also results are never written.
 ///
 /// Results are the same bits from run to run, for any number of multiprocessors: reductions fold in
-/// the order of ranks, 16-bit floats in float32 with one rounding at the end. A result may lie
-/// exactly where the input does (for operations with parts: where the caller's own part does); any
-/// other overlap is a mistake.
+/// the order of ranks, 16- and 8-bit floats in float32 with one rounding at the end. A result may
+/// lie exactly where the input does (for operations with parts: where the caller's own part does);
+/// any other overlap is a mistake.
+///
+/// Protocol::direct moves bytes from tensor to tensor, all of which must lie in the arenas of their
+/// ranks. Its all_to_all is never in place. After a failed call, a late peer may still write into
+/// such tensors: their memory is not used again within the world.
 #pragma once
 
 #include <chrono>
@@ -36,12 +40,23 @@ struct Options {
                                     ///< it; a window takes four times as many per rank
   uint32_t chunk_bytes = 16 << 10;  ///< largest chunk of Protocol::rings, a multiple of 16
   uint32_t ring_bytes = 0;          ///< of a ring; a window has two per peer; 0: chosen
+  bool arena_tensors = false;  ///< calls larger than slots are Protocol::direct unless a call asks
+                               ///< for another: all their tensors lie in arenas
+};
+
+/// How a call folds: an operator, and for sums of floats a factor of every summand, the same on all
+/// ranks (PREMUL_SUM).
+struct Reduction {
+  // NOLINTNEXTLINE(google-explicit-constructor): an operator is a reduction.
+  Reduction(ReduceOp op, double factor = 1) : op(op), factor(factor) {}
+  ReduceOp op;
+  double factor;
 };
 
 struct Call {
   Stream stream{};
   std::optional<std::chrono::nanoseconds> timeout = {};  ///< unset: the world's
-  Protocol protocol = Protocol::automatic;               ///< the same on all ranks
+  Protocol protocol = Protocol::automatic;               ///< alike on all ranks
   uint32_t sms = 0;  ///< blocks at most; 0: those of the options
 };
 
@@ -58,9 +73,10 @@ class DeviceCollectives {
   /// Returns after all ranks have begun it, in stream order: what ranks did before is visible.
   void barrier(const Call& call = {});
   /// `result`: as many elements as `input`.
-  void all_reduce(ConstTensorView input, TensorView result, ReduceOp op, const Call& call = {});
+  void all_reduce(ConstTensorView input, TensorView result, const Reduction& by,
+                  const Call& call = {});
   /// `result` is given on the root only.
-  void reduce(ConstTensorView input, TensorView result, ReduceOp op, uint32_t root,
+  void reduce(ConstTensorView input, TensorView result, const Reduction& by, uint32_t root,
               const Call& call = {});
   /// `tensor` is sent by the root and written by the others.
   void broadcast(TensorView tensor, uint32_t root, const Call& call = {});
@@ -71,7 +87,8 @@ class DeviceCollectives {
   /// `input` is given on the root only.
   void scatter(ConstTensorView input, TensorView result, uint32_t root, const Call& call = {});
   /// `input`: one part of the result's elements per rank.
-  void reduce_scatter(ConstTensorView input, TensorView result, ReduceOp op, const Call& call = {});
+  void reduce_scatter(ConstTensorView input, TensorView result, const Reduction& by,
+                      const Call& call = {});
   /// Both have one part per rank.
   void all_to_all(ConstTensorView input, TensorView result, const Call& call = {});
 

@@ -17,7 +17,8 @@ constexpr uint32_t kRingsBytes = 16 << 20;
 }  // namespace
 
 Protocol chosen_protocol(const Movement& movement, const Options& options) {
-  return movement.bytes() <= options.slot_bytes ? Protocol::slots : Protocol::rings;
+  if (movement.bytes() <= options.slot_bytes) return Protocol::slots;
+  return options.arena_tensors ? Protocol::direct : Protocol::rings;
 }
 
 RingLayout ring_layout(const Options& options, uint32_t ranks) {
@@ -26,10 +27,10 @@ RingLayout ring_layout(const Options& options, uint32_t ranks) {
   return {.chunk_bytes = options.chunk_bytes, .places = std::max(bytes / options.chunk_bytes, 1u)};
 }
 
-uint32_t chunk_bytes_for(uint64_t bytes, const RingLayout& rings) {
+uint32_t chunk_bytes_for(uint64_t bytes, uint32_t most) {
   const uint64_t share = (bytes / kChunksMin + kChunkStep - 1) / kChunkStep * kChunkStep;
-  const uint32_t least = std::min(kChunkBytesMin, rings.chunk_bytes);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(share, least, rings.chunk_bytes));
+  const uint32_t least = std::min(kChunkBytesMin, most);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(share, least, most));
 }
 
 }  // namespace tokenyard::device_collectives

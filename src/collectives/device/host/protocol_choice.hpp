@@ -10,13 +10,14 @@
 namespace tokenyard::device_collectives {
 
 /// Returns the protocol of a call whose options leave it open: slots for messages that fit into
-/// them, else rings.
+/// them, else from tensor to tensor if all lie in arenas, else rings.
 Protocol chosen_protocol(const Movement& movement, const Options& options);
 
 /// Returns the rings of each window.
 RingLayout ring_layout(const Options& options, uint32_t ranks);
 
-/// Returns the bytes of a chunk of a message of `bytes`: small enough for many warps to work.
-uint32_t chunk_bytes_for(uint64_t bytes, const RingLayout& rings);
+/// Returns the bytes of a chunk of a message of `bytes`, at most `most`: small enough for many
+/// warps to work.
+uint32_t chunk_bytes_for(uint64_t bytes, uint32_t most);
 
 }  // namespace tokenyard::device_collectives

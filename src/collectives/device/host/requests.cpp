@@ -37,18 +37,19 @@ bool reduces(Operation operation) {
 
 bool is_float(DataType type) {
   return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32 ||
-         type == DataType::float64;
+         type == DataType::float64 || type == DataType::float8_e4m3fn;
 }
 
-void check_reducible(DataType type, ReduceOp op) {
-  if (type == DataType::complex64 || type == DataType::complex128 ||
-      type == DataType::float8_e4m3fn)
+void check_reducible(DataType type, ReduceOp op, double factor) {
+  if (type == DataType::complex64 || type == DataType::complex128)
     throw InvalidArgument("input", "elements of a type that devices reduce",
                           tokenyard::name_of(type));
   const bool bitwise = op == ReduceOp::bit_and || op == ReduceOp::bit_or || op == ReduceOp::bit_xor;
   if ((op == ReduceOp::average && !is_float(type)) || (bitwise && is_float(type)))
     throw InvalidArgument("op", fmt::format("a reduction that {} has", tokenyard::name_of(type)),
                           tokenyard::name_of(op));
+  if (factor != 1 && (op != ReduceOp::sum || !is_float(type)))
+    throw InvalidArgument("factor", "1, unless floats are summed", fmt::format("{}", factor));
 }
 
 template <class View>
@@ -92,7 +93,7 @@ Movement movement_of(const Request& request) {
   const bool has_result = movement.has_result(request.rank);
   if (has_input) check_array("input", request.input);
   if (has_result) check_array("result", request.result);
-  if (movement.reduces) check_reducible(request.input.type, request.op);
+  if (movement.reduces) check_reducible(request.input.type, request.op, request.factor);
   const uint64_t whole =
       has_input ? request.input.elements() / (movement.input_has_parts ? request.ranks : 1)
                 : request.result.elements() / (movement.result_has_parts ? request.ranks : 1);
@@ -123,7 +124,9 @@ std::string describe(const Signature& signature) {
       reduces(operation) ? fmt::format("({})", tokenyard::name_of(signature.op())) : "",
       tokenyard::name_of(signature.type()),
       rooted ? fmt::format(", root {}", signature.root()) : "",
-      signature.protocol() == Protocol::rings ? ", by rings" : "");
+      signature.protocol() == Protocol::rings    ? ", by rings"
+      : signature.protocol() == Protocol::direct ? ", in the arena"
+                                                 : "");
 }
 
 }  // namespace tokenyard::device_collectives

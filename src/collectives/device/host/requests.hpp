@@ -16,6 +16,7 @@ struct Request {
   ConstTensorView input;
   TensorView result;
   ReduceOp op = ReduceOp::sum;
+  double factor = 1;
   uint32_t root = 0;
   uint32_t rank = 0, ranks = 1;  ///< this rank, and how many there are
 

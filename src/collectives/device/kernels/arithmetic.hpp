@@ -1,6 +1,6 @@
-/// Reductions of pieces. Elements of 16-bit floats are widened once, folded in float32 in the order
-/// in which they are given, and rounded once, so results are the same bits however a call is
-/// divided.
+/// Reductions of pieces. Elements of 16- and 8-bit floats are widened once, folded in float32 in
+/// the order in which they are given, and rounded once, so results are the same bits however a call
+/// is divided.
 #pragma once
 
 #include <bit>
@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "collectives/device/kernels/pieces.hpp"
+#include "device/functions.hpp"
 #include "device/numbers.hpp"
 #include "tokenyard/collectives.hpp"
 #include "tokenyard/tensor.hpp"
@@ -21,7 +22,8 @@ struct Boolean {
 };
 
 template <class T>
-inline constexpr bool kIsShortFloat = std::same_as<T, BFloat16> || std::same_as<T, Float16>;
+inline constexpr bool kIsShortFloat =
+    std::same_as<T, BFloat16> || std::same_as<T, Float16> || std::same_as<T, Float8E4M3>;
 
 /// The type in which elements of type T are folded. Signed integers wrap around, so they are
 /// folded as unsigned ones.
@@ -35,6 +37,10 @@ struct NumberOf<BFloat16> {
 };
 template <>
 struct NumberOf<Float16> {
+  using type = float;
+};
+template <>
+struct NumberOf<Float8E4M3> {
   using type = float;
 };
 template <>
@@ -72,15 +78,24 @@ TOKENYARD_DEVICE T element_of(typename NumberOf<T>::type number) {
     return to_bfloat16(number);
   else if constexpr (std::same_as<T, Float16>)
     return Float16{static_cast<uint16_t>(to_float16_pair(number, 0.0f) & 0xffff)};
+  else if constexpr (std::same_as<T, Float8E4M3>)
+    return to_float8_e4m3(number);
   else if constexpr (std::same_as<T, Boolean>)
     return Boolean{static_cast<uint8_t>(number != 0)};
   else
     return static_cast<T>(number);
 }
 
+/// How a call folds.
+struct Folding {
+  ReduceOp op;
+  double factor;   ///< of each summand; 1 for other operators and types
+  uint32_t ranks;  ///< divisor of an average
+};
+
 /// Folds `b` into `a`. A NaN on either side stays.
 template <class T, class Number>
-TOKENYARD_DEVICE Number folded(ReduceOp op, Number a, Number b) {
+TOKENYARD_DEVICE Number folded(const Folding& by, Number a, Number b) {
   constexpr bool is_signed = std::integral<T> && std::is_signed_v<T>;
   const auto less = [](Number x, Number y) {
     if constexpr (is_signed)
@@ -89,6 +104,7 @@ TOKENYARD_DEVICE Number folded(ReduceOp op, Number a, Number b) {
     else
       return x < y;
   };
+  const ReduceOp op = by.op;
   switch (op) {
     case ReduceOp::product:
       return a * b;
@@ -104,7 +120,11 @@ TOKENYARD_DEVICE Number folded(ReduceOp op, Number a, Number b) {
     if (op == ReduceOp::bit_or) return a | b;
     if (op == ReduceOp::bit_xor) return a ^ b;
   }
-  return a + b;
+  // One rounding, as if the product were exact; with a factor of 1 that of the sum.
+  if constexpr (std::floating_point<Number>)
+    return multiply_add(b, static_cast<Number>(by.factor), a);
+  else
+    return a + b;
 }
 
 /// The fold of pieces of elements of type T.
@@ -114,23 +134,26 @@ class Fold {
   using Number = typename NumberOf<T>::type;
   static constexpr uint32_t kElements = 4 * words / sizeof(T);
 
-  TOKENYARD_DEVICE void begin(const Piece<words>& piece) {
+  TOKENYARD_DEVICE void begin(const Folding& by, const Piece<words>& piece) {
     TOKENYARD_UNROLL
-    for (uint32_t i = 0; i < kElements; ++i) numbers_[i] = number_of(element_at(piece, i));
+    for (uint32_t i = 0; i < kElements; ++i) {
+      numbers_[i] = number_of(element_at(piece, i));
+      if constexpr (std::floating_point<Number>) numbers_[i] *= static_cast<Number>(by.factor);
+    }
   }
-  TOKENYARD_DEVICE void add(ReduceOp op, const Piece<words>& piece) {
+  TOKENYARD_DEVICE void add(const Folding& by, const Piece<words>& piece) {
     TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kElements; ++i)
-      numbers_[i] = folded<T>(op, numbers_[i], number_of(element_at(piece, i)));
+      numbers_[i] = folded<T>(by, numbers_[i], number_of(element_at(piece, i)));
   }
-  /// Returns the result. `ranks`: divisor of an average.
-  TOKENYARD_DEVICE Piece<words> end(ReduceOp op, uint32_t ranks) const {
+  /// Returns the result.
+  TOKENYARD_DEVICE Piece<words> end(const Folding& by) const {
     Piece<words> piece{};
     TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kElements; ++i) {
       Number number = numbers_[i];
       if constexpr (std::floating_point<Number>)
-        if (op == ReduceOp::average) number /= static_cast<Number>(ranks);
+        if (by.op == ReduceOp::average) number /= static_cast<Number>(by.ranks);
       set_element(piece, i, element_of<T>(number));
     }
     return piece;
@@ -186,6 +209,8 @@ TOKENYARD_DEVICE void with_element(DataType type, Body body) {
       return body(Float16{});
     case DataType::bfloat16:
       return body(BFloat16{});
+    case DataType::float8_e4m3fn:
+      return body(Float8E4M3{});
     case DataType::float32:
       return body(float{});
     case DataType::float64:

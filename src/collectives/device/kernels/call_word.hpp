@@ -1,6 +1,7 @@
 /// The description of a call that a rank stores on all others. All ranks must make the same call.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "device/memory.hpp"
@@ -26,22 +27,26 @@ enum class Protocol : uint8_t {
   automatic,  ///< chosen by size, ranks and reach
   slots,      ///< the data is the flag: eight bytes of data travel with their epoch
   rings,      ///< chunks through rings in the arena, a flag per chunk
+  direct,     ///< from tensor to tensor, all of which lie in the arena
 };
 
 /// The fields of a call that must agree among ranks, as two numbers that are compared.
 struct Signature {
   uint32_t what;
-  uint64_t bytes;  ///< of the whole result or input, whichever has all parts
+  uint64_t size;  ///< bytes of the whole result or input, whichever has all parts; its upper bits
+                  ///< are a hash of the factor
 
-  static constexpr uint32_t kRootBits = 12;
+  static constexpr uint32_t kRootBits = 12, kBytesBits = 48;
 
   static Signature of(Operation operation, ReduceOp op, DataType type, Protocol protocol,
-                      uint32_t root, uint64_t bytes) {
+                      uint32_t root, uint64_t bytes, double factor = 1) {
+    const uint64_t hash = factor == 1 ? 0 : std::bit_cast<uint64_t>(factor) * kOdd >> kBytesBits;
     return {static_cast<uint32_t>(operation) | static_cast<uint32_t>(op) << 4 |
                 static_cast<uint32_t>(type) << 8 | static_cast<uint32_t>(protocol) << 16 |
                 root << (32 - kRootBits),
-            bytes};
+            bytes | hash << kBytesBits};
   }
+  static uint64_t bytes_of(uint64_t size) { return size & ((uint64_t{1} << kBytesBits) - 1); }
   Operation operation() const { return static_cast<Operation>(what & 15); }
   ReduceOp op() const { return static_cast<ReduceOp>(what >> 4 & 15); }
   DataType type() const { return static_cast<DataType>(what >> 8 & 255); }
@@ -49,13 +54,13 @@ struct Signature {
   uint32_t root() const { return what >> (32 - kRootBits); }
 
   TOKENYARD_HOST_DEVICE bool operator==(const Signature& other) const {
-    return what == other.what && bytes == other.bytes;
+    return what == other.what && size == other.size;
   }
 
   /// Returns what data of this call carry beside their epoch's lower half: a hash of the signature
   /// and of the upper half. Never 0, which slots that no call has written hold.
   TOKENYARD_HOST_DEVICE uint32_t digest(uint64_t epoch) const {
-    uint64_t hash = (uint64_t{what} << 32 | static_cast<uint32_t>(epoch >> 32)) ^ bytes * kOdd;
+    uint64_t hash = (uint64_t{what} << 32 | static_cast<uint32_t>(epoch >> 32)) ^ size * kOdd;
     hash = (hash ^ hash >> 29) * kOdd;
     hash = (hash ^ hash >> 32) * kOdd;
     return static_cast<uint32_t>(hash >> 32) | 1;
@@ -71,8 +76,8 @@ struct CallWord {
   Bytes16 bits;
 
   TOKENYARD_HOST_DEVICE static CallWord of(uint64_t epoch, const Signature& signature) {
-    return {{{static_cast<uint32_t>(epoch), signature.what, static_cast<uint32_t>(signature.bytes),
-              static_cast<uint32_t>(signature.bytes >> 32)}}};
+    return {{{static_cast<uint32_t>(epoch), signature.what, static_cast<uint32_t>(signature.size),
+              static_cast<uint32_t>(signature.size >> 32)}}};
   }
   TOKENYARD_HOST_DEVICE bool is_of(uint64_t epoch) const {
     return bits.word[0] == static_cast<uint32_t>(epoch) && bits.word[1] != 0;

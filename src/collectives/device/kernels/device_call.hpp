@@ -6,11 +6,9 @@
 #include "collectives/device/kernels/call_word.hpp"
 #include "collectives/device/kernels/movement.hpp"
 #include "collectives/device/kernels/window.hpp"
-#include "device/wait.hpp"
+#include "device/block_deadline.hpp"
 
 namespace tokenyard::device_collectives {
-
-inline constexpr uint32_t kBlocksMax = 256;
 
 /// The side of a message on which a warp claims chunks.
 enum class Role : uint32_t { sender, receiver };
@@ -32,6 +30,7 @@ struct CallParams {
   Movement movement;
   DataType type;
   ReduceOp op;
+  double factor;
   const std::byte* input;
   std::byte* result;
   Windows windows;

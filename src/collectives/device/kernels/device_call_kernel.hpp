@@ -16,7 +16,6 @@
 
 #include "collectives/device/kernels/device_call.hpp"
 #include "collectives/device/kernels/wait_phase.hpp"
-#include "device/apart.hpp"
 #include "device/device.hpp"
 
 namespace tokenyard::device_collectives {
@@ -24,7 +23,7 @@ namespace tokenyard::device_collectives {
 /// Called by all threads of a block; synchronizes them. Returns false if an earlier call has
 /// failed.
 TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
-                                 const CallDeadline& deadline) {
+                                 const BlockDeadline& deadline) {
   grid::let_next_start();
   grid::wait_for_previous();
   if (thread::index() == 0) {
@@ -67,19 +66,19 @@ TOKENYARD_DEVICE void publish_call(const CallParams& params, uint64_t epoch) {
 }
 
 /// Fails the call because `rank` makes another one than rank 0. Called by one thread.
-TOKENYARD_COLD void refuse(const CallDeadline& deadline, uint32_t rank, const Signature& expected,
+TOKENYARD_COLD void refuse(const BlockDeadline& deadline, uint32_t rank, const Signature& expected,
                            const Signature& seen) {
   const bool other = expected.what != seen.what;
   deadline.fail(Failure::refused,
-                {.phase = static_cast<uint32_t>(other ? WaitPhase::what : WaitPhase::bytes),
+                {.phase = static_cast<uint32_t>(other ? WaitPhase::what : WaitPhase::size),
                  .rank = rank,
-                 .expected = other ? expected.what : expected.bytes,
-                 .seen = other ? seen.what : seen.bytes});
+                 .expected = other ? expected.what : expected.size,
+                 .seen = other ? seen.what : seen.size});
 }
 
 /// Waits for the call word of a rank; returns a word of no call if the wait failed.
 TOKENYARD_DEVICE CallWord await_call(const CallParams& params, uint64_t epoch, uint32_t rank,
-                                     const CallDeadline& deadline) {
+                                     const BlockDeadline& deadline) {
   Awaited what{.phase = static_cast<uint32_t>(WaitPhase::call),
                .rank = rank,
                .expected = static_cast<uint32_t>(epoch)};
@@ -95,7 +94,7 @@ TOKENYARD_DEVICE CallWord await_call(const CallParams& params, uint64_t epoch, u
 
 /// Waits for the call words of all ranks and compares them with rank 0's. Called by one warp.
 TOKENYARD_DEVICE void await_calls(const CallParams& params, uint64_t epoch,
-                                  const CallDeadline& deadline) {
+                                  const BlockDeadline& deadline) {
   Signature on_rank_0{};
   for (uint32_t first = 0; first < params.ranks; first += kWarpLanes) {
     const uint32_t rank = first + warp::lane();
@@ -104,7 +103,7 @@ TOKENYARD_DEVICE void await_calls(const CallParams& params, uint64_t epoch,
     const bool came = rank >= params.ranks || word.is_of(epoch);
     if (!warp::all(came)) return;
     const Signature theirs = word.signature();
-    if (first == 0) on_rank_0 = {warp::shuffle(theirs.what, 0), warp::shuffle(theirs.bytes, 0)};
+    if (first == 0) on_rank_0 = {warp::shuffle(theirs.what, 0), warp::shuffle(theirs.size, 0)};
     const uint32_t others = warp::ballot(rank < params.ranks && !(theirs == on_rank_0));
     if (others == 0) continue;
     if (warp::lane() == first_bit(others)) refuse(deadline, rank, on_rank_0, theirs);

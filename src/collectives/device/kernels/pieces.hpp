@@ -27,48 +27,73 @@ using Piece8 = Piece<2>;
 
 namespace pieces {
 
+// An address of bytes is this rank's own, or a Peer.
+template <class T>
+TOKENYARD_DEVICE const T* as(const std::byte* at) {
+  return reinterpret_cast<const T*>(at);
+}
+template <class T>
+TOKENYARD_DEVICE T* as(std::byte* at) {
+  return reinterpret_cast<T*>(at);
+}
+template <class T>
+TOKENYARD_DEVICE Peer<const T> as(Peer<const std::byte> at) {
+  return at.as<const T>();
+}
+template <class T>
+TOKENYARD_DEVICE Peer<T> as(Peer<std::byte> at) {
+  return at.as<T>();
+}
+TOKENYARD_DEVICE uint32_t low_bits(const std::byte* at) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
+}
+template <class Byte>
+TOKENYARD_DEVICE uint32_t low_bits(Peer<Byte> at) {
+  return low_bits(at.address());
+}
+
 /// Loads `bytes` in steps of T, which divides the address and the bytes.
-template <class T, uint32_t words>
-TOKENYARD_DEVICE Piece<words> load_steps(const std::byte* from, uint32_t bytes) {
+template <class T, uint32_t words, class Address>
+TOKENYARD_DEVICE Piece<words> load_steps(Address from, uint32_t bytes) {
   Piece<words> piece{};
   constexpr uint32_t kSteps = 4 / sizeof(T);
   TOKENYARD_UNROLL
   for (uint32_t i = 0; i < words * kSteps; ++i)
     if (i * sizeof(T) < bytes) {
-      const T step = load<Order::weak, Scope::gpu>(reinterpret_cast<const T*>(from) + i);
+      const T step = load<Order::weak, Scope::gpu>(as<T>(from) + i);
       piece.word[i / kSteps] |= static_cast<uint32_t>(step) << (i % kSteps * 8 * sizeof(T) % 32);
     }
   return piece;
 }
 
-template <class T, uint32_t words>
-TOKENYARD_DEVICE void store_steps(std::byte* to, const Piece<words>& piece, uint32_t bytes) {
+template <class T, uint32_t words, class Address>
+TOKENYARD_DEVICE void store_steps(Address to, const Piece<words>& piece, uint32_t bytes) {
   constexpr uint32_t kSteps = 4 / sizeof(T);
   TOKENYARD_UNROLL
   for (uint32_t i = 0; i < words * kSteps; ++i)
     if (i * sizeof(T) < bytes)
       store<Order::weak, Scope::gpu>(
-          reinterpret_cast<T*>(to) + i,
+          as<T>(to) + i,
           static_cast<T>(piece.word[i / kSteps] >> (i % kSteps * 8 * sizeof(T) % 32)));
 }
 
 /// Returns a number whose lowest set bit divides the address and the bytes.
-TOKENYARD_DEVICE uint32_t steps_of(const std::byte* at, uint32_t bytes) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at)) | bytes;
+template <class Address>
+TOKENYARD_DEVICE uint32_t steps_of(Address at, uint32_t bytes) {
+  return low_bits(at) | bytes;
 }
 
 }  // namespace pieces
 
 /// Loads the first `bytes` of a piece, at most all; the others are zero.
-template <uint32_t words>
-TOKENYARD_DEVICE Piece<words> load_piece(const std::byte* from, uint32_t bytes) {
+template <uint32_t words, class Address>
+TOKENYARD_DEVICE Piece<words> load_piece(Address from, uint32_t bytes) {
   const uint32_t steps = pieces::steps_of(from, bytes);
   if (steps % (4 * words) == 0) {
     if constexpr (words == 4) {
-      return std::bit_cast<Piece<4>>(load_vector(reinterpret_cast<const Bytes16*>(from)));
+      return std::bit_cast<Piece<4>>(load_vector(pieces::as<Bytes16>(from)));
     } else {
-      return std::bit_cast<Piece<2>>(
-          load<Order::weak, Scope::gpu>(reinterpret_cast<const uint64_t*>(from)));
+      return std::bit_cast<Piece<2>>(load<Order::weak, Scope::gpu>(pieces::as<uint64_t>(from)));
     }
   }
   if (steps % 4 == 0) return pieces::load_steps<uint32_t, words>(from, bytes);
@@ -77,15 +102,14 @@ TOKENYARD_DEVICE Piece<words> load_piece(const std::byte* from, uint32_t bytes) 
 }
 
 /// Stores the first `bytes` of a piece, at most all.
-template <uint32_t words>
-TOKENYARD_DEVICE void store_piece(std::byte* to, const Piece<words>& piece, uint32_t bytes) {
+template <uint32_t words, class Address>
+TOKENYARD_DEVICE void store_piece(Address to, const Piece<words>& piece, uint32_t bytes) {
   const uint32_t steps = pieces::steps_of(to, bytes);
   if (steps % (4 * words) == 0) {
     if constexpr (words == 4)
-      store_vector(reinterpret_cast<Bytes16*>(to), std::bit_cast<Bytes16>(piece));
+      store_vector(pieces::as<Bytes16>(to), std::bit_cast<Bytes16>(piece));
     else
-      store<Order::weak, Scope::gpu>(reinterpret_cast<uint64_t*>(to),
-                                     std::bit_cast<uint64_t>(piece));
+      store<Order::weak, Scope::gpu>(pieces::as<uint64_t>(to), std::bit_cast<uint64_t>(piece));
   } else if (steps % 4 == 0) {
     pieces::store_steps<uint32_t>(to, piece, bytes);
   } else if (steps % 2 == 0) {

@@ -4,20 +4,16 @@
 #include <algorithm>
 
 #include "collectives/device/kernels/arithmetic.hpp"
+#include "collectives/device/kernels/chunks_kernel.hpp"
 #include "collectives/device/kernels/device_call_kernel.hpp"
 #include "collectives/device/kernels/rings.hpp"
 
 namespace tokenyard::device_collectives {
 
-using Piece16 = Piece<4>;
-
-/// Pieces that a lane loads before it uses the first of them.
-inline constexpr uint32_t kPiecesAtOnce = 4;
-
 /// The facts that the warps of a block that move data share.
 struct RingsWork {
   const CallParams& call;
-  const CallDeadline& deadline;
+  const BlockDeadline& deadline;
   const uint64_t epoch;
   const uint32_t digest, parity, chunk_bytes, places;
 
@@ -39,12 +35,6 @@ struct RingsWork {
     return {{static_cast<uint32_t>(epoch), digest, static_cast<uint32_t>(chunk / places), 0}};
   }
 };
-
-/// Returns the next chunk for a warp that sends or receives.
-TOKENYARD_DEVICE uint64_t claim_chunk(const RingsWork& work, Role role) {
-  uint64_t* const next = &work.call.workspace->claims[work.parity][static_cast<uint32_t>(role)];
-  return warp::once([&] { return fetch_add<Order::relaxed, Scope::gpu>(next, 1); });
-}
 
 /// Waits for the word of a chunk. Relaxed polls; one acquire follows them.
 TOKENYARD_DEVICE bool await_word(const RingsWork& work, Peer<Bytes16> at, uint64_t chunk,
@@ -109,7 +99,7 @@ TOKENYARD_DEVICE void send_chunks(const RingsWork& work) {
   const CallParams& call = work.call;
   if (!call.movement.has_input(call.rank)) return;
   for (;;) {
-    const uint64_t chunk = claim_chunk(work, Role::sender);
+    const uint64_t chunk = claim_chunk(call, work.parity, Role::sender);
     if (chunk >= work.chunks() || !await_places(work, chunk)) return;
     for (uint32_t turn = 1; turn < call.ranks; ++turn) {
       const uint32_t rank = (call.rank + turn) % call.ranks;  // Every rank begins with another one.
@@ -187,7 +177,8 @@ TOKENYARD_DEVICE void copy_chunk(const RingsWork& work, uint64_t chunk, uint32_t
 template <class T>
 TOKENYARD_DEVICE void fold_chunk(const RingsWork& work, uint64_t chunk) {
   const CallParams& call = work.call;
-  constexpr uint32_t kAtOnce = kPiecesAtOnce / 2;  // Folds take more registers than pieces.
+  constexpr uint32_t kAtOnce = kFoldsAtOnce;
+  const Folding by{call.op, call.factor, call.ranks};
   const uint32_t bytes = work.bytes_of(chunk, call.rank, call.rank);
   std::byte* const to = call.result + call.movement.begin + chunk * work.chunk_bytes;
   for (uint32_t first = warp::lane() * Piece16::kBytes; first < bytes;
@@ -206,16 +197,15 @@ TOKENYARD_DEVICE void fold_chunk(const RingsWork& work, uint64_t chunk) {
       for (uint32_t k = 0; k < kAtOnce; ++k) {
         if (first + k * kWarpLanes * Piece16::kBytes >= bytes) break;
         if (source == 0)
-          folds[k].begin(held[k]);
+          folds[k].begin(by, held[k]);
         else
-          folds[k].add(call.op, held[k]);
+          folds[k].add(by, held[k]);
       }
     }
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < kAtOnce; ++k) {
       const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-      if (at < bytes)
-        store_piece(to + at, folds[k].end(call.op, call.ranks), Piece16::bytes_of(bytes - at));
+      if (at < bytes) store_piece(to + at, folds[k].end(by), Piece16::bytes_of(bytes - at));
     }
   }
 }
@@ -238,7 +228,7 @@ TOKENYARD_DEVICE void free_places(const RingsWork& work, uint64_t chunk) {
 template <class Take>
 TOKENYARD_DEVICE void receive_chunks(const RingsWork& work, Take take) {
   for (;;) {
-    const uint64_t chunk = claim_chunk(work, Role::receiver);
+    const uint64_t chunk = claim_chunk(work.call, work.parity, Role::receiver);
     if (chunk >= work.chunks() || !await_chunk(work, chunk)) return;
     const bool early = mutated();  // Mutant: places are free before they have been read.
     if (early) free_places(work, chunk);
@@ -265,7 +255,7 @@ TOKENYARD_DEVICE void receive(const RingsWork& work) {
 TOKENYARD_DEVICE void exchange_rings(const RingsParams& params) {
   auto& shared = block::shared<CallShared>();
   const CallParams& call = params.call;
-  const CallDeadline deadline(call.wait_context);
+  const BlockDeadline deadline(call.wait_context);
   if (!begin_call(call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
   if (warp::index() + 1 == warp::count()) {

@@ -34,7 +34,7 @@ struct SlotsRange {
 struct SlotsWork {
   const CallParams& call;
   const SlotsRange range;
-  const CallDeadline& deadline;
+  const BlockDeadline& deadline;
   const uint32_t threads;
   const uint32_t epoch, digest, parity;
 
@@ -114,6 +114,7 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
   const CallParams& call = work.call;
   for (uint32_t i = thread::index(); i < work.range.count; i += work.threads) {
     const uint32_t piece = work.range.first + i;
+    const Folding by{call.op, call.factor, call.ranks};
     Fold<T, 2> fold;
     TOKENYARD_KEEP_ROLLED
     for (uint32_t first = 0; first < call.ranks; first += kSourcesAtOnce) {
@@ -136,17 +137,17 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
           data = slots[k].data();
         }
         if (source == 0)
-          fold.begin(data);
+          fold.begin(by, data);
         else
-          fold.add(call.op, data);
+          fold.add(by, data);
       }
     }
-    work.keep(call.rank, piece, fold.end(call.op, call.ranks));
+    work.keep(call.rank, piece, fold.end(by));
   }
   return true;
 }
 
-TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const CallDeadline& deadline,
+TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const BlockDeadline& deadline,
                                   uint64_t epoch) {
   const CallParams& call = params.call;
   const SlotsWork work{.call = call,
@@ -166,7 +167,7 @@ TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const CallDeadline&
 
 TOKENYARD_DEVICE void exchange_slots(const SlotsParams& params) {
   auto& shared = block::shared<CallShared>();
-  const CallDeadline deadline(params.call.wait_context);
+  const BlockDeadline deadline(params.call.wait_context);
   if (!begin_call(params.call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
   if (warp::index() + 1 != warp::count()) return move_pieces(params, deadline, epoch);

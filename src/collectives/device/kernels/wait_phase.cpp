@@ -6,8 +6,9 @@ namespace tokenyard::device_collectives {
 
 std::span<const std::string> phase_names() {
   static const std::vector<std::string> names = {
-      "device collective: call",  "device collective: data",      "device collective: place",
-      "device collective: chunk", "device collective: operation", "device collective: size"};
+      "device collective: call",    "device collective: data",      "device collective: place",
+      "device collective: chunk",   "device collective: operation", "device collective: size",
+      "device collective: tensors", "device collective: done"};
   return names;
 }
 

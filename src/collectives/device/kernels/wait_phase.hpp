@@ -8,12 +8,14 @@
 namespace tokenyard::device_collectives {
 
 enum class WaitPhase : uint32_t {
-  call,   ///< a rank has begun this call
-  data,   ///< a piece of a rank's data
-  place,  ///< a rank has consumed the chunk that was in a place before
-  chunk,  ///< a chunk of a rank's data
-  what,   ///< no wait: a rank makes another call than rank 0
-  bytes,  ///< no wait: a rank makes a call of another size than rank 0
+  call,     ///< a rank has begun this call
+  data,     ///< a piece of a rank's data
+  place,    ///< a rank has consumed the chunk that was in a place before
+  chunk,    ///< a chunk of a rank's data
+  what,     ///< no wait: a rank makes another call than rank 0
+  size,     ///< no wait: a rank makes a call of another size or factor than rank 0
+  tensors,  ///< where a rank's tensors lie
+  done,     ///< a rank's block has moved all it moves
 };
 
 /// Returns "device collective: call", ... in the order of WaitPhase.

@@ -5,6 +5,8 @@
 ///                                   its digest
 ///     filled[parity][source][place]     the chunk in that place of the source's ring has come
 ///     consumed[parity][rank][place]     that rank has read the chunk in that place of its ring
+///     tensors[parity][source]           where the source's input and result lie: two words
+///     done[parity][source][block]       the source's block has moved all it moves
 ///     ring[parity][source][place]       a chunk
 ///
 /// Every word carries its epoch and nobody clears it. Parities are those of epochs.
@@ -19,6 +21,8 @@
 
 namespace tokenyard::device_collectives {
 
+inline constexpr uint32_t kBlocksMax = 256;
+
 /// Eight bytes of data and their stamp, stored and loaded in one access.
 struct Slot {
   Bytes16 bits;
@@ -30,6 +34,35 @@ struct Slot {
     return bits.word[2] == epoch && bits.word[3] == digest;
   }
   TOKENYARD_HOST_DEVICE Piece8 data() const { return {{bits.word[0], bits.word[1]}}; }
+};
+
+/// The place of a rank's tensor in the arena, with the digest and epoch of its call.
+struct TensorWord {
+  Bytes16 bits;
+
+  static constexpr uint32_t kBlocksBits = 16;
+
+  /// `from_window`: bytes from the start of the rank's window to its tensor. `blocks`: of its
+  /// launch.
+  TOKENYARD_HOST_DEVICE static TensorWord of(uint32_t epoch, uint32_t digest, int64_t from_window,
+                                             uint32_t blocks) {
+    const uint64_t packed = static_cast<uint64_t>(from_window) << kBlocksBits | blocks;
+    return {{{epoch, digest, static_cast<uint32_t>(packed), static_cast<uint32_t>(packed >> 32)}}};
+  }
+  TOKENYARD_HOST_DEVICE bool is_of(uint32_t epoch, uint32_t digest) const {
+    return bits.word[0] == epoch && bits.word[1] == digest;
+  }
+  TOKENYARD_HOST_DEVICE int64_t from_window() const {
+    return static_cast<int64_t>(packed()) >> kBlocksBits;
+  }
+  TOKENYARD_HOST_DEVICE uint32_t blocks() const {
+    return static_cast<uint32_t>(packed()) & ((1u << kBlocksBits) - 1);
+  }
+
+ private:
+  TOKENYARD_HOST_DEVICE uint64_t packed() const {
+    return bits.word[2] | uint64_t{bits.word[3]} << 32;
+  }
 };
 
 /// The rings of a window, one per source and parity.
@@ -56,6 +89,12 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t consumed(uint32_t parity, uint32_t rank, uint32_t place) const {
     return filled(2, 0, 0) + ((size_t{parity} * ranks + rank) * rings.places + place) * 16;
   }
+  TOKENYARD_HOST_DEVICE size_t tensors(uint32_t parity, uint32_t source) const {
+    return consumed(2, 0, 0) + (size_t{parity} * ranks + source) * 2 * sizeof(TensorWord);
+  }
+  TOKENYARD_HOST_DEVICE size_t done(uint32_t parity, uint32_t source, uint32_t block) const {
+    return tensors(2, 0) + ((size_t{parity} * ranks + source) * kBlocksMax + block) * 16;
+  }
   /// `source`: another rank than the owner of the window, `owner`, which has no ring of its own.
   TOKENYARD_HOST_DEVICE size_t chunk(uint32_t parity, uint32_t owner, uint32_t source,
                                      uint32_t place) const {
@@ -64,7 +103,7 @@ struct WindowLayout {
            ((size_t{parity} * (ranks - 1) + ring) * rings.places + place) * rings.chunk_bytes;
   }
   /// Returns the bytes of words, which start as zero; chunks follow them.
-  TOKENYARD_HOST_DEVICE size_t chunks_at() const { return consumed(2, 0, 0); }
+  TOKENYARD_HOST_DEVICE size_t chunks_at() const { return done(2, 0, 0); }
   TOKENYARD_HOST_DEVICE size_t bytes() const {
     return chunks_at() + size_t{2} * (ranks - 1) * rings.places * rings.chunk_bytes;
   }
@@ -88,6 +127,14 @@ struct Windows {
   TOKENYARD_DEVICE Peer<Bytes16> consumed(uint32_t rank, uint32_t parity, uint32_t by,
                                           uint32_t place) const {
     return at(rank, layout.consumed(parity, by, place));
+  }
+  /// The word of a source's input; that of its result follows.
+  TOKENYARD_DEVICE Peer<Bytes16> tensors(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at(rank, layout.tensors(parity, source));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> done(uint32_t rank, uint32_t parity, uint32_t source,
+                                      uint32_t block) const {
+    return at(rank, layout.done(parity, source, block));
   }
   TOKENYARD_DEVICE Peer<Bytes16> chunk(uint32_t rank, uint32_t parity, uint32_t source,
                                        uint32_t place) const {
