@@ -113,6 +113,7 @@ def on_config(config: Any) -> Any:
 
     griffe finds stubs of packages only, so the stub is copied into a folder that looks like one.
     """
+    count_warnings()
     cpp_reference.pages.cache_clear()  # mkdocs serve comes here again.
     _stubs.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "python/_tokenyard.pyi", _stubs / "__init__.pyi")
@@ -120,6 +121,13 @@ def on_config(config: Any) -> Any:
     pages = generated()
     config.nav = [_expanded(entry, pages) for entry in config.nav]
     return config
+
+
+def count_warnings() -> None:
+    """Lets `--strict` count warnings under `--quiet`, too, which would drop them uncounted."""
+    logger = logging.getLogger("mkdocs")
+    if logger.level > logging.WARNING:
+        logger.setLevel(logging.WARNING)
 
 
 def _expanded(entry: Any, pages: dict[str, str]) -> Any:

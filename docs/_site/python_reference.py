@@ -14,7 +14,10 @@ PAGES = {
     "worlds": ("Worlds", ["launch", "World", "Topology", "PeerReach", "FailedRank"]),
     "expert_parallel": (
         "Dispatch and combine",
-        ["ExpertParallel", "Received", "Combined", "Route", "ExpertRows", "DispatchMemory"],
+        [
+            "ExpertParallel", "Received", "Combined", "Route", "ExpertRows", "DispatchMemory",
+            "spread_lost_experts",
+        ],
     ),
     "low_latency": (
         "Low latency",

@@ -56,7 +56,7 @@ def prometheus_text(*metrics: Mapping[str, Any]) -> str:
         metrics: what `metrics()` of exchanges and of the job of this process returned.
 
     >>> def layer(world):
-    ...     exchange = ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
+    ...     exchange = tokenyard.ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
     ...     exchange.dispatch(np.zeros((3, 8), np.float32), np.array([[0], [1], [1]]))
     ...     return tokenyard.prometheus_text(exchange.metrics() | {"layer": "7"})
     >>> print(*tokenyard.launch(layer, ranks=2)[1].splitlines()[:3], sep="\\n")

@@ -36,7 +36,7 @@
 
 namespace tokenyard::control {
 
-class Control final : public MembershipControl {
+class Control final : public MembershipControl, public RankControl {
  public:
   /// `inbox` takes the messages that other ranks `send`, if there are any; it must live until
   /// `stop`. Throws OsError if it cannot listen, InvalidArgument if the store's address or the
@@ -62,8 +62,7 @@ class Control final : public MembershipControl {
   /// are noticed at once only on one. Does not wait for a member whose link has ended, nor longer
   /// than the job's timeout, or than a silence while too few members answer to agree on anything.
   void await_links();
-  /// Returns whether each member has, or had, a link to this process.
-  bool is_linked_to_all() const;
+  bool is_linked_to_all() const override;
   /// Returns whether the job has a witness that its store does not keep: then `use_witness`.
   bool is_witness_elsewhere() const { return witness_elsewhere_; }
   /// Sets the store that keeps the witness's register. It must outlive the death of any member.
@@ -74,18 +73,13 @@ class Control final : public MembershipControl {
 
   // From any thread, after `found` or `join`.
 
-  /// Sends a message to a founder of this process's job and returns; drops it if the founder is
-  /// gone. Messages from one rank to another arrive in order, and before the rank counts as gone.
-  /// At most Exchange::kMessageMax bytes. Lets go of the message once the system has taken it.
-  void send(Slot to, Bytes message);
+  void send(Slot to, Bytes message) override;
   void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots, Epoch seen_in) override;
   void withdraw(const std::vector<Slot>& slots) override;
   void evict(const Member& member) override;
   void recover(bool wanted = true) override;
-  /// Evicts a member for which this process has waited in vain. Unlike `evict`, needs no answer of
-  /// it, and the witness counts: one of two members can do it.
-  void abandon(const Member& member);
+  void abandon(const Member& member) override;
   void drain() override;
   void leave() override;
   View view() const;

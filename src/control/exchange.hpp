@@ -44,13 +44,28 @@ class Inbox {
   virtual void evicted() = 0;
 };
 
+/// Calls of a rank upon its control plane. From any thread; each returns at once.
+class RankControl {
+ public:
+  virtual ~RankControl() = default;
+  /// Sends a message to the member that holds the slot; drops it if there is none. Messages from
+  /// one rank to another arrive in order, and before the rank counts as gone. At most
+  /// Exchange::kMessageMax bytes. Lets go of the message once the system has taken it.
+  virtual void send(Slot to, Bytes message) = 0;
+  /// Evicts a member for which this process has waited in vain. Unlike MembershipControl::evict,
+  /// needs no answer of it, and the witness counts: one of two members can do it.
+  virtual void abandon(const Member& member) = 0;
+  /// Returns whether each member has, or had, a link to this process.
+  virtual bool is_linked_to_all() const = 0;
+};
+
 class Exchange {
  public:
   /// Limit of a message, in bytes.
   static constexpr size_t kMessageMax = (size_t{64} << 20) + 8192;
 
   /// Both must outlive this.
-  Exchange(Links& links, Inbox& inbox) : links_(links), inbox_(inbox) {}
+  Exchange(RankLinks& links, Inbox& inbox) : links_(links), inbox_(inbox) {}
 
   /// Takes the next view, or the first one.
   void install(const View& view);
@@ -90,7 +105,7 @@ class Exchange {
   /// succeeds.
   void deliver(const Member& from, Peer& peer);
 
-  Links& links_;
+  RankLinks& links_;
   Inbox& inbox_;
   std::optional<View> view_;
   std::map<Slot, Member> heard_;  ///< the process of each slot that is heard, or was the last

@@ -69,7 +69,18 @@ class LinkListener {
   virtual void turned_away(const std::string& who, const std::string& why) = 0;
 };
 
-class Links {
+/// The part of Links that an Exchange needs. A simulator implements it without connections.
+class RankLinks {
+ public:
+  virtual ~RankLinks() = default;
+  virtual bool contains(const Member& peer) const = 0;
+  /// Sends a message of the ranks on the link to `peer`; does nothing if there is none.
+  virtual void send_in_parts(const Member& peer, Bytes message) = 0;
+  /// Sends the goodbye of this rank, behind its messages.
+  virtual void say_goodbye(const Member& peer) = 0;
+};
+
+class Links final : public RankLinks {
  public:
   /// Listens at `address` on any free port. Throws OsError.
   Links(asio::io_context& io, const net::Key& key, const std::string& address,
@@ -82,10 +93,8 @@ class Links {
   void want(std::map<Member, ControlEndpoint> wanted);
   /// Sends on the link to `peer`; does nothing if there is none.
   void send(const Member& peer, Topic topic, std::vector<std::byte> payload);
-  /// Sends a message of the ranks on the link to `peer`; does nothing if there is none.
-  void send_in_parts(const Member& peer, Bytes message);
-  /// Sends the goodbye of this rank, behind its messages.
-  void say_goodbye(const Member& peer);
+  void send_in_parts(const Member& peer, Bytes message) override;
+  void say_goodbye(const Member& peer) override;
   /// Sends what is queued, and closes the link once it has been still for kFarewellMax.
   void hang_up(const Member& peer);
   /// Parts from a process that is going to hang up, since it leaves: sends what is queued, takes
@@ -99,7 +108,7 @@ class Links {
   /// Returns whether the queues of closing links are empty.
   bool idle() const;
   std::vector<Member> peers() const;
-  bool contains(const Member& peer) const { return links_.contains(peer); }
+  bool contains(const Member& peer) const override { return links_.contains(peer); }
 
  private:
   static constexpr std::chrono::milliseconds kDialMax{1000};

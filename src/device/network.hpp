@@ -18,6 +18,7 @@
 /// nothing of one another. An empty put lands nothing, and its keys may go unchecked.
 #pragma once
 
+#include "device/doorbell.hpp"
 #include "device/memory.hpp"
 #include "device/mlx5_queue.hpp"
 #include "device/mutated.hpp"
@@ -109,6 +110,7 @@ class NetworkQueue {
     end_->posted = count + 1;
     // Publishes the request and the contents of its sources.
     store<Order::release, Scope::sys>(&end_->pair->posted, count + 1);
+    if (end_->doorbell != nullptr) ring_doorbell(*end_->doorbell);
     return true;
   }
 

@@ -65,10 +65,12 @@ enum class NetworkCheck : uint32_t {
   alignment,  ///< of a signal's word
   request,    ///< a kind or number of pieces that does not exist
   // A card tells less of what another card has refused, and some cards do of their own.
-  target,  ///< key, range or alignment
-  source,  ///< key or range
-  queue,   ///< the queue has ended, and the reason is lost
+  target,      ///< key, range or alignment
+  source,      ///< key or range
+  queue,       ///< the queue has ended, and the reason is lost
+  connection,  ///< broken, although nobody has told that the peer is gone
 };
+inline constexpr NetworkCheck kLastNetworkCheck = NetworkCheck::connection;
 
 /// Why a network refused a request. A number that it does not know is 0.
 struct NetworkRefusal {
@@ -90,12 +92,14 @@ struct QueuePair {
 };
 
 struct Mlx5SendQueue;
+struct NetworkDoorbell;
 
 /// The kernels' own end of a queue, in device memory: a post reads nothing across PCIe, unless the
 /// ring was full when it was last looked at.
 struct alignas(64) QueueEnd {
   QueuePair* pair;      ///< null: there is no queue
   Mlx5SendQueue* mlx5;  ///< takes the requests in place of the pair's ring; null: the ring does
+  NetworkDoorbell* doorbell;  ///< wakes what works the ring off; null: it looks by itself
   uint32_t rank, peer, number;
   uint32_t posted;     ///< as in the pair
   uint32_t completed;  ///< as last seen in the pair

@@ -28,6 +28,8 @@ const char* name(NetworkCheck check) {
       return "source";
     case NetworkCheck::queue:
       return "queue";
+    case NetworkCheck::connection:
+      return "connection";
   }
   return "?";
 }

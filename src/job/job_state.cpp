@@ -291,8 +291,10 @@ std::vector<control::GroupProgress> Job::State::freeze(control::Epoch epoch) {
 
 void Job::State::install(const control::Verdict& verdict, const control::Contacts& contacts) {
   count(verdict);
-  engine_->install(verdict, contacts);
+  // Before the engine: its view is the one that callers learn of, and a world that they make then
+  // must have no older members.
   ranks_.install(verdict);
+  engine_->install(verdict, contacts);
 }
 
 void Job::State::fenced(control::Epoch epoch, const std::string& why) {

@@ -39,7 +39,7 @@ struct JobTerms {
   std::chrono::nanoseconds farewell{0};
 };
 
-class Job::State final : private control::Participant {
+class Job::State final : public control::Participant {
  public:
   State(const JobOptions& options, const JobTerms& terms);
   ~State() override { close(); }

@@ -98,6 +98,7 @@ control::View ProcessRanks::await_members(Accelerator& accelerator, TimePoint un
     members = view();
     gone.clear();
     unheard.reset();
+    if (!members.at(slot())) return false;  // Not admitted yet, as far as it is known here.
     for (const control::Member& member : members.members) {
       if (member.slot == slot()) continue;
       if (!hears(member)) {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "control/control.hpp"
+#include "control/exchange.hpp"
 #include "device/accelerator.hpp"
 #include "fabric/mesh.hpp"
 
@@ -32,7 +32,7 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   ProcessRanks(uint32_t slot, uint32_t slots)
       : slot_(slot), view_{.epoch = 0, .slots = slots, .members = {}}, mailbox_(slots) {}
   /// Sets the control plane, before the first message. Borrowed.
-  void use(control::Control& control) { control_ = &control; }
+  void use(control::RankControl& control) { control_ = &control; }
 
   control::View view() const;
   /// Returns `view().epoch`.
@@ -45,8 +45,9 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   std::vector<uint32_t> evict(std::span<const uint32_t> slots, control::Epoch since,
                               Accelerator& accelerator, TimePoint until,
                               const std::function<void()>& check);
-  /// Waits until this process hears all members of the view, and returns the view: until a newcomer
-  /// has linked with it, and a member that is gone is none any more. Throws what `evict` throws.
+  /// Waits until this process is a member and hears all others, and returns the view: until a
+  /// newcomer has linked with it, and a member that is gone is none any more. Throws what `evict`
+  /// throws.
   control::View await_members(Accelerator& accelerator, TimePoint until,
                               const std::function<void()>& check);
 
@@ -92,7 +93,7 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   std::map<control::Member, control::Epoch> excused_;  ///< the last epoch that excused each
   std::optional<Shortage> shortage_;
   Mailbox mailbox_;
-  control::Control* control_ = nullptr;
+  control::RankControl* control_ = nullptr;
 };
 
 }  // namespace tokenyard

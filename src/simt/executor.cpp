@@ -278,6 +278,20 @@ void Executor::stop_rank(uint32_t rank) {
   if (current_ && current_->name.rank == rank) current_->fiber->yield();
 }
 
+void Executor::resume_rank(uint32_t rank) {
+  std::erase(stopped_ranks_, rank);
+  // Threads that waited look again.
+  const auto resume = [&](Thread& thread) {
+    if (thread.name.rank == rank && thread.blocked == Blocked::stopped) make_runnable(thread);
+  };
+  for (const auto& grid : grids_) {
+    for (const auto& block : grid->blocks) {
+      for (const auto& thread : block->threads) resume(*thread);
+    }
+  }
+  for (const auto& program : programs_) resume(*program);
+}
+
 // ---- waiting ----------------------------------------------------------------------------------
 
 void Executor::wake_watchers(bool all) {

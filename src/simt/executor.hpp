@@ -59,8 +59,9 @@ class Executor final : public host_body::Machine {
   void host_wait(const std::function<bool()>& condition);
   uint32_t current_rank() const { return current_->name.rank; }
 
-  /// Stops this rank: its threads and programs never run again.
+  /// Stops this rank: its threads and programs do not run until it is resumed, if it ever is.
   void stop_rank(uint32_t rank);
+  void resume_rank(uint32_t rank);
 
   /// Returns the executor that runs on this OS thread; null outside `run`.
   static Executor* current();

@@ -32,6 +32,29 @@ void Simulation::run(const std::function<bool()>& finished) {
   });
 }
 
+bool Simulation::run_until(uint64_t end_ns, uint64_t turns, const bool& early) {
+  time_.set_end(end_ns);
+  bool in_time = true;
+  executor_.run([&] {
+    notice_quiet();
+    in_time = turns-- != 0;
+    return early || time_.is_at_end() || !in_time;
+  });
+  if (early) return false;
+  time_.go_to_end();
+  return in_time;
+}
+
+void Simulation::skip_until(uint64_t end_ns) {
+  time_.set_end(end_ns);
+  time_.go_to_end();
+}
+
+void Simulation::kill(uint32_t rank, InFlight fate) {
+  executor_.stop_rank(rank);
+  memory_.stop(rank, fate);
+}
+
 void Simulation::stop_if_due() {
   if (!options_.stop || stopped_) return;
   const RankStop& stop = *options_.stop;

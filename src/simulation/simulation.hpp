@@ -41,6 +41,18 @@ class Simulation {
                                 std::function<void(ModelMemory::Host)> program);
   /// Runs until `finished()`. Throws what Executor::run throws, such as Deadlock or KernelMisuse.
   void run(const std::function<bool()>& finished);
+  /// Runs up to a time, at which something outside happens: until nothing can happen before it, or
+  /// for so many turns of threads; then it is that time. Ends before it if `early` becomes true.
+  /// For runs that something else drives; at least one program must wait all the time. Returns
+  /// whether nothing could happen. Throws what `run` throws.
+  bool run_until(uint64_t end_ns, uint64_t turns, const bool& early);
+  /// Has time pass in which no thread runs.
+  void skip_until(uint64_t end_ns);
+  /// Stops a rank between two runs; `resume` has it go on.
+  void stop(uint32_t rank) { executor_.stop_rank(rank); }
+  void resume(uint32_t rank) { executor_.resume_rank(rank); }
+  /// Kills a rank between two runs: its stores in flight land, vanish or tear.
+  void kill(uint32_t rank, InFlight fate);
   bool stopped(uint32_t rank) const { return stopped_ && options_.stop->rank == rank; }
 
   /// Allocates checked memory of a rank. No address is returned twice in one run.

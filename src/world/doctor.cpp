@@ -67,7 +67,10 @@ FabricFacts processes(const DoctorProbes& ask) {
 
 /// Returns the command that makes NVIDIA's driver answer.
 std::string remedy_without_gpu(const NvidiaFacts& nvidia, bool in_container) {
-  if (in_container) return "start the container with GPUs: docker run --gpus all";
+  if (in_container) {
+    return "start the container with GPUs (docker run --gpus all); without GPUs use "
+           "device=\"host\"";
+  }
   switch (nvidia.missing) {
     case NvidiaFacts::Missing::library:
       return "on a machine with NVIDIA GPUs install the driver (sudo apt-get install "

@@ -26,6 +26,7 @@ int main(int arguments, char** argument) {
       self_test = false;
     } else {
       const bool asked = option == "--help" || option == "-h";
+      if (!asked) std::fprintf(stderr, "tokenyard-doctor: unknown option %s\n", argument[i]);
       std::fputs(kUsage, asked ? stdout : stderr);
       return asked ? 0 : 2;
     }

@@ -39,7 +39,7 @@ class AsideThread final : public Aside {
 
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
-    const WorldOptions& options, const SimulatedCard& card) {
+    const WorldOptions& options, const SimulatedCard& card, const MakeNetwork& network) {
   const auto ranks = static_cast<uint32_t>(accelerators.size());
   auto ends = InProcessMesh::make(ranks);
   std::vector<uint32_t> absent, present;
@@ -55,7 +55,7 @@ std::vector<std::unique_ptr<World>> join_all(
       try {
         const Membership present_as = Membership::of(*ends[rank], absent);
         worlds[rank] = join(std::move(ends[rank]), present_as, accelerators[rank], fabric, options,
-                            absences, card);
+                            absences, card, network);
       } catch (...) {
         failures[rank] = std::current_exception();
       }

@@ -7,6 +7,7 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/fabric.hpp"
+#include "fabric/network/network.hpp"
 #include "fabric/network/simulated_network.hpp"
 #include "tokenyard/world.hpp"
 
@@ -16,7 +17,7 @@ namespace tokenyard {
 /// accelerator is absent and has no end.
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
-    const WorldOptions& options, const SimulatedCard& card = {});
+    const WorldOptions& options, const SimulatedCard& card = {}, const MakeNetwork& network = {});
 
 /// Returns what runs each simulated card on a thread of this process.
 RunAside cards_on_threads();

@@ -2,6 +2,7 @@
 /// supplies an accelerator, a mesh and a fabric, and calls `join`.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "device/accelerator.hpp"
@@ -9,6 +10,7 @@
 #include "fabric/absence_watch.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/fabric.hpp"
+#include "fabric/network/network.hpp"
 #include "fabric/network/simulated_network.hpp"
 #include "tokenyard/world.hpp"
 
@@ -21,6 +23,7 @@ class ProcessRanks;
 struct Hardware {
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
+  MakeNetwork network = {};  ///< of the ranks that `fabric` has no load/store reach to
 };
 
 /// Members in order of construction; destruction is in reverse.
@@ -36,6 +39,7 @@ struct World::Impl {
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
   SimulatedCard card;
+  MakeNetwork make_network;
   std::shared_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
@@ -44,16 +48,30 @@ struct World::Impl {
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot of `ranks`, or every
-/// slot there is, calls it, from its own thread (or fiber). `card` runs a simulated network, if the
-/// fabric has far peers. `absences`: null in the simulator, whose time stops when the process does.
+/// slot there is, calls it, from its own thread (or fiber). `network` makes the network, if the
+/// fabric has far peers; if it is empty, `card` runs a simulated one. `absences`: null in the
+/// simulator, whose time stops when the process does.
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
                             std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {},
+                            MakeNetwork network = {});
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {});
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {},
+                            MakeNetwork network = {});
 
+/// One process of a job, as the maker of its worlds sees it.
+struct JobMember {
+  std::shared_ptr<Job> job;  ///< outlives the worlds; null in the simulator
+  std::shared_ptr<ProcessRanks> ranks;
+  std::function<void()> check_ended;  ///< throws what has ended its membership, if something has
+};
+
+/// Returns a world of the members, as Job::world does. `absences`: as for `join`.
+std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
+                                    const WorldOptions& options,
+                                    std::shared_ptr<const AbsenceWatch> absences);
 /// Returns what Job::world does.
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
                                 const WorldOptions& options);

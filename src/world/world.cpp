@@ -38,7 +38,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                                std::shared_ptr<Accelerator> accelerator,
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                                std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
-                               Inheritance inherited = {}) {
+                               MakeNetwork network, Inheritance inherited = {}) {
   check_options(options);
   auto impl = std::make_unique<WorldAccess::Impl>();
   impl->options = options;
@@ -69,7 +69,18 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->topology.peers = std::move(ground.peers);
   impl->arena =
       std::make_unique<RegionArena>(impl->accelerator, std::move(ground.region), options.timeout);
-  if (!ground.far_arenas.empty()) {
+  std::vector<bool> far;
+  for (const PeerReach& peer : impl->topology.peers) far.push_back(peer.reach == Reach::put_signal);
+  const bool any_far = std::ranges::find(far, true) != far.end();
+  if (any_far && network) {
+    impl->network = network({.bootstrap = bootstrap,
+                             .abort_flag = *impl->abort_flag,
+                             .arena = *impl->arena,
+                             .far = std::move(far),
+                             .secret = impl->job ? impl->job->state()->options.secret : "",
+                             .timeout = options.timeout},
+                            until);
+  } else if (any_far) {
     if (!card.run) throw InternalError("a world with far ranks has nothing that runs its card");
     const SimulatedNetwork::Place place{.bootstrap = bootstrap,
                                         .abort_flag = *impl->abort_flag,
@@ -79,6 +90,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
     impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
   impl->card = std::move(card);
+  impl->make_network = std::move(network);
   if (impl->job) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
   if (inherited.check_at_last) {
@@ -101,7 +113,7 @@ std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next
     if (!stays) inherited.left_out.push_back(rank);
   }
   return join_as(next, before.mesh(), impl.accelerator, impl.fabric, options, impl.absences,
-                 impl.card, std::move(inherited));
+                 impl.card, impl.make_network, std::move(inherited));
 }
 
 /// Another rank has begun to rebuild anew, so nobody completes this attempt.
@@ -142,13 +154,14 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
 /// Makes worlds of a job's members.
 class JobWorld {
  public:
-  JobWorld(const std::shared_ptr<Job>& job, const Hardware& hardware, const WorldOptions& options)
-      : job_(job),
-        // Shares the job, which must outlive every world over its mesh.
-        ranks_(std::shared_ptr<ProcessRanks>(job, &job->state()->ranks())),
+  JobWorld(JobMember self, const Hardware& hardware, const WorldOptions& options,
+           std::shared_ptr<const AbsenceWatch> absences)
+      : self_(std::move(self)),
+        ranks_(self_.ranks),
         hardware_(hardware),
         options_(options),
-        until_(hardware.accelerator->now() + options.timeout) {}
+        until_(hardware.accelerator->now() + options.timeout),
+        absences_(std::move(absences)) {}
 
   /// Starts anew with every change of the members, which all of them learn of: one that notices it
   /// alone asks for a later generation, which ends the attempts of the others.
@@ -162,7 +175,7 @@ class JobWorld {
       try {
         Membership ranks = all_slots();
         ranks.generation = agree(ranks);
-        Inheritance inherited{job_,
+        Inheritance inherited{self_.job,
                               members_.epoch,
                               {},
                               [this, &ranks] {
@@ -174,7 +187,7 @@ class JobWorld {
                                 check_not_anew(rank, ranks.generation);
                               }};
         return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
-                       {}, std::move(inherited));
+                       {}, hardware_.network, std::move(inherited));
       } catch (const Superseded&) {
         continue;
       } catch (const PeerLost&) {
@@ -185,7 +198,7 @@ class JobWorld {
   }
 
  private:
-  void check_ended() const { job_->state()->check_ended(); }
+  void check_ended() const { self_.check_ended(); }
 
   /// Newcomers change nothing for a world that is being made without them.
   void check_members(uint32_t generation) const {
@@ -222,37 +235,48 @@ class JobWorld {
                                       });
   }
 
-  const std::shared_ptr<Job> job_;
+  const JobMember self_;
   const std::shared_ptr<ProcessRanks> ranks_;
   const Hardware hardware_;
   const WorldOptions options_;
   const TimePoint until_;
-  const std::shared_ptr<const AbsenceWatch> absences_ = std::make_shared<const AbsenceWatch>();
+  const std::shared_ptr<const AbsenceWatch> absences_;
   control::View members_;
 };
 
 }  // namespace
 
+std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
+                                    const WorldOptions& options,
+                                    std::shared_ptr<const AbsenceWatch> absences) {
+  check_options(options);
+  return JobWorld(std::move(self), hardware, options, std::move(absences)).make();
+}
+
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
                                 const WorldOptions& options) {
-  check_options(options);
-  return JobWorld(job, hardware, options).make();
+  // Shares the job, which must outlive every world over its mesh.
+  const std::shared_ptr<ProcessRanks> ranks(job, &job->state()->ranks());
+  return join_members({job, ranks, [state = job->state().get()] { state->check_ended(); }},
+                      hardware, options, std::make_shared<const AbsenceWatch>());
 }
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
                             std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
+                            MakeNetwork network) {
   return join_as(ranks, std::move(mesh), std::move(accelerator), std::move(fabric), options,
-                 std::move(absences), std::move(card));
+                 std::move(absences), std::move(card), std::move(network));
 }
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card) {
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
+                            MakeNetwork network) {
   const Membership everybody = Membership::of(*mesh);
   return join(std::move(mesh), everybody, std::move(accelerator), std::move(fabric), options,
-              std::move(absences), std::move(card));
+              std::move(absences), std::move(card), std::move(network));
 }
 
 std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {

@@ -5,6 +5,7 @@ Needs docs/_site/requirements.txt. `check.py` looks at the built site itself.
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -51,6 +52,13 @@ def test_links_lead_to_pages_of_the_site_or_are_plain(link: str, page: str, want
 def test_a_link_to_no_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     hooks.with_links("[a](nowhere.md)", "docs/jobs.md", "jobs.md")
     assert "docs/jobs.md: the link to nowhere.md leads to no file" in caplog.text
+
+
+def test_a_quiet_build_is_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("mkdocs")
+    monkeypatch.setattr(logger, "level", logging.ERROR)  # As `--quiet` sets it.
+    hooks.count_warnings()
+    assert logger.level == logging.WARNING
 
 
 def test_a_section_ends_at_the_next_heading_outside_code() -> None:

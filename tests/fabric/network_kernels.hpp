@@ -371,12 +371,12 @@ TOKENYARD_DEVICE void network_shared(const SharedParams& shared) {
   if (wrong != 0) *params.wrong += wrong;
 }
 
-TOKENYARD_DEFINE_KERNEL(network_shared_kernel, network_shared, SharedParams, NoShared,
-                        kSharers * 32)
-TOKENYARD_DEFINE_KERNEL(network_exchange_kernel, network_exchange, NetworkParams, NoShared, 32)
-TOKENYARD_DEFINE_KERNEL(network_reuse_kernel, network_reuse, NetworkParams, NoShared, 32)
-TOKENYARD_DEFINE_KERNEL(network_rings_kernel, network_rings, NetworkParams, NoShared, 32)
-TOKENYARD_DEFINE_KERNEL(network_request_kernel, network_request, RequestParams, NoShared, 32)
-TOKENYARD_DEFINE_KERNEL(network_await_kernel, network_await, AwaitParams, NoShared, 32)
+// Defined in network_kernel_definitions.hpp, which one file per program includes.
+TOKENYARD_DECLARE_KERNEL(network_shared_kernel, SharedParams);
+TOKENYARD_DECLARE_KERNEL(network_exchange_kernel, NetworkParams);
+TOKENYARD_DECLARE_KERNEL(network_reuse_kernel, NetworkParams);
+TOKENYARD_DECLARE_KERNEL(network_rings_kernel, NetworkParams);
+TOKENYARD_DECLARE_KERNEL(network_request_kernel, RequestParams);
+TOKENYARD_DECLARE_KERNEL(network_await_kernel, AwaitParams);
 
 }  // namespace tokenyard::testing

@@ -1,1 +1,1 @@
-#include "fabric/network_kernels.hpp"
+#include "fabric/network_kernel_definitions.hpp"

@@ -1,6 +1,7 @@
 /// Suites `network` and `ibgda`: the contract of networks over the simulated card, and over a
 /// software mlx5 card, which reads the entries that kernels write for a ConnectX, under the memory
 /// model.
+#include "fabric/network_kernel_definitions.hpp"
 #include "fabric/network_seed.hpp"
 
 namespace tokenyard::testing {

@@ -1,4 +1,5 @@
 #include "fabric/network_contract.hpp"
+#include "fabric/network_kernel_definitions.hpp"
 #include "fabric/world_access.hpp"
 
 #include <gtest/gtest.h>

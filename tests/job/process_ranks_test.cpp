@@ -275,6 +275,42 @@ TEST(ProcessRanks, AnEvictedPeerIsLostAndKnowsIt) {
   EXPECT_EQ(all[0]->mailbox().state(1), PeerState::present);
 }
 
+/// A rank that has seen an epoch makes worlds of its members, or of later ones.
+TEST(ProcessRanks, HaveTheMembersOfEveryEpochThatCallersLearnOf) {
+  const auto job = connect_job({.rank = 0, .size = 1}, {.timeout = kSoon});
+  Job::State& state = *job->state();
+  control::Participant& from_control_plane = state;
+  control::Verdict verdict{.next = state.ranks().view(), .groups = {}, .lost = {}, .left = {}};
+  std::atomic<bool> over = false;
+  uint64_t behind = 0;
+  std::thread caller([&] {
+    while (!over) {
+      const uint64_t learned = job->epoch();
+      if (state.ranks().epoch() < learned) ++behind;
+    }
+  });
+  for (int change = 0; change < 20'000; ++change) {
+    ++verdict.next.epoch;
+    from_control_plane.install(verdict, {});
+  }
+  over = true;
+  caller.join();
+  EXPECT_EQ(behind, 0u);
+}
+
+TEST(ProcessRanks, AwaitTheirOwnAdmission) {
+  const auto job = connect_job({.rank = 0, .size = 1}, {.timeout = kSoon});
+  ProcessRanks& ranks = job->state()->ranks();
+  simt::HostAccelerator accelerator([] {});
+  const auto members = [&] {
+    return ranks.await_members(accelerator, accelerator.now() + milliseconds(50), [] {});
+  };
+  EXPECT_TRUE(members().at(0));
+  ranks.install(
+      {.next = {.epoch = 2, .slots = 1, .members = {}}, .groups = {}, .lost = {}, .left = {}});
+  EXPECT_THROW(members(), PeerTimeout);
+}
+
 TEST(ProcessRanks, ChecksItsArguments) {
   const auto refused = [](const Rendezvous& where) {
     try {

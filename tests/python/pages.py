@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from programs import ROOT
 
 _FIRST = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
-PAGES = {path.name: path for path in _FIRST} | {
+_FIRST += sorted(ROOT.glob("compat/*/README.md"))
+PAGES = {str(path.relative_to(ROOT)): path for path in _FIRST} | {
     str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))
 }
 

@@ -213,6 +213,24 @@ def test_a_lost_rank_is_replaced(tmp_path: Path) -> None:
             newcomer.end()
 
 
+def gather_objects(say: Any, rank: int, size: int, folder: Path) -> list[Any]:
+    with in_group(rank, size, folder, size) as pg:
+        total(rank)
+        if rank == 1:
+            say("leaving")
+            os._exit(0)
+        until(lambda: active(pg) == [1, 0, 1], "the loss of rank 1")
+        objects: list[Any] = ["unwritten"] * size
+        dist.all_gather_object(objects, f"rank {rank}")
+        return objects
+
+
+def test_a_lost_rank_gives_no_object(tmp_path: Path) -> None:
+    with ranks_of(gather_objects, 3, tmp_path) as ranks:
+        ranks[1].hears("leaving")
+        assert results([ranks[0], ranks[2]]) == [["rank 0", None, "rank 2"]] * 2
+
+
 def welcome(say: Any, rank: int, size: int, folder: Path) -> list[int]:
     """Two ranks whose default group and subgroups have room for two more."""
     with in_group(rank, size, folder, 4) as pg:

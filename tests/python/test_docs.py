@@ -26,6 +26,7 @@ import tokenyard
 from tokenyard.megakernel import Graph, Megakernel, TensorMemory
 
 Names = dict[str, Any]
+MOONCAKE = "compat/mooncake/README.md"
 
 
 def gpus() -> int:
@@ -41,7 +42,7 @@ def test_no_block_is_of_a_page_or_a_language_without_a_test() -> None:
     cpp = [block.page for page in PAGES for block in blocks_of(page, "cpp")]
     assert cpp == ["megakernel.md"]  # Its test: tests/megakernel/first_task_test.cpp.
     exchanges = {"choosing_sms.md", "cuda_graphs.md", "expert_parallel.md", "reading_the_trace.md"}
-    others = {"jobs.md", "low_latency.md", "megakernel.md", "torch.md"}
+    others = {"jobs.md", "low_latency.md", "megakernel.md", "torch.md", MOONCAKE}
     assert {page for page in PAGES if fragments(page)} == exchanges | others
 
 
@@ -293,6 +294,21 @@ def test_training_goes_on_with_a_new_process_in_a_lost_ones_place(tmp_path: Path
             assert newcomer.result() == averages[3:]
         finally:
             newcomer.end()
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_process_groups_of_mooncake(tmp_path: Path) -> None:
+    (block,) = fragments(MOONCAKE)
+    before = f"import sys\n\nsys.path.insert(0, {str(PAGES[MOONCAKE].parent)!r})\n"
+    after = (
+        "import torch\n\nranks = torch.ones(1)\ndist.all_reduce(ranks)\n"
+        "print(ranks.item(), pg.get_active_ranks(dist.group.WORLD).tolist())\n"
+        "dist.destroy_process_group()\n"
+    )
+    done = torchrun(before + block.code + after, 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["2.0 [1, 1, 0, 0]"] * 2
 
 
 def test_dispatch_and_combine_of_torch() -> None:

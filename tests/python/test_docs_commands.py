@@ -128,8 +128,8 @@ def cpp_tests() -> set[tuple[str, str]]:
     return set(re.findall(r"\bTEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", text))
 
 
-THEIRS = {"test_intranode", "test_ep"}
-"""Of DeepEP."""
+THEIRS = {"test_intranode", "test_ep", "test_recovery_p2p"}
+"""Of DeepEP and Mooncake."""
 THEIR_FILES = {"tests/elastic/test_ep.py", "tests/legacy/test_intranode.py"}
 
 

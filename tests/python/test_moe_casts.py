@@ -185,7 +185,18 @@ def drawn(rank: int, hidden: int) -> tuple[Any, Any, Any]:
     return x, ids, random.random((len(x), TOPK), np.float32)
 
 
-@pytest.mark.parametrize("library", [name for name in LIBRARIES if name != "cuda"])
+def on_ranks(program: Any, library: str) -> Any:
+    """Returns what two ranks return; on one GPU they share it."""
+
+    def rank(world: tokenyard.World) -> Any:
+        if library == "cuda":
+            torch.cuda.set_device(world.device_index)
+        return program(world)
+
+    return tokenyard.launch(rank, ranks=2, device="cuda" if library == "cuda" else "host")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("hidden", [256, 96])  # 96: scales do not fill words.
 @pytest.mark.parametrize(("rows", "global_scale"), FORMATS)
 def test_rows_arrive_cast_with_their_scales(
@@ -203,15 +214,13 @@ def test_rows_arrive_cast_with_their_scales(
         return [
             bytes_of(there.rows.x).copy(),
             bytes_of(there.rows.scales).copy(),
-            np.asarray(received.source_token).copy(),
+            bytes_of(received.source_token).view(np.int32).copy(),
             list(received.rows_from),
             bytes_of(home).copy(),
         ]
 
     ranks = 2
-    for rank, (x, scales, tokens, rows_from, home) in enumerate(
-        tokenyard.launch(program, ranks=ranks)
-    ):
+    for rank, (x, scales, tokens, rows_from, home) in enumerate(on_ranks(program, library)):
         sources = np.repeat(np.arange(ranks), rows_from)
         assert len(sources) == len(x) > 0
         for source in range(ranks):
@@ -226,9 +235,42 @@ def test_rows_arrive_cast_with_their_scales(
         assert (sums == np.array(ranks_of_token)[:, None]).all()
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("alignment", [None, 8])
+def test_scales_lie_by_columns_as_deep_gemm_reads_them(alignment: int | None, library: str) -> None:
+    hidden = 384
+
+    def program(world: tokenyard.World) -> None:
+        exchange = tokenyard.ExpertParallel(
+            world, experts=EXPERTS, hidden=hidden, topk=TOPK, tokens_max=TOKENS
+        )
+        given = [as_library(each, library) for each in drawn(world.rank, hidden)]
+        by_rows = dispatch_cast(exchange, *given, rows="mxfp8", alignment=alignment)
+        there = dispatch_cast(
+            exchange, *given, rows="mxfp8", alignment=alignment, scales_by_columns=True
+        )
+        scales: Any = there.rows.scales
+        assert tuple(scales.shape) == (len(there.rows.x), hidden // 128)
+        row, column = (
+            [stride // 4 for stride in scales.strides] if library == "numpy" else scales.stride()
+        )
+        assert row == 1
+        assert column % 4 == 0
+        held = (
+            slice(None)
+            if there.by_expert is None
+            else bytes_of(there.by_expert.row_of).view(np.int32) >= 0
+        )
+        assert (bytes_of(scales)[held] == bytes_of(by_rows.rows.scales)[held]).all()
+        assert len(bytes_of(scales)[held]) > 0
+
+    on_ranks(program, library)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(("rows", "global_scale"), FORMATS)
 def test_rows_by_expert_have_their_scales_and_come_home(
-    rows: str, global_scale: float | None
+    rows: str, global_scale: float | None, library: str
 ) -> None:
     hidden = 128
 
@@ -236,22 +278,22 @@ def test_rows_by_expert_have_their_scales_and_come_home(
         exchange = tokenyard.ExpertParallel(
             world, experts=EXPERTS, hidden=hidden, topk=TOPK, tokens_max=TOKENS
         )
-        x, ids, weights = drawn(world.rank, hidden)
+        x, ids, weights = (as_library(each, library) for each in drawn(world.rank, hidden))
         there = dispatch_cast(
             exchange, x, ids, weights, rows=rows, global_scale=global_scale, alignment=8
         )
         plain = dispatch_cast(exchange, x, ids, weights, rows=rows, global_scale=global_scale)
-        row_of = np.asarray(there.by_expert.row_of)
+        row_of = bytes_of(there.by_expert.row_of).view(np.int32)
         held = row_of >= 0
         assert held.sum() == sum(plain.received.tokens_per_expert)
         assert (bytes_of(there.rows.x)[held] == bytes_of(plain.rows.x)[row_of[held]]).all()
         scales = bytes_of(there.rows.scales)
         assert (scales[held] == bytes_of(plain.rows.scales)[row_of[held]]).all()
-        y = np.ones((len(row_of), hidden), ml_dtypes.bfloat16)
+        y = as_library(np.ones((len(row_of), hidden), ml_dtypes.bfloat16), library)
         home = exchange.combine(y, there.received, by_expert=there.by_expert)
-        assert (home.astype(np.float32) == TOPK).all()
+        assert (bytes_of(home).view(ml_dtypes.bfloat16).astype(np.float32) == TOPK).all()
 
-    tokenyard.launch(program, ranks=2)
+    on_ranks(program, library)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -277,6 +319,21 @@ def test_wrong_arguments_are_named() -> None:
         with pytest.raises(tokenyard.errors.InvalidArgument) as error:
             call()
         assert error.value.argument == argument
+
+
+@pytest.mark.parametrize(("rows", "scale", "hidden"), [("mxfp8", None, 64), ("nvfp4", 1.0, 128)])
+def test_scales_that_do_not_lie_by_columns_are_refused(
+    rows: str, scale: float | None, hidden: int
+) -> None:
+    def wrong(world: tokenyard.World) -> str:
+        exchange = tokenyard.ExpertParallel(world, experts=2, hidden=hidden, topk=1, tokens_max=4)
+        x, ids = np.ones((3, hidden), np.float32), np.zeros((3, 1), np.int64)
+        options: Any = dict(rows=rows, global_scale=scale, scales_by_columns=True)
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            dispatch_cast(exchange, x, ids, **options)
+        return caught.value.argument
+
+    assert tokenyard.launch(wrong, ranks=2) == ["scales_by_columns"] * 2
 
 
 @pytest.mark.parametrize(("rows", "scale"), [("mxfp8", None), ("nvfp4", 448.0)])

@@ -201,6 +201,7 @@ TEST(Doctor, EachStateOfTheDriverHasItsRemedy) {
   DoctorProbes contained = without_gpus(Missing::library, "no library");
   contained.in_container = [] { return true; };
   EXPECT_THAT(remedy(contained), HasSubstr("--gpus all"));
+  EXPECT_THAT(remedy(contained), HasSubstr("device=\"host\""));
 }
 
 TEST(Doctor, ABuildWithoutCudaNextToGpusIsToBeRebuilt) {

@@ -39,8 +39,9 @@ class CastRows(NamedTuple, Generic[A]):
     """mxfp8: [rows, hidden] float8_e4m3fn. nvfp4: [rows, hidden / 2] uint8, the first value of a
     pair in the low four bits."""
     scales: A
-    """mxfp8: [rows, hidden / 32] uint8, of which e stands for 2^(e - 127). nvfp4:
-    [rows, hidden / 16] float8_e4m3fn."""
+    """mxfp8: [rows, hidden / 32] uint8, of which e stands for 2^(e - 127); dispatched with
+    `scales_by_columns`, [rows, hidden / 128] int32 of four each. nvfp4: [rows, hidden / 16]
+    float8_e4m3fn."""
 
 
 class CastDispatched(NamedTuple, Generic[A]):
@@ -130,6 +131,7 @@ def dispatch_cast(
     rows: str,
     global_scale: float | None = None,
     alignment: int | None = None,
+    scales_by_columns: bool = False,
     **options: Any,
 ) -> CastDispatched[A]:
     """Casts rows, dispatches them, and returns them with their scales by group. Collective.
@@ -144,6 +146,9 @@ def dispatch_cast(
         global_scale: of nvfp4, the same on all ranks; None for mxfp8.
         alignment: if given, rows are grouped by expert as they arrive, each expert's first row at
             a multiple of it: see `ExpertParallel.dispatch_by_expert`.
+        scales_by_columns: of mxfp8, whether to receive scales as DeepGEMM reads them through TMA:
+            four in an int32, the first in its lowest byte, and each column contiguous and 16-byte
+            aligned. hidden is then a multiple of 128.
         options: other arguments of `dispatch` or `dispatch_by_expert`.
 
     Raises:
@@ -171,8 +176,14 @@ def dispatch_cast(
         wanted = f"shape [tokens, hidden = {exchange.hidden}]"
         raise invalid("x", wanted, f"shape {list(x.shape)}")
     groups = cast.scales.shape[1]
+    if scales_by_columns and (rows != "mxfp8" or groups % 4):
+        wanted = "False, or rows 'mxfp8' and a hidden that is a multiple of 128"
+        raise invalid("scales_by_columns", wanted, f"rows {rows!r} and hidden {exchange.hidden}")
     # Scales travel as words of four bytes.
     scales = ops.padded(ops.as_bytes(cast.scales), cast.scales.shape[0], -(-groups // 4) * 4)
+    if scales_by_columns:
+        scales = ops.as_words(scales)
+        options["scales_by_columns"] = True
     grouped: ExpertRows[A] | None = None
     if alignment is None:
         received = exchange.dispatch(cast.x, topk_idx, topk_weights, scales=scales, **options)
@@ -181,7 +192,7 @@ def dispatch_cast(
             cast.x, topk_idx, topk_weights, alignment=alignment, scales=scales, **options
         )
     brought: Any = received if grouped is None else grouped
-    theirs = brought.scales[:, :groups]
+    theirs = brought.scales if scales_by_columns else brought.scales[:, :groups]
     if rows == "nvfp4":
         theirs = ops.as_e4m3(theirs)
     return CastDispatched(CastRows(brought.x, theirs), received, grouped)
@@ -290,6 +301,10 @@ class _NumpyOps:
     @staticmethod
     def as_bytes(values: Any) -> Any:
         return values.view(np.uint8)
+
+    @staticmethod
+    def as_words(values: Any) -> Any:
+        return values.view(np.int32)
 
     @staticmethod
     def padded(values: Any, rows: int, columns: int) -> Any:

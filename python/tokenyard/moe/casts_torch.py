@@ -66,6 +66,10 @@ class TorchOps:
         return values.view(torch.uint8)
 
     @staticmethod
+    def as_words(values: Tensor) -> Tensor:
+        return values.view(torch.int32)
+
+    @staticmethod
     def padded(values: Tensor, rows: int, columns: int) -> Tensor:
         behind = (0, columns - values.size(1), 0, rows - values.size(0))
         return torch.nn.functional.pad(values, behind).contiguous()

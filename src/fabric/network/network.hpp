@@ -3,12 +3,19 @@
 /// (tests/fabric/network_contract.hpp).
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "device/accelerator.hpp"
 #include "device/network.hpp"
 
 namespace tokenyard {
+
+class AbortFlag;
+class Arena;
+class Bootstrap;
 
 class Network {
  public:
@@ -35,5 +42,21 @@ class Network {
   /// if `until` passes first. For a rank that leaves: kernels have only a flush.
   virtual bool drain(TimePoint until) = 0;
 };
+
+/// The world that a network is made for.
+struct NetworkPlace {
+  Bootstrap& bootstrap;
+  AbortFlag& abort_flag;
+  Arena& arena;
+  std::vector<bool> far;  ///< [ranks] those that are reached by put and signal
+  /// The job's. Empty: the ranks are threads of one process.
+  std::string secret;
+  std::chrono::nanoseconds timeout;  ///< of each of the network's own waits
+};
+
+/// Makes a rank's end of a network. Collective over the bootstrap; all that `place` refers to
+/// outlives the network.
+using MakeNetwork =
+    std::function<std::shared_ptr<Network>(const NetworkPlace& place, TimePoint until)>;
 
 }  // namespace tokenyard

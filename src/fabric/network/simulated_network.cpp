@@ -114,6 +114,7 @@ void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64
       pair->posted = pair->completed = pair->settled = card.options.first;
       ends.back() = {.pair = pair,
                      .mlx5 = nullptr,
+                     .doorbell = nullptr,
                      .rank = pair->rank,
                      .peer = rank,
                      .number = number,

@@ -39,9 +39,10 @@ class Disaster {
   /// Runs the stand-in for the engine, or the programs of `make_program`. `kinds`: only these
   /// failures happen; empty: the seed draws.
   Disaster(simulation::SeedRun& run, Mutations mutations, MakeProgram make_program = {},
-           const std::vector<Trouble>& kinds = {})
+           const std::vector<Trouble>& kinds = {}, uint32_t ranks_most = 16)
       : run_(run),
         random_(run.random),
+        ranks_most_(ranks_most),
         only_stuck_(run.option("only_stuck", kinds.empty() ? random_.chance(64)
                                                            : kinds == std::vector{Trouble::stuck})),
         kinds_(kinds.empty() ? draw_kinds() : kinds),
@@ -65,6 +66,7 @@ class Disaster {
     end_faults();
     recover();
   }
+  Job& job() { return job_; }
 
  private:
   using Choices = std::vector<Instant>;
@@ -90,7 +92,8 @@ class Disaster {
   JobOptions draw(Mutations mutations) {
     JobOptions options;
     options.ranks =
-        run_.option("ranks", random_.chance(640) ? random_.between(2, 5) : random_.between(2, 16));
+        run_.option("ranks", random_.chance(640) ? random_.between(2, std::min(ranks_most_, 5u))
+                                                 : random_.between(2, ranks_most_));
     options.slots_max = options.ranks + random_.below(3);
     membership::MembershipOptions& membership = options.membership;
     membership.heartbeat = one_of({milliseconds(20), milliseconds(50), milliseconds(100)});
@@ -386,6 +389,7 @@ class Disaster {
 
   simulation::SeedRun& run_;
   Random& random_;
+  const uint32_t ranks_most_;
   Instant silence_{}, duration_{};
   const bool only_stuck_;
   const std::vector<Trouble> kinds_;

@@ -129,7 +129,8 @@ class Job {
   }
   void leave(Process& process) {
     innocence.leaves(process.self);
-    process.input([&process] { process.runtime.leave(process.now()); });
+    process.input(
+        [&process] { process.engine->part([&process] { process.runtime.leave(process.now()); }); });
   }
   /// Starts a process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);

@@ -257,7 +257,11 @@ inline void Job::kill(Process& process, bool noticed) {
     const Instant end = schedule.now() + some(delay_most * 2);
     const bool is_cut = network.is_cut(process.id, other->id);
     network.lose(process.id, other->id, end, [this] { return some(delay_most); });
-    if (noticed && !is_cut) notice_the_end(*other, process.self, end);
+    if (!noticed || is_cut) continue;
+    notice_the_end(*other, process.self, end);
+    schedule.at(end, [&other = *other, gone = process.self] {
+      other.input([&other, gone] { other.engine->link_ended(gone); });
+    });
   }
 }
 

@@ -59,10 +59,17 @@ class Process {
     action();
     pump();
   }
-  void kill() { alive_ = false; }
-  void stop() { stopped_ = true; }
+  void kill() {
+    alive_ = false;
+    engine->died();
+  }
+  void stop() {
+    stopped_ = true;
+    engine->stopped();
+  }
   void wake(bool ticks_first) {
     if (!std::exchange(stopped_, false) || !alive_) return;
+    engine->woke();
     if (ticks_first) input([this] { runtime.tick(now()); });
     for (std::function<void()>& action : std::exchange(asleep_, {})) input(std::move(action));
     input([this] { runtime.tick(now()); });

@@ -39,6 +39,14 @@ class Program : public control::Participant {
   /// Calls the group's next operation. Returns false if there is none, or not now.
   virtual bool begin(GroupId id) = 0;
   virtual void hear_of_failure() {}
+  /// Something happens to its process.
+  virtual void died() {}
+  virtual void stopped() {}
+  virtual void woke() {}
+  /// The connection from a process that has died has ended.
+  virtual void link_ended(const Member& gone) { (void)gone; }
+  /// Has the process leave, by calling `leave` when the program is ready.
+  virtual void part(std::function<void()> leave) { leave(); }
   /// Returns the ranks that the operation waits for; none if it is not under way.
   virtual std::vector<Slot> waiting_for(GroupId id, Sequence sequence) const = 0;
 

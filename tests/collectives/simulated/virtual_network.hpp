@@ -22,17 +22,25 @@ class Schedule {
  public:
   using Action = std::function<void()>;
 
+  /// Has time pass up to `until`, or less if `early` becomes true, since another event precedes
+  /// that. Returns the time.
+  using Pass = std::function<Instant(Instant until, const bool& early)>;
+
   Instant now() const { return now_; }
   void at(Instant when, Action action) {
+    early_ = early_ || when < until_;
     events_.push({std::max(when, now_), order_++, std::move(action)});
   }
+  /// Sets what happens between events; without it, nothing does.
+  void between_events(Pass pass) { pass_ = std::move(pass); }
   /// Runs the next event, unless it is later than `end`: then time jumps to `end`.
   bool step(Instant end) {
+    pass_until(end);
     if (events_.empty() || events_.top().when > end) {
       now_ = std::max(now_, end);
       return false;
     }
-    now_ = events_.top().when;
+    now_ = std::max(now_, events_.top().when);
     if (++steps_ > kStepsMax) throw std::runtime_error("the job is busy without end");
     const Action action = std::move(const_cast<Event&>(events_.top()).action);
     events_.pop();
@@ -50,6 +58,17 @@ class Schedule {
     }
   };
   static constexpr uint64_t kStepsMax = 2'000'000;
+
+  void pass_until(Instant end) {
+    until_ = events_.empty() ? end : std::min(end, events_.top().when);
+    early_ = false;
+    if (pass_ && until_ > now_) now_ = pass_(until_, early_);
+    until_ = {};
+  }
+
+  Pass pass_;
+  Instant until_{};     ///< while time passes: up to then
+  bool early_ = false;  ///< an event has been added that is due before
   Instant now_ = std::chrono::seconds(1);
   uint64_t order_ = 0, steps_ = 0;
   std::priority_queue<Event> events_;

@@ -66,6 +66,10 @@ __device__ __forceinline__ bool give_up(const PutSignalParams& p, unsigned& poll
                : "l"(p.wait_context.abort_flag)
                : "memory");
   unsigned why = word == 0 ? 0 : 2;
+  if (word == 0xffffffffu) {
+    asm volatile("fence.acquire.sys;" ::: "memory");
+    why = 5;
+  }
   if (word == 2) {
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
                  : "=r"(word)

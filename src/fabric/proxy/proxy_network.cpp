@@ -1,0 +1,296 @@
+#include "fabric/proxy/proxy_network.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "device/owned_event.hpp"
+#include "fabric/collective_step.hpp"
+#include "fabric/gather.hpp"
+#include "fabric/network_fault.hpp"
+#include "fabric/proxy/tcp_transport.hpp"
+#include "net/key.hpp"
+#include "net/payload.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+struct ProxyNetwork::Card {
+  TcpEndpoint endpoint;
+  MemoryKey arena_key = 0;
+  uint32_t paths = 0, queues = 0;
+};
+
+template <class T>
+T* ProxyNetwork::array(size_t count) {
+  Accelerator& owner = accelerator_;
+  auto* const memory =
+      static_cast<T*>(owner.allocate_shared(std::max<size_t>(count, 1) * sizeof(T)));
+  kept_.emplace_back(memory, [&owner](void* gone) { owner.free_shared(gone); });
+  return memory;
+}
+
+template <class T>
+T* ProxyNetwork::device_array(const std::vector<T>& values) {
+  Accelerator& owner = accelerator_;
+  const size_t bytes = std::max<size_t>(values.size(), 1) * sizeof(T);
+  auto* const memory = static_cast<T*>(owner.allocate(bytes));
+  kept_.emplace_back(memory, [&owner](void* gone) { owner.free(gone); });
+  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
+  finish_stream();
+  return memory;
+}
+
+ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions& options,
+                           TimePoint until)
+    : place_(place),
+      options_(options),
+      accelerator_(place.bootstrap.accelerator()),
+      stream_(accelerator_.make_stream()) {
+  Bootstrap& bootstrap = place_.bootstrap;
+  const uint32_t ranks = bootstrap.size();
+  std::string secret = place_.secret;
+  if (secret.empty()) {
+    // Their messages have not left this process.
+    for (const uint64_t number : gather(bootstrap, net::random_number(), "network: secret", until))
+      secret += fmt::format("{:016x}", number);
+  }
+  std::unique_ptr<TcpConnector> connector;
+  collective_step(bootstrap, "network", until, [&] {
+    if (options_.queues_per_peer == 0 || options_.queues_per_peer > 1024) {
+      throw InvalidArgument("queues_per_peer", "1 to 1024",
+                            fmt::format("{}", options_.queues_per_peer));
+    }
+    connector = std::make_unique<TcpConnector>(
+        options_.tcp,
+        TcpConnector::Self{
+            .rank = bootstrap.rank(), .epoch = bootstrap.generation(), .secret = secret});
+    gone_ = array<AbortWord>(ranks);
+    keys_[0] = draw_key(0);
+  });
+  const std::vector<Card> cards = exchange({.endpoint = connector->endpoint(),
+                                            .arena_key = keys_[0],
+                                            .paths = options_.tcp.paths,
+                                            .queues = options_.queues_per_peer},
+                                           until);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const bool known = reaches(rank) || rank == bootstrap.rank();
+    arena_keys_.push_back(known ? cards[rank].arena_key : 0);
+  }
+  place_.abort_flag.watch({gone_, ranks});
+  place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
+  try {
+    start(connect(*connector, cards, until));
+  } catch (...) {
+    place_.abort_flag.on_refusal({});
+    place_.abort_flag.unwatch({gone_, ranks});
+    throw;
+  }
+}
+
+std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoint until) {
+  Bootstrap& bootstrap = place_.bootstrap;
+  net::PayloadWriter writer;
+  writer.text(mine.endpoint.address);
+  writer.number(mine.endpoint.port);
+  writer.number(mine.endpoint.incarnation);
+  writer.number(mine.arena_key);
+  writer.number(mine.paths);
+  writer.number(mine.queues);
+  const auto everybodys = bootstrap.all_gather(writer.take(), "network: endpoints", until);
+  std::vector<Card> cards(everybodys.size());
+  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
+    if (!bootstrap.present(rank)) continue;
+    net::PayloadReader reader(everybodys[rank]);
+    Card& card = cards[rank];
+    card.endpoint.address = reader.text();
+    card.endpoint.port = reader.up_to<uint16_t>(0xffff);
+    card.endpoint.incarnation = reader.number();
+    card.arena_key = reader.up_to<uint32_t>(0xffffffff);
+    card.paths = reader.up_to<uint32_t>(0xffffffff);
+    card.queues = reader.up_to<uint32_t>(0xffffffff);
+    if (!reader.ok() || !reader.at_end())
+      throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+  }
+  // Every rank compares with the first, so all find the same one.
+  const auto present =
+      std::ranges::find_if(cards, [](const Card& card) { return card.paths != 0; });
+  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
+    if (!bootstrap.present(rank)) continue;
+    if (cards[rank].paths != present->paths)
+      throw InvalidArgument("paths", fmt::format("{}, as on the ranks before", present->paths),
+                            fmt::format("{}", cards[rank].paths), rank);
+    if (cards[rank].queues != present->queues)
+      throw InvalidArgument("queues_per_peer",
+                            fmt::format("{}, as on the ranks before", present->queues),
+                            fmt::format("{}", cards[rank].queues), rank);
+  }
+  return cards;
+}
+
+std::vector<std::vector<FileDescriptor>> ProxyNetwork::connect(TcpConnector& connector,
+                                                               const std::vector<Card>& cards,
+                                                               TimePoint until) {
+  Bootstrap& bootstrap = place_.bootstrap;
+  // All ranks wait for equally long, and have time left to tell one another of a failure.
+  const TimePoint now = accelerator_.now();
+  const TimePoint connected_until = now + (until - now) / 4 * 3;
+  std::vector<std::vector<FileDescriptor>> connections(bootstrap.size());
+  collective_step(bootstrap, "network: connections", until, [&] {
+    std::map<uint32_t, TcpEndpoint> peers;
+    for (uint32_t rank = 0; rank < bootstrap.size(); ++rank)
+      if (reaches(rank)) peers[rank] = cards[rank].endpoint;
+    connector.begin(peers);
+    const bool all = accelerator_.wait_until(connected_until, [&] {
+      place_.abort_flag.check("network: connect");
+      return connector.step(accelerator_.now());
+    });
+    if (!all) {
+      const auto [rank, why] = *connector.missing();
+      throw Unsupported(
+          "network",
+          fmt::format("rank {} has {} of {} connections to rank {}: {}; is a port closed?",
+                      bootstrap.rank(), connector.connected(rank), options_.tcp.paths, rank, why));
+    }
+    for (const auto& [rank, endpoint] : peers) connections[rank] = connector.take(rank);
+  });
+  return connections;
+}
+
+void ProxyNetwork::start(std::vector<std::vector<FileDescriptor>> connections) {
+  const uint32_t rank = place_.bootstrap.rank();
+  auto transport =
+      std::make_unique<TcpTransport>(TcpTransport::Options{.epoch = place_.bootstrap.generation(),
+                                                           .queues = options_.queues_per_peer,
+                                                           .connections = std::move(connections)});
+  for (uint32_t peer = 0; peer < place_.bootstrap.size(); ++peer) {
+    for (uint32_t number = 0; number < options_.queues_per_peer; ++number) {
+      pairs_.push_back(nullptr);
+      if (!reaches(peer)) continue;
+      pairs_.back() = array<QueuePair>(1);
+      pairs_.back()->rank = rank;
+      pairs_.back()->peer = peer;
+      pairs_.back()->number = number;
+    }
+  }
+  ProxyOptions options = options_.proxy;
+  options.kernels_ring = accelerator_.kind() == AcceleratorKind::host;
+  options.grace = std::min(options.grace, place_.timeout / 2);
+  proxy_ = std::make_unique<Proxy>(std::move(transport),
+                                   Proxy::Queues{.per_peer = options_.queues_per_peer,
+                                                 .pairs = pairs_,
+                                                 .gone = gone_,
+                                                 .refused = place_.abort_flag.word_to_refuse()},
+                                   options);
+  std::vector<QueueEnd> ends(pairs_.size());
+  for (size_t index = 0; index < pairs_.size(); ++index) {
+    if (pairs_[index] == nullptr) continue;
+    ends[index] = {.pair = pairs_[index],
+                   .mlx5 = nullptr,
+                   .doorbell = options.kernels_ring ? proxy_->doorbell() : nullptr,
+                   .rank = rank,
+                   .peer = pairs_[index]->peer,
+                   .number = pairs_[index]->number,
+                   .posted = 0,
+                   .completed = 0};
+  }
+  ends_ = device_array(ends);
+  key_table_ = device_array(arena_keys_);
+  proxy_->register_memory(keys_[0], {place_.arena.base(), place_.arena.capacity()}, wait());
+}
+
+ProxyNetwork::~ProxyNetwork() {
+  // A rank's requests count after it has left.
+  try {
+    accelerator_.drain();
+    (void)drain(accelerator_.now() + place_.timeout);
+  } catch (const std::exception&) {
+    // An interrupt ends the wait.
+  }
+  place_.abort_flag.on_refusal({});
+  proxy_.reset();
+  place_.abort_flag.unwatch({gone_, place_.bootstrap.size()});
+  accelerator_.free_stream(stream_);
+}
+
+NetworkQueues ProxyNetwork::queues() const {
+  return {.ends = ends_, .arena_keys = key_table_, .per_peer = options_.queues_per_peer};
+}
+
+MemoryKey ProxyNetwork::draw_key(uint32_t region) const {
+  const auto tag = 1 + static_cast<uint32_t>(net::random_number() % 0xfffffe);
+  return tag << 8 | region;
+}
+
+Proxy::Wait ProxyNetwork::wait() const {
+  return [this](const std::function<bool()>& condition) {
+    return accelerator_.wait_until(accelerator_.now() + place_.timeout, condition);
+  };
+}
+
+MemoryKey ProxyNetwork::register_memory(std::byte* base, size_t bytes) {
+  if (base == nullptr || bytes == 0)
+    throw InvalidArgument("bytes", "memory of at least 1 byte", fmt::format("{}", bytes));
+  const auto* const free = std::ranges::find(keys_, MemoryKey{0});
+  if (free == keys_.end())
+    throw InvalidArgument("register_memory",
+                          fmt::format("at most {} regions; deregister one", kNetworkRegions),
+                          fmt::format("{}", kNetworkRegions + 1));
+  const auto region = static_cast<uint32_t>(free - keys_.begin());
+  const MemoryKey key = draw_key(region);
+  proxy_->register_memory(key, {base, bytes}, wait());
+  return keys_[region] = key;
+}
+
+void ProxyNetwork::deregister(MemoryKey key) {
+  const uint32_t region = region_of_key(key);
+  if (key == 0 || region == 0 || region >= keys_.size() || keys_[region] != key)
+    throw InvalidArgument("key", "one that register_memory returned", fmt::format("{:#x}", key));
+  const TimePoint begin = accelerator_.now();
+  const auto user = proxy_->deregister(key, wait());
+  keys_[region] = 0;
+  if (!user) return;
+  const std::chrono::duration<double> waited = accelerator_.now() - begin;
+  throw PeerTimeout({.rank = *user,
+                     .phase = "network: deregister",
+                     .expected = 0,
+                     .seen = 1,
+                     .waited_s = waited.count()});
+}
+
+void ProxyNetwork::finish_stream() const {
+  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
+  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
+  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
+    throw InternalError("network: a copy on its stream did not end");
+}
+
+void ProxyNetwork::check(const std::string& phase) {
+  if (proxy_ == nullptr) return;
+  for (const QueuePair* const pair : pairs_) {
+    if (pair == nullptr) continue;
+    const uint32_t refused = accelerator_.read_flag(&pair->refused);
+    if (refused == 0) continue;
+    throw network_fault({.check = refused,
+                         .rank = pair->rank,
+                         .queue = pair->number,
+                         .region = pair->refusal.region},
+                        pair->peer, phase, pair->refusal.expected, pair->refusal.seen);
+  }
+}
+
+bool ProxyNetwork::drain(TimePoint until) {
+  const auto settling = proxy_->settle();
+  return accelerator_.wait_until(until, [&] { return proxy_->is_settled(); });
+}
+
+MakeNetwork proxy_networks(const ProxyNetworkOptions& options) {
+  return [options](const NetworkPlace& place, TimePoint until) {
+    return std::make_shared<ProxyNetwork>(place, options, until);
+  };
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,77 @@
+/// The network of ranks that a CPU thread per rank connects (proxy.hpp), over TCP. Queues, and the
+/// memory that it may touch, lie in memory that host and kernels share.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabric/abort_flag.hpp"
+#include "fabric/arena.hpp"
+#include "fabric/bootstrap.hpp"
+#include "fabric/network/network.hpp"
+#include "fabric/proxy/proxy.hpp"
+#include "fabric/proxy/tcp_connector.hpp"
+
+namespace tokenyard {
+
+struct ProxyNetworkOptions {
+  TcpOptions tcp = {};
+  uint32_t queues_per_peer = 4;  ///< alike on all ranks
+  ProxyOptions proxy = {};
+};
+
+class ProxyNetwork final : public Network {
+ public:
+  /// Collective over the bootstrap. `place` must outlive this. Throws, alike on all ranks,
+  /// InvalidArgument, OsError, or Unsupported naming ranks that cannot be connected.
+  ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions& options, TimePoint until);
+  ~ProxyNetwork() override;
+  ProxyNetwork(const ProxyNetwork&) = delete;
+  ProxyNetwork& operator=(const ProxyNetwork&) = delete;
+
+  NetworkQueues queues() const override;
+  uint32_t queues_per_peer() const override { return options_.queues_per_peer; }
+  bool reaches(uint32_t rank) const override { return place_.far[rank]; }
+  MemoryKey arena_key(uint32_t rank) const override { return arena_keys_[rank]; }
+  MemoryKey register_memory(std::byte* base, size_t bytes) override;
+  void deregister(MemoryKey key) override;
+  void check(const std::string& phase) override;
+  bool drain(TimePoint until) override;
+
+  Proxy& proxy() { return *proxy_; }
+
+ private:
+  struct Card;  ///< a rank's part of the exchange of endpoints
+
+  template <class T>
+  T* array(size_t count);
+  template <class T>
+  T* device_array(const std::vector<T>& values);
+  std::vector<Card> exchange(const Card& mine, TimePoint until);
+  void start(std::vector<std::vector<FileDescriptor>> connections);
+  std::vector<std::vector<FileDescriptor>> connect(TcpConnector& connector,
+                                                   const std::vector<Card>& cards, TimePoint until);
+  MemoryKey draw_key(uint32_t region) const;
+  Proxy::Wait wait() const;
+  void finish_stream() const;
+
+  const NetworkPlace place_;
+  const ProxyNetworkOptions options_;
+  Accelerator& accelerator_;
+  Stream stream_;
+  std::vector<std::shared_ptr<void>> kept_;
+  AbortWord* gone_ = nullptr;       ///< [ranks] see AbortFlag::watch
+  std::vector<QueuePair*> pairs_;   ///< [ranks][queues_per_peer] null where there is none
+  QueueEnd* ends_ = nullptr;        ///< [ranks][queues_per_peer]
+  MemoryKey* key_table_ = nullptr;  ///< [ranks]
+  std::vector<MemoryKey> arena_keys_;
+  std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use
+  std::unique_ptr<Proxy> proxy_;
+};
+
+/// Returns what makes such networks.
+MakeNetwork proxy_networks(const ProxyNetworkOptions& options = {});
+
+}  // namespace tokenyard
