@@ -242,6 +242,33 @@ TEST_P(DeviceCollectivesTest, SumsOfFloatsMayHaveAFactor) {
   }
 }
 
+// Written by hand, beside the reference: 16 + 1 + 1 is 18, but 16 if each sum is rounded.
+TEST_P(DeviceCollectivesTest, SumsOfFp8AreRoundedOnce) {
+  constexpr uint8_t kOne = 0x38, kSixteen = 0x58;
+  struct Sum {
+    device_collectives::Reduction by;
+    uint8_t expected;
+  };
+  const Sum sums[] = {{ReduceOp::sum, 0x59},         // 18
+                      {{ReduceOp::sum, 0.5}, 0x51},  // 9
+                      {ReduceOp::average, 0x4c},     // 6
+                      {ReduceOp::product, kSixteen},
+                      {ReduceOp::min, kOne}};
+  const auto all = worlds(3);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    DeviceCollectives collectives(world);
+    for (const Sum& sum : sums) {
+      const DeviceArray<uint8_t> tensor(accelerator_of(world),
+                                        std::vector<uint8_t>{world.rank() == 1 ? kSixteen : kOne});
+      const TensorView view = tensor.view(DataType::float8_e4m3fn, {1});
+      collectives.all_reduce(view, view, sum.by);
+      collectives.wait();
+      EXPECT_EQ(tensor.read()[0], sum.expected) << name_of(sum.by.op);
+    }
+    collectives.close();
+  }));
+}
+
 // Every rank raises the same error, which names the rank that differs and both calls.
 TEST_P(DeviceCollectivesTest, DifferentCallsAreNamedOnAllRanks) {
   const CallCase usual{.operation = Operation::all_reduce, .elements = 40, .root = 0};

@@ -14,7 +14,8 @@ inline constexpr uint32_t kPiecesAtOnce = 4;
 /// The same where it folds them, which takes more registers.
 inline constexpr uint32_t kFoldsAtOnce = kPiecesAtOnce / 2;
 
-/// Returns the next chunk for a warp of this role.
+/// Returns the next chunk for a warp of this role. A warp claims at most as often as there are
+/// chunks, and once more, so no loop lasts for ever, whatever the counter says.
 TOKENYARD_DEVICE uint64_t claim_chunk(const CallParams& call, uint32_t parity, Role role) {
   uint64_t* const next = &call.workspace->claims[parity][static_cast<uint32_t>(role)];
   return warp::once([&] { return fetch_add<Order::relaxed, Scope::gpu>(next, 1); });

@@ -128,7 +128,7 @@ TOKENYARD_DEVICE void push_messages(const DirectTensors& tensors) {
   const CallParams& call = work.call;
   if (!call.movement.has_input(call.rank)) return;
   const uint64_t bytes = call.movement.bytes();
-  for (;;) {
+  for (uint64_t claims = 0; claims * work.chunk_bytes < bytes + work.chunk_bytes; ++claims) {
     const uint64_t begin = claim_chunk(call, work.parity, Role::sender) * work.chunk_bytes;
     if (begin >= bytes) return;
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(work.chunk_bytes, bytes - begin));
@@ -215,7 +215,8 @@ TOKENYARD_DEVICE void fold_share(const DirectTensors& tensors) {
   const CallParams& call = work.call;
   const DirectShare share = DirectShare::of(call);
   with_element(call.type, [&](auto element) {
-    for (;;) {
+    for (uint64_t claims = 0; claims * work.chunk_bytes < share.bytes + work.chunk_bytes;
+         ++claims) {
       const uint64_t begin = claim_chunk(call, work.parity, Role::sender) * work.chunk_bytes;
       if (begin >= share.bytes) return;
       fold_bytes<decltype(element)>(

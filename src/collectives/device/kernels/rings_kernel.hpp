@@ -98,7 +98,7 @@ TOKENYARD_DEVICE void send_chunk(const RingsWork& work, uint64_t chunk, uint32_t
 TOKENYARD_DEVICE void send_chunks(const RingsWork& work) {
   const CallParams& call = work.call;
   if (!call.movement.has_input(call.rank)) return;
-  for (;;) {
+  for (uint64_t claims = 0; claims <= work.chunks(); ++claims) {
     const uint64_t chunk = claim_chunk(call, work.parity, Role::sender);
     if (chunk >= work.chunks() || !await_places(work, chunk)) return;
     for (uint32_t turn = 1; turn < call.ranks; ++turn) {
@@ -227,7 +227,7 @@ TOKENYARD_DEVICE void free_places(const RingsWork& work, uint64_t chunk) {
 /// Calls `take(chunk)` for each chunk that has come, until all are claimed. Called by a warp.
 template <class Take>
 TOKENYARD_DEVICE void receive_chunks(const RingsWork& work, Take take) {
-  for (;;) {
+  for (uint64_t claims = 0; claims <= work.chunks(); ++claims) {
     const uint64_t chunk = claim_chunk(work.call, work.parity, Role::receiver);
     if (chunk >= work.chunks() || !await_chunk(work, chunk)) return;
     const bool early = mutated();  // Mutant: places are free before they have been read.
