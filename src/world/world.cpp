@@ -32,6 +32,7 @@ struct Inheritance {
   Bootstrap::Check check_while_made;  ///< called in every wait until all is there
   /// Called in the last wait of a job's world, with every rank that has not come to it yet.
   std::function<void(uint32_t rank)> check_at_last;
+  bool follows_job = false;
 };
 
 std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
@@ -52,7 +53,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
-  impl->follows_job = static_cast<bool>(inherited.check_at_last);
+  impl->follows_job = inherited.follows_job;
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -108,7 +109,7 @@ std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next
                                  const WorldOptions& options, uint64_t epoch,
                                  Bootstrap::Check check = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.job, epoch, {}, std::move(check), {}};
+  Inheritance inherited{impl.job, epoch, {}, std::move(check), {}, false};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -186,7 +187,8 @@ class JobWorld {
                               [this, &ranks](uint32_t rank) {
                                 check_ended();
                                 check_not_anew(rank, ranks.generation);
-                              }};
+                              },
+                              self_.job != nullptr};
         return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
                        {}, hardware_.network, std::move(inherited));
       } catch (const Superseded&) {
@@ -386,7 +388,8 @@ void go_on(World& world) {
   // Stores of this rank's kernels arrive before the others hear that there will be no more.
   impl.accelerator->drain();
   impl.bootstrap->say_gone_on();
-  const auto next = join_job(impl.job, {impl.accelerator, impl.fabric}, impl.options, check);
+  const auto next =
+      join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);
   WorldAccess::go_on_as(world, *next);
 }
 
