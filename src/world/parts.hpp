@@ -24,6 +24,13 @@ struct Hardware {
   std::shared_ptr<Fabric> fabric;
 };
 
+/// Deliberate bugs, which tests must notice. Only they can select one.
+enum class WorldMutant : uint8_t {
+  none,
+  plain_last_barrier,   ///< a rank that is lost in the last wait holds that up on some survivors
+  others_not_followed,  ///< a rank does not give up a world that another begins anew
+};
+
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
   WorldOptions options;
@@ -42,6 +49,7 @@ struct World::Impl {
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
   uint32_t epoch_before = 0;       ///< see epoch_before()
+  WorldMutant mutant = WorldMutant::none;
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot of `ranks`, or every
@@ -60,6 +68,7 @@ struct JobMember {
   std::shared_ptr<Job> job;  ///< outlives the worlds; null in the simulator
   std::shared_ptr<ProcessRanks> ranks;
   std::function<void()> check_ended;  ///< throws what has ended its membership, if something has
+  WorldMutant mutant = WorldMutant::none;
 };
 
 /// Returns a world of the members, as Job::world does. `absences`: as for `join`.
