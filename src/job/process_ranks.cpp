@@ -73,8 +73,11 @@ std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, contr
     present.clear();
     excused.clear();
     for (const uint32_t slot : slots) {
-      if (const auto member = members.at(slot))
-        (is_excused(*member, since) ? excused : present).push_back(slot);
+      const auto member = members.at(slot);
+      if (!member) continue;
+      // An excuse ends with its process: nobody else asks to evict one that has died since.
+      const bool is_gone = hears(*member) && mailbox_.state(slot) != PeerState::present;
+      (is_excused(*member, since) && !is_gone ? excused : present).push_back(slot);
     }
     if (present.empty()) return true;
     const TimePoint now = accelerator.now();

@@ -33,6 +33,7 @@ struct Inheritance {
   /// Called in the last wait of a job's world, with every rank that has not come to it yet.
   std::function<void(uint32_t rank)> check_at_last;
   bool follows_job = false;
+  WorldMutant mutant = WorldMutant::none;
 };
 
 std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
@@ -54,6 +55,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
   impl->follows_job = inherited.follows_job;
+  impl->mutant = inherited.mutant;
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -95,7 +97,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->make_network = std::move(network);
   if (impl->job) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
-  if (inherited.check_at_last) {
+  if (inherited.check_at_last && inherited.mutant != WorldMutant::plain_last_barrier) {
     bootstrap.check_while_waiting({});
     bootstrap.barrier_of_survivors("world is made", until, inherited.check_at_last);
   } else {
@@ -107,9 +109,15 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
 
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
                                  const WorldOptions& options, uint64_t epoch,
-                                 Bootstrap::Check check = {}) {
+                                 Bootstrap::Check check = {},
+                                 std::function<void(uint32_t rank)> check_at_last = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.job, epoch, {}, std::move(check), {}, false};
+  Inheritance inherited{.job = impl.job,
+                        .epoch = epoch,
+                        .left_out = {},
+                        .check_while_made = std::move(check),
+                        .check_at_last = std::move(check_at_last),
+                        .mutant = impl.mutant};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -123,8 +131,17 @@ struct Superseded : Error {
   using Error::Error;
 };
 
+/// Throws Superseded if the rank of the slot has asked for a later generation.
+void check_not_anew(const Mailbox& mailbox, uint32_t slot, uint32_t generation,
+                    WorldMutant mutant) {
+  const auto asked = mailbox.latest_rebuild(slot);
+  if (asked && asked->generation > generation && mutant != WorldMutant::others_not_followed)
+    throw Superseded("begun anew");
+}
+
 /// Starts anew with every further loss, which all survivors learn of: the one that notices it asks
-/// for a later generation, which ends the attempts of the others.
+/// for a later generation, which ends the attempts of the others. Of the survivors, all have the
+/// same world in the end, or none (JobWorld).
 std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
                                              const std::vector<uint32_t>& without,
                                              const WorldOptions& options, TimePoint until) {
@@ -136,10 +153,17 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
     try {
       const Membership next =
           impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
-      return join_next(impl, next, options, departures.epoch(), [&] {
-        if (!without.empty() && bootstrap.latest_asked() > next.generation)
-          throw Superseded("rebuild: begun anew");
-      });
+      if (without.empty()) return join_next(impl, next, options, departures.epoch());
+      const auto check = [&](uint32_t slot) {
+        check_not_anew(bootstrap.mesh()->mailbox(), slot, next.generation, impl.mutant);
+      };
+      return join_next(
+          impl, next, options, departures.epoch(),
+          [&] { std::ranges::for_each(next.slots, check); },
+          [&](uint32_t rank) {
+            impl.abort_flag->check_ended("rebuild");
+            check(next.slots[rank]);
+          });
     } catch (const Superseded&) {
       departures.have_grown(gone);
     } catch (const Error& error) {
@@ -188,7 +212,8 @@ class JobWorld {
                                 check_ended();
                                 check_not_anew(rank, ranks.generation);
                               },
-                              self_.job != nullptr};
+                              self_.job != nullptr,
+                              self_.mutant};
         return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
                        {}, hardware_.network, std::move(inherited));
       } catch (const Superseded&) {
@@ -213,8 +238,7 @@ class JobWorld {
   }
 
   void check_not_anew(uint32_t slot, uint32_t generation) const {
-    const auto asked = ranks_->mailbox().latest_rebuild(slot);
-    if (asked && asked->generation > generation) throw Superseded("world: begun anew");
+    tokenyard::check_not_anew(ranks_->mailbox(), slot, generation, self_.mutant);
   }
 
   Membership all_slots() const {
