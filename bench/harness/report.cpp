@@ -47,10 +47,14 @@ Report::Report(std::string name, const World& world)
 
 void Report::add(const Row& row) {
   const std::string floor =
-      row.floor > 0 ? fmt::format("{:8.1f} {:6.2f}x", row.floor, row.ours.median / row.floor) : "";
+      row.peer        ? fmt::format("{:8.1f} {:6.2f}x", row.peer->times.median,
+                                    row.ours.median / row.peer->times.median)
+      : row.floor > 0 ? fmt::format("{:8.1f} {:6.2f}x", row.floor, row.ours.median / row.floor)
+                      : "";
   if (rows_.empty())
     fmt::print("{:<34}{:>6}{:>8}{:>8}{:>5}{:>10}{:>10}{:>10}{:>9} {:>7}\n", "case (us)", "ranks",
-               "tokens", "hidden", "sms", "median", "min", "max", "floor", "ratio");
+               "tokens", "hidden", "sms", "median", "min", "max",
+               row.peer ? row.peer->name : "floor", "ratio");
   fmt::print("{:<34}{:>6}{:>8}{:>8}{:>5}{:>10.1f}{:>10.1f}{:>10.1f} {}\n", row.name, row.ranks,
              row.tokens, row.hidden, row.sms, row.ours.median, row.ours.min, row.ours.max, floor);
   std::fflush(stdout);
@@ -89,6 +93,13 @@ void Report::finish(const std::string& path) const {
         {"ours", {{"median", row.ours.median}, {"min", row.ours.min}, {"max", row.ours.max}}},
         {"peer", nullptr},
         {"floor", row.floor}};
+    if (row.peer) {
+      const Spread& times = row.peer->times;
+      of_row["peer"] = {{"name", row.peer->name},
+                        {"median", times.median},
+                        {"min", times.min},
+                        {"max", times.max}};
+    }
     for (const Moment& moment : row.moments)
       of_row["moments"][moment.name] = {moment.first, moment.middle, moment.last};
     file << before << of_row.dump();

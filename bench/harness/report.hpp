@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,18 @@ struct Moment {
   double first, middle, last;
 };
 
+/// Times of another program, or library, for the same case in the same run.
+struct PeerTimes {
+  std::string name;
+  Spread times;
+};
+
 struct Row {
   std::string name;  ///< "dispatch bf16 uncached"
   uint32_t gpus, ranks, tokens, hidden, sms;
   Spread ours;   ///< us
   double floor;  ///< us to move the busiest rank's bytes at its link's rate; 0 if there is none
+  std::optional<PeerTimes> peer = std::nullopt;
   std::vector<Moment> moments = {};  ///< moments of the last call, if it was traced
 };
 

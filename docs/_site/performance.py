@@ -150,15 +150,15 @@ GROUPS: dict[str, list[Table]] = {
               "../bench/results/collectives_tcp.md"),
     ],
 }  # fmt: skip
-NO_TIMES = {"mutants.json"}
-"""Results that are no times; docs/mutants.md has them."""
+ELSEWHERE = {"mutants.json", "install.json"}
+"""Results of other pages: docs/mutants.md and docs/install.md."""
 MACHINE = ("gpu", "cpu", "driver", "cuda", "torch", "commit", "date")
 
 
 def page() -> str:
     """Returns the page."""
     shown = [table.file for tables in GROUPS.values() for table in tables]
-    there = {path.name for path in RESULTS.glob("*.json")} - NO_TIMES
+    there = {path.name for path in RESULTS.glob("*.json")} - ELSEWHERE
     if set(shown) != there:
         raise ValueError(f"files without a table, or the reverse: {set(shown) ^ there}")
     parts = [INTRODUCTION]
@@ -166,6 +166,16 @@ def page() -> str:
         parts.append(f"## {group}\n")
         parts += [part for table in tables for part in parts_of(table)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def install_rows() -> list[str]:
+    """Returns the table's rows of docs/install.md."""
+    measured = json.loads((RESULTS / "install.json").read_text(encoding="utf-8"))
+    return [
+        f"| {row['case']} | {row['cores']} | {row['ours']['median'] / 1e6:.0f} "
+        f"| {row['wheel_bytes'] / 1e6:.1f} |"
+        for row in measured["rows"]
+    ]
 
 
 def parts_of(table: Table) -> list[str]:

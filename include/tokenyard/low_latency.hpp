@@ -90,8 +90,8 @@ struct LowLatencyCall {
 class LowLatencyHandle;
 
 /// Rows that a rank received, in memory of the object. It stays unchanged until this batch's
-/// combine has run, a rank is unmasked or calls restart, or all copies of the handle are gone.
-/// slots = ranks * tokens_max.
+/// combine has run, a rank is unmasked or calls restart, the object goes on in another epoch of its
+/// job, or all copies of the handle are gone. slots = ranks * tokens_max.
 struct LowLatencyReceived {
   /// [local experts, slots, hidden] bfloat16 or float8_e4m3fn. An expert's rows lie packed from
   /// slot 0, by source rank, then source token; the slots behind them are undefined.
@@ -103,6 +103,7 @@ struct LowLatencyReceived {
   ConstTensorView ranges = {};        ///< [local experts, ranks, 2] int32: first row, rows
   ConstTensorView counts = {};        ///< [local experts] int32: rows
   std::shared_ptr<LowLatencyHandle> handle = {};
+  std::shared_ptr<const void> owner = {};  ///< keeps the memory, also beyond the object
 };
 
 /// A rank's part of a combine.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,6 +72,10 @@ struct Rendezvous {
 
 /// One rank's end of a world. All ranks make it together. One thread at a time uses it; only
 /// `cancel` may be called from any thread.
+///
+/// A world of a job follows it: once this rank's Job::recover, shrink, replace or grow has returned
+/// in a later epoch, the next collective call of an exchange on the World gives it new memory and
+/// the ranks of that epoch, as Job::world would.
 class World {
  public:
   /// Makes a job of one process per rank on this host, and a world of it, over shared memory
@@ -127,9 +132,10 @@ class World {
  private:
   friend struct WorldAccess;  ///< how the library's own parts reach what a World is made of
   struct Impl;
-  explicit World(std::unique_ptr<Impl> impl);
+  explicit World(std::shared_ptr<Impl> impl);
 
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
+  mutable std::mutex mutex_;  ///< of a change of impl_, and of `cancel`
 };
 
 }  // namespace tokenyard

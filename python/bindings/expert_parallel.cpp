@@ -1,6 +1,7 @@
 #include "tokenyard/expert_parallel.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -325,6 +326,13 @@ void register_expert_parallel(nb::module_& m) {
                   "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a, "ranks"_a, "tokens"_a,
                   "rows_received"_a, "type"_a, "row_bytes"_a, "scale_words"_a)
       .def("place", &place, "expert_at"_a)
+      .def(
+          "on_experts_changed",
+          [](const ExchangeHandle& self,
+             const std::function<void(const std::vector<int32_t>&)>& hook) {
+            self.get()->expert_parallel.on_experts_changed(hook);
+          },
+          "hook"_a)
       .def_prop_ro(
           "expert_map",
           [](const ExchangeHandle& self) { return self.get()->expert_parallel.expert_map(); })

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -318,6 +319,13 @@ void register_low_latency(nb::module_& m) {
       .def_prop_ro("held_experts", &look<&LowLatency::held_experts>)
       .def_prop_ro("lost_experts", &look<&LowLatency::lost_experts>)
       .def("set_expert_map", &set_expert_map, "expert_at"_a)
+      .def(
+          "on_experts_changed",
+          [](const ServingHandle& self,
+             const std::function<void(const std::vector<int32_t>&)>& hook) {
+            self.get()->exchange.on_experts_changed(hook);
+          },
+          "hook"_a)
       .def("evict", &evict, "ranks"_a, "epoch"_a.none())
       .def("admit", &unlocked<&LowLatency::admit>)
       .def("dispatch", &dispatch, "x"_a.noconvert(), "topk_idx"_a.noconvert(),

@@ -131,7 +131,7 @@ void register_received(nb::module_& m) {
           [](const HeldRoute& self) {
             return arena_array(self.exchange, std::make_shared<Route>(self.route),
                                self.route.row_on().as<int32_t>(),
-                               {self.route.tokens(), self.exchange->world->size()});
+                               {self.route.tokens(), self.route.row_on().shape[1]});
           },
           "[tokens, ranks] int32.");
   nb::class_<HeldReceived>(m, "Received",

@@ -8,9 +8,9 @@
 
 namespace tokenyard {
 
-/// The thread sets `asleep`, then looks at its queues once more, then sleeps. A kernel posts, then
-/// looks at `asleep`. Both put a sequentially consistent fence between their two accesses, so one
-/// of them sees the other.
+/// The thread sets `asleep`, then looks at its queues once more, then sleeps: both accesses are
+/// sequentially consistent. A kernel posts, then looks at `asleep`, with such a fence in between.
+/// So one of them sees the other.
 struct NetworkDoorbell {
   uint32_t asleep = 0;
   int event = -1;  ///< an eventfd of this process

@@ -6,7 +6,10 @@ namespace tokenyard {
 
 void LastStream::begin_call(Stream stream) {
   // A captured graph is ordered by the code that launches it.
-  if (accelerator_.captures(stream)) return;
+  if (accelerator_.captures(stream)) {
+    captured_ = true;
+    return;
+  }
   if (in_use_ && stream_.native != stream.native) {
     const OwnedEvent before(accelerator_, accelerator_.mark(stream_));
     accelerator_.wait(stream, before.get());

@@ -17,6 +17,8 @@ class LastStream {
   void forget(Stream stream);
   /// Returns whether a call may still be running.
   bool in_use() const { return in_use_; }
+  /// Returns whether a CUDA graph has captured a call.
+  bool captured() const { return captured_; }
   /// Returns the stream of the last call, or the default stream.
   Stream get() const { return stream_; }
 
@@ -24,6 +26,7 @@ class LastStream {
   Accelerator& accelerator_;
   Stream stream_;
   bool in_use_ = false;
+  bool captured_ = false;
 };
 
 }  // namespace tokenyard

@@ -202,6 +202,11 @@ WaitContext ErrorRecord::wait_context(std::chrono::nanoseconds timeout) const {
           .report = report_.as<WaitReport>()};
 }
 
+void ErrorRecord::clear() {
+  accelerator_.fill(failed_.as<void>(), 0, sizeof(uint32_t), Stream{});
+  accelerator_.write_flag(&report_.as<WaitReport>()->failure, static_cast<uint32_t>(Failure::none));
+}
+
 bool ErrorRecord::failed() const {
   // The kernel writes `failure` last, with release, so the rest of the report is visible with it.
   return accelerator_.read_flag(&report().failure) != static_cast<uint32_t>(Failure::none);

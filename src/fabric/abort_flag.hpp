@@ -108,6 +108,8 @@ class ErrorRecord {
   ErrorRecord(Accelerator& accelerator, AbortFlag& abort_flag);
 
   WaitContext wait_context(std::chrono::nanoseconds timeout) const;
+  /// Forgets a failure, while no kernel runs.
+  void clear();
   bool failed() const;  ///< whether the host sees a failure yet
   /// Throws PeerTimeout, PeerLost, OutOfTouch, NetworkFault or Cancelled if a wait has failed.
   /// `phases` names the values of the kernel's Phase enum as errors show them ("dispatch: counts").

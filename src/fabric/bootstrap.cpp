@@ -61,6 +61,10 @@ Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelera
   };
   const auto rebuilds = [this](uint32_t slot, const Message& rebuild) {
     const std::optional<uint32_t> by = rank_at(slot);
+    if (rebuild.kind == MessageKind::gone_on) {
+      if (by && rebuild.generation == generation()) abort_flag_.left(*by);
+      return;
+    }
     const std::vector<uint32_t> slots = decode(rebuild.bytes);
     const bool stays = std::ranges::count(slots, membership_.slots[rank()]) != 0;
     if (by && rebuild.generation > generation() && !stays) abort_flag_.left_out(*by);
@@ -208,6 +212,16 @@ std::vector<uint32_t> Bootstrap::ranks_without(const std::vector<uint32_t>& slot
     if (!std::ranges::binary_search(slots, membership_.slots[peer])) ranks.push_back(peer);
   }
   return ranks;
+}
+
+void Bootstrap::say_gone_on() {
+  for (const uint32_t peer : others()) {
+    mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::gone_on,
+                                                 .generation = generation(),
+                                                 .what = {},
+                                                 .bytes = {},
+                                                 .object = {}});
+  }
 }
 
 uint32_t Bootstrap::latest_asked() const {

@@ -101,6 +101,9 @@ class Bootstrap {
   /// same; `check` as above.
   uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
                                TimePoint until, const Check& check);
+  /// Tells the others that this rank sends nothing more in this world. Their waits for what it has
+  /// not sent end as if it had left.
+  void say_gone_on();
   /// Returns the latest generation that another rank of this world has asked for.
   uint32_t latest_asked() const;
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.

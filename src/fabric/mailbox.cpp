@@ -16,6 +16,11 @@ bool Mailbox::put(uint32_t from, Message message) {
       if (watch.rebuild_watcher) watch.rebuild_watcher(from, *slot.rebuild);
     return true;
   }
+  if (message.kind == MessageKind::gone_on) {
+    for (const auto& [number, watch] : watchers_)
+      if (watch.rebuild_watcher) watch.rebuild_watcher(from, message);
+    return true;
+  }
   if (slot.collectives.size() >= kMessagesMax) return false;
   slot.collectives.push_back(std::move(message));
   return true;

@@ -17,7 +17,11 @@
 
 namespace tokenyard {
 
-enum class MessageKind : uint8_t { collective, rebuild };
+enum class MessageKind : uint8_t {
+  collective,
+  rebuild,
+  gone_on,  ///< the sender has gone on to another world, and sends nothing more in this one
+};
 
 struct Message {
   MessageKind kind = MessageKind::collective;
@@ -62,8 +66,9 @@ class Mailbox {
   /// Called once per peer that is gone or goes, by the thread that notices; never after `unwatch`
   /// has returned.
   using Watcher = std::function<void(uint32_t slot, PeerState state)>;
-  /// Called likewise for every request to rebuild a world.
-  using RebuildWatcher = std::function<void(uint32_t slot, const Message& rebuild)>;
+  /// Called likewise for every request to rebuild a world, and every notice of a peer that has gone
+  /// on to another.
+  using RebuildWatcher = std::function<void(uint32_t slot, const Message& message)>;
   uint64_t watch(Watcher watcher, RebuildWatcher rebuild_watcher = {});
   void unwatch(uint64_t watch);
 

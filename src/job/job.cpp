@@ -73,24 +73,32 @@ std::shared_ptr<void> Job::on_change(std::function<void()> call) {
 std::vector<uint32_t> Job::shrink() {
   const auto call = state_->recovery().shrink();
   state_->await(*call);
+  state_->note_recovery();
   return slots_of(state_->engine().recovered());
 }
 
 void Job::replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
   const auto call = state_->recovery().replace(rank);
   state_->await(*call, timeout);
+  state_->note_recovery();
 }
 
 void Job::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout) {
   const uint32_t most = std::max(state_->options.size, state_->options.size_max);
   const auto call = state_->recovery().grow(ranks, most);
   state_->await(*call, timeout);
+  state_->note_recovery();
 }
 
 std::vector<uint32_t> Job::recover(bool wait_for_replacements,
                                    std::optional<std::chrono::nanoseconds> timeout) {
-  const auto call = state_->recovery().recover(wait_for_replacements);
-  state_->await(*call, timeout);
+  const std::chrono::nanoseconds most = timeout.value_or(state_->options.timeout);
+  const auto until = std::chrono::steady_clock::now() + most;
+  do {
+    const auto call = state_->recovery().recover(wait_for_replacements);
+    state_->await(*call, timeout);
+  } while (state_->await_verdict_on_gone(until));
+  state_->note_recovery();
   return active_ranks();
 }
 

@@ -178,6 +178,34 @@ void Job::State::await(Recovery::Call& call, std::optional<std::chrono::nanoseco
   }
 }
 
+bool Job::State::await_verdict_on_gone(std::chrono::steady_clock::time_point until) {
+  constexpr std::chrono::milliseconds kLookAgain{20}, kAskAgain{1000};
+  std::chrono::steady_clock::time_point ask_again{};
+  for (bool were = false;; were = true) {
+    const std::vector<control::Member> gone = ranks_.gone_members();
+    const View view = engine_->view();
+    if (gone.empty() && ranks_.epoch() == view.epoch) return were;
+    check_ended();
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= ask_again) {
+      for (const control::Member& member : gone) control_->abandon(member);
+      ask_again = now + kAskAgain;
+    }
+    if (now > until) {
+      if (const auto quorum = engine_->missing_quorum())
+        throw QuorumLost(quorum->answering, quorum->needed);
+      throw PeerTimeout({.rank = gone.empty() ? options.rank : gone.front().slot,
+                         .phase = "recover: agree to go on without it"});
+    }
+    progress_thread_->wait_for_news(kLookAgain);
+  }
+}
+
+void Job::State::note_recovery() {
+  recoveries_.epoch.store(engine_->view().epoch, std::memory_order_relaxed);
+  recoveries_.calls.fetch_add(1, std::memory_order_release);
+}
+
 void Job::State::check_ended() const {
   if (const std::exception_ptr ended = engine_->ended()) std::rethrow_exception(ended);
 }

@@ -20,6 +20,7 @@
 #include "collectives/transports/wire_transport.hpp"
 #include "control/control.hpp"
 #include "fabric/bootstrap.hpp"
+#include "fabric/world_access.hpp"
 #include "job/process_ranks.hpp"
 #include "tokenyard/collectives.hpp"
 #include "tokenyard/job.hpp"
@@ -50,6 +51,12 @@ class Job::State final : public control::Participant {
   collectives::Recovery& recovery() { return *recovery_; }
   control::Control& control() { return *control_; }
   ProcessRanks& ranks() { return ranks_; }
+  const Recoveries& recoveries() const { return recoveries_; }
+  /// Waits until the members have agreed to go on without those that this rank knows to be gone.
+  /// Returns whether there were any. Throws as `await`.
+  bool await_verdict_on_gone(std::chrono::steady_clock::time_point until);
+  /// Notes that a call of this rank has put the changes of the membership so far behind it.
+  void note_recovery();
 
   /// Waits until messages sent by this rank have been received, then leaves. If time runs out it
   /// leaves too, then throws PeerTimeout naming a rank that has not received one.
@@ -91,6 +98,7 @@ class Job::State final : public control::Participant {
   std::unique_ptr<collectives::ProgressThread> progress_thread_;
   std::unique_ptr<collectives::Recovery> recovery_;
   FileDescriptor witness_memory_;
+  Recoveries recoveries_;
   uint64_t refused_by_wire_ = 0;
 
   mutable std::mutex mutex_;

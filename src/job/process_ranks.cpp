@@ -32,7 +32,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
   message.what = payload.text();
   const std::string content = payload.text();
   if (!payload.ok() || !payload.at_end()) return std::nullopt;
-  if (kind > static_cast<uint64_t>(MessageKind::rebuild)) return std::nullopt;
+  if (kind > static_cast<uint64_t>(MessageKind::gone_on)) return std::nullopt;
   message.kind = static_cast<MessageKind>(kind);
   const auto* begin = reinterpret_cast<const std::byte*>(content.data());
   message.bytes.assign(begin, begin + content.size());
@@ -51,6 +51,15 @@ control::Epoch ProcessRanks::epoch() const {
   return view_.epoch;
 }
 
+std::vector<control::Member> ProcessRanks::gone_members() const {
+  std::vector<control::Member> gone;
+  for (const control::Member& member : view().members) {
+    if (member.slot == slot() || !hears(member)) continue;
+    if (mailbox_.state(member.slot) != PeerState::present) gone.push_back(member);
+  }
+  return gone;
+}
+
 std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, control::Epoch since,
                                           Accelerator& accelerator, TimePoint until,
                                           const std::function<void()>& check) {
@@ -64,8 +73,11 @@ std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, contr
     present.clear();
     excused.clear();
     for (const uint32_t slot : slots) {
-      if (const auto member = members.at(slot))
-        (is_excused(*member, since) ? excused : present).push_back(slot);
+      const auto member = members.at(slot);
+      if (!member) continue;
+      // An excuse ends with its process: nobody else asks to evict one that has died since.
+      const bool is_gone = hears(*member) && mailbox_.state(slot) != PeerState::present;
+      (is_excused(*member, since) && !is_gone ? excused : present).push_back(slot);
     }
     if (present.empty()) return true;
     const TimePoint now = accelerator.now();

@@ -37,11 +37,13 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   control::View view() const;
   /// Returns `view().epoch`.
   control::Epoch epoch() const;
+  /// Returns the members whose process is known to be gone.
+  std::vector<control::Member> gone_members() const;
   /// Has the members agree to go on without these slots, and waits until this process knows it.
-  /// Returns those that stay after all, because they waited for a slot that was lost after epoch
-  /// `since` (membership::Verdict::excused). Calls `check` while it waits, which may throw. Throws
-  /// PeerTimeout naming a slot that is still a member at `until`, or QuorumLost, in slots, if too
-  /// few members answer to agree.
+  /// Returns those that stay after all, because they live and waited for a slot that was lost after
+  /// epoch `since` (membership::Verdict::excused). Calls `check` while it waits, which may throw.
+  /// Throws PeerTimeout naming a slot that is still a member at `until`, or QuorumLost, in slots,
+  /// if too few members answer to agree.
   std::vector<uint32_t> evict(std::span<const uint32_t> slots, control::Epoch since,
                               Accelerator& accelerator, TimePoint until,
                               const std::function<void()>& check);

@@ -45,8 +45,9 @@ const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& ta
 
 }  // namespace
 
-Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions& options)
-    : world(with_filled_slots(world, "a megakernel")),
+Megakernel::Impl::Impl(World& of_caller, const Graph& graph, const MegakernelOptions& options)
+    : pinned(WorldAccess::pinned(of_caller)),
+      world(with_filled_slots(*pinned, "a megakernel")),
       accelerator(accelerator_of(world)),
       graph(graph),
       shape(shape_of(options, graph, accelerator)),

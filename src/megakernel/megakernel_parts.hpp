@@ -20,7 +20,7 @@
 namespace tokenyard::megakernel {
 
 struct Megakernel::Impl {
-  Impl(World& world, const Graph& graph, const MegakernelOptions& options);
+  Impl(World& of_caller, const Graph& graph, const MegakernelOptions& options);
   ~Impl();
 
   void launch(uint32_t iterations, bool fed);
@@ -33,6 +33,7 @@ struct Megakernel::Impl {
   [[noreturn]] void throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const;
   void require_started(const char* call) const;
 
+  const std::shared_ptr<World> pinned;  ///< stays when the caller's World goes on
   World& world;
   Accelerator& accelerator;
   const Graph graph;

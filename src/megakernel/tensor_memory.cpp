@@ -21,13 +21,17 @@ void check_copy(const TensorView& to, const ConstTensorView& from) {
 }  // namespace
 
 struct TensorMemory::Impl {
+  const std::shared_ptr<World> pinned;  ///< stays when the caller's World goes on
   World& world;
   std::vector<std::unique_ptr<DeviceMemory>> local;
   std::vector<ArenaBlock> shared;
 };
 
 TensorMemory::TensorMemory(World& world)
-    : impl_(new Impl{.world = world, .local = {}, .shared = {}}) {}
+    : impl_([&] {
+        const std::shared_ptr<World> pinned = WorldAccess::pinned(world);
+        return new Impl{.pinned = pinned, .world = *pinned, .local = {}, .shared = {}};
+      }()) {}
 TensorMemory::~TensorMemory() = default;
 
 uint64_t TensorMemory::guard_bytes() const {

@@ -26,6 +26,13 @@ struct Hardware {
   MakeNetwork network = {};  ///< of the ranks that `fabric` has no load/store reach to
 };
 
+/// Deliberate bugs, which tests must notice. Only they can select one.
+enum class WorldMutant : uint8_t {
+  none,
+  plain_last_barrier,   ///< a rank that is lost in the last wait holds that up on some survivors
+  others_not_followed,  ///< a rank does not give up a world that another begins anew
+};
+
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
   WorldOptions options;
@@ -43,8 +50,10 @@ struct World::Impl {
   std::shared_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
+  bool follows_job = false;        ///< whether its ranks are those of its job
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
   uint32_t epoch_before = 0;       ///< see epoch_before()
+  WorldMutant mutant = WorldMutant::none;
 };
 
 /// Returns one rank's end of a world. Collective over the mesh: every slot of `ranks`, or every
@@ -66,15 +75,16 @@ struct JobMember {
   std::shared_ptr<Job> job;  ///< outlives the worlds; null in the simulator
   std::shared_ptr<ProcessRanks> ranks;
   std::function<void()> check_ended;  ///< throws what has ended its membership, if something has
+  WorldMutant mutant = WorldMutant::none;
 };
 
 /// Returns a world of the members, as Job::world does. `absences`: as for `join`.
 std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
                                     const WorldOptions& options,
                                     std::shared_ptr<const AbsenceWatch> absences);
-/// Returns what Job::world does.
+/// Returns what Job::world does. Calls `check` in every wait; it may throw.
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options);
+                                const WorldOptions& options, std::function<void()> check = {});
 /// Throws InvalidArgument if an option is wrong: before the first side effect, alike on all ranks.
 void check_options(const WorldOptions& options);
 

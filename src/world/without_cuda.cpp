@@ -8,7 +8,8 @@ namespace tokenyard {
 
 namespace {
 constexpr const char* kWhyNot =
-    "this build has no CUDA support (nvcc was not found, or CUDA is off)";
+    "this build has no CUDA support; with nvcc on PATH: pip install . "
+    "-Ccmake.define.TOKENYARD_CUDA=ON (C++: cmake -DTOKENYARD_CUDA=ON)";
 }
 
 std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&, uint32_t,

@@ -32,6 +32,8 @@ struct Inheritance {
   Bootstrap::Check check_while_made;  ///< called in every wait until all is there
   /// Called in the last wait of a job's world, with every rank that has not come to it yet.
   std::function<void(uint32_t rank)> check_at_last;
+  bool follows_job = false;
+  WorldMutant mutant = WorldMutant::none;
 };
 
 std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
@@ -52,6 +54,8 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
   impl->epoch = inherited.epoch;
   impl->left_out = std::move(inherited.left_out);
+  impl->follows_job = inherited.follows_job;
+  impl->mutant = inherited.mutant;
   impl->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), ranks, *impl->accelerator, *impl->abort_flag);
 
@@ -93,7 +97,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
   impl->make_network = std::move(network);
   if (impl->job) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
-  if (inherited.check_at_last) {
+  if (inherited.check_at_last && inherited.mutant != WorldMutant::plain_last_barrier) {
     bootstrap.check_while_waiting({});
     bootstrap.barrier_of_survivors("world is made", until, inherited.check_at_last);
   } else {
@@ -105,9 +109,15 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
 
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
                                  const WorldOptions& options, uint64_t epoch,
-                                 Bootstrap::Check check = {}) {
+                                 Bootstrap::Check check = {},
+                                 std::function<void(uint32_t rank)> check_at_last = {}) {
   const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{impl.job, epoch, {}, std::move(check), {}};
+  Inheritance inherited{.job = impl.job,
+                        .epoch = epoch,
+                        .left_out = {},
+                        .check_while_made = std::move(check),
+                        .check_at_last = std::move(check_at_last),
+                        .mutant = impl.mutant};
   for (uint32_t rank = 0; rank < before.size(); ++rank) {
     const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
@@ -121,8 +131,17 @@ struct Superseded : Error {
   using Error::Error;
 };
 
+/// Throws Superseded if the rank of the slot has asked for a later generation.
+void check_not_anew(const Mailbox& mailbox, uint32_t slot, uint32_t generation,
+                    WorldMutant mutant) {
+  const auto asked = mailbox.latest_rebuild(slot);
+  if (asked && asked->generation > generation && mutant != WorldMutant::others_not_followed)
+    throw Superseded("begun anew");
+}
+
 /// Starts anew with every further loss, which all survivors learn of: the one that notices it asks
-/// for a later generation, which ends the attempts of the others.
+/// for a later generation, which ends the attempts of the others. Of the survivors, all have the
+/// same world in the end, or none (JobWorld).
 std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
                                              const std::vector<uint32_t>& without,
                                              const WorldOptions& options, TimePoint until) {
@@ -134,10 +153,17 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
     try {
       const Membership next =
           impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
-      return join_next(impl, next, options, departures.epoch(), [&] {
-        if (!without.empty() && bootstrap.latest_asked() > next.generation)
-          throw Superseded("rebuild: begun anew");
-      });
+      if (without.empty()) return join_next(impl, next, options, departures.epoch());
+      const auto check = [&](uint32_t slot) {
+        check_not_anew(bootstrap.mesh()->mailbox(), slot, next.generation, impl.mutant);
+      };
+      return join_next(
+          impl, next, options, departures.epoch(),
+          [&] { std::ranges::for_each(next.slots, check); },
+          [&](uint32_t rank) {
+            impl.abort_flag->check_ended("rebuild");
+            check(next.slots[rank]);
+          });
     } catch (const Superseded&) {
       departures.have_grown(gone);
     } catch (const Error& error) {
@@ -185,7 +211,9 @@ class JobWorld {
                               [this, &ranks](uint32_t rank) {
                                 check_ended();
                                 check_not_anew(rank, ranks.generation);
-                              }};
+                              },
+                              self_.job != nullptr,
+                              self_.mutant};
         return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
                        {}, hardware_.network, std::move(inherited));
       } catch (const Superseded&) {
@@ -210,8 +238,7 @@ class JobWorld {
   }
 
   void check_not_anew(uint32_t slot, uint32_t generation) const {
-    const auto asked = ranks_->mailbox().latest_rebuild(slot);
-    if (asked && asked->generation > generation) throw Superseded("world: begun anew");
+    tokenyard::check_not_anew(ranks_->mailbox(), slot, generation, self_.mutant);
   }
 
   Membership all_slots() const {
@@ -254,11 +281,15 @@ std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
 }
 
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options) {
+                                const WorldOptions& options, std::function<void()> check) {
   // Shares the job, which must outlive every world over its mesh.
   const std::shared_ptr<ProcessRanks> ranks(job, &job->state()->ranks());
-  return join_members({job, ranks, [state = job->state().get()] { state->check_ended(); }},
-                      hardware, options, std::make_shared<const AbsenceWatch>());
+  const auto check_ended = [state = job->state().get(), check = std::move(check)] {
+    state->check_ended();
+    if (check) check();
+  };
+  return join_members({job, ranks, check_ended}, hardware, options,
+                      std::make_shared<const AbsenceWatch>());
 }
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
@@ -283,7 +314,18 @@ std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
   return std::unique_ptr<World>(new World(std::move(impl)));
 }
 
-World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+std::shared_ptr<World> WorldAccess::pinned(const World& world) {
+  return std::shared_ptr<World>(new World(world.impl_));
+}
+
+void WorldAccess::go_on_as(World& world, World& next) {
+  const std::lock_guard lock(world.mutex_);
+  // A call of `cancel` that this thread has not seen yet must not get lost.
+  if (world.impl_->abort_flag->cancelled()) next.impl_->abort_flag->cancel();
+  world.impl_ = next.impl_;
+}
+
+World::World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
 uint32_t World::rank() const {
@@ -316,6 +358,7 @@ void World::barrier(const std::string& what) {
 }
 
 void World::cancel() {
+  const std::lock_guard lock(mutex_);
   impl_->abort_flag->cancel();
 }
 
@@ -348,6 +391,41 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
 
 std::vector<uint32_t> World::left_out() const {
   return impl_->left_out;
+}
+
+const Recoveries* recoveries_of(const World& world) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  return impl.follows_job ? &impl.job->state()->recoveries() : nullptr;
+}
+
+uint64_t membership_epoch_of(const World& world) {
+  return WorldAccess::impl(world).epoch;
+}
+
+void go_on(World& world) {
+  const std::shared_ptr<World> before = WorldAccess::pinned(world);
+  WorldAccess::Impl& impl = WorldAccess::impl(*before);
+  const auto check = [&impl] {
+    if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
+  };
+  check();
+  // Stores of this rank's kernels arrive before the others hear that there will be no more.
+  impl.accelerator->drain();
+  impl.bootstrap->say_gone_on();
+  const auto next =
+      join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);
+  WorldAccess::go_on_as(world, *next);
+}
+
+bool continue_job_after(World& world, uint32_t rank, bool silent) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  if (!impl.follows_job || rank == world.rank()) return false;
+  const std::shared_ptr<Job> job = impl.job;
+  const OnFailure on_failure = job->state()->options.on_failure;
+  if (on_failure == OnFailure::raise || (silent && on_failure == OnFailure::retry)) return false;
+  if (silent) job->evict(rank);
+  job->recover(on_failure == OnFailure::retry);
+  return true;
 }
 
 bool is_present(const World& world, uint32_t rank) {

@@ -125,6 +125,10 @@ def test_the_page_of_results_is_what_the_results_say() -> None:
     assert performance.PAGE.read_text(encoding="utf-8") == performance.page()
 
 
+def test_the_table_of_install_is_what_the_results_say() -> None:
+    assert "\n".join(performance.install_rows()) in (ROOT / "docs/install.md").read_text()
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     shown = set(re.findall(r"[\w/]+\.md", navigation))

@@ -45,12 +45,14 @@ TEST_P(JobMutants, AreCaught) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, JobMutants,
-    ::testing::Values(Bug{"ArenaReused", {.job = Mutant::arena_reused}, "arena of rank"},
-                      Bug{"GoesOnFromLast", {.job = Mutant::goes_on_from_last}, "calls: "},
-                      Bug{"OwnCountTrusted", {.job = Mutant::own_count_trusted}, "calls: "},
-                      Bug{"FenceIgnored", {.job = Mutant::fence_ignored}, "fence: "},
-                      Bug{"LossesNotTold", {.job = Mutant::losses_not_told}, "recovery: "},
-                      Bug{"VerdictsNotTold", {.job = Mutant::verdicts_not_told}, "recovery: "}),
+    ::testing::Values(
+        Bug{"ArenaReused", {.job = Mutant::arena_reused}, "arena of rank"},
+        Bug{"GoesOnFromLast", {.job = Mutant::goes_on_from_last}, "calls: "},
+        Bug{"OwnCountTrusted", {.job = Mutant::own_count_trusted}, "calls: "},
+        Bug{"PlainLastBarrier", {.world = WorldMutant::plain_last_barrier}, "worlds: "},
+        Bug{"OthersNotFollowed", {.world = WorldMutant::others_not_followed}, "recovery: "},
+        Bug{"LossesNotTold", {.job = Mutant::losses_not_told}, "recovery: "},
+        Bug{"VerdictsNotTold", {.job = Mutant::verdicts_not_told}, "recovery: "}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

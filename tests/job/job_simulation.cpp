@@ -16,7 +16,8 @@ const bool registered = simulation::add_suite(
                  {"a rank is fenced", 200},
                  {"a rank makes a finished call again", 500},
                  {"a newcomer takes part in a later call", 500},
-                 {"low latency goes on without a rank", 500}},
+                 {"low latency goes on without a rank", 500},
+                 {"survivors rebuild a world", 500}},
      .seeds = 1500});
 
 }  // namespace

@@ -91,6 +91,8 @@ def where_options_stand(words: list[str]) -> str:
         case ["sudo", "apt-get", "install", *packages]:
             assert set(packages) <= set(re.findall(r"[\w+-]+", sources("run")))
             return ""
+        case ["python3", "-m", "venv", _] | [".", _]:  # As `./run wheel`'s tests do.
+            return ""
         case ["docker", "build", "-f", file, *_]:
             assert (ROOT / file).is_file()
             return ""

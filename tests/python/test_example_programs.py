@@ -21,9 +21,8 @@ SMALL = ["--tokens", "40", "--hidden", "64"]
 
 
 def test_there_are_examples() -> None:
-    assert {"decode.py", "moe_layer.py", "recover.py", "train_elastic.py", "train_moe.py"} <= set(
-        PROGRAMS
-    )
+    names = "decode.py moe_layer.py recover.py serve_elastic.py train_elastic.py train_moe.py"
+    assert set(names.split()) <= set(PROGRAMS)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -63,6 +62,7 @@ def test_a_demo_that_memory_cannot_hold_is_refused(
     [
         ("balance_experts.py", ["--steps", "100000000000"]),
         ("moe_layer.py", ["--ranks", "100000"]),
+        ("serve_elastic.py", ["--ranks", "100000"]),
         ("train_elastic.py", ["--ranks", "100000"]),
         ("train_elastic.py", ["--steps", "100000000000"]),
         ("train_moe.py", ["--steps", "100000000000"]),
@@ -82,6 +82,7 @@ def test_a_count_past_its_bound_is_refused_with_the_bound(
         ("balance_experts.py", "balance.png"),
         ("moe_layer.py", "load.png"),
         ("moe_layer.py", "trace.json"),
+        ("serve_elastic.py", "serving.png"),
         ("train_elastic.py", "loss.png"),
         ("train_moe.py", "report.json"),
     ],
@@ -161,6 +162,7 @@ def await_first_import(pid: int) -> None:
         ("moe_layer.py", ["--tokens", "20000"], 1.2),
         ("moe_layer.py", ["--tokens", "20000", "--processes"], 0.7),
         ("moe_layer.py", ["--tokens", "20000", "--processes"], 1.7),
+        ("serve_elastic.py", [], 1.7),
         ("train_elastic.py", [], 1.2),
     ],
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import _tokenyard
@@ -15,19 +15,19 @@ ExpertsChanged = Callable[[list[int]], None]
 
 
 class HeldExperts:
-    """Calls a hook after changes that give this rank other experts."""
+    """Has a hook called after changes that give this rank other experts."""
 
     def __init__(self, native: Any) -> None:
-        self._native = native
         self.hook: ExpertsChanged | None = None
+        # Weak: a hook may hold the exchange, which no garbage collector would see through C++.
+        mine = weakref.ref(self)
 
-    @contextmanager
-    def change(self) -> Iterator[None]:
-        before = self._native.held_experts
-        yield
-        now = self._native.held_experts
-        if self.hook is not None and now != before:
-            self.hook(now)
+        def changed(held: list[int]) -> None:
+            held_experts = mine()
+            if held_experts is not None and held_experts.hook is not None:
+                held_experts.hook(held)
+
+        native.on_experts_changed(changed)
 
 
 def spread_lost_experts(expert_at: Sequence[int], living: Sequence[bool]) -> list[int]:

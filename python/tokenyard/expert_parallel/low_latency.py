@@ -95,14 +95,23 @@ class LowLatency:
         """Number of returned hooks that were not called yet."""
         self.unmaskings = 0
         """Number of calls here that unmasked ranks, those that restart included."""
-        self._rows_max = world.size * tokens_max
-        """Places for rows per expert."""
-        self.local_experts: int = native.local_experts
+        self._held = HeldExperts(native)
+
+    @property
+    def local_experts(self) -> int:
         """Number of this rank's places, which hold an expert each unless a map says otherwise."""
-        self.first_expert: int = native.first_expert
+        return self._native.local_experts
+
+    @property
+    def first_expert(self) -> int:
         """Number of this rank's first place, which holds the expert of that number unless a map
         says otherwise."""
-        self._held = HeldExperts(native)
+        return self._native.first_expert
+
+    @property
+    def _rows_max(self) -> int:
+        """Places for rows per expert."""
+        return self.world.size * self.tokens_max
 
     @staticmethod
     def memory(
@@ -407,8 +416,7 @@ class LowLatency:
         """
         last = self.experts - 1
         places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
-        with self._held.change():
-            self._native.set_expert_map(places)
+        self._native.set_expert_map(places)
 
     @property
     def expert_map(self) -> list[int]:
@@ -427,8 +435,10 @@ class LowLatency:
         return self._native.lost_experts
 
     def on_experts_changed(self, hook: ExpertsChanged | None) -> None:
-        """Sets what `set_expert_map`, `evict` and `admit` call last if they gave this rank other
-        experts, with `held_experts`: load their weights there. None: nothing."""
+        """Sets what is called once this rank holds other experts, with `held_experts`, before a
+        call needs them: load their weights there. `set_expert_map`, `evict` and `admit` call it
+        last, and so does the first dispatch after the ranks of the job have changed. None:
+        nothing."""
         self._held.hook = hook
 
     def evict(self, ranks: Sequence[int], epoch: int | None = None) -> None:
@@ -444,8 +454,7 @@ class LowLatency:
                 different numbers of calls.
         """
         gone = [size_of("ranks", rank) for rank in ranks]
-        with self._held.change():
-            self._native.evict(gone, None if epoch is None else size_of("epoch", epoch))
+        self._native.evict(gone, None if epoch is None else size_of("epoch", epoch))
         if epoch is not None:
             self._has_restarted()
 
@@ -465,8 +474,7 @@ class LowLatency:
             InvalidArgument: options or expert maps differ, on all ranks alike.
             PeerLost, PeerTimeout: a rank did not take part.
         """
-        with self._held.change():
-            admitted = self._native.admit()
+        admitted = self._native.admit()
         self._has_restarted()
         return admitted
 

@@ -507,8 +507,7 @@ class ExpertParallel:
         """
         last = self.experts - 1
         places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
-        with self._held.change():
-            self._native.place(places)
+        self._native.place(places)
 
     place = old_spellings.renamed("place", set_expert_map)
 
@@ -528,8 +527,9 @@ class ExpertParallel:
         return self._native.lost_experts
 
     def on_experts_changed(self, hook: ExpertsChanged | None) -> None:
-        """Sets what `set_expert_map` calls last if it gave this rank other experts, with
-        `held_experts`: load their weights there. None: nothing."""
+        """Sets what is called once this rank holds other experts, with `held_experts`, before a
+        call needs them: load their weights there. `set_expert_map` calls it last, and so does the
+        first dispatch after the ranks of the job have changed. None: nothing."""
         self._held.hook = hook
 
     @property

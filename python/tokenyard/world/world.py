@@ -228,7 +228,9 @@ class World(Closing):
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks; in a world of a job, which may grow, places for them."""
+        if not self._native.closed:
+            self._size = self._native.size
         return self._size
 
     @property
@@ -265,6 +267,8 @@ class World(Closing):
     @property
     def topology(self) -> _tokenyard.Topology:
         """The fabric to each peer, with the reason why it is not a faster one; printable."""
+        if not self._native.closed:
+            self._topology = self._native.topology
         return self._topology
 
     def all_gather(self, mine: bytes, what: str = "all_gather") -> list[bytes]:

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "device/doorbell.hpp"
+#include "device/memory.hpp"
 
 namespace tokenyard {
 

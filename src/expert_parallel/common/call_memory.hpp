@@ -7,14 +7,21 @@
 
 #include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard {
 
-/// Health of one object, shared with everything that its calls leave behind. Failure is permanent.
+/// Health of one session, shared with everything that its calls leave behind. Failure is permanent.
 struct Health {
-  Health(Accelerator& accelerator, AbortFlag& abort_flag) : cell(accelerator, abort_flag) {}
+  /// `exchange`: identifies the object that the session is of.
+  Health(std::shared_ptr<const World> world, std::shared_ptr<const void> exchange)
+      : world(std::move(world)),
+        exchange(std::move(exchange)),
+        cell(accelerator_of(*this->world), abort_flag_of(*this->world)) {}
   bool failed() const { return interrupted || cell.failed(); }
 
+  const std::shared_ptr<const World> world;  ///< pinned: outlives all that it shares this with
+  const std::shared_ptr<const void> exchange;
   ErrorRecord cell;  ///< error record written by kernels
   /// Set when an exception left a call: its kernel may still be running.
   std::atomic<bool> interrupted = false;
@@ -25,7 +32,7 @@ struct Health {
 class CallMemory {
  public:
   CallMemory(ArenaBlock block, std::shared_ptr<const Health> health)
-      : block_(std::move(block)), health_(std::move(health)) {}
+      : health_(std::move(health)), block_(std::move(block)) {}
   CallMemory(const CallMemory&) = delete;
   CallMemory& operator=(const CallMemory&) = delete;
   ~CallMemory() {
@@ -39,8 +46,8 @@ class CallMemory {
   }
 
  private:
+  std::shared_ptr<const Health> health_;  ///< first: the block goes before the world that it keeps
   ArenaBlock block_;
-  std::shared_ptr<const Health> health_;
 };
 
 }  // namespace tokenyard

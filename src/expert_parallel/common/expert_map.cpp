@@ -137,6 +137,16 @@ void ExpertMap::set_living(const std::vector<bool>& living) {
   take_effect();
 }
 
+std::vector<int32_t> ExpertMap::carried_to(uint32_t places, uint32_t ranks) const {
+  if (given_ == plain_expert_map(experts_, places_, world_.size())) return {};
+  std::vector<int32_t> map = given_;
+  if (ranks == world_.size()) return map;
+  // With places_per_rank, new ranks have empty places. Without, all experts have moved.
+  if (uint64_t{places} * world_.size() != uint64_t{places_} * ranks || places == places_) return {};
+  map.resize(places, -1);
+  return map;
+}
+
 void ExpertMap::take_effect() {
   in_effect_ = spread_lost_experts(given_, living_);
   std::vector<int32_t> numbers(places_);

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +53,9 @@ class ExpertMap {
   void set_living(const std::vector<bool>& living);
   const std::vector<bool>& living() const { return living_; }
   const std::vector<int32_t>& given() const { return given_; }
+  /// Returns the map to set in an object of as many experts with `places` places on more ranks, or
+  /// as many; empty for the plain one.
+  std::vector<int32_t> carried_to(uint32_t places, uint32_t ranks) const;
 
   /// Returns the map in effect, [places].
   const std::vector<int32_t>& expert_at() const { return in_effect_; }
@@ -93,22 +95,6 @@ class ExpertMap {
   std::vector<bool> living_;                ///< [ranks]
   bool moves_ = false;
   const DeviceMemory table_, counters_, shown_;
-};
-
-/// Tells an object's owner which experts its rank holds.
-struct HeldExperts {
-  const ExpertMap& map;
-  uint32_t rank;
-  std::function<void(const std::vector<int32_t>& held)> hook = {};
-
-  /// Makes a change, then calls the hook if the rank holds other experts.
-  template <class Change>
-  void change(Change make) const {
-    const std::vector<int32_t> before = map.held_by(rank);
-    make();
-    const std::vector<int32_t> now = map.held_by(rank);
-    if (hook && now != before) hook(now);
-  }
 };
 
 }  // namespace tokenyard

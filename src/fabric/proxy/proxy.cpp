@@ -246,7 +246,9 @@ void Proxy::refused(uint32_t peer, uint32_t number, NetworkCheck check,
 void Proxy::ask_settled(Queue& queue) {
   if (queue.ended || queue.taken == queue.settled || queue.taken == queue.asked) return;
   if (queue.taken != load_acquire(queue.pair->posted)) return;
-  if (transport_->settle(queue.peer, queue.number, queue.taken)) queue.asked = queue.taken;
+  // The answer may come at once.
+  const uint32_t before = std::exchange(queue.asked, queue.taken);
+  if (!transport_->settle(queue.peer, queue.number, queue.taken)) queue.asked = before;
 }
 
 void Proxy::settled(uint32_t peer, uint32_t number, uint32_t turn) {
@@ -275,7 +277,7 @@ void Proxy::poll_peers() {
       queue.held_since = now;
     } else if (now - *queue.held_since >= options_.grace) {
       refuse(queue, NetworkCheck::connection,
-             {.region = 0, .expected = queue.pair->posted, .seen = queue.completed});
+             {.region = 0, .expected = load_acquire(queue.pair->posted), .seen = queue.completed});
     }
   }
 }
@@ -290,7 +292,8 @@ void Proxy::forget(Queue& queue) {
 
 bool Proxy::nothing_new() const {
   return std::ranges::all_of(queues_, [](const Queue& queue) {
-    return queue.ended || load_acquire(queue.pair->posted) == queue.seen;
+    // As ring_doorbell() fences its store of `posted` from its look at `asleep`.
+    return queue.ended || __atomic_load_n(&queue.pair->posted, __ATOMIC_SEQ_CST) == queue.seen;
   });
 }
 
@@ -301,9 +304,8 @@ bool Proxy::under_way() const {
 }
 
 void Proxy::sleep() {
-  __atomic_store_n(&doorbell_.asleep, uint32_t{1}, __ATOMIC_RELAXED);
-  // Orders the store before the looks at `posted`, as ring_doorbell() does the other way round.
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  // Before the looks at `posted` in the one order of these accesses and of kernels' fences.
+  __atomic_store_n(&doorbell_.asleep, uint32_t{1}, __ATOMIC_SEQ_CST);
   // Requests that wait for a connection, or for news of a peer, need looks at the clock.
   const bool waits = under_way();
   if (nothing_new() && !has_tasks_ && !stops_) {

@@ -16,7 +16,8 @@ void put_body(const PutFrame& frame, std::span<std::byte> to) {
       put_number(to, frame.whole_bytes);
       break;
     case PutFrameKind::put_inline:
-      std::ranges::copy_n(frame.inlined.begin(), frame.inline_bytes, to.begin());
+      std::ranges::copy_n(frame.inlined.begin(),
+                          std::min<uint32_t>(frame.inline_bytes, kNetworkInlineMax), to.begin());
       break;
     case PutFrameKind::signal:
     case PutFrameKind::settle:

@@ -46,6 +46,9 @@ class TcpTransport final : public Transport, private ReceiverListener {
   /// Frames per peer that wait for a connection. A put of the largest size alone may exceed it.
   static constexpr uint32_t kQueuedMax = 512;
   static constexpr uint32_t kAnswersMax = 4096;
+  /// Polls that read, without being told of bytes, where the last ones came from; and of these, how
+  /// many pass between two calls for events.
+  static constexpr uint32_t kHotPolls = 4096, kPollsPerEvents = 8;
 
   struct Outgoing {
     std::array<std::byte, kPutFrameBytes> header;
@@ -100,6 +103,8 @@ class TcpTransport final : public Transport, private ReceiverListener {
   TransportListener* listener_ = nullptr;
   RegisteredRegions regions_;
   FileDescriptor events_;
+  uint32_t hot_polls_ = 0;
+  Path* hot_ = nullptr;
   std::vector<std::unique_ptr<Peer>> peers_;  ///< [ranks] null for those that are not reached
 };
 

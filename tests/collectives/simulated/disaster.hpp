@@ -257,7 +257,7 @@ class Disaster {
   }
 
   void end_faults() {
-    calm_ = true;
+    calm_ = job_.calm = true;
     run_.trace.note("faults end");
     job_.network.heal_all();
     job_.witness_dead = job_.kills_next_decider = false;

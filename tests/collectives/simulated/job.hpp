@@ -199,6 +199,7 @@ class Job {
   std::vector<std::unique_ptr<Process>> processes;
   WitnessStore witness;
   bool witness_dead = false;
+  bool calm = false;                ///< no more faults happen
   bool kills_next_decider = false;  ///< the process that installs the next epoch first dies at once
   std::vector<Instant> slowness;    ///< [process]: delay of everything that it sends
   /// These leave after one more operation, with which others may still be busy.

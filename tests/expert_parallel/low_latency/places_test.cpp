@@ -112,6 +112,7 @@ TEST_P(LowLatencyPlaces, AMaskedRanksPlacesAreNotChosen) {
 }
 
 TEST_P(LowLatencyPlaces, ExpertsOfAnEvictedRankMoveToEmptyPlaces) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch together";
   expect_none_failed(run_ranks(worlds(3), [&](World& world) {
     LowLatency exchange(world, kMapped.options());
     std::vector<std::vector<int32_t>> told;

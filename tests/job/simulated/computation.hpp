@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+#include <functional>
+#include <utility>
 
 #include "collectives/simulated/virtual_network.hpp"
 #include "simulation/simulation.hpp"
@@ -45,6 +46,10 @@ class Computation {
   void wait(Condition holds) {
     simulation_.executor().host_wait(holds);
   }
+  /// Has this happen after so many turns of threads, between two of their steps, or once they wait.
+  void after_turns(uint64_t turns, std::function<void()> action) {
+    blow_ = {turns, std::move(action)};
+  }
   /// Has a program that waits look at the time then.
   void wake_at(Instant when) {
     schedule_.at(when, [this] { happened(); });
@@ -64,7 +69,12 @@ class Computation {
     }
     uint64_t turns = UINT64_MAX;
     if (turn_ > Instant{}) turns = static_cast<uint64_t>((until - schedule_.now()) / turn_) + 1;
+    if (blow_.action) turns = std::min(turns, blow_.turns);
     is_idle_ = simulation_.run_until(end, turns, early);
+    if (blow_.action && !early) {
+      is_idle_ = false;
+      std::exchange(blow_.action, {})();
+    }
     seen_ = simulation_.memory().progress();
     looked_ = until;
     return early ? schedule_.now() : until;
@@ -73,6 +83,10 @@ class Computation {
   Schedule& schedule_;
   const Instant turn_;
   Simulation simulation_;
+  struct Blow {
+    uint64_t turns = 0;
+    std::function<void()> action;
+  } blow_;
   bool is_idle_ = false;
   uint64_t seen_ = 0;
   Instant looked_{};

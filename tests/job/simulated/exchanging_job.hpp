@@ -20,15 +20,16 @@ using std::chrono::milliseconds;
 struct Mutations {
   membership::Mutant membership = membership::Mutant::none;
   Mutant job = Mutant::none;
+  WorldMutant world = WorldMutant::none;
 };
 
 class ExchangingJob {
  public:
   explicit ExchangingJob(simulation::SeedRun& run, Mutations mutations = {})
       : run_(run),
-        mutant_(mutations.job),
+        mutations_(mutations),
         shapes_(draw_shapes(run)),
-        turn_ns_(run.option("turn_ns", one_of({0, 50, 500, 3000}))),
+        turn_ns_(run.option("turn_ns", one_of({0, 50, 200, 800}))),
         disaster_(
             run, {.protocol = mutations.membership},
             [this](Job& job, Process& process, Program::Watcher) {
@@ -54,7 +55,8 @@ class ExchangingJob {
     Shapes shapes;
     shapes.low_latency = run.option("low_latency", random.chance(512));
     shapes.experts_per_rank = random.between(1, 2);
-    shapes.topk = random.between(1, 2);
+    // One rank alone may have to hold all choices.
+    shapes.topk = random.between(1, shapes.experts_per_rank);
     shapes.hidden = shapes.low_latency ? 32 : 16;
     shapes.tokens_most = random.between(1, 2);
     shapes.sms = shapes.low_latency ? 2 : random.between(1, 2);
@@ -80,12 +82,20 @@ class ExchangingJob {
     Random& random = run_.random;
     const Instant silence = job.options.membership.silence;
     shapes_.timeout = silence * random.between(8, 20);
-    shared_.emplace(run_, job.schedule, job.options.ranks, Instant(turn_ns_), shapes_, mutant_);
+    shared_.emplace(run_, job.schedule, job.options.ranks, Instant(turn_ns_), shapes_,
+                    mutations_.job);
     shared_->calls = run_.option("calls", random.between(2, 6));
     // The calls last as long as the failures do.
     job.think_most *= static_cast<int64_t>(job.options.operations.target);
     job.think_most /= shared_->calls;
     shared_->looks_around = run_.option("looks_around", shapes_.low_latency || random.chance(512));
+    shared_->world_mutant = mutations_.world;
+    // No newcomer takes part in a rebuilt world, and who is slow or stuck is not lost.
+    const bool may_rebuild = !job.options.newcomers && !job.options.operations.only_full &&
+                             job.options.deadline == std::chrono::hours(1);
+    shared_->rebuilds = run_.option("rebuilds", may_rebuild && random.chance(400));
+    shared_->strikes_at_world = run_.option("strikes_at_world", random.below(4));
+    shared_->strikes_at_call = run_.option("strikes_at_call", random.below(16));
     shared_->told_most = one_of({0, 0, 1, 20}) * milliseconds(1);
     shared_->timeout = job.options.deadline;
     if (shapes_.low_latency) shared_->timeout = std::min(shared_->timeout, shapes_.timeout * 4);
@@ -109,7 +119,7 @@ class ExchangingJob {
   }
 
   simulation::SeedRun& run_;
-  const Mutant mutant_;
+  const Mutations mutations_;
   Shapes shapes_;
   const int64_t turn_ns_;
   std::optional<Shared> shared_;

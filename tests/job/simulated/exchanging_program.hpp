@@ -35,7 +35,6 @@ enum class Mutant : uint8_t {
   arena_reused,       ///< a new world lies in the memory of the one before
   goes_on_from_last,  ///< the calls of a new world begin behind the last that anybody finished
   own_count_trusted,  ///< they begin behind the last that this rank finished
-  fence_ignored,      ///< a process that is out makes worlds all the same
   losses_not_told,    ///< nobody hears that a connection has ended
   verdicts_not_told,  ///< ranks do not hear of the members' agreements
 };
@@ -57,10 +56,15 @@ struct Shared {
   const Mutant mutant;
   uint32_t calls = 3;         ///< of each rank, in all
   bool looks_around = false;  ///< ranks agree before each call whether they go on in this world
-  Instant told_most{};        ///< until a program hears of an agreement
-  Instant timeout{};          ///< of a world
-  bool over = false;          ///< all programs end
-  std::string wrong;          ///< first complaint of a checker on a program's fiber
+  bool rebuilds = false;      ///< survivors go on by World::rebuild, which renumbers them
+  WorldMutant world_mutant = WorldMutant::none;
+  size_t strikes_at_world = 0;   ///< number of the world at which a rank dies in the last wait
+  uint32_t strikes_at_call = 0;  ///< number of the call, of all ranks, in which a rank is hit
+  uint32_t calls_begun = 0;
+  Instant told_most{};  ///< until a program hears of an agreement
+  Instant timeout{};    ///< of a world
+  bool over = false;    ///< all programs end
+  std::string wrong;    ///< first complaint of a checker on a program's fiber
   WorldChecker worlds;
   CallChecker counts;
   FenceChecker fences;
@@ -82,6 +86,9 @@ class ExchangingProgram final : public Program,
       live();
     });
   }
+
+  /// Leaks the world of a program that has not ended: only its fiber could end it.
+  ~ExchangingProgram() override { static_cast<void>(world_.release()); }
 
   // ---- what happens to the process
   // ------------------------------------------------------------------
@@ -263,6 +270,7 @@ class ExchangingProgram final : public Program,
     accelerator_ =
         std::make_shared<simulation::SimulatedAccelerator>(simulation(), process_.id, host_);
     while (!ends()) {
+      bool is_left_out = false;
       try {
         live_in_a_world();
         last_error_.clear();
@@ -275,6 +283,7 @@ class ExchangingProgram final : public Program,
         touched_ = true;  // From now on it may lack what others have.
         last_error_ = error.what();
       } catch (const OutOfTouch& error) {
+        is_left_out = shared_.rebuilds;  // Nothing more waits for it, until it learns that.
         last_error_ = error.what();
       } catch (const QuorumLost& error) {
         last_error_ = error.what();
@@ -286,7 +295,9 @@ class ExchangingProgram final : public Program,
         return;
       }
       making_ = calling_ = is_at_rest_ = false;
+      if (is_left_out) shared_.computation.wait([this] { return ends(); });
     }
+    world_.reset();
     accelerator_->drain();
     if (!leave_ || is_out_) return;
     post([this] {
@@ -304,16 +315,16 @@ class ExchangingProgram final : public Program,
   void live_in_a_world() {
     doing_ = "makes a world";
     making_ = true;
-    const std::unique_ptr<World> world = join_members(
-        {.job = nullptr, .ranks = ranks_, .check_ended = [this] { check_ended(); }},
-        {.accelerator = accelerator_, .fabric = shared_.fabric}, world_options(), nullptr);
+    if (!next_world()) return;
+    World* const world = world_.get();
     making_ = false;
     const WorldAccess::Impl& impl = WorldAccess::impl(*world);
     const uint32_t generation = impl.bootstrap->generation();
     epoch_ = impl.epoch;
     shared_.fences.does(process_.self, "makes a world");
-    shared_.worlds.made(process_.self, generation, present_ranks(*world),
-                        job_.agreement.views().at(epoch_));
+    if (shared_.worlds.made(process_.self, generation, slots_of(*world),
+                            job_.agreement.views().at(epoch_)))
+      strike_at_a_world();
     begin_from(*world, generation);
     const auto calls = calls_on(*world, shared_.shapes, generation);
     while (finished_ < shared_.calls) {
@@ -321,6 +332,7 @@ class ExchangingProgram final : public Program,
       if (ends() || !goes_on(*world, *calls)) return;
       doing_ = "makes a call";
       calling_ = true;
+      strike_in_a_call();
       calls->make(finished_);
       calling_ = false;
       shared_.fences.does(process_.self, "finishes a call");
@@ -331,10 +343,73 @@ class ExchangingProgram final : public Program,
     }
     doing_ = "rests";
     is_at_rest_ = true;
-    shared_.computation.wait([&] {
-      return ends() || has_changed(*world) || impl.bootstrap->latest_asked() > generation;
-    });
+    shared_.computation.wait(
+        [&] { return ends() || has_changed(*world) || is_left_by_another(*world); });
     is_at_rest_ = false;
+  }
+
+  /// Returns a rank without which the others can go on, or null.
+  Process* victim() {
+    const membership::Quorum quorum(job_.newest(), job_.options.membership.witness,
+                                    membership::Mutant::none);
+    const std::vector<Process*> survivors = job_.survivors();
+    if (job_.calm || survivors.size() + (quorum.witness ? 1 : 0) <= quorum.needed) return nullptr;
+    return survivors[job_.random.below(static_cast<uint32_t>(survivors.size()))];
+  }
+  /// While others still wait for the world that this rank has, one of them dies: its last message
+  /// has come here, and perhaps not there.
+  void strike_at_a_world() {
+    if (shared_.worlds.worlds() != shared_.strikes_at_world) return;
+    Process* const dies = victim();
+    if (dies == nullptr || dies == &process_) return;
+    job_.schedule.at(job_.schedule.now(), [this, dies] {
+      if (dies->alive()) job_.kill(*dies);
+    });
+  }
+  /// Some time after the begin of a call, a rank dies or stops between two steps of kernels.
+  void strike_in_a_call() {
+    if (++shared_.calls_begun != shared_.strikes_at_call) return;
+    shared_.computation.after_turns(uint64_t{1} << job_.random.between(4, 15), [this] {
+      Process* const hit = victim();
+      if (hit == nullptr) return;
+      if (job_.random.chance(600)) return job_.kill(*hit);
+      job_.stop(*hit);
+      job_.schedule.at(job_.schedule.now() + job_.some(job_.options.membership.silence * 3),
+                       [this, hit] { job_.wake(*hit); });
+    });
+  }
+
+  /// Returns false if the program ends.
+  bool next_world() {
+    if (!world_ || !shared_.rebuilds) {
+      world_.reset();
+      world_ = join_members({.job = nullptr,
+                             .ranks = ranks_,
+                             .check_ended = [this] { check_ended(); },
+                             .mutant = shared_.world_mutant},
+                            {.accelerator = accelerator_, .fabric = shared_.fabric},
+                            world_options(), nullptr);
+      return true;
+    }
+    // It knows that the world has failed before it knows which rank has gone, if that is itself.
+    shared_.computation.wait([&] { return ends() || !world_->lost().empty(); });
+    if (ends()) return false;
+    world_ = world_->rebuild(world_->lost());
+    shared_.run.reach("survivors rebuild a world");
+    return true;
+  }
+  /// Returns whether another rank asks for a later world.
+  bool is_left_by_another(const World& world) const {
+    const auto is_ahead = [&](Slot slot) {
+      const auto asked = ranks_->mailbox().latest_rebuild(slot);
+      return asked && asked->generation > WorldAccess::impl(world).bootstrap->generation();
+    };
+    return std::ranges::any_of(slots_of(world), is_ahead);
+  }
+  static std::vector<Slot> slots_of(const World& world) {
+    std::vector<Slot> slots = WorldAccess::impl(world).bootstrap->membership().slots;
+    std::erase(slots, kAbsent);
+    return slots;
   }
 
   WorldOptions world_options() const {
@@ -344,8 +419,7 @@ class ExchangingProgram final : public Program,
     return options;
   }
   void check_ended() const {
-    if (is_out_ && shared_.mutant != Mutant::fence_ignored)
-      throw tokenyard::Fenced(view_.epoch, "the others go on without it");
+    if (is_out_) throw tokenyard::Fenced(view_.epoch, "the others go on without it");
   }
 
   /// The members go on from the call that all of them have finished.
@@ -404,8 +478,9 @@ class ExchangingProgram final : public Program,
   control::Exchange exchange_;
   ModelMemory::Host host_ = 0;
   std::shared_ptr<simulation::SimulatedAccelerator> accelerator_;
-  View view_;               ///< of the control plane
-  std::set<Member> ended_;  ///< processes whose links have ended
+  std::unique_ptr<World> world_;  ///< the last one
+  View view_;                     ///< of the control plane
+  std::set<Member> ended_;        ///< processes whose links have ended
   simulation::ReleaseRef order_;
   Instant participant_busy_{};
   std::function<void()> leave_;

@@ -23,7 +23,8 @@ class WorldChecker {
  public:
   using Generation = uint32_t;
 
-  void made(const Member& by, Generation generation, const std::vector<Slot>& slots,
+  /// Returns whether it is the first that has this world.
+  bool made(const Member& by, Generation generation, const std::vector<Slot>& slots,
             const View& view) {
     std::vector<Slot> members;
     for (const Member& member : view.members) members.push_back(member.slot);
@@ -35,6 +36,7 @@ class WorldChecker {
            "worlds: slot {} has a world of generation {} of {}, and others have one of others",
            by.slot, generation, collectives::simulated::text(view));
     first->second.made_by.insert(by);
+    return is_first;
   }
   /// Nothing has ever happened to these processes: they have all worlds that others have of them.
   void at_the_end(const std::set<Member>& untouched) const {
@@ -70,8 +72,9 @@ class CallChecker {
   void goes_on(const Member& by, uint32_t generation, uint32_t call,
                const std::vector<uint32_t>& counts) {
     for (const uint32_t count : counts)
-      expect(count <= call + 1, "calls: a member has finished {} calls; slot {} goes on from {}",
-             count, by.slot, call);
+      expect(count == call || count == call + 1,
+             "calls: a member has finished {} calls; slot {} goes on from {}", count, by.slot,
+             call);
     const auto [first, is_first] = began_.emplace(generation, call);
     expect(first->second == call,
            "calls: slot {} goes on from call {} in the world of generation {}; others from {}",

@@ -86,7 +86,7 @@ Signature signature_of(const Request& request, const Movement& movement, Protoco
 }  // namespace
 
 struct DeviceCollectives::Impl {
-  Impl(World& world, const Options& options);
+  Impl(World& of_caller, const Options& options);
   ~Impl();
 
   void open();
@@ -105,6 +105,7 @@ struct DeviceCollectives::Impl {
     if (closed) throw InvalidArgument("collectives", "open ones", "closed ones");
   }
 
+  const std::shared_ptr<World> pinned;  ///< stays when the caller's World goes on
   World& world;
   Accelerator& accelerator;
   const Options options;
@@ -119,8 +120,9 @@ struct DeviceCollectives::Impl {
   bool closed = false;
 };
 
-DeviceCollectives::Impl::Impl(World& world, const Options& options)
-    : world(with_filled_slots(world, "DeviceCollectives")),
+DeviceCollectives::Impl::Impl(World& of_caller, const Options& options)
+    : pinned(WorldAccess::pinned(of_caller)),
+      world(with_filled_slots(*pinned, "DeviceCollectives")),
       accelerator(accelerator_of(world)),
       options((agree_on_options(world, options), options)),
       layout(layout_of(options, world.size())),

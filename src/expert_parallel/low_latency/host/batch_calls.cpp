@@ -22,11 +22,12 @@ LowLatency::Metrics BatchCalls::totals() const {
   const auto read = [](const std::atomic<uint64_t>& total) {
     return total.load(std::memory_order_relaxed);
   };
-  return {.dispatch_calls = read(totals_.dispatch_calls),
-          .refused_dispatch_calls = read(totals_.refused_dispatch_calls),
-          .combine_calls = read(totals_.combine_calls),
-          .dispatched_tokens = read(totals_.dispatched_tokens),
-          .unplaced_choices = context_.experts.lost_choices_total(),
+  return {.dispatch_calls = before_.dispatch_calls + read(totals_.dispatch_calls),
+          .refused_dispatch_calls =
+              before_.refused_dispatch_calls + read(totals_.refused_dispatch_calls),
+          .combine_calls = before_.combine_calls + read(totals_.combine_calls),
+          .dispatched_tokens = before_.dispatched_tokens + read(totals_.dispatched_tokens),
+          .unplaced_choices = before_.unplaced_choices + context_.experts.lost_choices_total(),
           .masked_by_peer = {}};
 }
 

@@ -13,7 +13,9 @@ class BatchCalls {
  public:
   using Handle = Batches::Handle;
 
-  explicit BatchCalls(CallContext& context) : context_(context), setup_(context.setup) {}
+  /// `before`: totals to begin with.
+  BatchCalls(CallContext& context, const LowLatency::Metrics& before)
+      : context_(context), setup_(context.setup), before_(before) {}
 
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call);
   void combine(const LowLatencyCombine& what, const Handle& handle, const LowLatencyCall& call);
@@ -33,6 +35,7 @@ class BatchCalls {
 
   CallContext& context_;
   const Setup& setup_;
+  const LowLatency::Metrics before_;
   /// One thread writes, any reads.
   struct Totals {
     std::atomic<uint64_t> dispatch_calls = 0, refused_dispatch_calls = 0, combine_calls = 0,

@@ -21,7 +21,7 @@ const char* name_of(LowLatencyHandle::Stage stage) {
     case LowLatencyHandle::Stage::ended:
       break;
   }
-  return "a batch that ended when ranks were unmasked or calls restarted";
+  return "a batch that ended when the ranks changed, were unmasked, or restarted their calls";
 }
 
 }  // namespace
@@ -44,7 +44,8 @@ Batches::Handle Batches::take() {
 }
 
 void Batches::check(const Handle& handle, LowLatencyHandle::Stage stage) const {
-  if (!handle || handle->made_by != this)
+  const bool ended = handle && handle->stage == Stage::ended;
+  if (!ended && (!handle || handle->made_by != this))
     throw InvalidArgument("handle", "a handle from a dispatch of this object",
                           handle ? "a handle of another object" : "an empty handle");
   if (handle->stage != stage)

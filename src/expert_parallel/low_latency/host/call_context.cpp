@@ -8,7 +8,19 @@
 
 namespace tokenyard::low_latency {
 
-CallContext::CallContext(World& world, const LowLatencyOptions& options)
+namespace {
+
+std::vector<int32_t> map_of(const std::optional<CallContext::Legacy>& before,
+                            const ExpertMap& experts, const Setup& setup) {
+  std::vector<int32_t> map;
+  if (before) map = before->experts.carried_to(setup.places(), setup.world.size());
+  return map.empty() ? experts.given() : map;
+}
+
+}  // namespace
+
+CallContext::CallContext(World& world, const LowLatencyOptions& options,
+                         const std::optional<Legacy>& before)
     : setup(world, options),
       windows(setup),
       epochs(setup),
@@ -17,7 +29,9 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
       streams(setup),
       batches(setup),
       experts(world, options.experts, setup.places()) {
-  const Members members = Members::gather(world, Members::kNone, experts);
+  const std::optional<uint32_t> last = before ? std::optional(before->last_epoch) : Members::kNone;
+  const Members members = Members::gather(world, last, map_of(before, experts, setup));
+  joined = members.joined;
   const Workspace begun = Epochs::counting_from(members.epoch);
   epochs.write(begun, streams);
   // Before the first call on every member alike; filling the windows waits for this stream.

@@ -12,8 +12,13 @@
 namespace tokenyard::low_latency {
 
 struct CallContext {
-  /// Collective.
-  CallContext(World& world, const LowLatencyOptions& options);
+  /// Legacy of a session for the next one of its object.
+  struct Legacy {
+    uint32_t last_epoch;  ///< of its calls, whose work has ended
+    const ExpertMap& experts;
+  };
+  /// Collective. `before`: on a rank that has made calls of this object.
+  CallContext(World& world, const LowLatencyOptions& options, const std::optional<Legacy>& before);
   /// Keeps the window unused: a peer may still store there.
   ~CallContext();
   CallContext(const CallContext&) = delete;
@@ -39,6 +44,7 @@ struct CallContext {
   CallStreams streams;
   Batches batches;
   ExpertMap experts;
+  std::vector<uint32_t> joined;  ///< ranks that had made no calls when this was made, if others had
   bool closed = false;
 };
 

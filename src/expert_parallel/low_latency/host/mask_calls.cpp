@@ -96,7 +96,7 @@ void MaskCalls::set_expert_map(std::span<const int32_t> expert_at) {
   context_.require_open();
   context_.experts.require_agreed(expert_at, "LowLatency: expert map");
   context_.streams.await_last_call();
-  held.change([&] { context_.experts.set(expert_at); });
+  context_.experts.set(expert_at);
 }
 
 void MaskCalls::mask_the_dead() {
@@ -119,10 +119,8 @@ void MaskCalls::evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t
     restart(*epoch);
   else
     context_.streams.await_last_call();
-  held.change([&] {
-    context_.experts.set_living(living);
-    mask_the_dead();
-  });
+  context_.experts.set_living(living);
+  mask_the_dead();
 }
 
 std::vector<uint32_t> MaskCalls::admit() {
@@ -130,16 +128,14 @@ std::vector<uint32_t> MaskCalls::admit() {
   // Nothing of this rank is under way when another one learns that it is here.
   const uint32_t last = epoch();
   agree_on_options(setup_.world, setup_.options);
-  const Members members = Members::gather(setup_.world, last, context_.experts);
-  held.change([&] {
-    const Workspace begun = Epochs::counting_from(members.epoch);
-    context_.epochs.write(begun, context_.streams);
-    readmit(RankSet::first(setup_.world.size()), {members.epoch, members.epoch});
-    context_.experts.set_living(members.living);
-    mask_the_dead();
-    // The last step, after which other ranks may write here.
-    context_.windows.exchange(context_.streams);
-  });
+  const Members members = Members::gather(setup_.world, last, context_.experts.given());
+  const Workspace begun = Epochs::counting_from(members.epoch);
+  context_.epochs.write(begun, context_.streams);
+  readmit(RankSet::first(setup_.world.size()), {members.epoch, members.epoch});
+  context_.experts.set_living(members.living);
+  mask_the_dead();
+  // The last step, after which other ranks may write here.
+  context_.windows.exchange(context_.streams);
   return members.joined;
 }
 

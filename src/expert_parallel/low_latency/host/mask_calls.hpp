@@ -12,10 +12,7 @@ namespace tokenyard::low_latency {
 
 class MaskCalls {
  public:
-  explicit MaskCalls(CallContext& context)
-      : held{context.experts, context.setup.world.rank()},
-        context_(context),
-        setup_(context.setup) {}
+  explicit MaskCalls(CallContext& context) : context_(context), setup_(context.setup) {}
 
   void write_mask(const TensorView& out, Stream stream);
   void update_mask(uint32_t rank, bool masked);
@@ -25,8 +22,6 @@ class MaskCalls {
   void set_expert_map(std::span<const int32_t> expert_at);
   void evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t> epoch);
   std::vector<uint32_t> admit();
-
-  HeldExperts held;
 
  private:
   /// Throws InvalidArgument unless `rank` is another rank.

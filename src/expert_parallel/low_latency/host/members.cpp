@@ -36,14 +36,15 @@ struct Introduction {
 
 }  // namespace
 
-Members Members::gather(World& world, std::optional<uint32_t> last, const ExpertMap& experts) {
+Members Members::gather(World& world, std::optional<uint32_t> last,
+                        const std::vector<int32_t>& map) {
   const Member mine{.epoch = last.value_or(0), .has_made_calls = last ? 1u : 0u};
   std::vector<std::byte> bytes(sizeof(mine));
   std::memcpy(bytes.data(), &mine, sizeof(mine));
-  const auto map = std::as_bytes(std::span(experts.given()));
-  bytes.insert(bytes.end(), map.begin(), map.end());
+  const auto map_bytes = std::as_bytes(std::span(map));
+  bytes.insert(bytes.end(), map_bytes.begin(), map_bytes.end());
   const auto everybody = world.all_gather(bytes, "LowLatency: members");
-  Members members{.epoch = epoch_before(world), .map = experts.given(), .living = {}, .joined = {}};
+  Members members{.epoch = epoch_before(world), .map = map, .living = {}, .joined = {}};
   std::optional<uint32_t> first;  // The first rank that has made calls.
   std::vector<std::byte> agreed;
   for (uint32_t rank = 0; rank < everybody.size(); ++rank) {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "expert_parallel/common/expert_map.hpp"
+#include "tokenyard/world.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -19,7 +19,8 @@ struct Members {
   std::vector<bool> living;      ///< [ranks] whether each takes part
   std::vector<uint32_t> joined;  ///< ranks that have made no calls, ascending, if others have
 
-  /// Collective. `last`: the epoch of this rank's last call, once its streams are drained.
+  /// Collective. `last`: the epoch of this rank's last call, once its streams are drained. `map`:
+  /// the one that was set here.
   ///
   /// Ranks that join ranks which have made calls begin beyond all epochs of which any word may
   /// exist. A rank that died may have been ahead of the others: it may have sent for the two epochs
@@ -27,7 +28,8 @@ struct Members {
   /// these epochs, and would be taken for those of its successor.
   ///
   /// Throws InvalidArgument on all ranks alike if the maps of ranks that have made calls differ.
-  static Members gather(World& world, std::optional<uint32_t> last, const ExpertMap& experts);
+  static Members gather(World& world, std::optional<uint32_t> last,
+                        const std::vector<int32_t>& map);
 };
 
 }  // namespace tokenyard::low_latency

@@ -1,14 +1,17 @@
 #include "expert_parallel/throughput/host/call_context.hpp"
 #include "fabric/world_access.hpp"
 
+#include <fmt/format.h>
+
 #include <exception>
 
 namespace tokenyard::throughput {
 
-CallContext::CallContext(World& world, const ExpertParallelOptions& options)
-    : setup(world, options),
-      health(std::make_shared<Health>(setup.accelerator, abort_flag_of(world))),
-      arena(setup.accelerator, arena_of(world), health),
+CallContext::CallContext(const std::shared_ptr<World>& world, const ExpertParallelOptions& options,
+                         std::shared_ptr<const void> exchange)
+    : setup(*world, options),
+      health(std::make_shared<Health>(world, std::move(exchange))),
+      arena(setup.accelerator, arena_of(*world), health),
       window(setup),
       observation(setup, window.blocks_max()),
       last_stream(setup.accelerator) {}
@@ -42,10 +45,18 @@ RouteTable CallContext::table_of(const Route::State& route) const {
 }
 
 void CallContext::check_route(const Route& route) const {
-  if (!RouteAccess::state_of(route) || RouteAccess::state_of(route)->made_by != health)
+  const std::shared_ptr<Route::State>& state = RouteAccess::state_of(route);
+  if (!state)
+    throw InvalidArgument("route", "a route from a dispatch of this object", "an empty route");
+  if (state->made_by == health) return;
+  if (state->made_by->exchange == health->exchange)
     throw InvalidArgument(
-        "route", "a route from a dispatch of this object",
-        RouteAccess::state_of(route) ? "a route of another object" : "an empty route");
+        "route",
+        fmt::format("a route of epoch {}: dispatch again, since the ranks have changed",
+                    membership_epoch_of(*health->world)),
+        fmt::format("a route of epoch {}", membership_epoch_of(*state->made_by->world)));
+  throw InvalidArgument("route", "a route from a dispatch of this object",
+                        "a route of another object");
 }
 
 void CallContext::wait(Stream stream) {

@@ -1,4 +1,4 @@
-/// The state that every call of one ExpertParallel object works with.
+/// The state that every call of one session of an ExpertParallel object works with.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,9 @@
 namespace tokenyard::throughput {
 
 struct CallContext {
-  /// Collective.
-  CallContext(World& world, const ExpertParallelOptions& options);
+  /// Collective. `world`: pinned; `exchange` identifies the object.
+  CallContext(const std::shared_ptr<World>& world, const ExpertParallelOptions& options,
+              std::shared_ptr<const void> exchange);
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
@@ -22,7 +23,7 @@ struct CallContext {
   CallParams params(CallKind kind) const;
   WaitContext wait_context() const { return health->cell.wait_context(setup.world.timeout()); }
   RouteTable table_of(const Route::State& route) const;
-  /// Throws InvalidArgument unless this object made the route.
+  /// Throws InvalidArgument unless this object made the route, in this session.
   void check_route(const Route& route) const;
   /// Waits for all work enqueued on `stream`; its owner may then destroy it.
   void wait(Stream stream);

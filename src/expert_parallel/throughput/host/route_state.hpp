@@ -15,7 +15,7 @@ namespace tokenyard {
 /// rank reads it: combine the source tokens and weights, expand all of it. The rows are not part of
 /// it; they are freed with the last Received.
 struct Route::State {
-  std::shared_ptr<const Health> made_by;  ///< identifies the object
+  std::shared_ptr<const Health> made_by;  ///< identifies the session
   std::shared_ptr<CallMemory> memory;     ///< the route's block of ReceivedLayout, then RouteTable
   throughput::ReceivedLayout layout{};    ///< of it and of the rows received with it
   ConstTensorView row_on = {};            ///< [tokens, ranks] rows of its table

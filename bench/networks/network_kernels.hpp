@@ -1,0 +1,32 @@
+/// Kernels that measure a network: they post and poll without giving their core away.
+#pragma once
+
+#include "device/device.hpp"
+#include "device/network.hpp"
+
+namespace tokenyard::bench {
+
+struct PingParams {
+  WaitContext wait_context;
+  NetworkQueues queues;
+  uint32_t peer;
+  bool first;  ///< whether this rank begins each turn
+  bool spins;  ///< polls without pause; else as kernels wait
+  uint32_t turns;
+  NetworkTarget target, flag;  ///< at the peer
+  NetworkSource source;        ///< no bytes: none is put
+  const uint64_t* word;        ///< this rank's, which the peer signals
+  uint64_t seen;               ///< the word's value before
+  uint64_t* took_ns;           ///< [turns] of the rank that begins
+};
+TOKENYARD_DECLARE_KERNEL(ping_kernel, PingParams);
+
+struct RequestsParams {
+  WaitContext wait_context;
+  NetworkQueues queues;
+  uint32_t count;
+  uint64_t* took_ns;
+};
+TOKENYARD_DECLARE_KERNEL(requests_kernel, RequestsParams);
+
+}  // namespace tokenyard::bench

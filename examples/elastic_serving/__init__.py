@@ -1,0 +1,1 @@
+"""The parts of serve_elastic.py: requests, ranks, front, plot."""

@@ -1,0 +1,247 @@
+/// Exchanges go on with their job, and refuse what was captured before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <latch>
+#include <memory>
+#include <optional>
+
+#include "expert_parallel/rank_memory.hpp"
+#include "expert_parallel/recording_accelerator.hpp"
+#include "expert_parallel/throughput/host/session.hpp"
+#include "fabric/host/process_fabric.hpp"
+#include "fabric/ranks.hpp"
+#include "tokenyard/expert_parallel.hpp"
+#include "tokenyard/job.hpp"
+#include "tokenyard/low_latency.hpp"
+#include "world/parts.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+
+constexpr uint32_t kRanks = 3, kHidden = 64, kTopk = 2, kTokens = 8;
+
+class GoingOn : public ::testing::Test {
+ protected:
+  GoingOn() {
+    std::string pattern = ::testing::TempDir() + "tokenyard-going-on-XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~GoingOn() override { std::filesystem::remove_all(directory_); }
+
+  JobOptions options(uint32_t rank) const {
+    JobOptions options;
+    options.store = "file:" + directory_.string();
+    options.secret = "of this test";
+    options.address = "127.0.0.1";
+    options.rank = rank;
+    options.size = kRanks;
+    options.timeout = 30s;
+    return options;
+  }
+  static std::unique_ptr<World> world_of(const std::shared_ptr<Job>& job) {
+    return join_job(job,
+                    {std::make_shared<RecordingAccelerator>(), std::make_shared<ProcessFabric>()},
+                    {.timeout = 30s, .arena_bytes = 8 << 20});
+  }
+
+  std::filesystem::path directory_;
+};
+
+/// A rank's tokens, each for an expert of two ranks in turn.
+struct Batch {
+  Batch(World& world, const std::vector<uint32_t>& ranks)
+      : accelerator(accelerator_of(world)),
+        x(accelerator, kTokens * kHidden),
+        ids(accelerator, kTokens * kTopk),
+        weights(accelerator, kTokens * kTopk),
+        out(accelerator, kTokens * kHidden) {
+    constexpr uint16_t kOne = 0x3f80;  // Of bfloat16.
+    std::fill_n(x.data(), kTokens * kHidden, kOne);
+    std::fill_n(weights.data(), kTokens * kTopk, 0.5f);
+    for (uint32_t token = 0; token < kTokens; ++token)
+      for (uint32_t choice = 0; choice < kTopk; ++choice)
+        ids.data()[token * kTopk + choice] =
+            2 * ranks[(world.rank() + token + choice) % ranks.size()] + choice;
+  }
+  DispatchInput input() {
+    return {.x = x.bf16_rows(kHidden), .topk_idx = ids.view({kTokens, kTopk})};
+  }
+  /// Every expert returns its rows as they are.
+  void exchange_with(ExpertParallel& exchange, uint32_t received_tokens_max = 0) {
+    DispatchInput mine = input();
+    mine.received_tokens_max = received_tokens_max;
+    received = exchange.dispatch(mine);
+    exchange.combine({.y = received->x}, *received->route, {.x = out.bf16_rows(kHidden)});
+  }
+  void exchange_with(LowLatency& exchange) {
+    batch = exchange.dispatch({.x = x.bf16_rows(kHidden),
+                               .topk_idx = ids.view({kTokens, kTopk}),
+                               .topk_weights = weights.view({kTokens, kTopk}),
+                               .rows = LowLatencyRows::bf16});
+    exchange.combine({.y = batch->x, .out = out.bf16_rows(kHidden)}, batch->handle);
+  }
+
+  Accelerator& accelerator;
+  DeviceArray<uint16_t> x;
+  DeviceArray<int64_t> ids;
+  DeviceArray<float> weights;
+  DeviceArray<uint16_t> out;
+  std::optional<Received> received;
+  std::optional<LowLatencyReceived> batch;
+};
+
+/// Captures an exchange, loses rank 2, and goes on; `make` makes the exchange, and
+/// `exchange_with(batch, exchange)` runs it where no host waits.
+template <class Make, class Run>
+void refuse_a_graph_of_before(const std::function<JobOptions(uint32_t)>& options,
+                              const std::function<std::unique_ptr<World>(std::shared_ptr<Job>)>& of,
+                              Make make, Run run) {
+  std::latch met(kRanks), replayed(kRanks - 1), done(kRanks);
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    const auto world = of(job);
+    const auto exchange = make(*world);
+    Batch batch(*world, {0, 1, 2});
+    run(batch, *exchange);
+    RecordingAccelerator& accelerator = recording_accelerator(*world);
+    auto replay = accelerator.record([&] { run(batch, *exchange); });
+    replay();
+    exchange->wait();
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      done.arrive_and_wait();
+      return;
+    }
+    while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
+    Batch next(*world, {0, 1});
+    run(next, *exchange);
+    exchange->check();
+    replay();
+    replayed.arrive_and_wait();
+    try {
+      exchange->check();
+      ADD_FAILURE() << "a replay of a graph of before was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.argument, "graph");
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("capture it anew"));
+    }
+    run(next, *exchange);
+    done.arrive_and_wait();
+  });
+}
+
+TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
+  refuse_a_graph_of_before(
+      [this](uint32_t rank) { return options(rank); },
+      [](const std::shared_ptr<Job>& job) { return world_of(job); },
+      [](World& world) {
+        return std::make_unique<ExpertParallel>(
+            world, ExpertParallelOptions{
+                       .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens});
+      },
+      [](Batch& batch, ExpertParallel& exchange) {
+        batch.exchange_with(exchange, kRanks * kTokens);
+      });
+}
+
+TEST_F(GoingOn, RefusesAGraphOfLowLatencyOfBefore) {
+  refuse_a_graph_of_before(
+      [this](uint32_t rank) { return options(rank); },
+      [](const std::shared_ptr<Job>& job) { return world_of(job); },
+      [](World& world) {
+        return std::make_unique<LowLatency>(
+            world, LowLatencyOptions{
+                       .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens});
+      },
+      [](Batch& batch, LowLatency& exchange) { batch.exchange_with(exchange); });
+}
+
+TEST_F(GoingOn, FollowsANewcomer) {
+  std::latch met(kRanks), left(kRanks), done(kRanks);
+  std::jthread newcomer;
+  const ExpertParallelOptions sizes{
+      .experts = 6, .places_per_rank = 3, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens};
+  const std::vector<int32_t> map{5, 4, -1, 3, 2, -1, 1, 0, -1};
+  const auto expect_all = [&](ExpertParallel& exchange, World& world) {
+    Batch batch(world, {0, 1, 2});
+    for (int call = 0; call < 3; ++call) batch.exchange_with(exchange);
+    EXPECT_EQ(exchange.expert_map(), map);
+    EXPECT_TRUE(exchange.lost_experts().empty());
+    world.barrier("exchanged");
+  };
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    const auto world = world_of(job);
+    ExpertParallel exchange(*world, sizes);
+    exchange.set_expert_map(map);
+    expect_all(exchange, *world);
+    std::vector<std::vector<int32_t>> held;
+    exchange.on_experts_changed([&](const std::vector<int32_t>& now) { held.push_back(now); });
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      left.arrive_and_wait();
+      done.arrive_and_wait();
+      return;
+    }
+    left.arrive_and_wait();
+    while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
+    Batch among_two(*world, {0, 1});
+    among_two.exchange_with(exchange);
+    // Experts 0 and 1 have found the empty places.
+    EXPECT_TRUE(exchange.lost_experts().empty());
+    EXPECT_EQ(held.size(), 1u);
+    if (rank == 0) {
+      newcomer = std::jthread([&] {
+        const auto joined = Job::join(options(2));
+        const auto theirs = world_of(joined);
+        ExpertParallel of_newcomer(*theirs, sizes);
+        expect_all(of_newcomer, *theirs);
+      });
+    }
+    job->replace(2);
+    expect_all(exchange, *world);
+    EXPECT_EQ(held.size(), 2u);
+    done.arrive_and_wait();
+  });
+  newcomer.join();
+}
+
+/// Rank 0 has finished a call that rank 1 has not, and rank 2 is new.
+TEST(Sessions, NameACallThatNotAllRanksHaveFinished) {
+  using throughput::Session;
+  const auto worlds = World::in_process(3, "host", {.timeout = 20s, .arena_bytes = 4 << 20});
+  const ExpertParallelOptions sizes{
+      .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens};
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto world = WorldAccess::pinned(*worlds[rank]);
+    const auto identity = std::make_shared<char>();
+    Session before(world, sizes, identity, nullptr);
+    Batch batch(*world, {0, 1, 2});
+    for (int call = 0; call < 4; ++call) before.dispatcher.dispatch(batch.input(), Stream{});
+    EXPECT_EQ(before.finished(), 4u);
+    if (rank == 0) ++before.context.window.workspace()->epoch;
+    Session now(world, sizes, identity, rank == 2 ? nullptr : &before);
+    EXPECT_EQ(now.finished(), 4u);
+    if (rank == 1) now.throw_if_undone(before, "dispatch");
+    if (rank != 0) return;
+    try {
+      now.throw_if_undone(before, "dispatch");
+      ADD_FAILURE() << "nothing was undone";
+    } catch (const OperationAborted& error) {
+      EXPECT_EQ(error.sequence, 5u);
+      EXPECT_THAT(error.lost, ElementsAre(2));
+      EXPECT_THAT(error.operation, ::testing::HasSubstr("dispatch"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tokenyard::test

@@ -1,0 +1,246 @@
+/// A proxy over a transport that does what the test says.
+#include "fabric/proxy/proxy.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+namespace tokenyard {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint32_t kRanks = 3, kQueues = 2;
+constexpr MemoryKey kKey = 0x901;
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto until = Clock::now() + 60s;
+  while (!condition()) {
+    if (Clock::now() >= until) return false;
+    std::this_thread::sleep_for(100us);
+  }
+  return true;
+}
+
+/// Shared by the test and the thread of the proxy.
+struct Script {
+  std::mutex mutex;
+  std::vector<PostedRequest> posted;     ///< in order
+  std::vector<PostedRequest> completes;  ///< to be reported at the next poll
+  std::array<bool, kRanks> full{};       ///< peers for which there is no room
+  std::optional<std::string> broken;     ///< why rank 1 cannot be reached
+  std::array<uint32_t, kRanks> dropped{};
+  bool throws = false;
+};
+
+class ScriptedTransport final : public Transport {
+ public:
+  explicit ScriptedTransport(Script& script) : script_(script) {}
+  std::string name() const override { return "a script"; }
+  void set_listener(TransportListener& listener) override { listener_ = &listener; }
+  bool post(const PostedRequest& request) override {
+    const std::lock_guard lock(script_.mutex);
+    if (script_.full[request.peer] || (request.peer == 1 && script_.broken)) return false;
+    script_.posted.push_back(request);
+    return true;
+  }
+  bool settle(uint32_t peer, uint32_t queue, uint32_t turn) override {
+    if (broken(peer)) return false;
+    listener_->settled(peer, queue, turn);
+    return true;
+  }
+  bool poll() override {
+    const std::lock_guard lock(script_.mutex);
+    if (script_.throws) throw std::runtime_error("the card is on fire");
+    for (const PostedRequest& done : script_.completes)
+      listener_->completed(done.peer, done.queue, done.turn);
+    return !std::exchange(script_.completes, {}).empty();
+  }
+  void sleep(std::chrono::nanoseconds, int waker) override {
+    pollfd descriptor{waker, POLLIN, 0};
+    (void)::poll(&descriptor, 1, 1);  // The script may have changed.
+  }
+  void register_memory(MemoryKey, std::span<std::byte>) override {}
+  void withdraw(uint32_t) override {}
+  void drop(uint32_t peer) override {
+    const std::lock_guard lock(script_.mutex);
+    ++script_.dropped[peer];
+  }
+  std::optional<std::string> broken(uint32_t peer) const override {
+    const std::lock_guard lock(script_.mutex);
+    return peer == 1 ? script_.broken : std::nullopt;
+  }
+  void close() override {}
+
+ private:
+  Script& script_;
+  TransportListener* listener_ = nullptr;
+};
+
+class ProxyThread : public ::testing::Test {
+ protected:
+  void start(std::chrono::nanoseconds grace = 60s) {
+    Proxy::Queues queues{
+        .per_peer = kQueues, .pairs = {}, .gone = gone_.data(), .refused = &abort_};
+    for (uint32_t index = 0; index < kRanks * kQueues; ++index) {
+      const uint32_t peer = index / kQueues;
+      pairs_[index].peer = peer;
+      queues.pairs.push_back(peer == 0 ? nullptr : &pairs_[index]);
+    }
+    proxy_ = std::make_unique<Proxy>(std::make_unique<ScriptedTransport>(script_), queues,
+                                     ProxyOptions{.spin = 0ns, .grace = grace});
+    proxy_->register_memory(kKey, std::as_writable_bytes(std::span(memory_)), eventually);
+  }
+  QueuePair& pair(uint32_t peer, uint32_t queue = 0) { return pairs_[peer * kQueues + queue]; }
+  /// Posts as a kernel does.
+  void post(uint32_t peer, uint32_t queue = 0, uint32_t bytes = 8) {
+    QueuePair& to = pair(peer, queue);
+    NetworkRequest& request = to.ring[to.posted % QueuePair::kSlots];
+    request = {};
+    request.kind = NetworkRequest::Kind::put;
+    request.pieces = 1;
+    request.sources[0] = {.key = kKey, .bytes = bytes, .from = memory_.data()};
+    __atomic_store_n(&to.posted, to.posted + 1, __ATOMIC_RELEASE);
+    const uint64_t one = 1;
+    (void)!write(proxy_->doorbell()->event, &one, sizeof one);
+  }
+  uint32_t completed(uint32_t peer) {
+    return __atomic_load_n(&pair(peer).completed, __ATOMIC_ACQUIRE);
+  }
+  uint32_t refused(uint32_t peer) { return __atomic_load_n(&pair(peer).refused, __ATOMIC_ACQUIRE); }
+  bool posts_reach(size_t count) {
+    return eventually([&] {
+      const std::lock_guard lock(script_.mutex);
+      return script_.posted.size() == count;
+    });
+  }
+  void complete(size_t index) {
+    const std::lock_guard lock(script_.mutex);
+    script_.completes.push_back(script_.posted.at(index));
+  }
+
+  Script script_;
+  std::array<uint64_t, 64> memory_{};
+  std::array<AbortWord, kRanks> gone_{};
+  AbortWord abort_ = kNoAbort;
+  std::array<QueuePair, kRanks * kQueues> pairs_{};
+  std::unique_ptr<Proxy> proxy_;
+};
+
+TEST_F(ProxyThread, AQueueWithoutRoomHoldsUpNoOther) {
+  script_.full[1] = true;
+  start();
+  for (int request = 0; request < 3; ++request) post(1);
+  post(2);
+  ASSERT_TRUE(posts_reach(1));
+  EXPECT_EQ(script_.posted[0].peer, 2u);
+  {
+    const std::lock_guard lock(script_.mutex);
+    script_.full[1] = false;
+  }
+  EXPECT_TRUE(posts_reach(4));
+}
+
+TEST_F(ProxyThread, CompletionsAreToldInTheOrderOfPosts) {
+  start();
+  for (int request = 0; request < 3; ++request) post(2);
+  ASSERT_TRUE(posts_reach(3));
+  complete(2);
+  complete(1);
+  // Both have been reported once a request of another queue has completed.
+  post(1);
+  ASSERT_TRUE(posts_reach(4));
+  complete(3);
+  ASSERT_TRUE(eventually([&] { return completed(1) == 1; }));
+  EXPECT_EQ(completed(2), 0u) << "the first is not done";
+  complete(0);
+  EXPECT_TRUE(eventually([&] { return completed(2) == 3; }));
+}
+
+TEST_F(ProxyThread, DeregisteringWaitsForSourcesAndNamesTheirRank) {
+  start();
+  post(2);
+  ASSERT_TRUE(posts_reach(1));
+  const auto at_once = [](const std::function<bool()>& condition) {
+    const auto until = Clock::now() + 50ms;
+    while (!condition() && Clock::now() < until) std::this_thread::sleep_for(1ms);
+    return condition();
+  };
+  std::optional<uint32_t> user;
+  // It names the rank once the thread has looked.
+  ASSERT_TRUE(eventually([&] {
+    try {
+      user = proxy_->deregister(kKey, at_once);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }));
+  EXPECT_EQ(user, 2u);
+  complete(0);
+  EXPECT_EQ(proxy_->deregister(kKey, eventually), std::nullopt);
+  post(2);
+  EXPECT_TRUE(
+      eventually([&] { return refused(2) == static_cast<uint32_t>(NetworkCheck::source_key); }));
+}
+
+/// A connection may break before the news arrives that its peer has died.
+TEST_F(ProxyThread, RequestsOverABrokenConnectionWaitForTheNewsOfADeath) {
+  script_.broken = "a cable was cut";
+  start();
+  post(1);
+  post(2);
+  ASSERT_TRUE(posts_reach(1));
+  // After each sleep the thread looks at its peers.
+  const uint64_t before = proxy_->sleeps();
+  ASSERT_TRUE(eventually([&] { return proxy_->sleeps() >= before + 5; }));
+  EXPECT_EQ(refused(1), 0u);
+  EXPECT_EQ(completed(1), 0u);
+  __atomic_store_n(&gone_[1], abort_for_lost(1), __ATOMIC_RELEASE);
+  EXPECT_TRUE(eventually([&] { return completed(1) == 1; }));
+  EXPECT_EQ(refused(1), 0u);
+  const std::lock_guard lock(script_.mutex);
+  EXPECT_NE(script_.dropped[1], 0u);
+}
+
+TEST_F(ProxyThread, ABrokenConnectionToALivingRankIsRefusedByName) {
+  script_.broken = "a cable was cut";
+  start(1ms);
+  post(1);
+  post(1);
+  ASSERT_TRUE(eventually([&] { return refused(1) != 0; }));
+  EXPECT_EQ(refused(1), static_cast<uint32_t>(NetworkCheck::connection));
+  EXPECT_EQ(pair(1).refusal.expected, 2u) << "requests posted";
+  EXPECT_EQ(pair(1).refusal.seen, 0u) << "requests completed";
+  EXPECT_EQ(__atomic_load_n(&abort_, __ATOMIC_ACQUIRE), kRefused);
+}
+
+TEST_F(ProxyThread, AFailedThreadEndsTheWaitsOfItsRank) {
+  start();
+  post(2);
+  ASSERT_TRUE(posts_reach(1));
+  {
+    const std::lock_guard lock(script_.mutex);
+    script_.throws = true;
+  }
+  ASSERT_TRUE(eventually([&] { return refused(2) != 0; }));
+  EXPECT_TRUE(eventually([&] { return proxy_->failure().has_value(); }));
+  EXPECT_EQ(*proxy_->failure(), "the card is on fire");
+}
+
+TEST_F(ProxyThread, SettlesOnlyWhenAsked) {
+  start();
+  post(2);
+  ASSERT_TRUE(posts_reach(1));
+  EXPECT_FALSE(proxy_->is_settled());
+  complete(0);
+  const auto settling = proxy_->settle();
+  EXPECT_TRUE(eventually([&] { return proxy_->is_settled(); }));
+}
+
+}  // namespace
+}  // namespace tokenyard
