@@ -10,7 +10,7 @@
 namespace tokenyard::device_collectives {
 
 /// Returns the protocol of a call whose options leave it open: slots for messages that fit into
-/// them, else from tensor to tensor if all lie in arenas, else rings.
+/// them, else from tensor to tensor if all lie in arenas and nothing is reduced, else rings.
 Protocol chosen_protocol(const Movement& movement, const Options& options);
 
 /// Returns the rings of each window.
