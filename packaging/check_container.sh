@@ -31,6 +31,10 @@ have_image() {
 if ! have_image; then
   root=build/debian
   echo "$image cannot be pulled: making it by debootstrap in $root"
+  if ! [ -e $root/etc/debian_version ] && ! command -v debootstrap >/dev/null; then
+    echo "debootstrap is missing; please run: sudo apt-get install -y debootstrap" >&2
+    exit 1
+  fi
   [ -e $root/etc/debian_version ] ||
     debootstrap --variant=minbase bookworm $root ${DEBIAN_MIRROR:-} >build/debootstrap.log
   certificates=${PIP_CERT:-${SSL_CERT_FILE:-}}

@@ -61,7 +61,7 @@ def where_options_stand(words: list[str]) -> str:
         case ["pip", "install", *what]:
             own = [name for name in what if name.startswith(".")]
             assert all((ROOT / name / "pyproject.toml").is_file() for name in own)
-            return ""
+            return "--upgrade"
         case ["./run", "bench", name, *_]:
             assert (ROOT / "bench" / f"{name}.cpp").is_file()
             return sources(f"bench/{name}.cpp", f"bench/{name}/*")
