@@ -21,7 +21,8 @@ const char* name_of(LowLatencyHandle::Stage stage) {
     case LowLatencyHandle::Stage::ended:
       break;
   }
-  return "a batch that ended when the ranks changed, were unmasked, or restarted their calls";
+  return "a batch that ended when ranks were unmasked or calls restarted, or when the ranks "
+         "changed";
 }
 
 }  // namespace
