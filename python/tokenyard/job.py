@@ -23,9 +23,10 @@ class Job(Members):
 
         job = tokenyard.connect("tcp://host:29500", rank=rank, size=size)
         world, collectives = job.world(), job.collectives()
+        exchange = tokenyard.ExpertParallel(world, ...)
         ...                    # PeerLost, OperationAborted
         job.recover()
-        world = job.world()    # of the ranks that are left
+        exchange.dispatch(...)  # Among the ranks that are left.
 
     As a context manager it leaves the job in good order, or only closes if an exception ends the
     block.
@@ -61,8 +62,8 @@ class Job(Members):
 
         Its ranks have the job's numbers; the rank of an empty place is absent. All ranks make
         their worlds in the same order. If ranks are lost meanwhile, the world is made without them.
-        After a change of the membership, call it again: in a world of before, calls that need a
-        lost rank keep failing.
+        After a change of the membership, exchanges go on by themselves, and the world with them;
+        until then, its own calls that need a lost rank keep failing.
 
         Args:
             device: "host", or "cuda" for one GPU per rank.

@@ -267,7 +267,7 @@ def test_a_grown_job_has_places_more(tmp_path: Path) -> None:
 def time_out_and_go_on(say: Any, rank: int, size: int, store: str) -> str:
     """Nobody is lost: a rank was only late, and the exchange has failed for it on some ranks."""
     with enter(rank, size, store) as job:
-        world = job.world(arena_bytes=8 << 20, timeout=2)
+        world = job.world(arena_bytes=8 << 20, timeout=6)
         exchange = exchange_on(world)
         everybody = list(range(size))
         check_exchange(exchange, world, everybody)
@@ -279,7 +279,7 @@ def time_out_and_go_on(say: Any, rank: int, size: int, store: str) -> str:
             except (tokenyard.PeerTimeout, tokenyard.PeerLost) as failure:
                 error = type(failure).__name__
         else:
-            time.sleep(3)
+            time.sleep(8)
             with pytest.raises((tokenyard.PeerTimeout, tokenyard.PeerLost)):
                 exchange.dispatch(tokens_of(rank), experts_for(everybody, rank))
         job.recover()

@@ -221,8 +221,13 @@ class ExpertParallel:
                 launched. An expert id is out of range or repeated within a token, `rows` or scales
                 differ from rank 0's, or ranks make different calls: on all ranks alike, before any
                 row moves.
-            PeerTimeout, PeerLost: a rank did not take part, or is gone. The exchange cannot be used
-                any more; `World.rebuild` continues without that rank.
+            PeerTimeout, PeerLost: a rank did not take part, or is gone. On a job's world the
+                exchange goes on with its first dispatch after `Job.recover`, `shrink`, `replace` or
+                `grow`; with on_failure "retry" or "exclude" this call does all of that by itself.
+                Elsewhere the exchange cannot be used any more; `World.rebuild` continues without
+                that rank.
+            OperationAborted: the first call after a loss, on a rank where an earlier call has
+                returned that not all ranks have finished: names it. Make that one again.
         """
         arrays = arrays_of("x", x)
         tokens = route.tokens if isinstance(route, Route) else "tokens"

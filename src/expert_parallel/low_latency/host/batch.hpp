@@ -59,7 +59,8 @@ class LowLatencyHandle {
     dispatched,
     combine_sent,
     combined,
-    ended  ///< without being combined: see Batches::end
+    ended,    ///< without being combined: see Batches::end
+    outlived  ///< the same, by the session that it was of
   };
 
   LowLatencyHandle(std::shared_ptr<low_latency::Batch> batch, const void* made_by)

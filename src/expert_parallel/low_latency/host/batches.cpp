@@ -18,10 +18,12 @@ const char* name_of(LowLatencyHandle::Stage stage) {
       return "a combine whose hook has not been called";
     case LowLatencyHandle::Stage::combined:
       return "a batch that was combined";
+    case LowLatencyHandle::Stage::outlived:
+      return "a batch of before the ranks changed: dispatch again";
     case LowLatencyHandle::Stage::ended:
       break;
   }
-  return "a batch that ended when the ranks changed, were unmasked, or restarted their calls";
+  return "a batch that ended when ranks were unmasked or calls restarted";
 }
 
 }  // namespace
@@ -44,7 +46,7 @@ Batches::Handle Batches::take() {
 }
 
 void Batches::check(const Handle& handle, LowLatencyHandle::Stage stage) const {
-  const bool ended = handle && handle->stage == Stage::ended;
+  const bool ended = handle && (handle->stage == Stage::ended || handle->stage == Stage::outlived);
   if (!ended && (!handle || handle->made_by != this))
     throw InvalidArgument("handle", "a handle from a dispatch of this object",
                           handle ? "a handle of another object" : "an empty handle");
@@ -62,9 +64,9 @@ TensorView Batches::combine_buffer(const Handle& handle) const {
           {setup_.local_experts(), slots, setup_.options.hidden}};
 }
 
-void Batches::end() {
+void Batches::end(Stage how) {
   for (const auto& batch : batches_)
-    if (const Handle handle = batch->holder.lock()) handle->end(Stage::ended);
+    if (const Handle handle = batch->holder.lock()) handle->end(how);
   dispatches_left.clear();
   combines_left.clear();
 }

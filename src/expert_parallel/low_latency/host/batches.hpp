@@ -23,7 +23,8 @@ class Batches {
   /// Returns memory for the batch's results. Throws InvalidArgument unless it is in progress.
   TensorView combine_buffer(const Handle& handle) const;
   /// Ends the batches in progress: from now on their handles and uncalled hooks are refused.
-  void end();
+  /// `how`: ended, or outlived.
+  void end(LowLatencyHandle::Stage how = LowLatencyHandle::Stage::ended);
   /// Enqueues that nothing more is sent for tokens that other ranks dispatched.
   void forget_rows(Stream stream) const;
   /// Throws InvalidArgument if a hook has not been called; `asked` names what the caller wants to

@@ -25,7 +25,7 @@ Session::Session(std::shared_ptr<World> of, const LowLatencyOptions& options, co
       batch_calls(context, before == nullptr ? LowLatency::Metrics{} : before->metrics()) {}
 
 void Session::retire() {
-  context.batches.end();
+  context.batches.end(LowLatencyHandle::Stage::outlived);
   if (!captured()) return;
   for (uint32_t rank = 0; rank < world->size(); ++rank)
     if (!context.masks.absent(rank)) context.masks.clear(rank, Stream{});
