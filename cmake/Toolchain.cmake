@@ -54,6 +54,16 @@ if(TOKENYARD_SANITIZE)
   add_link_options(-fsanitize=${checks})
 endif()
 
+if(TOKENYARD_COVERAGE)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "llvm-cov reads what clang counts: set CXX=clang++-16")
+  endif()
+  # Plain counters: atomic ones, which instrumented kernels get otherwise, would count as accesses
+  # of the kernel to the simulator.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fprofile-instr-generate;-fcoverage-mapping;-fprofile-update=single>")
+  add_link_options(-fprofile-instr-generate)
+endif()
+
 if(TOKENYARD_CUDA STREQUAL "AUTO")
   include(CheckLanguage)
   check_language(CUDA)
@@ -86,7 +96,9 @@ endif()
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 add_library(tokenyard_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
-set_target_properties(tokenyard_fmt PROPERTIES COMPILE_OPTIONS -fno-inline)
+# clang makes one destructor of two, and a caller may want the other one.
+set_target_properties(tokenyard_fmt PROPERTIES COMPILE_OPTIONS
+  "-fno-inline;$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -mno-constructor-aliases>")
 # As users of fmt's shared library are compiled.
 target_compile_definitions(tokenyard_fmt INTERFACE FMT_SHARED)
 target_include_directories(tokenyard_fmt PUBLIC $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)

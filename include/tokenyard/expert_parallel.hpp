@@ -166,8 +166,8 @@ class Received;
 class ExpertParallel {
  public:
   /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
-  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object and
-  /// all that its calls returned.
+  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object. If
+  /// it follows a job, the object goes on with it: see World.
   ExpertParallel(World& world, const ExpertParallelOptions& options);
   ~ExpertParallel();
 
@@ -181,7 +181,9 @@ class ExpertParallel {
   ///   object can be used further, unless no host waited;
   /// - if ranks make different calls.
   /// Throws PeerTimeout or PeerLost if a rank does not answer. After these and after different
-  /// calls the object has failed, and the received rows must not be used.
+  /// calls the object has failed until its job goes on (Job::recover), and the received rows must
+  /// not be used. Throws OperationAborted, which names it, if this rank has returned a call that
+  /// others had not finished when the job went on.
   Received dispatch(const DispatchInput& input, Stream stream = {});
   /// The same on the route of an earlier dispatch, with other rows, of any format: nothing is
   /// counted or exchanged anew. `input` has as many tokens as then, no topk_idx, no topk_weights
@@ -301,8 +303,8 @@ class ExpertParallel {
   /// Returns the ranks that this object has failed for, as far as the host can see now: none while
   /// it works, and one once it has failed, unless no rank but this one is to blame.
   std::vector<FailedRank> failed_ranks() const;
-  /// Throws the error of an enqueued call that has failed by now; every later call throws it, too.
-  /// A failed object's memory stays out of use until the World goes.
+  /// Throws the error of an enqueued call that has failed by now; every later call throws it, too,
+  /// until the job goes on. A failed object's memory stays out of use until the World goes.
   void check();
   /// Waits until the work enqueued on `stream` has ended, then checks as `check` does. The stream
   /// may be freed afterwards; the stream of the last call that was not waited for outlives this

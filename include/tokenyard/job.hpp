@@ -159,10 +159,10 @@ class Job : public std::enable_shared_from_this<Job> {
   /// Makes a world of the job's active ranks, over shared memory (`device` "host") or with one GPU
   /// per rank ("cuda"). Its ranks are the job's: rank = slot, and the rank of an empty slot is
   /// absent (Reach::none). Collective among the active ranks, which make their worlds in the same
-  /// order; begins anew if ranks are lost meanwhile. After a change of the membership, call it
-  /// again: in a world of before, calls that need a lost rank keep failing. Throws PeerTimeout
-  /// naming a rank that has not called it, QuorumLost if too few ranks answer, Fenced if the others
-  /// have gone on without this one.
+  /// order; begins anew if ranks are lost meanwhile. After a change of the membership its exchanges
+  /// go on, and the world with them (World); for anything else call it again: until then, calls
+  /// that need a lost rank fail. Throws PeerTimeout naming a rank that has not called it,
+  /// QuorumLost if too few ranks answer, Fenced if the others have gone on without this one.
   std::unique_ptr<World> world(const std::string& device, const WorldOptions& options = {});
   JobMetrics metrics() const;
 

@@ -135,7 +135,8 @@ class LowLatency {
   /// All throw it, too, for an `sms` that some rank's device does not have, and for more experts
   /// and tokens than the shared memory of a dispatch's blocks holds: one bit per pair of them, and
   /// six bytes per choice of the tokens that a block receives, which the receiving blocks share.
-  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object.
+  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object. If
+  /// it follows a job, the object goes on with it: see World.
   LowLatency(World& world, const LowLatencyOptions& options);
   /// Keeps the arena memory out of use for as long as the World lives, since peers may still write
   /// there; `close` gives it back.

@@ -19,7 +19,7 @@ struct LowLatency::Impl {
     if (closed) sessions.last().context.require_open();
     return sessions.for_call(make, [this](const Session& before, const Session& now) {
       call_hook(before.context.experts.held_by(before.world->rank()),
-           now.context.experts.held_by(now.world->rank()));
+                now.context.experts.held_by(now.world->rank()));
     });
   }
   /// Returns the session of a call on a batch, which may be one of before.
