@@ -434,7 +434,7 @@ class ExchangingProgram final : public Program,
     if (shared_.mutant == Mutant::goes_on_from_last && !counts.empty())
       from = std::ranges::max(counts);
     if (shared_.mutant == Mutant::own_count_trusted && counts_) from = finished_;
-    shared_.counts.goes_on(process_.self, generation, from, counts);
+    shared_.counts.goes_on(process_.self, generation, members_of_epoch(), from, counts);
     if (counts_ && from < finished_) shared_.run.reach("a rank makes a finished call again");
     if (!counts_ && from > 0) shared_.run.reach("a newcomer takes part in a later call");
     finished_ = from;

@@ -31,30 +31,33 @@ class WorldChecker {
     expect(view.contains(by) && members == slots,
            "worlds: slot {} has a world of generation {} that is not of {}", by.slot, generation,
            collectives::simulated::text(view));
-    const auto [first, is_first] = worlds_.emplace(generation, World{view.members, {}});
-    expect(first->second.members == view.members,
-           "worlds: slot {} has a world of generation {} of {}, and others have one of others",
-           by.slot, generation, collectives::simulated::text(view));
-    first->second.made_by.insert(by);
+    const Key key(generation, view.members);
+    for (const auto& [other, made_by] : worlds_) {
+      if (other == key || other.first != generation) continue;
+      // Processes that never meet may count alike.
+      for (const Member& member : view.members)
+        expect(std::ranges::count(other.second, member) == 0,
+               "worlds: slot {} has a world of generation {} of {}, and slot {} one of others",
+               by.slot, generation, collectives::simulated::text(view), made_by.begin()->slot);
+    }
+    const bool is_first = !worlds_.contains(key);
+    worlds_[key].insert(by);
     return is_first;
   }
   /// Nothing has ever happened to these processes: they have all worlds that others have of them.
   void at_the_end(const std::set<Member>& untouched) const {
-    for (const auto& [generation, world] : worlds_) {
-      for (const Member& member : world.members)
-        expect(world.made_by.contains(member) || !untouched.contains(member),
+    for (const auto& [key, made_by] : worlds_) {
+      for (const Member& member : key.second)
+        expect(made_by.contains(member) || !untouched.contains(member),
                "worlds: slot {} lacks the world of generation {}, which slot {} has", member.slot,
-               generation, world.made_by.begin()->slot);
+               key.first, made_by.begin()->slot);
     }
   }
   size_t worlds() const { return worlds_.size(); }
 
  private:
-  struct World {
-    std::vector<Member> members;
-    std::set<Member> made_by;
-  };
-  std::map<Generation, World> worlds_;
+  using Key = std::pair<Generation, std::vector<Member>>;
+  std::map<Key, std::set<Member>> worlds_;  ///< the processes that have made each
 };
 
 /// All survivors count the same finished calls: in a new world they are one call apart at most, and
@@ -69,13 +72,13 @@ class CallChecker {
   }
   /// The process goes on in a new world from `call`; `counts` are those of all members that have
   /// any.
-  void goes_on(const Member& by, uint32_t generation, uint32_t call,
-               const std::vector<uint32_t>& counts) {
+  void goes_on(const Member& by, uint32_t generation, const std::vector<Member>& members,
+               uint32_t call, const std::vector<uint32_t>& counts) {
     for (const uint32_t count : counts)
       expect(count == call || count == call + 1,
              "calls: a member has finished {} calls; slot {} goes on from {}", count, by.slot,
              call);
-    const auto [first, is_first] = began_.emplace(generation, call);
+    const auto [first, is_first] = began_.emplace(std::pair(generation, members), call);
     expect(first->second == call,
            "calls: slot {} goes on from call {} in the world of generation {}; others from {}",
            by.slot, call, generation, first->second);
@@ -88,7 +91,8 @@ class CallChecker {
 
  private:
   std::map<Member, uint32_t> finished_;
-  std::map<uint32_t, uint32_t> began_;  ///< by generation
+  /// By generation and members.
+  std::map<std::pair<uint32_t, std::vector<Member>>, uint32_t> began_;
 };
 
 /// A process that has been told that the others go on without it goes on with nothing.
