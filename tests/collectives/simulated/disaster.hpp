@@ -39,10 +39,11 @@ class Disaster {
   /// Runs the stand-in for the engine, or the programs of `make_program`. `kinds`: only these
   /// failures happen; empty: the seed draws.
   Disaster(simulation::SeedRun& run, Mutations mutations, MakeProgram make_program = {},
-           const std::vector<Trouble>& kinds = {}, uint32_t ranks_most = 16)
+           const std::vector<Trouble>& kinds = {}, uint32_t ranks_most = 16, bool may_last = true)
       : run_(run),
         random_(run.random),
         ranks_most_(ranks_most),
+        may_last_(may_last),
         only_stuck_(run.option("only_stuck", kinds.empty() ? random_.chance(64)
                                                            : kinds == std::vector{Trouble::stuck})),
         kinds_(kinds.empty() ? draw_kinds() : kinds),
@@ -275,7 +276,9 @@ class Disaster {
     }
     Process* const one = anybody();
     Process* const other = anybody();
-    if (one == other || only_stuck_ || !run_.option("lasting_cut", random_.chance(200))) return;
+    if (one == other || only_stuck_ ||
+        !run_.option("lasting_cut", may_last_ && random_.chance(200)))
+      return;
     // The others must go on without one of these two.
     lasting_ = {one, other};
     job_.cut(*one, *other);
@@ -390,6 +393,7 @@ class Disaster {
   simulation::SeedRun& run_;
   Random& random_;
   const uint32_t ranks_most_;
+  const bool may_last_;  ///< a cut between two ranks
   Instant silence_{}, duration_{};
   const bool only_stuck_;
   const std::vector<Trouble> kinds_;

@@ -36,7 +36,7 @@ class ExchangingJob {
               if (!shared_) make_shared_parts(job);
               return std::make_unique<ExchangingProgram>(*shared_, job, process);
             },
-            draw_kinds(run), kRanksMost) {}
+            draw_kinds(run), kRanksMost, /*may_last=*/false) {}
 
   void live() {
     disaster_.happen();
@@ -106,7 +106,9 @@ class ExchangingJob {
     std::set<Member> untouched;
     for (const auto& process : disaster_.job().processes) {
       const auto& program = static_cast<const ExchangingProgram&>(*process->engine);
-      if (process->running() && program.untouched()) untouched.insert(process->self);
+      if (process->running() && program.untouched() &&
+          disaster_.job().newest().contains(process->self))
+        untouched.insert(process->self);
     }
     shared_->worlds.at_the_end(untouched);
     shared_->over = true;
