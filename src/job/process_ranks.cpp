@@ -60,7 +60,8 @@ std::vector<control::Member> ProcessRanks::gone_members() const {
   return gone;
 }
 
-std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, control::Epoch since,
+std::vector<uint32_t> ProcessRanks::evict(const control::View& seen,
+                                          std::span<const uint32_t> slots, control::Epoch since,
                                           Accelerator& accelerator, TimePoint until,
                                           const std::function<void()>& check) {
   const TimePoint start = accelerator.now();
@@ -74,7 +75,7 @@ std::vector<uint32_t> ProcessRanks::evict(std::span<const uint32_t> slots, contr
     excused.clear();
     for (const uint32_t slot : slots) {
       const auto member = members.at(slot);
-      if (!member) continue;
+      if (!member || member != seen.at(slot)) continue;
       // An excuse ends with its process: nobody else asks to evict one that has died since.
       const bool is_gone = hears(*member) && mailbox_.state(slot) != PeerState::present;
       (is_excused(*member, since) && !is_gone ? excused : present).push_back(slot);
@@ -131,7 +132,7 @@ control::View ProcessRanks::await_members(Accelerator& accelerator, TimePoint un
                          .waited_s = waited.count()});
     }
     if (gone.empty()) return members;
-    evict(gone, members.epoch, accelerator, until, check);
+    evict(members, gone, members.epoch, accelerator, until, check);
   }
 }
 

@@ -46,7 +46,9 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   /// if too few members answer to agree.
   std::vector<uint32_t> evict(std::span<const uint32_t> slots, control::Epoch since,
                               Accelerator& accelerator, TimePoint until,
-                              const std::function<void()>& check);
+                              const std::function<void()>& check) {
+    return evict(view(), slots, since, accelerator, until, check);
+  }
   /// Waits until this process is a member and hears all others, and returns the view: until a
   /// newcomer has linked with it, and a member that is gone is none any more. Throws what `evict`
   /// throws.
@@ -84,6 +86,10 @@ class ProcessRanks final : public Mesh, public control::Inbox {
     uint32_t needed;
   };
 
+  /// Evicts the processes that hold these slots in `seen`, and none that has succeeded them.
+  std::vector<uint32_t> evict(const control::View& seen, std::span<const uint32_t> slots,
+                              control::Epoch since, Accelerator& accelerator, TimePoint until,
+                              const std::function<void()>& check);
   bool is_excused(const control::Member& member, control::Epoch since) const;
   bool hears(const control::Member& member) const;
 
