@@ -84,7 +84,7 @@ def beside(row: Row) -> bool:
 
 THROUGHPUT, LOW_LATENCY = "./run bench throughput", "./run bench low_latency"
 DECODE = "./run bench megakernel_decode"
-DEVICE = "./run bench device_collectives"
+ON_DEVICES = "./run bench device_collectives"
 
 GROUPS: dict[str, list[Table]] = {
     "Throughput dispatch and combine": [
@@ -150,14 +150,14 @@ GROUPS: dict[str, list[Table]] = {
               lambda row: "64 MB" in row["case"] or row["case"] in ("barrier", "all_reduce 8 B"),
               "../bench/results/collectives_tcp.md"),
         Table("device_collectives.json", "Collectives on device tensors, 2 GPUs",
-              f"{DEVICE} --bytes 8,4096,65536,1048576,4194304,16777216,67108864,268435456",
+              f"{ON_DEVICES} --bytes 8,4096,65536,1048576,4194304,16777216,67108864,268435456",
               lambda row: any(word in row["case"] for word in ("barrier", " 8 B", "64 "))),
         Table("device_collectives_direct.json",
               "Collectives on device tensors of the arena, 2 GPUs",
-              f"{DEVICE} --protocol direct --bytes 16777216,67108864,268435456",
+              f"{ON_DEVICES} --protocol direct --bytes 16777216,67108864,268435456",
               lambda row: "64 MB" in row["case"] or "256 MB" in row["case"]),
         Table("device_collectives_rings.json", "Collectives on device tensors by rings, 2 GPUs",
-              f"{DEVICE} --protocol rings --bytes 16777216,67108864,268435456",
+              f"{ON_DEVICES} --protocol rings --bytes 16777216,67108864,268435456",
               lambda row: "256 MB" in row["case"]),
     ],
 }  # fmt: skip

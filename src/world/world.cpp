@@ -1,6 +1,7 @@
 #include "tokenyard/world.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "fabric/region_arena.hpp"
@@ -423,7 +424,13 @@ bool continue_job_after(World& world, uint32_t rank, bool silent) {
   const std::shared_ptr<Job> job = impl.job;
   const OnFailure on_failure = job->state()->options.on_failure;
   if (on_failure == OnFailure::raise || (silent && on_failure == OnFailure::retry)) return false;
-  if (silent) job->evict(rank);
+  if (silent) {
+    // Not by Job::evict, which would refuse where the survivors are no majority by themselves.
+    const std::array slots{rank};
+    impl.processes->evict(slots, impl.epoch, *impl.accelerator,
+                          impl.accelerator->now() + impl.options.timeout,
+                          [&] { job->state()->check_ended(); });
+  }
   job->recover(on_failure == OnFailure::retry);
   return true;
 }

@@ -10,8 +10,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from ranks import Rank, file_store, ranks_of, results
-from test_job import check_exchange, check_sum, enter, exchange_on, experts_for, tokens_of, world_of
+from ranks import Rank, file_store, ranks_of, results, results_of
+from test_job import (
+    ARENA_BYTES,
+    check_exchange,
+    check_sum,
+    enter,
+    exchange_on,
+    experts_for,
+    tokens_of,
+    world_of,
+)
 
 import tokenyard
 
@@ -357,6 +366,26 @@ def test_exclude_goes_on_by_itself(tmp_path: Path) -> None:
         ended = results([rank for rank in ranks if rank.number != 2])
     assert {epoch for epoch, _ in ended} == {2}
     assert sum(undone for _, undone in ended) < len(ended)
+
+
+def wait_in_vain(say: Any, rank: int, size: int, store: str) -> list[int]:
+    with enter(rank, size, store, on_failure="exclude") as job:
+        world = job.world(arena_bytes=ARENA_BYTES, timeout=3)
+        exchange = exchange_on(world)
+        check_exchange(exchange, world, [0, 1])
+        if rank == 1:  # It lives, and makes no call.
+            while job.active_ranks():
+                time.sleep(0.01)
+            return []
+        idx = np.full((TOKENS, 2), -1)
+        idx[:, 0] = 0
+        received = exchange.dispatch(np.ones((TOKENS, HIDDEN), np.float32), idx)
+        assert (received.x == 1).all()
+        return job.active_ranks()
+
+
+def test_exclude_leaves_out_one_of_two_that_makes_no_call(tmp_path: Path) -> None:
+    assert results_of(wait_in_vain, 2, file_store(tmp_path)) == [[0], []]
 
 
 def test_retry_waits_for_the_replacement(tmp_path: Path) -> None:

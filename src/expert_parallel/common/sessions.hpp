@@ -36,6 +36,7 @@ class Sessions {
   template <class Make>
   Sessions(World& world, Make make)
       : world_(world), recoveries_(recoveries_of(world)), calls_(calls_so_far()) {
+    if (recoveries_ != nullptr && is_behind(world_)) tokenyard::go_on(world_);
     now_ = make(WorldAccess::pinned(world_), static_cast<const Session*>(nullptr));
   }
 
@@ -84,9 +85,12 @@ class Sessions {
   void go_on(Make make, Change change) {
     const uint64_t calls = calls_so_far();
     const bool another_has = !are_same(*now_->world, world_) && !is_behind(world_);
-    if (!another_has) tokenyard::go_on(world_);
-    std::shared_ptr<Session> next =
-        make(WorldAccess::pinned(world_), static_cast<const Session*>(now_.get()));
+    // In a world in which this rank alone has failed to make its session, nobody makes one again.
+    const bool failed_there = unmade_ && are_same(*unmade_, world_);
+    if (!another_has || failed_there) tokenyard::go_on(world_);
+    unmade_ = WorldAccess::pinned(world_);
+    std::shared_ptr<Session> next = make(unmade_, static_cast<const Session*>(now_.get()));
+    unmade_.reset();
     const std::shared_ptr<Session> before = now_;
     {
       const std::lock_guard lock(mutex_);
@@ -95,8 +99,9 @@ class Sessions {
     calls_ = calls;
     std::erase_if(gone_, [](const auto& world) { return world.expired(); });
     gone_.push_back(before->world);
-    before->retire();
+    // First, since its replays use its memory whatever fails here.
     if (before->captured()) captured_.push_back(before);
+    before->retire();
     change(*before, *now_);
   }
 
@@ -107,6 +112,7 @@ class Sessions {
   std::shared_ptr<Session> now_;
   std::vector<std::shared_ptr<Session>> captured_;
   std::vector<std::weak_ptr<World>> gone_;  ///< worlds of before, while somebody holds their memory
+  std::shared_ptr<World> unmade_;           ///< the last world, if no session was made there
 };
 
 }  // namespace tokenyard

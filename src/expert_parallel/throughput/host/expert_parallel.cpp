@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 #include "base/trace_range.hpp"
 #include "expert_parallel/common/sessions.hpp"
 #include "expert_parallel/throughput/host/session.hpp"
@@ -16,12 +19,14 @@ struct ExpertParallel::Impl {
 
   /// Returns the session of a collective call that needs nothing of the calls before.
   Session& for_call() {
-    return sessions.for_call(make, [this](const Session& before, const Session& now) {
+    Session& session = sessions.for_call(make, [this](const Session& before, const Session& now) {
       if (traces) sessions.last().context.observation.trace_calls(true);
+      undone = now.undone(before, last);  // First: the hook is the caller's, and may throw.
       call_hook(before.experts.held_by(before.world->rank()),
                 now.experts.held_by(now.world->rank()));
-      sessions.last().throw_if_undone(before, last);
     });
+    if (undone) throw *std::exchange(undone, std::nullopt);
+    return session;
   }
   /// Makes a collective call that needs nothing of the calls before, and makes it again after a
   /// failure if the job's OnFailure says so. Where other ranks have finished an earlier call than
@@ -65,7 +70,8 @@ struct ExpertParallel::Impl {
   const std::shared_ptr<const void> identity = std::make_shared<char>();
   std::function<void(const std::vector<int32_t>& held)> hook;
   bool traces = false;
-  const char* last = "no call";  ///< the last collective call that has returned
+  const char* last = "no call";            ///< the last collective call that has returned
+  std::optional<OperationAborted> undone;  ///< is still to be thrown
   const std::function<std::shared_ptr<Session>(std::shared_ptr<World>, const Session*)> make =
       [this](std::shared_ptr<World> world, const Session* before) {
         return std::make_shared<Session>(std::move(world), options, identity, before);

@@ -39,14 +39,14 @@ Session::Session(std::shared_ptr<World> of, const ExpertParallelOptions& options
   experts.set(agreed_.map);
 }
 
-void Session::throw_if_undone(const Session& before, const char* last) {
-  if (finished_here_ <= agreed_.finished) return;
+std::optional<OperationAborted> Session::undone(const Session& before, const char* last) const {
+  if (finished_here_ <= agreed_.finished) return std::nullopt;
   std::vector<uint32_t> lost;
   for (const uint32_t rank : present_ranks(*before.world)) {
     const bool is_new = std::ranges::binary_search(agreed_.newcomers, rank);
     if (is_new || !is_present(*world, rank)) lost.push_back(rank);
   }
-  throw OperationAborted(
+  return OperationAborted(
       fmt::format("ExpertParallel.{}, which has returned here but not on all ranks: call", last),
       agreed_.finished + 1, membership_epoch_of(*before.world), std::move(lost));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "expert_parallel/common/expert_map.hpp"
 #include "expert_parallel/throughput/host/call_context.hpp"
@@ -12,6 +13,7 @@
 #include "expert_parallel/throughput/host/grouper.hpp"
 #include "expert_parallel/throughput/host/row_caster.hpp"
 #include "expert_parallel/throughput/host/succession.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard::throughput {
 
@@ -31,9 +33,9 @@ class Session {
   bool replayed() const { return captured() && context.health->cell.failed(); }
   /// Returns how many calls of the object this rank has finished, once their work has ended.
   uint64_t finished() const;
-  /// Throws OperationAborted, once, if a call that `before` has finished here was not finished by
-  /// all ranks that have gone on. `last` names the last call that has returned here.
-  void throw_if_undone(const Session& before, const char* last);
+  /// Returns OperationAborted if a call that `before` has finished here was not finished by all
+  /// ranks that have gone on. `last` names the last call that has returned here.
+  std::optional<OperationAborted> undone(const Session& before, const char* last) const;
   /// Returns totals of the object so far, by the ranks and experts of this session.
   ExpertParallel::Metrics metrics() const;
   ExpertParallel::Load load() const;
