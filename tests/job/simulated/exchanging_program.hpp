@@ -321,7 +321,6 @@ class ExchangingProgram final : public Program,
     const WorldAccess::Impl& impl = WorldAccess::impl(*world);
     const uint32_t generation = impl.bootstrap->generation();
     epoch_ = impl.epoch;
-    shared_.fences.does(process_.self, "makes a world");
     if (shared_.worlds.made(process_.self, generation, slots_of(*world),
                             job_.agreement.views().at(epoch_)))
       strike_at_a_world();
@@ -331,11 +330,12 @@ class ExchangingProgram final : public Program,
       think();
       if (ends() || !goes_on(*world, *calls)) return;
       doing_ = "makes a call";
+      // A world or a call for which all others have come may still end well.
+      shared_.fences.does(process_.self, "begins a call");
       calling_ = true;
       strike_in_a_call();
       calls->make(finished_);
       calling_ = false;
-      shared_.fences.does(process_.self, "finishes a call");
       shared_.counts.finished(process_.self, finished_++);
       if (calls->misses_one()) shared_.run.reach("low latency goes on without a rank");
       if (job_.parting.erase(process_.self) > 0)
