@@ -328,7 +328,7 @@ class ExchangingProgram final : public Program,
     const auto calls = calls_on(*world, shared_.shapes, generation);
     while (finished_ < shared_.calls) {
       think();
-      if (ends() || !goes_on(*world, *calls)) return;
+      if (ends() || !goes_on(*world, *calls) || ends()) return;
       doing_ = "makes a call";
       // A world or a call for which all others have come may still end well.
       shared_.fences.does(process_.self, "begins a call");
