@@ -409,8 +409,8 @@ void Control::recover(bool wanted) {
   post([=](ControlLoop& loop) { loop.recover(wanted); });
 }
 
-void Control::abandon(const Member& member) {
-  post([=](ControlLoop& loop) { loop.abandon(member); });
+void Control::abandon(const Member& member, Epoch seen_in) {
+  post([=](ControlLoop& loop) { loop.abandon(member, seen_in); });
 }
 
 void Control::drain() {

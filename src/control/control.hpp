@@ -79,7 +79,7 @@ class Control final : public MembershipControl, public RankControl {
   void withdraw(const std::vector<Slot>& slots) override;
   void evict(const Member& member) override;
   void recover(bool wanted = true) override;
-  void abandon(const Member& member) override;
+  void abandon(const Member& member, Epoch seen_in) override;
   void drain() override;
   void leave() override;
   View view() const;

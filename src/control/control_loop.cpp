@@ -106,11 +106,12 @@ void ControlLoop::recover(bool wanted) {
   pump();
 }
 
-void ControlLoop::abandon(const Member& member) {
+void ControlLoop::abandon(const Member& member, Epoch seen_in) {
   if (!working() || !membership_->view().contains(member)) return;
+  if (membership_->view().epoch != seen_in) return;
   log(LogLevel::info, "asks to go on without rank {}", member.slot);
   // In this order: the witness counts where the member is suspected already.
-  membership_->suspect(member.slot, Suspicion::silence, membership_->view().epoch, now());
+  membership_->suspect(member.slot, Suspicion::silence, seen_in, now());
   membership_->evict(member, now());
   pump();
 }

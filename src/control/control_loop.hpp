@@ -54,7 +54,7 @@ class ControlLoop final : private LinkListener {
   void withdraw(const std::vector<Slot>& slots);
   void evict(const Member& member);
   void recover(bool wanted);
-  void abandon(const Member& member);
+  void abandon(const Member& member, Epoch seen_in);
   void drain();
   void leave();
   void hang_up();

@@ -52,9 +52,11 @@ class RankControl {
   /// one rank to another arrive in order, and before the rank counts as gone. At most
   /// Exchange::kMessageMax bytes. Lets go of the message once the system has taken it.
   virtual void send(Slot to, Bytes message) = 0;
-  /// Evicts a member for which this process has waited in vain. Unlike MembershipControl::evict,
-  /// needs no answer of it, and the witness counts: one of two members can do it.
-  virtual void abandon(const Member& member) = 0;
+  /// Evicts a member for which this process has waited in vain, unless the members have agreed on
+  /// another epoch than `seen_in` meanwhile, which may excuse it: then look again. Unlike
+  /// MembershipControl::evict, needs no answer of it, and the witness counts: one of two members
+  /// can do it.
+  virtual void abandon(const Member& member, Epoch seen_in) = 0;
   /// Returns whether each member has, or had, a link to this process.
   virtual bool is_linked_to_all() const = 0;
 };

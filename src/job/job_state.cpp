@@ -181,14 +181,16 @@ void Job::State::await(Recovery::Call& call, std::optional<std::chrono::nanoseco
 bool Job::State::await_verdict_on_gone(std::chrono::steady_clock::time_point until) {
   constexpr std::chrono::milliseconds kLookAgain{20}, kAskAgain{1000};
   std::chrono::steady_clock::time_point ask_again{};
+  control::Epoch asked_in = 0;
   for (bool were = false;; were = true) {
+    const control::Epoch epoch = ranks_.epoch();
     const std::vector<control::Member> gone = ranks_.gone_members();
-    const View view = engine_->view();
-    if (gone.empty() && ranks_.epoch() == view.epoch) return were;
+    if (gone.empty() && epoch == engine_->view().epoch) return were;
     check_ended();
     const auto now = std::chrono::steady_clock::now();
-    if (now >= ask_again) {
-      for (const control::Member& member : gone) control_->abandon(member);
+    if (epoch != asked_in || now >= ask_again) {
+      for (const control::Member& member : gone) control_->abandon(member, epoch);
+      asked_in = epoch;
       ask_again = now + kAskAgain;
     }
     if (now > until) {

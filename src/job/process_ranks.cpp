@@ -83,7 +83,7 @@ std::vector<uint32_t> ProcessRanks::evict(const control::View& seen,
     if (present.empty()) return true;
     const TimePoint now = accelerator.now();
     if (members.epoch != asked_in || now >= ask_again) {
-      for (const uint32_t slot : present) control_->abandon(*members.at(slot));
+      for (const uint32_t slot : present) control_->abandon(*members.at(slot), members.epoch);
       asked_in = members.epoch;
       ask_again = now + kAskAgain;
     }

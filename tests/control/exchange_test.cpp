@@ -450,7 +450,7 @@ TEST_F(TalkingControlPlanes, VerdictOvertakesNothingThatTheLostRankHadSent) {
     send(2, 1, fmt::format("{}", number));
   }
   ASSERT_TRUE(inboxes[1].wait([&] { return inboxes[1].of(2).messages.size() == kMessages; }));
-  ranks[1]->control->abandon(ranks[2]->control->self());
+  ranks[1]->control->abandon(ranks[2]->control->self(), ranks[1]->control->view().epoch);
   ASSERT_TRUE(ranks[0]->recorder.wait_for_members(2));
   const size_t read_before = inboxes[0].of(2).messages.size();
   ASSERT_TRUE(inboxes[0].wait([&] { return inboxes[0].end_of(2).has_value(); }));
@@ -488,9 +488,21 @@ TEST_F(TalkingControlPlanes, NewcomerHearsAllAndIsHeard) {
   }
 }
 
+/// The members may have excused it in the epoch that the caller has not heard of yet.
+TEST_F(TalkingControlPlanes, NobodyIsAbandonedForAnEarlierEpoch) {
+  found(4);
+  const control::Epoch before = ranks[0]->control->view().epoch;
+  ranks[0]->control->abandon(ranks[3]->control->self(), before);
+  ASSERT_TRUE(ranks[0]->recorder.wait_for_members(3));
+  ranks[0]->control->abandon(ranks[2]->control->self(), before);
+  ranks[0]->control->abandon(ranks[1]->control->self(), ranks[0]->control->view().epoch);
+  ASSERT_TRUE(ranks[0]->recorder.wait_for_members(2));
+  EXPECT_TRUE(ranks[0]->control->view().at(2));
+}
+
 TEST_F(TalkingControlPlanes, EvictedRankHearsOfItBeforeItMissesTheOthers) {
   found(3);
-  ranks[0]->control->abandon(ranks[2]->control->self());
+  ranks[0]->control->abandon(ranks[2]->control->self(), ranks[0]->control->view().epoch);
   EXPECT_TRUE(inboxes[2].wait([&] { return inboxes[2].evictions() == 1; }));
   EXPECT_TRUE(ranks[2]->recorder.wait_to_be_fenced());
   EXPECT_FALSE(inboxes[2].end_of(0));

@@ -251,12 +251,11 @@ class ExchangingProgram final : public Program,
       order_.reset();
     });
   }
-  void abandon(const Member& member) override {
-    post([this, member] {
+  void abandon(const Member& member, Epoch seen_in) override {
+    post([this, member, seen_in] {
       membership::Membership& runtime = process_.runtime;
-      if (!runtime.view().contains(member)) return;
-      runtime.suspect(member.slot, membership::Suspicion::silence, runtime.view().epoch,
-                      process_.now());
+      if (!runtime.view().contains(member) || runtime.view().epoch != seen_in) return;
+      runtime.suspect(member.slot, membership::Suspicion::silence, seen_in, process_.now());
       runtime.evict(member, process_.now());
     });
   }
