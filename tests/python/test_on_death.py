@@ -124,6 +124,7 @@ def replace_twice(world: tokenyard.World) -> tuple[int, int]:
 def fail_beside_a_death(world: tokenyard.World) -> None:
     meet_until_one_falls(world, signal.SIGKILL)
     if world.rank == 0:
+        time.sleep(1)  # A process that dies closes its connections before its parent sees its end.
         raise KeyError("an ordinary exception")
     time.sleep(60)
 
