@@ -303,7 +303,9 @@ def test_process_groups_of_mooncake(tmp_path: Path) -> None:
     before = f"import sys\n\nsys.path.insert(0, {str(PAGES[MOONCAKE].parent)!r})\n"
     after = (
         "import torch\n\nranks = torch.ones(1)\ndist.all_reduce(ranks)\n"
-        "print(ranks.item(), pg.get_active_ranks(dist.group.WORLD).tolist())\n"
+        # One write: two processes share the output.
+        "active = pg.get_active_ranks(dist.group.WORLD).tolist()\n"
+        "sys.stdout.write(f'{ranks.item()} {active}\\n')\n"
         "dist.destroy_process_group()\n"
     )
     done = torchrun(before + block.code + after, 2, tmp_path)
