@@ -9,18 +9,14 @@ import signal
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from elastic_training.supervisor import end_at_once
 from program import Failed
+from rank_processes import SILENCE_S, end_at_once, messages, started
 
 from .rank import STOP, TOKENS, Report, run_rank
-
-SILENCE_S = 120.0
-"""Seconds without a message from any rank after which the run has failed."""
 
 
 @dataclass
@@ -135,28 +131,14 @@ class Front:
             target=run_rank,
             args=(os.getpid(), theirs, {**self._job, "rank": rank}, join, self._replicas),
         )
-        # Ctrl-C is for this process, which ends the others: they inherit the signal mask.
-        resource_tracker.ensure_running()  # Starting it later would unmask SIGINT.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-            self._ranks[ours] = (rank, Served(process))  # Before Ctrl-C can leave the child alone.
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with started(process):
+            self._ranks[ours] = (rank, Served(process))
         theirs.close()
 
     def _listen(self) -> None:
-        ready = wait(list(self._ranks), SILENCE_S)
-        if not ready:
-            raise Failed(f"no rank has reported for {SILENCE_S} s")
-        for home in ready:
-            assert isinstance(home, Connection)
+        processes = {home: (rank, served.process) for home, (rank, served) in self._ranks.items()}
+        for home, said in messages(processes):
             rank, served = self._ranks[home]
-            try:
-                said = home.recv()
-            except EOFError:
-                served.process.join()
-                raise Failed(f"rank {rank} ended with {served.process.exitcode}") from None
             if said is None:
                 self._leaving.append(served.process)
                 del self._ranks[home]

@@ -8,19 +8,16 @@ import secrets
 import signal
 import time
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from program import Failed
+from rank_processes import SILENCE_S, end_at_once, messages, started
 
 from .letters import Letters
 from .model import Shape
 from .rank import run_rank
-
-SILENCE_S = 120.0
-"""Seconds without a message from any rank after which the run has failed."""
 
 
 @dataclass(frozen=True)
@@ -83,31 +80,13 @@ class Supervisor:
             target=run_rank,
             args=(os.getpid(), theirs, {**self._job, "rank": rank}, join, *self._work),
         )
-        # Ctrl-C is for this process, which ends the others: they inherit the signal mask.
-        resource_tracker.ensure_running()  # Starting it later would unmask SIGINT.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-            self._ranks[ours] = (
-                rank,
-                process,
-            )  # Before Ctrl-C can end this process and leave the child.
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with started(process):
+            self._ranks[ours] = (rank, process)
         theirs.close()
 
     def _listen(self) -> None:
-        ready = wait(list(self._ranks), SILENCE_S)
-        if not ready:
-            raise Failed(f"no rank has reported for {SILENCE_S} s")
-        for home in ready:
-            assert isinstance(home, Connection)
+        for home, said in messages(self._ranks):
             rank, process = self._ranks[home]
-            try:
-                said = home.recv()
-            except EOFError:
-                process.join()
-                raise Failed(f"rank {rank} ended with {process.exitcode}") from None
             if said is None:
                 self._leaving.append(process)
                 del self._ranks[home]
@@ -137,13 +116,3 @@ class Supervisor:
         self._recovering.append((kill, time.monotonic()))
         for rank in kill.ranks:
             self._start(rank, join=True)
-
-
-def end_at_once(processes: list[SpawnProcess]) -> None:
-    """Kills processes. All are stopped first, so that none lives to report another's end."""
-    for blow in (signal.SIGSTOP, signal.SIGKILL):
-        for process in processes:
-            if process.is_alive() and process.pid is not None:
-                os.kill(process.pid, blow)
-    for process in processes:
-        process.join()

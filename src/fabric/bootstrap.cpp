@@ -224,15 +224,6 @@ void Bootstrap::say_gone_on() {
   }
 }
 
-uint32_t Bootstrap::latest_asked() const {
-  uint32_t latest = 0;
-  for (const uint32_t peer : others()) {
-    const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
-    if (call) latest = std::max(latest, call->generation);
-  }
-  return latest;
-}
-
 std::optional<uint32_t> Bootstrap::rank_at(uint32_t slot) const {
   const auto& slots = membership_.slots;
   const auto at = std::ranges::find(slots, slot);

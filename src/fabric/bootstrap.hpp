@@ -104,8 +104,6 @@ class Bootstrap {
   /// Tells the others that this rank sends nothing more in this world. Their waits for what it has
   /// not sent end as if it had left.
   void say_gone_on();
-  /// Returns the latest generation that another rank of this world has asked for.
-  uint32_t latest_asked() const;
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
   void check_while_waiting(Check check) { check_ = std::move(check); }
 

@@ -48,4 +48,18 @@ NetworkFault network_fault(const NetworkFaultDetail& detail, uint32_t peer,
                                           .seen = seen});
 }
 
+void check_refusals(Accelerator& accelerator, const std::vector<QueuePair*>& pairs,
+                    const std::string& phase) {
+  for (const QueuePair* const pair : pairs) {
+    if (pair == nullptr) continue;
+    const uint32_t refused = accelerator.read_flag(&pair->refused);
+    if (refused == 0) continue;
+    throw network_fault({.check = refused,
+                         .rank = pair->rank,
+                         .queue = pair->number,
+                         .region = pair->refusal.region},
+                        pair->peer, phase, pair->refusal.expected, pair->refusal.seen);
+  }
+}
+
 }  // namespace tokenyard

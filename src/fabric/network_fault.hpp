@@ -1,8 +1,10 @@
-/// Makes the error of a request that a network refused.
+/// The errors of requests that a network refused.
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "device/accelerator.hpp"
 #include "device/network.hpp"
 #include "tokenyard/error.hpp"
 
@@ -10,5 +12,8 @@ namespace tokenyard {
 
 NetworkFault network_fault(const NetworkFaultDetail& detail, uint32_t peer,
                            const std::string& phase, uint64_t expected, uint64_t seen);
+/// Throws the error of the first queue that has a refused request. Null where there is no queue.
+void check_refusals(Accelerator& accelerator, const std::vector<QueuePair*>& pairs,
+                    const std::string& phase);
 
 }  // namespace tokenyard

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <latch>
 #include <memory>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "expert_parallel/throughput/host/session.hpp"
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/ranks.hpp"
+#include "job/job_of_three.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/job.hpp"
 #include "tokenyard/low_latency.hpp"
@@ -28,31 +27,15 @@ using ::testing::ElementsAre;
 
 constexpr uint32_t kRanks = 3, kHidden = 64, kTopk = 2, kTokens = 8;
 
-class GoingOn : public ::testing::Test {
+class GoingOn : public JobOfThree {
  protected:
-  GoingOn() {
-    std::string pattern = ::testing::TempDir() + "tokenyard-going-on-XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  ~GoingOn() override { std::filesystem::remove_all(directory_); }
-
-  JobOptions options(uint32_t rank) const {
-    JobOptions options;
-    options.store = "file:" + directory_.string();
-    options.secret = "of this test";
-    options.address = "127.0.0.1";
-    options.rank = rank;
-    options.size = kRanks;
-    options.timeout = 30s;
-    return options;
-  }
   static std::unique_ptr<World> world_of(const std::shared_ptr<Job>& job) {
     return join_job(job,
                     {std::make_shared<RecordingAccelerator>(), std::make_shared<ProcessFabric>()},
                     {.timeout = 30s, .arena_bytes = 8 << 20});
   }
-
-  std::filesystem::path directory_;
+  template <class Make, class Exchange>
+  void refuse_a_graph_of_before(Make make, Exchange run);
 };
 
 /// A rank's tokens, each for an expert of two ranks in turn.
@@ -100,14 +83,12 @@ struct Batch {
 
 /// Captures an exchange, loses rank 2, and goes on; `make` makes the exchange, and
 /// `exchange_with(batch, exchange)` runs it where no host waits.
-template <class Make, class Run>
-void refuse_a_graph_of_before(const std::function<JobOptions(uint32_t)>& options,
-                              const std::function<std::unique_ptr<World>(std::shared_ptr<Job>)>& of,
-                              Make make, Run run) {
+template <class Make, class Exchange>
+void GoingOn::refuse_a_graph_of_before(Make make, Exchange run) {
   std::latch met(kRanks), replayed(kRanks - 1), done(kRanks);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
-    const auto world = of(job);
+    const auto world = world_of(job);
     const auto exchange = make(*world);
     Batch batch(*world, {0, 1, 2});
     run(batch, *exchange);
@@ -141,8 +122,6 @@ void refuse_a_graph_of_before(const std::function<JobOptions(uint32_t)>& options
 
 TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
   refuse_a_graph_of_before(
-      [this](uint32_t rank) { return options(rank); },
-      [](const std::shared_ptr<Job>& job) { return world_of(job); },
       [](World& world) {
         return std::make_unique<ExpertParallel>(
             world, ExpertParallelOptions{
@@ -155,8 +134,6 @@ TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
 
 TEST_F(GoingOn, RefusesAGraphOfLowLatencyOfBefore) {
   refuse_a_graph_of_before(
-      [this](uint32_t rank) { return options(rank); },
-      [](const std::shared_ptr<Job>& job) { return world_of(job); },
       [](World& world) {
         return std::make_unique<LowLatency>(
             world, LowLatencyOptions{

@@ -4,13 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <latch>
 #include <memory>
 #include <thread>
 
 #include "fabric/ranks.hpp"
+#include "job/job_of_three.hpp"
 #include "tokenyard/collectives.hpp"
 #include "tokenyard/world.hpp"
 
@@ -20,24 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 
-class JobOfThree : public ::testing::Test {
+class JobOfThree : public test::JobOfThree {
  protected:
-  JobOfThree() {
-    std::string pattern = ::testing::TempDir() + "tokenyard-job-XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  ~JobOfThree() override { std::filesystem::remove_all(directory_); }
-
-  JobOptions options(uint32_t rank) const {
-    JobOptions options;
-    options.store = "file:" + directory_.string();
-    options.secret = "of this test";
-    options.address = "127.0.0.1";
-    options.rank = rank;
-    options.size = 3;
-    options.timeout = 30s;
-    return options;
-  }
   static std::unique_ptr<World> world_of(Job& job) {
     return job.world("host", {.timeout = 30s, .arena_bytes = 1 << 16});
   }
@@ -53,8 +36,6 @@ class JobOfThree : public ::testing::Test {
     EXPECT_EQ(sum, 7);
     world->barrier("used");
   }
-
-  std::filesystem::path directory_;
 };
 
 TEST_F(JobOfThree, CarriesWorldsAndCollectives) {

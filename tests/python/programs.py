@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,27 @@ def assert_refused(done: subprocess.CompletedProcess[str], complaint: str) -> No
     assert done.returncode == 2
     assert complaint in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def assert_ctrl_c_ends_all(*arguments: str | Path, first_line: str) -> None:
+    """Checks that a program, interrupted after a line with these words, ends with 130 and one word
+    of its own, and that none of its processes is left."""
+    program = start_python(*arguments, stderr=subprocess.PIPE, start_new_session=True)
+    assert program.stdout is not None
+    assert first_line in program.stdout.readline()
+    os.killpg(program.pid, signal.SIGINT)  # To the whole process group, like a terminal.
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert errors == "Interrupted.\n"
+    until = time.monotonic() + 20
+    while _any_left(program.pid):
+        assert time.monotonic() < until, "a rank is left"
+        time.sleep(0.05)
+
+
+def _any_left(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

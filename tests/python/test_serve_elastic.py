@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from programs import EXAMPLES, assert_refused, run_python, start_python
-from test_train_elastic import any_left
+from programs import EXAMPLES, assert_ctrl_c_ends_all, assert_refused, run_python
 
 pytest.importorskip("matplotlib")
 PROGRAM = EXAMPLES / "serve_elastic.py"
@@ -43,16 +38,4 @@ def test_wrong_arguments_get_one_sentence(
 
 
 def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> None:
-    program = start_python(
-        PROGRAM, "--out", tmp_path, stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert program.stdout is not None
-    assert "undisturbed" in program.stdout.readline()
-    os.killpg(program.pid, signal.SIGINT)  # To the whole process group, like a terminal.
-    _, errors = program.communicate(timeout=60)
-    assert program.returncode == 130
-    assert errors == "Interrupted.\n"
-    until = time.monotonic() + 20
-    while any_left(program.pid):
-        assert time.monotonic() < until, "a rank is left"
-        time.sleep(0.05)
+    assert_ctrl_c_ends_all(PROGRAM, "--out", tmp_path, first_line="undisturbed")

@@ -10,7 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import EXAMPLES, assert_refused, run_python, start_python
+from programs import (
+    EXAMPLES,
+    assert_ctrl_c_ends_all,
+    assert_refused,
+    run_python,
+    start_python,
+)
 
 pytest.importorskip("matplotlib")
 PROGRAM = EXAMPLES / "train_elastic.py"
@@ -50,19 +56,7 @@ def test_wrong_arguments_get_one_sentence(
 
 
 def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> None:
-    program = start_python(
-        PROGRAM, "--out", tmp_path, stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert program.stdout is not None
-    assert "undisturbed" in program.stdout.readline()
-    os.killpg(program.pid, signal.SIGINT)  # To the whole process group, like a terminal.
-    _, errors = program.communicate(timeout=60)
-    assert program.returncode == 130
-    assert errors == "Interrupted.\n"
-    until = time.monotonic() + 20
-    while any_left(program.pid):
-        assert time.monotonic() < until, "a rank is left"
-        time.sleep(0.05)
+    assert_ctrl_c_ends_all(PROGRAM, "--out", tmp_path, first_line="undisturbed")
 
 
 def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
@@ -108,11 +102,3 @@ def ranks_of(group: int) -> list[Path]:
             return False
 
     return [path for path in Path("/proc").iterdir() if path.name.isdecimal() and is_rank(path)]
-
-
-def any_left(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

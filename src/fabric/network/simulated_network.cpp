@@ -286,15 +286,7 @@ void SimulatedNetwork::finish_stream() const {
 
 void SimulatedNetwork::check(const std::string& phase) {
   for (size_t number = 0; number < mlx5_.size(); ++number) check_mlx5(number, phase);
-  for (const QueuePair* const pair : pairs_) {
-    const uint32_t refused = accelerator_.read_flag(&pair->refused);
-    if (refused == 0) continue;
-    throw network_fault({.check = refused,
-                         .rank = pair->rank,
-                         .queue = pair->number,
-                         .region = pair->refusal.region},
-                        pair->peer, phase, pair->refusal.expected, pair->refusal.seen);
-  }
+  check_refusals(accelerator_, pairs_, phase);
 }
 
 /// Throws if the card refused a request that no kernel has waited for.

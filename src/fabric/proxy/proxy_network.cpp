@@ -269,17 +269,7 @@ void ProxyNetwork::finish_stream() const {
 }
 
 void ProxyNetwork::check(const std::string& phase) {
-  if (proxy_ == nullptr) return;
-  for (const QueuePair* const pair : pairs_) {
-    if (pair == nullptr) continue;
-    const uint32_t refused = accelerator_.read_flag(&pair->refused);
-    if (refused == 0) continue;
-    throw network_fault({.check = refused,
-                         .rank = pair->rank,
-                         .queue = pair->number,
-                         .region = pair->refusal.region},
-                        pair->peer, phase, pair->refusal.expected, pair->refusal.seen);
-  }
+  if (proxy_ != nullptr) check_refusals(accelerator_, pairs_, phase);
 }
 
 bool ProxyNetwork::drain(TimePoint until) {

@@ -34,11 +34,24 @@ inline std::vector<uint32_t> absent_ranks(const World& world) {
 /// Makes calls on one world. Throws collectives::simulated::Broken where a result is wrong.
 class ExchangeCalls {
  public:
+  ExchangeCalls(World& world, const Shapes& shapes, uint32_t generation)
+      : world_(world), shapes_(shapes), generation_(generation) {}
   virtual ~ExchangeCalls() = default;
   /// Dispatches and combines as call number `call` of all. Throws what the exchange throws.
   virtual void make(uint32_t call) = 0;
   /// Whether it goes on without a rank that takes part in this world.
   virtual bool misses_one() const { return false; }
+
+ protected:
+  void require(const char* what, uint32_t call, const std::string& difference) const {
+    collectives::simulated::expect(difference.empty(),
+                                   "rows: rank {} after {} {} in generation {}: {}", world_.rank(),
+                                   what, call, generation_, difference);
+  }
+
+  World& world_;
+  const Shapes shapes_;
+  const uint32_t generation_;
 };
 
 inline uint32_t seed_of(const Shapes& shapes, uint32_t generation, uint32_t call) {
@@ -48,10 +61,7 @@ inline uint32_t seed_of(const Shapes& shapes, uint32_t generation, uint32_t call
 class ThroughputCalls final : public ExchangeCalls {
  public:
   ThroughputCalls(World& world, const Shapes& shapes, uint32_t generation)
-      : world_(world),
-        shapes_(shapes),
-        generation_(generation),
-        exchange_(world, drawn(0).options()) {}
+      : ExchangeCalls(world, shapes, generation), exchange_(world, drawn(0).options()) {}
 
   void make(uint32_t call) override {
     const test::ExchangeCase of = drawn(call);
@@ -81,25 +91,14 @@ class ThroughputCalls final : public ExchangeCalls {
     for (const uint32_t rank : of.absent) of.tokens[rank] = 0;
     return of;
   }
-  void require(const char* what, uint32_t call, const std::string& difference) const {
-    collectives::simulated::expect(difference.empty(),
-                                   "rows: rank {} after {} {} in generation {}: {}", world_.rank(),
-                                   what, call, generation_, difference);
-  }
 
-  World& world_;
-  const Shapes shapes_;
-  const uint32_t generation_;
   ExpertParallel exchange_;
 };
 
 class LowLatencyCalls final : public ExchangeCalls {
  public:
   LowLatencyCalls(World& world, const Shapes& shapes, uint32_t generation)
-      : world_(world),
-        shapes_(shapes),
-        generation_(generation),
-        exchange_(world, drawn(0).options()) {
+      : ExchangeCalls(world, shapes, generation), exchange_(world, drawn(0).options()) {
     for (const uint32_t rank : absent_ranks(world)) absent_.insert(rank);
   }
 
@@ -175,15 +174,7 @@ class LowLatencyCalls final : public ExchangeCalls {
               test::difference_of_token(of, mine, world_.rank(), token, lost[token], out, absent_));
     }
   }
-  void require(const char* what, uint32_t call, const std::string& difference) const {
-    collectives::simulated::expect(difference.empty(),
-                                   "rows: rank {} after {} {} in generation {}: {}", world_.rank(),
-                                   what, call, generation_, difference);
-  }
 
-  World& world_;
-  const Shapes shapes_;
-  const uint32_t generation_;
   LowLatency exchange_;
   std::set<uint32_t> absent_;
 };
