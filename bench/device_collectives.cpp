@@ -46,7 +46,7 @@ struct Settings {
                                       "all_to_all", "reduce_scatter", "broadcast"};
   std::vector<uint64_t> bytes{8, 4096, 65536, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   std::vector<uint32_t> sms{0};
-  uint32_t trains = 20;
+  uint32_t trains = 20, slot_bytes = Options{}.slot_bytes, chunk_bytes = Options{}.chunk_bytes;
   bool shared = false;
   std::string protocol = "automatic", type = "fp32", device = "cuda", output;
 
@@ -57,6 +57,7 @@ struct Settings {
            : protocol == "direct" ? Protocol::direct
                                   : Protocol::automatic;
   }
+  Options options() const { return {.slot_bytes = slot_bytes, .chunk_bytes = chunk_bytes}; }
 };
 
 /// One rank's tensors for one size: small whole numbers, whose sums are exact in every type.
@@ -189,7 +190,7 @@ std::vector<double> time_trains(World& world, const Settings& settings, Stream s
 void run_rank(World& world, const Settings& settings, Report* report) {
   const Stream stream = accelerator_of(world).make_stream();
   {
-    DeviceCollectives collectives(world);
+    DeviceCollectives collectives(world, settings.options());
     for (const std::string& operation : settings.operations)
       for (const uint64_t bytes : settings.bytes) {
         if (operation == "barrier" && bytes != settings.bytes.front()) continue;
@@ -233,7 +234,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 void run(const Settings& settings) {
   const uint64_t most = *std::max_element(settings.bytes.begin(), settings.bytes.end());
   const WorldOptions options{
-      .arena_bytes = DeviceCollectives::arena_bytes(Options{}, settings.ranks) +
+      .arena_bytes = DeviceCollectives::arena_bytes(settings.options(), settings.ranks) +
                      (settings.of() == Protocol::direct ? 2 * most : 0) + (size_t{4} << 20)};
   auto worlds = settings.shared ? worlds_on(settings.ranks, settings.device, options)
                                 : worlds_apart(settings.ranks, settings.device, options);
@@ -274,6 +275,10 @@ int main(int argc, char** argv) {
   app.add_option("--protocol", settings.protocol,
                  "automatic, slots, rings, or direct: tensors of the arena")
       ->check(CLI::IsMember({"automatic", "slots", "rings", "direct"}));
+  app.add_option("--slot-bytes", settings.slot_bytes, "largest message of slots")
+      ->check(in_range(8, 64 << 20));
+  app.add_option("--chunk-bytes", settings.chunk_bytes, "largest chunk of rings and direct stores")
+      ->check(in_range(16, 1 << 20));
   app.add_option("--sms", settings.sms, "multiprocessors per call, 0: chosen; several to compare")
       ->delimiter(',')
       ->check(in_range(0, 256));
