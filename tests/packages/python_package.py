@@ -1,6 +1,6 @@
 """Installs wheels into fresh environments, and tests the package as it was installed.
 
-    python tests/packages/python_package.py [WHEEL...] [--all-tests]
+    python tests/packages/python_package.py [WHEEL...] [--only SUITE]
 
 Takes dist/*.whl if none are named. Each Python that packaging/wheel.py finds gets an environment of
 its own, with the wheel that fits it; so do the packages of compat/, if their wheels are there.
