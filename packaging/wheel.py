@@ -1,6 +1,6 @@
 """Builds wheels of Tokenyard and of the packages below compat/, and puts them into dist/.
 
-    python packaging/wheel.py [--cuda [--architectures LIST]] [--compat] [--sdist] [--python PATH]...
+    python packaging/wheel.py [--cuda] [--compat] [--sdist] [OPTION...]
 
 Without options: host wheels, one for Python 3.11 and one for the stable ABI of 3.12, for which any
 later Python may be taken. Each is `manylinux`, holds all it needs but the C and C++ libraries, and
@@ -90,7 +90,7 @@ def tools(python: pathlib.Path, version: tuple[int, int], *packages: str) -> pat
 
 
 def built(python: pathlib.Path, version: tuple[int, int], architectures: str) -> pathlib.Path:
-    """Returns a wheel as the compiler leaves it; for the host alone if there are no architectures."""
+    """Returns a wheel as the compiler leaves it; without architectures it has no GPU side."""
     cuda = bool(architectures)
     tag = "cp311" if version == (3, 11) else "abi3"
     name = f"wheel-{tag}-{'cuda' if cuda else 'host'}"
