@@ -24,7 +24,14 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "logs"
-BUILD_NEEDS = ("scikit-build-core>=0.11", "nanobind==3.1.0", "hatchling", "ninja", "build")
+BUILD_NEEDS = (
+    "pip>=23.1",  # Debian 12's does not know -C.
+    "scikit-build-core>=0.11",
+    "nanobind==3.1.0",
+    "hatchling",
+    "ninja",
+    "build",
+)
 CUDA_ARCHITECTURES = "90a-real;100a-real;103a-real;90-virtual"
 HOST_BYTES_MAX = 10_000_000
 GLIBC = "manylinux_2_36_x86_64"
