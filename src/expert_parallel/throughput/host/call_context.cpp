@@ -72,7 +72,7 @@ void CallContext::close() {
   } catch (const std::exception&) {
     health->interrupted = true;  // A destructor cannot report it.
   }
-  if (health->failed()) window.quarantine();
+  if (!health->failed()) window.give_back();
 }
 
 }  // namespace tokenyard::throughput

@@ -5,6 +5,7 @@
 
 #include "device/last_stream.hpp"
 #include "expert_parallel/throughput/host/call_arena.hpp"
+#include "expert_parallel/throughput/host/call_log.hpp"
 #include "expert_parallel/throughput/host/control_window.hpp"
 #include "expert_parallel/throughput/host/observation.hpp"
 #include "expert_parallel/throughput/host/setup.hpp"
@@ -36,6 +37,7 @@ struct CallContext {
   ControlWindow window;
   Observation observation;
   LastStream last_stream;
+  CallLog calls;
 };
 
 }  // namespace tokenyard::throughput
