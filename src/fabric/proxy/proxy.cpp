@@ -140,6 +140,7 @@ bool Proxy::take(Queue& queue) {
   if (posted == queue.taken || queue.ended) return false;
   uint32_t count = 0;
   for (; count < kBatch && queue.taken != posted; ++count) {
+    if (queue.taken - queue.completed >= options_.depth) break;
     const NetworkRequest& request = queue.pair->ring[queue.taken % kSlots];
     PostedRequest checked{.peer = queue.peer,
                           .queue = queue.number,

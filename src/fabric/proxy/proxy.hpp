@@ -36,6 +36,8 @@ struct ProxyOptions {
   /// The longest sleep while nothing is under way and kernels cannot ring.
   std::chrono::nanoseconds nap_max = std::chrono::milliseconds(1);
   bool kernels_ring = true;
+  /// Requests of a queue that the transport may have at once, at most QueuePair::kSlots.
+  uint32_t depth = QueuePair::kSlots;
   /// How long requests to a peer whose connection has broken wait for the news that it is gone.
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
 };

@@ -141,8 +141,8 @@ TEST(TcpConnector, AConnectionFromAnEarlierWorldIsRefused) {
     TcpConnector dialler(options, {.rank = 1, .epoch = dialler_epoch, .secret = dialler_secret});
     TcpEndpoint there = acceptor.endpoint();
     there.incarnation += sought_offset;
-    acceptor.begin({{1, dialler.endpoint()}});
-    dialler.begin({{0, there}});
+    acceptor.begin({{1, dialler.endpoint()}}, 1);
+    dialler.begin({{0, there}}, 1);
     const TimePoint until = Clock::now() + std::chrono::seconds(20);
     bool both = false;
     for (uint32_t refusals = 0; !both && refusals < 3 && Clock::now() < until;) {
