@@ -420,8 +420,10 @@ void go_on(World& world) {
     if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
   };
   check();
-  // Stores of this rank's kernels arrive before the others hear that there will be no more.
+  // Stores of this rank's kernels, and what they have posted, arrive before the others hear that
+  // there will be no more.
   impl.accelerator->drain();
+  if (impl.network) impl.network->drain(impl.accelerator->now() + impl.options.timeout);
   impl.bootstrap->say_gone_on();
   const auto next =
       join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);

@@ -57,6 +57,14 @@ class NetworkNamespaces {
   void recover(uint32_t host, uint32_t card = 0) {
     in(hub(), fmt::format("link set {} up", port(host, card)));
   }
+  /// Drops all packets of a host, by a firewall: its cards stay up. Throws if there is no nft.
+  void partition(uint32_t host) {
+    std::string rules = "add table inet cut";
+    for (const char* hook : {"input", "output"})
+      rules += fmt::format(
+          "; add chain inet cut {0} {{ type filter hook {0} priority 0; policy drop; }}", hook);
+    ip(fmt::format("netns exec {} nft '{}'", name(host), rules));
+  }
   void take_down(uint32_t host, uint32_t card) {
     in(name(host), fmt::format("link set {} down", card_name(card)));
   }

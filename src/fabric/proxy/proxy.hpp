@@ -91,6 +91,7 @@ class Proxy final : private TransportListener {
     uint64_t done = 0;  ///< bit per turn % kSlots: completed, behind one that is not
     uint32_t asked = 0, settled = 0;
     std::optional<TimePoint> held_since;  ///< its peer's connection has been broken
+    AbortWord gone = kNoAbort;            ///< how its peer is gone, as the transport was told
     bool ended = false;                   ///< a request was refused
     bool changed = false;                 ///< `completed` is not published
   };

@@ -22,6 +22,8 @@ namespace tokenyard {
 namespace {
 
 constexpr uint32_t kPathsByDefault = 2;
+/// With several interfaces: how long a path may move nothing before the others take over.
+constexpr std::chrono::seconds kStall{1};
 
 }  // namespace
 
@@ -181,12 +183,21 @@ void ProxyNetwork::start(std::unique_ptr<TcpConnector> connector, const std::vec
   for (uint32_t peer = 0; peer < cards.size(); ++peer)
     if (reaches(peer)) ways_[peer] = way_to(*connector, peer);
   std::vector<std::vector<FileDescriptor>> connections(cards.size());
+  std::vector<bool> acknowledged(cards.size());
+  const size_t interfaces = connector->endpoint().places.size();
+  for (uint32_t peer = 0; peer < cards.size(); ++peer)
+    acknowledged[peer] =
+        reaches(peer) && std::max(interfaces, cards[peer].endpoint.places.size()) > 1;
   for (TcpConnector::Made& made : connector->take_made())
     connections[made.rank].push_back(std::move(made.socket));
-  auto transport =
-      std::make_unique<TcpTransport>(TcpTransport::Options{.epoch = place_.bootstrap.generation(),
-                                                           .queues = options_.queues_per_peer,
-                                                           .connections = std::move(connections)});
+  auto transport = std::make_unique<TcpTransport>(
+      TcpTransport::Options{.rank = rank,
+                            .epoch = place_.bootstrap.generation(),
+                            .queues = options_.queues_per_peer,
+                            .connections = std::move(connections),
+                            .acknowledged = std::move(acknowledged),
+                            .connector = std::move(connector),
+                            .stall = std::min<std::chrono::nanoseconds>(kStall, grace() / 4)});
   for (uint32_t peer = 0; peer < place_.bootstrap.size(); ++peer) {
     for (uint32_t number = 0; number < options_.queues_per_peer; ++number) {
       pairs_.push_back(nullptr);
@@ -199,7 +210,7 @@ void ProxyNetwork::start(std::unique_ptr<TcpConnector> connector, const std::vec
   }
   ProxyOptions options = options_.proxy;
   options.kernels_ring = accelerator_.kind() == AcceleratorKind::host;
-  options.grace = std::min(options.grace, place_.timeout / 2);
+  options.grace = grace();
   proxy_ = std::make_unique<Proxy>(std::move(transport),
                                    Proxy::Queues{.per_peer = options_.queues_per_peer,
                                                  .pairs = pairs_,
@@ -252,7 +263,11 @@ std::string ProxyNetwork::way(uint32_t rank) const {
 }
 
 std::vector<NetworkPath> ProxyNetwork::paths() const {
-  return {};
+  return proxy_->transport().paths();
+}
+
+std::chrono::nanoseconds ProxyNetwork::grace() const {
+  return std::min(options_.proxy.grace, place_.timeout / 2);
 }
 
 NetworkQueues ProxyNetwork::queues() const {

@@ -57,6 +57,7 @@ class ProxyNetwork final : public Network {
   void start(std::unique_ptr<TcpConnector> connector, const std::vector<Card>& cards);
   void connect(TcpConnector& connector, const std::vector<Card>& cards, TimePoint until);
   std::string way_to(const TcpConnector& connector, uint32_t rank) const;
+  std::chrono::nanoseconds grace() const;
   MemoryKey draw_key(uint32_t region) const;
   Proxy::Wait wait() const;
   void finish_stream() const;

@@ -78,7 +78,7 @@ TEST_P(ProxyOverTcp, CarriesPutsOfAnySize) {
 }
 
 TEST_P(ProxyOverTcp, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 100; ++cycle)
+  for (uint32_t cycle = 0; cycle < 500; ++cycle)
     run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
 }
 
