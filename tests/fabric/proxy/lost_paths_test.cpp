@@ -26,7 +26,24 @@ using namespace std::chrono_literals;
 
 constexpr uint32_t kHosts = 2, kCards = 2;
 /// Epochs that all ranks still run once the end is near: none of them may be past the last.
-constexpr uint64_t kEpochsToTheEnd = 500;
+constexpr uint64_t kEpochsToTheEnd = 100;
+
+/// Signals of a queue, one behind the other, so that some are under way whenever a path is lost. A
+/// word of the peer's counts them.
+RequestParams stream_of_signals(NetworkFixture& fixture, uint32_t count) {
+  RequestParams params = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
+  params.kind = NetworkRequest::Kind::signal;
+  params.target = fixture.targets[params.peer] + offsetof(NetworkWindow, reused_arrived);
+  params.count = count;
+  return params;
+}
+
+void require_signals(NetworkFixture& fixture, uint64_t expected) {
+  fixture.drain();
+  fixture.world.barrier("all have come");
+  const uint64_t seen = fixture.read(&fixture.window()->reused_arrived[0]);
+  promise(seen == expected, fmt::format("{} signals of {} came", seen, expected));
+}
 
 /// Memory that parent and children share.
 struct Page {
@@ -74,12 +91,15 @@ class LostPaths : public ::testing::Test {
   void exchange_to_the_end(World& world) {
     NetworkFixture fixture(world, {});
     NetworkParams params = fixture.params();
+    RequestParams stream = stream_of_signals(fixture, 200);
     for (params.epoch = 1; params.epoch <= page().last; ++params.epoch) {
       fixture.run(network_exchange_kernel, {}, params);
+      stream.queue = params.epoch % params.queues.per_peer;
+      fixture.run(network_request_kernel, {}, stream);
       publish(world, params.epoch);
     }
     fixture.require_right();
-    world.barrier("exchanged");
+    require_signals(fixture, uint64_t{200} * (params.epoch - 1));
     const uint32_t from = 1 - world.rank(), queues = params.queues.per_peer;
     uint64_t signals = 0;
     for (uint32_t queue = 0; queue < queues; ++queue)
@@ -247,6 +267,10 @@ TEST_P(PathsThatBreak, LoseNothingAndApplyNothingTwice) {
       const uint64_t signals = fixture.read(&fixture.window()->arrived[1 - world.rank()][queue]);
       promise(signals == 600 / params.queues.per_peer, fmt::format("{} signals", signals));
     }
+    RequestParams stream = stream_of_signals(fixture, 10000);
+    for (stream.queue = 0; stream.queue < params.queues.per_peer; ++stream.queue)
+      fixture.run(network_request_kernel, {}, stream);
+    require_signals(fixture, uint64_t{10000} * params.queues.per_peer);
     rings_keep_credit(world, kRingSlots, 100);
     for (const uint32_t bytes : {33u << 10, 5u << 20}) carries(world, bytes);
     world.barrier("enough");
