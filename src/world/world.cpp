@@ -84,6 +84,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                              .arena = *impl->arena,
                              .far = std::move(far),
                              .secret = impl->job ? impl->job->state()->options.secret : "",
+                             .address = impl->job ? impl->job->state()->address() : "",
                              .timeout = options.timeout},
                             until);
   } else if (any_far) {
@@ -95,9 +96,15 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                                         .timeout = options.timeout};
     impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
+  for (uint32_t rank = 0; impl->network && rank < bootstrap.size(); ++rank) {
+    if (!impl->network->reaches(rank)) continue;
+    std::string way = impl->network->way(rank);
+    if (!way.empty()) impl->topology.peers[rank].how = std::move(way);
+  }
   impl->card = std::move(card);
   impl->make_network = std::move(network);
-  if (impl->job) impl->job->state()->share_witness(bootstrap, until);
+  // Memory of one host can be no witness to several: their halves do not go on.
+  if (impl->job && impl->topology.hosts == 1) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
   if (inherited.check_at_last && inherited.mutant != WorldMutant::plain_last_barrier) {
     bootstrap.check_while_waiting({});
@@ -340,6 +347,9 @@ uint32_t World::size() const {
 const Topology& World::topology() const {
   return impl_->topology;
 }
+std::vector<NetworkPath> World::network_paths() const {
+  return impl_->network ? impl_->network->paths() : std::vector<NetworkPath>();
+}
 std::chrono::nanoseconds World::timeout() const {
   return impl_->options.timeout;
 }
@@ -412,8 +422,10 @@ void go_on(World& world) {
     if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
   };
   check();
-  // Stores of this rank's kernels arrive before the others hear that there will be no more.
+  // Stores of this rank's kernels, and what they have posted, arrive before the others hear that
+  // there will be no more.
   impl.accelerator->drain();
+  if (impl.network) impl.network->drain(impl.accelerator->now() + impl.options.timeout);
   impl.bootstrap->say_gone_on();
   const auto next =
       join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);
