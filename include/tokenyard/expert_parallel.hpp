@@ -51,6 +51,7 @@ struct ExpertParallelOptions {
     uint32_t kept_percent = 0;  ///< share of a block's tokens that no other block claims: 1 to 100
     uint32_t stages = 0;        ///< most rows in a mover's ring
     uint32_t lag = 0;           ///< about as many of them may still be read by stores
+    uint32_t ring_rows = 0;     ///< between hosts: BF16 rows in the ring of a rail peer
   } tuning = {};
 };
 
@@ -334,6 +335,7 @@ class Route {
   uint32_t rows_received() const;  ///< by this rank; where no host waited, places for rows
   /// Returns [tokens, ranks] int32: the row that each token became on each rank, or -1; on the
   /// device, once the dispatch's work has ended.
+  /// None between hosts.
   ConstTensorView row_on() const;
 
   struct State;
