@@ -163,7 +163,7 @@ struct RailWorkspace {
   uint64_t calls;       ///< that have ended
   uint32_t next_token;  ///< next claim of a token: for hosts in dispatch, for sums in combine
   uint32_t next_near;   ///< dispatch: next claim of a token for ranks of this host
-  uint32_t moved;       ///< blocks of this call that have moved all their rows
+  uint32_t ended;       ///< parts of this call's accesses to the host's memory: see end_part
   uint32_t done;        ///< blocks of this call that have ended
   Stamped known;        ///< epoch of the last call whose counts are known; whether it is refused
   uint32_t near;  ///< combine: epoch of the last call whose ready words of this host are known

@@ -339,10 +339,8 @@ TOKENYARD_DEVICE void receive(const Combine& combine) {
   const RailCall& call = combine.call;
   const Hosts& hosts = combine.hosts();
   const throughput::ReadyWords ready_words = combine.tail.ready_words();
-  const auto is_near = [&](uint32_t rank) { return hosts.host_of[rank] == hosts.host; };
   greet_host(call, CombineWords{call});
-  if (!hear(call, ready_words, is_near)) return;
-  warp::sync();
+  if (!hear_host(call, ready_words)) return;
   // Where calls differ, addresses mean something else. All ranks find that below.
   bool same = true;
   for (uint32_t place = warp::lane(); place < hosts.locals; place += kWarpLanes) {
@@ -356,11 +354,10 @@ TOKENYARD_DEVICE void receive(const Combine& combine) {
   if (warp::all(same) && warp::elect())
     // Release: passes on what the words of this host have released.
     store<Order::release, Scope::gpu>(&call.workspace().near, call.epoch());
-  if (!hear(call, ready_words, [&](uint32_t rank) { return !is_near(rank); })) return;
-  warp::sync();
+  if (!hear_others(call, ready_words)) return;
   throughput::compare_calls(call.params, ready_words, call.deadline,
                             throughput::Phase::combine_ready, ThreadGroup::of_warp(), nullptr);
-  await_finished(call);
+  end_receive(call);
 }
 
 TOKENYARD_DEVICE void coordinate_sends(const Combine& combine) {
@@ -387,7 +384,7 @@ TOKENYARD_DEVICE void run_role(const Combine& combine) {
       return;
     default:
       move(combine);
-      finish_moves(combine.call);
+      end_moves(combine.call);
   }
 }
 

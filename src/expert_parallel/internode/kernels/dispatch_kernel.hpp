@@ -254,7 +254,7 @@ TOKENYARD_DEVICE void run_role(const Dispatch& dispatch) {
       return;
     default:
       move(dispatch);
-      finish_moves(dispatch.call);
+      end_moves(dispatch.call);
   }
 }
 

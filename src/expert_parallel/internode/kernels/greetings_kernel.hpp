@@ -152,4 +152,32 @@ TOKENYARD_DEVICE bool hear(const RailCall& call, const throughput::ReadyWords& r
   return warp::all(all);
 }
 
+/// Waits for the hello words of the ranks of this host. Called by one warp.
+TOKENYARD_DEVICE bool hear_host(const RailCall& call, const throughput::ReadyWords& ready_words) {
+  const Hosts& hosts = call.rails.hosts;
+  const bool all =
+      hear(call, ready_words, [&](uint32_t rank) { return hosts.host_of[rank] == hosts.host; });
+  warp::sync();
+  return all;
+}
+/// Waits for those of the other ranks, after the host's: a rank that passes nothing on is named
+/// rather than those whose words it holds.
+TOKENYARD_DEVICE bool hear_others(const RailCall& call, const throughput::ReadyWords& ready_words) {
+  const Hosts& hosts = call.rails.hosts;
+  const bool all =
+      hear(call, ready_words, [&](uint32_t rank) { return hosts.host_of[rank] != hosts.host; });
+  warp::sync();
+  return all;
+}
+TOKENYARD_DEVICE bool hear_all(const RailCall& call, const throughput::ReadyWords& ready_words) {
+  return hear_host(call, ready_words) && hear_others(call, ready_words);
+}
+
+/// Ends the receiver's part: it reads its window no more, but for the words that this awaits.
+TOKENYARD_DEVICE void end_receive(const RailCall& call) {
+  warp::sync();
+  if (warp::elect()) end_part(call);
+  await_finished(call);
+}
+
 }  // namespace tokenyard::internode

@@ -69,19 +69,25 @@ TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params, Rail
   return !shared.call.failed;
 }
 
-/// Tells the ranks of this host that this rank has ended its accesses to their memory, once all its
-/// blocks have. Called by all warps that move rows, whose copies are complete. Release: orders
-/// these before the word; acq_rel: passes on those of the other blocks.
-TOKENYARD_DEVICE void finish_moves(const RailCall& call) {
-  NamedBarrier(RailBarrier::moved).sync(call.movers() * kWarpLanes);
-  if (call.mover() != 0 || !warp::elect() || call.far_deadline.failed()) return;
-  const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().moved, 1);
-  if (before + 1 != grid::blocks()) return;
+/// Counts a part of the rank's accesses to its host's memory as ended: those of a block's movers,
+/// or the receiver's of its own window. The last of them tells the ranks of this host. Called by
+/// one thread that has synchronized with the others. Release: orders their accesses before the
+/// word; acq_rel: passes on those of the other parts.
+TOKENYARD_DEVICE void end_part(const RailCall& call) {
+  if (call.far_deadline.failed()) return;
+  const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1);
+  if (before != grid::blocks()) return;
   for (uint32_t place = 0; place < call.rails.hosts.locals; ++place)
     store<Order::release, Scope::sys>(
         call.rails.word<uint32_t>(call.rails.hosts.local(place),
                                   call.rails.layout.finished(call.rails.hosts.place)),
         call.epoch());
+}
+
+/// Called by all movers of a block, whose copies are complete.
+TOKENYARD_DEVICE void end_moves(const RailCall& call) {
+  NamedBarrier(RailBarrier::moved).sync(call.movers() * kWarpLanes);
+  if (call.mover() == 0 && warp::elect()) end_part(call);
 }
 
 /// Waits until every rank of this host has ended its accesses. Called by the receiver of block 0.
@@ -124,7 +130,7 @@ TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, Sl
     }
   }
   ++workspace.calls;
-  workspace.next_token = workspace.next_near = workspace.moved = workspace.done = 0;
+  workspace.next_token = workspace.next_near = workspace.ended = workspace.done = 0;
   store<Order::relaxed, Scope::gpu>(&call.params.workspace->epoch, call.epoch());
 }
 

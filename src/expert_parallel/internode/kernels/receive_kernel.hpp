@@ -49,12 +49,12 @@ class Receiver {
 
   TOKENYARD_DEVICE void receive() {
     greet_host(call_, DispatchWords{dispatch_});
-    if (!hear(call_, dispatch_.tail.ready_words(), [](uint32_t) { return true; })) return;
-    warp::sync();
+    if (!hear_all(call_, dispatch_.tail.ready_words())) return;
     const bool counts = dispatch_.params.counts();
-    if (!throughput::compare_calls(call_.params, dispatch_.tail.ready_words(), call_.deadline,
-                                   throughput::Phase::dispatch_ready, ThreadGroup::of_warp(),
-                                   counts ? &call_.shared.differing_rank : nullptr))
+    if (!warp::all(throughput::compare_calls(call_.params, dispatch_.tail.ready_words(),
+                                             call_.deadline, throughput::Phase::dispatch_ready,
+                                             ThreadGroup::of_warp(),
+                                             counts ? &call_.shared.differing_rank : nullptr)))
       return;
     warp::sync();
     Verdict verdict;
@@ -67,7 +67,7 @@ class Receiver {
           &call_.workspace().known,
           Stamped{call_.epoch(), verdict.refused() ? uint32_t{1} : uint32_t{0}});
     if (counts) report(verdict);
-    await_finished(call_);
+    end_receive(call_);
   }
 
  private:
