@@ -29,7 +29,7 @@ constexpr uint32_t senders_of(uint32_t movers) {
 
 constexpr size_t kMebibyte = size_t{1} << 20;
 
-/// Returns the bytes of a ring. What is under way to a peer for 20 us must fit: 1 MB at 50 GB/s,
+/// Returns the bytes of a ring. It must hold the bytes of 20 us: 1 MB at 50 GB/s,
 /// where few peers share the rate more. All rings of a rank take at most 64 MiB.
 uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, AcceleratorKind kind) {
   const auto slot_of = [&](uint32_t row_bytes) {

@@ -13,10 +13,10 @@
 /// Five roles, each a function with warps of its own in every block:
 ///
 ///     send                 dispatch: builds a slot per token and stores it to the stage of each
-///                          host; combine: sums results for a source, one partial per token
+///                          host; combine has add_results: adds a token's partials
 ///     coordinate_sends     puts written slots into the peer's ring, within its credits
 ///     forward              dispatch: hands each arrived slot to the ranks of its host; combine:
-///                          adds arrived partials to a token's sum
+///                          sums their results for a source, one partial per token
 ///     coordinate_forwards  gives read slots back as credits
 ///     receive              learns what every rank does, and awaits that this host has finished
 ///
@@ -61,7 +61,7 @@ struct Hosts {
 
 /// The words that greet every rank: the ready words of a call (control.hpp), then the slots that
 /// the source sends to this host. Offsets count only among ranks of one host.
-inline constexpr uint32_t kHelloWords = throughput::kReadyWords + 1;
+inline constexpr uint32_t kSourceWords = throughput::kReadyWords + 1;
 inline constexpr uint32_t kSlotsComing = throughput::kReadyWords;
 /// A refusal: token << 2 | RefusalKind, or 0, and the id.
 inline constexpr uint32_t kRefusalWords = 3;
@@ -71,10 +71,10 @@ inline constexpr uint32_t kRefusalWords = 3;
 struct GreetingLayout {
   uint32_t locals_max, experts_max;  ///< most ranks, and most experts, of any host
 
-  TOKENYARD_HOST_DEVICE static uint32_t hello(uint32_t word) { return word; }
-  TOKENYARD_HOST_DEVICE static uint32_t refusal(uint32_t word) { return kHelloWords + word; }
+  TOKENYARD_HOST_DEVICE static uint32_t ready_word(uint32_t word) { return word; }
+  TOKENYARD_HOST_DEVICE static uint32_t refusal(uint32_t word) { return kSourceWords + word; }
   TOKENYARD_HOST_DEVICE static uint32_t count(uint32_t place) {
-    return kHelloWords + kRefusalWords + place;
+    return kSourceWords + kRefusalWords + place;
   }
   TOKENYARD_HOST_DEVICE uint32_t expert(uint32_t number) const {
     return count(locals_max) + number;
@@ -90,21 +90,21 @@ struct WindowLayout {
   uint32_t ring_bytes;  ///< per ring, and per stage
 
   // Words that ranks of the same host store, each with its epoch: all about one source.
-  TOKENYARD_HOST_DEVICE size_t hello(uint32_t source, uint32_t word) const {
+  TOKENYARD_HOST_DEVICE size_t ready_word(uint32_t source, uint32_t word) const {
     return (size_t{source} * words_per_source() + word) * sizeof(Stamped);
   }
   TOKENYARD_HOST_DEVICE size_t refusal(uint32_t source, uint32_t word) const {
-    return hello(source, kHelloWords + word);
+    return ready_word(source, kSourceWords + word);
   }
   TOKENYARD_HOST_DEVICE size_t count(uint32_t source, uint32_t place) const {
-    return hello(source, kHelloWords + kRefusalWords + place);
+    return ready_word(source, kSourceWords + kRefusalWords + place);
   }
   TOKENYARD_HOST_DEVICE size_t expert(uint32_t source, uint32_t local_expert) const {
     return count(source, greeting.locals_max) + local_expert * sizeof(Stamped);
   }
   /// uint32_t: epoch of the last call in which the rank at this place has finished its accesses.
   TOKENYARD_HOST_DEVICE size_t finished(uint32_t place) const {
-    return hello(ranks, 0) + place * sizeof(uint64_t);
+    return ready_word(ranks, 0) + place * sizeof(uint64_t);
   }
   // uint64_t words that only signals of the link's other end write.
   TOKENYARD_HOST_DEVICE size_t greeted(uint32_t link) const { return signal(link, 0); }
@@ -123,7 +123,7 @@ struct WindowLayout {
 
  private:
   TOKENYARD_HOST_DEVICE uint32_t words_per_source() const {
-    return kHelloWords + kRefusalWords + greeting.locals_max + local_experts_max;
+    return kSourceWords + kRefusalWords + greeting.locals_max + local_experts_max;
   }
   TOKENYARD_HOST_DEVICE size_t signal(uint32_t link, uint32_t word) const {
     return finished(greeting.locals_max) + (size_t{link} * 3 + word) * sizeof(uint64_t);
@@ -146,8 +146,8 @@ struct Link {
   NetworkTarget window;  ///< the peer's
 };
 
-/// What an end of a link remembers between calls, in device memory. Positions count a ring's slots
-/// since the exchange was made.
+/// The counts that an end of a link keeps between calls, in device memory. Positions count a ring's
+/// slots since the exchange was made.
 struct alignas(64) LinkCounts {
   uint64_t first_out, first_in;  ///< positions at which this call began; the call's end moves them
   uint64_t sent, taken;          ///< of the rings' owners (network_ring.hpp)
@@ -209,8 +209,8 @@ struct RailTables {
   }
 };
 
-/// What counting tells of each token, and what it sums: rows for each rank, slots for each other
-/// host, choices of each expert, and a refusal.
+/// The columns of a token's places, and of sums over tokens: rows for each rank, slots for each
+/// other host, choices of each expert, and a refusal.
 struct TokenColumns {
   uint32_t ranks, hosts, experts;
 
@@ -221,8 +221,8 @@ struct TokenColumns {
   TOKENYARD_HOST_DEVICE uint32_t count() const { return refusal(kRefusalWords); }
 };
 
-/// What a route needs across hosts, in memory of the rank: where its own tokens went, and where it
-/// forwards those of its sources.
+/// The tables of a route between hosts, in memory of the rank: where its own tokens went, and where
+/// it forwards those of its sources.
 struct RailRoute {
   std::byte* base;
   uint32_t ranks, hosts, links, locals, tokens, tokens_max;

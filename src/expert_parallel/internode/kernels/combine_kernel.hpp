@@ -21,13 +21,13 @@ struct Combine {
   TOKENYARD_DEVICE const Hosts& hosts() const { return params.rails.hosts; }
 };
 
-/// What a rank says about a combine.
+/// The words of a rank about its combine.
 struct CombineWords {
   const RailCall& call;
 
   TOKENYARD_DEVICE bool counts() const { return false; }
   TOKENYARD_DEVICE ExpertPartition partition() const { return {}; }
-  TOKENYARD_DEVICE uint32_t hello(uint32_t word, uint32_t) const {
+  TOKENYARD_DEVICE uint32_t ready_word(uint32_t word, uint32_t) const {
     if (word == kSlotsComing) return 0;  // Both ends know them from the route.
     return throughput::ready_value(call.params, static_cast<throughput::ReadyWord>(word),
                                    call.shared.call.route_epoch);
@@ -51,8 +51,8 @@ struct Results {
     const auto read = [&](ReadyWord word) {
       // Relaxed: the block that made them known has acquired them.
       return load<Order::relaxed, Scope::sys>(
-                 call.rails.word<Stamped>(
-                     call.params.rank, call.rails.layout.hello(rank, static_cast<uint32_t>(word))))
+                 call.rails.word<Stamped>(call.params.rank, call.rails.layout.ready_word(
+                                                                rank, static_cast<uint32_t>(word))))
           .value;
     };
     const throughput::CallWord word{read(ReadyWord::call)};
@@ -340,7 +340,7 @@ TOKENYARD_DEVICE void receive(const Combine& combine) {
   const Hosts& hosts = combine.hosts();
   const throughput::ReadyWords ready_words = combine.tail.ready_words();
   greet_host(call, CombineWords{call});
-  if (!hear_host(call, ready_words)) return;
+  if (!await_host_words(call, ready_words)) return;
   // Where calls differ, addresses mean something else. All ranks find that below.
   bool same = true;
   for (uint32_t place = warp::lane(); place < hosts.locals; place += kWarpLanes) {
@@ -354,7 +354,7 @@ TOKENYARD_DEVICE void receive(const Combine& combine) {
   if (warp::all(same) && warp::elect())
     // Release: passes on what the words of this host have released.
     store<Order::release, Scope::gpu>(&call.workspace().near, call.epoch());
-  if (!hear_others(call, ready_words)) return;
+  if (!await_other_words(call, ready_words)) return;
   throughput::compare_calls(call.params, ready_words, call.deadline,
                             throughput::Phase::combine_ready, ThreadGroup::of_warp(), nullptr);
   end_receive(call);

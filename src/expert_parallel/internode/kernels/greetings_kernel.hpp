@@ -10,7 +10,7 @@
 namespace tokenyard::internode {
 
 /// This rank's words for one other rank. `Words` computes the values that a call's kernel knows:
-/// `hello(word, host)`, `refusal(word)`, `count(rank)` and `expert(expert)`.
+/// `ready_word(word, host)`, `refusal(word)`, `count(rank)` and `expert(expert)`.
 template <class Words>
 TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint32_t place) {
   const Rails& rails = call.rails;
@@ -20,8 +20,8 @@ TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint3
     store<Order::relaxed, Scope::sys>(rails.word<Stamped>(rank, offset),
                                       Stamped{call.epoch(), value});
   };
-  for (uint32_t word = warp::lane(); word < kHelloWords; word += kWarpLanes)
-    say(layout.hello(self, word), words.hello(word, rails.hosts.host));
+  for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
+    say(layout.ready_word(self, word), words.ready_word(word, rails.hosts.host));
   if (!words.counts()) return;
   for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
     say(layout.refusal(self, word), words.refusal(word));
@@ -47,8 +47,8 @@ TOKENYARD_DEVICE void write_greeting(const RailCall& call, const Words& words, u
   const GreetingLayout& layout = rails.layout.greeting;
   const uint32_t host = rails.links[link].host;
   auto* const to = rails.mine<uint32_t>(rails.layout.greeting_out(link));
-  for (uint32_t word = warp::lane(); word < kHelloWords; word += kWarpLanes)
-    to[GreetingLayout::hello(word)] = words.hello(word, host);
+  for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
+    to[GreetingLayout::ready_word(word)] = words.ready_word(word, host);
   if (!words.counts()) return;
   for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
     to[GreetingLayout::refusal(word)] = words.refusal(word);
@@ -99,6 +99,9 @@ TOKENYARD_DEVICE bool pass_on(const RailCall& call, const ExpertPartition& parti
   const bool come = await_signal(call.far_deadline, static_cast<uint32_t>(Phase::greeting), source,
                                  rails.mine<uint64_t>(layout.greeted(link)), calls + 1);
   if (!warp::all(come)) return false;
+  // Passes on what the signal has acquired: the source has ended its call before, so whoever hears
+  // it may overwrite what that one read.
+  fence<Scope::sys>();
   const uint32_t* const from =
       rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1)));
   uint32_t number = 0;
@@ -108,8 +111,8 @@ TOKENYARD_DEVICE bool pass_on(const RailCall& call, const ExpertPartition& parti
       store<Order::relaxed, Scope::sys>(rails.word<Stamped>(rank, offset),
                                         Stamped{call.epoch(), from[word]});
     };
-    for (uint32_t word = warp::lane(); word < kHelloWords; word += kWarpLanes)
-      say(layout.hello(source, word), GreetingLayout::hello(word));
+    for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
+      say(layout.ready_word(source, word), GreetingLayout::ready_word(word));
     if (!counts) continue;
     for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
       say(layout.refusal(source, word), GreetingLayout::refusal(word));
@@ -130,11 +133,11 @@ TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartit
   return true;
 }
 
-/// Waits for the hello words of some sources, and leaves them in shared memory. Called by one warp,
+/// Waits for the ready words of some sources, and leaves them in shared memory. Called by one warp,
 /// which then synchronizes. Returns false if the call has failed.
 template <class IsAwaited>
-TOKENYARD_DEVICE bool hear(const RailCall& call, const throughput::ReadyWords& ready_words,
-                           IsAwaited is_awaited) {
+TOKENYARD_DEVICE bool await_words(const RailCall& call, const throughput::ReadyWords& ready_words,
+                                  IsAwaited is_awaited) {
   const uint64_t begun_ns = now_ns();
   const throughput::Statistics& statistics = call.params.statistics;
   bool all = true;
@@ -143,7 +146,7 @@ TOKENYARD_DEVICE bool hear(const RailCall& call, const throughput::ReadyWords& r
     const uint32_t source = i / throughput::kReadyWords, word = i % throughput::kReadyWords;
     if (!is_awaited(source)) continue;
     const Stamped seen =
-        call.await_word(Phase::hello, source, call.rails.layout.hello(source, word));
+        call.await_word(Phase::ready, source, call.rails.layout.ready_word(source, word));
     ready_words.of(static_cast<throughput::ReadyWord>(word), source) = seen.value;
     all = all && seen.epoch == call.epoch();
     if (word == 0)
@@ -152,25 +155,28 @@ TOKENYARD_DEVICE bool hear(const RailCall& call, const throughput::ReadyWords& r
   return warp::all(all);
 }
 
-/// Waits for the hello words of the ranks of this host. Called by one warp.
-TOKENYARD_DEVICE bool hear_host(const RailCall& call, const throughput::ReadyWords& ready_words) {
+/// Waits for the ready words of the ranks of this host. Called by one warp.
+TOKENYARD_DEVICE bool await_host_words(const RailCall& call,
+                                       const throughput::ReadyWords& ready_words) {
   const Hosts& hosts = call.rails.hosts;
-  const bool all =
-      hear(call, ready_words, [&](uint32_t rank) { return hosts.host_of[rank] == hosts.host; });
+  const bool all = await_words(call, ready_words,
+                               [&](uint32_t rank) { return hosts.host_of[rank] == hosts.host; });
   warp::sync();
   return all;
 }
 /// Waits for those of the other ranks, after the host's: a rank that passes nothing on is named
 /// rather than those whose words it holds.
-TOKENYARD_DEVICE bool hear_others(const RailCall& call, const throughput::ReadyWords& ready_words) {
+TOKENYARD_DEVICE bool await_other_words(const RailCall& call,
+                                        const throughput::ReadyWords& ready_words) {
   const Hosts& hosts = call.rails.hosts;
-  const bool all =
-      hear(call, ready_words, [&](uint32_t rank) { return hosts.host_of[rank] != hosts.host; });
+  const bool all = await_words(call, ready_words,
+                               [&](uint32_t rank) { return hosts.host_of[rank] != hosts.host; });
   warp::sync();
   return all;
 }
-TOKENYARD_DEVICE bool hear_all(const RailCall& call, const throughput::ReadyWords& ready_words) {
-  return hear_host(call, ready_words) && hear_others(call, ready_words);
+TOKENYARD_DEVICE bool await_all_words(const RailCall& call,
+                                      const throughput::ReadyWords& ready_words) {
+  return await_host_words(call, ready_words) && await_other_words(call, ready_words);
 }
 
 /// Ends the receiver's part: it reads its window no more, but for the words that this awaits.

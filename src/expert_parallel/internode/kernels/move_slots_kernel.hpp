@@ -9,7 +9,7 @@
 
 namespace tokenyard::internode {
 
-/// Where a rank of this host wants its rows: as its hello words say. A lane per rank holds one.
+/// Where a rank of this host wants its rows: as its ready words say. A lane per rank holds one.
 struct Destination {
   uint32_t rows = 0, beside = 0;  ///< in kOffsetUnit, as ReadyWord
   uint32_t places = 0;            ///< rows that its memory is laid out for
@@ -23,8 +23,8 @@ struct Destination {
     const auto read = [&](ReadyWord word) {
       // Relaxed: the block that made the counts known has acquired it.
       return load<Order::relaxed, Scope::sys>(
-                 call.rails.word<Stamped>(
-                     call.params.rank, call.rails.layout.hello(rank, static_cast<uint32_t>(word))))
+                 call.rails.word<Stamped>(call.params.rank, call.rails.layout.ready_word(
+                                                                rank, static_cast<uint32_t>(word))))
           .value;
     };
     const uint32_t named = read(ReadyWord::places);

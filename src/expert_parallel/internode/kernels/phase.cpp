@@ -9,7 +9,7 @@ std::span<const std::string> phase_names() {
                                                          "send: routes",
                                                          "coordinate sends: greeting",
                                                          "receive: greeting",
-                                                         "receive: hello",
+                                                         "receive: ready words",
                                                          "forward: counts known",
                                                          "move: load",
                                                          "send: stage",

@@ -14,7 +14,7 @@ enum class Phase : uint32_t {
   routes,        ///< this rank's other blocks have placed their tokens
   greeting_put,  ///< the greeting of a rail peer is posted
   greeting,      ///< a rail peer's greeting has arrived
-  hello,         ///< a source's words have come, from it or its rail peer here
+  ready,         ///< a source's words have come, from it or its rail peer here
   known,         ///< this rank's first block knows all counts
   load,          ///< a row or slot is in shared memory
   stage,         ///< a place in a host's stage is free

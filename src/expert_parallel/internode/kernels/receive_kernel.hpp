@@ -9,13 +9,13 @@
 
 namespace tokenyard::internode {
 
-/// What a rank says about a dispatch.
+/// The words of a rank about its dispatch.
 struct DispatchWords {
   const Dispatch& dispatch;
 
   TOKENYARD_DEVICE bool counts() const { return dispatch.params.counts(); }
   TOKENYARD_DEVICE const ExpertPartition& partition() const { return dispatch.input().partition; }
-  TOKENYARD_DEVICE uint32_t hello(uint32_t word, uint32_t host) const {
+  TOKENYARD_DEVICE uint32_t ready_word(uint32_t word, uint32_t host) const {
     if (word != kSlotsComing)
       return throughput::ready_value(dispatch.call.params, static_cast<throughput::ReadyWord>(word),
                                      dispatch.call.shared.call.route_epoch);
@@ -49,7 +49,7 @@ class Receiver {
 
   TOKENYARD_DEVICE void receive() {
     greet_host(call_, DispatchWords{dispatch_});
-    if (!hear_all(call_, dispatch_.tail.ready_words())) return;
+    if (!await_all_words(call_, dispatch_.tail.ready_words())) return;
     const bool counts = dispatch_.params.counts();
     if (!warp::all(throughput::compare_calls(call_.params, dispatch_.tail.ready_words(),
                                              call_.deadline, throughput::Phase::dispatch_ready,
@@ -77,7 +77,7 @@ class Receiver {
   template <class Offset>
   TOKENYARD_DEVICE uint32_t word_of(uint32_t source, Offset offset) {
     if (source >= call_.params.ranks) return 0;
-    const Stamped seen = call_.await_word(Phase::hello, source, offset(source));
+    const Stamped seen = call_.await_word(Phase::ready, source, offset(source));
     failed_ = failed_ || seen.epoch != call_.epoch();
     return seen.value;
   }
@@ -136,9 +136,9 @@ class Receiver {
       const RailRoute& route = dispatch_.params.route;
       route.slots_out(number) = link.forwards ? dispatch_.slots_to(link.host) : 0;
       route.slots_in(number) =
-          link.sends
-              ? word_of(link.rank, [&](uint32_t of) { return layout_.hello(of, kSlotsComing); })
-              : 0;
+          link.sends ? word_of(link.rank,
+                               [&](uint32_t of) { return layout_.ready_word(of, kSlotsComing); })
+                     : 0;
     }
     warp::sync();
   }
@@ -186,7 +186,7 @@ class Receiver {
     }
     const uint32_t rank = verdict.refusing_rank;
     const auto read = [&](uint32_t word) {
-      return call_.await_word(Phase::hello, rank, layout_.refusal(rank, word)).value;
+      return call_.await_word(Phase::ready, rank, layout_.refusal(rank, word)).value;
     };
     const uint32_t token_and_kind = read(0);
     publish(record.refusal, token_and_kind & 3);
