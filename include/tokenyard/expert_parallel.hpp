@@ -167,8 +167,9 @@ class Received;
 class ExpertParallel {
  public:
   /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
-  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object. If
-  /// it follows a job, the object goes on with it: see World.
+  /// Throws Unsupported if a rank of this host is not within load/store reach, or one of another
+  /// host not within put/signal reach. The World outlives the object. If it follows a job, the
+  /// object goes on with it: see World.
   ExpertParallel(World& world, const ExpertParallelOptions& options);
   ~ExpertParallel();
 
@@ -196,7 +197,7 @@ class ExpertParallel {
   /// Row i of y is the result for received row i. y in arena memory (see combine_buffer) is read in
   /// place; else it is copied there first. Each row of output.x is the fp32 sum of the biases, then
   /// of the token's rows in rank order, rounded once; a token that went nowhere gets the biases, or
-  /// zeros. Weights, given on all ranks or on none, are summed over the ranks in their order (what
+  /// zeros. Between hosts, each other host sums its rows and rounds them before. Weights, given on all ranks or on none, are summed over the ranks in their order (what
   /// dispatch delivered is 0 on all ranks but one). Waits for no more than its stream does; the
   /// arrays stay until the call's work has ended. Throws as `dispatch` does.
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
