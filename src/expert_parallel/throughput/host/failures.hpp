@@ -32,6 +32,8 @@ class Failures {
   }
 
  private:
+  /// Returns the phases' names, with the place of the rank that the report names.
+  std::vector<std::string> names_of_phases() const;
   /// Throws that the ranks made different calls.
   [[noreturn]] void throw_mismatch() const;
 
