@@ -13,6 +13,8 @@ constexpr uint32_t kChunkBytesMin = 2048;
 constexpr uint64_t kChunkStep = 512;
 /// Bytes of all rings of one parity, unless options say otherwise.
 constexpr uint32_t kRingsBytes = 16 << 20;
+/// Bytes of all channels, unless options say otherwise.
+constexpr uint32_t kChannelsBytes = 8 << 20;
 
 }  // namespace
 
@@ -26,6 +28,12 @@ RingLayout ring_layout(const Options& options, uint32_t ranks) {
   const uint32_t bytes =
       options.ring_bytes != 0 ? options.ring_bytes : kRingsBytes / std::max(ranks - 1, 1u);
   return {.chunk_bytes = options.chunk_bytes, .places = std::max(bytes / options.chunk_bytes, 1u)};
+}
+
+uint32_t channel_places(const Options& options, uint32_t ranks) {
+  const uint32_t bytes =
+      options.ring_bytes != 0 ? options.ring_bytes : kChannelsBytes / std::max(ranks - 1, 1u);
+  return std::max(bytes / options.chunk_bytes, 1u);
 }
 
 uint32_t chunk_bytes_for(uint64_t bytes, uint32_t most) {

@@ -16,6 +16,9 @@ Protocol chosen_protocol(const Movement& movement, const Options& options);
 /// Returns the rings of each window.
 RingLayout ring_layout(const Options& options, uint32_t ranks);
 
+/// Returns the places of a channel for messages of one rank to another.
+uint32_t channel_places(const Options& options, uint32_t ranks);
+
 /// Returns the bytes of a chunk of a message of `bytes`, at most `most`: small enough for many
 /// warps to work.
 uint32_t chunk_bytes_for(uint64_t bytes, uint32_t most);
