@@ -280,13 +280,15 @@ TOKENYARD_DEVICE void publish_counts(const MessagesWork& work) {
     store<Order::relaxed, Scope::sys>(call.windows.counts(rank, work.parity, call.rank, pair->peer),
                                       CountWord::of(pair[0].bytes, pair[1].bytes).bits);
   }
+  warp::sync();  // A lane's call word releases all lanes' counts.
 }
 
 /// Compares what all ranks send with what others expect. Called by a warp, once it has all ranks'
 /// call words.
 TOKENYARD_DEVICE void compare_counts(const MessagesWork& work) {
   const CallParams& call = work.call;
-  if (work.deadline.failed()) return;
+  if (!warp::all(!work.deadline.failed())) return;
+  warp::sync();  // Each lane has acquired another rank's word.
   const auto count_of = [&](uint32_t rank, uint32_t peer) {
     return CountWord{
         load<Order::relaxed, Scope::sys>(call.windows.counts(call.rank, work.parity, rank, peer))};
