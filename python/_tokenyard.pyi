@@ -692,6 +692,21 @@ def core_table() -> CapsuleType:
     Returns the functions of tokenyard/torch/core_table.hpp, for torch's backend.
     """
 
+def device_capsule(collectives: DeviceCollectives) -> CapsuleType:
+    """
+    Returns collectives on device tensors as a capsule, for torch's backend.
+    """
+
+def retire_device(device: CapsuleType) -> None:
+    """
+    Makes torch's backend ask for other device collectives before its next call.
+    """
+
+def await_device(device: CapsuleType, *, stream: int) -> None:
+    """
+    Waits for all work of a stream, then raises the error of a failed call.
+    """
+
 def group_capsule(group: Group) -> CapsuleType:
     """Returns a group as a capsule, for torch's backend."""
 
