@@ -35,7 +35,7 @@
 namespace tokenyard::device_collectives {
 
 /// The last warp of a block keeps counters, and publishes and compares calls; the others move data.
-inline constexpr uint32_t kMessagesThreadsMax = 544;
+inline constexpr uint32_t kMessagesThreadsMax = 512;
 /// Messages of a launch, and of a warp.
 inline constexpr uint32_t kMessagesMax = 48, kMessagesOfWarp = 16;
 

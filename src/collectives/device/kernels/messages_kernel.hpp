@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "collectives/device/kernels/chunks_kernel.hpp"
 #include "collectives/device/kernels/device_call_kernel.hpp"
 #include "collectives/device/kernels/messages.hpp"
+#include "collectives/device/kernels/spans_kernel.hpp"
 
 namespace tokenyard::device_collectives {
 
@@ -43,7 +43,7 @@ struct MessagesWork {
     return params.collective ? call.windows.consumed(owner, parity, by, place)
                              : call.windows.channel_consumed(owner, by, place);
   }
-  TOKENYARD_DEVICE Peer<Bytes16> chunk(uint32_t owner, uint32_t source, uint64_t number) const {
+  TOKENYARD_DEVICE Peer<std::byte> chunk(uint32_t owner, uint32_t source, uint64_t number) const {
     const uint32_t place = place_of(number);
     return params.collective ? call.windows.chunk(owner, parity, source, place)
                              : call.windows.channel(owner, source, place);
@@ -178,43 +178,6 @@ TOKENYARD_DEVICE uint32_t await_message(const MessagesWork& work, const ServedMe
   });
 }
 
-/// Copies bytes into a place of a ring. Called by a warp.
-TOKENYARD_DEVICE void fill_chunk(const std::byte* from, Peer<Bytes16> to, uint32_t bytes) {
-  constexpr uint32_t kStep = kWarpLanes * kPiecesAtOnce;
-  const uint32_t pieces = (bytes + Piece16::kBytes - 1) / Piece16::kBytes;
-  for (uint32_t first = warp::lane(); first < pieces; first += kStep) {
-    Piece16 held[kPiecesAtOnce];
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-      const uint32_t at = (first + k * kWarpLanes) * Piece16::kBytes;
-      if (at < bytes) held[k] = load_piece<4>(from + at, Piece16::bytes_of(bytes - at));
-    }
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < kPiecesAtOnce; ++k)
-      if (first + k * kWarpLanes < pieces)
-        store_vector(to + (first + k * kWarpLanes), std::bit_cast<Bytes16>(held[k]));
-  }
-}
-
-/// Copies bytes out of a place of a ring. Called by a warp.
-TOKENYARD_DEVICE void take_chunk(Peer<Bytes16> from, std::byte* to, uint32_t bytes) {
-  constexpr uint32_t kStep = kWarpLanes * kPiecesAtOnce;
-  const uint32_t pieces = (bytes + Piece16::kBytes - 1) / Piece16::kBytes;
-  for (uint32_t first = warp::lane(); first < pieces; first += kStep) {
-    Piece16 held[kPiecesAtOnce];
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < kPiecesAtOnce; ++k)
-      if (first + k * kWarpLanes < pieces)
-        held[k] = std::bit_cast<Piece16>(load_vector(Peer<const Bytes16>(
-            (from + static_cast<std::ptrdiff_t>(first + k * kWarpLanes)).address())));
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-      const uint32_t at = (first + k * kWarpLanes) * Piece16::kBytes;
-      if (at < bytes) store_piece(to + at, held[k], Piece16::bytes_of(bytes - at));
-    }
-  }
-}
-
 /// Moves a chunk that can be moved, and tells the peer. Called by a warp.
 TOKENYARD_DEVICE void move_chunk(const MessagesWork& work, const Message& message, uint64_t chunk,
                                  uint64_t number) {
@@ -222,14 +185,14 @@ TOKENYARD_DEVICE void move_chunk(const MessagesWork& work, const Message& messag
   const uint64_t at = chunk * message.chunk_bytes;
   const auto bytes = static_cast<uint32_t>(
       std::min<uint64_t>(message.chunk_bytes, std::max(message.bytes, at) - at));
-  const Peer<Bytes16> place =
+  const Peer<std::byte> place =
       message.receives ? work.chunk(rank, peer, number) : work.chunk(peer, rank, number);
   const Peer<Bytes16> published =
       message.receives ? work.consumed(peer, rank, number) : work.filled(peer, rank, number);
   if (message.receives)
-    take_chunk(place, message.data + at, bytes);
+    copy_span(Peer<const std::byte>(place.address()), message.data + at, bytes);
   else
-    fill_chunk(message.data + at, place, bytes);
+    copy_span(static_cast<const std::byte*>(message.data + at), place, bytes);
   warp::sync();
   if (warp::elect()) {
     fence_release<Scope::sys>();

@@ -177,9 +177,9 @@ struct Windows {
                                       uint32_t block) const {
     return at(rank, layout.done(parity, source, block));
   }
-  TOKENYARD_DEVICE Peer<Bytes16> chunk(uint32_t rank, uint32_t parity, uint32_t source,
-                                       uint32_t place) const {
-    return at(rank, layout.chunk(parity, rank, source, place));
+  TOKENYARD_DEVICE Peer<std::byte> chunk(uint32_t rank, uint32_t parity, uint32_t source,
+                                         uint32_t place) const {
+    return peers.of(rank) + static_cast<std::ptrdiff_t>(layout.chunk(parity, rank, source, place));
   }
   TOKENYARD_DEVICE Peer<Bytes16> counts(uint32_t rank, uint32_t parity, uint32_t source,
                                         uint32_t peer) const {
@@ -193,8 +193,8 @@ struct Windows {
                                                   uint32_t place) const {
     return at(rank, layout.channel_consumed(by, place));
   }
-  TOKENYARD_DEVICE Peer<Bytes16> channel(uint32_t rank, uint32_t source, uint32_t place) const {
-    return at(rank, layout.channel(rank, source, place));
+  TOKENYARD_DEVICE Peer<std::byte> channel(uint32_t rank, uint32_t source, uint32_t place) const {
+    return peers.of(rank) + static_cast<std::ptrdiff_t>(layout.channel(rank, source, place));
   }
 
  private:
