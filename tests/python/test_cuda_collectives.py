@@ -54,7 +54,6 @@ OPERATIONS = (
     "barrier",
     "messages",
 )
-# Who gets nothing from rank 1 does not miss it: its kernel still ends only after rank 1's word.
 
 
 class Rank:
