@@ -6,7 +6,6 @@ Every function is a rank's part; `device` is that of its tensors.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -39,22 +38,30 @@ OPS = {
 
 @contextlib.contextmanager
 def in_group(
-    rank: int, size: int, folder: Path, device: torch.device, **options: Any
+    rank: int,
+    size: int,
+    folder: Path,
+    device: torch.device,
+    backend: str = "tokenyard",
+    **options: Any,
 ) -> Iterator[None]:
     """Joins the default group; the store is a file, so that any rank may die."""
-    import tokenyard.torch
-
     torch.set_num_threads(1)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    more = {} if device.type == "cuda" else {"_host_device": True}
+    more: dict[str, Any] = {}
+    if "tokenyard" in backend:
+        import tokenyard.torch
+
+        on_host = {} if device.type == "cuda" else {"_host_device": True}
+        more["pg_options"] = tokenyard.torch.Options(silence=3, **on_host, **options)
     dist.init_process_group(
-        "tokenyard",
+        backend,
         store=dist.FileStore(str(folder / "store"), -1),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=60),
-        pg_options=tokenyard.torch.Options(silence=3, **more, **options),
+        **more,
     )
     try:
         yield
@@ -111,7 +118,13 @@ def check_reductions(rank: int, size: int, device: torch.device) -> None:
     assert (x == complex(size, size * (size - 1) // 2)).all()
     x = torch.tensor([1.0, float("nan") if rank == 0 else 2.0], device=device)
     dist.all_reduce(x, dist.ReduceOp.MAX)
-    assert x[0] == 1 and x[1].isnan()
+    assert x[0] == 1
+    assert x[1].isnan()
+
+
+def same(seen: torch.Tensor, expected: torch.Tensor) -> None:
+    assert seen.dtype == expected.dtype
+    assert torch.equal(seen.view(torch.uint8), expected.view(torch.uint8)), seen.dtype
 
 
 def check_moves(rank: int, size: int, device: torch.device) -> None:
@@ -121,10 +134,6 @@ def check_moves(rank: int, size: int, device: torch.device) -> None:
 
             def content(one: int, count: int = elements, dtype: torch.dtype = dtype) -> Any:
                 return torch.full((count,), one + 1).to(dtype).to(device)
-
-            def same(seen: torch.Tensor, expected: torch.Tensor) -> None:
-                assert seen.dtype == expected.dtype
-                assert torch.equal(seen.view(torch.uint8), expected.view(torch.uint8)), dtype
 
             x = content(rank)
             whole = torch.cat([content(one).view(torch.uint8) for one in ranks])
@@ -195,7 +204,9 @@ def check_works(rank: int, size: int, device: torch.device) -> None:
     work = dist.all_reduce(x, async_op=True)
     work.wait()
     y = x * 2
-    assert (y == 2 * size).all() and work.is_completed() and work.is_success()
+    assert (y == 2 * size).all()
+    assert work.is_completed()
+    assert work.is_success()
     x = torch.full((100,), float(rank), device=device)
     future = dist.all_reduce(x, async_op=True).get_future().then(lambda done: done.value()[0] + 1)
     assert (future.wait() == size * (size - 1) / 2 + 1).all()
@@ -212,7 +223,8 @@ def check_works(rank: int, size: int, device: torch.device) -> None:
     x = torch.ones(4, 6, device=device)
     dist.all_reduce(x.t())
     dist.all_reduce(x[:, 1::2])
-    assert (x[:, ::2] == size).all() and (x[:, 1::2] == size * size).all()
+    assert (x[:, ::2] == size).all()
+    assert (x[:, 1::2] == size * size).all()
     outs = list(torch.zeros(size, 3, 2, device=device).transpose(1, 2))
     dist.all_gather(outs, torch.full((2, 3), float(rank), device=device))
     assert all((out == one).all() for one, out in enumerate(outs))
@@ -267,5 +279,104 @@ def operations(size: int, device: torch.device) -> dict[str, Any]:
     }
 
 
-def die(rank: int) -> None:
-    os.kill(os.getpid(), 9)
+def model_of(device: torch.device) -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 64), torch.nn.GELU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(64, 1)).to(device)
+
+
+def batch_of(rank: int, step: int, device: torch.device) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(16, 32, generator=generator).to(device)
+
+
+def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - x.sum(1, keepdim=True)).square().mean()
+
+
+def train(rank: int, size: int, device: torch.device, kind: str, steps: int = 12) -> list[float]:
+    """Trains a small model by "ddp" or "fsdp2"; returns the losses of each step."""
+    model: Any = model_of(device)
+    if kind == "ddp":
+        ids = [device.index] if device.type == "cuda" else None
+        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device.type, (size,))
+        for layer in model:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch_of(rank, step, device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def undisturbed(rank: int, size: int, steps: int = 30) -> list[float]:
+    """Returns the losses of a rank in `train_through_a_death`, computed in one process."""
+    model = model_of(torch.device("cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for one in range(size):
+            loss = loss_of(model, batch_of(one, step, torch.device("cpu")))
+            (loss / size).backward()
+            if one == rank:
+                losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+def train_through_a_death(
+    rank: int, device: torch.device, join: bool, say: Any, steps: int = 30
+) -> list[float]:
+    """Trains while rank 1 dies at step 10 and another process takes its place.
+
+    Returns the losses of this rank's steps. All ranks have the same parameters, so the newcomer
+    takes those of rank 0, and the step of which the others had no result is done again.
+    """
+    import tokenyard
+    import tokenyard.torch
+
+    job = tokenyard.torch.collectives()
+    model = model_of(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    losses: dict[int, float] = {}
+
+    def synchronize(step: int) -> int:
+        """Takes parameters and step of rank 0."""
+        number = torch.tensor([step], device=device)
+        dist.broadcast(number, 0)
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, 0)
+        return int(number)
+
+    step = synchronize(0) if join else 0
+    while step < steps:
+        if rank == 1 and step == 10 and not join:
+            say("dies")
+            time.sleep(60)
+        optimizer.zero_grad()
+        loss = loss_of(model, batch_of(rank, step, device))
+        loss.backward()
+        try:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
+            tokenyard.torch.check_device()
+        except (tokenyard.PeerLost, tokenyard.PeerTimeout, tokenyard.OperationAborted):
+            job.replace(1)
+            step = synchronize(step)
+            continue
+        optimizer.step()
+        losses[step] = loss.item()
+        step += 1
+    return [losses.get(step, float("nan")) for step in range(steps)]

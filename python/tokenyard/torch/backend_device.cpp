@@ -71,9 +71,9 @@ SharedDevice TokenyardBackend::device_at(c10::Device where) {
   if (device_ && !table->device_retired(device_.get())) {
     if (device_index_ != where.index())
       torch_backend::refuse({"tensor"},
-             c10::str("a tensor on cuda:", static_cast<int>(device_index_),
-                      " like those of earlier calls"),
-             c10::str("one on ", where));
+                            c10::str("a tensor on cuda:", static_cast<int>(device_index_),
+                                     " like those of earlier calls"),
+                            c10::str("one on ", where));
     return device_;
   }
   device_.reset();
@@ -204,22 +204,22 @@ TokenyardBackend::WorkPtr TokenyardBackend::all_gather_on_device(
     const c10d::AllgatherOptions& options) {
   Tensors flat;
   for (const Tensors& list : outputs) flat.insert(flat.end(), list.begin(), list.end());
-  return run_on_device(type, title, inputs, flat, inputs.front().device(), goes_beside(options),
-                       options.timeout, [&](DeviceRun& run) {
-                         for (size_t item = 0; item < inputs.size(); ++item) {
-                           const Tensors& list = outputs[item];
-                           if (list.size() != static_cast<size_t>(size_))
-                             torch_backend::refuse({"tensor_list"}, c10::str(size_, " tensors, one per rank"),
-                                    c10::str(list.size()));
-                           const std::vector<uint64_t> counts = elements_of(list);
-                           core::DeviceCall call = plain(core::Kind::all_gather);
-                           set_out(call,
-                                   moved({"tensor_list"}, run.written_all("tensor_list", list)));
-                           set_in(call, moved({"tensor"}, run.read({"tensor"}, inputs[item])));
-                           if (!all_equal(counts)) call.sent = counts.data();
-                           run.call(call);
-                         }
-                       });
+  return run_on_device(
+      type, title, inputs, flat, inputs.front().device(), goes_beside(options), options.timeout,
+      [&](DeviceRun& run) {
+        for (size_t item = 0; item < inputs.size(); ++item) {
+          const Tensors& list = outputs[item];
+          if (list.size() != static_cast<size_t>(size_))
+            torch_backend::refuse({"tensor_list"}, c10::str(size_, " tensors, one per rank"),
+                                  c10::str(list.size()));
+          const std::vector<uint64_t> counts = elements_of(list);
+          core::DeviceCall call = plain(core::Kind::all_gather);
+          set_out(call, moved({"tensor_list"}, run.written_all("tensor_list", list)));
+          set_in(call, moved({"tensor"}, run.read({"tensor"}, inputs[item])));
+          if (!all_equal(counts)) call.sent = counts.data();
+          run.call(call);
+        }
+      });
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::all_gather_into_on_device(
@@ -230,8 +230,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::all_gather_into_on_device(
       [&](DeviceRun& run) {
         for (size_t item = 0; item < inputs.size(); ++item) {
           if (outputs[item].scalar_type() != inputs[item].scalar_type())
-            torch_backend::refuse({"output_tensor"}, c10::str("a tensor of ", inputs[item].scalar_type()),
-                   c10::str(outputs[item].scalar_type()));
+            torch_backend::refuse({"output_tensor"},
+                                  c10::str("a tensor of ", inputs[item].scalar_type()),
+                                  c10::str(outputs[item].scalar_type()));
           core::DeviceCall call = plain(core::Kind::all_gather);
           set_out(call, moved({"output_tensor"}, run.written({"output_tensor"}, outputs[item])));
           set_in(call, moved({"input_tensor"}, run.read({"input_tensor"}, inputs[item])));
@@ -256,8 +257,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::gather_on_device(const at::Tensor& i
           set_out(call, moved({"gather_tensor"}, run.written({"gather_tensor"}, *whole)));
         } else if (is_root) {
           if (list.size() != static_cast<size_t>(size_) || !all_equal(elements_of(list)))
-            torch_backend::refuse({"gather_list"}, c10::str(size_, " tensors of one size, one per rank"),
-                   c10::str(list.size(), " tensors"));
+            torch_backend::refuse({"gather_list"},
+                                  c10::str(size_, " tensors of one size, one per rank"),
+                                  c10::str(list.size(), " tensors"));
           set_out(call, moved({"gather_list"}, run.written_all("gather_list", list)));
         }
         set_in(call, moved({"tensor"}, run.read({"tensor"}, input)));
@@ -276,8 +278,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::scatter_on_device(const at::Tensor& 
         core::DeviceCall call = plain(core::Kind::scatter);
         if (rank_ == options.rootRank) {
           if (list.size() != static_cast<size_t>(size_) || !all_equal(elements_of(list)))
-            torch_backend::refuse({"scatter_list"}, c10::str(size_, " tensors of one size, one per rank"),
-                   c10::str(list.size(), " tensors"));
+            torch_backend::refuse({"scatter_list"},
+                                  c10::str(size_, " tensors of one size, one per rank"),
+                                  c10::str(list.size(), " tensors"));
           set_in(call, moved({"scatter_list"}, run.read_all("scatter_list", list)));
         }
         set_out(call, moved({"tensor"}, run.written({"tensor"}, output)));
@@ -294,7 +297,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_on_device(
       goes_beside(options), options.timeout,
       [&, reduction = reduction, factor = factor](DeviceRun& run) {
         if (list.size() != static_cast<size_t>(size_))
-          torch_backend::refuse({"input_list"}, c10::str(size_, " tensors, one per rank"), c10::str(list.size()));
+          torch_backend::refuse({"input_list"}, c10::str(size_, " tensors, one per rank"),
+                                c10::str(list.size()));
         std::vector<uint64_t> counts;
         for (const at::Tensor& tensor : list)
           counts.push_back(reduced_on_device({"input_list"}, tensor, reduction).elements);
@@ -319,7 +323,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_tensor_on_device(
         for (size_t item = 0; item < inputs.size(); ++item) {
           if (outputs[item].scalar_type() != inputs[item].scalar_type())
             torch_backend::refuse({"output"}, c10::str("a tensor of ", inputs[item].scalar_type()),
-                   c10::str(outputs[item].scalar_type()));
+                                  c10::str(outputs[item].scalar_type()));
           core::DeviceCall call = plain(core::Kind::reduce_scatter);
           set_in(call, reduced_on_device({"input"}, run.read({"input"}, inputs[item]), reduction));
           set_out(call,
@@ -339,7 +343,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::all_to_all_on_device(
         for (const auto& [name, list] :
              {std::pair{"input_tensor_list", &inputs}, {"output_tensor_list", &outputs}})
           if (list->size() != static_cast<size_t>(size_))
-            torch_backend::refuse({name}, c10::str(size_, " tensors, one per rank"), c10::str(list->size()));
+            torch_backend::refuse({name}, c10::str(size_, " tensors, one per rank"),
+                                  c10::str(list->size()));
         const std::vector<uint64_t> sent = elements_of(inputs), received = elements_of(outputs);
         core::DeviceCall call = plain(core::Kind::all_to_all);
         set_in(call, moved({"input_tensor_list"}, run.read_all("input_tensor_list", inputs)));

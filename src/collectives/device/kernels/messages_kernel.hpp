@@ -193,7 +193,7 @@ TOKENYARD_DEVICE void move_chunk(const MessagesWork& work, const Message& messag
   if (message.receives)
     copy_span(Peer<const std::byte>(place.address()), message.data + at, bytes);
   else
-    copy_span(static_cast<const std::byte*>(message.data) + at, place, bytes);
+    copy_span(static_cast<const std::byte*>(message.data + at), place, bytes);
   warp::sync();
   if (warp::elect()) {
     fence_release<Scope::sys>();
