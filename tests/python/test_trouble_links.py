@@ -17,7 +17,6 @@ from holdings import Holdings
 from links import Links, links_of_a_test
 from ranks import file_store, ranks_of, results
 from test_trouble import (
-    IMPATIENT_S,
     LOSSES,
     PATIENT_S,
     RANKS,
@@ -39,7 +38,7 @@ def work_on(
 ) -> tuple[int, list[int], str] | str:
     links.enter()
     before = Holdings.now()
-    ranks = Ranks(rank, size, store, IMPATIENT_S)
+    ranks = Ranks(rank, size, store, PATIENT_S)
     tokens = Tokens(ranks.world, list(range(size)))
     failures: list[BaseException] = []
     reducing = threading.Thread(target=reduce_until_it_fails, args=(ranks.job, failures))

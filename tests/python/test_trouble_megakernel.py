@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ranks import file_store, ranks_of, results
-from test_trouble import IMPATIENT_S, LOSSES, PATIENT_S, Ranks, fall_soon, shared_files
+from test_trouble import LOSSES, PATIENT_S, Ranks, fall_soon, shared_files
 
 import tokenyard
 from tokenyard.megakernel import Graph, Megakernel
@@ -79,8 +79,7 @@ def work(
 def test_the_others_run_another_kernel(blow: signal.Signals, tmp_path: Path) -> None:
     falls = 1
     before = shared_files()
-    timeout = IMPATIENT_S if blow == signal.SIGSTOP else PATIENT_S
-    with ranks_of(work, SIZE, file_store(tmp_path), falls, blow, timeout) as ranks:
+    with ranks_of(work, SIZE, file_store(tmp_path), falls, blow, PATIENT_S) as ranks:
         for rank in ranks:
             rank.hears("at work")
         outcomes = results([rank for rank in ranks if rank.number != falls])
