@@ -51,6 +51,7 @@ struct ExpertParallelOptions {
     uint32_t kept_percent = 0;  ///< share of a block's tokens that no other block claims: 1 to 100
     uint32_t stages = 0;        ///< most rows in a mover's ring
     uint32_t lag = 0;           ///< about as many of them may still be read by stores
+    uint32_t ring_rows = 0;     ///< between hosts: BF16 rows in the ring of a rail peer
   } tuning = {};
 };
 
@@ -166,8 +167,9 @@ class Received;
 class ExpertParallel {
  public:
   /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
-  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object. If
-  /// it follows a job, the object goes on with it: see World.
+  /// Throws Unsupported if a rank of this host is not within load/store reach, or one of another
+  /// host not within put/signal reach. The World outlives the object. If it follows a job, the
+  /// object goes on with it: see World.
   ExpertParallel(World& world, const ExpertParallelOptions& options);
   ~ExpertParallel();
 
@@ -195,7 +197,7 @@ class ExpertParallel {
   /// Row i of y is the result for received row i. y in arena memory (see combine_buffer) is read in
   /// place; else it is copied there first. Each row of output.x is the fp32 sum of the biases, then
   /// of the token's rows in rank order, rounded once; a token that went nowhere gets the biases, or
-  /// zeros. Weights, given on all ranks or on none, are summed over the ranks in their order (what
+  /// zeros. Between hosts, each other host sums its rows and rounds them before. Weights, given on all ranks or on none, are summed over the ranks in their order (what
   /// dispatch delivered is 0 on all ranks but one). Waits for no more than its stream does; the
   /// arrays stay until the call's work has ended. Throws as `dispatch` does.
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
@@ -334,6 +336,7 @@ class Route {
   uint32_t rows_received() const;  ///< by this rank; where no host waited, places for rows
   /// Returns [tokens, ranks] int32: the row that each token became on each rank, or -1; on the
   /// device, once the dispatch's work has ended.
+  /// None between hosts.
   ConstTensorView row_on() const;
 
   struct State;

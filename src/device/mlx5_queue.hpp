@@ -159,6 +159,17 @@ class Mlx5Queue {
       return static_cast<int32_t>(completed - count) >= 0;
     });
   }
+  TOKENYARD_DEVICE uint32_t reserved() const {
+    // Relaxed: as in flush.
+    return load<Order::relaxed, Scope::gpu>(&queue_.reserved);
+  }
+  TOKENYARD_DEVICE bool has_read(uint32_t number) const {
+    if (ending() != Ending::none) return true;
+    poll();
+    // Acquires what the thread that read the card's entry acquired: sources may be reused.
+    const uint32_t completed = load<Order::acquire, Scope::gpu>(&queue_.completed);
+    return static_cast<int32_t>(completed - number) >= 0;
+  }
 
  private:
   using Ending = Mlx5SendQueue::Ending;

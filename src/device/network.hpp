@@ -10,7 +10,8 @@
 /// Promises, and nothing else (docs/decisions/network_requests.md):
 ///   1. A signal is applied after the puts that were posted before it on its queue: a thread that
 ///      acquires the sum sees their bytes.
-///   2. After a flush, the sources posted so far on the queue may be reused.
+///   2. After a flush, the sources posted so far on the queue may be reused. `has_read` asks the
+///      same without waiting.
 ///
 /// Puts of one queue land in any order, torn at any byte, and also before a signal that was posted
 /// before them. Signals are applied in any order. A flush says nothing of the other side, nor does
@@ -35,7 +36,7 @@ class NetworkQueue {
   TOKENYARD_DEVICE explicit NetworkQueue(QueueEnd* end) : end_(end) {}
 
   /// Copies one piece, or two one behind the other, to the target. The sources must stay unchanged
-  /// until a flush has covered them.
+  /// until a flush, or `has_read`, has covered them.
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& source) const {
     if (end_->mlx5 != nullptr) return mlx5_queue().put(deadline, phase, target, &source, 1);
@@ -83,6 +84,19 @@ class NetworkQueue {
     if (mutated()) return true;  // A mutant reuses the sources at once.
     if (end_->mlx5 != nullptr) return mlx5_queue().flush(deadline, phase);
     return completed_at_least(deadline, phase, end_->posted);
+  }
+  /// Returns the number of the last request posted, for `has_read`.
+  TOKENYARD_DEVICE uint32_t posted() const {
+    return end_->mlx5 != nullptr ? mlx5_queue().reserved() : end_->posted;
+  }
+  /// Returns whether the sources of the requests up to this number may be reused, as after a flush
+  /// that followed them. Does not wait. True, too, once the queue has ended.
+  TOKENYARD_DEVICE bool has_read(uint32_t number) const {
+    if (end_->mlx5 != nullptr) return mlx5_queue().has_read(number);
+    if (static_cast<int32_t>(end_->completed - number) >= 0) return true;
+    // Acquire: sources are reused only after the network has read them.
+    end_->completed = load<Order::acquire, Scope::sys>(&end_->pair->completed);
+    return static_cast<int32_t>(end_->completed - number) >= 0;
   }
 
  private:

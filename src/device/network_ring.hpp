@@ -34,6 +34,12 @@ struct SendRing {
     const uint64_t needed = *sent + count;
     return needed <= capacity || await_signal(deadline, phase, rank, credited, needed - capacity);
   }
+  /// Returns how many slots are free now.
+  TOKENYARD_DEVICE uint32_t free_slots() const {
+    // Acquires the receiver's reads of the slots before each credit that is part of the sum.
+    const uint64_t credits = load<Order::acquire, Scope::sys>(credited);
+    return static_cast<uint32_t>(credits + capacity - *sent);
+  }
   /// Returns where the slot `index` behind those published lies; it must be reserved.
   TOKENYARD_DEVICE NetworkTarget slot(uint32_t index) const {
     return slots + (*sent + index) % capacity * slot_bytes;

@@ -137,20 +137,24 @@ Result run(simulation::SeedRun& seed, const Options& options,
   result.thrown.resize(options.ranks);
   result.drawn = simulation.text();
 
-  const auto fabric = std::make_shared<InProcessFabric>(options.hosts, [&simulation](size_t bytes) {
+  const auto arena_of_rank = [&simulation](size_t bytes) {
     std::byte* const base =
         simulation.allocate("arena", bytes, simulation.executor().current_rank());
     std::fill_n(base, bytes, static_cast<std::byte>(kPoison));
     return std::shared_ptr<std::byte>(
         base, [&simulation](std::byte* memory) { simulation.free(memory); });
-  });
+  };
+  const auto fabric = options.host_of.empty()
+                          ? std::make_shared<InProcessFabric>(options.hosts, arena_of_rank)
+                          : std::make_shared<InProcessFabric>(options.host_of, arena_of_rank);
   WorldOptions world_options;
   world_options.timeout = options.timeout;
   world_options.arena_bytes = options.arena_bytes;
   world_options.hosts = options.hosts;
 
   CardOptions card_options = options.card;
-  if (options.hosts > 1 && card_options.seed == 0) card_options.seed = seed.random.next();
+  const bool has_cards = options.hosts > 1 || !options.host_of.empty();
+  if (has_cards && card_options.seed == 0) card_options.seed = seed.random.next();
 
   std::vector<bool> finished(options.ranks);
   for (const uint32_t rank : options.absent) finished[rank] = true;

@@ -23,6 +23,7 @@ namespace tokenyard::simulated {
 struct Options {
   uint32_t ranks = 2;
   uint32_t hosts = 1;
+  std::vector<uint32_t> host_of = {};  ///< [ranks] if hosts differ in size: see InProcessFabric
   size_t arena_bytes = size_t{1} << 20;
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< virtual
   CardOptions card = {};         ///< of each rank's card if hosts > 1; seed 0: drawn

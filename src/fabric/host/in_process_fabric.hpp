@@ -16,6 +16,8 @@ class InProcessFabric final : public Fabric {
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
   explicit InProcessFabric(uint32_t hosts, Allocate allocate = fresh_memory);
+  /// `host_of`: [slots] host of each slot, counted from 0, so that hosts may differ in size.
+  explicit InProcessFabric(std::vector<uint32_t> host_of, Allocate allocate = fresh_memory);
 
   std::string name() const override { return "host"; }
   std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) override;
@@ -25,7 +27,8 @@ class InProcessFabric final : public Fabric {
   static std::shared_ptr<std::byte> fresh_memory(size_t bytes);
 
  private:
-  uint32_t hosts_;
+  uint32_t hosts_ = 0;
+  std::vector<uint32_t> host_of_;  ///< [slots]; empty: `hosts_` of one size
   Allocate allocate_;
 };
 

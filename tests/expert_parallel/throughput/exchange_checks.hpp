@@ -8,6 +8,7 @@
 
 #include "expert_parallel/difference.hpp"
 #include "expert_parallel/exchange_case.hpp"
+#include "expert_parallel/internode/hosts_reference.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
@@ -70,7 +71,11 @@ inline std::string difference_after_combine(ExpertParallel& exchange, const Rece
   }
   exchange.combine(input, *received.route, output);
   exchange.wait();
-  std::string text = difference("out", out.read(), expected_sums(shape, mine, rank, how.call));
+  const Topology& topology = exchange.world().topology();
+  std::string text = difference(
+      "out", out.read(),
+      topology.hosts == 1 ? expected_sums(shape, mine, rank, how.call)
+                          : expected_sums_between(shape, topology.host_of, mine, rank, how.call));
   if (how.with_weights)
     text += difference("out_weights", out_weights.read(), expected_weights(mine));
   return text;

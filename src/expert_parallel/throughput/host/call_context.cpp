@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 
 namespace tokenyard::throughput {
@@ -14,7 +15,18 @@ CallContext::CallContext(const std::shared_ptr<World>& world, const ExpertParall
       arena(setup.accelerator, arena_of(*world), health),
       window(setup),
       observation(setup, window.blocks_max()),
-      last_stream(setup.accelerator) {}
+      last_stream(setup.accelerator) {
+  if (!internode::spans_hosts(*world)) return;
+  rails.emplace(setup.world, internode::RailExchange::Shape{
+                                 .experts = setup.places(),
+                                 .topk = options.topk,
+                                 .tokens_max = options.tokens_max,
+                                 .hidden = options.hidden,
+                                 .partition = setup.partition,
+                                 .blocks_max = std::max(setup.plan.blocks, options.sms_max),
+                                 .ring_rows = options.tuning.ring_rows,
+                                 .movers = options.tuning.movers});
+}
 
 CallParams CallContext::params(CallKind kind) const {
   return {.rank = setup.world.rank(),
@@ -42,6 +54,12 @@ RouteTable CallContext::table_of(const Route::State& route) const {
   return {.base = route.memory ? route.table() : nullptr,
           .ranks = setup.world.size(),
           .local_experts = setup.local_experts()};
+}
+
+size_t CallContext::table_bytes(const Route::State& route) const {
+  // Between hosts the exchange's own tables take the place of the rows.
+  if (rails) return table_of(route).bytes(0) + rails->route_bytes(route.tokens);
+  return table_of(route).bytes(route.tokens);
 }
 
 void CallContext::check_route(const Route& route) const {
@@ -72,7 +90,8 @@ void CallContext::close() {
   } catch (const std::exception&) {
     health->interrupted = true;  // A destructor cannot report it.
   }
-  if (health->failed()) window.quarantine();
+  if (!health->failed()) return window.give_back();
+  if (rails) rails->quarantine();
 }
 
 }  // namespace tokenyard::throughput

@@ -132,7 +132,7 @@ PreparedRow Combiner::prepared_row(const CombineArguments& input) const {
 
 bool Combiner::prepares_beside(const CombineArguments& input, const Plan& plan,
                                const Route::State& route) const {
-  if (route.rows == 0 || input.local_sms != 0) return false;
+  if (route.rows == 0 || input.local_sms != 0 || context_.rails) return false;
   if (input.by_expert == nullptr &&
       context_.arena.place_of(input.y, size_t{route.rows} * setup_.row_bytes({.type = input.type})))
     return false;
@@ -156,6 +156,8 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
   context_.check_route(route);
   Route::State& state = *RouteAccess::state_of(route);
   const CombineArguments input = checked(given, state, output);
+  if (context_.rails && input.rank_order != nullptr)
+    throw Unsupported("rank_order", "between hosts results are added in rank order only");
   const Weights with_weights = check_weights(state, input.topk_weights, input.out_topk_weights);
   const uint32_t bytes = setup_.row_bytes({.type = input.type});
   const Plan plan = setup_.plan_of(bytes, input.sms);
@@ -207,7 +209,9 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
       .groups = plan.combine_groups,
       .tokens_kept = share_of_pulls(state.tokens, pulls.pullers * plan.combine_groups, plan),
       .plan = pulls.rings};
-  failures_.guard([&] {
+  failures_.guard(CallKind::combine, [&] {
+    if (context_.rails)
+      return context_.rails->launch_combine(params, table.rows(), plan.blocks, stream);
     launch(setup_.accelerator, combine_kernel,
            {.blocks = pulls.pullers + preparation.blocks,
             .warps = plan.combine_warps,

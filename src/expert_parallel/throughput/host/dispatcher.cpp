@@ -1,5 +1,7 @@
 #include "expert_parallel/throughput/host/dispatcher.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -54,6 +56,7 @@ DispatchParams Dispatcher::make_params(CallKind kind, const DispatchArguments& i
 
 void Dispatcher::launch_dispatch(const DispatchParams& params, const Plan& plan,
                                  Stream stream) const {
+  if (context_.rails) return context_.rails->launch_dispatch(params, plan.blocks, stream);
   DispatchParams widest = params;  // Ranks that share a GPU launch one grid, so shapes must agree.
   widest.local_experts = setup_.partition.held_at_most();
   const uint32_t tail = DispatchTail::of(widest, plan.warps).bytes();
@@ -82,12 +85,11 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
       call.waits() ? setup_.world.size() * setup_.options.tokens_max : route.places;  // At most.
   route.layout = call.params.received(route.rows);
   // The table is last: metadata ends where the table begins, however many rows there are.
-  route.memory = context_.arena.reserve(
-      route.layout.beside_bytes() + context_.table_of(route).bytes(route.tokens), stream,
-      ArenaEnd::upper);
+  route.memory = context_.arena.reserve(route.layout.beside_bytes() + context_.table_bytes(route),
+                                        stream, ArenaEnd::upper);
   call.params.table = context_.table_of(route);
   call.params.route = call.params.table.rows();
-  route.row_on = {call.params.route, {route.tokens, setup_.world.size()}};
+  if (!context_.rails) route.row_on = {call.params.route, {route.tokens, setup_.world.size()}};
   call.rows = context_.arena.reserve(route.layout.bytes(), stream);
   route.received = call.rows;
   context_.arena.keep_captured(call.rows, stream, route);
@@ -124,9 +126,22 @@ DispatchArguments Dispatcher::place(const DispatchArguments& input, const Plan& 
   return at_places;
 }
 
+void Dispatcher::require_served_between_hosts(const DispatchArguments& given) const {
+  if (!context_.rails) return;
+  if (given.watcher)
+    throw Unsupported("watcher", "between hosts a dispatch has no readiness words");
+  // Senders know the counts of their own host alone, so no rank could tell all that rows overflow.
+  const uint32_t rows_max = setup_.world.size() * setup_.options.tokens_max;
+  if (given.received_tokens_max != 0 && given.received_tokens_max < rows_max)
+    throw Unsupported(
+        "received_tokens_max",
+        fmt::format("between hosts it must be at least {}, all ranks' tokens_max", rows_max));
+}
+
 Received Dispatcher::dispatch(const DispatchInput& input, Stream stream) {
   failures_.check();
   const DispatchArguments given = checked_dispatch(setup_, input);
+  require_served_between_hosts(given);
   PreparedDispatch call = prepare(CallKind::dispatch, given, stream);
   const WatchedRows watched = WatchedRows::of(context_, call.input, stream, *call.route);
   call.params.readiness = watched.words;
@@ -144,8 +159,7 @@ void Dispatcher::read_counts(PreparedDispatch& call) const {
   route.layout = call.params.received(route.rows);
   // No peer stores more rows than it has counted.
   call.rows->block().keep_first(route.layout.bytes());
-  route.memory->block().keep_last(route.layout.beside_bytes() +
-                                  context_.table_of(route).bytes(route.tokens));
+  route.memory->block().keep_last(route.layout.beside_bytes() + context_.table_bytes(route));
 }
 
 void Dispatcher::await_counts(uint32_t epoch_before) const {
@@ -172,6 +186,7 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
   context_.check_route(route);
   const std::shared_ptr<Route::State>& state = RouteAccess::state_of(route);
   const DispatchArguments given = checked_dispatch_again(setup_, from_caller, *state);
+  require_served_between_hosts(given);
   context_.last_stream.begin_call(stream);
   std::shared_ptr<CallMemory> cast_rows;
   const DispatchArguments input =
@@ -186,7 +201,7 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
   params.call.route = &context_.table_of(*state).epoch();
   const WatchedRows watched = WatchedRows::of(context_, input, stream, *state);
   params.readiness = watched.words;
-  failures_.guard([&] { launch_dispatch(params, plan, stream); });
+  failures_.guard(CallKind::dispatch_again, [&] { launch_dispatch(params, plan, stream); });
   failures_.check();
   context_.observation.count_dispatch(*state, setup_.bytes_sent_per_row(input.format));
   return received(state, input.format, layout, memory, watched);

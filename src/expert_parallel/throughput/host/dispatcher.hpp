@@ -48,7 +48,7 @@ class Dispatcher {
   template <class Launch>
   void run(PreparedDispatch& call, Launch launch_it) {
     const uint32_t epoch_before = call.waits() ? counts_.epoch() : 0;
-    failures_.guard([&] {
+    failures_.guard(call.params.call.kind, [&] {
       launch_it();
       if (call.waits()) await_counts(epoch_before);
     });
@@ -67,6 +67,8 @@ class Dispatcher {
   /// input itself if experts are at the places of their numbers.
   DispatchArguments place(const DispatchArguments& input, const Plan& plan, Stream stream,
                           PreparedDispatch& call) const;
+  /// Throws Unsupported for what an exchange between hosts cannot do.
+  void require_served_between_hosts(const DispatchArguments& given) const;
   DispatchParams make_params(CallKind kind, const DispatchArguments& input,
                              const Route::State& route, const Plan& plan) const;
   void launch_dispatch(const DispatchParams& params, const Plan& plan, Stream stream) const;

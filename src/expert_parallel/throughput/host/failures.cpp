@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "expert_parallel/by_expert/expand_rows.hpp"
+#include "expert_parallel/internode/kernels/phase.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
 
 namespace tokenyard::throughput {
@@ -114,10 +117,23 @@ DifferingValues refused_values(const Counts& counts) {
 
 }  // namespace
 
+std::vector<std::string> Failures::names_of_phases() const {
+  std::vector<std::string> names(phase_names().begin(), phase_names().end());
+  if (!context_.rails) return names;
+  // The other end's host and rail say where to look, and whether its neighbours are silent, too.
+  const internode::HostMap& map = context_.rails->map();
+  const uint32_t rank = std::min(context_.health->cell.report().rank, map.ranks() - 1);
+  names.resize(static_cast<size_t>(internode::Phase::counts));
+  for (const std::string& name : internode::phase_names())
+    names.push_back(
+        fmt::format("{} (host {}, rail {})", name, map.host_of[rank], map.place_of[rank]));
+  return names;
+}
+
 void Failures::check() const {
   Health& health = *context_.health;
   if (health.cell.failed()) {
-    health.cell.check(phase_names());
+    health.cell.check(names_of_phases());
     if (health.cell.report().phase == static_cast<uint32_t>(Phase::dispatch_refusal))
       throw_refusal();
     const WaitReport& report = health.cell.report();
@@ -153,7 +169,7 @@ std::vector<FailedRank> Failures::failed_ranks() const {
                                        ? refused_values(counts_)
                                        : differing_values(report);
     return awaited({.rank = *error.rank,
-                    .phase = phase_names()[report.phase],
+                    .phase = names_of_phases()[report.phase],
                     .expected = values.expected,
                     .seen = values.seen},
                    FailedRank::Why::differs, error.what());

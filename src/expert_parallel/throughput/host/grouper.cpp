@@ -170,10 +170,20 @@ ExpertRows Grouper::group_by_expert(const Received& received, const GroupByExper
   return rows;
 }
 
+RowsByExpert Grouper::dispatch_then_group(const DispatchInput& input,
+                                          const GroupByExpertOptions& expand, Stream stream) {
+  Received received = dispatcher_.dispatch(input, stream);
+  ExpertRows rows = group_by_expert(received, expand, stream);
+  received.x = received.scales = {};
+  received.owner.reset();
+  return {.received = std::move(received), .rows = std::move(rows)};
+}
+
 RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& input,
                                          const GroupByExpertOptions& expand, Stream stream) {
   failures_.check();
   const DispatchArguments given = checked_by_expert(input, expand);
+  if (context_.rails) return dispatch_then_group(input, expand, stream);
   PreparedDispatch call = dispatcher_.prepare(CallKind::dispatch_by_expert, given, stream);
   Route::State& route = *call.route;
   const Plan& plan = call.plan;

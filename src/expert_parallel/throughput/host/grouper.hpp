@@ -19,6 +19,9 @@ class Grouper {
                                   Stream stream);
 
  private:
+  /// Dispatches, then groups: between hosts rows are not grouped as they come.
+  RowsByExpert dispatch_then_group(const DispatchInput& input, const GroupByExpertOptions& expand,
+                                   Stream stream);
   void check_expand(const Received& received, const GroupByExpertOptions& expand) const;
   DispatchArguments checked_by_expert(const DispatchInput& input,
                                       const GroupByExpertOptions& expand) const;

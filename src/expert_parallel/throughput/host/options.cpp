@@ -31,6 +31,18 @@ struct Proposal {
   uint32_t unreachable;      ///< first rank that it cannot reach, or kAllReached
 };
 
+/// Returns the first present rank that this rank reaches in no way, or that is on its host but not
+/// within load/store reach; else kAllReached.
+uint32_t first_out_of_reach(const World& world) {
+  const Topology& topology = world.topology();
+  for (const uint32_t rank : present_ranks(world)) {
+    const Reach reach = topology.peers[rank].reach;
+    const bool near = topology.host_of[rank] == topology.host_of[world.rank()];
+    if (reach == Reach::none || (near && reach == Reach::put_signal)) return rank;
+  }
+  return kAllReached;
+}
+
 }  // namespace
 
 void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
@@ -53,7 +65,7 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
 
 void agree_on_options(World& world, const ExpertParallelOptions& options) {
   const Proposal mine{options, accelerator_of(world).capacity().multiprocessors,
-                      first_unreachable(world)};
+                      first_out_of_reach(world)};
   const std::vector<Proposal> proposals = gather(world, mine, "ExpertParallel: options");
   require_reach(world, "ExpertParallel", proposals);
   const std::vector<uint32_t> present = present_ranks(world);

@@ -1,0 +1,34 @@
+#include "expert_parallel/internode/host/host_map.hpp"
+
+#include <algorithm>
+
+namespace tokenyard::internode {
+
+HostMap::HostMap(std::vector<uint32_t> of) : host_of(std::move(of)), place_of(host_of.size()) {
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if (host_of[rank] >= members.size()) members.resize(host_of[rank] + 1);
+    place_of[rank] = size_of(host_of[rank]);
+    members[host_of[rank]].push_back(rank);
+  }
+}
+
+std::vector<uint32_t> HostMap::peers_of(uint32_t rank) const {
+  std::vector<uint32_t> peers;
+  for (uint32_t peer = 0; peer < ranks(); ++peer)
+    if (forwards(peer, rank) || forwards(rank, peer)) peers.push_back(peer);
+  return peers;
+}
+
+uint32_t HostMap::locals_max() const {
+  uint32_t most = 0;
+  for (uint32_t host = 0; host < hosts(); ++host) most = std::max(most, size_of(host));
+  return most;
+}
+
+uint32_t HostMap::links_max() const {
+  size_t most = 0;
+  for (uint32_t rank = 0; rank < ranks(); ++rank) most = std::max(most, peers_of(rank).size());
+  return static_cast<uint32_t>(most);
+}
+
+}  // namespace tokenyard::internode

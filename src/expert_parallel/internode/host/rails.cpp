@@ -1,0 +1,274 @@
+#include "expert_parallel/internode/host/rails.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "device/await_stream.hpp"
+#include "expert_parallel/internode/kernels/rail_shared.hpp"
+#include "fabric/agreement.hpp"
+#include "fabric/gather.hpp"
+#include "fabric/network/network.hpp"
+#include "fabric/world_access.hpp"
+
+namespace tokenyard::internode {
+
+namespace {
+
+/// A lane stands for each rank of a host.
+constexpr uint32_t kLocalsMax = kWarpLanes;
+
+/// Warps of a block that move rows on a GPU, as the prototype found best (H200): 3 of 15 send.
+constexpr uint32_t kMoversGpu = 15;
+constexpr uint32_t kMoversHost = 3;
+constexpr uint32_t senders_of(uint32_t movers) {
+  return std::max(1u, movers / 5);
+}
+
+constexpr size_t kMebibyte = size_t{1} << 20;
+
+/// Returns the bytes of a ring. It must hold the bytes of 20 us: 1 MB at 50 GB/s,
+/// where few peers share the rate more. All rings of a rank take at most 64 MiB.
+uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, AcceleratorKind kind) {
+  const auto slot_of = [&](uint32_t row_bytes) {
+    return size_t{SlotLayout{
+        .row_bytes = row_bytes, .scale_words = 0, .choices = shape.topk, .weights = shape.topk}
+                      .bytes()};
+  };
+  const size_t bf16 = slot_of(shape.hidden * 2), fp32 = slot_of(shape.hidden * 4);
+  size_t bytes = shape.ring_rows * bf16;
+  if (shape.ring_rows == 0 && kind != AcceleratorKind::gpu) bytes = 16 * bf16;
+  if (shape.ring_rows == 0 && kind == AcceleratorKind::gpu)
+    bytes = std::min(std::clamp(8 * kMebibyte / links, kMebibyte, 4 * kMebibyte),
+                     32 * kMebibyte / links);
+  return static_cast<uint32_t>((std::max(bytes, fp32) + 127) / 128 * 128);
+}
+
+HostMap map_of(const World& world) {
+  return HostMap(world.topology().host_of);
+}
+
+/// Returns the most experts of any host.
+uint32_t experts_max(const HostMap& map, const ExpertPartition& partition) {
+  uint32_t most = 0;
+  for (const std::vector<uint32_t>& members : map.members) {
+    uint32_t experts = 0;
+    for (const uint32_t rank : members) experts += partition.held_by(rank);
+    most = std::max(most, experts);
+  }
+  return most;
+}
+
+WindowLayout layout_of(const RailExchange::Shape& shape, const HostMap& map, AcceleratorKind kind) {
+  const uint32_t links = map.links_max();
+  return {.ranks = map.ranks(),
+          .local_experts_max = shape.partition.held_at_most(),
+          .links_max = links,
+          .greeting = {.locals_max = map.locals_max(),
+                       .experts_max = experts_max(map, shape.partition)},
+          .ring_bytes = ring_bytes_of(shape, links, kind)};
+}
+
+World& supported(World& world) {
+  const HostMap map =
+      HostMap(with_filled_slots(world, "ExpertParallel between hosts").topology().host_of);
+  if (map.locals_max() > kLocalsMax)
+    throw Unsupported(
+        "ExpertParallel",
+        fmt::format("hosts of more than {} ranks have no exchange with other hosts", kLocalsMax));
+  if (network_of(world) != nullptr && network_of(world)->queues_per_peer() < 2)
+    throw Unsupported("ExpertParallel", "the network has fewer than two queues per peer");
+  return world;
+}
+
+}  // namespace
+
+bool spans_hosts(const World& world) {
+  const std::vector<PeerReach>& peers = world.topology().peers;
+  return std::ranges::any_of(peers,
+                             [](const PeerReach& peer) { return peer.reach == Reach::put_signal; });
+}
+
+RailExchange::RailExchange(World& world, const Shape& shape)
+    : world_(supported(world)),
+      accelerator_(accelerator_of(world)),
+      shape_(shape),
+      map_(map_of(world)),
+      peers_(map_.peers_of(world.rank())),
+      columns_{.ranks = map_.ranks(), .hosts = map_.hosts(), .experts = shape.experts},
+      layout_(layout_of(shape, map_, accelerator_.kind())),
+      window_(arena_of(world).allocate(layout_.bytes(), Stream{}, ArenaEnd::upper)) {
+  accelerator_.prepare(dispatch_kernel.entry);
+  accelerator_.prepare(combine_kernel.entry);
+  accelerator_.fill(window_.data(), 0, layout_.bytes(), Stream{});
+  workspace_.emplace(accelerator_,
+                     RailTables{.base = nullptr,
+                                .links = static_cast<uint32_t>(peers_.size()),
+                                .blocks_max = shape.blocks_max,
+                                .columns = columns_.count()}
+                         .bytes(),
+                     DeviceMemory::Kind::device);
+  await_copies("zeroed words");
+  try {
+    fill_tables();
+  } catch (const std::exception&) {
+    window_.quarantine();  // Peers may have its address.
+    throw;
+  }
+}
+
+void RailExchange::await_copies(const char* what) const {
+  tokenyard::await_stream(accelerator_, world_.rank(), Stream{}, 2 * world_.timeout(),
+                          std::string("ExpertParallel between hosts: ") + what);
+}
+
+/// Tells all ranks where this rank's window lies, and writes the tables of kernels.
+void RailExchange::fill_tables() {
+  const std::vector<uint64_t> offsets =
+      gather(world_, window_.offset(), "ExpertParallel: windows between hosts");
+  const uint32_t ranks = map_.ranks(), hosts = map_.hosts(), rank = world_.rank();
+  std::vector<Link> links;
+  std::vector<uint32_t> link_to(hosts, 0);
+  for (const uint32_t peer : peers_) {
+    const std::vector<uint32_t> theirs = map_.peers_of(peer);
+    if (map_.forwards(peer, rank))
+      link_to[map_.host_of[peer]] = static_cast<uint32_t>(links.size());
+    links.push_back(
+        {.rank = peer,
+         .host = map_.host_of[peer],
+         .forwards = map_.forwards(peer, rank),
+         .sends = map_.forwards(rank, peer),
+         .there = static_cast<uint32_t>(std::ranges::find(theirs, rank) - theirs.begin()),
+         .window = {.key = network_of(world_)->arena_key(peer), .offset = offsets[peer]}});
+  }
+  std::vector<uint32_t> first{0}, members;
+  for (const std::vector<uint32_t>& of_host : map_.members) {
+    members.insert(members.end(), of_host.begin(), of_host.end());
+    first.push_back(static_cast<uint32_t>(members.size()));
+  }
+  std::vector<std::byte*> addresses;
+  for (uint32_t peer = 0; peer < ranks; ++peer) {
+    std::byte* const base = arena_of(world_).base_of(peer);
+    addresses.push_back(base == nullptr ? nullptr : base + offsets[peer]);
+  }
+  std::vector<std::byte> image;
+  const auto append = [&](const auto& values) {
+    const size_t at = image.size();
+    const auto bytes = std::as_bytes(std::span(values));
+    image.insert(image.end(), bytes.begin(), bytes.end());
+    image.resize((image.size() + 63) / 64 * 64);
+    return at;
+  };
+  const size_t links_at = append(links), addresses_at = append(addresses);
+  const size_t host_of_at = append(map_.host_of), place_of_at = append(map_.place_of);
+  const size_t first_at = append(first), members_at = append(members);
+  const size_t link_to_at = append(link_to);
+  tables_.emplace(accelerator_, image.size(), DeviceMemory::Kind::device);
+  std::byte* const base = tables_->as<std::byte>();
+  accelerator_.copy(base, image.data(), image.size(), Stream{});
+  await_copies("tables of links");
+  const auto words_at = [&](size_t at) { return reinterpret_cast<const uint32_t*>(base + at); };
+  links_ = reinterpret_cast<const Link*>(base + links_at);
+  link_to_ = words_at(link_to_at);
+  hosts_ = {.host_of = words_at(host_of_at),
+            .place_of = words_at(place_of_at),
+            .first = words_at(first_at),
+            .members = words_at(members_at),
+            .hosts = hosts,
+            .ranks = ranks,
+            .host = map_.host_of[rank],
+            .place = map_.place_of[rank],
+            .locals = map_.size_of(map_.host_of[rank])};
+  windows_ = Peers::of(addresses, rank, reinterpret_cast<std::byte* const*>(base + addresses_at));
+}
+
+RailRoute RailExchange::route(void* base, uint32_t tokens) const {
+  return {.base = static_cast<std::byte*>(base),
+          .ranks = map_.ranks(),
+          .hosts = map_.hosts(),
+          .links = static_cast<uint32_t>(peers_.size()),
+          .locals = map_.size_of(map_.host_of[world_.rank()]),
+          .tokens = tokens,
+          .tokens_max = shape_.tokens_max};
+}
+
+Rails RailExchange::rails(const SlotLayout& slot) const {
+  const uint32_t capacity = std::min(layout_.ring_bytes / slot.bytes(), kSlotsMax);
+  if (capacity == 0)
+    throw InvalidArgument("x",
+                          fmt::format("rows of at most {} bytes between hosts",
+                                      layout_.ring_bytes - (slot.bytes() - slot.row_bytes)),
+                          fmt::format("rows of {} bytes", slot.row_bytes));
+  return {.hosts = hosts_,
+          .layout = layout_,
+          .windows = windows_,
+          .key = network_of(world_)->arena_key(world_.rank()),
+          .links = links_,
+          .link_to = link_to_,
+          .tables = {.base = workspace_->as<std::byte>(),
+                     .links = static_cast<uint32_t>(peers_.size()),
+                     .blocks_max = shape_.blocks_max,
+                     .columns = columns_.count()},
+          .columns = columns_,
+          .queues = network_of(world_)->queues(),
+          .slot = slot,
+          .capacity = capacity,
+          .chunk = std::max(1u, capacity / 8),
+          .put_slots = std::max(1u, capacity / 4),
+          .slot_stages_bytes = (slot.bytes() + 127) / 128 * 128};
+}
+
+void RailExchange::launch_dispatch(const throughput::DispatchParams& call, uint32_t blocks,
+                                   Stream stream) const {
+  const bool counts = call.call.kind != throughput::CallKind::dispatch_again;
+  DispatchParams params{.dispatch = call,
+                        .rails = rails({.row_bytes = call.row_bytes,
+                                        .scale_words = call.call.scales.words(),
+                                        .choices = counts ? call.topk : 0,
+                                        .weights = counts ? call.topk : 0}),
+                        .route = route(call.route, call.tokens),
+                        .tokens_per_block = std::max(1u, (call.tokens + blocks - 1) / blocks),
+                        .senders = 1,
+                        .movers = shape_.movers};
+  if (params.movers == 0)
+    params.movers = accelerator_.kind() == AcceleratorKind::gpu ? kMoversGpu : kMoversHost;
+  params.movers = std::clamp(params.movers, 2u, kMoversMax);
+  const auto tail_bytes = [&] {
+    return DispatchTail::of(params, kFirstMover + params.movers).bytes();
+  };
+  const size_t available = accelerator_.capacity().shared_bytes - sizeof(RailShared) - 128;
+  while (params.movers > 2 && tail_bytes() > available) --params.movers;
+  if (tail_bytes() > available)
+    throw InvalidArgument("x", "rows of which two fit into a block's shared memory",
+                          fmt::format("rows of {} bytes", call.row_bytes));
+  params.senders = std::min(senders_of(params.movers), params.movers - 1);
+  launch(accelerator_, dispatch_kernel,
+         {.blocks = blocks,
+          .warps = kFirstMover + params.movers,
+          .extra_shared_bytes = tail_bytes(),
+          .overlap_previous = true},
+         stream, params);
+}
+
+void RailExchange::launch_combine(const throughput::CombineParams& call, void* route_base,
+                                  uint32_t blocks, Stream stream) const {
+  uint32_t movers = shape_.movers;
+  if (movers == 0) movers = accelerator_.kind() == AcceleratorKind::gpu ? kMoversMax : kMoversHost;
+  movers = std::clamp(movers, 2u, kMoversMax);
+  const CombineParams params{
+      .combine = call,
+      .rails = rails(
+          {.row_bytes = call.row_bytes, .scale_words = 0, .choices = 0, .weights = call.topk}),
+      .route = route(route_base, call.tokens),
+      .forwarders = movers / 2};
+  launch(accelerator_, combine_kernel,
+         {.blocks = blocks,
+          .warps = kFirstMover + movers,
+          .extra_shared_bytes = CombineTail{.ranks = map_.ranks()}.bytes(),
+          .overlap_previous = true},
+         stream, params);
+}
+
+}  // namespace tokenyard::internode

@@ -1,0 +1,73 @@
+/// The host side of an exchange between hosts: its window, its links, and the launches of its two
+/// kernels. An ExpertParallel object has one if its World spans hosts.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "device/accelerator.hpp"
+#include "device/device_memory.hpp"
+#include "expert_parallel/internode/host/host_map.hpp"
+#include "expert_parallel/internode/kernels/combine.hpp"
+#include "expert_parallel/internode/kernels/dispatch.hpp"
+#include "fabric/arena.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::internode {
+
+/// Returns whether some rank is reached by put and signal only. Alike on all ranks.
+bool spans_hosts(const World& world);
+
+class RailExchange {
+ public:
+  /// The exchange that all ranks make.
+  struct Shape {
+    uint32_t experts, topk, tokens_max, hidden;
+    ExpertPartition partition;
+    uint32_t blocks_max;  ///< of this rank's calls
+    uint32_t ring_rows;   ///< 0: chosen
+    uint32_t movers;      ///< warps that move rows per block; 0: chosen
+  };
+  /// Collective. Throws Unsupported, alike on all ranks, for a world that it cannot serve.
+  RailExchange(World& world, const Shape& shape);
+  RailExchange(const RailExchange&) = delete;
+  RailExchange& operator=(const RailExchange&) = delete;
+
+  /// Returns the bytes that a route of so many tokens takes, and its tables there.
+  size_t route_bytes(uint32_t tokens) const { return route(nullptr, tokens).bytes(); }
+  RailRoute route(void* base, uint32_t tokens) const;
+
+  /// Throw InvalidArgument if a ring or a block's memory cannot hold a slot with such a row.
+  void launch_dispatch(const throughput::DispatchParams& call, uint32_t blocks,
+                       Stream stream) const;
+  void launch_combine(const throughput::CombineParams& call, void* route, uint32_t blocks,
+                      Stream stream) const;
+
+  const HostMap& map() const { return map_; }
+  /// Returns the bytes of this rank's window in the arena.
+  size_t bytes() const { return window_.bytes(); }
+  /// Keeps the window unused while the arena exists: peers may still write there.
+  void quarantine() { window_.quarantine(); }
+
+ private:
+  Rails rails(const SlotLayout& slot) const;
+  void fill_tables();
+  void await_copies(const char* what) const;
+
+  World& world_;
+  Accelerator& accelerator_;
+  const Shape shape_;
+  const HostMap map_;
+  const std::vector<uint32_t> peers_;  ///< [links] ranks
+  const TokenColumns columns_;
+  const WindowLayout layout_;
+  ArenaBlock window_;
+  std::optional<DeviceMemory> tables_;     ///< Hosts, Links and addresses
+  std::optional<DeviceMemory> workspace_;  ///< RailTables
+  Hosts hosts_{};
+  Peers windows_{};
+  const Link* links_ = nullptr;
+  const uint32_t* link_to_ = nullptr;
+};
+
+}  // namespace tokenyard::internode

@@ -1,0 +1,303 @@
+/// An exchange between hosts: its ranks, rails, links and words. Dispatch and combine share them.
+///
+///     source (host A)                 forwarder (host B)              destination (host B)
+///     one copy per host  == rows ==>  its ring       -- load/store -> final row        dispatch
+///     adds the partials  <= sums ===  one partial    <- load/store -- result row       combine
+///
+/// A token goes once to each host that wants it, to the source's rail peer there: the rank with the
+/// same place on its host, `place mod ranks of that host` if that host has fewer. Two ranks, of
+/// which one forwards for the other or both for each other, share a link. A link has a ring in each
+/// direction, and each end has two queues: one for what fills the peer's ring, one for what empties
+/// its own. Exactly one thread uses a queue in a call.
+///
+/// Five roles, each a function with warps of its own in every block:
+///
+///     send                 dispatch: builds a slot per token and stores it to the stage of each
+///                          host; combine has add_results: adds a token's partials
+///     coordinate_sends     puts written slots into the peer's ring, within its credits
+///     forward              dispatch: hands each arrived slot to the ranks of its host; combine:
+///                          sums their results for a source, one partial per token
+///     coordinate_forwards  gives read slots back as credits
+///     receive              learns what every rank does, and awaits that this host has finished
+///
+/// Invariants:
+///   1. Every slot of a ring has a place in its source's token order. Slots are filled, put, read
+///      and credited in that order, so nobody waits for a slot that cannot come.
+///   2. Between calls nothing is under way: a call ends once its credits cover all that it sent.
+///      So the next call may cut the rings into slots of another size.
+///   3. A rank stores into another one's result only after it knows the counts of all sources for
+///      that rank, and only ranks of its own host do so.
+///   4. Every rank awaits every rank's greeting, so no rank is a call ahead of another by two.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/network_ring.hpp"
+#include "device/peers.hpp"
+#include "expert_parallel/throughput/kernels/control.hpp"
+
+namespace tokenyard::internode {
+
+/// Which ranks share a host. Tables in device memory.
+struct Hosts {
+  const uint32_t* host_of;   ///< [ranks]
+  const uint32_t* place_of;  ///< [ranks] place of each rank on its host
+  const uint32_t* first;     ///< [hosts + 1] in `members`
+  const uint32_t* members;   ///< [ranks] ranks, host after host, ascending in each
+  uint32_t hosts, ranks;
+  uint32_t host, place;  ///< of this rank
+  uint32_t locals;       ///< ranks of this host
+
+  TOKENYARD_HOST_DEVICE uint32_t size_of(uint32_t of_host) const {
+    return first[of_host + 1] - first[of_host];
+  }
+  /// Returns the rank at a place of a host.
+  TOKENYARD_HOST_DEVICE uint32_t member(uint32_t of_host, uint32_t at) const {
+    return members[first[of_host] + at];
+  }
+  TOKENYARD_HOST_DEVICE uint32_t local(uint32_t at) const { return member(host, at); }
+};
+
+/// The words that greet every rank: the ready words of a call (control.hpp), then the slots that
+/// the source sends to this host. Offsets count only among ranks of one host.
+inline constexpr uint32_t kSourceWords = throughput::kReadyWords + 1;
+inline constexpr uint32_t kSlotsComing = throughput::kReadyWords;
+/// A refusal: token << 2 | RefusalKind, or 0, and the id.
+inline constexpr uint32_t kRefusalWords = 3;
+
+/// A source's message to its rail peer on one host. The peer passes its words on to the ranks of
+/// its host, each with the epoch beside it.
+struct GreetingLayout {
+  uint32_t locals_max, experts_max;  ///< most ranks, and most experts, of any host
+
+  TOKENYARD_HOST_DEVICE static uint32_t ready_word(uint32_t word) { return word; }
+  TOKENYARD_HOST_DEVICE static uint32_t refusal(uint32_t word) { return kSourceWords + word; }
+  TOKENYARD_HOST_DEVICE static uint32_t count(uint32_t place) {
+    return kSourceWords + kRefusalWords + place;
+  }
+  TOKENYARD_HOST_DEVICE uint32_t expert(uint32_t number) const {
+    return count(locals_max) + number;
+  }
+  TOKENYARD_HOST_DEVICE uint32_t words() const { return (expert(experts_max) + 3) / 4 * 4; }
+};
+
+/// A rank's window in its arena. The ranks of its host store into the first part; the network puts
+/// and signals into the rest, and reads from the stages. One layout for all ranks.
+struct WindowLayout {
+  uint32_t ranks, local_experts_max, links_max;
+  GreetingLayout greeting;
+  uint32_t ring_bytes;  ///< per ring, and per stage
+
+  // Words that ranks of the same host store, each with its epoch: all about one source.
+  TOKENYARD_HOST_DEVICE size_t ready_word(uint32_t source, uint32_t word) const {
+    return (size_t{source} * words_per_source() + word) * sizeof(Stamped);
+  }
+  TOKENYARD_HOST_DEVICE size_t refusal(uint32_t source, uint32_t word) const {
+    return ready_word(source, kSourceWords + word);
+  }
+  TOKENYARD_HOST_DEVICE size_t count(uint32_t source, uint32_t place) const {
+    return ready_word(source, kSourceWords + kRefusalWords + place);
+  }
+  TOKENYARD_HOST_DEVICE size_t expert(uint32_t source, uint32_t local_expert) const {
+    return count(source, greeting.locals_max) + local_expert * sizeof(Stamped);
+  }
+  /// uint32_t: epoch of the last call in which the rank at this place has finished its accesses.
+  TOKENYARD_HOST_DEVICE size_t finished(uint32_t place) const {
+    return ready_word(ranks, 0) + place * sizeof(uint64_t);
+  }
+  // uint64_t words that only signals of the link's other end write.
+  TOKENYARD_HOST_DEVICE size_t greeted(uint32_t link) const { return signal(link, 0); }
+  TOKENYARD_HOST_DEVICE size_t arrived(uint32_t link) const { return signal(link, 1); }
+  TOKENYARD_HOST_DEVICE size_t credited(uint32_t link) const { return signal(link, 2); }
+  /// The greeting of a call, by the parity of the calls' number: a source may be one call ahead.
+  TOKENYARD_HOST_DEVICE size_t greeting_in(uint32_t link, uint32_t parity) const {
+    return greetings_at() + (size_t{link} * 3 + parity) * greeting.words() * sizeof(uint32_t);
+  }
+  TOKENYARD_HOST_DEVICE size_t greeting_out(uint32_t link) const { return greeting_in(link, 2); }
+  TOKENYARD_HOST_DEVICE size_t ring(uint32_t link) const {
+    return rings_at() + size_t{link} * 2 * ring_bytes;
+  }
+  TOKENYARD_HOST_DEVICE size_t stage(uint32_t link) const { return ring(link) + ring_bytes; }
+  TOKENYARD_HOST_DEVICE size_t bytes() const { return ring(links_max); }
+
+ private:
+  TOKENYARD_HOST_DEVICE uint32_t words_per_source() const {
+    return kSourceWords + kRefusalWords + greeting.locals_max + local_experts_max;
+  }
+  TOKENYARD_HOST_DEVICE size_t signal(uint32_t link, uint32_t word) const {
+    return finished(greeting.locals_max) + (size_t{link} * 3 + word) * sizeof(uint64_t);
+  }
+  TOKENYARD_HOST_DEVICE size_t greetings_at() const {
+    return (signal(links_max, 0) + 127) / 128 * 128;
+  }
+  TOKENYARD_HOST_DEVICE size_t rings_at() const {
+    return (greeting_in(links_max, 0) + 127) / 128 * 128;
+  }
+};
+
+/// This rank's end of a link. In device memory, written once.
+struct Link {
+  uint32_t rank;         ///< the peer
+  uint32_t host;         ///< of the peer
+  bool forwards;         ///< the peer forwards this rank's rows on its host
+  bool sends;            ///< this rank forwards the peer's rows on this host
+  uint32_t there;        ///< the same link's number on the peer
+  NetworkTarget window;  ///< the peer's
+};
+
+/// The counts that an end of a link keeps between calls, in device memory. Positions count a ring's
+/// slots since the exchange was made.
+struct alignas(64) LinkCounts {
+  uint64_t first_out, first_in;  ///< positions at which this call began; the call's end moves them
+  uint64_t sent, taken;          ///< of the rings' owners (network_ring.hpp)
+  uint64_t reusable;             ///< slots of the stage whose puts have read them
+  uint64_t claimed;              ///< dispatch: arrived slots that warps have claimed
+  uint32_t next_sum;             ///< combine: next claim of a partial sum for the peer
+};
+
+inline constexpr uint32_t kSlotsMax = 256;  ///< per ring
+
+/// Words of a rank's own memory. Zero at first.
+struct RailWorkspace {
+  uint64_t calls;       ///< that have ended
+  uint32_t next_token;  ///< next claim of a token: for hosts in dispatch, for sums in combine
+  uint32_t next_near;   ///< dispatch: next claim of a token for ranks of this host
+  uint32_t ended;       ///< parts of this call's accesses to the host's memory: see end_part
+  uint32_t done;        ///< blocks of this call that have ended
+  Stamped known;        ///< epoch of the last call whose counts are known; whether it is refused
+  uint32_t near;  ///< combine: epoch of the last call whose ready words of this host are known
+};
+
+/// Tables of a rank's own memory, by link, block, or both. Host and kernels share this type.
+struct RailTables {
+  std::byte* base;
+  uint32_t links, blocks_max, columns;
+
+  TOKENYARD_HOST_DEVICE RailWorkspace& workspace() const {
+    return *reinterpret_cast<RailWorkspace*>(base);
+  }
+  TOKENYARD_HOST_DEVICE LinkCounts& counts(uint32_t link) const {
+    return reinterpret_cast<LinkCounts*>(base + kWorkspaceBytes)[link];
+  }
+  /// 1 + the position that was last written to this slot of a stage.
+  TOKENYARD_HOST_DEVICE uint64_t* written(uint32_t link) const {
+    return reinterpret_cast<uint64_t*>(base + slots_at()) + size_t{link} * 2 * kSlotsMax;
+  }
+  /// 1 + the position that was last read from this slot of a ring.
+  TOKENYARD_HOST_DEVICE uint64_t* read(uint32_t link) const { return written(link) + kSlotsMax; }
+  /// A block's counts: see TokenColumns.
+  TOKENYARD_HOST_DEVICE Stamped* counted(uint32_t block) const {
+    return reinterpret_cast<Stamped*>(base + blocks_at()) + size_t{block} * columns;
+  }
+  /// Epoch in which the places of a block's tokens are known.
+  TOKENYARD_HOST_DEVICE uint32_t* routed(uint32_t block) const {
+    return reinterpret_cast<uint32_t*>(counted(blocks_max)) + block;
+  }
+  TOKENYARD_HOST_DEVICE size_t bytes() const {
+    return blocks_at() + size_t{blocks_max} * (columns * sizeof(Stamped) + sizeof(uint32_t));
+  }
+
+ private:
+  static constexpr size_t kWorkspaceBytes = 128;
+  static_assert(sizeof(RailWorkspace) <= kWorkspaceBytes);
+  TOKENYARD_HOST_DEVICE size_t slots_at() const {
+    return kWorkspaceBytes + links * sizeof(LinkCounts);
+  }
+  TOKENYARD_HOST_DEVICE size_t blocks_at() const {
+    return slots_at() + size_t{links} * 2 * kSlotsMax * sizeof(uint64_t);
+  }
+};
+
+/// The columns of a token's places, and of sums over tokens: rows for each rank, slots for each
+/// other host, choices of each expert, and a refusal.
+struct TokenColumns {
+  uint32_t ranks, hosts, experts;
+
+  TOKENYARD_HOST_DEVICE uint32_t host(uint32_t number) const { return ranks + number; }
+  TOKENYARD_HOST_DEVICE uint32_t per_token() const { return ranks + hosts; }
+  TOKENYARD_HOST_DEVICE uint32_t expert(uint32_t number) const { return per_token() + number; }
+  TOKENYARD_HOST_DEVICE uint32_t refusal(uint32_t word) const { return expert(experts) + word; }
+  TOKENYARD_HOST_DEVICE uint32_t count() const { return refusal(kRefusalWords); }
+};
+
+/// The tables of a route between hosts, in memory of the rank: where its own tokens went, and where
+/// it forwards those of its sources.
+struct RailRoute {
+  std::byte* base;
+  uint32_t ranks, hosts, links, locals, tokens, tokens_max;
+
+  /// Slots on each link: those that this rank sent, and those that it forwarded.
+  TOKENYARD_HOST_DEVICE uint32_t& slots_out(uint32_t link) const { return words()[link]; }
+  TOKENYARD_HOST_DEVICE uint32_t& slots_in(uint32_t link) const { return words()[links + link]; }
+  /// The first row of a source on a rank of this host.
+  TOKENYARD_HOST_DEVICE uint32_t& first_row(uint32_t source, uint32_t place) const {
+    return words()[2 * links + source * locals + place];
+  }
+  /// [ranks + hosts]: a token's number among this rank's rows for each rank, and slots for each
+  /// host; -1: it does not go there.
+  TOKENYARD_HOST_DEVICE int32_t* places(uint32_t token) const {
+    return reinterpret_cast<int32_t*>(words() + header_words()) + size_t{token} * (ranks + hosts);
+  }
+  /// [locals]: the row on each rank of this host of a slot that came on a link, or -1.
+  TOKENYARD_HOST_DEVICE int32_t* forwarded(uint32_t link, uint32_t slot) const {
+    return places(tokens) + (size_t{link} * tokens_max + slot) * locals;
+  }
+  TOKENYARD_HOST_DEVICE size_t bytes() const {
+    return sizeof(uint32_t) * (header_words() + size_t{tokens} * (ranks + hosts) +
+                               size_t{links} * tokens_max * locals);
+  }
+
+ private:
+  TOKENYARD_HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base); }
+  TOKENYARD_HOST_DEVICE size_t header_words() const { return 2 * links + size_t{ranks} * locals; }
+};
+
+/// The bytes of a slot: a row, then what travels with it.
+struct SlotLayout {
+  uint32_t row_bytes;
+  uint32_t scale_words;
+  uint32_t choices;  ///< whose ids and numbers travel: topk, or 0 on a known route
+  uint32_t weights;  ///< that travel: topk, or 0
+
+  TOKENYARD_HOST_DEVICE uint32_t scales_at() const { return row_bytes; }
+  TOKENYARD_HOST_DEVICE uint32_t token_at() const { return scales_at() + 4 * scale_words; }
+  /// [choices] int32: expert of each choice, or -1.
+  TOKENYARD_HOST_DEVICE uint32_t ids_at() const { return token_at() + (choices == 0 ? 0 : 4); }
+  /// [choices] int32: the token's number among its source's rows for the rank of that expert.
+  TOKENYARD_HOST_DEVICE uint32_t numbers_at() const { return ids_at() + 4 * choices; }
+  TOKENYARD_HOST_DEVICE uint32_t weights_at() const { return numbers_at() + 4 * choices; }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const {
+    return (weights_at() + 4 * weights + 15) / 16 * 16;
+  }
+};
+
+/// Everything of an exchange across hosts that a kernel needs besides its call.
+struct Rails {
+  Hosts hosts;
+  WindowLayout layout;
+  Peers windows;      ///< of all ranks; only those of this host have an address
+  MemoryKey key;      ///< of this rank's arena, which holds its window
+  const Link* links;  ///< [tables.links]
+  const uint32_t*
+      link_to;  ///< [hosts] link of the peer that forwards there; of no use for this host
+  RailTables tables;
+  TokenColumns columns;
+  NetworkQueues queues;
+  SlotLayout slot;
+  uint32_t capacity;           ///< slots per ring
+  uint32_t chunk;              ///< slots per put and per credit, at least, while more are to come
+  uint32_t put_slots;          ///< slots per put at most
+  uint32_t slot_stages_bytes;  ///< shared memory per moving warp
+
+  template <class T>
+  TOKENYARD_DEVICE Peer<T> word(uint32_t rank, size_t offset) const {
+    return (windows.of(rank) + static_cast<std::ptrdiff_t>(offset)).template as<T>();
+  }
+  template <class T>
+  TOKENYARD_DEVICE T* mine(size_t offset) const {
+    return reinterpret_cast<T*>(windows.mine() + offset);
+  }
+};
+
+}  // namespace tokenyard::internode

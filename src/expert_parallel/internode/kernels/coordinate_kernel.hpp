@@ -1,0 +1,202 @@
+/// The two coordinators of a link's rings, a thread per link and direction.
+///
+///     movers: written[slot] (release)  ->  fill_ring: puts, then the signal  ->  peer: arrived
+///     movers: read[slot] (release)     ->  drain_ring: the credit            ->  peer: credited
+///
+/// A position p of a stage may be written again once p is below `reusable` + capacity: the network
+/// has read it. The same slot of the peer's ring is free once its credit has come.
+#pragma once
+
+#include "expert_parallel/internode/kernels/rail_call_kernel.hpp"
+
+namespace tokenyard::internode {
+
+/// Queues of a link. One thread uses each: a coordinator.
+inline constexpr uint32_t kFillQueue = 0, kDrainQueue = 1;
+
+TOKENYARD_DEVICE SendRing send_ring(const RailCall& call, uint32_t link) {
+  const Link& to = call.rails.links[link];
+  const WindowLayout& layout = call.rails.layout;
+  return {.queue = call.rails.queues.of(to.rank, kFillQueue),
+          .slots = to.window + layout.ring(to.there),
+          .arrived = to.window + layout.arrived(to.there),
+          .credited = call.rails.mine<uint64_t>(layout.credited(link)),
+          .sent = &call.rails.tables.counts(link).sent,
+          .rank = to.rank,
+          .capacity = call.rails.capacity,
+          .slot_bytes = call.rails.slot.bytes()};
+}
+
+TOKENYARD_DEVICE ReceiveRing receive_ring(const RailCall& call, uint32_t link) {
+  const Link& from = call.rails.links[link];
+  const WindowLayout& layout = call.rails.layout;
+  return {.queue = call.rails.queues.of(from.rank, kDrainQueue),
+          .credited = from.window + layout.credited(from.there),
+          .slots = call.rails.mine<std::byte>(layout.ring(link)),
+          .arrived = call.rails.mine<uint64_t>(layout.arrived(link)),
+          .taken = &call.rails.tables.counts(link).taken,
+          .rank = from.rank,
+          .capacity = call.rails.capacity,
+          .slot_bytes = call.rails.slot.bytes()};
+}
+
+/// Returns a position's slot in a link's stage.
+TOKENYARD_DEVICE std::byte* stage_slot(const RailCall& call, uint32_t link, uint64_t position) {
+  return call.rails.mine<std::byte>(call.rails.layout.stage(link)) +
+         position % call.rails.capacity * call.rails.slot.bytes();
+}
+TOKENYARD_DEVICE const std::byte* ring_slot(const RailCall& call, uint32_t link,
+                                            uint64_t position) {
+  return call.rails.mine<std::byte>(call.rails.layout.ring(link)) +
+         position % call.rails.capacity * call.rails.slot.bytes();
+}
+
+/// Waits until the stage has a place for a position. Called by a thread that will write it.
+TOKENYARD_DEVICE bool await_stage(const RailCall& call, uint32_t link, uint64_t position) {
+  const uint64_t* const reusable = &call.rails.tables.counts(link).reusable;
+  return call.await_own(Phase::stage, [&] {
+    // Acquires the network's reads.
+    return position < load<Order::acquire, Scope::gpu>(reusable) + call.rails.capacity;
+  });
+}
+/// Hands a written slot to the coordinator. Release: orders its bytes before the mark.
+TOKENYARD_DEVICE void mark_written(const RailCall& call, uint32_t link, uint64_t position) {
+  store<Order::release, Scope::gpu>(
+      call.rails.tables.written(link) + position % call.rails.capacity, position + 1);
+}
+/// Gives a slot of a ring back. Release: orders the reads before the mark.
+TOKENYARD_DEVICE void mark_read(const RailCall& call, uint32_t link, uint64_t position) {
+  store<Order::release, Scope::gpu>(call.rails.tables.read(link) + position % call.rails.capacity,
+                                    position + 1);
+}
+
+/// Returns how many slots from `position` on carry their marks, at most `most`.
+TOKENYARD_DEVICE uint32_t marked(const uint64_t* marks, uint64_t position, uint32_t most,
+                                 uint32_t capacity) {
+  uint32_t run = 0;
+  // Acquires the slots' bytes, or the end of their reads.
+  while (run < most && load<Order::acquire, Scope::gpu>(marks + (position + run) % capacity) ==
+                           position + run + 1)
+    ++run;
+  return run;
+}
+
+/// A link's out ring during a call, as the only thread that fills it.
+class RingFiller {
+ public:
+  TOKENYARD_DEVICE RingFiller(const RailCall& call, uint32_t link, uint32_t slots)
+      : call_(call),
+        link_(link),
+        ring_(send_ring(call, link)),
+        counts_(call.rails.tables.counts(link)),
+        end_(counts_.first_out + slots),
+        noted_(counts_.first_out),
+        watched_(noted_) {}
+
+  /// Puts all slots of the call as they are written. Returns once nothing of them is under way, or
+  /// false if the call has failed.
+  TOKENYARD_DEVICE bool fill() {
+    const Deadline& deadline = call_.far_deadline;
+    while (*ring_.sent != end_) {
+      const uint32_t slots = await_slots();
+      if (slots == 0 || !put(slots)) return false;
+    }
+    constexpr auto kCredits = static_cast<uint32_t>(Phase::credits);
+    if (!ring_.queue.flush(deadline, static_cast<uint32_t>(Phase::flush))) return false;
+    // Release: passes the network's reads on to those who write the stage next.
+    store<Order::release, Scope::gpu>(&counts_.reusable, end_);
+    return ring_.reserve(deadline, kCredits, ring_.capacity);
+  }
+
+ private:
+  /// Waits until some slots can be put; returns their number, or 0 if the call has failed.
+  TOKENYARD_DEVICE uint32_t await_slots() {
+    Awaited what{.phase = static_cast<uint32_t>(Phase::credits), .rank = ring_.rank};
+    uint32_t slots = 0, polls = 0;
+    bool for_peer = false;
+    wait_until(
+        what,
+        [&] {
+          note_read();
+          const uint64_t sent = *ring_.sent, at = sent % ring_.capacity;
+          const auto most = static_cast<uint32_t>(
+              std::min<uint64_t>({call_.rails.put_slots, end_ - sent, ring_.capacity - at}));
+          const uint32_t least = std::min(call_.rails.chunk, most);
+          const uint32_t free = ring_.free_slots();
+          for_peer = free < least;
+          what.expected = sent + least;
+          what.seen = sent + free;
+          if (for_peer) return false;
+          slots =
+              marked(call_.rails.tables.written(link_), sent, std::min(most, free), ring_.capacity);
+          if (slots < least) slots = 0;
+          return slots != 0;
+        },
+        // Only a wait for the peer has a deadline: written slots come from this rank's own warps.
+        [&] {
+          if (!for_peer) return !call_.far_deadline.failed();
+          return !call_.far_deadline.give_up(++polls, what);
+        });
+    return slots;
+  }
+
+  TOKENYARD_DEVICE bool put(uint32_t slots) {
+    const NetworkSource source{.key = call_.rails.key,
+                               .bytes = slots * ring_.slot_bytes,
+                               .from = stage_slot(call_, link_, *ring_.sent)};
+    constexpr auto kPut = static_cast<uint32_t>(Phase::put);
+    return ring_.queue.put(call_.far_deadline, kPut, ring_.slot(0), source) &&
+           ring_.publish(call_.far_deadline, kPut, slots);
+  }
+
+  /// Lets stage places be written again that the network has read. Never waits: one group of puts
+  /// is watched at a time, and the next one is all that was posted meanwhile.
+  TOKENYARD_DEVICE void note_read() {
+    if (watched_ != noted_ && ring_.queue.has_read(ticket_)) {
+      noted_ = watched_;
+      // Release: passes the network's reads on to those who write the stage next.
+      store<Order::release, Scope::gpu>(&counts_.reusable, noted_);
+    }
+    if (watched_ != noted_ || *ring_.sent == noted_) return;
+    watched_ = *ring_.sent;
+    ticket_ = ring_.queue.posted();
+  }
+
+  const RailCall& call_;
+  const uint32_t link_;
+  const SendRing ring_;
+  LinkCounts& counts_;
+  const uint64_t end_;
+  uint64_t noted_;    // Position before which the network has read all slots.
+  uint64_t watched_;  // Position before which slots were posted up to `ticket_`.
+  uint32_t ticket_ = 0;
+};
+
+/// Gives the slots of a link's in ring back as they are read. Returns false if the call has failed.
+/// Called by one thread.
+TOKENYARD_DEVICE bool drain_ring(const RailCall& call, uint32_t link, uint32_t slots) {
+  const ReceiveRing ring = receive_ring(call, link);
+  const uint64_t end = call.rails.tables.counts(link).first_in + slots;
+  while (*ring.taken != end) {
+    const uint64_t taken = *ring.taken;
+    const auto most = static_cast<uint32_t>(std::min<uint64_t>(ring.capacity, end - taken));
+    const uint32_t least = std::min(call.rails.chunk, most);
+    uint32_t run = 0;
+    const bool come = call.await_own(Phase::read, [&] {
+      run = marked(call.rails.tables.read(link), taken, most, ring.capacity);
+      return run >= least;
+    });
+    if (!come || !ring.release(call.far_deadline, static_cast<uint32_t>(Phase::credit_put), run))
+      return false;
+  }
+  return true;
+}
+
+/// Calls `body(link)` on the lane of each link that this block coordinates.
+template <class Body>
+TOKENYARD_DEVICE void each_own_link(const RailCall& call, Body body) {
+  const uint32_t link = warp::lane() * grid::blocks() + block::index();
+  for (uint32_t own = link; own < call.links(); own += kWarpLanes * grid::blocks()) body(own);
+}
+
+}  // namespace tokenyard::internode

@@ -1,0 +1,82 @@
+/// Dispatch across hosts, in one launch. See across_hosts.hpp for the roles.
+///
+///     source rank                            its rail peer on a host       a rank of that host
+///     counts its tokens
+///     ==== greeting (a put per host) ======> passes it on -- load/store -> counts of all sources:
+///     builds a slot per token,                                             first rows of each
+///     a copy to each host's stage                                          source
+///     ==== slots, then their number =======> claims slots as they come
+///     its own host's rows ------------------ load/store -----------------> final rows
+///                                            rows and metadata ----------> final rows
+///     <=== credits ========================= once read
+///     all movers of a host have finished --- load/store -----------------> the call ends
+///
+/// Slots may travel before any count is known, but nothing is stored into a result before: the slot
+/// tells the token's number among its source's rows for a rank, and the counts of earlier sources
+/// tell where those begin. So results are ordered by source rank, then source token, whatever the
+/// number of blocks and the timing. A call that is refused still carries the slots of the ranks
+/// that found nothing wrong, and forwarders drop them: the rings stay in step.
+#pragma once
+
+#include "device/kernel.hpp"
+#include "expert_parallel/internode/kernels/across_hosts.hpp"
+#include "expert_parallel/throughput/kernels/dispatch.hpp"
+
+namespace tokenyard::internode {
+
+struct DispatchParams {
+  /// As inside a host, but for its shares, stages and window of control words, which are not used.
+  throughput::DispatchParams dispatch;
+  Rails rails;
+  RailRoute route;
+  uint32_t tokens_per_block;  ///< that a block counts
+  uint32_t senders;           ///< warps of a block that send; the other movers forward
+  uint32_t movers;
+
+  TOKENYARD_HOST_DEVICE bool counts() const {
+    return dispatch.call.kind != throughput::CallKind::dispatch_again;
+  }
+};
+
+/// The block's shared memory behind RailShared.
+struct DispatchTail {
+  uint32_t warps, movers, stage_bytes, ranks;
+  TokenColumns columns;
+  std::byte* base = nullptr;
+
+  TOKENYARD_HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t warps) {
+    return {.warps = warps,
+            .movers = params.movers,
+            .stage_bytes = params.rails.slot_stages_bytes,
+            .ranks = params.dispatch.call.ranks,
+            .columns = params.rails.columns};
+  }
+  TOKENYARD_HOST_DEVICE std::byte* stage(uint32_t mover) const {
+    return base + size_t{mover} * stage_bytes;
+  }
+  /// [columns per token]: of a warp's tokens; later, of all tokens before them.
+  TOKENYARD_HOST_DEVICE uint32_t* warp_counts(uint32_t warp) const {
+    return words() + warp * columns.per_token();
+  }
+  /// [columns]: of the block's tokens.
+  TOKENYARD_HOST_DEVICE uint32_t* block_counts() const { return warp_counts(warps); }
+  /// [columns per token]: of the tokens of earlier blocks, and of all tokens of the rank.
+  TOKENYARD_HOST_DEVICE uint32_t* earlier() const { return block_counts() + columns.count(); }
+  TOKENYARD_HOST_DEVICE uint32_t* totals() const { return earlier() + columns.per_token(); }
+  TOKENYARD_HOST_DEVICE throughput::ReadyWords ready_words() const {
+    return {totals() + columns.per_token(), ranks};
+  }
+  TOKENYARD_HOST_DEVICE uint32_t word_count() const {
+    return (warps + 2) * columns.per_token() + columns.count() + throughput::kReadyWords * ranks;
+  }
+  TOKENYARD_HOST_DEVICE uint32_t* words() const {
+    return reinterpret_cast<uint32_t*>(stage(movers));
+  }
+  TOKENYARD_HOST_DEVICE uint32_t bytes() const {
+    return movers * stage_bytes + word_count() * uint32_t{sizeof(uint32_t)};
+  }
+};
+
+TOKENYARD_DECLARE_KERNEL(dispatch_kernel, DispatchParams);
+
+}  // namespace tokenyard::internode

@@ -1,0 +1,281 @@
+/// The dispatch kernel between hosts. See across_hosts.hpp and dispatch.hpp for the protocol.
+#pragma once
+
+#include "expert_parallel/internode/kernels/receive_kernel.hpp"
+
+namespace tokenyard::internode {
+
+/// Whether a call moves rows, once this rank knows all counts; or nothing, if it has failed.
+enum class Outcome : uint32_t { moves, refused, failed };
+
+TOKENYARD_DEVICE Outcome await_known(const RailCall& call) {
+  Stamped known{};
+  const bool come = call.await_own(Phase::known, [&] {
+    // Acquires the route, and the words of all sources.
+    known = load<Order::acquire, Scope::gpu>(&call.workspace().known);
+    return known.epoch == call.epoch();
+  });
+  if (!come) return Outcome::failed;
+  return known.value == 0 ? Outcome::moves : Outcome::refused;
+}
+
+TOKENYARD_DEVICE uint32_t slots_out(const Dispatch& dispatch, uint32_t number) {
+  const Link& link = dispatch.params.rails.links[number];
+  if (!link.forwards) return 0;
+  return dispatch.params.counts() ? dispatch.slots_to(link.host)
+                                  : dispatch.params.route.slots_out(number);
+}
+
+/// Waits until a token has its places. Called by all lanes.
+TOKENYARD_DEVICE bool await_places(const Dispatch& dispatch, uint32_t token) {
+  if (!dispatch.params.counts()) return true;
+  const uint32_t of_block = token / dispatch.params.tokens_per_block;
+  return warp::all(
+      dispatch.call.await_epoch(Phase::routes, dispatch.call.rails.tables.routed(of_block)));
+}
+
+/// Stores a token's slot to the stage of each host that wants it, a lane per link. Called by all
+/// lanes. Returns false if the call has failed.
+TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, uint32_t token) {
+  const RailCall& call = dispatch.call;
+  const int32_t* const places = dispatch.params.route.places(token);
+  const auto position_on = [&](uint32_t link, uint64_t& position) {
+    if (link >= call.links() || !call.rails.links[link].forwards) return false;
+    const int32_t place = places[dispatch.params.rails.columns.host(call.rails.links[link].host)];
+    position = call.rails.tables.counts(link).first_out + static_cast<uint64_t>(place);
+    return place >= 0;
+  };
+  bool built = false, stored = true;
+  for (uint32_t first = 0; first < call.links(); first += kWarpLanes) {
+    const uint32_t link = first + warp::lane();
+    uint64_t position = 0;
+    const bool goes = position_on(link, position);
+    if (!warp::any(goes)) continue;
+    if (!built) mover.build(token);
+    built = true;
+    if (goes) {
+      stored = await_stage(call, link, position);
+      if (stored) mover.store_to(stage_slot(call, link, position));
+      mover.complete();
+      if (stored) mark_written(call, link, position);
+    }
+    if (!warp::all(stored)) break;
+  }
+  if (built) mover.let_go();
+  return warp::all(stored);
+}
+
+/// Sends this rank's tokens to other hosts, in their order. Called by each sending warp.
+TOKENYARD_DEVICE bool send(const Dispatch& dispatch, Mover& mover) {
+  if (dispatch.params.counts() && dispatch.refuses()) return true;
+  for (;;) {
+    const uint32_t token = warp::once([&] {
+      return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_token, 1);
+    });
+    if (token >= dispatch.input().tokens) return true;
+    if (!await_places(dispatch, token) || !send_token(dispatch, mover, token)) return false;
+  }
+}
+
+/// Stores this rank's rows for its own host, after those for other hosts. Called by each mover.
+TOKENYARD_DEVICE bool send_near(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
+  const Hosts& hosts = dispatch.hosts();
+  const RailRoute& route = dispatch.params.route;
+  for (;;) {
+    const uint32_t token = warp::once([&] {
+      return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_near, 1);
+    });
+    if (token >= dispatch.input().tokens) return true;
+    if (!await_places(dispatch, token)) return false;
+    int32_t row = -1;
+    if (warp::lane() < hosts.locals) {
+      row = route.places(token)[hosts.local(warp::lane())];
+      if (row >= 0)
+        row += static_cast<int32_t>(route.first_row(dispatch.call.params.rank, warp::lane()));
+    }
+    if (!warp::any(row >= 0)) continue;
+    mover.build(token);
+    mover.deliver(row, mine);
+    mover.let_go();
+  }
+}
+
+/// A slot that has arrived, and that this warp alone reads.
+struct ClaimedSlot {
+  uint32_t link = kNone;  ///< kNone: all slots of the call are claimed
+  uint32_t number = 0;    ///< in this call
+  uint64_t position = 0;
+};
+
+/// Claims the next arrived slot of any source, first of one that this warp prefers. Called by one
+/// thread. Returns false if the call has failed.
+TOKENYARD_DEVICE bool claim_slot(const Dispatch& dispatch, uint32_t preferred, ClaimedSlot& slot) {
+  const RailCall& call = dispatch.call;
+  Awaited what{.phase = static_cast<uint32_t>(Phase::slots)};
+  return wait_until(call.far_deadline, what, [&] {
+    bool over = true;
+    for (uint32_t i = 0; i < call.links(); ++i) {
+      const uint32_t link = (preferred + i) % call.links();
+      LinkCounts& counts = call.rails.tables.counts(link);
+      const uint64_t end = counts.first_in + dispatch.params.route.slots_in(link);
+      // Relaxed: the exchange decides who reads a slot, and orders nothing.
+      uint64_t next = load<Order::relaxed, Scope::gpu>(&counts.claimed);
+      if (next == end) continue;
+      // Acquires the slots' bytes.
+      const uint64_t arrived = load<Order::acquire, Scope::sys>(
+          call.rails.mine<uint64_t>(call.rails.layout.arrived(link)));
+      while (next < end && next < arrived) {
+        const uint64_t seen =
+            compare_exchange<Order::relaxed, Scope::gpu>(&counts.claimed, next, next + 1);
+        if (seen == next) {
+          slot = {link, static_cast<uint32_t>(next - counts.first_in), next};
+          return true;
+        }
+        next = seen;
+      }
+      if (next == end) continue;
+      if (over) {
+        what.rank = call.rails.links[link].rank;
+        what.expected = next + 1;
+        what.seen = arrived;
+      }
+      over = false;
+    }
+    return over;
+  });
+}
+
+/// Returns the row on this lane's rank of a slot that a source has sent, and keeps it for later
+/// calls on the route. Called by all lanes.
+TOKENYARD_DEVICE int32_t forwarded_row(const Dispatch& dispatch, const Mover& mover,
+                                       const ClaimedSlot& slot) {
+  if (warp::lane() >= dispatch.hosts().locals) return -1;
+  int32_t& kept = dispatch.params.route.forwarded(slot.link, slot.number)[warp::lane()];
+  if (!dispatch.params.counts()) return kept;
+  const int32_t number = mover.number_on(dispatch.hosts().local(warp::lane()));
+  const uint32_t source = dispatch.call.rails.links[slot.link].rank;
+  kept = number < 0
+             ? -1
+             : number + static_cast<int32_t>(dispatch.params.route.first_row(source, warp::lane()));
+  return kept;
+}
+
+/// Hands the slots of other hosts to the ranks of this one. Called by each forwarding warp.
+TOKENYARD_DEVICE bool forward(const Dispatch& dispatch, Mover& mover, Outcome outcome,
+                              const Destination& mine) {
+  const RailCall& call = dispatch.call;
+  const uint32_t preferred = call.mover() + block::index();
+  for (;;) {
+    ClaimedSlot slot;
+    bool claimed = true;
+    if (warp::elect()) claimed = claim_slot(dispatch, preferred, slot);
+    slot.link = warp::shuffle(slot.link, 0);
+    slot.number = warp::shuffle(slot.number, 0);
+    slot.position = warp::shuffle(slot.position, 0);
+    warp::sync();
+    if (!warp::all(claimed)) return false;
+    if (slot.link == kNone) return true;
+    if (outcome == Outcome::moves) {
+      // Orders the network's stores, which the claim has acquired, before the copy.
+      fence_async();
+      mover.load(ring_slot(call, slot.link, slot.position));
+    }
+    if (warp::elect()) mark_read(call, slot.link, slot.position);
+    if (outcome != Outcome::moves) continue;
+    mover.deliver(forwarded_row(dispatch, mover, slot), mine);
+    mover.let_go();
+  }
+}
+
+/// Marks this rank's places that receive no row. Called by each mover.
+TOKENYARD_DEVICE void mark_padding(const Dispatch& dispatch) {
+  const throughput::DispatchParams& input = dispatch.input();
+  const uint32_t rows = input.table.rows_on()[input.call.rank], places = input.call.places;
+  const throughput::ReceivedLayout layout = input.received(places);
+  std::byte* const beside = input.call.arenas.mine() +
+                            size_t{input.call.beside_at} * throughput::kOffsetUnit -
+                            layout.beside_bytes();
+  const RailCall& call = dispatch.call;
+  const uint32_t warps = call.movers() * grid::blocks();
+  const uint32_t mover = block::index() * call.movers() + call.mover();
+  for (uint32_t row = rows + mover * kWarpLanes + warp::lane(); row < places;
+       row += warps * kWarpLanes) {
+    for (uint32_t choice = 0; choice < input.topk; ++choice) {
+      const size_t index = size_t{row} * input.topk + choice;
+      reinterpret_cast<int32_t*>(beside + layout.ids_at())[index] = -1;
+      reinterpret_cast<float*>(beside + layout.weights_at())[index] = 0;
+    }
+    reinterpret_cast<int32_t*>(beside + layout.sources_at())[row] = -1;
+  }
+}
+
+/// Moves rows as long as there are any. Called by each mover.
+TOKENYARD_DEVICE void move_rows(const Dispatch& dispatch, Mover& mover) {
+  if (dispatch.call.mover() < dispatch.params.senders && !send(dispatch, mover)) return;
+  const Outcome outcome = await_known(dispatch.call);
+  if (outcome == Outcome::failed) return;
+  const Destination mine = outcome == Outcome::moves ? Destination::mine(dispatch) : Destination{};
+  if (!forward(dispatch, mover, outcome, mine) || outcome == Outcome::refused) return;
+  if (send_near(dispatch, mover, mine) && dispatch.params.counts()) mark_padding(dispatch);
+}
+
+/// The work of a warp that moves rows.
+TOKENYARD_DEVICE void move(const Dispatch& dispatch) {
+  Mover mover(dispatch);
+  move_rows(dispatch, mover);
+  mover.complete();
+}
+
+/// Puts this rank's slots to its rail peers. Called by one warp per block.
+TOKENYARD_DEVICE void coordinate_sends(const Dispatch& dispatch) {
+  greet_rails(dispatch.call, DispatchWords{dispatch});
+  each_own_link(dispatch.call, [&](uint32_t link) {
+    RingFiller(dispatch.call, link, slots_out(dispatch, link)).fill();
+  });
+}
+
+/// Passes greetings on, then gives read slots back to their sources. Called by one warp per block.
+TOKENYARD_DEVICE void coordinate_forwards(const Dispatch& dispatch) {
+  const RailCall& call = dispatch.call;
+  if (!pass_on_greetings(call, dispatch.input().partition, dispatch.params.counts())) return;
+  if (await_known(call) == Outcome::failed) return;
+  each_own_link(
+      call, [&](uint32_t link) { drain_ring(call, link, dispatch.params.route.slots_in(link)); });
+}
+
+TOKENYARD_DEVICE void run_role(const Dispatch& dispatch) {
+  switch (warp::index()) {
+    case kSendCoordinator:
+      return coordinate_sends(dispatch);
+    case kForwardCoordinator:
+      return coordinate_forwards(dispatch);
+    case kReceiver:
+      if (block::index() == 0) Receiver(dispatch).receive();
+      return;
+    default:
+      move(dispatch);
+      end_moves(dispatch.call);
+  }
+}
+
+TOKENYARD_DEVICE void dispatch_between_hosts(const DispatchParams& params) {
+  grid::wait_for_previous();
+  auto& shared = block::shared<RailShared>();
+  DispatchTail tail = DispatchTail::of(params, warp::count());
+  tail.base = block::shared_tail<RailShared>();
+  const CallDeadline deadline(params.dispatch.call.wait_context);
+  const Deadline far_deadline(deadline);
+  const RailCall call{params.dispatch.call, params.rails, shared, deadline, far_deadline};
+  if (!begin_rail_call(params.dispatch.call, shared, deadline)) return;
+  const Dispatch dispatch{params, tail, call};
+  if (params.counts()) count_tokens(dispatch);
+  if (!block::any(far_deadline.failed())) run_role(dispatch);
+  end_rail_call(
+      call, [&](uint32_t link) { return slots_out(dispatch, link); },
+      [&](uint32_t link) { return params.route.slots_in(link); });
+}
+
+TOKENYARD_DEFINE_KERNEL(dispatch_kernel, dispatch_between_hosts, DispatchParams, RailShared,
+                        kThreadsMax)
+
+}  // namespace tokenyard::internode

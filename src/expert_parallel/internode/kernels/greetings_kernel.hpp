@@ -1,0 +1,189 @@
+/// How every rank learns what every rank does: words about each source, which ranks of a host store
+/// into one another's windows. A source on another host puts its words to its rail peer, which
+/// passes them on. Each word carries the call's epoch and releases no data, but for what a rank of
+/// the same host did to its own buffer before the call.
+#pragma once
+
+#include "expert_parallel/common/expert_partition.hpp"
+#include "expert_parallel/internode/kernels/coordinate_kernel.hpp"
+
+namespace tokenyard::internode {
+
+/// This rank's words for one other rank. `Words` computes the values that a call's kernel knows:
+/// `ready_word(word, host)`, `refusal(word)`, `count(rank)` and `expert(expert)`.
+template <class Words>
+TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint32_t place) {
+  const Rails& rails = call.rails;
+  const WindowLayout& layout = rails.layout;
+  const uint32_t rank = rails.hosts.local(place), self = call.params.rank;
+  const auto say = [&](size_t offset, uint32_t value) {
+    store<Order::relaxed, Scope::sys>(rails.word<Stamped>(rank, offset),
+                                      Stamped{call.epoch(), value});
+  };
+  for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
+    say(layout.ready_word(self, word), words.ready_word(word, rails.hosts.host));
+  if (!words.counts()) return;
+  for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
+    say(layout.refusal(self, word), words.refusal(word));
+  for (uint32_t of = warp::lane(); of < rails.hosts.locals; of += kWarpLanes)
+    say(layout.count(self, of), words.count(rails.hosts.local(of)));
+  const ExpertPartition& partition = words.partition();
+  for (uint32_t expert = warp::lane(); expert < partition.held_by(rank); expert += kWarpLanes)
+    say(layout.expert(self, expert), words.expert(partition.first_of(rank) + expert));
+}
+
+/// Greets the ranks of this host, this one included. Called by one warp of the rank. The fence
+/// releases what this rank did before the call to the memory that its words announce.
+template <class Words>
+TOKENYARD_DEVICE void greet_host(const RailCall& call, const Words& words) {
+  fence<Scope::sys>();
+  for (uint32_t place = 0; place < call.rails.hosts.locals; ++place) greet_rank(call, words, place);
+}
+
+/// Writes the greeting for a rail peer. Called by one warp, which then synchronizes.
+template <class Words>
+TOKENYARD_DEVICE void write_greeting(const RailCall& call, const Words& words, uint32_t link) {
+  const Rails& rails = call.rails;
+  const GreetingLayout& layout = rails.layout.greeting;
+  const uint32_t host = rails.links[link].host;
+  auto* const to = rails.mine<uint32_t>(rails.layout.greeting_out(link));
+  for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
+    to[GreetingLayout::ready_word(word)] = words.ready_word(word, host);
+  if (!words.counts()) return;
+  for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
+    to[GreetingLayout::refusal(word)] = words.refusal(word);
+  uint32_t number = 0;
+  const ExpertPartition& partition = words.partition();
+  for (uint32_t place = 0; place < rails.hosts.size_of(host); ++place) {
+    const uint32_t rank = rails.hosts.member(host, place), held = partition.held_by(rank);
+    if (warp::lane() == 0) to[GreetingLayout::count(place)] = words.count(rank);
+    for (uint32_t expert = warp::lane(); expert < held; expert += kWarpLanes)
+      to[layout.expert(number + expert)] = words.expert(partition.first_of(rank) + expert);
+    number += held;
+  }
+}
+
+/// Posts the greeting. Called by the thread that uses the link's queue.
+TOKENYARD_DEVICE bool put_greeting(const RailCall& call, uint32_t link) {
+  const Rails& rails = call.rails;
+  const Link& to = rails.links[link];
+  const NetworkQueue queue = rails.queues.of(to.rank, kFillQueue);
+  constexpr auto kPut = static_cast<uint32_t>(Phase::greeting_put);
+  const auto parity = static_cast<uint32_t>(call.workspace().calls & 1);
+  const NetworkSource source{.key = rails.key,
+                             .bytes = rails.layout.greeting.words() * uint32_t{sizeof(uint32_t)},
+                             .from = rails.mine<std::byte>(rails.layout.greeting_out(link))};
+  return queue.put(call.far_deadline, kPut, to.window + rails.layout.greeting_in(to.there, parity),
+                   source) &&
+         queue.signal(call.far_deadline, kPut, to.window + rails.layout.greeted(to.there), 1);
+}
+
+/// Greets the rail peers whose links this block coordinates. Called by one warp.
+template <class Words>
+TOKENYARD_DEVICE void greet_rails(const RailCall& call, const Words& words) {
+  for (uint32_t link = block::index(); link < call.links(); link += grid::blocks())
+    if (call.rails.links[link].forwards) write_greeting(call, words, link);
+  warp::sync();
+  each_own_link(call, [&](uint32_t link) {
+    if (call.rails.links[link].forwards) put_greeting(call, link);
+  });
+}
+
+/// Passes a source's greeting on to the ranks of this host. Called by one warp.
+TOKENYARD_DEVICE bool pass_on(const RailCall& call, const ExpertPartition& partition, bool counts,
+                              uint32_t link) {
+  const Rails& rails = call.rails;
+  const WindowLayout& layout = rails.layout;
+  const uint64_t calls = call.workspace().calls;
+  const uint32_t source = rails.links[link].rank;
+  const bool come = await_signal(call.far_deadline, static_cast<uint32_t>(Phase::greeting), source,
+                                 rails.mine<uint64_t>(layout.greeted(link)), calls + 1);
+  if (!warp::all(come)) return false;
+  // Passes on what the signal has acquired: the source has ended its call before, so whoever hears
+  // it may overwrite what that one read.
+  fence<Scope::sys>();
+  const uint32_t* const from =
+      rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1)));
+  uint32_t number = 0;
+  for (uint32_t place = 0; place < rails.hosts.locals; ++place) {
+    const uint32_t rank = rails.hosts.local(place), held = partition.held_by(rank);
+    const auto say = [&](size_t offset, uint32_t word) {
+      store<Order::relaxed, Scope::sys>(rails.word<Stamped>(rank, offset),
+                                        Stamped{call.epoch(), from[word]});
+    };
+    for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
+      say(layout.ready_word(source, word), GreetingLayout::ready_word(word));
+    if (!counts) continue;
+    for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
+      say(layout.refusal(source, word), GreetingLayout::refusal(word));
+    for (uint32_t of = warp::lane(); of < rails.hosts.locals; of += kWarpLanes)
+      say(layout.count(source, of), GreetingLayout::count(of));
+    for (uint32_t expert = warp::lane(); expert < held; expert += kWarpLanes)
+      say(layout.expert(source, expert), layout.greeting.expert(number + expert));
+    number += held;
+  }
+  return true;
+}
+
+/// Passes on the greetings of the links that this block coordinates. Called by one warp.
+TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartition& partition,
+                                        bool counts) {
+  for (uint32_t link = block::index(); link < call.links(); link += grid::blocks())
+    if (call.rails.links[link].sends && !pass_on(call, partition, counts, link)) return false;
+  return true;
+}
+
+/// Waits for the ready words of some sources, and leaves them in shared memory. Called by one warp,
+/// which then synchronizes. Returns false if the call has failed.
+template <class IsAwaited>
+TOKENYARD_DEVICE bool await_words(const RailCall& call, const throughput::ReadyWords& ready_words,
+                                  IsAwaited is_awaited) {
+  const uint64_t begun_ns = now_ns();
+  const throughput::Statistics& statistics = call.params.statistics;
+  bool all = true;
+  for (uint32_t i = warp::lane(); i < call.params.ranks * throughput::kReadyWords;
+       i += kWarpLanes) {
+    const uint32_t source = i / throughput::kReadyWords, word = i % throughput::kReadyWords;
+    if (!is_awaited(source)) continue;
+    const Stamped seen =
+        call.await_word(Phase::ready, source, call.rails.layout.ready_word(source, word));
+    ready_words.of(static_cast<throughput::ReadyWord>(word), source) = seen.value;
+    all = all && seen.epoch == call.epoch();
+    if (word == 0)
+      throughput::count_up(statistics, statistics.waited_for(source), now_ns() - begun_ns);
+  }
+  return warp::all(all);
+}
+
+/// Waits for the ready words of the ranks of this host. Called by one warp.
+TOKENYARD_DEVICE bool await_host_words(const RailCall& call,
+                                       const throughput::ReadyWords& ready_words) {
+  const Hosts& hosts = call.rails.hosts;
+  const bool all = await_words(call, ready_words,
+                               [&](uint32_t rank) { return hosts.host_of[rank] == hosts.host; });
+  warp::sync();
+  return all;
+}
+/// Waits for those of the other ranks, after the host's: a rank that passes nothing on is named
+/// rather than those whose words it holds.
+TOKENYARD_DEVICE bool await_other_words(const RailCall& call,
+                                        const throughput::ReadyWords& ready_words) {
+  const Hosts& hosts = call.rails.hosts;
+  const bool all = await_words(call, ready_words,
+                               [&](uint32_t rank) { return hosts.host_of[rank] != hosts.host; });
+  warp::sync();
+  return all;
+}
+TOKENYARD_DEVICE bool await_all_words(const RailCall& call,
+                                      const throughput::ReadyWords& ready_words) {
+  return await_host_words(call, ready_words) && await_other_words(call, ready_words);
+}
+
+/// Ends the receiver's part: it reads its window no more, but for the words that this awaits.
+TOKENYARD_DEVICE void end_receive(const RailCall& call) {
+  warp::sync();
+  if (warp::elect()) end_part(call);
+  await_finished(call);
+}
+
+}  // namespace tokenyard::internode

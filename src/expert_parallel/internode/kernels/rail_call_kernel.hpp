@@ -1,0 +1,137 @@
+/// How a call across hosts begins and ends on a rank, and how its warps wait for one another.
+#pragma once
+
+#include <algorithm>
+
+#include "device/device.hpp"
+#include "device/guarded_wait.hpp"
+#include "expert_parallel/internode/kernels/phase.hpp"
+#include "expert_parallel/internode/kernels/rail_shared.hpp"
+#include "expert_parallel/throughput/kernels/call_kernel.hpp"
+
+namespace tokenyard::internode {
+
+using throughput::ThreadGroup;
+
+/// A call as one thread sees it.
+struct RailCall {
+  const throughput::CallParams& params;
+  const Rails& rails;
+  RailShared& shared;
+  const CallDeadline& deadline;  ///< of waits inside the host
+  const Deadline& far_deadline;  ///< the same, for words of the network
+
+  TOKENYARD_DEVICE uint32_t epoch() const { return shared.call.epoch; }
+  TOKENYARD_DEVICE uint32_t links() const { return rails.tables.links; }
+  TOKENYARD_DEVICE RailWorkspace& workspace() const { return rails.tables.workspace(); }
+  TOKENYARD_DEVICE uint32_t mover() const { return warp::index() - kFirstMover; }
+  TOKENYARD_DEVICE uint32_t movers() const { return warp::count() - kFirstMover; }
+
+  /// Waits for other warps of this rank. Has no deadline of its own: they wait for other ranks, and
+  /// whoever does names them.
+  template <class Condition>
+  TOKENYARD_DEVICE bool await_own(Phase phase, Condition condition) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = params.rank};
+    return wait_until(what, condition, [&] { return !far_deadline.failed(); });
+  }
+  /// Waits until a word that another block of this rank stores carries this call's epoch.
+  TOKENYARD_DEVICE bool await_epoch(Phase phase, const uint32_t* word) const {
+    // Acquires what the block has stored before it.
+    return await_own(phase, [&] { return load<Order::acquire, Scope::gpu>(word) == epoch(); });
+  }
+  /// Waits for a word about `source` that a rank of this host stores into this rank's window.
+  /// Acquire: for what that rank did before it.
+  TOKENYARD_DEVICE Stamped await_word(Phase phase, uint32_t source, size_t offset) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch()};
+    const Peer<Stamped> word = rails.word<Stamped>(params.rank, offset);
+    Stamped seen{};
+    wait_until(deadline, what, [&] {
+      seen = load<Order::acquire, Scope::sys>(word);
+      what.seen = seen.epoch;
+      return seen.epoch == epoch();
+    });
+    return seen;
+  }
+};
+
+/// Begins the call; returns false if an earlier one has failed. Called by the whole block, which
+/// synchronizes.
+TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params, RailShared& shared,
+                                      const CallDeadline& deadline) {
+  for (uint32_t mover = thread::index(); mover < kMoversMax; mover += block::threads())
+    shared.full[mover].init(1);
+  fence_async_shared();
+  if (thread::index() == 0) {
+    throughput::look_at_call(params, shared.call, deadline);
+    shared.refused_token = shared.refusing_block = shared.differing_rank = kNone;
+  }
+  block::sync();
+  return !shared.call.failed;
+}
+
+/// Counts a part of the rank's accesses to its host's memory as ended: those of a block's movers,
+/// or the receiver's of its own window. The last of them tells the ranks of this host. Called by
+/// one thread that has synchronized with the others. Release: orders their accesses before the
+/// word; acq_rel: passes on those of the other parts.
+TOKENYARD_DEVICE void end_part(const RailCall& call) {
+  if (call.far_deadline.failed()) return;
+  const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1);
+  if (before != grid::blocks()) return;
+  for (uint32_t place = 0; place < call.rails.hosts.locals; ++place)
+    store<Order::release, Scope::sys>(
+        call.rails.word<uint32_t>(call.rails.hosts.local(place),
+                                  call.rails.layout.finished(call.rails.hosts.place)),
+        call.epoch());
+}
+
+/// Called by all movers of a block, whose copies are complete.
+TOKENYARD_DEVICE void end_moves(const RailCall& call) {
+  NamedBarrier(RailBarrier::moved).sync(call.movers() * kWarpLanes);
+  if (call.mover() == 0 && warp::elect()) end_part(call);
+}
+
+/// Waits until every rank of this host has ended its accesses. Called by the receiver of block 0.
+/// Acquire: orders their stores before what runs after this kernel.
+TOKENYARD_DEVICE void await_finished(const RailCall& call) {
+  const Hosts& hosts = call.rails.hosts;
+  const throughput::Statistics& statistics = call.params.statistics;
+  const uint64_t begun_ns = now_ns();
+  for (uint32_t place = warp::lane(); place < hosts.locals; place += kWarpLanes) {
+    const uint32_t rank = hosts.local(place);
+    Awaited what{
+        .phase = static_cast<uint32_t>(Phase::finished), .rank = rank, .expected = call.epoch()};
+    const Peer<uint32_t> word =
+        call.rails.word<uint32_t>(call.params.rank, call.rails.layout.finished(place));
+    const bool ended = wait_until(call.deadline, what, [&] {
+      const uint32_t seen = load<Order::acquire, Scope::sys>(word);
+      what.seen = seen;
+      return seen == call.epoch();
+    });
+    if (ended) throughput::count_up(statistics, statistics.waited_for(rank), now_ns() - begun_ns);
+  }
+}
+
+/// Ends the call. Called by the whole block; the last block of the rank prepares the next call.
+/// `slots_out`, `slots_in`: of this call, by link. acq_rel: no block uses a word any more that the
+/// last one changes.
+template <class SlotsOut, class SlotsIn>
+TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, SlotsIn slots_in) {
+  block::sync();
+  if (thread::index() != 0) return;
+  RailWorkspace& workspace = call.workspace();
+  if (fetch_add<Order::acq_rel, Scope::gpu>(&workspace.done, 1) + 1 != grid::blocks()) return;
+  if (!call.far_deadline.failed()) {
+    for (uint32_t link = 0; link < call.links(); ++link) {
+      LinkCounts& counts = call.rails.tables.counts(link);
+      counts.first_out += slots_out(link);
+      counts.first_in += slots_in(link);
+      counts.claimed = counts.first_in;
+      counts.next_sum = 0;
+    }
+  }
+  ++workspace.calls;
+  workspace.next_token = workspace.next_near = workspace.ended = workspace.done = 0;
+  store<Order::relaxed, Scope::gpu>(&call.params.workspace->epoch, call.epoch());
+}
+
+}  // namespace tokenyard::internode

@@ -1,0 +1,205 @@
+/// The receiver of a dispatch, a warp of block 0: it learns what every rank does and how many rows
+/// each sends, decides with all other ranks whether the call is refused, and tells the rank's other
+/// warps and its host.
+#pragma once
+
+#include "expert_parallel/internode/kernels/greetings_kernel.hpp"
+#include "expert_parallel/internode/kernels/move_slots_kernel.hpp"
+#include "expert_parallel/throughput/kernels/report_kernel.hpp"
+
+namespace tokenyard::internode {
+
+/// The words of a rank about its dispatch.
+struct DispatchWords {
+  const Dispatch& dispatch;
+
+  TOKENYARD_DEVICE bool counts() const { return dispatch.params.counts(); }
+  TOKENYARD_DEVICE const ExpertPartition& partition() const { return dispatch.input().partition; }
+  TOKENYARD_DEVICE uint32_t ready_word(uint32_t word, uint32_t host) const {
+    if (word != kSlotsComing)
+      return throughput::ready_value(dispatch.call.params, static_cast<throughput::ReadyWord>(word),
+                                     dispatch.call.shared.call.route_epoch);
+    return counts() && host != dispatch.hosts().host ? dispatch.slots_to(host) : 0;
+  }
+  TOKENYARD_DEVICE uint32_t refusal(uint32_t word) const {
+    if (!dispatch.refuses()) return 0;
+    return counted_in(dispatch.call, dispatch.call.shared.refusing_block,
+                      dispatch.params.rails.columns.refusal(word));
+  }
+  TOKENYARD_DEVICE uint32_t count(uint32_t rank) const { return dispatch.tail.totals()[rank]; }
+  TOKENYARD_DEVICE uint32_t expert(uint32_t expert) const {
+    return counted_in_all(dispatch.call, dispatch.params.rails.columns.expert(expert));
+  }
+};
+
+/// Why a dispatch moves no rows, alike on all ranks.
+struct Verdict {
+  uint32_t refusing_rank = kNone;  ///< first rank with a bad token
+  uint32_t differing_rank = kNone;
+
+  TOKENYARD_DEVICE bool refused() const {
+    return refusing_rank != kNone || differing_rank != kNone;
+  }
+};
+
+class Receiver {
+ public:
+  TOKENYARD_DEVICE explicit Receiver(const Dispatch& dispatch)
+      : dispatch_(dispatch), call_(dispatch.call), layout_(dispatch.params.rails.layout) {}
+
+  TOKENYARD_DEVICE void receive() {
+    greet_host(call_, DispatchWords{dispatch_});
+    if (!await_all_words(call_, dispatch_.tail.ready_words())) return;
+    const bool counts = dispatch_.params.counts();
+    if (!warp::all(throughput::compare_calls(call_.params, dispatch_.tail.ready_words(),
+                                             call_.deadline, throughput::Phase::dispatch_ready,
+                                             ThreadGroup::of_warp(),
+                                             counts ? &call_.shared.differing_rank : nullptr)))
+      return;
+    warp::sync();
+    Verdict verdict;
+    if (counts && !read_counts(verdict)) return;
+    warp::sync();
+    // Release: orders the route and the words of this window before the mark. It is behind the
+    // other lanes' stores, which the warp has synchronized.
+    if (warp::elect())
+      store<Order::release, Scope::gpu>(
+          &call_.workspace().known,
+          Stamped{call_.epoch(), verdict.refused() ? uint32_t{1} : uint32_t{0}});
+    if (counts) report(verdict);
+    end_receive(call_);
+  }
+
+ private:
+  TOKENYARD_DEVICE const throughput::RouteTable& table() const { return dispatch_.input().table; }
+
+  /// Returns a word about each of 32 sources, a lane each; 0 for those that do not exist.
+  template <class Offset>
+  TOKENYARD_DEVICE uint32_t word_of(uint32_t source, Offset offset) {
+    if (source >= call_.params.ranks) return 0;
+    const Stamped seen = call_.await_word(Phase::ready, source, offset(source));
+    failed_ = failed_ || seen.epoch != call_.epoch();
+    return seen.value;
+  }
+
+  /// Reads all counts into the route. Returns false if the call has failed.
+  TOKENYARD_DEVICE bool read_counts(Verdict& verdict) {
+    const uint32_t ranks = call_.params.ranks;
+    for (uint32_t first = 0; first < ranks; first += kWarpLanes) {
+      const uint32_t source = first + warp::lane();
+      const bool refuses =
+          word_of(source, [&](uint32_t of) { return layout_.refusal(of, 0); }) != 0;
+      const uint32_t refusing = warp::ballot(refuses);
+      if (refusing != 0 && verdict.refusing_rank == kNone)
+        verdict.refusing_rank = first + first_bit(refusing);
+    }
+    verdict.differing_rank = call_.shared.differing_rank;
+    for (uint32_t place = 0; place < dispatch_.hosts().locals; ++place) read_rows(place);
+    read_experts();
+    read_slots();
+    if (warp::elect()) table().epoch() = call_.epoch();
+    return !warp::any(failed_);
+  }
+
+  /// Finds the first row of each source on a rank of this host.
+  TOKENYARD_DEVICE void read_rows(uint32_t place) {
+    const uint32_t ranks = call_.params.ranks;
+    uint32_t before = 0;
+    for (uint32_t first = 0; first < ranks; first += kWarpLanes) {
+      const uint32_t source = first + warp::lane();
+      const uint32_t rows = word_of(source, [&](uint32_t of) { return layout_.count(of, place); });
+      const uint32_t row = before + warp::exclusive_sum(rows);
+      before += warp::sum(rows);
+      if (source >= ranks) continue;
+      dispatch_.params.route.first_row(source, place) = row;
+      if (place == dispatch_.hosts().place) table().rows_from()[source] = rows;
+    }
+    if (warp::elect()) table().rows_on()[dispatch_.hosts().local(place)] = before;
+  }
+
+  TOKENYARD_DEVICE void read_experts() {
+    const throughput::Statistics& statistics = call_.params.statistics;
+    for (uint32_t expert = 0; expert < dispatch_.input().local_experts; ++expert) {
+      uint32_t tokens = 0;
+      for (uint32_t first = 0; first < call_.params.ranks; first += kWarpLanes)
+        tokens += warp::sum(
+            word_of(first + warp::lane(), [&](uint32_t of) { return layout_.expert(of, expert); }));
+      if (!warp::elect()) continue;
+      table().tokens_per_expert()[expert] = tokens;
+      throughput::count_up(statistics, statistics.tokens_of(expert), tokens);
+    }
+  }
+
+  TOKENYARD_DEVICE void read_slots() {
+    for (uint32_t number = warp::lane(); number < call_.links(); number += kWarpLanes) {
+      const Link& link = call_.rails.links[number];
+      const RailRoute& route = dispatch_.params.route;
+      route.slots_out(number) = link.forwards ? dispatch_.slots_to(link.host) : 0;
+      route.slots_in(number) =
+          link.sends ? word_of(link.rank,
+                               [&](uint32_t of) { return layout_.ready_word(of, kSlotsComing); })
+                     : 0;
+    }
+    warp::sync();
+  }
+
+  /// Tells the host the counts, or why there are no rows. If no host waits for them, a refusal
+  /// fails the object: nothing else could stop the calls behind this one.
+  TOKENYARD_DEVICE void report(const Verdict& verdict) {
+    using throughput::publish;
+    throughput::CountsRecord& record = *dispatch_.input().record;
+    if (!dispatch_.input().awaited && !verdict.refused()) return;
+    const uint32_t ranks = call_.params.ranks;
+    if (!verdict.refused()) {
+      for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
+        publish(record.rows_from()[rank], table().rows_from()[rank]);
+      for (uint32_t expert = warp::lane(); expert < dispatch_.input().local_experts;
+           expert += kWarpLanes)
+        publish(record.tokens_per_expert(ranks)[expert], table().tokens_per_expert()[expert]);
+    }
+    if (warp::elect()) report_refusal(record, verdict);
+    warp::sync();
+    if (!warp::elect()) return;
+    // Release: orders the record's other words before its epoch.
+    store<Order::release, Scope::sys>(&record.epoch, call_.epoch());
+    if (verdict.refused() && !dispatch_.input().awaited)
+      call_.deadline.fail(
+          Failure::refused,
+          Awaited{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_refusal),
+                  .rank = call_.params.rank});
+  }
+
+  TOKENYARD_DEVICE void report_refusal(throughput::CountsRecord& record,
+                                       const Verdict& verdict) const {
+    using throughput::publish;
+    if (!verdict.refused())
+      return publish(record.refusal, static_cast<uint32_t>(RefusalKind::none));
+    if (verdict.differing_rank != kNone) {
+      const throughput::ReadyWords ready_words = dispatch_.tail.ready_words();
+      const uint32_t rank = verdict.differing_rank, first = call_.params.first_present;
+      const throughput::ReadyWord word = throughput::differing_word(ready_words, first, rank);
+      publish(record.refusal, static_cast<uint32_t>(RefusalKind::format));
+      publish(record.rank, rank);
+      publish(record.token, static_cast<uint32_t>(word));
+      publish(record.id_low, ready_words.of(word, rank));
+      return publish(record.id_high, ready_words.of(word, first));
+    }
+    const uint32_t rank = verdict.refusing_rank;
+    const auto read = [&](uint32_t word) {
+      return call_.await_word(Phase::ready, rank, layout_.refusal(rank, word)).value;
+    };
+    const uint32_t token_and_kind = read(0);
+    publish(record.refusal, token_and_kind & 3);
+    publish(record.rank, rank);
+    publish(record.token, token_and_kind >> 2);
+    publish(record.id_low, read(1));
+    publish(record.id_high, read(2));
+  }
+
+  const Dispatch& dispatch_;
+  const RailCall& call_;
+  const WindowLayout& layout_;
+  bool failed_ = false;
+};
+
+}  // namespace tokenyard::internode

@@ -1,0 +1,287 @@
+/// Dispatch and combine between hosts, checked bit for bit.
+#include "expert_parallel/internode/host/host_map.hpp"
+#include "expert_parallel/ranks.hpp"
+#include "expert_parallel/throughput/row_bytes.hpp"
+#include "expert_parallel/throughput/steps.hpp"
+#include "fabric/host/in_process_fabric.hpp"
+#include "fabric/world_access.hpp"
+#include "simt/host_accelerator.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+class BetweenHosts : public testing::Test {
+ protected:
+  static WorldOptions options(uint32_t hosts) {
+    return {.timeout = std::chrono::seconds(60), .arena_bytes = size_t{64} << 20, .hosts = hosts};
+  }
+  static Outcomes run(uint32_t hosts, uint32_t ranks, const Body& body) {
+    return run_ranks(World::in_process(ranks, "host", options(hosts)), body);
+  }
+  static void check(uint32_t hosts, const ExchangeCase& exchange_case) {
+    expect_none_failed(run(hosts, exchange_case.shape.ranks, [&](World& world) {
+      EXPECT_EQ(difference_after_exchange(world, exchange_case), "");
+    }));
+  }
+  /// Runs ranks on hosts that may differ in size. `host_of`: [ranks].
+  static Outcomes run(const std::vector<uint32_t>& host_of, const Body& body) {
+    std::vector<std::shared_ptr<Accelerator>> accelerators;
+    for (size_t rank = 0; rank < host_of.size(); ++rank)
+      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+    return run_ranks(join_all(accelerators, std::make_shared<InProcessFabric>(host_of), options(1),
+                              {.run = cards_on_threads()}),
+                     body);
+  }
+  static ExchangeCase some_tokens(uint32_t ranks) {
+    std::vector<uint32_t> tokens;
+    for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(5 + 7 * rank % 23);
+    return {.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 64, .topk = 4},
+            .tokens = tokens,
+            .picking = {.none = 0.1},
+            .sms = 2};
+  }
+};
+
+TEST_F(BetweenHosts, EveryNumberOfHostsAndRanks) {
+  for (const auto& [hosts, each] :
+       {std::pair{2u, 1u}, {2u, 2u}, {2u, 3u}, {3u, 1u}, {3u, 2u}, {4u, 2u}}) {
+    SCOPED_TRACE(testing::Message() << hosts << " hosts of " << each);
+    check(hosts, some_tokens(hosts * each));
+  }
+}
+
+TEST_F(BetweenHosts, ManyMoreTokensThanARingHasSlots) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.tokens = {150, 0, 97, 1};
+  exchange_case.sms = 3;
+  check(2, exchange_case);
+}
+
+TEST_F(BetweenHosts, NoTokensAtAll) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.tokens = {0, 0, 0, 0};
+  check(2, exchange_case);
+}
+
+TEST_F(BetweenHosts, AllTokensToOneExpert) {
+  ExchangeCase exchange_case = some_tokens(6);
+  exchange_case.picking = {.one_expert = true};
+  check(3, exchange_case);
+}
+
+TEST_F(BetweenHosts, ExpertsThatTheRanksDoNotDivide) {
+  for (const uint32_t experts : {3u, 7u, 13u}) {
+    SCOPED_TRACE(experts);
+    ExchangeCase exchange_case = some_tokens(4);
+    exchange_case.shape.experts = experts;
+    exchange_case.shape.topk = 3;
+    check(2, exchange_case);
+  }
+}
+
+TEST_F(BetweenHosts, ManyChoices) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.shape.experts = 80;
+  exchange_case.shape.topk = 40;
+  exchange_case.idx_is_int64 = false;
+  check(2, exchange_case);
+}
+
+TEST_F(BetweenHosts, HostsOfDifferentSizes) {
+  for (const std::vector<uint32_t>& host_of :
+       {std::vector<uint32_t>{0, 1, 1}, {0, 0, 0, 1}, {0, 1, 1, 2, 2, 2}, {0, 1, 0, 1, 1}}) {
+    const ExchangeCase exchange_case = some_tokens(static_cast<uint32_t>(host_of.size()));
+    expect_none_failed(run(host_of, [&](World& world) {
+      EXPECT_EQ(difference_after_exchange(world, exchange_case), "");
+    }));
+  }
+}
+
+TEST_F(BetweenHosts, RandomShapesAndRings) {
+  std::mt19937 random(38);
+  for (uint32_t number = 0; number < 15; ++number) {
+    std::vector<uint32_t> host_of;
+    for (uint32_t host = 0; host < 2 + random() % 3; ++host)
+      host_of.insert(host_of.end(), 1 + random() % 3, host);
+    const auto ranks = static_cast<uint32_t>(host_of.size());
+    ExchangeCase exchange_case{.shape = {.ranks = ranks,
+                                         .experts = 2 + static_cast<uint32_t>(random() % 30),
+                                         .hidden = 8 * (1 + static_cast<uint32_t>(random() % 20)),
+                                         .topk = 1 + static_cast<uint32_t>(random() % 2)},
+                               .tokens = {},
+                               .picking = {.none = 0.2},
+                               .sms = 1 + static_cast<uint32_t>(random() % 3),
+                               .seed = number};
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      exchange_case.tokens.push_back(static_cast<uint32_t>(random() % 40));
+    ExpertParallelOptions options = exchange_case.options();
+    options.tuning.ring_rows = 1 + static_cast<uint32_t>(random() % 12);
+    options.tuning.movers = 2 + static_cast<uint32_t>(random() % 4);
+    SCOPED_TRACE(testing::Message() << "shape " << number);
+    const std::vector<Tokens> all = exchange_case.draw();
+    expect_none_failed(run(host_of, [&](World& world) {
+      ExpertParallel exchange(world, options);
+      const Tokens& mine = all[world.rank()];
+      const TokensOnDevice tokens(accelerator_of(world), mine, true);
+      const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+      const Received received = exchange.dispatch(tokens.input());
+      EXPECT_EQ(difference(exchange, received, expected), "");
+      EXPECT_EQ(difference_after_combine(exchange, received, exchange_case.shape, mine, expected,
+                                         {.with_weights = true}),
+                "");
+    }));
+  }
+}
+
+TEST_F(BetweenHosts, RowsOfEveryTypeWithAndWithoutScales) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  const std::vector<Tokens> all = exchange_case.draw();
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    for (const RowFormat& format :
+         {RowFormat{.type = DataType::float16},
+          {.type = DataType::float32},
+          {.type = DataType::float8_e4m3fn, .scale_words = 5},
+          {.type = DataType::float8_e4m3fn, .scale_words = 3, .scale_order = ScaleOrder::columns},
+          {.type = DataType::uint8, .row_bytes = 48, .scale_words = 20}})
+      EXPECT_EQ(difference_in_format(exchange, tokens, expected, format), "")
+          << name_of(format.type);
+  }));
+}
+
+TEST_F(BetweenHosts, RowsByExpertAndPlacesForTheMost) {
+  const ExchangeCase exchange_case = some_tokens(2);
+  const std::vector<Tokens> all = exchange_case.draw();
+  expect_none_failed(run(2, 2, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const Tokens& mine = all[world.rank()];
+    const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+    const TokensOnDevice tokens(accelerator_of(world), mine, true);
+    const Received received = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference_by_expert(exchange, received, exchange_case.shape, mine, 8), "");
+    const RowsByExpert at_once = exchange.dispatch_by_expert(tokens.input(), {.alignment = 8});
+    const ExpertRows after = exchange.group_by_expert(received, {.alignment = 8});
+    exchange.wait();
+    EXPECT_EQ(at_once.rows.first_rows, after.first_rows);
+    EXPECT_EQ(difference_with_places(exchange, tokens, exchange_case.shape, mine, expected,
+                                     2 * exchange_case.tokens_max()),
+              "");
+  }));
+}
+
+TEST(HostMap, EveryHostHasOneForwarderPerSource) {
+  const internode::HostMap map({0, 1, 1, 0, 2, 1});
+  EXPECT_EQ(map.forwarder(5, 0), 0u);  // The third of its host has the first of two as its peer.
+  EXPECT_EQ(map.forwarder(2, 0), 3u);
+  EXPECT_EQ(map.forwarder(5, 2), 4u);
+  EXPECT_EQ(map.peers_of(4), (std::vector<uint32_t>{0, 1, 2, 3, 5}));
+  EXPECT_EQ(map.peers_of(5), (std::vector<uint32_t>{0, 4}));
+  EXPECT_EQ(map.locals_max(), 3u);
+  EXPECT_EQ(map.links_max(), 5u);
+}
+
+/// Several calls on one object: each begins where the rings of the one before ended, and rows of
+/// other formats cut them into other slots.
+TEST_F(BetweenHosts, CallsFollowOneAnother) {
+  ExchangeCase exchange_case = some_tokens(4);
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    for (uint32_t call = 0; call < 4; ++call) {
+      ExchangeCase fresh = exchange_case;
+      fresh.seed = call + 1;
+      const std::vector<Tokens> all = fresh.draw();
+      const Expected expected = expected_on(fresh.shape, all, world.rank());
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      const Received received = exchange.dispatch(tokens.input());
+      EXPECT_EQ(difference(exchange, received, expected), "");
+      DispatchInput again = tokens.input();
+      again.topk_idx = again.topk_weights = {};
+      const Received repeated = exchange.dispatch(again, *received.route);
+      EXPECT_EQ(difference(exchange, repeated, expected), "");
+      EXPECT_EQ(difference_after_combine(exchange, received, fresh.shape, all[world.rank()],
+                                         expected, {.with_weights = call % 2 == 0, .call = call}),
+                "");
+    }
+  }));
+}
+
+TEST_F(BetweenHosts, ABadIdIsNamedOnAllRanksAndTheObjectWorksOn) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const std::vector<Tokens> all = exchange_case.draw();
+    Tokens mine = all[world.rank()];
+    if (world.rank() == 2) mine.ids[5] = 999;
+    const TokensOnDevice bad(accelerator_of(world), mine, true);
+    try {
+      exchange.dispatch(bad.input());
+      ADD_FAILURE() << "rank " << world.rank() << " has accepted it";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.rank, 2u);
+      EXPECT_NE(std::string(error.what()).find("expert 999 in token 1"), std::string::npos)
+          << error.what();
+    }
+    const TokensOnDevice good(accelerator_of(world), all[world.rank()], true);
+    EXPECT_EQ(difference(exchange, exchange.dispatch(good.input()),
+                         expected_on(exchange_case.shape, all, world.rank())),
+              "");
+  }));
+}
+
+TEST_F(BetweenHosts, DifferentCallsAreNamedOnAllRanks) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  const Outcomes outcomes = run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    if (world.rank() == 3) {
+      exchange.dispatch(tokens.input());
+    } else {
+      DeviceArray<uint16_t> out(accelerator_of(world), all[world.rank()].x.size());
+      exchange.combine({.y = received.x}, *received.route, {.x = out.bf16_rows(64)});
+    }
+    exchange.wait();
+  });
+  for (const auto& outcome : outcomes) EXPECT_EQ(error_of<InvalidArgument>(outcome).rank, 3u);
+}
+
+TEST_F(BetweenHosts, ASilentRankIsNamedWithItsHostAndRail) {
+  ExchangeCase exchange_case = some_tokens(4);
+  auto worlds = World::in_process(
+      4, "host", {.timeout = std::chrono::seconds(3), .arena_bytes = size_t{64} << 20, .hosts = 2});
+  const Outcomes outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    if (world.rank() != 3) exchange.dispatch(tokens.input());
+  });
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    const auto error = error_of<PeerTimeout>(outcomes[rank]);
+    EXPECT_EQ(error.facts.rank, 3u) << error.what();
+    EXPECT_NE(error.facts.phase.find("(host 1, rail 1)"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(BetweenHosts, RefusesWhatItCannotDoWhenTheCallIsMade) {
+  const ExchangeCase exchange_case = some_tokens(2);
+  expect_none_failed(run(2, 2, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    DispatchInput input = tokens.input();
+    input.received_tokens_max = 1;
+    EXPECT_THROW(exchange.dispatch(input), Unsupported);
+    input.received_tokens_max = 0;
+    input.watcher = Stream{};
+    EXPECT_THROW(exchange.dispatch(input), Unsupported);
+    EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
+                         expected_on(exchange_case.shape, all, world.rank())),
+              "");
+  }));
+}
+
+}  // namespace
+}  // namespace tokenyard::test
