@@ -79,6 +79,9 @@ def test_an_exchange_that_stays_within_a_host_says_so() -> None:
         (NetworkOptions(ports="low"), "network.ports"),
         (NetworkOptions(queues=0), "network.queues"),
         (NetworkOptions(queue_depth=65), "network.queue_depth"),
+        (NetworkOptions(connections="2"), "network.connections"),
+        (NetworkOptions(queues=1.5), "network.queues"),
+        (NetworkOptions(queue_depth=-1), "network.queue_depth"),
         (NetworkOptions(timeout=-1.0), "network.timeout"),
     ],
 )
