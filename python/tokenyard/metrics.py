@@ -1,4 +1,4 @@
-"""Metrics of exchanges and jobs as Prometheus text."""
+"""Metrics of exchanges, networks and jobs as Prometheus text."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ MEANING = {
     "wait_cycles_by_peer": "cycles that calls here have waited for a rank",
     "slowest_rank": "the rank that calls here have waited for the longest",
     "masked_by_peer": "whether this rank continues without a rank: 1, else 0",
+    "sent_bytes_by_peer": "bytes that the network between hosts has sent to a rank",
+    "path_losses_by_peer": "times that a path to a rank was given up",
+    "paths_up_by_peer": "paths to a rank that carry requests now",
     "epoch": "number of the membership",
     "places": "places in the job, taken or empty",
     "active": "ranks that are members",
@@ -39,7 +42,15 @@ MEANING = {
 }
 """Key of `metrics()` and what its number is."""
 
-GAUGES = ("slowest_rank", "masked_by_peer", "epoch", "places", "active", "waiting")
+GAUGES = (
+    "slowest_rank",
+    "masked_by_peer",
+    "paths_up_by_peer",
+    "epoch",
+    "places",
+    "active",
+    "waiting",
+)
 """Keys whose numbers may fall; the others are counters."""
 
 NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
@@ -56,7 +67,8 @@ def prometheus_text(*metrics: Mapping[str, Any]) -> str:
     kind need one that tells them apart.
 
     Args:
-        metrics: what `metrics()` of exchanges and of the job of this process returned.
+        metrics: what `metrics()` of exchanges and of the job of this process, and
+            `network_metrics()` of its world, returned.
 
     >>> def layer(world):
     ...     exchange = tokenyard.ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)

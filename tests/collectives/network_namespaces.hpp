@@ -65,6 +65,13 @@ class NetworkNamespaces {
           "; add chain inet cut {0} {{ type filter hook {0} priority 0; policy drop; }}", hook);
     ip(fmt::format("netns exec {} nft '{}'", name(host), rules));
   }
+  /// Lets a card send no more than so many megabits per second. Throws if this kernel has no such
+  /// queue.
+  void slow_down(uint32_t host, uint32_t card, uint32_t megabits) {
+    ip(fmt::format(
+        "netns exec {} tc qdisc add dev {} root tbf rate {}mbit burst 128kb latency 100ms",
+        name(host), card_name(card), megabits));
+  }
   void take_down(uint32_t host, uint32_t card) {
     in(name(host), fmt::format("link set {} down", card_name(card)));
   }

@@ -30,6 +30,10 @@ def describe(world: World) -> tuple[list[str], list[int], int]:
     topology = world.topology
     gathered = world.all_gather(bytes([world.rank]))
     assert gathered == [bytes([rank]) for rank in range(world.size)]
+    totals = world.network_metrics()
+    assert sum(totals["paths_up_by_peer"]) == len(world.network_paths())
+    text = tokenyard.prometheus_text(totals)
+    assert f'tokenyard_network_paths_up{{rank="{world.rank}",peer="{world.rank}"}} 0' in text
     return [peer.reach for peer in topology.peers], topology.host_of, len(world.network_paths())
 
 
@@ -75,6 +79,9 @@ def test_an_exchange_that_stays_within_a_host_says_so() -> None:
         (NetworkOptions(ports="low"), "network.ports"),
         (NetworkOptions(queues=0), "network.queues"),
         (NetworkOptions(queue_depth=65), "network.queue_depth"),
+        (NetworkOptions(connections="2"), "network.connections"),
+        (NetworkOptions(queues=1.5), "network.queues"),
+        (NetworkOptions(queue_depth=-1), "network.queue_depth"),
         (NetworkOptions(timeout=-1.0), "network.timeout"),
     ],
 )

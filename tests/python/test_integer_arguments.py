@@ -249,6 +249,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
 }
 ELSEWHERE = {
+    "NetworkOptions.__init__": "test_between_hosts.py, where a world is made with them",
     "World.from_torch": "test_from_torch.py, over a group",
     "from_torch": "test_from_torch.py, by World.from_torch, which checks them",
 }

@@ -216,8 +216,10 @@ def test_every_key_has_a_meaning_and_a_line_in_the_page(tmp_path: Path) -> None:
     with tokenyard.connect(file_store(tmp_path), secret="s", rank=0, size=1) as job:
         counted = job.metrics()
     assert (counted["epochs"], counted["joined"], counted["links_made"]) == (1, 1, 0)
+    (network,) = tokenyard.launch(lambda world: world.network_metrics(), ranks=1)
     lists = {"missing", "active_ranks", "waiting_ranks"}
-    keys = (set(metrics) | set(served_metrics) | set(counted)) - {"exchange", "rank"} - lists
+    every = set(metrics) | set(served_metrics) | set(counted) | set(network)
+    keys = every - {"exchange", "rank"} - lists
     assert keys == set(MEANING)
     for key in keys:
         assert re.search(rf"^\| [^|]*`{key}`", page, re.MULTILINE), key

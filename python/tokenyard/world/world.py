@@ -322,6 +322,25 @@ class World(Closing):
         """
         return self._native.network_paths()
 
+    def network_metrics(self) -> dict[str, Any]:
+        """Returns totals of the network to ranks of other hosts; see `prometheus_text`.
+
+        `sent_bytes_by_peer`, `path_losses_by_peer` (times that a path was given up, and its queues
+        went on over others) and `paths_up_by_peer` have a number per rank: docs/metrics.md.
+        """
+        sent, losses, up = [0] * self.size, [0] * self.size, [0] * self.size
+        for path in self.network_paths():
+            sent[path.rank] += path.bytes_sent
+            losses[path.rank] += path.times_lost
+            up[path.rank] += int(path.up)
+        return {
+            "exchange": "network",
+            "rank": self.rank,
+            "sent_bytes_by_peer": sent,
+            "path_losses_by_peer": losses,
+            "paths_up_by_peer": up,
+        }
+
     def all_gather(self, mine: bytes, what: str = "all_gather") -> list[bytes]:
         """Returns every rank's bytes, by rank. Collective; blocks. Lengths may differ.
 

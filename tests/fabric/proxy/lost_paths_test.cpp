@@ -188,6 +188,26 @@ TEST_F(LostPaths, LongPutsGoOnOverTheOthers) {
   expect_zero(ranks);
 }
 
+/// The even paths take the first card, the odd ones the second.
+TEST_F(LostPaths, LongPutsTakeTheFasterCard) {
+  try {
+    for (uint32_t host = 0; host < kHosts; ++host) network_->slow_down(host, 1, 50);
+  } catch (const std::runtime_error& error) {
+    GTEST_SKIP() << "no slow cards here: " << error.what();
+  }
+  RankProcesses ranks(kHosts, [&](uint32_t rank) {
+    const auto world = join(rank, 4);
+    for (uint32_t round = 0; round < 10; ++round) carries(*world, 6 << 20);
+    uint64_t bytes[kCards] = {};
+    for (const NetworkPath& path : world->network_paths())
+      bytes[path.number % kCards] += path.bytes_sent;
+    promise(bytes[1] != 0 && bytes[0] > 2 * bytes[1],
+            fmt::format("{} bytes by the fast card, {} by the slow one", bytes[0], bytes[1]));
+    world->barrier("compared");
+  });
+  expect_zero(ranks);
+}
+
 /// Shuts down connections of this process at random, of all paths or of one address family.
 class Breaking {
  public:
