@@ -326,7 +326,7 @@ def test_what_an_exchange_between_hosts_cannot_do_is_refused_by_the_call() -> No
         exchange = make(world)
         with pytest.raises(tokenyard.Unsupported, match="received_tokens_max"):
             exchange.dispatch(*inputs(world.rank), received_tokens_max=3)
-        assert exchange.dispatch(*inputs(world.rank)).rows > 0 or world.rank >= 0
+        assert sum(exchange.dispatch(*inputs(world.rank)).rows_from) > 0
 
     tokenyard.launch(layer, ranks=2, hosts=2)
 
