@@ -3,6 +3,7 @@
 //
 //   ./run bench device_collectives                         # a GPU per rank, trains in CUDA graphs
 //   ./run bench device_collectives --operations all_reduce --bytes 4096,1048576
+//   ./run bench device_collectives --nccl libnccl.so.2     # NCCL beside ours in the same run
 //   ./run bench device_collectives --shared                # ranks on one GPU, launched one by one
 //   ./run bench device_collectives --device host --smoke   # a smoke test
 //
@@ -19,7 +20,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
+#include <optional>
 
+#include "bench/device_collectives/nccl_peer.hpp"
 #include "bench/harness/command_line.hpp"
 #include "bench/harness/device_memory.hpp"
 #include "bench/harness/each_rank.hpp"
@@ -46,9 +49,9 @@ struct Settings {
                                       "all_to_all", "reduce_scatter", "broadcast"};
   std::vector<uint64_t> bytes{8, 4096, 65536, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   std::vector<uint32_t> sms{0};
-  uint32_t trains = 20;
+  uint32_t trains = 20, slot_bytes = Options{}.slot_bytes, chunk_bytes = Options{}.chunk_bytes;
   bool shared = false;
-  std::string protocol = "automatic", type = "fp32", device = "cuda", output;
+  std::string protocol = "automatic", type = "fp32", device = "cuda", nccl, output;
 
   DataType data_type() const { return type == "fp32" ? DataType::float32 : DataType::bfloat16; }
   Protocol of() const {
@@ -57,6 +60,7 @@ struct Settings {
            : protocol == "direct" ? Protocol::direct
                                   : Protocol::automatic;
   }
+  Options options() const { return {.slot_bytes = slot_bytes, .chunk_bytes = chunk_bytes}; }
 };
 
 /// One rank's tensors for one size: small whole numbers, whose sums are exact in every type.
@@ -96,6 +100,13 @@ class Tensors {
                              view(result_, part * world_.size()), call);
     else
       collectives.broadcast(view(world_.rank() == 0 ? input_ : result_, count_), 0, call);
+  }
+
+  void start(NcclPeer& nccl, const std::string& operation, Stream stream) const {
+    const bool sends = operation != "broadcast" || world_.rank() == 0;
+    const uint8_t* const input = sends ? input_ : result_;
+    uint8_t* const result = operation == "broadcast" && sends ? input_ : result_;
+    nccl.start(operation, input, result, count_, type_, stream);
   }
 
   /// Throws unless the result is that of a call that has ended.
@@ -186,10 +197,23 @@ std::vector<double> time_trains(World& world, const Settings& settings, Stream s
   return times;
 }
 
+/// Returns NCCL's times for the same tensors, checked as ours are.
+PeerTimes time_nccl(World& world, NcclPeer& nccl, const Settings& settings, const Tensors& tensors,
+                    const std::string& operation, Stream stream) {
+  const auto start = [&] { tensors.start(nccl, operation, stream); };
+  start();
+  tensors.check(operation, stream);
+  const Spread times = over_ranks(world, time_trains(world, settings, stream, start));
+  tensors.check(operation, stream);
+  return {"nccl", times};
+}
+
 void run_rank(World& world, const Settings& settings, Report* report) {
   const Stream stream = accelerator_of(world).make_stream();
   {
-    DeviceCollectives collectives(world);
+    DeviceCollectives collectives(world, settings.options());
+    std::optional<NcclPeer> nccl;
+    if (!settings.nccl.empty()) nccl.emplace(world, settings.nccl);
     for (const std::string& operation : settings.operations)
       for (const uint64_t bytes : settings.bytes) {
         if (operation == "barrier" && bytes != settings.bytes.front()) continue;
@@ -206,6 +230,8 @@ void run_rank(World& world, const Settings& settings, Report* report) {
           const Spread ours = over_ranks(world, time_trains(world, settings, stream, start));
           collectives.wait(stream);
           tensors.check(operation, stream);
+          std::optional<PeerTimes> peer;
+          if (nccl) peer = time_nccl(world, *nccl, settings, tensors, operation, stream);
           if (report == nullptr) continue;
           const bool on_gpus = settings.device == "cuda";
           const bool linked = on_gpus && !settings.shared;
@@ -222,7 +248,8 @@ void run_rank(World& world, const Settings& settings, Report* report) {
                .ours = ours,
                .floor = linked ? sent_bytes(operation, static_cast<double>(bytes), settings.ranks) /
                                      kLinkBytesPerUs
-                               : 0});
+                               : 0,
+               .peer = peer});
         }
       }
     collectives.close();
@@ -233,7 +260,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 void run(const Settings& settings) {
   const uint64_t most = *std::max_element(settings.bytes.begin(), settings.bytes.end());
   const WorldOptions options{
-      .arena_bytes = DeviceCollectives::arena_bytes(Options{}, settings.ranks) +
+      .arena_bytes = DeviceCollectives::arena_bytes(settings.options(), settings.ranks) +
                      (settings.of() == Protocol::direct ? 2 * most : 0) + (size_t{4} << 20)};
   auto worlds = settings.shared ? worlds_on(settings.ranks, settings.device, options)
                                 : worlds_apart(settings.ranks, settings.device, options);
@@ -274,14 +301,20 @@ int main(int argc, char** argv) {
   app.add_option("--protocol", settings.protocol,
                  "automatic, slots, rings, or direct: tensors of the arena")
       ->check(CLI::IsMember({"automatic", "slots", "rings", "direct"}));
+  app.add_option("--slot-bytes", settings.slot_bytes, "largest message of slots")
+      ->check(in_range(8, 64 << 20));
+  app.add_option("--chunk-bytes", settings.chunk_bytes, "largest chunk of rings and direct stores")
+      ->check(in_range(16, 1 << 20));
   app.add_option("--sms", settings.sms, "multiprocessors per call, 0: chosen; several to compare")
       ->delimiter(',')
       ->check(in_range(0, 256));
   app.add_option("--trains", settings.trains, "measured trains of 20 calls")
       ->check(in_range(1, 10000));
+  app.add_option("--nccl", settings.nccl,
+                 "measure NCCL beside ours: its library, such as libnccl.so.2");
   app.add_flag("--shared", settings.shared, "all ranks on one GPU, launched one by one");
   app.add_option("--output", settings.output,
-                 "JSON file to write, such as bench/results/device_collectives.json");
+                 "JSON file to write, such as bench/results/cuda_collectives.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   return exit_of_run([&] { run(settings); });

@@ -202,7 +202,7 @@ class IdleTransport final : public Transport {
   void sleep(std::chrono::nanoseconds, int) override { std::this_thread::yield(); }
   void register_memory(MemoryKey, std::span<std::byte>) override {}
   void withdraw(uint32_t) override {}
-  void drop(uint32_t) override {}
+  void drop(uint32_t, bool) override {}
   std::optional<std::string> broken(uint32_t) const override { return std::nullopt; }
   void close() override {}
 

@@ -5,8 +5,8 @@ python bench/throughput_page.py bench/results/throughput{,_2_gpus_by_sms,_2_gpus
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,4 +123,8 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(path) for path in sys.argv[1:]])
+    command = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("results", type=Path, nargs="+", help="files of bench/results")
+    main(command.parse_args().results)

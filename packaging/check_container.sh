@@ -6,6 +6,7 @@
 #
 #   packaging/check_container.sh [BUILD OPTION...]
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 image=debian:12-slim name=tokenyard-demo
 

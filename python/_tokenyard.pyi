@@ -18,6 +18,46 @@ def warn_of_leaks(warn: bool) -> None:
     Sets whether objects that outlive the interpreter are reported as leaks.
     """
 
+class NetworkOptions:
+    """See tokenyard.NetworkOptions; 0: not set."""
+
+    def __init__(self, *, interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ...) -> None: ...
+
+class NetworkPath:
+    """A connection to a rank of another host."""
+
+    @property
+    def rank(self) -> int:
+        """The other rank."""
+
+    @property
+    def number(self) -> int:
+        """Index among the connections to it."""
+
+    @property
+    def here(self) -> str:
+        """Address of this rank's end."""
+
+    @property
+    def there(self) -> str:
+        """Address of the other end."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it carries requests now."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent since the world was made."""
+
+    @property
+    def times_lost(self) -> int:
+        """Times that it was given up; its queues went on over others."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Rate as last measured under load; 0 if never."""
+
 class PeerReach:
     """The way from this rank to a peer's memory."""
 
@@ -77,7 +117,7 @@ class Job:
     def share(self) -> Job:
         """Returns another handle of the job, whose end ends nothing."""
 
-    def world(self, *, device: str, timeout_s: float, arena_bytes: int) -> World: ...
+    def world(self, *, device: str, timeout_s: float, arena_bytes: int, network: NetworkOptions) -> World: ...
 
     def metrics(self) -> dict: ...
 
@@ -115,7 +155,7 @@ class World:
     """One rank's end of a world; see tokenyard.World."""
 
     @staticmethod
-    def connect(*, host: str, port: int, rank: int, size: int, local_rank: int, job: str, secret: str, device: str, timeout_s: float, rendezvous_s: float, arena_bytes: int) -> World: ...
+    def connect(*, host: str, port: int, rank: int, size: int, local_rank: int, job: str, secret: str, device: str, timeout_s: float, rendezvous_s: float, arena_bytes: int, host_name: str, network: NetworkOptions) -> World: ...
 
     @staticmethod
     def in_process(ranks: int, *, device: str, hosts: int, timeout_s: float, arena_bytes: int) -> list[World]: ...
@@ -137,6 +177,8 @@ class World:
 
     @property
     def topology(self) -> Topology: ...
+
+    def network_paths(self) -> list[NetworkPath]: ...
 
     def job(self) -> Job: ...
 

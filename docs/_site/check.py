@@ -8,6 +8,7 @@ theme, too.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -68,10 +69,9 @@ def problems(site: Path) -> list[str]:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        print("usage: python docs/_site/check.py SITE", file=sys.stderr)
-        return 2
-    found = problems(Path(sys.argv[1]).resolve())
+    command = argparse.ArgumentParser(description=__doc__)
+    command.add_argument("site", type=Path, help="folder of the built site")
+    found = problems(command.parse_args().site.resolve())
     print("\n".join(found) or "Every link and anchor leads somewhere.")
     return 1 if found else 0
 

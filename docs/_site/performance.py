@@ -85,6 +85,7 @@ def beside(row: Row) -> bool:
 THROUGHPUT, LOW_LATENCY = "./run bench throughput", "./run bench low_latency"
 DECODE = "./run bench megakernel_decode"
 ON_DEVICES = "./run bench device_collectives"
+SIZES = "8,65536,1048576,4194304,16777216,67108864,268435456"
 
 GROUPS: dict[str, list[Table]] = {
     "Throughput dispatch and combine": [
@@ -149,16 +150,19 @@ GROUPS: dict[str, list[Table]] = {
               "python bench/collectives.py --only tcp",
               lambda row: "64 MB" in row["case"] or row["case"] in ("barrier", "all_reduce 8 B"),
               "../bench/results/collectives_tcp.md"),
-        Table("device_collectives.json", "Collectives on device tensors, 2 GPUs",
-              f"{ON_DEVICES} --bytes 8,4096,65536,1048576,4194304,16777216,67108864,268435456",
-              lambda row: any(word in row["case"] for word in ("barrier", " 8 B", "64 "))),
-        Table("device_collectives_direct.json",
-              "Collectives on device tensors of the arena, 2 GPUs",
-              f"{ON_DEVICES} --protocol direct --bytes 16777216,67108864,268435456",
-              lambda row: "64 MB" in row["case"] or "256 MB" in row["case"]),
-        Table("device_collectives_rings.json", "Collectives on device tensors by rings, 2 GPUs",
-              f"{ON_DEVICES} --protocol rings --bytes 16777216,67108864,268435456",
-              lambda row: "256 MB" in row["case"]),
+        Table("cuda_collectives.json", "Collectives on CUDA tensors beside NCCL, 2 GPUs",
+              f"{ON_DEVICES} --nccl libnccl.so.2 --bytes {SIZES}",
+              lambda row: not any(size in row["case"] for size in (" 4 KB", "256 KB"))),
+        Table("cuda_collectives_arena.json",
+              "Collectives on CUDA tensors of the arena beside NCCL, 2 GPUs",
+              f"{ON_DEVICES} --nccl libnccl.so.2 --protocol direct --bytes {SIZES}",
+              lambda row: any(size in row["case"] for size in ("16 MB", "64 MB", "256 MB"))),
+        Table("cuda_collectives_bf16.json", "The same, BF16",
+              f"{ON_DEVICES} --nccl libnccl.so.2 --type bf16 --bytes 8,65536,1048576,67108864",
+              lambda row: any(size in row["case"] for size in (" 8 B", "1 MB", "64 MB"))),
+        Table("cuda_collectives_arena_bf16.json", "The same, BF16 tensors of the arena",
+              f"{ON_DEVICES} --nccl libnccl.so.2 --type bf16 --protocol direct --bytes 67108864",
+              lambda row: "64 MB" in row["case"]),
     ],
 }  # fmt: skip
 ELSEWHERE = {"mutants.json", "install.json"}

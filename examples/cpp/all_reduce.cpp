@@ -54,9 +54,12 @@ int run_rank(const std::string& store, uint32_t rank) {
 
 int main(int arguments, char** argument) {
   if (arguments > 1) {
-    std::printf("usage: %s\n%u processes add up numbers; one dies, and the others go on.\n",
-                argument[0], kRanks);
-    return std::strcmp(argument[1], "--help") == 0 ? 0 : 2;
+    const bool asked = std::strcmp(argument[1], "--help") == 0;
+    std::fprintf(asked ? stdout : stderr,
+                 "usage: %s\n%u processes add up numbers; one dies, and the others go on.\n",
+                 argument[0], kRanks);
+    if (!asked) std::fprintf(stderr, "unknown option %s\n", argument[1]);
+    return asked ? 0 : 2;
   }
   std::string directory = (std::filesystem::temp_directory_path() / "tokenyard-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return 1;

@@ -70,9 +70,12 @@ void run_rank(tokenyard::World& world) {
 
 int main(int arguments, char** argument) {
   if (arguments > 1) {
-    std::printf("usage: %s\n%u ranks, a thread each, exchange %u tokens per rank.\n", argument[0],
-                kRanks, kTokens);
-    return std::strcmp(argument[1], "--help") == 0 ? 0 : 2;
+    const bool asked = std::strcmp(argument[1], "--help") == 0;
+    std::fprintf(asked ? stdout : stderr,
+                 "usage: %s\n%u ranks, a thread each, exchange %u tokens per rank.\n", argument[0],
+                 kRanks, kTokens);
+    if (!asked) std::fprintf(stderr, "unknown option %s\n", argument[1]);
+    return asked ? 0 : 2;
   }
   const auto worlds = tokenyard::World::in_process(kRanks, "host");
   std::vector<int> failed(kRanks);

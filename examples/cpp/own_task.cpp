@@ -46,9 +46,13 @@ std::vector<float> six_times(tokenyard::World& world, const std::vector<float>& 
 int main(int arguments, char** argument) {
   const char* const device = arguments > 1 ? argument[1] : "host";
   if (std::strcmp(device, "host") != 0 && std::strcmp(device, "cuda") != 0) {
-    std::printf("usage: %s [host | cuda]\nRuns a megakernel of two tasks, and checks its result.\n",
-                argument[0]);
-    return std::strcmp(device, "--help") == 0 ? 0 : 2;
+    const bool asked = std::strcmp(device, "--help") == 0;
+    std::fprintf(
+        asked ? stdout : stderr,
+        "usage: %s [host | cuda]\nRuns a megakernel of two tasks, and checks its result.\n",
+        argument[0]);
+    if (!asked) std::fprintf(stderr, "unknown device %s\n", device);
+    return asked ? 0 : 2;
   }
   try {
     const auto worlds = tokenyard::World::in_process(1, device);

@@ -62,7 +62,9 @@ struct JobOptions {
   std::optional<uint32_t> local_rank = {};  ///< of its host: selects its GPU; unset: `rank`
   uint32_t size_max = 0;                    ///< largest size that `grow` may reach; 0: `size`
   std::string address;  ///< where others reach this rank; empty: found automatically, else loopback
-  std::string host;     ///< ranks with equal names share memory; empty: found automatically
+  /// Ranks with equal names share memory. Empty: that of TOKENYARD_HOST_NAME, or else found
+  /// automatically.
+  std::string host;
   /// A plug-in that carries data in place of TCP, such as "libtokenyard_ucx.so"; empty: none. The
   /// same on all ranks.
   std::string interconnect = {};
@@ -156,13 +158,14 @@ class Job : public std::enable_shared_from_this<Job> {
 
   /// Returns the groups and operations of this job (tokenyard/collectives.hpp).
   std::unique_ptr<Collectives> collectives();
-  /// Makes a world of the job's active ranks, over shared memory (`device` "host") or with one GPU
-  /// per rank ("cuda"). Its ranks are the job's: rank = slot, and the rank of an empty slot is
-  /// absent (Reach::none). Collective among the active ranks, which make their worlds in the same
-  /// order; begins anew if ranks are lost meanwhile. After a change of the membership its exchanges
-  /// go on, and the world with them (World); for anything else call it again: until then, calls
-  /// that need a lost rank fail. Throws PeerTimeout naming a rank that has not called it,
-  /// QuorumLost if too few ranks answer, Fenced if the others have gone on without this one.
+  /// Makes a world of the job's active ranks, over shared memory and the network (`device` "host")
+  /// or with one GPU per rank of one host ("cuda"). Its ranks are the job's: rank = slot, and the
+  /// rank of an empty slot is absent (Reach::none). Collective among the active ranks, which make
+  /// their worlds in the same order; begins anew if ranks are lost meanwhile. After a change of the
+  /// membership its exchanges go on, and the world with them (World); for anything else call it
+  /// again: until then, calls that need a lost rank fail. Throws PeerTimeout naming a rank that has
+  /// not called it, QuorumLost if too few ranks answer, Fenced if the others have gone on without
+  /// this one.
   std::unique_ptr<World> world(const std::string& device, const WorldOptions& options = {});
   JobMetrics metrics() const;
 

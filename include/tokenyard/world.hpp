@@ -1,4 +1,5 @@
-/// A World: ranks that share memory, and how this rank reaches each of them.
+/// A World: ranks that share memory or are joined by a network, and how this rank reaches each of
+/// them.
 #pragma once
 
 #include <chrono>
@@ -41,16 +42,50 @@ struct Topology {
   std::string text() const;       ///< human-readable table
 };
 
+/// How ranks reach ranks of other hosts: by a thread per rank, over TCP. A field that is not set
+/// has the value of its environment variable, and without that its default. `connections` and
+/// `queues` must be alike on all ranks.
+struct NetworkOptions {
+  /// Names or addresses of the network interfaces that this rank may use, between commas; by
+  /// default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES
+  std::string interfaces = {};
+  /// Ports on which it may listen, as "20000-20100"; by default any. TOKENYARD_NETWORK_PORTS
+  std::string ports = {};
+  /// Sockets per peer, at most 6; by default 2, or one per interface if there are more.
+  /// TOKENYARD_NETWORK_CONNECTIONS
+  uint32_t connections = 0;
+  /// Queues per peer; by default 4. TOKENYARD_NETWORK_QUEUES
+  uint32_t queues = 0;
+  /// Requests of a queue that may be under way at once; by default 64, the most.
+  /// TOKENYARD_NETWORK_QUEUE_DEPTH
+  uint32_t queue_depth = 0;
+  /// How long requests wait for a connection that has broken, at most half of the world's timeout;
+  /// by default 5 s. TOKENYARD_NETWORK_TIMEOUT, in seconds
+  std::chrono::nanoseconds timeout{0};
+};
+
 struct WorldOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of each wait, unless set
   /// Time for all ranks to reach the rendezvous, including the start of their processes; 0:
   /// `timeout`.
   std::chrono::nanoseconds rendezvous_timeout{0};
   size_t arena_bytes =
-      size_t{1} << 30;  ///< peer-visible memory per rank; host memory is committed lazily
-  uint32_t hosts = 1;   ///< simulated hosts (in-process worlds only)
+      size_t{1} << 30;          ///< peer-visible memory per rank; host memory is committed lazily
+  uint32_t hosts = 1;           ///< simulated hosts (in-process worlds only)
+  NetworkOptions network = {};  ///< to ranks of other hosts (worlds of processes only)
   /// Called periodically by every wait; may throw to end the wait (Python's Ctrl-C).
   std::function<void()> interrupt = [] {};
+};
+
+/// A connection of this rank's network to a rank of another host.
+struct NetworkPath {
+  uint32_t rank = 0;     ///< the other rank
+  uint32_t number = 0;   ///< among the connections to it
+  std::string from, to;  ///< addresses of the two ends
+  bool up = false;
+  uint64_t bytes_sent = 0;
+  uint64_t times_lost = 0;      ///< times that it was given up; its queues went on over others
+  double bytes_per_second = 0;  ///< as last measured under load; 0: never
 };
 
 /// Where the ranks of a job meet: in a store that rank 0 serves at host:port.
@@ -63,6 +98,9 @@ struct Rendezvous {
   /// Without it nobody joins, and nobody is listened to. Empty: that of this user's processes on
   /// this host, which is kept in a file.
   std::string secret = {};
+  /// Ranks with equal names share memory; others reach one another over the network. Empty: that of
+  /// TOKENYARD_HOST_NAME, or else ranks of one machine and network namespace share memory.
+  std::string host_name = {};
 
   /// Reads RANK, WORLD_SIZE, MASTER_PORT and, if set, MASTER_ADDR, LOCAL_RANK and
   /// TOKENYARD_SECRET_FILE or TOKENYARD_SECRET. Throws InvalidArgument naming a variable that is
@@ -78,9 +116,10 @@ struct Rendezvous {
 /// the ranks of that epoch, as Job::world would.
 class World {
  public:
-  /// Makes a job of one process per rank on this host, and a world of it, over shared memory
-  /// (`device` "host") or with one GPU per rank ("cuda"). Blocks until all ranks have come. Throws
-  /// PeerTimeout naming a missing rank. The job ends with the world, and those made from it, unless
+  /// Makes a job of one process per rank, and a world of it: over shared memory within a host and
+  /// the network between hosts (`device` "host"), or with one GPU per rank on one host ("cuda").
+  /// Blocks until all ranks have come. Throws PeerTimeout naming a missing rank, Unsupported naming
+  /// ranks that cannot be connected. The job ends with the world, and those made from it, unless
   /// something else stands on it.
   static std::unique_ptr<World> connect(const Rendezvous& rendezvous, const std::string& device,
                                         const WorldOptions& options = {});
@@ -94,6 +133,8 @@ class World {
   uint32_t rank() const;
   uint32_t size() const;
   const Topology& topology() const;
+  /// Returns the connections to ranks of other hosts; empty if there are none. Waits for nothing.
+  std::vector<NetworkPath> network_paths() const;
   /// Returns the job that its ranks are of. Throws Unsupported if they are threads of one process.
   std::shared_ptr<Job> job() const;
   std::chrono::nanoseconds timeout() const;

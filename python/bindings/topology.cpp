@@ -3,9 +3,11 @@
 #include <nanobind/stl/vector.h>
 
 #include "registration.hpp"
+#include "seconds.hpp"
 #include "tokenyard/world.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace tokenyard::python {
 namespace {
@@ -27,6 +29,31 @@ const char* name_of(Reach reach) {
 }  // namespace
 
 void register_topology(nb::module_& m) {
+  nb::class_<NetworkOptions>(m, "NetworkOptions", "See tokenyard.NetworkOptions; 0: not set.")
+      .def(
+          "__init__",
+          [](NetworkOptions* self, const std::string& interfaces, const std::string& ports,
+             uint32_t connections, uint32_t queues, uint32_t queue_depth, double timeout_s) {
+            new (self) NetworkOptions{.interfaces = interfaces,
+                                      .ports = ports,
+                                      .connections = connections,
+                                      .queues = queues,
+                                      .queue_depth = queue_depth,
+                                      .timeout = nanoseconds_of(timeout_s)};
+          },
+          nb::kw_only(), "interfaces"_a = "", "ports"_a = "", "connections"_a = 0, "queues"_a = 0,
+          "queue_depth"_a = 0, "timeout_s"_a = 0.0);
+  nb::class_<NetworkPath>(m, "NetworkPath", "A connection to a rank of another host.")
+      .def_ro("rank", &NetworkPath::rank, "The other rank.")
+      .def_ro("number", &NetworkPath::number, "Index among the connections to it.")
+      .def_ro("here", &NetworkPath::from, "Address of this rank's end.")
+      .def_ro("there", &NetworkPath::to, "Address of the other end.")
+      .def_ro("up", &NetworkPath::up, "Whether it carries requests now.")
+      .def_ro("bytes_sent", &NetworkPath::bytes_sent, "Bytes sent since the world was made.")
+      .def_ro("times_lost", &NetworkPath::times_lost,
+              "Times that it was given up; its queues went on over others.")
+      .def_ro("bytes_per_second", &NetworkPath::bytes_per_second,
+              "Rate as last measured under load; 0 if never.");
   nb::class_<PeerReach>(m, "PeerReach", "The way from this rank to a peer's memory.")
       .def_prop_ro(
           "reach", [](const PeerReach& peer) { return name_of(peer.reach); },

@@ -31,26 +31,29 @@ WorldHandle::WorldHandle(std::unique_ptr<World> world)
 namespace {
 
 WorldOptions options_of(double timeout_s, size_t arena_bytes, uint32_t hosts,
-                        double rendezvous_s = 0) {
+                        double rendezvous_s = 0, const NetworkOptions& network = {}) {
   return {.timeout = nanoseconds_of(timeout_s),
           .rendezvous_timeout = nanoseconds_of(rendezvous_s),
           .arena_bytes = arena_bytes,
           .hosts = hosts,
+          .network = network,
           .interrupt = Interrupt()};
 }
 
 std::unique_ptr<WorldHandle> connect(const std::string& host, uint16_t port, uint32_t rank,
                                      uint32_t size, uint32_t local_rank, const std::string& job,
                                      const std::string& secret, const std::string& device,
-                                     double timeout_s, double rendezvous_s, size_t arena_bytes) {
+                                     double timeout_s, double rendezvous_s, size_t arena_bytes,
+                                     const std::string& host_name, const NetworkOptions& network) {
   const Rendezvous rendezvous{.host = host,
                               .port = port,
                               .rank = rank,
                               .size = size,
                               .local_rank = local_rank,
                               .job = job,
-                              .secret = secret};
-  const WorldOptions options = options_of(timeout_s, arena_bytes, 1, rendezvous_s);
+                              .secret = secret,
+                              .host_name = host_name};
+  const WorldOptions options = options_of(timeout_s, arena_bytes, 1, rendezvous_s, network);
   nb::gil_scoped_release unlocked;
   return std::make_unique<WorldHandle>(World::connect(rendezvous, device, options));
 }
@@ -120,7 +123,7 @@ void register_world(nb::module_& m) {
   nb::class_<WorldHandle>(m, "World", "One rank's end of a world; see tokenyard.World.")
       .def_static("connect", &connect, nb::kw_only(), "host"_a, "port"_a, "rank"_a, "size"_a,
                   "local_rank"_a, "job"_a, "secret"_a, "device"_a, "timeout_s"_a, "rendezvous_s"_a,
-                  "arena_bytes"_a)
+                  "arena_bytes"_a, "host_name"_a, "network"_a)
       .def_static("in_process", &in_process, "ranks"_a, nb::kw_only(), "device"_a, "hosts"_a,
                   "timeout_s"_a, "arena_bytes"_a)
       .def_prop_ro("rank", [](const WorldHandle& self) { return self.get()->rank(); })
@@ -130,6 +133,7 @@ void register_world(nb::module_& m) {
       .def_prop_ro("closed", &WorldHandle::closed)
       // By value: a Topology may outlive its World.
       .def_prop_ro("topology", [](const WorldHandle& self) { return self.get()->topology(); })
+      .def("network_paths", [](const WorldHandle& self) { return self.get()->network_paths(); })
       .def("job", &job_of)
       .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
       .def("barrier", &barrier, nb::kw_only(), "what"_a)

@@ -16,7 +16,7 @@ reports which fabrics work on this machine.
 import warnings
 from typing import Any
 
-from _tokenyard import CollectivesCounters, FailedRank, PeerReach, Topology
+from _tokenyard import CollectivesCounters, FailedRank, NetworkPath, PeerReach, Topology
 from _tokenyard import version as __version__
 
 from . import at_exit as at_exit
@@ -52,7 +52,7 @@ from .expert_parallel import (
 )
 from .job import Job, connect, from_env, from_torch
 from .metrics import prometheus_text
-from .world import World, launch
+from .world import NetworkOptions, World, launch
 
 __all__ = [
     "Cancelled",
@@ -73,6 +73,8 @@ __all__ = [
     "LowLatencyCombined",
     "LowLatencyReceived",
     "NetworkFault",
+    "NetworkOptions",
+    "NetworkPath",
     "OperationAborted",
     "OsError",
     "OutOfTouch",

@@ -11,6 +11,7 @@ from .errors import Error
 from .membership import Members
 from .sizes import size_of
 from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, World, rendezvous
+from .world.network import NetworkOptions, native_network
 from .world.world import check_device, check_timeout
 
 
@@ -57,6 +58,7 @@ class Job(Members):
         device: str = "host",
         arena_bytes: int = DEFAULT_ARENA_BYTES,
         timeout: float = DEFAULT_TIMEOUT,
+        network: NetworkOptions | None = None,
     ) -> World:
         """Makes a world of the job's active ranks. Collective among them; blocks.
 
@@ -66,9 +68,10 @@ class Job(Members):
         until then, its own calls that need a lost rank keep failing.
 
         Args:
-            device: "host", or "cuda" for one GPU per rank.
+            device: "host", or "cuda" for one GPU per rank of one host.
             arena_bytes: bytes of this rank that its peers can reach.
             timeout: deadline of this call and of every later wait of the world, in seconds.
+            network: options of the network to ranks of other hosts; see NetworkOptions.
 
         Raises:
             PeerTimeout: a rank has not called it in time; names it.
@@ -79,6 +82,7 @@ class Job(Members):
             device=check_device(device),
             timeout_s=check_timeout(timeout),
             arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+            network=native_network(network),
         )
         world = World(native, device)
         world._launcher = self._launcher
@@ -141,7 +145,8 @@ def connect(
             halves; True.
         host_store: whether this rank may run the tcp store; True.
         address: address at which other ranks reach this one; detected if empty.
-        host: ranks with the same name use shared memory; detected if empty.
+        host: ranks with the same name use shared memory, others the network. If empty, that of
+            TOKENYARD_HOST_NAME, or else detected.
         interconnect: a plug-in that replaces TCP between hosts, such as
             "libtokenyard_ucx.so", the same on all ranks; none if empty.
 

@@ -18,6 +18,7 @@ MEANING = {
     "returned_bytes_by_peer": "bytes of these rows",
     "received_choices_by_expert": "received rows that name a local expert",
     "wait_seconds_by_peer": "seconds that calls here have waited for a rank",
+    "wait_cycles_by_peer": "cycles that calls here have waited for a rank",
     "slowest_rank": "the rank that calls here have waited for the longest",
     "masked_by_peer": "whether this rank continues without a rank: 1, else 0",
     "epoch": "number of the membership",
@@ -43,6 +44,8 @@ GAUGES = ("slowest_rank", "masked_by_peer", "epoch", "places", "active", "waitin
 
 NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
 """Totals of low latency that no kernel keeps."""
+NOT_COUNTED_WITH_TOTALS = ("bytes", "lost_choices")
+"""Those of an exchange made with `totals`."""
 
 
 def prometheus_text(*metrics: Mapping[str, Any]) -> str:

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <string_view>
 
 #include "tokenyard/error.hpp"
 
@@ -37,6 +40,38 @@ std::optional<Number> number(const char* name) {
   return parsed;
 }
 
+std::optional<double> seconds(const char* name) {
+  const auto value = text(name);
+  if (!value) return std::nullopt;
+  char* stopped = nullptr;
+  const double parsed = std::strtod(value->c_str(), &stopped);
+  if (*stopped != '\0' || !std::isfinite(parsed) || parsed <= 0)
+    throw InvalidArgument(name, "a number of seconds above 0", "'" + *value + "'");
+  return parsed;
+}
+
+constexpr std::string_view kNetworkPrefix = "TOKENYARD_NETWORK_";
+constexpr std::array<std::string_view, 6> kNetworkVariables = {
+    "INTERFACES", "PORTS", "CONNECTIONS", "QUEUES", "QUEUE_DEPTH", "TIMEOUT"};
+
+void refuse_unknown_network_variables() {
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
+    std::string_view name(*each);
+    name = name.substr(0, name.find('='));
+    if (!name.starts_with(kNetworkPrefix)) continue;
+    std::string known;
+    for (const std::string_view ending : kNetworkVariables) {
+      if (name.substr(kNetworkPrefix.size()) == ending) {
+        known.clear();
+        break;
+      }
+      known += (known.empty() ? "" : ", ") + std::string(kNetworkPrefix) + std::string(ending);
+    }
+    if (!known.empty())
+      throw InvalidArgument(std::string(name), "a variable that exists: " + known, "another name");
+  }
+}
+
 }  // namespace
 
 Environment Environment::read() {
@@ -47,6 +82,20 @@ Environment Environment::read() {
           .port = number<uint16_t>("MASTER_PORT"),
           .secret = given("TOKENYARD_SECRET"),
           .secret_file = given("TOKENYARD_SECRET_FILE")};
+}
+
+NetworkEnvironment NetworkEnvironment::read() {
+  refuse_unknown_network_variables();
+  return {.interfaces = text("TOKENYARD_NETWORK_INTERFACES"),
+          .ports = text("TOKENYARD_NETWORK_PORTS"),
+          .connections = number<uint32_t>("TOKENYARD_NETWORK_CONNECTIONS"),
+          .queues = number<uint32_t>("TOKENYARD_NETWORK_QUEUES"),
+          .queue_depth = number<uint32_t>("TOKENYARD_NETWORK_QUEUE_DEPTH"),
+          .timeout_s = seconds("TOKENYARD_NETWORK_TIMEOUT")};
+}
+
+std::optional<std::string> host_name() {
+  return text("TOKENYARD_HOST_NAME");
 }
 
 std::optional<std::string> cuda_visible_devices() {

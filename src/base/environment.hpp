@@ -23,6 +23,23 @@ struct Environment {
   static Environment read();
 };
 
+/// The variables of the network between hosts. An unset or empty one is nullopt.
+struct NetworkEnvironment {
+  std::optional<std::string> interfaces;  ///< TOKENYARD_NETWORK_INTERFACES
+  std::optional<std::string> ports;       ///< TOKENYARD_NETWORK_PORTS
+  std::optional<uint32_t> connections;    ///< TOKENYARD_NETWORK_CONNECTIONS
+  std::optional<uint32_t> queues;         ///< TOKENYARD_NETWORK_QUEUES
+  std::optional<uint32_t> queue_depth;    ///< TOKENYARD_NETWORK_QUEUE_DEPTH
+  std::optional<double> timeout_s;        ///< TOKENYARD_NETWORK_TIMEOUT
+
+  /// Throws InvalidArgument, which names the variable, for a value that is no number, and for a
+  /// variable TOKENYARD_NETWORK_... of another name.
+  static NetworkEnvironment read();
+};
+
+/// Returns TOKENYARD_HOST_NAME, the name of the host that this process counts as being on.
+std::optional<std::string> host_name();
+
 /// Returns CUDA_VISIBLE_DEVICES; a variable that is set to nothing hides every GPU.
 std::optional<std::string> cuda_visible_devices();
 

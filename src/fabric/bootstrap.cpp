@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -241,15 +242,22 @@ std::vector<uint32_t> Bootstrap::others() const {
 
 void Bootstrap::await_each(const std::string& what, TimePoint until,
                            const std::function<bool(uint32_t rank)>& arrived) {
-  await(others(), what, until, [&](uint32_t peer) {
+  const auto has_arrived = [&](uint32_t peer) {
     if (arrived(peer)) return true;
     abort_flag_.check_left_out({.rank = peer, .phase = what});
     return false;
-  });
+  };
+  await(others(), what, until, has_arrived, [this](uint32_t peer) { return has_given_up(peer); });
+}
+
+bool Bootstrap::has_given_up(uint32_t peer) const {
+  const auto asked = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
+  return asked && asked->generation > generation() && !abort_flag_.gone_ranks().empty();
 }
 
 void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
-                      const std::function<bool(uint32_t rank)>& arrived) {
+                      const std::function<bool(uint32_t rank)>& arrived,
+                      const std::function<bool(uint32_t rank)>& given_up) {
   const TimePoint start = accelerator_.now();
   std::vector<uint32_t> missing = ranks;
   const auto facts = [&](uint32_t awaited) {
@@ -260,20 +268,25 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
                      .seen = ranks.size() - missing.size(),
                      .waited_s = waited.count()};
   };
+  const auto throw_lost = [&](uint32_t rank) {
+    WaitFacts lost = facts(rank);
+    abort_flag_.check_absence(lost);
+    if (abort_flag_.has_left(rank)) lost.phase = after_goodbye(lost.phase);
+    throw PeerLost(lost);
+  };
   const auto everybody_came = [&] {
     if (abort_flag_.cancelled()) throw Cancelled(what);
     if (check_) check_();
     // In this order: what a peer sent before it went has arrived before it is marked as gone.
     // Not by the mailbox: another process may hold the slot meanwhile.
+    std::vector<uint32_t> ended;
+    if (given_up) std::ranges::copy_if(missing, std::back_inserter(ended), given_up);
     const std::vector<uint32_t> gone = abort_flag_.gone_ranks();
     std::erase_if(missing, arrived);
-    for (const uint32_t peer : gone) {
-      if (std::find(missing.begin(), missing.end(), peer) == missing.end()) continue;
-      WaitFacts lost = facts(peer);
-      abort_flag_.check_absence(lost);
-      if (abort_flag_.has_left(peer)) lost.phase = after_goodbye(lost.phase);
-      throw PeerLost(lost);
-    }
+    const auto is_missing = [&](uint32_t peer) { return std::ranges::count(missing, peer) != 0; };
+    for (const uint32_t peer : gone)
+      if (is_missing(peer)) throw_lost(peer);
+    if (std::ranges::any_of(ended, is_missing)) throw_lost(gone.front());
     return missing.empty();
   };
   if (!everybody_came() && !accelerator_.wait_until(until, everybody_came)) {

@@ -116,9 +116,14 @@ class Bootstrap {
   std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;
   std::vector<uint32_t> others() const;  ///< present ranks but this one
   std::optional<uint32_t> rank_at(uint32_t slot) const;
-  /// Until `arrived(rank)` has held once for every rank of `ranks`.
+  /// Returns whether the rank has asked for another world, after a loss in this one: it sends
+  /// nothing more here.
+  bool has_given_up(uint32_t peer) const;
+  /// Until `arrived(rank)` has held once for every rank of `ranks`. Throws PeerLost naming a rank
+  /// that is gone if one for which `given_up` holds has not arrived.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
-             const std::function<bool(uint32_t rank)>& arrived);
+             const std::function<bool(uint32_t rank)>& arrived,
+             const std::function<bool(uint32_t rank)>& given_up = {});
 
   std::shared_ptr<Mesh> mesh_;
   Membership membership_;

@@ -124,6 +124,11 @@ bool trusted(const FileDescriptor& connection, const std::vector<Address>& peers
 
 std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
                                          TimePoint until) {
+  return exchange_fds(bootstrap, mine, what, until, std::vector<bool>(bootstrap.size(), true));
+}
+
+std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
+                                         TimePoint until, const std::vector<bool>& near) {
   const uint32_t ranks = bootstrap.size();
   Address me{.name = {}, .secret = net::random_number(), .process = getpid()};
   fmt::format_to_n(me.name, sizeof me.name - 1, "tokenyard-{}-{:016x}", me.process,
@@ -146,7 +151,8 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   bool out_of_descriptors = false;
   const auto exchange = [&] {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      if (rank == bootstrap.rank() || sent[rank] || !bootstrap.present(rank)) continue;
+      if (rank == bootstrap.rank() || sent[rank] || !bootstrap.present(rank) || !near[rank])
+        continue;
       sent[rank] = send_to(peers[rank], Label{peers[rank].secret, bootstrap.rank()}, mine);
     }
     for (;;) {
@@ -160,7 +166,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       auto parcel = receive_from(connection);
       if (!parcel) return false;
       if (parcel->label.secret != me.secret || parcel->label.rank >= ranks) return true;
-      if (!bootstrap.present(parcel->label.rank)) return true;
+      if (!bootstrap.present(parcel->label.rank) || !near[parcel->label.rank]) return true;
       if (!trusted(connection, peers, parcel->label.rank)) return true;
       if (!parcel->descriptor) os_failed("recvmsg of a descriptor", EMFILE);
       received[parcel->label.rank] = std::move(parcel->descriptor);
@@ -170,7 +176,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   try {
     bootstrap.await_each(what, until, [&](uint32_t rank) {
       exchange();
-      return sent[rank] && received[rank];
+      return !near[rank] || (sent[rank] && received[rank]);
     });
   } catch (const PeerTimeout&) {
     // We waited in case other threads closed some. None did, and the peer is not to blame.

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "control/shared_register.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/fd_exchange.hpp"
@@ -59,6 +60,11 @@ control::ControlOptions control_options(const JobOptions& options, const JobTerm
   return control;
 }
 
+JobOptions with_host(JobOptions options) {
+  if (options.host.empty()) options.host = host_name().value_or("");
+  return options;
+}
+
 void check(const JobOptions& options, const JobTerms& terms) {
   const uint32_t places = std::max(options.size, options.size_max);
   if (options.size == 0) throw InvalidArgument("size", "at least 1", "0");
@@ -75,17 +81,17 @@ void check(const JobOptions& options, const JobTerms& terms) {
 }  // namespace
 
 Job::State::State(const JobOptions& options, const JobTerms& terms)
-    : options(options), ranks_(options.rank, std::max(options.size, options.size_max)) {
+    : options(with_host(options)), ranks_(options.rank, std::max(options.size, options.size_max)) {
   check(options, terms);
   control::ControlOptions plane = control_options(options, terms);
-  const std::string address = plane.address;
+  address_ = plane.address;
   control_ = std::make_unique<control::Control>(std::move(plane), &ranks_);
   ranks_.use(*control_);
   transport_ = std::make_shared<WireTransport>(WireOptions{.self = control_->self(),
                                                            .job = options.job,
                                                            .secret = options.secret,
-                                                           .host = options.host,
-                                                           .address = address,
+                                                           .host = this->options.host,
+                                                           .address = address_,
                                                            .interconnect = options.interconnect});
   engine_ = std::make_unique<Engine>(
       transport_,

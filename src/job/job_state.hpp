@@ -46,6 +46,8 @@ class Job::State final : public control::Participant {
   ~State() override { close(); }
 
   const JobOptions options;
+  /// Returns where others reach this rank.
+  const std::string& address() const { return address_; }
   collectives::Engine& engine() { return *engine_; }
   collectives::ProgressThread& progress_thread() { return *progress_thread_; }
   collectives::Recovery& recovery() { return *recovery_; }
@@ -91,6 +93,7 @@ class Job::State final : public control::Participant {
   /// Fills lost slots under OnFailure::retry, where no caller asks for it.
   void admit_replacements(const control::View& view);
 
+  std::string address_;
   ProcessRanks ranks_;
   std::unique_ptr<control::Control> control_;
   std::shared_ptr<collectives::WireTransport> transport_;

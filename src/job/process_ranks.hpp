@@ -39,16 +39,15 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   control::Epoch epoch() const;
   /// Returns the members whose process is known to be gone.
   std::vector<control::Member> gone_members() const;
-  /// Has the members agree to go on without these slots, and waits until this process knows it.
-  /// Returns those that stay after all, because they live and waited for a slot that was lost after
-  /// epoch `since` (membership::Verdict::excused). Calls `check` while it waits, which may throw.
-  /// Throws PeerTimeout naming a slot that is still a member at `until`, or QuorumLost, in slots,
-  /// if too few members answer to agree.
-  std::vector<uint32_t> evict(std::span<const uint32_t> slots, control::Epoch since,
-                              Accelerator& accelerator, TimePoint until,
-                              const std::function<void()>& check) {
-    return evict(view(), slots, since, accelerator, until, check);
-  }
+  /// Has the members agree to go on without the processes that held these slots in `seen`, and
+  /// waits until this process knows it. One that has succeeded them stays. Returns those that stay
+  /// after all, because they live and waited for a slot that was lost after epoch `since`
+  /// (membership::Verdict::excused). Calls `check` while it waits, which may throw. Throws
+  /// PeerTimeout naming a slot that is still a member at `until`, or QuorumLost, in slots, if too
+  /// few members answer to agree.
+  std::vector<uint32_t> evict(const control::View& seen, std::span<const uint32_t> slots,
+                              control::Epoch since, Accelerator& accelerator, TimePoint until,
+                              const std::function<void()>& check);
   /// Waits until this process is a member and hears all others, and returns the view: until a
   /// newcomer has linked with it, and a member that is gone is none any more. Throws what `evict`
   /// throws.
@@ -86,10 +85,6 @@ class ProcessRanks final : public Mesh, public control::Inbox {
     uint32_t needed;
   };
 
-  /// Evicts the processes that hold these slots in `seen`, and none that has succeeded them.
-  std::vector<uint32_t> evict(const control::View& seen, std::span<const uint32_t> slots,
-                              control::Epoch since, Accelerator& accelerator, TimePoint until,
-                              const std::function<void()>& check);
   bool is_excused(const control::Member& member, control::Epoch since) const;
   bool hears(const control::Member& member) const;
 

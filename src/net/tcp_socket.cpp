@@ -53,9 +53,11 @@ Moved moved(ssize_t result) {
 
 }  // namespace
 
-Listening listen_at(const std::string& address) {
-  const AddressList found = resolve(address, 0, AI_PASSIVE);
+Listening listen_at(const std::string& address, uint16_t port) {
+  const AddressList found = resolve(address, port, AI_PASSIVE);
   Listening made{.socket = make_socket(found->ai_family), .address = {}};
+  // A port that was chosen may have connections of a process that has ended.
+  if (port != 0) set(made.socket, SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(made.socket.native(), found->ai_addr, found->ai_addrlen) != 0) {
     os_failed("bind to " + address);
   }
@@ -66,12 +68,12 @@ Listening listen_at(const std::string& address) {
     os_failed("getsockname");
   }
   char host[NI_MAXHOST] = {};
-  char port[NI_MAXSERV] = {};
+  char service[NI_MAXSERV] = {};
   const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&bound), bytes, host, sizeof host,
-                                port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+                                service, sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
   if (error != 0) throw OsError("getnameinfo", error, gai_strerror(error));
   made.address = host;
-  made.port = static_cast<uint16_t>(std::stoul(port));
+  made.port = static_cast<uint16_t>(std::stoul(service));
   return made;
 }
 
@@ -79,9 +81,19 @@ FileDescriptor accept_from(const FileDescriptor& listener) {
   return accept_socket(listener.native());
 }
 
-FileDescriptor connect_to(const std::string& address, uint16_t port) {
+FileDescriptor connect_to(const std::string& address, uint16_t port, const Origin& from) {
   const AddressList found = resolve(address, port, AI_NUMERICHOST);
   FileDescriptor made = make_socket(found->ai_family);
+  if (!from.address.empty()) {
+    const AddressList own = resolve(from.address, 0, AI_NUMERICHOST);
+    if (own->ai_family == found->ai_family) {
+      if (bind(made.native(), own->ai_addr, own->ai_addrlen) != 0) os_failed("bind");
+      // Linux before 5.7 wants rights for it; then the routes decide.
+      if (!from.interface.empty())
+        (void)setsockopt(made.native(), SOL_SOCKET, SO_BINDTODEVICE, from.interface.c_str(),
+                         static_cast<socklen_t>(from.interface.size()));
+    }
+  }
   if (connect(made.native(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
     os_failed(fmt::format("connect to {}:{}", address, port));
   }

@@ -15,14 +15,20 @@ struct Listening {
   std::string address;  ///< numeric address
   uint16_t port = 0;
 };
-/// Listens on any free port of `address` (an IP address or host name). Throws OsError.
-Listening listen_at(const std::string& address);
+/// Listens at a port, or at any free one, of `address` (an IP address or host name). Throws
+/// OsError.
+Listening listen_at(const std::string& address, uint16_t port = 0);
 /// Returns the next connection. Empty, with errno set, if none waits; it may come later (as from a
 /// stopped process).
 FileDescriptor accept_from(const FileDescriptor& listener);
+/// The end of a connection that is about to be made. Empty: as the system chooses.
+struct Origin {
+  std::string address;    ///< IP address
+  std::string interface;  ///< its name; packets leave by it, whatever the routes say
+};
 /// Starts to connect; the first send or receive shows whether that succeeds. Throws OsError if it
-/// cannot even start.
-FileDescriptor connect_to(const std::string& address, uint16_t port);
+/// cannot even start. An origin of the other address family counts as empty.
+FileDescriptor connect_to(const std::string& address, uint16_t port, const Origin& from = {});
 
 /// Tunes a socket for low latency of small messages and bulk transfer of large ones.
 ///

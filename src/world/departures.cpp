@@ -31,8 +31,8 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
   std::vector<uint32_t> slots;
   for (const uint32_t rank : named_) slots.push_back(slot_of(rank));
   try {
-    const auto excused = impl_.processes->evict(slots, impl_.epoch, *impl_.accelerator, until,
-                                                [this] { check_ended(); });
+    const auto excused = impl_.processes->evict(
+        impl_.members, slots, impl_.epoch, *impl_.accelerator, until, [this] { check_ended(); });
     for (const uint32_t slot : excused) named_.erase(rank_of(slot));
   } catch (const PeerTimeout& error) {
     WaitFacts facts = error.facts;
@@ -45,24 +45,20 @@ const std::vector<uint32_t>& Departures::agree(TimePoint until) {
     }
     throw QuorumLost(answering, error.needed);
   }
-  const control::View members = impl_.processes->view();
-  epoch_ = members.epoch;
+  members_ = impl_.processes->view();
   gone_.clear();
-  for (uint32_t rank = 0; rank < ranks(); ++rank) {
-    if (is_absent(rank) || !members.at(slot_of(rank))) gone_.push_back(rank);
-  }
+  for (uint32_t rank = 0; rank < ranks(); ++rank)
+    if (is_absent(rank) || is_out(rank, members_)) gone_.push_back(rank);
   return gone_;
 }
 
 void Departures::require_only(const std::vector<uint32_t>& gone) const {
   check_ended();
-  if (gone == gone_ && impl_.processes->epoch() == epoch_) return;
+  if (gone == gone_ && impl_.processes->epoch() == members_.epoch) return;
   const control::View members = impl_.processes->view();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const bool known = is_absent(rank) || std::ranges::binary_search(gone, rank);
-    if (!known && !members.at(slot_of(rank))) {
-      throw PeerLost({.rank = rank, .phase = kRebuild});
-    }
+    if (!known && is_out(rank, members)) throw PeerLost({.rank = rank, .phase = kRebuild});
   }
 }
 
@@ -73,7 +69,7 @@ bool Departures::have_grown(const std::vector<uint32_t>& gone) {
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     if (is_absent(rank)) continue;
     const uint32_t slot = slot_of(rank);
-    const bool here = members.at(slot) && mailbox.state(slot) == PeerState::present;
+    const bool here = !is_out(rank, members) && mailbox.state(slot) == PeerState::present;
     if (here || rank == impl_.bootstrap->rank() || std::ranges::binary_search(gone, rank)) continue;
     named_.insert(rank);
     more = true;
@@ -91,6 +87,11 @@ uint32_t Departures::ranks() const {
 
 bool Departures::is_absent(uint32_t rank) const {
   return !impl_.bootstrap->present(rank);
+}
+
+bool Departures::is_out(uint32_t rank, const membership::View& members) const {
+  const auto process = impl_.members.at(slot_of(rank));
+  return !process || !members.contains(*process);
 }
 
 uint32_t Departures::slot_of(uint32_t rank) const {

@@ -19,8 +19,9 @@ class Departures {
   /// Returns all ranks that are no members then, absent ones included.
   /// Throws what ProcessRanks::evict throws, in ranks.
   const std::vector<uint32_t>& agree(TimePoint until);
-  /// Returns the epoch of the last agreement: waits that fail later have no older excuse.
-  uint64_t epoch() const { return epoch_; }
+  /// Returns the members at the last agreement: waits that fail later have no older excuse than its
+  /// epoch.
+  const membership::View& members() const { return members_; }
   /// Throws PeerLost if a rank besides `gone` is no member any more, and what ends every wait of
   /// this rank.
   void require_only(const std::vector<uint32_t>& gone) const;
@@ -32,13 +33,15 @@ class Departures {
   uint32_t ranks() const;
   bool is_absent(uint32_t rank) const;  ///< it never was here, and the rebuilt world is without it
   uint32_t slot_of(uint32_t rank) const;
+  /// Returns whether the rank's process is none of `members`; another one may hold its slot.
+  bool is_out(uint32_t rank, const membership::View& members) const;
   /// Returns `ranks()` for a slot that is not of this world.
   uint32_t rank_of(uint32_t slot) const;
 
   WorldAccess::Impl& impl_;
   std::set<uint32_t> named_;
   // The last agreement.
-  uint64_t epoch_ = 0;
+  membership::View members_;
   std::vector<uint32_t> gone_;
 };
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fabric/host/process_fabric.hpp"
+#include "fabric/proxy/network_options.hpp"
 #include "net/listener.hpp"
 #include "tokenyard/error.hpp"
 #include "world/doctor_probes.hpp"
@@ -63,6 +64,18 @@ FabricFacts processes(const DoctorProbes& ask) {
     return {name, false, error.what(), "sudo ip link set lo up"};
   }
   return {name, true, "sealed memfd between processes; ranks meet over TCP", ""};
+}
+
+FabricFacts between_hosts(const DoctorProbes& ask) {
+  const std::string name = "network";
+  try {
+    return {name, true, ask.network(), ""};
+  } catch (const InvalidArgument& error) {
+    return {name, false, error.what(),
+            fmt::format("unset {}, or set it to {}", error.argument, error.expected)};
+  } catch (const std::exception& error) {
+    return {name, false, error.what(), "sudo ip link set dev INTERFACE up"};
+  }
 }
 
 /// Returns the command that makes NVIDIA's driver answer.
@@ -159,7 +172,8 @@ DoctorProbes DoctorProbes::of_this_machine() {
           .in_container = runs_in_container,
           .share_memory = check_shared_memory,
           .listen = listen_on_loopback,
-          .worlds = World::in_process};
+          .worlds = World::in_process,
+          .network = network_text};
 }
 
 Diagnosis diagnose(const DoctorProbes& ask) {
@@ -175,9 +189,9 @@ Diagnosis diagnose(const DoctorProbes& ask) {
       processes(ask),
       {"host, simulated", true, "weak memory, faults and virtual time by a seed", ""},
       nvlink_facts(ask, nvidia),
-      {"rdma", false, "no fabric connects hosts yet",
-       "keep the ranks of an exchange on one host; between hosts use tokenyard.Collectives, over "
-       "TCP"}};
+      between_hosts(ask),
+      {"rdma", false, "no driver of a network card: hosts are connected over TCP",
+       "choose the card's interface by TOKENYARD_NETWORK_INTERFACES (InfiniBand: over IP)"}};
   return found;
 }
 

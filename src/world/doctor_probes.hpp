@@ -24,6 +24,7 @@ struct DoctorProbes {
   std::function<std::vector<std::unique_ptr<World>>(uint32_t, const std::string&,
                                                     const WorldOptions&)>
       worlds;
+  std::function<std::string()> network;  ///< the network between hosts as text; throws as it does
 
   static DoctorProbes of_this_machine();
 };

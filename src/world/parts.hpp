@@ -12,6 +12,7 @@
 #include "fabric/fabric.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/network/simulated_network.hpp"
+#include "membership/view.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -50,6 +51,7 @@ struct World::Impl {
   std::shared_ptr<Network> network;  ///< if some peers are reachable by put/signal only
   Topology topology;
   uint64_t epoch = 0;              ///< of the membership, before any wait that may still fail
+  membership::View members;        ///< the processes that its slots are of; empty without a job
   bool follows_job = false;        ///< whether its ranks are those of its job
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
   uint32_t epoch_before = 0;       ///< see epoch_before()

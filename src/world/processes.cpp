@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include "base/environment.hpp"
 #include "control/host_secret.hpp"
 #include "control/memory_store.hpp"
 #include "fabric/host/process_fabric.hpp"
+#include "fabric/proxy/network_options.hpp"
 #include "job/job_state.hpp"
 #include "net/key.hpp"
 #include "simt/host_accelerator.hpp"
@@ -34,16 +36,20 @@ void check(const Rendezvous& where) {
   }
 }
 
-Hardware hardware_of(const std::string& device, uint32_t local_rank, const WorldOptions& options) {
+Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::string& host_name,
+                     const WorldOptions& options) {
   check_options(options);
   if (options.hosts != 1) {
-    throw InvalidArgument("hosts", "1: only worlds in one process simulate hosts",
-                          fmt::format("{}", options.hosts));
+    throw InvalidArgument(
+        "hosts", "1: only worlds in one process simulate hosts; processes have a host_name",
+        fmt::format("{}", options.hosts));
   }
-  if (device == "cuda") return cuda_hardware(local_rank, options);
+  const ProxyNetworkOptions network = proxy_options_of(options.network);
+  if (device == "cuda") return cuda_hardware(local_rank, host_name, options);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   return {.accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt),
-          .fabric = std::make_shared<ProcessFabric>()};
+          .fabric = std::make_shared<ProcessFabric>(host_name),
+          .network = proxy_networks(network)};
 }
 
 }  // namespace
@@ -57,6 +63,7 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
   options.store = "tcp://" + place;
   options.host_store = where.rank == 0;
   options.job = where.job;
+  options.host = where.host_name;
   options.rank = where.rank;
   options.size = where.size;
   options.local_rank = where.local_rank;
@@ -91,14 +98,17 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
 
 std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
                                       const WorldOptions& options) {
-  const Hardware hardware = hardware_of(device, rendezvous.local_rank, options);
+  const std::string host_name =
+      rendezvous.host_name.empty() ? tokenyard::host_name().value_or("") : rendezvous.host_name;
+  const Hardware hardware = hardware_of(device, rendezvous.local_rank, host_name, options);
   return join_job(connect_job(rendezvous, options), hardware, options);
 }
 
 std::unique_ptr<World> Job::world(const std::string& device, const WorldOptions& options) {
   const JobOptions& own = state_->options;
   return join_job(shared_from_this(),
-                  hardware_of(device, own.local_rank.value_or(own.rank), options), options);
+                  hardware_of(device, own.local_rank.value_or(own.rank), own.host, options),
+                  options);
 }
 
 }  // namespace tokenyard

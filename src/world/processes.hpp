@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "tokenyard/job.hpp"
 #include "tokenyard/world.hpp"
@@ -12,8 +13,9 @@ namespace tokenyard {
 /// Founds the job of World::connect. Throws what that throws.
 std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& options);
 
-/// Returns this rank's GPU, and how it reaches the others. Throws Unsupported in a build without
-/// CUDA.
-Hardware cuda_hardware(uint32_t local_rank, const WorldOptions& options);
+/// Returns this rank's GPU, and how it reaches the others. `host_name`: see hosts_by_name. Throws
+/// Unsupported in a build without CUDA.
+Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
+                       const WorldOptions& options);
 
 }  // namespace tokenyard

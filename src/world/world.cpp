@@ -28,7 +28,7 @@ namespace {
 /// Things that a world takes over from its job, and a rebuilt one from the one before.
 struct Inheritance {
   std::shared_ptr<Job> job;
-  uint64_t epoch = 0;  ///< of the membership
+  membership::View members;  ///< see World::Impl
   std::vector<uint32_t> left_out;
   Bootstrap::Check check_while_made;  ///< called in every wait until all is there
   /// Called in the last wait of a job's world, with every rank that has not come to it yet.
@@ -53,7 +53,8 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                                   options.timeout, impl->absences);
   impl->job = std::move(inherited.job);
   impl->processes = std::dynamic_pointer_cast<ProcessRanks>(mesh);
-  impl->epoch = inherited.epoch;
+  impl->epoch = inherited.members.epoch;
+  impl->members = std::move(inherited.members);
   impl->left_out = std::move(inherited.left_out);
   impl->follows_job = inherited.follows_job;
   impl->mutant = inherited.mutant;
@@ -83,6 +84,7 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                              .arena = *impl->arena,
                              .far = std::move(far),
                              .secret = impl->job ? impl->job->state()->options.secret : "",
+                             .address = impl->job ? impl->job->state()->address() : "",
                              .timeout = options.timeout},
                             until);
   } else if (any_far) {
@@ -94,9 +96,15 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
                                         .timeout = options.timeout};
     impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
+  for (uint32_t rank = 0; impl->network && rank < bootstrap.size(); ++rank) {
+    if (!impl->network->reaches(rank)) continue;
+    std::string way = impl->network->way(rank);
+    if (!way.empty()) impl->topology.peers[rank].how = std::move(way);
+  }
   impl->card = std::move(card);
   impl->make_network = std::move(network);
-  if (impl->job) impl->job->state()->share_witness(bootstrap, until);
+  // Memory of one host can be no witness to several: their halves do not go on.
+  if (impl->job && impl->topology.hosts == 1) impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
   if (inherited.check_at_last && inherited.mutant != WorldMutant::plain_last_barrier) {
     bootstrap.check_while_waiting({});
@@ -109,12 +117,12 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
 }
 
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
-                                 const WorldOptions& options, uint64_t epoch,
+                                 const WorldOptions& options, const membership::View& members,
                                  Bootstrap::Check check = {},
                                  std::function<void(uint32_t rank)> check_at_last = {}) {
   const Bootstrap& before = *impl.bootstrap;
   Inheritance inherited{.job = impl.job,
-                        .epoch = epoch,
+                        .members = members,
                         .left_out = {},
                         .check_while_made = std::move(check),
                         .check_at_last = std::move(check_at_last),
@@ -154,12 +162,12 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
     try {
       const Membership next =
           impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
-      if (without.empty()) return join_next(impl, next, options, departures.epoch());
+      if (without.empty()) return join_next(impl, next, options, departures.members());
       const auto check = [&](uint32_t slot) {
         check_not_anew(bootstrap.mesh()->mailbox(), slot, next.generation, impl.mutant);
       };
       return join_next(
-          impl, next, options, departures.epoch(),
+          impl, next, options, departures.members(),
           [&] { std::ranges::for_each(next.slots, check); },
           [&](uint32_t rank) {
             impl.abort_flag->check_ended("rebuild");
@@ -172,7 +180,8 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
       if (!without.empty() && !late && departures.have_grown(gone)) continue;
       // A timeout names a rank that did not come to this attempt. After any other failure the
       // caller may name the same ranks again, which keep their excuses.
-      if (dynamic_cast<const PeerTimeout*>(&error) != nullptr) impl.epoch = departures.epoch();
+      if (dynamic_cast<const PeerTimeout*>(&error) != nullptr)
+        impl.epoch = departures.members().epoch;
       throw;
     }
   }
@@ -203,7 +212,7 @@ class JobWorld {
         Membership ranks = all_slots();
         ranks.generation = agree(ranks);
         Inheritance inherited{self_.job,
-                              members_.epoch,
+                              members_,
                               {},
                               [this, &ranks] {
                                 check_ended();
@@ -338,6 +347,9 @@ uint32_t World::size() const {
 const Topology& World::topology() const {
   return impl_->topology;
 }
+std::vector<NetworkPath> World::network_paths() const {
+  return impl_->network ? impl_->network->paths() : std::vector<NetworkPath>();
+}
 std::chrono::nanoseconds World::timeout() const {
   return impl_->options.timeout;
 }
@@ -387,7 +399,7 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
   if (impl_->processes) return rebuild_by_membership(*impl_, without, options, until);
   const Membership next = impl_->bootstrap->agree_without(without, until);
-  return join_next(*impl_, next, options, impl_->epoch);
+  return join_next(*impl_, next, options, impl_->members);
 }
 
 std::vector<uint32_t> World::left_out() const {
@@ -410,8 +422,10 @@ void go_on(World& world) {
     if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
   };
   check();
-  // Stores of this rank's kernels arrive before the others hear that there will be no more.
+  // Stores of this rank's kernels, and what they have posted, arrive before the others hear that
+  // there will be no more.
   impl.accelerator->drain();
+  if (impl.network) impl.network->drain(impl.accelerator->now() + impl.options.timeout);
   impl.bootstrap->say_gone_on();
   const auto next =
       join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);
@@ -427,7 +441,7 @@ bool continue_job_after(World& world, uint32_t rank, bool silent) {
   if (silent) {
     // Not by Job::evict, which would refuse where the survivors are no majority by themselves.
     const std::array slots{rank};
-    impl.processes->evict(slots, impl.epoch, *impl.accelerator,
+    impl.processes->evict(impl.members, slots, impl.epoch, *impl.accelerator,
                           impl.accelerator->now() + impl.options.timeout,
                           [&] { job->state()->check_ended(); });
   }

@@ -1,5 +1,5 @@
-/// Hosts on one machine: network namespaces, joined by a bridge in one of their own. Cables can be
-/// cut, also in one direction.
+/// Hosts on one machine: network namespaces, whose n-th cards are joined by the n-th bridge in a
+/// namespace of their own. Cables can be cut, also in one direction, and cards taken down.
 #pragma once
 
 #include <fcntl.h>
@@ -19,12 +19,15 @@ namespace tokenyard::collectives {
 class NetworkNamespaces {
  public:
   /// Throws if the kernel, or this process's rights, do not allow it.
-  explicit NetworkNamespaces(uint32_t hosts) : hosts_(hosts) {
+  explicit NetworkNamespaces(uint32_t hosts, uint32_t cards = 1) : hosts_(hosts) {
     try {
       ip(fmt::format("netns add {}", hub()));
-      in(hub(), "link add bridge type bridge");
-      in(hub(), "link set bridge up");
-      for (uint32_t host = 0; host < hosts; ++host) connect(host);
+      for (uint32_t host = 0; host < hosts; ++host) add(host);
+      for (uint32_t card = 0; card < cards; ++card) {
+        in(hub(), fmt::format("link add bridge{} type bridge", card));
+        in(hub(), fmt::format("link set bridge{} up", card));
+        for (uint32_t host = 0; host < hosts; ++host) connect(host, card);
+      }
     } catch (...) {
       remove();
       throw;
@@ -34,7 +37,12 @@ class NetworkNamespaces {
   NetworkNamespaces(const NetworkNamespaces&) = delete;
   NetworkNamespaces& operator=(const NetworkNamespaces&) = delete;
 
-  static std::string address(uint32_t host) { return fmt::format("10.77.0.{}", host + 1); }
+  static std::string address(uint32_t host, uint32_t card = 0) {
+    return fmt::format("10.77.{}.{}", card, host + 1);
+  }
+  static std::string card_name(uint32_t card) {
+    return card == 0 ? "eth" : fmt::format("eth{}", card);
+  }
 
   /// Moves the calling process, which must have one thread, to that host.
   void enter(uint32_t host) const {
@@ -43,8 +51,26 @@ class NetworkNamespaces {
     if (!place || setns(place.native(), CLONE_NEWNET) != 0) throw std::runtime_error("setns");
   }
 
-  void cut(uint32_t host) { in(hub(), fmt::format("link set port{} down", host)); }
-  void recover(uint32_t host) { in(hub(), fmt::format("link set port{} up", host)); }
+  void cut(uint32_t host, uint32_t card = 0) {
+    in(hub(), fmt::format("link set {} down", port(host, card)));
+  }
+  void recover(uint32_t host, uint32_t card = 0) {
+    in(hub(), fmt::format("link set {} up", port(host, card)));
+  }
+  /// Drops all packets of a host, by a firewall: its cards stay up. Throws if there is no nft.
+  void partition(uint32_t host) {
+    std::string rules = "add table inet cut";
+    for (const char* hook : {"input", "output"})
+      rules += fmt::format(
+          "; add chain inet cut {0} {{ type filter hook {0} priority 0; policy drop; }}", hook);
+    ip(fmt::format("netns exec {} nft '{}'", name(host), rules));
+  }
+  void take_down(uint32_t host, uint32_t card) {
+    in(name(host), fmt::format("link set {} down", card_name(card)));
+  }
+  void take_up(uint32_t host, uint32_t card) {
+    in(name(host), fmt::format("link set {} up", card_name(card)));
+  }
   /// Sends packets from `from` to `to` to a network card that does not exist.
   void cut_one_way(uint32_t from, uint32_t to) {
     in(name(from),
@@ -63,13 +89,19 @@ class NetworkNamespaces {
     ip(fmt::format("-n {} {}", where, arguments));
   }
 
-  void connect(uint32_t host) {
+  void add(uint32_t host) {
     ip(fmt::format("netns add {}", name(host)));
-    in(hub(), fmt::format("link add port{0} type veth peer name eth netns {1}", host, name(host)));
-    in(hub(), fmt::format("link set port{} master bridge up", host));
-    in(name(host), fmt::format("addr add {}/24 dev eth", address(host)));
-    in(name(host), "link set eth up");
     in(name(host), "link set lo up");
+  }
+  void connect(uint32_t host, uint32_t card) {
+    const std::string port = this->port(host, card), end = card_name(card);
+    in(hub(), fmt::format("link add {} type veth peer name {} netns {}", port, end, name(host)));
+    in(hub(), fmt::format("link set {} master bridge{} up", port, card));
+    in(name(host), fmt::format("addr add {}/24 dev {}", address(host, card), end));
+    in(name(host), fmt::format("link set {} up", end));
+  }
+  static std::string port(uint32_t host, uint32_t card) {
+    return fmt::format("port{}-{}", host, card);
   }
   void remove() {
     for (uint32_t host = 0; host < hosts_; ++host) quietly_delete(name(host));

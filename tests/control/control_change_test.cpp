@@ -101,11 +101,13 @@ TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
 }
 
 // Half of the ranks are killed before the others wait for their links: nobody can agree on that.
+// A silence is longer than the test, so that only the end of the links tells.
 TEST_F(ControlPlane, LinksOfTheDeadAreNotWaitedFor) {
   const auto one_of_four = [&](Slot slot) {
     ControlOptions own = options(slot, 4);
     own.membership.witness = false;
-    own.timeout = 100s;
+    own.membership.silence = own.timeout = 100s;
+    own.farewell = 1s;
     return std::make_unique<Rank>(own);
   };
   std::vector<std::unique_ptr<Rank>> stay(2);

@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <latch>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "expert_parallel/by_expert/expand_rows.hpp"
 #include "expert_parallel/common/sessions.hpp"
+#include "expert_parallel/low_latency/host/session.hpp"
 #include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
 #include "expert_parallel/throughput/host/session.hpp"
@@ -24,8 +27,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::ElementsAre;
+using throughput::Session;
 
 constexpr uint32_t kRanks = 3, kHidden = 64, kTopk = 2, kTokens = 8;
+const ExpertParallelOptions kThroughput{
+    .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens};
+const LowLatencyOptions kLowLatency{
+    .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens};
 
 class GoingOn : public JobOfThree {
  protected:
@@ -36,6 +44,8 @@ class GoingOn : public JobOfThree {
   }
   template <class Make, class Exchange>
   void refuse_a_graph_of_before(Make make, Exchange run);
+  template <class Make, class Exchange>
+  void go_on_before_a_capture(Make make, Exchange run);
 };
 
 /// A rank's tokens, each for an expert of two ranks in turn.
@@ -85,7 +95,8 @@ struct Batch {
 /// `exchange_with(batch, exchange)` runs it where no host waits.
 template <class Make, class Exchange>
 void GoingOn::refuse_a_graph_of_before(Make make, Exchange run) {
-  std::latch met(kRanks), replayed(kRanks - 1), done(kRanks);
+  std::latch met(kRanks), done(kRanks);
+  std::latch replayed(kRanks - 1), reported(kRanks - 1), replayed_again(kRanks - 1);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
@@ -115,18 +126,19 @@ void GoingOn::refuse_a_graph_of_before(Make make, Exchange run) {
       EXPECT_EQ(error.argument, "graph");
       EXPECT_THAT(error.what(), ::testing::HasSubstr("capture it anew"));
     }
+    exchange->check();  // Each replay is reported once.
     run(next, *exchange);
+    reported.arrive_and_wait();
+    replay();
+    replayed_again.arrive_and_wait();
+    EXPECT_THROW(exchange->check(), InvalidArgument);
     done.arrive_and_wait();
   });
 }
 
 TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
   refuse_a_graph_of_before(
-      [](World& world) {
-        return std::make_unique<ExpertParallel>(
-            world, ExpertParallelOptions{
-                       .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens});
-      },
+      [](World& world) { return std::make_unique<ExpertParallel>(world, kThroughput); },
       [](Batch& batch, ExpertParallel& exchange) {
         batch.exchange_with(exchange, kRanks * kTokens);
       });
@@ -134,12 +146,73 @@ TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
 
 TEST_F(GoingOn, RefusesAGraphOfLowLatencyOfBefore) {
   refuse_a_graph_of_before(
-      [](World& world) {
-        return std::make_unique<LowLatency>(
-            world, LowLatencyOptions{
-                       .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens});
-      },
+      [](World& world) { return std::make_unique<LowLatency>(world, kLowLatency); },
       [](Batch& batch, LowLatency& exchange) { batch.exchange_with(exchange); });
+}
+
+/// An exchange goes on by calls of the host, which a CUDA graph cannot hold.
+template <class Make, class Exchange>
+void GoingOn::go_on_before_a_capture(Make make, Exchange run) {
+  std::latch met(kRanks), done(kRanks);
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    const auto world = world_of(job);
+    const auto exchange = make(*world);
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      done.arrive_and_wait();
+      return;
+    }
+    while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
+    Batch batch(*world, {0, 1});
+    recording_accelerator(*world).record([&] {
+      try {
+        run(batch, *exchange);
+        ADD_FAILURE() << "the exchange went on within a capture";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(error.argument, "stream");
+      }
+    });
+    run(batch, *exchange);
+    done.arrive_and_wait();
+  });
+}
+
+TEST_F(GoingOn, ThroughputDoesNotWithinACapture) {
+  go_on_before_a_capture(
+      [](World& world) { return std::make_unique<ExpertParallel>(world, kThroughput); },
+      [](Batch& batch, ExpertParallel& exchange) {
+        batch.exchange_with(exchange, kRanks * kTokens);
+      });
+}
+
+TEST_F(GoingOn, LowLatencyDoesNotWithinACapture) {
+  go_on_before_a_capture(
+      [](World& world) { return std::make_unique<LowLatency>(world, kLowLatency); },
+      [](Batch& batch, LowLatency& exchange) { batch.exchange_with(exchange); });
+}
+
+/// Its peers may have gone on with another exchange, and live.
+TEST_F(GoingOn, ALowLatencyOfAWorldOfBeforeIsClosed) {
+  std::latch met(kRanks), done(kRanks);
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    const auto world = world_of(job);
+    LowLatency idle(*world, kLowLatency), used(*world, kLowLatency);
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      done.arrive_and_wait();
+      return;
+    }
+    while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
+    Batch batch(*world, {0, 1});
+    batch.exchange_with(used);
+    idle.close();
+    used.close();
+    done.arrive_and_wait();
+  });
 }
 
 TEST_F(GoingOn, FollowsANewcomer) {
@@ -205,8 +278,7 @@ TEST_F(GoingOn, ANewExchangeFindsTheRanksOfNow) {
       return;
     }
     while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
-    ExpertParallel exchange(
-        *world, {.experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens});
+    ExpertParallel exchange(*world, kThroughput);
     Batch(*world, {0, 1}).exchange_with(exchange);
     done.arrive_and_wait();
   });
@@ -245,7 +317,7 @@ TEST_F(GoingOn, ARankThatFailsAloneMeetsTheOthersInAnotherWorld) {
     stumbles = rank == 1;
     for (bool made = false; !made;) {
       try {
-        sessions.for_call(make, [](const MadeInTwoSteps&, const MadeInTwoSteps&) {});
+        sessions.for_call(std::nullopt, make, [](const MadeInTwoSteps&, const MadeInTwoSteps&) {});
         made = true;
       } catch (const Stumble&) {
         EXPECT_EQ(rank, 1u);
@@ -259,28 +331,138 @@ TEST_F(GoingOn, ARankThatFailsAloneMeetsTheOthersInAnotherWorld) {
   });
 }
 
-/// Rank 0 has finished a call that rank 1 has not, and rank 2 is new.
+void on_every_rank_of_a_world(
+    const std::function<void(uint32_t rank, const std::shared_ptr<World>& world)>& run) {
+  const auto worlds = World::in_process(kRanks, "host", {.timeout = 20s, .arena_bytes = 4 << 20});
+  on_every_rank(kRanks, [&](uint32_t rank) { run(rank, WorldAccess::pinned(*worlds[rank])); });
+}
+
+/// Rank 0 has finished two calls that rank 1 has not, and rank 2 is new.
 TEST(Sessions, NameACallThatNotAllRanksHaveFinished) {
-  using throughput::Session;
-  const auto worlds = World::in_process(3, "host", {.timeout = 20s, .arena_bytes = 4 << 20});
-  const ExpertParallelOptions sizes{
-      .experts = 6, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens};
-  on_every_rank(3, [&](uint32_t rank) {
-    const auto world = WorldAccess::pinned(*worlds[rank]);
+  on_every_rank_of_a_world([](uint32_t rank, const std::shared_ptr<World>& world) {
     const auto identity = std::make_shared<char>();
-    Session before(world, sizes, identity, nullptr);
+    Session before(world, kThroughput, identity, nullptr);
     Batch batch(*world, {0, 1, 2});
-    for (int call = 0; call < 4; ++call) before.dispatcher.dispatch(batch.input(), Stream{});
-    EXPECT_EQ(before.finished(), 4u);
-    if (rank == 0) ++before.context.window.workspace()->epoch;
-    Session now(world, sizes, identity, rank == 2 ? nullptr : &before);
-    EXPECT_EQ(now.finished(), 4u);
-    const std::optional<OperationAborted> error = now.undone(before, "dispatch");
+    for (int call = 0; call < 4; ++call)
+      batch.received = before.dispatcher.dispatch(batch.input(), Stream{});
+    before.combiner.combine({.y = batch.received->x}, *batch.received->route,
+                            {.x = batch.out.bf16_rows(kHidden)}, Stream{});
+    EXPECT_EQ(before.finished(), 5u);
+    if (rank != 0) before.context.window.workspace()->epoch -= 2;
+    Session now(world, kThroughput, identity, rank == 2 ? nullptr : &before);
+    EXPECT_EQ(now.finished(), 3u);
+    const std::optional<OperationAborted> error = now.undone(before);
     ASSERT_EQ(error.has_value(), rank == 0);
     if (!error) return;
-    EXPECT_EQ(error->sequence, 5u);
+    EXPECT_EQ(error->sequence, 4u);
     EXPECT_THAT(error->lost, ElementsAre(2));
     EXPECT_THAT(error->operation, ::testing::HasSubstr("dispatch"));
+  });
+}
+
+/// An interrupt ends a call of the host that the device may still finish; a block may fail before
+/// others begin.
+TEST(Sessions, CountACallThatHasReturnedAndWhoseKernelHasFinished) {
+  on_every_rank_of_a_world([](uint32_t, const std::shared_ptr<World>& world) {
+    Session session(world, kThroughput, std::make_shared<char>(), nullptr);
+    Batch batch(*world, {0, 1, 2});
+    for (int call = 0; call < 2; ++call) session.dispatcher.dispatch(batch.input(), Stream{});
+    throughput::Workspace& words = *session.context.window.workspace();
+    ++words.epoch;
+    EXPECT_EQ(session.finished(), 2u);
+    --words.epoch;
+    const WaitContext failure = session.context.wait_context();
+    failure.report->failure = static_cast<uint32_t>(Failure::deadline);
+    EXPECT_EQ(session.finished(), 1u);
+    words.readers = 1;
+    EXPECT_EQ(session.finished(), 2u);
+    words.readers = 0;
+    failure.report->phase = expert_major::kTooFewPlaces;
+    EXPECT_EQ(session.finished(), 2u) << "rows were grouped after the last call";
+  });
+}
+
+const std::vector<int32_t> kTurned{5, 4, 3, 2, 1, 0};
+
+/// A rank was lost after rank 0 had returned from it and before the others had.
+TEST(Sessions, UndoAMapThatNotAllRanksHaveSet) {
+  on_every_rank_of_a_world([](uint32_t rank, const std::shared_ptr<World>& world) {
+    const auto identity = std::make_shared<char>();
+    Session before(world, kThroughput, identity, nullptr);
+    Batch batch(*world, {0, 1, 2});
+    before.dispatcher.dispatch(batch.input(), Stream{});
+    if (rank == 0) before.set_experts(kTurned);
+    Session now(world, kThroughput, identity, &before);
+    EXPECT_NE(now.experts.expert_at(), kTurned);
+    const std::optional<OperationAborted> error = now.undone(before);
+    ASSERT_EQ(error.has_value(), rank == 0);
+    if (error) {
+      EXPECT_THAT(error->operation, ::testing::HasSubstr("set_expert_map"));
+    }
+    now.set_experts(kTurned);
+    Session later(world, kThroughput, identity, &now);
+    EXPECT_EQ(later.experts.expert_at(), kTurned);
+  });
+}
+
+TEST(Sessions, OfLowLatencyTakeTheLastMapThatARankHasSet) {
+  on_every_rank_of_a_world([](uint32_t rank, const std::shared_ptr<World>& world) {
+    low_latency::Session before(world, kLowLatency, nullptr);
+    if (rank == 1) before.context.experts.set_next(kTurned);
+    low_latency::Session now(world, kLowLatency, &before);
+    EXPECT_EQ(now.context.experts.expert_at(), kTurned);
+    low_latency::Session later(world, kLowLatency, &now);
+    EXPECT_EQ(later.context.experts.expert_at(), kTurned);
+  });
+}
+
+/// Peers that have a session may write to a window that they know.
+TEST(Sessions, FreeNoWindowThatPeersKnowIfTheyFail) {
+  on_every_rank_of_a_world([](uint32_t rank, const std::shared_ptr<World>& world) {
+    Arena& arena = arena_of(*world);
+    const auto identity = std::make_shared<char>();
+    Session before(world, kThroughput, identity, nullptr);
+    if (rank == 0) before.experts.set(kTurned);
+    const size_t used = arena.used();
+    EXPECT_THROW(Session(world, kThroughput, identity, &before), InvalidArgument);
+    EXPECT_EQ(arena.used(), used) << "peers do not know the window yet";
+    size_t with_window = 0;
+    {
+      const throughput::Setup setup(*world, kThroughput);
+      const throughput::ControlWindow window(setup);
+      with_window = arena.used();
+    }
+    EXPECT_EQ(arena.used(), with_window);
+    {
+      const low_latency::Setup setup(*world, kLowLatency);
+      low_latency::PeerWindows windows(setup);
+      windows.exchange(low_latency::CallStreams(setup));
+      with_window = arena.used();
+    }
+    EXPECT_EQ(arena.used(), with_window);
+    world->barrier("looked");
+  });
+}
+
+/// Counts are those of experts, wherever they are held.
+TEST(Sessions, CountChoicesByExpert) {
+  on_every_rank_of_a_world([](uint32_t rank, const std::shared_ptr<World>& world) {
+    const auto identity = std::make_shared<char>();
+    Session before(world, kThroughput, identity, nullptr);
+    Batch batch(*world, {0, 0, 0});  // All choices are experts 0 and 1.
+    const uint64_t all = kRanks * kTokens;
+    const auto expect = [&](const Session& session, std::vector<std::vector<uint64_t>> of_ranks) {
+      EXPECT_EQ(session.metrics().received_choices_by_expert, of_ranks.at(rank));
+      EXPECT_EQ(session.load().tokens_per_expert, of_ranks.at(rank));
+      world->barrier("looked");
+    };
+    before.dispatcher.dispatch(batch.input(), Stream{});
+    expect(before, {{all, all}, {0, 0}, {0, 0}});
+    before.set_experts(std::vector<int32_t>{2, 0, 1, 3, 4, 5});
+    expect(before, {{0, all}, {0, 0}, {0, 0}});
+    before.dispatcher.dispatch(batch.input(), Stream{});
+    const Session now(world, kThroughput, identity, &before);
+    expect(now, {{0, 2 * all}, {all, 0}, {0, 0}});
   });
 }
 

@@ -241,6 +241,19 @@ TEST(Bootstrap, OfABarrierOfSurvivorsAllReturnOrNone) {
   }
 }
 
+/// Rank 2's message has reached rank 0 and not rank 1, which goes on without it: rank 0 still waits
+/// for rank 1, which lives and sends nothing more in this world.
+TEST(Bootstrap, ARankThatHasGoneOnIsNotWaitedFor) {
+  const auto world = ends(3);
+  world[2]->mesh->send(0, {.generation = 1, .sequence = 0, .what = "barrier x"});
+  world[2]->mesh->vanish();
+  EXPECT_THROW(world[1]->talk->agree_without({2}, world[1]->in(milliseconds(5))), PeerTimeout);
+  const auto failures =
+      run_ranks(1, [&](uint32_t) { world[0]->talk->barrier("x", world[0]->soon()); });
+  EXPECT_TRUE(
+      holds<PeerLost>(failures[0], [](const PeerLost& error) { EXPECT_EQ(error.facts.rank, 2u); }));
+}
+
 TEST(Bootstrap, CallsOfDifferentNamesDoNotAgree) {
   const auto world = ends(2);
   const auto failures = run_ranks(2, [&](uint32_t rank) {

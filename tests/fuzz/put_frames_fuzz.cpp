@@ -30,7 +30,7 @@ struct Quiet final : ReceiverListener {
 /// Returns a frame whose fields the input chooses among those that matter.
 PutFrame frame_of(fuzz::Input& input, uint32_t sequence) {
   PutFrame frame;
-  frame.kind = static_cast<PutFrameKind>(1 + input.up_to(5));
+  frame.kind = static_cast<PutFrameKind>(1 + input.up_to(7));
   frame.queue = static_cast<uint16_t>(input.up_to(kQueues));
   frame.epoch = kEpoch;
   frame.sequence = sequence;
@@ -41,6 +41,7 @@ PutFrame frame_of(fuzz::Input& input, uint32_t sequence) {
       frame.bytes = input.up_to(200);
       frame.whole_offset = frame.offset - input.up_to(3);
       frame.whole_bytes = frame.bytes + input.up_to(7);
+      frame.origin = static_cast<uint8_t>(input.up_to(kPaths));
       break;
     case PutFrameKind::put_inline:
       frame.inline_bytes = static_cast<uint8_t>(input.up_to(33));
@@ -49,6 +50,11 @@ PutFrame frame_of(fuzz::Input& input, uint32_t sequence) {
       frame.addend = input.number<uint64_t>();
       frame.counts = {input.up_to(3), input.up_to(3)};
       break;
+    case PutFrameKind::taken:
+    case PutFrameKind::closed:
+      frame.path = input.up_to(kPaths);
+      frame.queue = 0;
+      [[fallthrough]];
     default:
       frame.key = 0;
       frame.offset = 0;
@@ -63,8 +69,12 @@ void run(fuzz::Input input) {
   RegisteredRegions regions;
   regions.open(kKey, std::span(memory).subspan(kBytes, kBytes));
   Quiet listener;
-  PeerReceiver receiver({.peer = 1, .epoch = kEpoch, .queues = kQueues, .paths = kPaths}, regions,
-                        listener);
+  PeerReceiver receiver({.peer = 1,
+                         .epoch = kEpoch,
+                         .queues = kQueues,
+                         .paths = kPaths,
+                         .acknowledged = input.flag()},
+                        regions, listener);
   std::vector<std::byte> waiting[kPaths];
   uint32_t sequence[kPaths] = {};
   const auto deliver = [&](uint32_t path) {
@@ -87,7 +97,7 @@ void run(fuzz::Input input) {
     while (!input.empty()) {
       const uint32_t path = input.up_to(kPaths - 1);
       std::vector<std::byte>& to = waiting[path];
-      switch (input.up_to(8)) {
+      switch (input.up_to(9)) {
         case 0: {  // Anything.
           const auto bytes = input.bytes(input.up_to(80));
           to.insert(to.end(), bytes.begin(), bytes.end());
@@ -96,6 +106,11 @@ void run(fuzz::Input input) {
         case 1:
           regions.close(region_of_key(kKey));
           receiver.withdraw(region_of_key(kKey));
+          break;
+        case 2:  // The path is lost, and made anew.
+          receiver.reopen(path);
+          sequence[path] = 0;
+          to.clear();
           break;
         default: {
           const PutFrame frame = frame_of(input, sequence[path]++);

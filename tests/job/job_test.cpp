@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "fabric/ranks.hpp"
+#include "fabric/world_access.hpp"
 #include "job/job_of_three.hpp"
 #include "tokenyard/collectives.hpp"
 #include "tokenyard/world.hpp"
@@ -78,6 +79,44 @@ TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
     use(*job);
     // The world of before knows the one who left, and takes no word of the newcomer for its own.
     EXPECT_THROW(before->barrier("of before"), PeerLost);
+    done.arrive_and_wait();
+  });
+  newcomer.join();
+}
+
+/// A request of before means the process that held the slot then.
+TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
+  std::latch met(3), left(3), admitted(3), done(3);
+  std::jthread newcomer;
+  on_every_rank(3, [&](uint32_t rank) {
+    JobOptions mine = options(rank);
+    mine.on_failure = OnFailure::exclude;
+    auto job = Job::connect(mine);
+    const auto before = world_of(*job);
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      left.arrive_and_wait();
+      admitted.arrive_and_wait();
+      done.arrive_and_wait();
+      return;
+    }
+    left.arrive_and_wait();
+    if (rank == 0) {
+      newcomer = std::jthread([&, theirs = options(2)] {
+        const auto joined = Job::join(theirs);
+        admitted.wait();
+        use(*joined);
+      });
+    }
+    job->replace(2);
+    continue_job_after(*before, 2, true);
+    const auto smaller = before->rebuild({2});
+    EXPECT_EQ(smaller->size(), 2u);
+    smaller->barrier("of the two that were there before");
+    EXPECT_THAT(job->active_ranks(), ElementsAre(0, 1, 2));
+    admitted.arrive_and_wait();
+    use(*job);
     done.arrive_and_wait();
   });
   newcomer.join();

@@ -268,7 +268,8 @@ TEST(ProcessRanks, AnEvictedPeerIsLostAndKnowsIt) {
   ASSERT_TRUE(receive(*all[0], 2, 1));
   simt::HostAccelerator accelerator([] {});
   const std::array<uint32_t, 1> gone{2};
-  all[0]->evict(gone, all[0]->epoch(), accelerator, accelerator.now() + kSoon, [] {});
+  all[0]->evict(all[0]->view(), gone, all[0]->epoch(), accelerator, accelerator.now() + kSoon,
+                [] {});
   EXPECT_EQ(state_of(*all[0], 2), PeerState::lost);
   EXPECT_EQ(state_of(*all[1], 2), PeerState::lost);
   EXPECT_EQ(state_of(*all[2], 2), PeerState::lost) << "it does not know that it is out";

@@ -52,6 +52,7 @@ def check(files: dict[str, str], rows: list[list[str]]) -> tuple[list[str], list
 
 def main() -> int:
     """Returns 1 if a name that was given up is back."""
+    sources.options(__doc__)
     files = sources.texts()
     rows = sources.rows("banned_names.txt")
     notes, found = check(files, rows)

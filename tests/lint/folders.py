@@ -122,6 +122,7 @@ def _reach(row: str, table: Table) -> set[str]:
 
 def main() -> int:
     """Returns 1 if an include breaks the table."""
+    sources.options(__doc__)
     files = sources.texts((".hpp", ".cpp", ".cu"))
     table = parse((sources.ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     governed = {name: text for name, text in files.items() if row_of(inside(name), table)}

@@ -50,6 +50,7 @@ def check(names: list[str], rows: list[list[str]]) -> tuple[list[str], list[str]
 
 def main() -> int:
     """Returns 1 if a name stands twice for no interface."""
+    sources.options(__doc__)
     names = [name for name in sources.tracked() if name.endswith((".hpp", ".cpp", ".cu"))]
     notes, found = check(names, sources.rows("same_names.txt"))
     return sources.report("same names", notes, found, f"{len(names)} files")

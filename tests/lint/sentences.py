@@ -64,10 +64,11 @@ def check(found: dict[str, list[str]], budgets: dict[str, int]) -> tuple[list[st
 
 def main() -> int:
     """Returns 1 if a folder is above its budget."""
+    chosen = sources.options(__doc__, "--settle")
     found = counted(sources.texts((*sources.CODE, ".md")))
     path = sources.HERE / BUDGETS
     budgets = {folder: int(count) for folder, count in sources.rows(BUDGETS)}
-    if "--settle" in sys.argv:
+    if chosen.settle:
         total, before = sum(map(len, found.values())), sum(budgets.values())
         if total > before:
             print(f"sentences: {total} are more than the {before} of all budgets; rewrite some")

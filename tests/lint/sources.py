@@ -1,5 +1,6 @@
 """Reads the repository's files for the checks beside it."""
 
+import argparse
 import pathlib
 import re
 import subprocess
@@ -14,6 +15,14 @@ _TOKENS = re.compile(
 _PYTHON_TOKENS = re.compile(
     r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*', re.DOTALL
 )  # fmt: skip
+
+
+def options(description: str | None, *flags: str) -> argparse.Namespace:
+    """Returns the flags of the command line; refuses others by name, and prints --help."""
+    parser = argparse.ArgumentParser(description=description)
+    for flag in flags:
+        parser.add_argument(flag, action="store_true")
+    return parser.parse_args()
 
 
 def tracked() -> list[str]:

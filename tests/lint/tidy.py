@@ -74,6 +74,7 @@ def complaints(name: str, text: str) -> list[str]:
 
 def main() -> int:
     """Returns 1 if anything is wrong."""
+    sources.options(__doc__)
     files = sources.texts()
     if not files:
         print("tidy: no files found: is this a git checkout?")

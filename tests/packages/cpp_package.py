@@ -6,6 +6,7 @@ The programs are built twice, by find_package and by pkg-config. The prefix is m
 built, since a package may say nowhere where it was installed first.
 """
 
+import argparse
 import os
 import pathlib
 import re
@@ -84,6 +85,14 @@ def check_programs(folder: pathlib.Path, how: str, **more: str) -> None:
         if expected not in said:
             sys.exit(f"{name}, built by {how}, printed {said!r} without {expected!r}")
         run(folder / name, "--help", **more)
+        refused = subprocess.run(
+            [folder / name, "--nonsense"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **more},
+        )
+        if refused.returncode != 2 or "--nonsense" not in refused.stderr:
+            sys.exit(f"{name} --nonsense ended with {refused.returncode}: {refused.stderr}")
 
 
 def by_cmake(prefix: pathlib.Path, folder: pathlib.Path) -> None:
@@ -114,7 +123,11 @@ def by_pkg_config(prefix: pathlib.Path, folder: pathlib.Path) -> None:
 
 def main() -> int:
     """Installs, and uses what was installed."""
-    build = pathlib.Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("build", type=pathlib.Path, help="folder of a build of the tree")
+    build = parser.parse_args().build.resolve()
     run("cmake", "--build", build, "--target", "tokenyard_shared")
     with tempfile.TemporaryDirectory() as folder:
         first, prefix = pathlib.Path(folder, "first"), pathlib.Path(folder, "prefix")

@@ -1,9 +1,10 @@
 """Installs wheels into fresh environments, and tests the package as it was installed.
 
-    python tests/packages/python_package.py [WHEEL...] [--all-tests]
+    python tests/packages/python_package.py [WHEEL...] [--only SUITE]
 
 Takes dist/*.whl if none are named. Each Python that packaging/wheel.py finds gets an environment of
-its own, with the wheel that fits it; so do the packages of compat/, if their wheels are there.
+its own for the newest wheel in each folder that fits it; so do the packages of compat/, if their
+wheels are there.
 """
 
 from __future__ import annotations
@@ -78,6 +79,17 @@ def check_types(python: pathlib.Path, folder: pathlib.Path) -> None:
             sys.exit(f"mypy accepts {wrong} for {right}: {done.stdout.decode()}")
 
 
+def check_without_gpu(python: pathlib.Path, folder: pathlib.Path) -> None:
+    """Without a driver the package works on the host, and says what a GPU's world lacks."""
+    ask = "import tokenyard; tokenyard.launch(print, ranks=1, device='cuda', processes=False)"
+    asked = subprocess.run([str(python), "-c", ask], cwd=folder, capture_output=True, text=True)
+    said = asked.stderr.strip().splitlines()[-1]
+    wanted = "no CUDA support" if "-DTOKENYARD_CUDA=ON" in said else "no NVIDIA driver"
+    if asked.returncode == 0 or "Unsupported" not in said or wanted not in said:
+        sys.exit(f"a world on a GPU, without one, ended with {asked.returncode}: {said}")
+    print(f"    a world on a GPU: {said}")
+
+
 def check_compat(python: pathlib.Path, folder: pathlib.Path, found: list[pathlib.Path]) -> None:
     """Each compat wheel installs beside the package, and names the library it stands in for."""
     for wheel in found:
@@ -89,6 +101,40 @@ def check_compat(python: pathlib.Path, folder: pathlib.Path, found: list[pathlib
         if "stands in for" not in doc:
             sys.exit(f"{name} does not say what it stands in for")
         print(f"    {wheel.name}: installed as {name}")
+
+
+def check_wheel(
+    python: pathlib.Path,
+    version: tuple[int, int],
+    wheel: pathlib.Path,
+    compat: list[pathlib.Path],
+    files: list[pathlib.Path],
+) -> None:
+    """Installs a wheel into a fresh environment of this Python, and tests what is installed."""
+    begun = time.monotonic()
+    print(f"Python {version[0]}.{version[1]}: {wheel}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        run(python, "-m", "venv", folder / "venv", cwd=folder)
+        inside = folder / "venv" / "bin" / "python"
+        # An older pip does not show the field License-Expression.
+        run(inside, *PIP, "--upgrade", "pip", cwd=folder)
+        run(inside, *PIP, wheel, "pytest", "mypy==2.4.1", cwd=folder)
+        where = run(inside, "-c", "import tokenyard; print(tokenyard.__file__)", cwd=folder)
+        if not where.startswith(str(folder)):
+            sys.exit(f"tokenyard comes from {where}")
+        check_metadata(inside, folder)
+        check_types(inside, folder)
+        if not pathlib.Path("/dev/nvidiactl").exists():
+            check_without_gpu(inside, folder)
+        check_compat(inside, folder, compat)
+        said = run(
+            *(inside, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"),
+            *("-c", os.devnull, "--rootdir", ROOT / "tests" / "python", *files),
+            cwd=folder,
+        )
+        print(f"    tests: {said.strip().splitlines()[-1]}")
+    print(f"    {time.monotonic() - begun:.0f} s", flush=True)
 
 
 def main() -> int:
@@ -107,32 +153,11 @@ def main() -> int:
     suites = [options.only] if options.only else SUITES.split()
     files = [ROOT / "tests" / "python" / f"{suite}.py" for suite in suites]
     for version, python in sorted(wheels.interpreters().items()):
-        fitting = [path for path in own if fits(path, version)]
-        if not fitting:
+        newest = {path.parent: path for path in own if fits(path, version)}
+        if not newest:
             print(f"Python {version[0]}.{version[1]}: no wheel")
-            continue
-        begun = time.monotonic()
-        print(f"Python {version[0]}.{version[1]}: {fitting[-1].name}", flush=True)
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = pathlib.Path(temporary)
-            run(python, "-m", "venv", folder / "venv", cwd=folder)
-            inside = folder / "venv" / "bin" / "python"
-            # An older pip does not show the field License-Expression.
-            run(inside, *PIP, "--upgrade", "pip", cwd=folder)
-            run(inside, *PIP, fitting[-1], "pytest", "mypy==2.4.1", cwd=folder)
-            where = run(inside, "-c", "import tokenyard; print(tokenyard.__file__)", cwd=folder)
-            if not where.startswith(str(folder)):
-                sys.exit(f"tokenyard comes from {where}")
-            check_metadata(inside, folder)
-            check_types(inside, folder)
-            check_compat(inside, folder, compat)
-            said = run(
-                *(inside, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"),
-                *("-c", os.devnull, "--rootdir", ROOT / "tests" / "python", *files),
-                cwd=folder,
-            )
-            print(f"    tests: {said.strip().splitlines()[-1]}")
-        print(f"    {time.monotonic() - begun:.0f} s", flush=True)
+        for wheel in newest.values():
+            check_wheel(python, version, wheel, compat, files)
     return 0
 
 

@@ -395,10 +395,16 @@ def test_what_the_system_has_no_more_of_is_named(
     assert call in done.stdout, done.stderr
 
 
-def test_simulated_hosts_are_for_threads() -> None:
+def test_there_are_no_more_hosts_than_ranks() -> None:
     with pytest.raises(tokenyard.InvalidArgument) as caught:
-        tokenyard.launch(describe, ranks=2, processes=True, hosts=2)
+        tokenyard.launch(describe, ranks=2, processes=True, hosts=3)
     assert caught.value.argument == "hosts"
+
+
+def test_a_simulated_network_has_no_options() -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(describe, ranks=2, hosts=2, network=tokenyard.NetworkOptions())
+    assert caught.value.argument == "network"
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 1.5, "two"])

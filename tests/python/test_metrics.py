@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from pages import ROOT
 from ranks import file_store
 
 import tokenyard
-from tokenyard.metrics import MEANING, NOT_COUNTED
+from tokenyard.expert_parallel.call_totals import CallTotals
+from tokenyard.metrics import MEANING, NOT_COUNTED, NOT_COUNTED_WITH_TOTALS
 
-HIDDEN, TOKENS = 64, 5
+HIDDEN, TOKENS, CALLS = 64, 5, 30
+
+
+def as_library(array: Any, library: str) -> Any:
+    """Returns an array of this library; float32 becomes bfloat16 if it is a row."""
+    rows = array.dtype == np.float32 and array.shape[1] > 1
+    if library == "numpy":
+        return array.astype(ml_dtypes.bfloat16) if rows else array
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.bfloat16() if rows else tensor
+
+
 BF16 = 2
 
 
@@ -71,8 +87,9 @@ def test_rows_grouped_as_they_arrive_are_counted() -> None:
     assert one["dispatch_calls"] == 1
 
 
-def served(world: tokenyard.World) -> dict[str, Any]:
-    exchange = tokenyard.LowLatency(world, experts=2, hidden=64, topk=1, tokens_max=4)
+def served(world: tokenyard.World, totals: bool = False) -> dict[str, Any]:
+    options: Any = dict(experts=2, hidden=64, topk=1, tokens_max=4, totals=totals)
+    exchange = tokenyard.LowLatency(world, **options)
     x = np.ones((3, 64), ml_dtypes.bfloat16)
     ids, weights = np.array([[0], [1], [1]]), np.ones((3, 1), np.float32)
     received = exchange.dispatch(x, ids, rows="bf16")
@@ -96,6 +113,60 @@ def test_low_latency_counts_calls_and_says_what_is_missing() -> None:
         assert metrics["dispatched_tokens"] == 3, "a refused batch has none of this rank's"
         assert metrics["masked_by_peer"] == [int(peer != rank) for peer in range(2)]
         assert metrics["missing"] == list(NOT_COUNTED)
+        assert "received_choices_by_expert" not in metrics
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_low_latency_adds_up_rows_and_waiting_where_it_is_asked_to(library: str) -> None:
+    if library == "torch":
+        pytest.importorskip("torch")
+
+    def program(world: tokenyard.World) -> list[dict[str, Any]]:
+        exchange = tokenyard.LowLatency(
+            world, experts=2, hidden=64, topk=1, tokens_max=4, totals=True
+        )
+        x = np.ones((3, 64), np.float32)
+        ids, weights = np.array([[0], [1], [1]]), np.ones((3, 1), np.float32)
+        found = [exchange.metrics()]
+        x, ids, weights = (as_library(each, library) for each in (x, ids, weights))
+        for hook in (False, True):
+            got = exchange.dispatch(x, ids, rows="bf16", return_recv_hook=hook)
+            if hook:
+                got.hook()
+            exchange.combine(got.x, got, weights)
+            found.append(exchange.metrics())
+        own = as_library(np.zeros(1, np.int32), library)
+        for _ in range(CALLS):
+            got = exchange.dispatch(x, ids, rows="bf16", rows_total=own)
+            exchange.combine(got.x, got, weights)
+        world.barrier()
+        found.append(exchange.metrics() | {"own": own.tolist()})
+        return found
+
+    found = tokenyard.launch(program, ranks=2)
+    for rank, (fresh, once, twice, apart) in enumerate(found):
+        rows = 2 if rank == 0 else 4
+        assert (fresh["received_choices_by_expert"], fresh["slowest_rank"]) == ([0], None)
+        assert once["received_choices_by_expert"] == [rows]
+        assert twice["received_choices_by_expert"] == [2 * rows]
+        assert apart["received_choices_by_expert"] == [2 * rows], "counted in the caller's own"
+        assert apart["own"] == [CALLS * rows]
+        assert len(apart["wait_cycles_by_peer"]) == 2
+        assert apart["slowest_rank"] in (None, 1 - rank)
+        assert apart["missing"] == list(NOT_COUNTED_WITH_TOTALS)
+    # In so many calls at least one rank has waited for the other.
+    assert {found[rank][-1]["slowest_rank"] for rank in range(2)} != {None}
+
+
+def test_a_total_of_rows_passes_32_bits() -> None:
+    totals = CallTotals(None, experts=2, ranks=1)
+    for count, expected in (
+        ([2**31 - 1, 1], [2**31 - 1, 1]),
+        ([-(2**31), 1], [2**31, 1]),
+        ([5, 2], [2**32 + 5, 2]),
+    ):
+        totals.rows[:] = count
+        assert totals.read()["received_choices_by_expert"] == expected
 
 
 def test_prometheus_reads_it() -> None:
@@ -141,7 +212,7 @@ def test_an_exchange_and_its_job_are_one_text() -> None:
 def test_every_key_has_a_meaning_and_a_line_in_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     (_, metrics), _ = tokenyard.launch(exchanged, ranks=2)
-    served_metrics = tokenyard.launch(served, ranks=2)[0]
+    served_metrics = tokenyard.launch(partial(served, totals=True), ranks=2)[0]
     with tokenyard.connect(file_store(tmp_path), secret="s", rank=0, size=1) as job:
         counted = job.metrics()
     assert (counted["epochs"], counted["joined"], counted["links_made"]) == (1, 1, 0)

@@ -34,15 +34,19 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def help_of(clone: Path, *command: str) -> str:
-    done = subprocess.run(
-        [clone / "run", *command, "--help"],
+def run(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [clone / "run", *arguments],
         env={**os.environ, "PATH": str(clone / "tools")},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def help_of(clone: Path, *command: str) -> str:
+    done = run(clone, *command, "--help")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert not (clone / ".venv").exists()
@@ -58,6 +62,14 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_installs_and_builds_nothing(clone: Path, command: str) -> None:
     assert f"./run {command}" in help_of(clone, command)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"bench {name}" for name in BENCHES)])
+def test_an_unknown_option_is_named_before_anything_is_built(clone: Path, command: str) -> None:
+    done = run(clone, *command.split(), "--nonsense=1")
+    assert done.returncode != 0
+    assert "--nonsense" in done.stderr.splitlines()[-1]
+    assert not (clone / ".venv").exists()
 
 
 @pytest.mark.parametrize("name", [*BENCHES, "simulate"])

@@ -46,7 +46,8 @@ DoctorProbes sound_machine() {
           .worlds =
               [](uint32_t ranks, const std::string& device, const WorldOptions& options) {
                 return World::in_process(ranks, device, options);
-              }};
+              },
+          .network = [] { return "eth0"; }};
 }
 
 DoctorProbes without_gpus(NvidiaFacts::Missing missing, const std::string& why_not) {
@@ -168,6 +169,18 @@ TEST(Doctor, HasNothingToAddOnASoundMachine) {
   for (const FabricFacts& facts : found.fabrics)
     EXPECT_TRUE(facts.remedy.empty() || facts.name == "rdma") << facts.name;
   EXPECT_TRUE(fabric(found, "nvlink").works);
+}
+
+TEST(Doctor, ShowsTheNetworkBetweenHosts) {
+  EXPECT_EQ(fabric(diagnose(sound_machine()), "network").why, "eth0");
+  EXPECT_THAT(fabric(doctor(), "network").why, HasSubstr("lo (127.0.0.1)"));
+  DoctorProbes ask = sound_machine();
+  ask.network = []() -> std::string {
+    throw InvalidArgument("TOKENYARD_NETWORK_QUEUES", "1 to 1024", "0");
+  };
+  const FabricFacts facts = fabric(diagnose(ask), "network");
+  EXPECT_FALSE(facts.works);
+  EXPECT_THAT(facts.remedy, HasSubstr("unset TOKENYARD_NETWORK_QUEUES, or set it to 1 to 1024"));
 }
 
 TEST(Doctor, SharedMemoryThatFailsLeavesThreads) {

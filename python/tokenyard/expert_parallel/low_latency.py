@@ -10,7 +10,7 @@ from _tokenyard import FailedRank
 
 from ..arrays import A, Arrays, arrays_of
 from ..errors import InvalidArgument, invalid
-from ..metrics import NOT_COUNTED
+from ..metrics import NOT_COUNTED, NOT_COUNTED_WITH_TOTALS
 from ..sizes import size_of
 from ..world.world import World, check_timeout, native_of
 from . import old_spellings
@@ -23,6 +23,7 @@ from .batches import (
     received_of,
 )
 from .call_device import CallDevice
+from .call_totals import CallTotals
 from .held_experts import ExpertsChanged, HeldExperts
 from .row_formats import BF16, FP8, FP32, IDS, LOW_LATENCY_ROWS
 
@@ -48,6 +49,9 @@ class LowLatency:
         sms: multiprocessors (blocks, on the host) that a call may use, at least 2: one sends and
             one receives. 0: chosen, up to all of them, by how much work a call has.
         bf16_rows: whether dispatch may deliver "bf16" rows, which doubles the memory.
+        totals: whether calls add up on the device, for `metrics`, the rows that arrive and how long
+            they wait for each rank: a word per local expert and per rank in each call. Ranks may
+            differ in it.
 
     Raises:
         InvalidArgument: an argument is wrong, or differs from another rank's.
@@ -76,6 +80,7 @@ class LowLatency:
         sms: int = 0,
         bf16_rows: bool = True,
         places_per_rank: int = 0,
+        totals: bool = False,
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.LowLatency.make(
@@ -96,6 +101,7 @@ class LowLatency:
         self.unmaskings = 0
         """Number of calls here that unmasked ranks, those that restart included."""
         self._held = HeldExperts(native)
+        self._totals = self._fresh_totals() if totals else None
 
     @property
     def local_experts(self) -> int:
@@ -179,9 +185,10 @@ class LowLatency:
             sms: multiprocessors of this call; 0 for the exchange's.
             return_recv_hook: whether to send only. The result's `hook` then receives; in between
                 the call occupies no multiprocessor.
-            rows_total: [local experts] int32 to which the numbers of received rows are added.
+            rows_total: [local experts] int32 to which the numbers of received rows are added; None
+                for the exchange's own, if it keeps `totals`.
             waited_cycles: [ranks] int64 to which the cycles spent waiting for each rank's ids are
-                added.
+                added; None likewise.
 
         Raises:
             RefusedBatch: a dtype, shape, device or layout is wrong, the batch is over tokens_max,
@@ -213,7 +220,7 @@ class LowLatency:
             None if scales is None else arrays.to_native(scales),
             LOW_LATENCY_ROWS.index(rows),
             topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
-            rows_total=None if rows_total is None else arrays.to_native(rows_total),
+            rows_total=self._rows_total(arrays, rows_total),
             hook=hook,
             **how,
         )
@@ -337,7 +344,7 @@ class LowLatency:
     masked = old_spellings.renamed("masked", failed_ranks)
 
     def metrics(self) -> dict[str, Any]:
-        """Returns totals of this rank since the exchange was made; does not wait.
+        """Returns totals of this rank since the exchange was made; waits only for its `totals`.
 
         They count calls as this host made them, so the replays of a CUDA graph are in one of them.
         `prometheus_text` writes them.
@@ -351,9 +358,20 @@ class LowLatency:
         - `masked_by_peer`: list over ranks: 1 for a masked one, else 0.
         - `missing`: totals that no kernel keeps. A call's own are in its arguments `rows_total` and
           `waited_cycles`, and in a combine's `lost`.
+
+        An exchange made with `totals` has three more, which count replays and begin anew when ranks
+        change. On a GPU they wait for the current stream.
+
+        - `received_choices_by_expert`: list over local experts: rows received.
+        - `wait_cycles_by_peer`: list over ranks: cycles that calls here have waited for a rank.
+        - `slowest_rank`: the rank with the most of them; None if calls have not waited.
         """
         mine: dict[str, Any] = {"exchange": "low_latency", "rank": self.world.rank}
-        return mine | self._native.metrics() | {"missing": list(NOT_COUNTED)}
+        totals = self._own_totals()
+        if totals is not None:
+            mine |= totals.read()
+        missing = NOT_COUNTED if totals is None else NOT_COUNTED_WITH_TOTALS
+        return mine | self._native.metrics() | {"missing": list(missing)}
 
     def write_mask(self, out: Any) -> None:
         """Enqueues a write of the mask behind the calls so far; a CUDA graph may capture it.
@@ -535,9 +553,31 @@ class LowLatency:
             active=[] if active_ranks is None else self._active(active_ranks),
             timeout_s=None if timeout is None else check_timeout(timeout),
             sms=size_of("sms", sms),
-            waited_cycles=None if waited_cycles is None else arrays.to_native(waited_cycles),
+            waited_cycles=self._waited_cycles(arrays, waited_cycles),
             stream=self._device.stream(),
         )
+
+    def _fresh_totals(self) -> CallTotals:
+        return CallTotals(self.world.device_index, self.local_experts, self.world.size)
+
+    def _own_totals(self) -> CallTotals | None:
+        """Returns the exchange's totals; others once a recovery has changed the ranks."""
+        sizes = (self.local_experts, self.world.size)
+        if self._totals is not None and self._totals.sizes != sizes:
+            self._totals = self._fresh_totals()
+        return self._totals
+
+    def _rows_total(self, arrays: Arrays, given: Any) -> Any:
+        if given is not None:
+            return arrays.to_native(given)
+        totals = self._own_totals()
+        return None if totals is None else totals.rows
+
+    def _waited_cycles(self, arrays: Arrays, given: Any) -> Any:
+        if given is not None:
+            return arrays.to_native(given)
+        totals = self._own_totals()
+        return None if totals is None else totals.waited
 
     def _active(self, active_ranks: Sequence[bool]) -> list[bool]:
         try:

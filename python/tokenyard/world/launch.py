@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ..errors import Error, invalid
 from ..sizes import size_of
+from .network import NetworkOptions, native_network
 from .processes import run_processes
 from .threads import run_threads
 from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, check_device, check_timeout
@@ -22,6 +23,7 @@ class LaunchOptions(TypedDict, total=False):
     hosts: int
     timeout: float
     arena_bytes: int
+    network: NetworkOptions | None
     args: Sequence[Any]
 
 
@@ -50,6 +52,7 @@ def launch(
     hosts: int = 1,
     timeout: float = DEFAULT_TIMEOUT,
     arena_bytes: int = DEFAULT_ARENA_BYTES,
+    network: NetworkOptions | None = None,
     args: Sequence[Any] = (),
     on_death: Literal["end", "continue", "replace"] = "end",
 ) -> list[Result] | list[Result | Error]:
@@ -65,9 +68,11 @@ def launch(
         ranks: number of ranks.
         processes: whether each rank is a process, instead of a thread of this one.
         device: "host", or "cuda": rank r on GPU r; all ranks on GPU 0 if there are fewer GPUs.
-        hosts: number of simulated hosts, joined by a simulated network (threads only).
+        hosts: number of hosts that the ranks count as being on, as equal parts in order. Threads
+            are joined by a simulated network, processes by TCP.
         timeout: deadline of every wait of a rank, in seconds.
         arena_bytes: bytes per rank that its peers can reach.
+        network: options of the network between hosts (processes only); see NetworkOptions.
         args: further arguments of `fn`; with `processes` each rank gets a copy.
         on_death: the effect of a rank's death on the others (processes only). A rank is dead if it
             was killed, called sys.exit, or raised OutOfTouch. Any other exception ends the others,
@@ -106,8 +111,14 @@ def launch(
         timeout_s=check_timeout(timeout),
         arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
     )
+    parts = size_of("hosts", hosts, smallest=1)
     if not processes:
-        return run_threads(fn, count, size_of("hosts", hosts, smallest=1), settings, args)
-    if hosts != 1:
-        raise invalid("hosts", "1 with processes=True: simulated hosts are threads", str(hosts))
-    return run_processes(fn, count, settings, args, on_death)
+        if network is not None:
+            raise invalid(
+                "network", "None without processes=True: that one is simulated", "options"
+            )
+        return run_threads(fn, count, parts, settings, args)
+    if parts > count:
+        raise invalid("hosts", f"at most the {count} ranks", str(parts))
+    native_network(network)  # Checks it before any process is started.
+    return run_processes(fn, count, settings, args, on_death, parts, network)

@@ -13,6 +13,7 @@ from typing import Any
 import _tokenyard
 
 from ..errors import PeerTimeout, Unsupported, invalid
+from .network import NetworkOptions
 from .rendezvous import HeldPort
 
 RENDEZVOUS_S = 120.0
@@ -47,6 +48,10 @@ class Launched:
     """Secret of the launch, which its ranks got by a pipe."""
     new: bool = False
     """Whether this rank replaced a lost one."""
+    host_names: tuple[str, ...] = ()
+    """[slots] name of the host that each rank counts as being on; empty if there is one host"""
+    network: NetworkOptions | None = None
+    """Options of the network between them."""
 
     def tell(self, kind: str, value: Any) -> None:
         """Sends the message (time, kind, value) to the launch."""
@@ -80,7 +85,8 @@ class Replacing:
             native: the module's World; the first step closes it.
             rank, size: this rank's number and the size of that world.
             launched: its launch, if any.
-            settings: device, timeout and arena size for the module's World.connect.
+            settings: device, timeout, arena size and network for the module's World.connect, and
+                the names of all ranks' hosts.
 
         Raises:
             Unsupported: the launch does not start replacements.
@@ -144,14 +150,18 @@ def join_rendezvous(
     rendezvous_point: RendezvousPoint, rank: int, secret: str, settings: dict[str, Any]
 ) -> Any:
     """Connects to a rendezvous point as `rank`; returns the module's World."""
+    slot = rendezvous_point.slots[rank]
+    names = settings["host_names"]
+    given = {name: value for name, value in settings.items() if name != "host_names"}
     return _tokenyard.World.connect(
         host="127.0.0.1",
         port=rendezvous_point.port,
         rank=rank,
         size=rendezvous_point.size,
-        local_rank=rendezvous_point.slots[rank],
+        local_rank=slot,
+        host_name=names[slot] if names else "",
         job=rendezvous_point.job,
         secret=secret,
         rendezvous_s=max(RENDEZVOUS_S, settings["timeout_s"]),
-        **settings,
+        **given,
     )

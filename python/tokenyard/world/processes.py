@@ -21,6 +21,7 @@ from typing import Any
 
 from ..errors import Error, OsError, OutOfTouch, PeerLost, ProcessDied, invalid
 from .launched import Launched, RendezvousPoint, join_rendezvous
+from .network import NetworkOptions, native_network
 from .outcomes import LISTEN_S, Outcomes, exited
 from .rendezvous import HeldPort
 from .world import World
@@ -46,9 +47,11 @@ def run_processes(
     settings: dict[str, Any],
     args: Sequence[Any],
     on_death: str = "end",
+    hosts: int = 1,
+    network: NetworkOptions | None = None,
 ) -> list[Any]:
     """See `launch`."""
-    return _Launch(fn, ranks, settings, tuple(args), on_death).run()
+    return _Launch(fn, ranks, settings, tuple(args), on_death, hosts, network).run()
 
 
 class _Launch:
@@ -61,10 +64,15 @@ class _Launch:
         settings: dict[str, Any],
         args: tuple[Any, ...],
         on_death: str,
+        hosts: int,
+        network: NetworkOptions | None,
     ) -> None:
         self._context = multiprocessing.get_context("spawn")  # Forks lose CUDA and threads.
         self._work = (fn, settings, args)
         self._ranks = ranks
+        parts = range(ranks) if hosts > 1 else ()
+        self._host_names = tuple(f"host {rank * hosts // ranks}" for rank in parts)
+        self._network = network
         self._secret = secrets.token_hex(16)
         self._on_death = on_death
         self._outcomes = Outcomes(ranks)
@@ -103,7 +111,13 @@ class _Launch:
             ours, theirs = _pipe(self._context, slot)
             with theirs:  # Only the process keeps it open.
                 launched = Launched(
-                    theirs, rendezvous_point.slots, self._on_death == "replace", self._secret, new
+                    theirs,
+                    rendezvous_point.slots,
+                    self._on_death == "replace",
+                    self._secret,
+                    new,
+                    self._host_names,
+                    self._network,
                 )
                 child = self._context.Process(
                     target=_rank_main,
@@ -340,8 +354,12 @@ def _rank_main(
     signal.signal(signal.SIGTERM, _leave)
     home = launched.home
     try:
+        between_hosts = {
+            "host_names": launched.host_names,
+            "network": native_network(launched.network),
+        }
         with World(
-            join_rendezvous(rendezvous_point, rank, launched.secret, settings),
+            join_rendezvous(rendezvous_point, rank, launched.secret, settings | between_hosts),
             settings["device"],
             launched,
         ) as world:

@@ -1,4 +1,4 @@
-"""A World: one rank's end of a set of ranks that share an arena."""
+"""A World: one rank's end of a set of ranks that reach one another's arenas."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..secret import secret_or_none
 from ..sizes import size_of, text_of
 from . import rendezvous
 from .launched import Launched, Replacing
+from .network import NetworkOptions, native_network
 from .rendezvous import Place
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ RELEASED_ARENA_BYTES = 1 << 16
 
 
 class World(Closing):
-    """One rank's end of a set of ranks that share an arena. All ranks make it together.
+    """One rank's end of a set of ranks that reach one another's arenas. All ranks make it together.
+
+    Ranks of one host share memory; ranks of different hosts are joined by a network. `topology`
+    says how each is reached, and why.
 
     `launch` makes one per rank; `from_env`, `from_torch` and `connect` are for programs that
     already run as one process per rank. A world is a context manager that closes it.
@@ -77,6 +81,8 @@ class World(Closing):
         secret_file: str | os.PathLike[str] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
+        host_name: str | None = None,
+        network: NetworkOptions | None = None,
     ) -> World:
         """Joins the world whose rank 0 listens on host:port; blocks until all ranks have joined.
 
@@ -91,11 +97,16 @@ class World(Closing):
                 use a secret that the processes of this user on this host share.
             timeout: deadline of this call and of every later wait, in seconds.
             arena_bytes: bytes of this rank that its peers can reach.
+            host_name: ranks with the same name share memory, others reach one another over the
+                network; else that of TOKENYARD_HOST_NAME. If there is none, ranks of one machine
+                and network namespace share memory.
+            network: options of the network to ranks of other hosts; see NetworkOptions.
 
         Raises:
             PeerTimeout: a rank did not join in time; names it.
             InvalidArgument: an argument is wrong, or contradicts another rank's: two ranks with
                 one number, or sizes that differ.
+            Unsupported: the network cannot connect two ranks, which it names, with the reason.
         """
         ranks = size_of("size", size, smallest=1)
         number = size_of("rank", rank, largest=ranks - 1)
@@ -111,6 +122,8 @@ class World(Closing):
             timeout_s=check_timeout(timeout),
             rendezvous_s=0.0,
             arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+            host_name="" if host_name is None else text_of("host_name", host_name),
+            network=native_network(network),
         )
         return cls(native, device)
 
@@ -121,6 +134,8 @@ class World(Closing):
         device: str = "host",
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
+        host_name: str | None = None,
+        network: NetworkOptions | None = None,
     ) -> World:
         """Joins the world that the launcher's environment variables describe.
 
@@ -135,7 +150,7 @@ class World(Closing):
         and WORLD_SIZE one that the processes of this user on this host share.
 
         Args:
-            device, timeout, arena_bytes: as `connect`.
+            device, timeout, arena_bytes, host_name, network: as `connect`.
 
         Raises:
             InvalidArgument: names a variable that is missing, out of range, or contradicts another;
@@ -145,7 +160,14 @@ class World(Closing):
         place = rendezvous.from_environment(check_timeout(timeout))
         assert place.found is not None
         try:
-            world = cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+            world = cls._rendezvous(
+                place,
+                device=device,
+                timeout=timeout,
+                arena_bytes=arena_bytes,
+                host_name=host_name,
+                network=network,
+            )
         except Error as error:
             error.add_note(f"The environment was read as {place.found}.")
             raise
@@ -161,6 +183,8 @@ class World(Closing):
         device: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
+        host_name: str | None = None,
+        network: NetworkOptions | None = None,
     ) -> World | None:
         """Makes a world of the ranks of a torch process group, or of some of them. Collective.
 
@@ -175,7 +199,8 @@ class World(Closing):
             ranks: ranks of the group that form this rank's world; ranks[i] becomes rank i. All
                 ranks if None.
             device: "host" or "cuda"; None for "cuda" if the group uses NCCL, else "host".
-            timeout, arena_bytes: as `connect`.
+            timeout, arena_bytes, host_name, network: as `connect`. A group of backend "tokenyard"
+                has the hosts of its job.
 
         Returns:
             The world, or None on a rank that is not among its own `ranks`.
@@ -191,15 +216,32 @@ class World(Closing):
                 device=check_device(chosen),
                 timeout_s=check_timeout(timeout),
                 arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+                network=native_network(network),
             )
             return cls(native, chosen)
         place = rendezvous.from_torch(group, ranks)
         if place is None:
             return None
-        return cls._rendezvous(place, device=chosen, timeout=timeout, arena_bytes=arena_bytes)
+        return cls._rendezvous(
+            place,
+            device=chosen,
+            timeout=timeout,
+            arena_bytes=arena_bytes,
+            host_name=host_name,
+            network=network,
+        )
 
     @classmethod
-    def _rendezvous(cls, place: Place, *, device: str, timeout: float, arena_bytes: int) -> World:
+    def _rendezvous(
+        cls,
+        place: Place,
+        *,
+        device: str,
+        timeout: float,
+        arena_bytes: int,
+        host_name: str | None,
+        network: NetworkOptions | None,
+    ) -> World:
         try:
             return cls.connect(
                 place.host,
@@ -212,6 +254,8 @@ class World(Closing):
                 secret=place.secret,
                 timeout=timeout,
                 arena_bytes=arena_bytes,
+                host_name=host_name,
+                network=network,
             )
         finally:
             if place.held is not None:
@@ -270,6 +314,13 @@ class World(Closing):
         if not self._native.closed:
             self._topology = self._native.topology
         return self._topology
+
+    def network_paths(self) -> list[_tokenyard.NetworkPath]:
+        """Returns the connections to ranks of other hosts; empty if there are none.
+
+        Each says whether it is up, how often it was lost, its bytes and its measured rate.
+        """
+        return self._native.network_paths()
 
     def all_gather(self, mine: bytes, what: str = "all_gather") -> list[bytes]:
         """Returns every rank's bytes, by rank. Collective; blocks. Lengths may differ.
@@ -371,10 +422,13 @@ class World(Closing):
         """
         gone = [size_of("lost", rank, largest=self.size - 1) for rank in lost]
         if self._replacing is None:
+            launched = self._launched
             settings = dict(
                 device=self._device,
                 timeout_s=self._timeout,
                 arena_bytes=self._kept_bytes or self._native.arena_bytes,
+                network=native_network(None if launched is None else launched.network),
+                host_names=() if launched is None else launched.host_names,
             )
             self._replacing = Replacing(
                 self._native, self.rank, self.size, self._launched, settings

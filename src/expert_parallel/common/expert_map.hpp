@@ -53,6 +53,14 @@ class ExpertMap {
   void set_living(const std::vector<bool>& living);
   const std::vector<bool>& living() const { return living_; }
   const std::vector<int32_t>& given() const { return given_; }
+  /// Returns how many maps callers have set in this object and in those that it follows.
+  uint64_t version() const { return version_; }
+  void follow(uint64_t version) { version_ = version; }
+  /// Sets a map that the caller gives, another one than so far.
+  void set_next(std::span<const int32_t> expert_at) {
+    set(expert_at);
+    ++version_;
+  }
   /// Returns the map to set in an object of as many experts with `places` places on more ranks, or
   /// as many; empty for the plain one.
   std::vector<int32_t> carried_to(uint32_t places, uint32_t ranks) const;
@@ -93,6 +101,7 @@ class ExpertMap {
   const ExpertPartition partition_;
   std::vector<int32_t> given_, in_effect_;  ///< [places]
   std::vector<bool> living_;                ///< [ranks]
+  uint64_t version_ = 0;
   bool moves_ = false;
   const DeviceMemory table_, counters_, shown_;
 };

@@ -24,4 +24,12 @@ void refuse_arena_of_before(const char* argument, const void* data,
   }
 }
 
+void refuse_capture(const World& world, Stream stream) {
+  if (accelerator_of(world).captures(stream))
+    throw InvalidArgument("stream",
+                          "one that is not captured, for the first call since the ranks have "
+                          "changed: make a call before the capture",
+                          "one that is captured into a CUDA graph");
+}
+
 }  // namespace tokenyard

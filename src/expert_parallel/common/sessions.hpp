@@ -16,6 +16,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ namespace tokenyard {
 /// Throws InvalidArgument if `data` lies in the arena of a world of `gone`.
 void refuse_arena_of_before(const char* argument, const void* data,
                             const std::vector<std::weak_ptr<World>>& gone, const World& now);
+
+/// Throws InvalidArgument if the stream is captured: an exchange cannot go on within a CUDA graph.
+void refuse_capture(const World& world, Stream stream);
 
 /// `Session` has a `world` (shared, pinned), `failed()`, `captured()` and `retire()`.
 template <class Session>
@@ -60,10 +64,13 @@ class Sessions {
     return false;
   }
   /// Goes on, if it must, with what `make` makes. Collective. The session before stays if that
-  /// throws. Calls `change(before, now)` at the end.
+  /// throws. Calls `change(before, now)` at the end. Throws InvalidArgument if it must while
+  /// `stream`, that of the call, is captured into a CUDA graph.
   template <class Make, class Change>
-  Session& for_call(Make make, Change change) {
-    if (must_go_on()) go_on(make, change);
+  Session& for_call(std::optional<Stream> stream, Make make, Change change) {
+    if (!must_go_on()) return *now_;
+    if (stream) refuse_capture(*now_->world, *stream);
+    go_on(make, change);
     return *now_;
   }
   /// Returns the sessions of before that CUDA graphs have captured.

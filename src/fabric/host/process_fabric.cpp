@@ -2,10 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/mapping.hpp"
@@ -13,6 +17,7 @@
 #include "base/sealed_memory.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/fd_exchange.hpp"
+#include "fabric/gather.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -20,6 +25,7 @@ namespace tokenyard {
 namespace {
 
 constexpr const char* kArena = "tokenyard-arena";
+constexpr const char* kOnAnotherHost = "it is on another host, whose memory cannot be mapped here";
 
 Mapping map_peer(const FileDescriptor& memory, size_t expected, uint32_t rank) {
   const auto bytes = sealed_bytes(memory);
@@ -45,6 +51,43 @@ std::vector<std::byte> boot() {
   return id;
 }
 
+/// Returns the number of this process's network namespace; 0 on a system without them. Descriptors
+/// do not pass from one to another.
+uint64_t network_namespace() {
+  struct stat space {};
+  return stat("/proc/self/ns/net", &space) == 0 ? space.st_ino : 0;
+}
+
+constexpr size_t kNameMax = 255;
+
+/// The marks by which hosts are told apart. A plain value.
+struct Identity {
+  std::array<char, kNameMax + 1> name{};
+  std::array<std::byte, 64> boot{};
+  uint64_t network = 0;
+};
+
+Identity own_identity(const std::string& host_name) {
+  if (host_name.size() > kNameMax) {
+    throw InvalidArgument("host_name", fmt::format("at most {} bytes", kNameMax),
+                          fmt::format("{}", host_name.size()));
+  }
+  Identity mine{.network = network_namespace()};
+  std::ranges::copy(host_name, mine.name.begin());
+  std::ranges::copy(boot(), mine.boot.begin());
+  return mine;
+}
+
+/// Kernels take a peer's arena for as large as their own, and so it is checked where it is mapped.
+void require_equal_arenas(Bootstrap& bootstrap, uint64_t mine, TimePoint until) {
+  const auto sizes = gather(bootstrap, mine, "sizes of arenas", until);
+  for (uint32_t rank = 0; rank < sizes.size(); ++rank) {
+    if (!bootstrap.present(rank) || sizes[rank] == mine) continue;
+    throw InvalidArgument("arena_bytes", fmt::format("{}, as on this rank", mine),
+                          fmt::format("{}", sizes[rank]), rank);
+  }
+}
+
 }  // namespace
 
 void check_shared_memory() {
@@ -52,19 +95,35 @@ void check_shared_memory() {
   *map_peer(memory, 4096, 0).base() = std::byte{1};
 }
 
-std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what,
-                                    TimePoint until) {
-  const auto boots = collective_step(bootstrap, what, until, boot);
+std::vector<uint32_t> hosts_by_name(Bootstrap& bootstrap, const std::string& host_name,
+                                    const std::string& what, TimePoint until) {
+  const auto bytes = collective_step(bootstrap, what, until, [&] {
+    const Identity mine = own_identity(host_name);
+    const auto plain = std::as_bytes(std::span(&mine, 1));
+    return std::vector<std::byte>(plain.begin(), plain.end());
+  });
+  const std::vector<Identity> identities = values_of<Identity>(bootstrap, bytes, what);
   std::vector<uint32_t> host_of;
-  std::vector<std::vector<std::byte>> seen;  // [hosts]
-  for (uint32_t rank = 0; rank < boots.size(); ++rank) {
+  std::vector<Identity> seen;  // [hosts]
+  for (uint32_t rank = 0; rank < identities.size(); ++rank) {
     if (!bootstrap.present(rank)) {
       host_of.push_back(kNoHost);
       continue;
     }
-    const auto host = std::ranges::find(seen, boots[rank]) - seen.begin();
-    host_of.push_back(static_cast<uint32_t>(host));
-    if (host_of.back() == seen.size()) seen.push_back(boots[rank]);
+    const Identity& theirs = identities[rank];
+    const auto host = std::ranges::find_if(seen, [&](const Identity& each) {
+      if (theirs.name != each.name) return false;
+      return theirs.name[0] != 0 ||
+             std::tie(each.boot, each.network) == std::tie(theirs.boot, theirs.network);
+    });
+    host_of.push_back(static_cast<uint32_t>(host - seen.begin()));
+    if (host == seen.end()) {
+      seen.push_back(theirs);
+    } else if (host->boot != theirs.boot) {
+      throw InvalidArgument(
+          "host_name", "a name that the ranks of one machine alone have",
+          fmt::format("'{}', which a rank of another machine has", theirs.name.data()), rank);
+    }
   }
   return host_of;
 }
@@ -78,36 +137,39 @@ std::optional<uint32_t> first_on_another_host(const std::vector<uint32_t>& host_
 }
 
 std::vector<uint32_t> ProcessFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
-  return hosts_by_boot(bootstrap, "device 'host'", until);
+  return hosts_by_name(bootstrap, host_name_, "device 'host'", until);
 }
 
 Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
-  if (const auto far = first_on_another_host(request.host_of)) {
-    throw Unsupported("a world of device 'host' over several hosts",
-                      fmt::format("rank {} is on another host than the ranks before it, and only "
-                                  "memory of one host can be shared",
-                                  *far));
-  }
+  std::vector<bool> near;
+  for (const uint32_t host : request.host_of)
+    near.push_back(host == request.host_of[bootstrap.rank()]);
   FileDescriptor mine;
   collective_step(bootstrap, "memory of arenas", until,
                   [&] { mine = make_sealed_memory(kArena, request.arena_bytes); });
-  const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until);
+  const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until, near);
   auto mappings = std::make_shared<std::vector<Mapping>>();
   collective_step(bootstrap, "mappings of arenas", until, [&] {
     for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
-      mappings->push_back(bootstrap.present(rank)
+      mappings->push_back(bootstrap.present(rank) && near[rank]
                               ? map_peer(everybodys[rank], request.arena_bytes, rank)
                               : Mapping());
     }
   });
 
+  if (first_on_another_host(request.host_of))
+    require_equal_arenas(bootstrap, request.arena_bytes, until);
+
   Ground ground;
-  for (const Mapping& mapping : *mappings) {
-    ground.region.bases.push_back(mapping.base());
-    ground.peers.push_back(
-        mapping.base() == nullptr
-            ? absent_peer()
-            : PeerReach{.reach = Reach::load_store, .how = "shared memory", .why_not = ""});
+  for (uint32_t rank = 0; rank < mappings->size(); ++rank) {
+    ground.region.bases.push_back((*mappings)[rank].base());
+    if (!bootstrap.present(rank)) {
+      ground.peers.push_back(absent_peer());
+    } else if (near[rank]) {
+      ground.peers.push_back({.reach = Reach::load_store, .how = "shared memory", .why_not = ""});
+    } else {
+      ground.peers.push_back({.reach = Reach::put_signal, .how = "", .why_not = kOnAnotherHost});
+    }
   }
   ground.peers[bootstrap.rank()] = {.reach = Reach::self, .how = "itself", .why_not = ""};
   ground.region.base = ground.region.bases[bootstrap.rank()];

@@ -10,6 +10,7 @@
 
 #include "device/accelerator.hpp"
 #include "device/network.hpp"
+#include "tokenyard/world.hpp"
 
 namespace tokenyard {
 
@@ -36,6 +37,12 @@ class Network {
   /// touches the memory no more. Throws PeerTimeout, naming the rank whose requests did not end.
   virtual void deregister(MemoryKey key) = 0;
 
+  /// Returns a name of the way to a rank, such as "proxy/tcp", for the topology; or nothing, if the
+  /// fabric has named it.
+  virtual std::string way(uint32_t) const { return {}; }
+  /// Returns this rank's connections, if there are any. Any thread may call it.
+  virtual std::vector<NetworkPath> paths() const { return {}; }
+
   /// Throws NetworkFault if a request was refused.
   virtual void check(const std::string& phase) = 0;
   /// Waits until all requests posted before have taken effect, but for refused ones. Returns false
@@ -51,6 +58,7 @@ struct NetworkPlace {
   std::vector<bool> far;  ///< [ranks] those that are reached by put and signal
   /// The job's. Empty: the ranks are threads of one process.
   std::string secret;
+  std::string address = {};          ///< where other ranks reach this one; empty: not known
   std::chrono::nanoseconds timeout;  ///< of each of the network's own waits
 };
 

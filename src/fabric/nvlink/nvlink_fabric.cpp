@@ -138,15 +138,18 @@ Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& phy
 }  // namespace
 
 std::vector<uint32_t> NvlinkFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
-  return hosts_by_boot(bootstrap, "device 'cuda'", until);
+  return hosts_by_name(bootstrap, host_name_, "device 'cuda'", until);
 }
 
 Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
   const int device = bootstrap.accelerator().device_index();
   const uint32_t rank = bootstrap.rank();
   if (const auto far = first_on_another_host(request.host_of)) {
-    throw Unsupported("a world of device 'cuda' over several hosts",
-                      fmt::format("rank {} is on another host than the ranks before it", *far));
+    throw Unsupported(
+        "a world of device 'cuda' over several hosts",
+        fmt::format("rank {} is on another host than the ranks before it, and the network "
+                    "between hosts does not reach memory of GPUs yet",
+                    *far));
   }
   const cuda::OnDevice on_device(device);
   // Makes the GPU's context current on this thread, as the driver's calls require.

@@ -9,15 +9,24 @@
 ///        mapping.
 #pragma once
 
+#include <string>
+#include <utility>
+
 #include "fabric/fabric.hpp"
 
 namespace tokenyard::nvlink {
 
 class NvlinkFabric final : public Fabric {
  public:
+  /// `host_name`: see hosts_by_name.
+  explicit NvlinkFabric(std::string host_name = {}) : host_name_(std::move(host_name)) {}
+
   std::string name() const override { return "nvlink"; }
   std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) override;
   Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) override;
+
+ private:
+  const std::string host_name_;
 };
 
 }  // namespace tokenyard::nvlink

@@ -52,7 +52,8 @@ void PeerReceiver::take_payload(Path& path, size_t bytes) {
 void PeerReceiver::parse(uint32_t number) {
   Path& path = paths_[number];
   for (;;) {
-    if (path.waits && !take_effect(path)) break;
+    if (path.waits && take_effect(path.frame)) path.waits = false;
+    if (path.waits) break;
     const size_t there = path.end - path.begin;
     if (path.left != 0) {
       const size_t bytes = std::min(there, path.left);
@@ -84,6 +85,8 @@ void PeerReceiver::take_frame(uint32_t number) {
   if (frame.epoch != options_.epoch) throw net::ProtocolError("sent a frame of another epoch");
   if (frame.queue >= options_.queues)
     throw net::ProtocolError("sent a frame of a queue that does not exist");
+  if (frame.origin != 0 && (!options_.acknowledged || frame.origin > options_.paths))
+    throw net::ProtocolError("sent a frame again that cannot be lost");
   switch (frame.kind) {
     case PutFrameKind::put:
       return begin_put(number);
@@ -94,13 +97,53 @@ void PeerReceiver::take_frame(uint32_t number) {
       for (uint32_t other = options_.paths; other < kPathsMax; ++other)
         if (frame.counts[other] != 0)
           throw net::ProtocolError("sent a count of a path that does not exist");
-      path.waits = true;
-      return;
+      return take_waiting(number);
     case PutFrameKind::settled:
+      ++path.worth;
       return listener_.settled(options_.peer, frame.queue, frame.turn);
     case PutFrameKind::refusal:
+      ++path.worth;
       return listener_.refused(options_.peer, frame.queue, frame.check, frame.refusal);
+    case PutFrameKind::taken:
+    case PutFrameKind::closed:
+      if (!options_.acknowledged || frame.path >= options_.paths)
+        throw net::ProtocolError("tells of a path that cannot be lost");
+      if (frame.kind == PutFrameKind::taken)
+        return listener_.taken(options_.peer, frame.path, frame.life, frame.turn);
+      ++path.worth;
+      return listener_.closed(options_.peer, frame.path, frame.life, frame.turn);
   }
+}
+
+void PeerReceiver::take_waiting(uint32_t number) {
+  Path& path = paths_[number];
+  if (!options_.acknowledged) {
+    path.waits = true;
+    return;
+  }
+  ++path.worth;
+  if (take_effect(path.frame)) return;
+  if (waiting_.size() == size_t{options_.queues} * QueuePair::kSlots * 2)
+    throw net::ProtocolError("sent more signals than its queues hold");
+  waiting_.push_back(path.frame);
+}
+
+bool PeerReceiver::effect_of_waiting() {
+  return std::erase_if(waiting_, [this](const PutFrame& frame) { return take_effect(frame); }) != 0;
+}
+
+void PeerReceiver::landed(uint32_t number) {
+  Path& path = paths_[number];
+  ++path.worth;
+  ++landed_[path.frame.queue][path.frame.origin == 0 ? number : path.frame.origin - 1];
+}
+
+void PeerReceiver::reopen(uint32_t number) {
+  Path& path = paths_[number];
+  path.begin = path.end = path.left = 0;
+  path.target = nullptr;
+  path.waits = false;
+  path.sequence = 0;
 }
 
 void PeerReceiver::begin_put(uint32_t number) {
@@ -124,14 +167,9 @@ void PeerReceiver::put_inline(uint32_t number) {
 }
 
 /// Returns whether a signal or a question does not wait any longer.
-bool PeerReceiver::take_effect(Path& path) {
-  const PutFrame& frame = path.frame;
-  if (ended_[frame.queue]) {
-    path.waits = false;
-    return true;
-  }
+bool PeerReceiver::take_effect(const PutFrame& frame) {
+  if (ended_[frame.queue]) return true;
   if (!is_due(frame)) return false;
-  path.waits = false;
   if (frame.kind == PutFrameKind::settle) {
     listener_.answer_settled(options_.peer, frame.queue, frame.turn);
     return true;
@@ -180,7 +218,7 @@ void PeerReceiver::refuse(uint32_t queue, NetworkCheck check, const NetworkRefus
 bool PeerReceiver::resume() {
   bool went_on = false;
   for (bool again = true; again;) {
-    again = false;
+    again = effect_of_waiting();
     for (uint32_t number = 0; number < options_.paths; ++number) {
       if (!paths_[number].waits) continue;
       const size_t before = paths_[number].begin;

@@ -5,9 +5,14 @@
 /// A path's bytes arrive where `room` says: the payload of a put straight in its target, headers
 /// and short payloads in the path's buffer.
 ///
-/// Invariant: a path stands still only at a signal, or a question, that waits for put frames which
-/// were sent before it on other paths. Of all paths that stand still, the one whose head was sent
-/// first waits for nothing that stands behind another head; so they never all wait for one another.
+/// Where paths may be lost, frames are acknowledged, and signals and questions wait beside their
+/// path, since a frame that is sent again may come behind one that waits for it. Each waits for
+/// frames whose requests have not completed, so they are no more than their queue has slots.
+///
+/// Invariant: a path stands still only where none is lost, and only at a signal, or a question,
+/// that waits for put frames which were sent before it on other paths. Of all paths that stand
+/// still, the one whose head was sent first waits for nothing that stands behind another head; so
+/// they never all wait for one another.
 #pragma once
 
 #include <array>
@@ -33,12 +38,18 @@ class ReceiverListener {
   virtual void refused(uint32_t peer, uint32_t queue, NetworkCheck check,
                        const NetworkRefusal& refusal) = 0;
   virtual void settled(uint32_t peer, uint32_t queue, uint32_t turn) = 0;
+  // Where frames are acknowledged: frames before `count` of a life of a path have been taken there;
+  // or they alone ever will be, and the path is closed there.
+  virtual void taken(uint32_t /*peer*/, uint32_t /*path*/, uint32_t /*life*/, uint32_t /*count*/) {}
+  virtual void closed(uint32_t /*peer*/, uint32_t /*path*/, uint32_t /*life*/, uint32_t /*count*/) {
+  }
 };
 
 class PeerReceiver {
  public:
   struct Options {
     uint32_t peer, epoch, queues, paths;
+    bool acknowledged = false;
   };
   /// Both outlive this.
   PeerReceiver(const Options& options, const RegisteredRegions& regions,
@@ -55,6 +66,15 @@ class PeerReceiver {
   /// Lets the rest of puts that are arriving in a region go nowhere, and refuses them.
   void withdraw(uint32_t region);
 
+  /// Returns the number of a path's frames that have been taken wholly.
+  uint32_t taken(uint32_t path) const {
+    return paths_[path].sequence - (paths_[path].left != 0 || paths_[path].waits ? 1 : 0);
+  }
+  /// Returns how many of them are no acknowledgements.
+  uint32_t worth_acknowledging(uint32_t path) const { return paths_[path].worth; }
+  /// Begins a path's next life. A payload that was arriving is forgotten.
+  void reopen(uint32_t path);
+
  private:
   static constexpr size_t kBufferBytes = size_t{16} << 10;
 
@@ -66,6 +86,7 @@ class PeerReceiver {
     std::byte* target = nullptr;  ///< of the payload; null: it goes nowhere
     size_t left = 0;              ///< bytes of payload that have not arrived
     uint32_t sequence = 0;        ///< of the next frame
+    uint32_t worth = 0;           ///< frames taken that are no acknowledgements
   };
 
   void parse(uint32_t path);
@@ -73,8 +94,10 @@ class PeerReceiver {
   void take_frame(uint32_t path);
   void begin_put(uint32_t path);
   void put_inline(uint32_t path);
-  bool take_effect(Path& path);
-  void landed(uint32_t path) { ++landed_[paths_[path].frame.queue][path]; }
+  void take_waiting(uint32_t path);
+  bool take_effect(const PutFrame& frame);
+  bool effect_of_waiting();
+  void landed(uint32_t path);
   bool is_due(const PutFrame& frame) const;
   /// Returns where a range begins, or null after a refusal.
   std::byte* target_of(const PutFrame& frame, uint64_t offset, uint64_t bytes);
@@ -86,6 +109,7 @@ class PeerReceiver {
   std::vector<Path> paths_;
   std::vector<PathCounts> landed_;  ///< [queues]
   std::vector<bool> ended_;         ///< [queues] one of its requests was refused
+  std::vector<PutFrame> waiting_;   ///< signals and questions, where frames are acknowledged
   std::vector<std::byte> nowhere_;
 };
 

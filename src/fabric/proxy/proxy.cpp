@@ -24,10 +24,12 @@ void store_release(uint32_t& word, uint32_t value) {
   __atomic_store_n(&word, value, __ATOMIC_RELEASE);
 }
 
-bool has_gone(const AbortWord& gone) {
+/// Returns how the peer is gone; nothing while it is there.
+std::optional<AbortWord> has_gone(const AbortWord& gone) {
   // Relaxed, as in is_gone().
   const AbortWord word = __atomic_load_n(&gone, __ATOMIC_RELAXED);
-  return word != kNoAbort && word != kCancelled;
+  if (word == kNoAbort || word == kCancelled) return std::nullopt;
+  return word;
 }
 
 std::chrono::nanoseconds chosen_spin(std::chrono::nanoseconds asked) {
@@ -140,6 +142,7 @@ bool Proxy::take(Queue& queue) {
   if (posted == queue.taken || queue.ended) return false;
   uint32_t count = 0;
   for (; count < kBatch && queue.taken != posted; ++count) {
+    if (queue.taken - queue.completed >= options_.depth) break;
     const NetworkRequest& request = queue.pair->ring[queue.taken % kSlots];
     PostedRequest checked{.peer = queue.peer,
                           .queue = queue.number,
@@ -264,12 +267,14 @@ void Proxy::poll_peers() {
   const TimePoint now = Clock::now();
   for (Queue& queue : queues_) {
     const bool idle = queue.settled == load_acquire(queue.pair->posted);
-    if (idle || queue.ended) continue;
-    if (has_gone(gone_[queue.peer])) {
-      transport_->drop(queue.peer);
-      forget(queue);
+    if (const auto how = has_gone(gone_[queue.peer])) {
+      // Once for all of its queues, and again where a loss follows its goodbye.
+      if (queue.gone != *how) transport_->drop(queue.peer, *how == kLeft);
+      queue.gone = *how;
+      if (!idle && !queue.ended) forget(queue);
       continue;
     }
+    if (idle || queue.ended) continue;
     const bool waits = queue.completed != load_acquire(queue.pair->posted) || settling_ != 0;
     if (!waits || !transport_->broken(queue.peer)) {
       queue.held_since.reset();

@@ -36,6 +36,8 @@ struct ProxyOptions {
   /// The longest sleep while nothing is under way and kernels cannot ring.
   std::chrono::nanoseconds nap_max = std::chrono::milliseconds(1);
   bool kernels_ring = true;
+  /// Requests of a queue that the transport may have at once, at most QueuePair::kSlots.
+  uint32_t depth = QueuePair::kSlots;
   /// How long requests to a peer whose connection has broken wait for the news that it is gone.
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
 };
@@ -89,6 +91,7 @@ class Proxy final : private TransportListener {
     uint64_t done = 0;  ///< bit per turn % kSlots: completed, behind one that is not
     uint32_t asked = 0, settled = 0;
     std::optional<TimePoint> held_since;  ///< its peer's connection has been broken
+    AbortWord gone = kNoAbort;            ///< how its peer is gone, as the transport was told
     bool ended = false;                   ///< a request was refused
     bool changed = false;                 ///< `completed` is not published
   };

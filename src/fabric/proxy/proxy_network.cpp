@@ -1,6 +1,7 @@
 #include "fabric/proxy/proxy_network.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -18,10 +19,18 @@
 
 namespace tokenyard {
 
+namespace {
+
+constexpr uint32_t kPathsByDefault = 2;
+/// With several interfaces: how long a path may move nothing before the others take over.
+constexpr std::chrono::seconds kStall{1};
+
+}  // namespace
+
 struct ProxyNetwork::Card {
   TcpEndpoint endpoint;
   MemoryKey arena_key = 0;
-  uint32_t paths = 0, queues = 0;
+  uint32_t paths = 0, queues = 0;  ///< as this rank's options say
 };
 
 template <class T>
@@ -60,14 +69,15 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   }
   std::unique_ptr<TcpConnector> connector;
   collective_step(bootstrap, "network", until, [&] {
-    if (options_.queues_per_peer == 0 || options_.queues_per_peer > 1024) {
-      throw InvalidArgument("queues_per_peer", "1 to 1024",
+    if (options_.queues_per_peer == 0 || options_.queues_per_peer > kQueuesPerPeerMax) {
+      throw InvalidArgument("queues", fmt::format("1 to {}", kQueuesPerPeerMax),
                             fmt::format("{}", options_.queues_per_peer));
     }
+    TcpOptions tcp = options_.tcp;
+    if (tcp.address.empty()) tcp.address = place_.address;
     connector = std::make_unique<TcpConnector>(
-        options_.tcp,
-        TcpConnector::Self{
-            .rank = bootstrap.rank(), .epoch = bootstrap.generation(), .secret = secret});
+        tcp, TcpConnector::Self{
+                 .rank = bootstrap.rank(), .epoch = bootstrap.generation(), .secret = secret});
     gone_ = array<AbortWord>(ranks);
     keys_[0] = draw_key(0);
   });
@@ -83,7 +93,8 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   place_.abort_flag.watch({gone_, ranks});
   place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
   try {
-    start(connect(*connector, cards, until));
+    connect(*connector, cards, until);
+    start(std::move(connector), cards);
   } catch (...) {
     place_.abort_flag.on_refusal({});
     place_.abort_flag.unwatch({gone_, ranks});
@@ -94,8 +105,11 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
 std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   net::PayloadWriter writer;
-  writer.text(mine.endpoint.address);
-  writer.number(mine.endpoint.port);
+  writer.number(mine.endpoint.places.size());
+  for (const net::Address& place : mine.endpoint.places) {
+    writer.text(place.host);
+    writer.number(place.port);
+  }
   writer.number(mine.endpoint.incarnation);
   writer.number(mine.arena_key);
   writer.number(mine.paths);
@@ -106,44 +120,49 @@ std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoi
     if (!bootstrap.present(rank)) continue;
     net::PayloadReader reader(everybodys[rank]);
     Card& card = cards[rank];
-    card.endpoint.address = reader.text();
-    card.endpoint.port = reader.up_to<uint16_t>(0xffff);
+    card.endpoint.places.resize(reader.up_to<uint32_t>(kPathsMax));
+    for (net::Address& place : card.endpoint.places) {
+      place.host = reader.text();
+      place.port = reader.up_to<uint16_t>(0xffff);
+    }
     card.endpoint.incarnation = reader.number();
     card.arena_key = reader.up_to<uint32_t>(0xffffffff);
     card.paths = reader.up_to<uint32_t>(0xffffffff);
     card.queues = reader.up_to<uint32_t>(0xffffffff);
-    if (!reader.ok() || !reader.at_end())
+    if (!reader.ok() || !reader.at_end() || card.endpoint.places.empty())
       throw InvalidArgument("network", "an endpoint", "other bytes", rank);
   }
   // Every rank compares with the first, so all find the same one.
-  const auto present =
-      std::ranges::find_if(cards, [](const Card& card) { return card.paths != 0; });
-  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
-    if (!bootstrap.present(rank)) continue;
-    if (cards[rank].paths != present->paths)
-      throw InvalidArgument("paths", fmt::format("{}, as on the ranks before", present->paths),
-                            fmt::format("{}", cards[rank].paths), rank);
-    if (cards[rank].queues != present->queues)
-      throw InvalidArgument("queues_per_peer",
-                            fmt::format("{}, as on the ranks before", present->queues),
-                            fmt::format("{}", cards[rank].queues), rank);
+  const auto first = std::ranges::find_if(cards, [](const Card& card) { return card.queues != 0; });
+  const auto require_alike = [&](const char* name, auto Card::*field) {
+    for (uint32_t rank = 0; rank < cards.size(); ++rank) {
+      if (!bootstrap.present(rank) || cards[rank].*field == (*first).*field) continue;
+      throw InvalidArgument(name, fmt::format("{}, as on the ranks before", (*first).*field),
+                            fmt::format("{}", cards[rank].*field), rank);
+    }
+  };
+  require_alike("connections", &Card::paths);
+  require_alike("queues", &Card::queues);
+  paths_ = first->paths;
+  if (paths_ == 0) {
+    paths_ = kPathsByDefault;
+    for (const Card& card : cards)
+      paths_ = std::max(paths_, static_cast<uint32_t>(card.endpoint.places.size()));
   }
   return cards;
 }
 
-std::vector<std::vector<FileDescriptor>> ProxyNetwork::connect(TcpConnector& connector,
-                                                               const std::vector<Card>& cards,
-                                                               TimePoint until) {
+void ProxyNetwork::connect(TcpConnector& connector, const std::vector<Card>& cards,
+                           TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   // All ranks wait for equally long, and have time left to tell one another of a failure.
   const TimePoint now = accelerator_.now();
   const TimePoint connected_until = now + (until - now) / 4 * 3;
-  std::vector<std::vector<FileDescriptor>> connections(bootstrap.size());
   collective_step(bootstrap, "network: connections", until, [&] {
     std::map<uint32_t, TcpEndpoint> peers;
     for (uint32_t rank = 0; rank < bootstrap.size(); ++rank)
       if (reaches(rank)) peers[rank] = cards[rank].endpoint;
-    connector.begin(peers);
+    connector.begin(peers, paths_);
     const bool all = accelerator_.wait_until(connected_until, [&] {
       place_.abort_flag.check("network: connect");
       return connector.step(accelerator_.now());
@@ -153,19 +172,32 @@ std::vector<std::vector<FileDescriptor>> ProxyNetwork::connect(TcpConnector& con
       throw Unsupported(
           "network",
           fmt::format("rank {} has {} of {} connections to rank {}: {}; is a port closed?",
-                      bootstrap.rank(), connector.connected(rank), options_.tcp.paths, rank, why));
+                      bootstrap.rank(), connector.connected(rank), paths_, rank, why));
     }
-    for (const auto& [rank, endpoint] : peers) connections[rank] = connector.take(rank);
   });
-  return connections;
 }
 
-void ProxyNetwork::start(std::vector<std::vector<FileDescriptor>> connections) {
+void ProxyNetwork::start(std::unique_ptr<TcpConnector> connector, const std::vector<Card>& cards) {
   const uint32_t rank = place_.bootstrap.rank();
-  auto transport =
-      std::make_unique<TcpTransport>(TcpTransport::Options{.epoch = place_.bootstrap.generation(),
-                                                           .queues = options_.queues_per_peer,
-                                                           .connections = std::move(connections)});
+  ways_.resize(cards.size());
+  for (uint32_t peer = 0; peer < cards.size(); ++peer)
+    if (reaches(peer)) ways_[peer] = way_to(*connector, peer);
+  std::vector<std::vector<FileDescriptor>> connections(cards.size());
+  std::vector<bool> acknowledged(cards.size());
+  const size_t interfaces = connector->endpoint().places.size();
+  for (uint32_t peer = 0; peer < cards.size(); ++peer)
+    acknowledged[peer] =
+        reaches(peer) && std::max(interfaces, cards[peer].endpoint.places.size()) > 1;
+  for (TcpConnector::Made& made : connector->take_made())
+    connections[made.rank].push_back(std::move(made.socket));
+  auto transport = std::make_unique<TcpTransport>(
+      TcpTransport::Options{.rank = rank,
+                            .epoch = place_.bootstrap.generation(),
+                            .queues = options_.queues_per_peer,
+                            .connections = std::move(connections),
+                            .acknowledged = std::move(acknowledged),
+                            .connector = std::move(connector),
+                            .stall = std::min<std::chrono::nanoseconds>(kStall, grace() / 4)});
   for (uint32_t peer = 0; peer < place_.bootstrap.size(); ++peer) {
     for (uint32_t number = 0; number < options_.queues_per_peer; ++number) {
       pairs_.push_back(nullptr);
@@ -178,7 +210,7 @@ void ProxyNetwork::start(std::vector<std::vector<FileDescriptor>> connections) {
   }
   ProxyOptions options = options_.proxy;
   options.kernels_ring = accelerator_.kind() == AcceleratorKind::host;
-  options.grace = std::min(options.grace, place_.timeout / 2);
+  options.grace = grace();
   proxy_ = std::make_unique<Proxy>(std::move(transport),
                                    Proxy::Queues{.per_peer = options_.queues_per_peer,
                                                  .pairs = pairs_,
@@ -214,6 +246,28 @@ ProxyNetwork::~ProxyNetwork() {
   proxy_.reset();
   place_.abort_flag.unwatch({gone_, place_.bootstrap.size()});
   accelerator_.free_stream(stream_);
+}
+
+std::string ProxyNetwork::way_to(const TcpConnector& connector, uint32_t rank) const {
+  std::vector<std::string> ways;
+  for (uint32_t path = 0; path < paths_; ++path) {
+    const auto [here, there] = connector.ends_of(rank, path);
+    std::string way = fmt::format("{} to {}", here, there);
+    if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
+  }
+  return fmt::format("proxy/tcp, {} connections, {}", paths_, fmt::join(ways, " and "));
+}
+
+std::string ProxyNetwork::way(uint32_t rank) const {
+  return ways_[rank];
+}
+
+std::vector<NetworkPath> ProxyNetwork::paths() const {
+  return proxy_->transport().paths();
+}
+
+std::chrono::nanoseconds ProxyNetwork::grace() const {
+  return std::min(options_.proxy.grace, place_.timeout / 2);
 }
 
 NetworkQueues ProxyNetwork::queues() const {

@@ -16,6 +16,8 @@
 
 namespace tokenyard {
 
+inline constexpr uint32_t kQueuesPerPeerMax = 1024;
+
 struct ProxyNetworkOptions {
   TcpOptions tcp = {};
   uint32_t queues_per_peer = 4;  ///< alike on all ranks
@@ -34,6 +36,8 @@ class ProxyNetwork final : public Network {
   NetworkQueues queues() const override;
   uint32_t queues_per_peer() const override { return options_.queues_per_peer; }
   bool reaches(uint32_t rank) const override { return place_.far[rank]; }
+  std::string way(uint32_t rank) const override;
+  std::vector<NetworkPath> paths() const override;
   MemoryKey arena_key(uint32_t rank) const override { return arena_keys_[rank]; }
   MemoryKey register_memory(std::byte* base, size_t bytes) override;
   void deregister(MemoryKey key) override;
@@ -50,9 +54,10 @@ class ProxyNetwork final : public Network {
   template <class T>
   T* device_array(const std::vector<T>& values);
   std::vector<Card> exchange(const Card& mine, TimePoint until);
-  void start(std::vector<std::vector<FileDescriptor>> connections);
-  std::vector<std::vector<FileDescriptor>> connect(TcpConnector& connector,
-                                                   const std::vector<Card>& cards, TimePoint until);
+  void start(std::unique_ptr<TcpConnector> connector, const std::vector<Card>& cards);
+  void connect(TcpConnector& connector, const std::vector<Card>& cards, TimePoint until);
+  std::string way_to(const TcpConnector& connector, uint32_t rank) const;
+  std::chrono::nanoseconds grace() const;
   MemoryKey draw_key(uint32_t region) const;
   Proxy::Wait wait() const;
   void finish_stream() const;
@@ -67,6 +72,8 @@ class ProxyNetwork final : public Network {
   QueueEnd* ends_ = nullptr;        ///< [ranks][queues_per_peer]
   MemoryKey* key_table_ = nullptr;  ///< [ranks]
   std::vector<MemoryKey> arena_keys_;
+  uint32_t paths_ = 0;                             ///< per peer
+  std::vector<std::string> ways_;                  ///< [ranks]
   std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use
   std::unique_ptr<Proxy> proxy_;
 };

@@ -32,6 +32,11 @@ void put_body(const PutFrame& frame, std::span<std::byte> to) {
       break;
     case PutFrameKind::settled:
       break;
+    case PutFrameKind::taken:
+    case PutFrameKind::closed:
+      put_number(to, frame.path);
+      put_number(to, frame.life);
+      break;
   }
 }
 
@@ -57,6 +62,11 @@ void take_body(PutFrame& frame, std::span<const std::byte> from) {
       break;
     case PutFrameKind::settled:
       break;
+    case PutFrameKind::taken:
+    case PutFrameKind::closed:
+      frame.path = take_number<uint32_t>(from);
+      frame.life = take_number<uint32_t>(from);
+      break;
   }
 }
 
@@ -65,7 +75,11 @@ bool is_sound(const PutFrame& frame) {
   const bool put = frame.kind == PutFrameKind::put;
   const bool inlined = frame.kind == PutFrameKind::put_inline;
   const bool signal = frame.kind == PutFrameKind::signal;
-  const bool counted = frame.kind == PutFrameKind::settle || frame.kind == PutFrameKind::settled;
+  const bool of_path = frame.kind == PutFrameKind::taken || frame.kind == PutFrameKind::closed;
+  const bool counted =
+      frame.kind == PutFrameKind::settle || frame.kind == PutFrameKind::settled || of_path;
+  if (frame.origin > (put || inlined ? kPathsMax : 0)) return false;
+  if (of_path && (frame.path >= kPathsMax || frame.queue != 0)) return false;
   if (frame.inline_bytes > (inlined ? kNetworkInlineMax : 0)) return false;
   if (!put && !inlined && !signal && (frame.key != 0 || frame.offset != 0)) return false;
   if (frame.bytes != 0 && !put) return false;
@@ -88,7 +102,7 @@ bool PutFrame::operator==(const PutFrame& other) const {
 std::array<std::byte, kPutFrameBytes> encode(const PutFrame& frame) {
   std::array<std::byte, kPutFrameBytes> bytes{};
   std::span<std::byte> to(bytes);
-  put_number(to, frame.kind);
+  put_number(to, static_cast<uint8_t>(static_cast<uint8_t>(frame.kind) | frame.origin << 4));
   put_number(to, frame.inline_bytes);
   put_number(to, frame.queue);
   put_number(to, frame.epoch);
@@ -104,8 +118,10 @@ std::array<std::byte, kPutFrameBytes> encode(const PutFrame& frame) {
 PutFrame decode_put_frame(std::span<const std::byte, kPutFrameBytes> bytes) {
   std::span<const std::byte> from(bytes);
   PutFrame frame;
-  frame.kind = take_number<PutFrameKind>(from);
-  if (frame.kind < PutFrameKind::put || frame.kind > PutFrameKind::refusal)
+  const auto kind_and_origin = take_number<uint8_t>(from);
+  frame.kind = static_cast<PutFrameKind>(kind_and_origin & 0xf);
+  frame.origin = kind_and_origin >> 4;
+  if (frame.kind < PutFrameKind::put || frame.kind > PutFrameKind::closed)
     throw net::ProtocolError("sent a frame of no known kind");
   frame.inline_bytes = take_number<uint8_t>(from);
   frame.queue = take_number<uint16_t>(from);

@@ -25,66 +25,94 @@ namespace {
 constexpr size_t kPendingMax = 64;
 constexpr std::chrono::seconds kPendingTime{3};
 constexpr std::chrono::seconds kDialTime{5};
-constexpr std::chrono::milliseconds kDialRest{50};
+constexpr std::chrono::seconds kRedialTime{2};
+constexpr std::chrono::milliseconds kDialRest{50}, kDialRestMax{1000};
 /// A hello's slot holds rank and path.
 constexpr uint32_t kSlotsPerRank = 8;
 static_assert(kPathsMax <= kSlotsPerRank);
 
-std::string chosen_address(const TcpOptions& options) {
-  if (!options.address.empty()) return options.address;
-  if (!options.interface.empty()) return address_of_interface(options.interface);
-  return net::own_address(std::nullopt);
-}
-
-}  // namespace
-
-std::string address_of_interface(const std::string& name) {
+/// Returns the names and addresses of interfaces that are up, IPv4 first.
+std::vector<std::pair<std::string, std::string>> interfaces() {
   ifaddrs* found = nullptr;
   if (getifaddrs(&found) != 0) throw OsError("getifaddrs", errno, std::strerror(errno));
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, freeifaddrs);
-  std::string names;
+  std::vector<std::pair<std::string, std::string>> all;
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* each = list.get(); each != nullptr; each = each->ifa_next) {
       if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family) continue;
       if ((each->ifa_flags & IFF_UP) == 0) continue;
-      if (names.find(each->ifa_name) == std::string::npos)
-        names += names.empty() ? each->ifa_name : std::string(", ") + each->ifa_name;
-      if (name != each->ifa_name) continue;
+      // An address that is valid on one link only means nothing to others.
+      const auto* const six = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue;
       char text[NI_MAXHOST] = {};
       const socklen_t bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
       if (getnameinfo(each->ifa_addr, bytes, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
-        return text;
+        all.emplace_back(each->ifa_name, text);
     }
   }
-  throw InvalidArgument("interface", "one that is up and has an address: " + names, name);
+  return all;
+}
+
+/// Tries the ports in turn.
+net::Listening listen_in_range(const std::string& address, const TcpOptions& options) {
+  for (uint32_t port = options.port_first;; ++port) {
+    try {
+      return net::listen_at(address, static_cast<uint16_t>(port));
+    } catch (const OsError& error) {
+      if (error.code != EADDRINUSE || port >= options.port_last) throw;
+    }
+  }
+}
+
+}  // namespace
+
+std::string address_of_interface(const std::string& name, const std::string& option) {
+  for (const auto& [interface, address] : interfaces())
+    if (name == interface || name == address) return address;
+  throw InvalidArgument(option, "an interface that is up and has an address: " + interfaces_text(),
+                        "'" + name + "'");
+}
+
+std::string interfaces_text() {
+  std::string text;
+  for (const auto& [interface, address] : interfaces())
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", interface, address);
+  return text;
 }
 
 TcpConnector::TcpConnector(const TcpOptions& options, const Self& self)
     : options_(options), self_(self), key_(self.secret, "tokenyard network") {
-  if (options.paths == 0 || options.paths > kPathsMax) {
-    throw InvalidArgument("paths", fmt::format("1 to {}", kPathsMax),
+  if (options.paths > kPathsMax) {
+    throw InvalidArgument("connections", fmt::format("at most {}", kPathsMax),
                           fmt::format("{}", options.paths));
   }
-  listening_ = net::listen_at(chosen_address(options));
-  endpoint_ = {
-      .address = listening_.address, .port = listening_.port, .incarnation = net::random_number()};
+  endpoint_.incarnation = net::random_number();
+  const auto listen = [&](const std::string& address, const net::Origin& origin) {
+    listening_.push_back(listen_in_range(address, options));
+    endpoint_.places.push_back({listening_.back().address, listening_.back().port});
+    origins_.push_back(origin);
+  };
+  for (const std::string& interface : options.interfaces) {
+    const std::string address = address_of_interface(interface);
+    listen(address, {.address = address, .interface = interface == address ? "" : interface});
+  }
+  if (options.interfaces.empty())
+    listen(options.address.empty() ? net::own_address(std::nullopt) : options.address, {});
 }
 
-net::Introduction TcpConnector::introduction(uint32_t path, uint64_t sought) const {
+net::Introduction TcpConnector::introduction(uint32_t path, uint32_t life, uint64_t sought) const {
   return {.purpose = net::Purpose::member,
           .job = 0,
           .self = {.slot = self_.rank * kSlotsPerRank + path, .incarnation = endpoint_.incarnation},
-          .epoch = self_.epoch,
+          .epoch = uint64_t{life} << 32 | self_.epoch,
           .sought = sought};
 }
 
-void TcpConnector::begin(const std::map<uint32_t, TcpEndpoint>& peers) {
+void TcpConnector::begin(const std::map<uint32_t, TcpEndpoint>& peers, uint32_t paths) {
   for (const auto& [rank, endpoint] : peers) {
     Peer& peer = peers_[rank];
     peer.endpoint = endpoint;
-    peer.paths.resize(options_.paths);
-    peer.rests_until.resize(options_.paths);
-    if (rank < self_.rank) peer.dialling.resize(options_.paths);
+    peer.paths.resize(paths);
   }
 }
 
@@ -93,41 +121,47 @@ bool TcpConnector::step(TimePoint now) {
   advance_pending(now);
   bool all = true;
   for (auto& [rank, peer] : peers_) {
-    for (uint32_t path = 0; path < options_.paths; ++path) {
-      if (peer.paths[path]) continue;
-      if (!peer.dialling.empty()) dial(rank, peer, path, now);
-      all = all && static_cast<bool>(peer.paths[path]);
+    for (uint32_t path = 0; path < peer.paths.size(); ++path) {
+      if (peer.paths[path].wanted && rank < self_.rank) dial(rank, peer, path, now);
+      all = all && !peer.paths[path].wanted;
     }
   }
   return all;
 }
 
-void TcpConnector::dial(uint32_t rank, Peer& peer, uint32_t path, TimePoint now) {
-  std::optional<Greeting>& greeting = peer.dialling[path];
+void TcpConnector::dial(uint32_t rank, Peer& peer, uint32_t number, TimePoint now) {
+  Path& path = peer.paths[number];
+  const net::Address& place = peer.endpoint.places[number % peer.endpoint.places.size()];
   try {
-    if (!greeting) {
-      if (now < peer.rests_until[path]) return;
-      greeting.emplace(
-          Greeting{.socket = net::connect_to(peer.endpoint.address, peer.endpoint.port),
-                   .handshake = net::Handshake(net::Handshake::Side::dialler, key_,
-                                               introduction(path, peer.endpoint.incarnation)),
-                   .since = now,
-                   .output = {},
-                   .input = {}});
-      net::tune(greeting->socket, options_.socket_buffer_bytes);
+    if (!path.dialling) {
+      if (now < path.rests_until) return;
+      // A peer that has made an attempt's connection takes no other of that life.
+      if (again_) ++path.life;
+      path.dialling.emplace(Greeting{
+          .socket = net::connect_to(place.host, place.port, origins_[number % origins_.size()]),
+          .handshake = net::Handshake(net::Handshake::Side::dialler, key_,
+                                      introduction(number, path.life, peer.endpoint.incarnation)),
+          .since = now,
+          .output = {},
+          .input = {}});
+      net::tune(path.dialling->socket, options_.socket_buffer_bytes);
     }
-    const Outcome outcome = advance(*greeting, now);
-    if (outcome == Outcome::waits && now - greeting->since < kDialTime) return;
-    const net::Introduction& there = greeting->handshake.peer();
-    if (outcome == Outcome::done && there.epoch == self_.epoch &&
+    const Outcome outcome = advance(*path.dialling, now);
+    if (outcome == Outcome::waits &&
+        now - path.dialling->since < (again_ ? kRedialTime : kDialTime))
+      return;
+    const net::Introduction& there = path.dialling->handshake.peer();
+    if (outcome == Outcome::done && static_cast<uint32_t>(there.epoch) == self_.epoch &&
         there.self.slot / kSlotsPerRank == rank &&
         there.self.incarnation == peer.endpoint.incarnation) {
-      net::pace_a_long_way(greeting->socket);
-      peer.paths[path] = std::move(greeting->socket);
+      net::pace_a_long_way(path.dialling->socket);
+      path.socket = std::move(path.dialling->socket);
+      path.wanted = false;
+      path.rest = kDialRest;
     } else if (outcome == Outcome::done) {
       peer.why = "another process answers";
     } else {
-      peer.why = fmt::format("{} port {}: {}", peer.endpoint.address, peer.endpoint.port,
+      peer.why = fmt::format("{} port {}: {}", place.host, place.port,
                              outcome == Outcome::waits ? "no answer" : std::strerror(errno));
     }
   } catch (const net::ProtocolError& error) {
@@ -135,19 +169,22 @@ void TcpConnector::dial(uint32_t rank, Peer& peer, uint32_t path, TimePoint now)
   } catch (const OsError& error) {
     peer.why = error.what();
   }
-  greeting.reset();
-  peer.rests_until[path] = now + kDialRest;
+  path.dialling.reset();
+  path.rests_until = now + path.rest;
+  if (again_) path.rest = std::min(path.rest * 2, kDialRestMax);
 }
 
 void TcpConnector::accept(TimePoint now) {
   for (;;) {
-    FileDescriptor socket = net::accept_from(listening_.socket);
+    FileDescriptor socket;
+    for (const net::Listening& listening : listening_)
+      if (!socket) socket = net::accept_from(listening.socket);
     if (!socket) return;
     net::tune(socket, options_.socket_buffer_bytes);
     if (pending_.size() == kPendingMax) pending_.pop_front();
     pending_.push_back(Greeting{
         .socket = std::move(socket),
-        .handshake = net::Handshake(net::Handshake::Side::acceptor, key_, introduction(0, 0)),
+        .handshake = net::Handshake(net::Handshake::Side::acceptor, key_, introduction(0, 0, 0)),
         .since = now,
         .output = {},
         .input = {}});
@@ -176,15 +213,21 @@ void TcpConnector::advance_pending(TimePoint now) {
 /// Knows the secret; is it one of the peers that dial this rank, for a path that it does not have?
 void TcpConnector::adopt(Greeting& pending) {
   const net::Introduction& who = pending.handshake.peer();
-  const uint32_t rank = who.self.slot / kSlotsPerRank, path = who.self.slot % kSlotsPerRank;
+  const uint32_t rank = who.self.slot / kSlotsPerRank, number = who.self.slot % kSlotsPerRank;
+  const auto life = static_cast<uint32_t>(who.epoch >> 32);
   const auto peer = peers_.find(rank);
-  if (who.epoch != self_.epoch || who.sought != endpoint_.incarnation || peer == peers_.end() ||
-      rank < self_.rank || path >= options_.paths ||
+  if (static_cast<uint32_t>(who.epoch) != self_.epoch || who.sought != endpoint_.incarnation ||
+      peer == peers_.end() || rank < self_.rank || number >= peer->second.paths.size() ||
       who.self.incarnation != peer->second.endpoint.incarnation)
     return;
-  net::pace_a_long_way(pending.socket);
+  Path& path = peer->second.paths[number];
   // A later one replaces an earlier one, whose dialler has given up on it.
-  peer->second.paths[path] = std::move(pending.socket);
+  const bool is_first = life == 0 && path.life == 0 && (path.wanted || path.socket);
+  if (!is_first && life <= path.life) return;
+  net::pace_a_long_way(pending.socket);
+  path.socket = std::move(pending.socket);
+  path.life = life;
+  path.wanted = false;
 }
 
 TcpConnector::Outcome TcpConnector::advance(Greeting& greeting, TimePoint) {
@@ -220,17 +263,62 @@ TcpConnector::Outcome TcpConnector::advance(Greeting& greeting, TimePoint) {
 
 std::optional<std::pair<uint32_t, std::string>> TcpConnector::missing() const {
   for (const auto& [rank, peer] : peers_)
-    if (connected(rank) < options_.paths) return std::pair(rank, peer.why);
+    if (connected(rank) < peer.paths.size()) return std::pair(rank, peer.why);
   return std::nullopt;
 }
 
 uint32_t TcpConnector::connected(uint32_t rank) const {
-  return static_cast<uint32_t>(std::ranges::count_if(
-      peers_.at(rank).paths, [](const FileDescriptor& path) { return static_cast<bool>(path); }));
+  return static_cast<uint32_t>(
+      std::ranges::count_if(peers_.at(rank).paths, [](const Path& path) { return !path.wanted; }));
 }
 
-std::vector<FileDescriptor> TcpConnector::take(uint32_t rank) {
-  return std::move(peers_.at(rank).paths);
+std::vector<TcpConnector::Made> TcpConnector::take_made() {
+  std::vector<Made> made;
+  for (auto& [rank, peer] : peers_) {
+    for (uint32_t number = 0; number < peer.paths.size(); ++number) {
+      Path& path = peer.paths[number];
+      if (path.socket)
+        made.push_back(
+            {.rank = rank, .path = number, .life = path.life, .socket = std::move(path.socket)});
+      path.socket = {};
+    }
+  }
+  return made;
+}
+
+void TcpConnector::make_again(uint32_t rank, uint32_t number) {
+  again_ = true;
+  const auto peer = peers_.find(rank);
+  if (peer == peers_.end()) return;
+  Path& path = peer->second.paths[number];
+  if (path.wanted || path.socket) return;
+  path.wanted = true;
+  path.rests_until = {};
+}
+
+bool TcpConnector::busy() const {
+  if (!pending_.empty()) return true;
+  return std::ranges::any_of(peers_, [&](const auto& each) {
+    return each.first < self_.rank &&
+           std::ranges::any_of(each.second.paths, [](const Path& path) { return path.wanted; });
+  });
+}
+
+std::vector<int> TcpConnector::descriptors() const {
+  std::vector<int> all;
+  for (const net::Listening& listening : listening_) all.push_back(listening.socket.native());
+  return all;
+}
+
+std::pair<std::string, std::string> TcpConnector::ends_of(uint32_t rank, uint32_t path) const {
+  const size_t own = path % listening_.size();
+  std::string here = endpoint_.places[own].host;
+  if (!origins_[own].interface.empty())
+    here = fmt::format("{} ({})", origins_[own].interface, here);
+  const auto peer = peers_.find(rank);
+  if (peer == peers_.end()) return {here, ""};
+  const auto& places = peer->second.endpoint.places;
+  return {here, places[path % places.size()].host};
 }
 
 }  // namespace tokenyard

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "base/os_failure.hpp"
@@ -19,6 +20,11 @@ namespace tokenyard {
 namespace {
 
 using Pieces = std::array<std::span<const std::byte>, 2>;
+
+constexpr uint64_t kNewConnection = ~uint64_t{0};
+constexpr std::chrono::milliseconds kLook{10}, kSpread{1000};
+/// A peer that ends closes its paths; this long it has to say so.
+constexpr std::chrono::milliseconds kTellLoss{500};
 
 /// Returns bytes `begin` to `end` of two pieces, one behind the other.
 Pieces part_of(const Pieces& pieces, uint64_t begin, uint64_t end) {
@@ -38,7 +44,10 @@ Pieces part_of(const Pieces& pieces, uint64_t begin, uint64_t end) {
 TcpTransport::TcpTransport(Options options)
     : epoch_(options.epoch),
       queues_(options.queues),
+      stall_(options.stall),
+      log_(options.rank),
       events_(epoll_create1(EPOLL_CLOEXEC)),
+      connector_(std::move(options.connector)),
       peers_(options.connections.size()) {
   if (!events_) os_failed("epoll_create1");
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
@@ -47,29 +56,51 @@ TcpTransport::TcpTransport(Options options)
     peers_[rank] = std::make_unique<Peer>();
     Peer& peer = *peers_[rank];
     peer.rank = rank;
+    peer.acknowledged = !options.acknowledged.empty() && options.acknowledged[rank];
     peer.sent.resize(queues_);
     peer.unsent.resize(size_t{queues_} * kSlots);
     peer.receiver = std::make_unique<PeerReceiver>(
         PeerReceiver::Options{.peer = rank,
                               .epoch = epoch_,
                               .queues = queues_,
-                              .paths = static_cast<uint32_t>(connections.size())},
+                              .paths = static_cast<uint32_t>(connections.size()),
+                              .acknowledged = peer.acknowledged},
         regions_, static_cast<ReceiverListener&>(*this));
-    for (FileDescriptor& socket : connections) {
-      epoll_event event{};
-      event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-      event.data.u64 = uint64_t{rank} << 32 | peer.paths.size();
-      if (epoll_ctl(events_.native(), EPOLL_CTL_ADD, socket.native(), &event) != 0)
-        os_failed("epoll_ctl");
-      peer.paths.emplace_back();
-      peer.paths.back().socket = std::move(socket);
+    for (uint32_t number = 0; number < connections.size(); ++number) {
+      Facts& facts = facts_.emplace_back();
+      facts.rank = rank;
+      facts.number = number;
+      if (connector_) std::tie(facts.from, facts.to) = connector_->ends_of(rank, number);
+      Path& path = peer.paths.emplace_back();
+      path.socket = std::move(connections[number]);
+      path.facts = &facts;
+      path.moved = Clock::now();
+      watch(peer, number);
     }
+    spread(peer);
   }
+  if (std::ranges::find(options.acknowledged, true) == options.acknowledged.end())
+    connector_.reset();
+  if (!connector_) return;
+  for (const int listening : connector_->descriptors()) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = kNewConnection;
+    if (epoll_ctl(events_.native(), EPOLL_CTL_ADD, listening, &event) != 0) os_failed("epoll_ctl");
+  }
+}
+
+void TcpTransport::watch(const Peer& peer, uint32_t path) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = uint64_t{peer.rank} << 32 | path;
+  const int socket = peer.paths[path].socket.native();
+  if (epoll_ctl(events_.native(), EPOLL_CTL_ADD, socket, &event) != 0) os_failed("epoll_ctl");
 }
 
 bool TcpTransport::post(const PostedRequest& request) {
   Peer& peer = *peers_[request.peer];
-  if (peer.broken || peer.queued >= kQueuedMax) return false;
+  if (peer.broken || peer.left || peer.queued >= kQueuedMax || !any_up(peer)) return false;
   switch (request.kind) {
     case NetworkRequest::Kind::put:
       post_put(peer, request);
@@ -81,11 +112,11 @@ bool TcpTransport::post(const PostedRequest& request) {
                      .key = request.target.key,
                      .offset = request.target.offset};
       std::ranges::copy(request.pieces[0], frame.inlined.begin());
-      enqueue(peer, own_path(peer, request.queue), frame, {}, request.turn, true);
+      enqueue(peer, peer.path_of[request.queue], frame, {}, request.turn, true);
       break;
     }
     case NetworkRequest::Kind::signal:
-      enqueue(peer, own_path(peer, request.queue),
+      enqueue(peer, peer.path_of[request.queue],
               {.kind = PutFrameKind::signal,
                .queue = static_cast<uint16_t>(request.queue),
                .key = request.target.key,
@@ -117,35 +148,47 @@ void TcpTransport::post_put(Peer& peer, const PostedRequest& request) {
 }
 
 uint32_t TcpTransport::path_for(const Peer& peer, uint32_t queue, uint64_t bytes) const {
-  uint32_t chosen = own_path(peer, queue);
+  uint32_t chosen = peer.path_of[queue];
   if (bytes <= kShortBytes) return chosen;
+  const auto time = [&](const Path& path) {
+    return static_cast<double>(path.queued + path.in_flight + bytes) / weight(peer, path);
+  };
   for (uint32_t path = 0; path < peer.paths.size(); ++path)
-    if (peer.paths[path].queued < peer.paths[chosen].queued) chosen = path;
+    if (peer.paths[path].up && time(peer.paths[path]) < time(peer.paths[chosen])) chosen = path;
   return chosen;
 }
 
 void TcpTransport::enqueue(Peer& peer, uint32_t number, PutFrame frame, const Pieces& pieces,
                            uint32_t turn, bool is_request) {
-  Path& path = peer.paths[number];
   frame.epoch = epoch_;
-  frame.sequence = path.sequence++;
-  path.outgoing.push_back({.header = encode(frame),
-                           .pieces = pieces,
-                           .queue = frame.queue,
-                           .turn = turn,
-                           .is_request = is_request});
-  path.queued += path.outgoing.back().bytes();
-  ++peer.queued;
+  append(peer, number,
+         {.frame = frame,
+          .header = {},
+          .pieces = pieces,
+          .turn = turn,
+          .is_request = is_request,
+          .origin = static_cast<uint8_t>(number)});
   if (!is_request) return;
   ++peer.unsent[frame.queue * kSlots + turn % kSlots];
   if (frame.kind == PutFrameKind::put || frame.kind == PutFrameKind::put_inline)
     ++peer.sent[frame.queue][number];
 }
 
+/// Acknowledgements come before all that has no number yet.
+void TcpTransport::append(Peer& peer, uint32_t number, Outgoing outgoing) {
+  Path& path = peer.paths[number];
+  path.queued += outgoing.bytes();
+  ++peer.queued;
+  const bool first = outgoing.frame.kind == PutFrameKind::taken;
+  const auto at =
+      first ? path.outgoing.begin() + static_cast<ptrdiff_t>(path.numbered) : path.outgoing.end();
+  path.outgoing.insert(at, std::move(outgoing));
+}
+
 bool TcpTransport::settle(uint32_t rank, uint32_t queue, uint32_t turn) {
   Peer& peer = *peers_[rank];
-  if (peer.broken) return false;
-  enqueue(peer, own_path(peer, queue),
+  if (peer.broken || peer.left || !any_up(peer)) return false;
+  enqueue(peer, peer.path_of[queue],
           {.kind = PutFrameKind::settle,
            .queue = static_cast<uint16_t>(queue),
            .turn = turn,
@@ -156,9 +199,15 @@ bool TcpTransport::settle(uint32_t rank, uint32_t queue, uint32_t turn) {
 
 void TcpTransport::answer(uint32_t rank, PutFrame frame) {
   Peer& peer = *peers_[rank];
-  if (peer.broken) return;
+  if (peer.broken || peer.left) return;
   if (++peer.answers > kAnswersMax) throw net::ProtocolError("asks and does not read the answers");
-  enqueue(peer, own_path(peer, frame.queue), frame, {}, 0, false);
+  if (!any_up(peer)) {
+    frame.epoch = epoch_;
+    peer.held.push_back(
+        {.frame = frame, .header = {}, .pieces = {}, .turn = 0, .is_request = false, .origin = 0});
+    return;
+  }
+  enqueue(peer, peer.path_of[frame.queue], frame, {}, 0, false);
 }
 
 void TcpTransport::refuse(uint32_t peer, uint32_t queue, NetworkCheck check,
@@ -189,14 +238,24 @@ bool TcpTransport::poll() {
     --hot_polls_;
     hot_->has_bytes |= static_cast<bool>(hot_->socket);
   }
-  if (hot_polls_ % kPollsPerEvents == 0) look_for_events();
+  if (hot_polls_ % kPollsPerEvents == 0) {
+    look_for_events();
+    if (connector_) look_at_paths(Clock::now());
+  }
   bool moved = false;
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    for (uint32_t path = 0; path < peer->paths.size() && !peer->broken; ++path) {
-      if (peer->paths[path].has_room && !peer->paths[path].outgoing.empty())
-        moved |= send(*peer, peer->paths[path]);
-      if (!peer->broken && peer->paths[path].has_bytes) moved |= receive(*peer, path);
+    for (uint32_t number = 0; number < peer->paths.size() && !peer->broken; ++number) {
+      Path& path = peer->paths[number];
+      if (!path.socket) continue;
+      if (path.has_room && !path.outgoing.empty()) moved |= send(*peer, number);
+      if (!peer->broken && path.has_bytes) moved |= receive(*peer, number);
+      if (!peer->broken && peer->acknowledged) acknowledge(*peer, number);
+    }
+    while (!peer->closings.empty() && !peer->broken) {
+      const std::vector<Closing> closings = std::exchange(peer->closings, {});
+      for (const Closing& closing : closings) deal_with(*peer, closing);
+      moved = true;
     }
   }
   return moved;
@@ -207,13 +266,18 @@ void TcpTransport::look_for_events() {
   const int count = epoll_wait(events_.native(), events.data(), static_cast<int>(events.size()), 0);
   for (int index = 0; index < count; ++index) {
     const epoll_event& event = events[static_cast<size_t>(index)];
+    if (event.data.u64 == kNewConnection) {
+      last_look_ = {};
+      continue;
+    }
     Path& path = peers_[event.data.u64 >> 32]->paths[event.data.u64 & 0xffffffff];
     if ((event.events & ~uint32_t{EPOLLOUT}) != 0) path.has_bytes = true;
     if ((event.events & ~uint32_t{EPOLLIN}) != 0) path.has_room = true;
   }
 }
 
-bool TcpTransport::send(Peer& peer, Path& path) {
+bool TcpTransport::send(Peer& peer, uint32_t number) {
+  Path& path = peer.paths[number];
   constexpr size_t kVectors = 96;
   std::array<iovec, kVectors> vectors;
   size_t count = 0, wanted = 0, skip = path.sent;
@@ -224,8 +288,14 @@ bool TcpTransport::send(Peer& peer, Path& path) {
     vectors[count++] = {const_cast<std::byte*>(bytes.data()) + skipped, bytes.size() - skipped};
     wanted += bytes.size() - skipped;
   };
-  for (const Outgoing& outgoing : path.outgoing) {
-    if (count + 3 > kVectors) break;
+  for (size_t index = 0; index < path.outgoing.size(); ++index) {
+    if (count + 3 > kVectors || wanted >= kSentAtOnce) break;
+    Outgoing& outgoing = path.outgoing[index];
+    if (index == path.numbered) {
+      outgoing.frame.sequence = path.sequence++;
+      outgoing.header = encode(outgoing.frame);
+      ++path.numbered;
+    }
     add(outgoing.header);
     for (const auto& piece : outgoing.pieces) add(piece);
   }
@@ -239,10 +309,11 @@ bool TcpTransport::send(Peer& peer, Path& path) {
       path.has_room = false;
       return false;
     }
-    break_off(peer, fmt::format("its connection has broken: {}", std::strerror(errno)));
+    fail(peer, number, fmt::format("its connection has broken: {}", std::strerror(errno)));
     return true;
   }
   if (static_cast<size_t>(sent) < wanted) path.has_room = false;
+  path.facts->bytes.fetch_add(static_cast<uint64_t>(sent), std::memory_order_relaxed);
   take_off(peer, path, static_cast<size_t>(sent));
   return true;
 }
@@ -251,18 +322,29 @@ void TcpTransport::take_off(Peer& peer, Path& path, size_t bytes) {
   path.queued -= bytes;
   path.sent += bytes;
   while (!path.outgoing.empty() && path.sent >= path.outgoing.front().bytes()) {
-    const Outgoing& first = path.outgoing.front();
+    Outgoing first = std::move(path.outgoing.front());
+    path.outgoing.pop_front();
+    --path.numbered;
     path.sent -= first.bytes();
     --peer.queued;
-    const uint32_t queue = first.queue, turn = first.turn;
-    const bool is_request = first.is_request;
-    path.outgoing.pop_front();
-    if (!is_request) {
-      if (peer.answers != 0) --peer.answers;
-    } else if (--peer.unsent[queue * kSlots + turn % kSlots] == 0) {
-      listener_->completed(peer.rank, queue, turn);
+    if (first.frame.kind == PutFrameKind::taken) {
+      path.tells = false;
+    } else if (peer.acknowledged) {
+      path.in_flight += first.bytes();
+      path.unacknowledged.push_back(std::move(first));
+    } else {
+      finish(peer, first);
     }
   }
+}
+
+void TcpTransport::finish(Peer& peer, const Outgoing& outgoing) {
+  if (!outgoing.is_request) {
+    if (outgoing.frame.kind != PutFrameKind::closed && peer.answers != 0) --peer.answers;
+    return;
+  }
+  if (--peer.unsent[outgoing.frame.queue * kSlots + outgoing.turn % kSlots] == 0)
+    listener_->completed(peer.rank, outgoing.frame.queue, outgoing.turn);
 }
 
 bool TcpTransport::receive(Peer& peer, uint32_t number) {
@@ -286,13 +368,14 @@ bool TcpTransport::receive(Peer& peer, uint32_t number) {
       path.has_bytes = false;
       return false;
     }
-    break_off(peer, fmt::format("its connection has broken: {}", std::strerror(errno)));
+    fail(peer, number, fmt::format("its connection has broken: {}", std::strerror(errno)));
     return true;
   }
   if (got == 0) {
-    break_off(peer, "it has closed its connection");
+    fail(peer, number, "it has closed its connection");
     return true;
   }
+  if (peer.acknowledged) path.moved = Clock::now();
   hot_ = &path;
   hot_polls_ = kHotPolls;
   // Bytes that come later are an event of their own.
@@ -308,7 +391,264 @@ bool TcpTransport::receive(Peer& peer, uint32_t number) {
 
 void TcpTransport::break_off(Peer& peer, const std::string& why) {
   peer.broken = why;
-  drop(peer.rank);
+  drop(peer.rank, false);
+}
+
+/// A connection has broken.
+void TcpTransport::fail(Peer& peer, uint32_t path, const std::string& why) {
+  if (!peer.acknowledged || peer.left) return break_off(peer, why);
+  lose(peer, path, why);
+}
+
+bool TcpTransport::any_up(const Peer& peer) {
+  return std::ranges::any_of(peer.paths, [](const Path& path) { return path.up; });
+}
+
+void TcpTransport::acknowledge(Peer& peer, uint32_t number) {
+  Path& path = peer.paths[number];
+  const uint32_t worth = peer.receiver->worth_acknowledging(number);
+  if (!path.up || path.tells || peer.left || worth == path.acknowledged) return;
+  path.acknowledged = worth;
+  path.tells = true;
+  enqueue(peer, number,
+          {.kind = PutFrameKind::taken,
+           .turn = peer.receiver->taken(number),
+           .path = number,
+           .life = path.life},
+          {}, 0, false);
+}
+
+void TcpTransport::taken(uint32_t rank, uint32_t number, uint32_t life, uint32_t count) {
+  Peer& peer = *peers_[rank];
+  Path& path = peer.paths[number];
+  if (!path.up || life != path.life) return;
+  const auto sent = static_cast<uint32_t>(path.sequence - path.numbered);
+  if (static_cast<int32_t>(sent - count) < 0)
+    throw net::ProtocolError("acknowledges frames that were not sent");
+  while (!path.unacknowledged.empty() &&
+         static_cast<int32_t>(path.unacknowledged.front().frame.sequence - count) < 0) {
+    const Outgoing first = std::move(path.unacknowledged.front());
+    path.unacknowledged.pop_front();
+    path.in_flight -= first.bytes();
+    path.taken_bytes += first.bytes();
+    finish(peer, first);
+  }
+}
+
+void TcpTransport::closed(uint32_t rank, uint32_t path, uint32_t life, uint32_t count) {
+  peers_[rank]->closings.push_back({path, life, count});
+}
+
+void TcpTransport::lose(Peer& peer, uint32_t number, const std::string& why) {
+  Path& path = peer.paths[number];
+  if (!path.up) return;
+  path.up = false;
+  path.why = why;
+  path.lost_since = Clock::now();
+  path.told_of_loss = false;
+  path.facts->up = false;
+  path.facts->losses.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t count = peer.receiver->taken(number);
+  // From here on nothing of it lands.
+  (void)shutdown(path.socket.native(), SHUT_RDWR);
+  path.socket.close();
+  peer.receiver->reopen(number);
+  Retired retired{.path = number, .life = path.life, .frames = std::move(path.unacknowledged)};
+  std::deque<Outgoing> waiting = std::move(path.outgoing), again;
+  peer.queued -= static_cast<uint32_t>(waiting.size());
+  for (size_t index = 0; index < waiting.size(); ++index)
+    (index < path.numbered ? retired.frames : again).push_back(std::move(waiting[index]));
+  path.unacknowledged.clear();
+  path.outgoing.clear();
+  path.numbered = path.sent = 0;
+  path.queued = path.in_flight = path.taken_bytes = 0;
+  path.sequence = 0;
+  path.has_room = path.has_bytes = path.tells = path.was_busy = false;
+  // News of closed paths may come twice, and waits for none.
+  for (auto each = retired.frames.begin(); each != retired.frames.end();) {
+    const PutFrameKind kind = each->frame.kind;
+    if (kind == PutFrameKind::closed) again.push_back(*each);
+    each = kind == PutFrameKind::closed || kind == PutFrameKind::taken ? retired.frames.erase(each)
+                                                                       : each + 1;
+  }
+  peer.retired.push_back(std::move(retired));
+  spread(peer);
+  announce_closed(peer, number, path.life, count);
+  for (Outgoing& outgoing : again) send_again(peer, std::move(outgoing));
+  connector_->make_again(peer.rank, number);
+  if (hot_ == &path) hot_polls_ = 0;
+}
+
+void TcpTransport::announce_closed(Peer& peer, uint32_t number, uint32_t life, uint32_t count) {
+  if (peer.closed.size() == kLivesMax) throw net::ProtocolError("loses its paths without end");
+  peer.closed.emplace(number, life);
+  send_again(peer, {.frame = {.kind = PutFrameKind::closed,
+                              .epoch = epoch_,
+                              .turn = count,
+                              .path = number,
+                              .life = life},
+                    .header = {},
+                    .pieces = {},
+                    .turn = 0,
+                    .is_request = false,
+                    .origin = 0});
+}
+
+/// Sends a frame over a path that is up, or once one is. The peer does not have it, or does not
+/// mind.
+void TcpTransport::send_again(Peer& peer, Outgoing outgoing) {
+  PutFrame& frame = outgoing.frame;
+  if (frame.kind == PutFrameKind::taken) return;
+  if (!any_up(peer)) {
+    peer.held.push_back(std::move(outgoing));
+    return;
+  }
+  if (frame.kind == PutFrameKind::put || frame.kind == PutFrameKind::put_inline)
+    frame.origin = static_cast<uint8_t>(outgoing.origin + 1);
+  append(peer, path_for(peer, frame.queue, outgoing.bytes()), std::move(outgoing));
+}
+
+/// The peer has closed a path.
+void TcpTransport::deal_with(Peer& peer, const Closing& closing) {
+  Path& path = peer.paths[closing.path];
+  if (path.up && path.life == closing.life) lose(peer, closing.path, "the peer has given it up");
+  const bool is_news = !peer.closed.contains({closing.path, closing.life});
+  // A life that this end never had: the peer must not wait for it.
+  if (is_news) announce_closed(peer, closing.path, closing.life, 0);
+  const auto retired = std::ranges::find_if(peer.retired, [&](const Retired& each) {
+    return each.path == closing.path && each.life == closing.life;
+  });
+  if (retired == peer.retired.end()) return;
+  std::deque<Outgoing> frames = std::move(retired->frames);
+  peer.retired.erase(retired);
+  for (Outgoing& outgoing : frames) {
+    const bool was_taken = static_cast<int32_t>(outgoing.frame.sequence - closing.count) < 0;
+    if (was_taken) {
+      finish(peer, outgoing);
+    } else {
+      send_again(peer, std::move(outgoing));
+    }
+  }
+}
+
+void TcpTransport::adopt(TcpConnector::Made made) {
+  Peer& peer = *peers_[made.rank];
+  if (peer.broken || peer.left) return;
+  if (peer.closed.contains({made.path, made.life})) {
+    // It was told that nothing of this life will be taken.
+    connector_->make_again(made.rank, made.path);
+    return;
+  }
+  Path& path = peer.paths[made.path];
+  lose(peer, made.path, "the peer has made it anew");
+  path.socket = std::move(made.socket);
+  path.life = made.life;
+  path.up = path.has_room = path.has_bytes = true;
+  path.acknowledged = peer.receiver->worth_acknowledging(made.path);
+  path.moved = Clock::now();
+  path.facts->up = true;
+  watch(peer, made.path);
+  if (log_.takes(LogLevel::warning)) {
+    log_.write(LogLevel::warning, epoch_,
+               path.told_of_loss
+                   ? fmt::format("network: path {} to rank {} ({} to {}) is used again", made.path,
+                                 peer.rank, path.facts->from, path.facts->to)
+                   : fmt::format("network: path {} to rank {} ({} to {}) was lost ({}) and is used "
+                                 "again",
+                                 made.path, peer.rank, path.facts->from, path.facts->to, path.why));
+  }
+  path.told_of_loss = true;
+  spread(peer);
+  for (Outgoing& outgoing : std::exchange(peer.held, {})) send_again(peer, std::move(outgoing));
+}
+
+void TcpTransport::look_at_paths(TimePoint now) {
+  if (now - last_look_ < kLook) return;
+  const double seconds = std::chrono::duration<double>(now - last_look_).count();
+  last_look_ = now;
+  connector_->step(now);
+  for (TcpConnector::Made& made : connector_->take_made()) adopt(std::move(made));
+  const bool spreads = now - last_spread_ >= kSpread;
+  if (spreads) last_spread_ = now;
+  for (const auto& peer : peers_) {
+    if (!peer || !peer->acknowledged || peer->broken || peer->left) continue;
+    for (uint32_t path = 0; path < peer->paths.size(); ++path)
+      look_at_path(*peer, path, now, seconds);
+    if (spreads) spread(*peer);
+  }
+}
+
+void TcpTransport::look_at_path(Peer& peer, uint32_t number, TimePoint now, double seconds) {
+  Path& path = peer.paths[number];
+  if (!path.up) {
+    if (path.told_of_loss || now - path.lost_since < kTellLoss) return;
+    path.told_of_loss = true;
+    const auto others = std::ranges::count_if(peer.paths, [](const Path& of) { return of.up; });
+    log_.write(LogLevel::warning, epoch_,
+               fmt::format("network: path {} to rank {} ({} to {}) is lost: {}; its queues go on "
+                           "over {} others",
+                           number, peer.rank, path.facts->from, path.facts->to, path.why, others));
+    return;
+  }
+  const bool busy = !path.outgoing.empty() || !path.unacknowledged.empty();
+  if (!busy) path.moved = now;
+  if (busy && path.was_busy && seconds < 1) {
+    const double rate = static_cast<double>(path.taken_bytes) / seconds;
+    const double before = path.facts->rate;
+    path.facts->rate = before == 0 ? rate : 0.8 * before + 0.2 * rate;
+  }
+  path.taken_bytes = 0;
+  path.was_busy = busy;
+  const bool has_others =
+      std::ranges::count_if(peer.paths, [](const Path& of) { return of.up; }) > 1;
+  if (now - path.moved >= stall_ && has_others) {
+    lose(peer, number,
+         fmt::format("nothing moved for {:.1f} s",
+                     std::chrono::duration<double>(now - path.moved).count()));
+  }
+}
+
+/// A path that has never been under load counts as the fastest one.
+double TcpTransport::weight(const Peer& peer, const Path& path) {
+  if (!peer.acknowledged) return 1;
+  double most = 1;
+  for (const Path& each : peer.paths) most = std::max(most, each.facts->rate.load());
+  const double rate = path.facts->rate;
+  return rate == 0 ? most : std::max(rate, most / 100);
+}
+
+/// Gives each queue a path, in proportion to the rates of those that are up.
+void TcpTransport::spread(Peer& peer) {
+  const size_t queues = peer.sent.size();
+  peer.path_of.assign(queues, 0);
+  std::vector<double> load(peer.paths.size());
+  for (size_t queue = 0; queue < queues; ++queue) {
+    std::optional<size_t> chosen;
+    const auto loaded = [&](size_t path) {
+      return (load[path] + 1) / weight(peer, peer.paths[path]);
+    };
+    for (size_t path = 0; path < peer.paths.size(); ++path) {
+      if (peer.paths[path].up && (!chosen || loaded(path) < loaded(*chosen))) chosen = path;
+    }
+    if (!chosen) return;
+    load[*chosen] += 1;
+    peer.path_of[queue] = static_cast<uint8_t>(*chosen);
+  }
+}
+
+std::vector<NetworkPath> TcpTransport::paths() const {
+  std::vector<NetworkPath> all;
+  for (const Facts& facts : facts_) {
+    all.push_back({.rank = facts.rank,
+                   .number = facts.number,
+                   .from = facts.from,
+                   .to = facts.to,
+                   .up = facts.up,
+                   .bytes_sent = facts.bytes.load(std::memory_order_relaxed),
+                   .times_lost = facts.losses.load(std::memory_order_relaxed),
+                   .bytes_per_second = facts.rate});
+  }
+  return all;
 }
 
 void TcpTransport::register_memory(MemoryKey key, std::span<std::byte> memory) {
@@ -328,25 +668,49 @@ void TcpTransport::withdraw(uint32_t region) {
   }
 }
 
-void TcpTransport::drop(uint32_t rank) {
+void TcpTransport::drop(uint32_t rank, bool left) {
   Peer& peer = *peers_[rank];
+  if (connector_) connector_->forget(rank);
   for (Path& path : peer.paths) {
     path.outgoing.clear();
-    path.queued = path.sent = 0;
-    path.has_room = path.has_bytes = false;
-    if (path.socket) shutdown(path.socket.native(), SHUT_RDWR);
+    path.unacknowledged.clear();
+    path.queued = path.in_flight = path.numbered = path.sent = 0;
+    path.has_room = false;
+    path.told_of_loss = true;
+    // A frame that was sent in part is the last one.
+    if (path.socket) shutdown(path.socket.native(), left ? SHUT_WR : SHUT_RDWR);
+    if (left) continue;
+    path.has_bytes = path.up = path.facts->up = false;
     path.socket.close();
   }
   peer.queued = peer.answers = 0;
+  peer.retired.clear();
+  peer.held.clear();
   std::ranges::fill(peer.unsent, uint16_t{0});
-  if (!peer.broken) peer.broken = "it is gone";
+  peer.left = true;
+  if (!peer.broken && !left) peer.broken = "it is gone";
 }
 
 std::optional<std::string> TcpTransport::broken(uint32_t rank) const {
-  return peers_[rank]->broken;
+  const Peer& peer = *peers_[rank];
+  if (peer.broken) return peer.broken;
+  if (any_up(peer)) return std::nullopt;
+  return peer.paths.front().why;
+}
+
+/// Returns whether something must be looked at again though nobody rings.
+bool TcpTransport::outstanding() const {
+  if (connector_->busy()) return true;
+  return std::ranges::any_of(peers_, [](const std::unique_ptr<Peer>& peer) {
+    if (!peer || !peer->acknowledged || peer->broken || peer->left) return false;
+    return std::ranges::any_of(peer->paths, [](const Path& path) {
+      return path.up ? !path.outgoing.empty() || !path.unacknowledged.empty() : !path.told_of_loss;
+    });
+  });
 }
 
 void TcpTransport::sleep(std::chrono::nanoseconds at_most, int waker) {
+  if (connector_ && outstanding()) at_most = std::min<std::chrono::nanoseconds>(at_most, kLook);
   std::array<pollfd, 2> descriptors{pollfd{events_.native(), POLLIN, 0}, pollfd{waker, POLLIN, 0}};
   const auto seconds = std::chrono::floor<std::chrono::seconds>(at_most);
   const timespec time{seconds.count(), (at_most - seconds).count()};
@@ -356,7 +720,7 @@ void TcpTransport::sleep(std::chrono::nanoseconds at_most, int waker) {
 
 void TcpTransport::close() {
   for (const auto& peer : peers_)
-    if (peer) drop(peer->rank);
+    if (peer) drop(peer->rank, false);
 }
 
 }  // namespace tokenyard

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "device/network_request.hpp"
+#include "tokenyard/world.hpp"
 
 namespace tokenyard {
 
@@ -69,11 +70,14 @@ class Transport {
   virtual void register_memory(MemoryKey key, std::span<std::byte> memory) = 0;
   /// Closes a region again: peers' puts touch it no more.
   virtual void withdraw(uint32_t region) = 0;
-  /// Forgets what is under way to a rank that is gone; nothing of it is reported any more.
-  virtual void drop(uint32_t peer) = 0;
+  /// Forgets what is under way to a rank that is gone; nothing of it is reported any more. Puts
+  /// and signals that a rank sent before it `left` still take effect.
+  virtual void drop(uint32_t peer, bool left) = 0;
   /// Returns why a peer cannot be reached, if its connection has broken.
   virtual std::optional<std::string> broken(uint32_t peer) const = 0;
   virtual void close() = 0;
+  /// Returns the connections, if it has any. Any thread may call it.
+  virtual std::vector<NetworkPath> paths() const { return {}; }
 };
 
 }  // namespace tokenyard

@@ -6,6 +6,7 @@
 #include "device/cuda/accelerator.hpp"
 #include "device/cuda/shared_gpu.hpp"
 #include "fabric/nvlink/nvlink_fabric.hpp"
+#include "tokenyard/doctor.hpp"
 #include "world/in_process.hpp"
 #include "world/parts.hpp"
 #include "world/processes.hpp"
@@ -14,11 +15,16 @@ namespace tokenyard {
 
 namespace {
 
+/// Throws Unsupported with the doctor's reason and remedy if there is no GPU.
 int require_gpus() {
   const int gpus = cuda::gpu_count();
-  if (gpus == 0)
-    throw Unsupported("device 'cuda'", "no GPU that CUDA can use was found (see ./run doctor)");
-  return gpus;
+  if (gpus != 0) return gpus;
+  for (const FabricFacts& fabric : doctor().fabrics)
+    if (fabric.name == "nvlink" && !fabric.works)
+      throw Unsupported("device 'cuda'", fmt::format("{}; {}", fabric.why, fabric.remedy));
+  throw Unsupported("device 'cuda'",
+                    "CUDA finds no GPU that it can use; see whether another program "
+                    "holds it (nvidia-smi)");
 }
 
 }  // namespace
@@ -47,7 +53,8 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
   return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(), options);
 }
 
-Hardware cuda_hardware(uint32_t local_rank, const WorldOptions& options) {
+Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
+                       const WorldOptions& options) {
   const int gpus = require_gpus();
   // A launcher that shows each process one GPU leaves no choice.
   const uint32_t device = gpus == 1 ? 0 : local_rank;
@@ -57,7 +64,7 @@ Hardware cuda_hardware(uint32_t local_rank, const WorldOptions& options) {
   }
   return {.accelerator =
               std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt),
-          .fabric = std::make_shared<nvlink::NvlinkFabric>()};
+          .fabric = std::make_shared<nvlink::NvlinkFabric>(host_name)};
 }
 
 }  // namespace tokenyard

@@ -63,13 +63,22 @@ Drawn draw(SeedRun& run) {
   Random& random = run.random;
   Drawn drawn;
   drawn.ranks = run.option("ranks", random.between(2, 4));
+  // Steps of several pieces per lane need chunks of kilobytes.
+  const bool wide = run.option("wide", random.chance(100));
+  if (wide) run.reach("steps of several pieces");
   drawn.options.slot_bytes = run.option("slot_bytes", 8 * random.between(1, 8));
-  drawn.options.chunk_bytes = run.option("chunk_bytes", 16 * random.between(1, 4));
+  drawn.options.chunk_bytes =
+      run.option("chunk_bytes", wide ? 512 * random.between(1, 9) : 16 * random.between(1, 4));
   drawn.options.ring_bytes =
-      run.option("ring_bytes", drawn.options.chunk_bytes * random.between(1, 3));
-  const uint32_t calls = random.between(2, 5);
+      run.option("ring_bytes", drawn.options.chunk_bytes * random.between(1, wide ? 2 : 3));
+  const uint32_t calls = wide ? 2 : random.between(2, 5);
   for (uint32_t call = 0; call < calls; ++call) {
-    drawn.calls.push_back(draw_call(random, drawn.ranks, 24));
+    drawn.calls.push_back(draw_call(random, drawn.ranks, wide ? 3000 : 24));
+    if (wide) {
+      drawn.calls.back().offset = random.chance(256);
+      if (drawn.calls.back().call.protocol < Protocol::rings)
+        drawn.calls.back().call.protocol = Protocol::rings;
+    }
     run.option("call", drawn.calls.back().text());
   }
   for (uint32_t rank = 0; rank < drawn.ranks; ++rank) drawn.sms.push_back(random.between(1, 3));
@@ -160,7 +169,7 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost}},
-     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}},
+     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}, {"steps of several pieces", 60}},
      .seeds = 500});
 
 }  // namespace

@@ -171,6 +171,38 @@ TEST_P(DeviceCollectivesTest, TensorsOfTheArenaAreMovedDirectly) {
   }
 }
 
+// Spans of whole steps of several pieces per lane, then of fewer, then the last bytes
+// (spans_kernel.hpp): every type, of two sources, of some, and of more than are loaded at once.
+TEST_P(DeviceCollectivesTest, StepsOfSpansBringTheReferencesBytes) {
+  for (const uint32_t ranks : {2u, 3u, 6u}) {
+    const auto all = worlds(ranks);
+    expect_none_failed(run_ranks(all, [&](World& world) {
+      DeviceCollectives collectives(world, {.slot_bytes = 64});
+      uint64_t seed = 0;
+      for (const DataType type : kTypes)
+        for (const Protocol protocol : {Protocol::rings, Protocol::direct})
+          for (const Operation operation :
+               {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather}) {
+            ++seed;
+            const uint64_t bytes = ranks * 16 * 512 + 2 * 512 + 512 + 48;
+            CallCase of{.operation = operation,
+                        .type = type,
+                        .op = seed % 4 == 0                     ? ReduceOp::max
+                              : is_float(type) && seed % 4 == 1 ? ReduceOp::average
+                                                                : ReduceOp::sum,
+                        .elements = bytes / bytes_of(type) / (seed % 2 == 0 ? 1 : ranks) + 1,
+                        .in_place = seed % 3 == 0,
+                        .in_arena = protocol == Protocol::direct,
+                        .seed = seed};
+            of.call.protocol = protocol;
+            EXPECT_EQ(difference_after(world, collectives, of), "")
+                << ranks << " ranks, rank " << world.rank();
+          }
+      collectives.close();
+    }));
+  }
+}
+
 // With tensors in all arenas, `arena_tensors` sends what slots do not hold from tensor to tensor;
 // if one rank's lie elsewhere, all ranks name it.
 TEST_P(DeviceCollectivesTest, ARankWithoutTensorsOfTheArenaIsNamed) {

@@ -20,7 +20,11 @@ constexpr MemoryKey kKey = 0x77 << 8 | 2;
 /// A receiver over two paths and two queues, and what it reports.
 class Receiving : public ::testing::Test, private ReceiverListener {
  protected:
-  Receiving() : memory_(4096 / 8) {
+  explicit Receiving(bool acknowledged = false)
+      : memory_(4096 / 8),
+        receiver_(
+            {.peer = kPeer, .epoch = kEpoch, .queues = 2, .paths = 2, .acknowledged = acknowledged},
+            regions_, static_cast<ReceiverListener&>(*this)) {
     regions_.open(kKey, std::as_writable_bytes(std::span(memory_)));
   }
 
@@ -90,10 +94,9 @@ class Receiving : public ::testing::Test, private ReceiverListener {
   std::vector<uint32_t> answers_;
   std::vector<uint64_t> memory_;
   RegisteredRegions regions_;
-  PeerReceiver receiver_{{.peer = kPeer, .epoch = kEpoch, .queues = 2, .paths = 2},
-                         regions_,
-                         static_cast<ReceiverListener&>(*this)};
+  PeerReceiver receiver_;
   uint32_t sequence_[2] = {0, 0};
+  std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> closed_;
 
  private:
   void refuse(uint32_t peer, uint32_t queue, NetworkCheck check,
@@ -105,7 +108,19 @@ class Receiving : public ::testing::Test, private ReceiverListener {
   void answer_settled(uint32_t, uint32_t, uint32_t turn) override { answers_.push_back(turn); }
   void refused(uint32_t, uint32_t, NetworkCheck, const NetworkRefusal&) override {}
   void settled(uint32_t, uint32_t, uint32_t) override {}
+  void closed(uint32_t, uint32_t path, uint32_t life, uint32_t count) override {
+    closed_.emplace_back(path, life, count);
+  }
 
+ protected:
+  /// Begins the next life of a path; bytes that it had not delivered are lost.
+  void lose(uint32_t path) {
+    receiver_.reopen(path);
+    waiting_[path].clear();
+    sequence_[path] = 0;
+  }
+
+ private:
   std::vector<std::byte> waiting_[2];
   std::minstd_rand random_{7};
 };
@@ -224,6 +239,69 @@ TEST_F(Receiving, AFrameOfAnotherEpochEndsTheConnection) {
 
 TEST_F(Receiving, ACountOfNoPathEndsTheConnection) {
   EXPECT_THROW(send(0, signal(0, 512, {0, 0, 1})), net::ProtocolError);
+}
+
+class ReceivingFromLostPaths : public Receiving {
+ protected:
+  ReceivingFromLostPaths() : Receiving(true) {}
+};
+
+/// The signal stands before the put that it waits for, on the path that is left.
+TEST_F(ReceivingFromLostPaths, APutThatIsSentAgainBehindItsSignalLands) {
+  send(0, put(0, 1024, 8), 1);
+  EXPECT_EQ(receiver_.taken(0), 1u);
+  PutFrame lost = put(0, 2048, 400);
+  send_header(0, lost);
+  send_bytes(0, std::vector<std::byte>(100, std::byte{2}));
+  EXPECT_EQ(receiver_.taken(0), 1u) << "a part has come";
+  lose(0);
+  send(1, signal(0, 512, {2, 0}));
+  send(1, put(1, 3072, 8), 3);
+  EXPECT_EQ(byte(3072), 3) << "the path stands still";
+  EXPECT_EQ(word(512), 0u);
+  lost.origin = 1;
+  send(1, lost, 2);
+  EXPECT_EQ(byte(2048 + 399), 2);
+  EXPECT_EQ(word(512), 1u);
+  EXPECT_EQ(receiver_.taken(1), 3u);
+}
+
+TEST_F(ReceivingFromLostPaths, APathBeginsAnew) {
+  for (uint32_t life = 0; life < 3; ++life) {
+    send(0, put(0, 1024, 8), 1);
+    send(0, signal(0, 512, {life + 1, 0}));
+    EXPECT_EQ(receiver_.taken(0), 2u);
+    EXPECT_EQ(word(512), life + 1);
+    lose(0);
+    EXPECT_EQ(receiver_.taken(0), 0u);
+  }
+  send_header(1, {.kind = PutFrameKind::closed, .turn = 7, .path = 0, .life = 2});
+  EXPECT_EQ(closed_, (decltype(closed_){{0, 2, 7}}));
+}
+
+TEST_F(ReceivingFromLostPaths, AcknowledgementsAreNotAcknowledged) {
+  send(0, put(0, 1024, 8), 1);
+  const uint32_t worth = receiver_.worth_acknowledging(0);
+  send_header(0, {.kind = PutFrameKind::taken, .turn = 7, .path = 0});
+  EXPECT_EQ(receiver_.worth_acknowledging(0), worth);
+  send_header(0, {.kind = PutFrameKind::closed, .turn = 7, .path = 1});
+  EXPECT_EQ(receiver_.worth_acknowledging(0), worth + 1);
+}
+
+/// A peer that acknowledges nothing could have any number of them wait.
+TEST_F(ReceivingFromLostPaths, SignalsThatWaitAreNoMoreThanQueuesHold) {
+  const auto flood = [&] {
+    for (uint32_t each = 0; each <= 2 * QueuePair::kSlots * 2; ++each)
+      send(0, signal(0, 512, {0, 1}));
+  };
+  EXPECT_THROW(flood(), net::ProtocolError);
+}
+
+TEST_F(Receiving, NothingIsSentAgainWherePathsCannotBeLost) {
+  PutFrame again = put(0, 1024, 8);
+  again.origin = 2;
+  EXPECT_THROW(send_header(0, again), net::ProtocolError);
+  EXPECT_THROW(send_header(1, {.kind = PutFrameKind::closed, .path = 0}), net::ProtocolError);
 }
 
 }  // namespace

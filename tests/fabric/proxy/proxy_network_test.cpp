@@ -78,7 +78,7 @@ TEST_P(ProxyOverTcp, CarriesPutsOfAnySize) {
 }
 
 TEST_P(ProxyOverTcp, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 100; ++cycle)
+  for (uint32_t cycle = 0; cycle < 500; ++cycle)
     run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
 }
 
@@ -141,8 +141,8 @@ TEST(TcpConnector, AConnectionFromAnEarlierWorldIsRefused) {
     TcpConnector dialler(options, {.rank = 1, .epoch = dialler_epoch, .secret = dialler_secret});
     TcpEndpoint there = acceptor.endpoint();
     there.incarnation += sought_offset;
-    acceptor.begin({{1, dialler.endpoint()}});
-    dialler.begin({{0, there}});
+    acceptor.begin({{1, dialler.endpoint()}}, 1);
+    dialler.begin({{0, there}}, 1);
     const TimePoint until = Clock::now() + std::chrono::seconds(20);
     bool both = false;
     for (uint32_t refusals = 0; !both && refusals < 3 && Clock::now() < until;) {

@@ -170,6 +170,12 @@ TEST_F(ProxyHosts, AHostThatIsCutOffIsNamed) {
   expect_rank_2_to_be_named([&] { network_->cut(2); });
 }
 
+/// The cards stay up, and nothing is refused: packets are lost without a word.
+TEST_F(ProxyHosts, AHostBehindAFirewallIsNamed) {
+  if (std::system("command -v nft >/dev/null") != 0) GTEST_SKIP() << "no nftables here";
+  expect_rank_2_to_be_named([&] { network_->partition(2); });
+}
+
 TEST_F(ProxyHosts, AHostThatIsCutOffInOneDirectionIsNamed) {
   expect_rank_2_to_be_named([&] { network_->cut_one_way(2, 0); });
 }

@@ -66,7 +66,7 @@ class ScriptedTransport final : public Transport {
   }
   void register_memory(MemoryKey, std::span<std::byte>) override {}
   void withdraw(uint32_t) override {}
-  void drop(uint32_t peer) override {
+  void drop(uint32_t peer, bool) override {
     const std::lock_guard lock(script_.mutex);
     ++script_.dropped[peer];
   }

@@ -28,7 +28,11 @@ std::vector<PutFrame> every_kind() {
   PutFrame refusal{.kind = PutFrameKind::refusal,
                    .check = NetworkCheck::target_range,
                    .refusal = {.region = 5, .expected = 64, .seen = 72}};
-  return {put, inlined, signal, settle, settled, refusal};
+  PutFrame again = put;
+  again.origin = kPathsMax;
+  PutFrame taken{.kind = PutFrameKind::taken, .turn = 90, .path = 1, .life = 3};
+  PutFrame closed{.kind = PutFrameKind::closed, .turn = 90, .path = 5, .life = 1};
+  return {put, inlined, signal, settle, settled, refusal, again, taken, closed};
 }
 
 TEST(PutFrame, ReadsAsItWasWritten) {

@@ -31,10 +31,12 @@ constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
 constexpr uint32_t kMoversMax = kSlotsThreadsMax - kWarpLanes, kHostMoversMax = kWarpLanes;
 /// Blocks of a call of slots: more of them do not make it faster.
 constexpr uint32_t kSlotsBlocksMax = 64, kHostBlocksMax = 2;
-/// Blocks of a call of rings, unless options say otherwise; half of them send.
-constexpr uint32_t kRingsBlocks = 32;
-/// Blocks of a call from tensor to tensor, unless options say otherwise.
-constexpr uint32_t kDirectBlocks = 16;
+/// Blocks of a call of rings, unless options say otherwise; half of them send. Few bytes take the
+/// time of a chunk's way, which more warps shorten.
+constexpr uint32_t kRingsBlocks = 32, kRingsBlocksOfFewBytes = 64;
+constexpr uint64_t kFewBytes = 8 << 20;
+/// Blocks of a call from tensor to tensor, unless options say otherwise: enough for the links.
+constexpr uint32_t kDirectBlocks = 24;
 constexpr uint32_t kRingsWarps = kRingsThreadsMax / kWarpLanes, kHostRingsWarps = 3;
 
 WindowLayout layout_of(const Options& options, uint32_t ranks) {
@@ -259,13 +261,16 @@ void DeviceCollectives::Impl::launch_slots(const CallParams& params, const Call&
 
 void DeviceCollectives::Impl::launch_rings(const CallParams& params, const Call& call) {
   const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
-  const uint32_t blocks = std::max(blocks_for(call, on_host ? kHostBlocksMax : kRingsBlocks), 2u);
+  const uint32_t chosen = on_host                                ? kHostBlocksMax
+                          : params.movement.bytes() <= kFewBytes ? kRingsBlocksOfFewBytes
+                                                                 : kRingsBlocks;
+  const uint32_t blocks = std::max(blocks_for(call, chosen), 2u);
   launch(accelerator, rings_kernel,
          {.blocks = blocks,
           .warps = on_host ? kHostRingsWarps : kRingsWarps,
           .overlap_previous = true},
          call.stream,
-         RingsParams{params, chunk_bytes_for(params.movement.bytes(), layout.rings.chunk_bytes),
+         RingsParams{params, ring_chunk_bytes(params.movement.bytes(), layout.rings.chunk_bytes),
                      blocks / 2});
 }
 
@@ -298,12 +303,15 @@ Protocol DeviceCollectives::Impl::protocol_for(const Request& request, const Mov
 
 void DeviceCollectives::Impl::launch_direct(const CallParams& params, const Call& call) {
   const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
-  launch(accelerator, direct_kernel,
-         {.blocks = blocks_for(call, on_host ? kHostBlocksMax : kDirectBlocks),
-          .warps = on_host ? kHostRingsWarps : kRingsWarps,
-          .overlap_previous = true},
+  const uint32_t blocks = blocks_for(call, on_host ? kHostBlocksMax : kDirectBlocks);
+  const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
+  const Movement& movement = params.movement;
+  const bool divided = movement.reduces && !movement.input_has_parts;
+  const uint64_t share = movement.bytes() / (divided ? params.ranks : 1);
+  launch(accelerator, direct_kernel, {.blocks = blocks, .warps = warps, .overlap_previous = true},
          call.stream,
-         DirectParams{params, chunk_bytes_for(params.movement.bytes(), options.chunk_bytes)});
+         DirectParams{params, direct_chunk_bytes(share, movement.reduces, blocks * (warps - 1),
+                                                 options.chunk_bytes)});
 }
 
 /// Each rank folds one part, then all gather the parts: fewer bytes than if each rank sent all of

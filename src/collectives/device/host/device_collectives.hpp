@@ -36,13 +36,12 @@ namespace tokenyard::device_collectives {
 struct Options {
   uint32_t sms = 0;  ///< blocks of a call at most, may differ among ranks; 0: chosen
   // The same on all ranks:
-  uint32_t slot_bytes = 256 << 10;  ///< largest message of Protocol::slots, unless a call asks for
+  uint32_t slot_bytes = 512 << 10;  ///< largest message of Protocol::slots, unless a call asks for
                                     ///< it; a window takes four times as many per rank
-  uint32_t chunk_bytes = 16 << 10;  ///< largest chunk of Protocol::rings, a multiple of 16
+  uint32_t chunk_bytes = 16 << 10;  ///< largest chunk that a warp moves, a multiple of 16
   uint32_t ring_bytes = 0;          ///< of a ring; a window has two per peer; 0: chosen
-  bool arena_tensors =
-      false;  ///< calls larger than slots that reduce nothing are Protocol::direct,
-              ///< unless a call asks for another: their tensors lie in arenas
+  bool arena_tensors = false;  ///< calls larger than slots are Protocol::direct, unless a call asks
+                               ///< for another: their tensors lie in arenas
 };
 
 /// How a call folds: an operator, and for sums of floats a factor of every summand, the same on all

@@ -6,20 +6,28 @@ namespace tokenyard::device_collectives {
 
 namespace {
 
-/// Chunks of a message, at least, as long as they are not smaller than kChunkBytesMin.
+/// Chunks of a message in rings, at least, as long as they are not smaller than kChunkBytesMin.
+/// Each has a release, so more of them are slower, though fewer warps are without work at the end.
 constexpr uint64_t kChunksMin = 256;
 constexpr uint32_t kChunkBytesMin = 2048;
-/// Step of chunk sizes: what a warp moves with one instruction.
-constexpr uint64_t kChunkStep = 512;
+/// Steps of chunk sizes: what a warp moves with one instruction; and for chunks of tensors, what it
+/// has in flight (spans_kernel.hpp) while it copies, and while it folds.
+constexpr uint32_t kRow = 512, kCopyStep = 2 * kRow, kFoldStep = 8 * kRow;
+/// Chunks of tensors per warp, at least: they need no release.
+constexpr uint64_t kChunksAWarp = 4;
 /// Bytes of all rings of one parity, unless options say otherwise.
 constexpr uint32_t kRingsBytes = 16 << 20;
+
+uint32_t chunk_bytes(uint64_t share, uint32_t step, uint32_t most) {
+  const uint64_t steps = std::max<uint64_t>((share + step - 1) / step, 1);
+  return static_cast<uint32_t>(std::min<uint64_t>(steps * step, most));
+}
 
 }  // namespace
 
 Protocol chosen_protocol(const Movement& movement, const Options& options) {
   if (movement.bytes() <= options.slot_bytes) return Protocol::slots;
-  // Direct reductions pull, and so wait for the link's latency: of 64 MB, twice as long as rings.
-  return options.arena_tensors && !movement.reduces ? Protocol::direct : Protocol::rings;
+  return options.arena_tensors ? Protocol::direct : Protocol::rings;
 }
 
 RingLayout ring_layout(const Options& options, uint32_t ranks) {
@@ -28,10 +36,12 @@ RingLayout ring_layout(const Options& options, uint32_t ranks) {
   return {.chunk_bytes = options.chunk_bytes, .places = std::max(bytes / options.chunk_bytes, 1u)};
 }
 
-uint32_t chunk_bytes_for(uint64_t bytes, uint32_t most) {
-  const uint64_t share = (bytes / kChunksMin + kChunkStep - 1) / kChunkStep * kChunkStep;
-  const uint32_t least = std::min(kChunkBytesMin, most);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(share, least, most));
+uint32_t ring_chunk_bytes(uint64_t bytes, uint32_t most) {
+  return chunk_bytes(std::max<uint64_t>(bytes / kChunksMin, kChunkBytesMin), kRow, most);
+}
+
+uint32_t direct_chunk_bytes(uint64_t bytes, bool folds, uint32_t warps, uint32_t most) {
+  return chunk_bytes(bytes / (kChunksAWarp * warps), folds ? kFoldStep : kCopyStep, most);
 }
 
 }  // namespace tokenyard::device_collectives

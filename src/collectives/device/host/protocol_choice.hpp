@@ -10,14 +10,18 @@
 namespace tokenyard::device_collectives {
 
 /// Returns the protocol of a call whose options leave it open: slots for messages that fit into
-/// them, else from tensor to tensor if all lie in arenas and nothing is reduced, else rings.
+/// them, else from tensor to tensor if all lie in arenas, else rings.
 Protocol chosen_protocol(const Movement& movement, const Options& options);
 
 /// Returns the rings of each window.
 RingLayout ring_layout(const Options& options, uint32_t ranks);
 
-/// Returns the bytes of a chunk of a message of `bytes`, at most `most`: small enough for many
-/// warps to work.
-uint32_t chunk_bytes_for(uint64_t bytes, uint32_t most);
+/// Returns the bytes of a chunk of a message of `bytes` in rings, at most `most`; alike on all
+/// ranks, whatever multiprocessors each of them uses.
+uint32_t ring_chunk_bytes(uint64_t bytes, uint32_t most);
+
+/// Returns the bytes that one of `warps` claims at a time of the `bytes` that a rank copies or
+/// folds from tensor to tensor, at most `most`.
+uint32_t direct_chunk_bytes(uint64_t bytes, bool folds, uint32_t warps, uint32_t most);
 
 }  // namespace tokenyard::device_collectives

@@ -91,7 +91,18 @@ struct Folding {
   ReduceOp op;
   double factor;   ///< of each summand; 1 for other operators and types
   uint32_t ranks;  ///< divisor of an average
+
+  TOKENYARD_DEVICE bool adds() const { return op == ReduceOp::sum || op == ReduceOp::average; }
 };
+
+/// Adds `b` to `a`. One rounding, as if the product were exact; with a factor of 1 that of the sum.
+template <class Number>
+TOKENYARD_DEVICE Number added(const Folding& by, Number a, Number b) {
+  if constexpr (std::floating_point<Number>)
+    return multiply_add(b, static_cast<Number>(by.factor), a);
+  else
+    return a + b;
+}
 
 /// Folds `b` into `a`. A NaN on either side stays.
 template <class T, class Number>
@@ -120,15 +131,11 @@ TOKENYARD_DEVICE Number folded(const Folding& by, Number a, Number b) {
     if (op == ReduceOp::bit_or) return a | b;
     if (op == ReduceOp::bit_xor) return a ^ b;
   }
-  // One rounding, as if the product were exact; with a factor of 1 that of the sum.
-  if constexpr (std::floating_point<Number>)
-    return multiply_add(b, static_cast<Number>(by.factor), a);
-  else
-    return a + b;
+  return added(by, a, b);
 }
 
-/// The fold of pieces of elements of type T.
-template <class T, uint32_t words>
+/// The fold of pieces of elements of type T. `adds`: by `Folding::adds`, known to the compiler.
+template <class T, uint32_t words, bool adds = false>
 class Fold {
  public:
   using Number = typename NumberOf<T>::type;
@@ -144,7 +151,10 @@ class Fold {
   TOKENYARD_DEVICE void add(const Folding& by, const Piece<words>& piece) {
     TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kElements; ++i)
-      numbers_[i] = folded<T>(by, numbers_[i], number_of(element_at(piece, i)));
+      if constexpr (adds)
+        numbers_[i] = added(by, numbers_[i], number_of(element_at(piece, i)));
+      else
+        numbers_[i] = folded<T>(by, numbers_[i], number_of(element_at(piece, i)));
   }
   /// Returns the result.
   TOKENYARD_DEVICE Piece<words> end(const Folding& by) const {

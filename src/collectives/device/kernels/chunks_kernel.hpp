@@ -2,23 +2,34 @@
 #pragma once
 
 #include "collectives/device/kernels/device_call.hpp"
-#include "collectives/device/kernels/pieces.hpp"
 #include "device/device.hpp"
 
 namespace tokenyard::device_collectives {
 
-using Piece16 = Piece<4>;
+/// The chunks that a warp claims, each before it begins the one before: the counter answers after
+/// most of a microsecond. A warp takes at most as many as there are, and one more, so no loop lasts
+/// for ever, whatever the counter says.
+class ChunkClaims {
+ public:
+  TOKENYARD_DEVICE ChunkClaims(const CallParams& call, uint32_t parity, Role role)
+      : next_(&call.workspace->claims[parity][static_cast<uint32_t>(role)]) {
+    claim();
+  }
 
-/// Pieces that a lane loads before it uses the first of them.
-inline constexpr uint32_t kPiecesAtOnce = 4;
-/// The same where it folds them, which takes more registers.
-inline constexpr uint32_t kFoldsAtOnce = kPiecesAtOnce / 2;
+  /// Returns the next chunk. Called by a warp.
+  TOKENYARD_DEVICE uint64_t take() {
+    const uint64_t chunk = warp::shuffle(claimed_, 0);
+    claim();
+    return chunk;
+  }
 
-/// Returns the next chunk for a warp of this role. A warp claims at most as often as there are
-/// chunks, and once more, so no loop lasts for ever, whatever the counter says.
-TOKENYARD_DEVICE uint64_t claim_chunk(const CallParams& call, uint32_t parity, Role role) {
-  uint64_t* const next = &call.workspace->claims[parity][static_cast<uint32_t>(role)];
-  return warp::once([&] { return fetch_add<Order::relaxed, Scope::gpu>(next, 1); });
-}
+ private:
+  TOKENYARD_DEVICE void claim() {
+    if (warp::lane() == 0) claimed_ = fetch_add<Order::relaxed, Scope::gpu>(next_, 1);
+  }
+
+  uint64_t* next_;
+  uint64_t claimed_ = 0;
+};
 
 }  // namespace tokenyard::device_collectives

@@ -26,7 +26,8 @@
 namespace tokenyard::device_collectives {
 
 /// The last warp of a block publishes and compares calls; the others move data.
-inline constexpr uint32_t kDirectThreadsMax = 544;
+/// A lane has 128 registers then.
+inline constexpr uint32_t kDirectThreadsMax = 512;
 
 struct DirectParams {
   CallParams call;

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "collectives/device/kernels/arithmetic.hpp"
 #include "collectives/device/kernels/chunks_kernel.hpp"
 #include "collectives/device/kernels/device_call_kernel.hpp"
 #include "collectives/device/kernels/direct.hpp"
+#include "collectives/device/kernels/spans_kernel.hpp"
 
 namespace tokenyard::device_collectives {
 
@@ -25,24 +25,26 @@ struct DirectWork {
   }
 };
 
-/// The tensors of all ranks, as a warp keeps them: lane r those of rank r, as far as there are
-/// lanes.
+/// The tensors of all ranks, as a warp keeps them: those of the first ranks, the input of rank r in
+/// lane r and its result in lane kHeld + r.
 struct DirectTensors {
+  static constexpr uint32_t kHeld = kWarpLanes / 2;
+
   const DirectWork& work;
-  int64_t input = 0, result = 0;
+  int64_t held = 0;
 
   TOKENYARD_DEVICE Peer<const std::byte> input_of(uint32_t rank) const {
-    return Peer<const std::byte>(at(rank, input, 0).address());
+    return Peer<const std::byte>(at(rank, 0).address());
   }
-  TOKENYARD_DEVICE Peer<std::byte> result_of(uint32_t rank) const { return at(rank, result, 1); }
+  TOKENYARD_DEVICE Peer<std::byte> result_of(uint32_t rank) const { return at(rank, 1); }
 
  private:
   /// Called by a warp.
-  TOKENYARD_DEVICE Peer<std::byte> at(uint32_t rank, int64_t held, uint32_t which) const {
+  TOKENYARD_DEVICE Peer<std::byte> at(uint32_t rank, uint32_t which) const {
     const CallParams& call = work.call;
     const int64_t from_window =
-        rank < kWarpLanes
-            ? static_cast<int64_t>(warp::shuffle(static_cast<uint64_t>(held), rank))
+        rank < kHeld
+            ? static_cast<int64_t>(warp::shuffle(static_cast<uint64_t>(held), which * kHeld + rank))
             : TensorWord{load<Order::relaxed, Scope::sys>(
                              call.windows.tensors(call.rank, work.parity, rank) + which)}
                   .from_window();
@@ -81,19 +83,17 @@ TOKENYARD_DEVICE TensorWord await_tensor(const DirectWork& work, Peer<Bytes16> a
 TOKENYARD_DEVICE bool await_tensors(DirectTensors& tensors) {
   const DirectWork& work = tensors.work;
   const CallParams& call = work.call;
+  const uint32_t which = warp::lane() / DirectTensors::kHeld;
   bool all = true;
-  for (uint32_t first = 0; first < call.ranks; first += kWarpLanes) {
-    const uint32_t rank = first + warp::lane();
+  for (uint32_t first = 0; first < call.ranks; first += DirectTensors::kHeld) {
+    const uint32_t rank = first + warp::lane() % DirectTensors::kHeld;
     bool came = true;
     if (rank < call.ranks) {
-      const Peer<Bytes16> at = call.windows.tensors(call.rank, work.parity, rank);
-      const TensorWord input = await_tensor(work, at, rank, WaitPhase::tensors);
-      const TensorWord result = await_tensor(work, at + 1, rank, WaitPhase::tensors);
-      came = input.is_of(work.epoch, work.digest) && result.is_of(work.epoch, work.digest);
-      if (first == 0) {
-        tensors.input = input.from_window();
-        tensors.result = result.from_window();
-      }
+      const TensorWord word =
+          await_tensor(work, call.windows.tensors(call.rank, work.parity, rank) + which, rank,
+                       WaitPhase::tensors);
+      came = word.is_of(work.epoch, work.digest);
+      if (first == 0) tensors.held = word.from_window();
     }
     all = warp::all(came) && all;
   }
@@ -102,43 +102,24 @@ TOKENYARD_DEVICE bool await_tensors(DirectTensors& tensors) {
   return all;
 }
 
-/// Copies bytes of this rank's input. Called by a warp.
-TOKENYARD_DEVICE void push_bytes(const std::byte* from, Peer<std::byte> to, uint32_t bytes) {
-  if (from == to.address()) return;
-  for (uint32_t first = warp::lane() * Piece16::kBytes; first < bytes;
-       first += kWarpLanes * kPiecesAtOnce * Piece16::kBytes) {
-    Piece16 held[kPiecesAtOnce];
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-      const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-      if (at < bytes) held[k] = load_piece<4>(from + at, Piece16::bytes_of(bytes - at));
-    }
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-      const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-      if (at < bytes)
-        store_piece(to + static_cast<std::ptrdiff_t>(at), held[k], Piece16::bytes_of(bytes - at));
-    }
-  }
-}
-
 /// Pushes this rank's messages. Called by a warp.
-TOKENYARD_DEVICE void push_messages(const DirectTensors& tensors) {
+TOKENYARD_DEVICE void push_messages(const DirectTensors& tensors, ChunkClaims& claims) {
   const DirectWork& work = tensors.work;
   const CallParams& call = work.call;
   if (!call.movement.has_input(call.rank)) return;
   const uint64_t bytes = call.movement.bytes();
-  for (uint64_t claims = 0; claims * work.chunk_bytes < bytes + work.chunk_bytes; ++claims) {
-    const uint64_t begin = claim_chunk(call, work.parity, Role::sender) * work.chunk_bytes;
+  for (uint64_t taken = 0; taken * work.chunk_bytes < bytes + work.chunk_bytes; ++taken) {
+    const uint64_t begin = claims.take() * work.chunk_bytes;
     if (begin >= bytes) return;
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(work.chunk_bytes, bytes - begin));
     for (uint32_t turn = 1; turn <= call.ranks; ++turn) {
       const uint32_t rank = (call.rank + turn) % call.ranks;  // Every rank begins with another one.
       if (!call.movement.sends(call.rank, rank)) continue;
-      const Peer<std::byte> result = tensors.result_of(rank);
-      push_bytes(call.input + call.movement.input_at(rank) + begin,
-                 result + static_cast<std::ptrdiff_t>(call.movement.result_at(call.rank) + begin),
-                 count);
+      const std::byte* const from = call.input + call.movement.input_at(rank) + begin;
+      const Peer<std::byte> to =
+          tensors.result_of(rank) +
+          static_cast<std::ptrdiff_t>(call.movement.result_at(call.rank) + begin);
+      if (from != to.address()) copy_span(from, to, count);
     }
   }
 }
@@ -160,68 +141,50 @@ struct DirectShare {
   }
 };
 
-/// Folds some bytes of all inputs into all results that get them. Called by a warp.
-template <class T>
-TOKENYARD_DEVICE void fold_bytes(const DirectTensors& tensors, const DirectShare& share,
-                                 uint64_t begin, uint32_t bytes) {
-  const CallParams& call = tensors.work.call;
-  const Folding by{call.op, call.factor, call.ranks};
-  const bool to_all = !call.movement.input_has_parts;
-  constexpr uint32_t kStep = kWarpLanes * kPiecesAtOnce * Piece16::kBytes;
-  for (uint32_t base = 0; base < bytes; base += kStep) {  // Alike in all lanes, for the shuffles.
-    const uint32_t first = base + warp::lane() * Piece16::kBytes;
-    Fold<T, 4> folds[kPiecesAtOnce];
-    TOKENYARD_KEEP_ROLLED
-    for (uint32_t source = 0; source < call.ranks; ++source) {
-      const Peer<const std::byte> from =
-          tensors.input_of(source) + static_cast<std::ptrdiff_t>(share.input_at + begin);
-      Piece16 held[kPiecesAtOnce];
-      TOKENYARD_UNROLL
-      for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-        const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-        if (at < bytes)
-          held[k] =
-              load_piece<4>(from + static_cast<std::ptrdiff_t>(at), Piece16::bytes_of(bytes - at));
-      }
-      TOKENYARD_UNROLL
-      for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-        if (first + k * kWarpLanes * Piece16::kBytes >= bytes) break;
-        if (source == 0)
-          folds[k].begin(by, held[k]);
-        else
-          folds[k].add(by, held[k]);
-      }
-    }
-    TOKENYARD_KEEP_ROLLED
-    for (uint32_t turn = 0; turn < call.ranks; ++turn) {
-      const uint32_t rank = (call.rank + turn) % call.ranks;
-      if (!(to_all ? call.movement.has_result(rank) : rank == call.rank)) continue;
-      const Peer<std::byte> to =
-          tensors.result_of(rank) + static_cast<std::ptrdiff_t>(share.result_at + begin);
-      TOKENYARD_UNROLL
-      for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-        const uint32_t at = first + k * kWarpLanes * Piece16::kBytes;
-        if (at < bytes)
-          store_piece(to + static_cast<std::ptrdiff_t>(at), folds[k].end(by),
-                      Piece16::bytes_of(bytes - at));
-      }
-    }
+/// The spans that a rank folds at a time: of each input, and of each result that gets them.
+struct DirectSpans {
+  const DirectTensors& tensors;
+  uint64_t input_at, result_at;
+
+  TOKENYARD_DEVICE Peer<const std::byte> source(uint32_t rank) const {
+    return tensors.input_of(rank) + static_cast<std::ptrdiff_t>(input_at);
   }
+  TOKENYARD_DEVICE uint32_t count() const {
+    const CallParams& call = tensors.work.call;
+    return call.movement.input_has_parts || call.movement.only_to_root ? 1 : call.ranks;
+  }
+  TOKENYARD_DEVICE Peer<std::byte> operator()(uint32_t turn) const {
+    const CallParams& call = tensors.work.call;
+    const uint32_t rank =
+        call.movement.only_to_root ? call.movement.root : (call.rank + turn) % call.ranks;
+    return tensors.result_of(rank) + static_cast<std::ptrdiff_t>(result_at);
+  }
+};
+
+/// Returns whether what a rank folds begins at multiples of 16 in all tensors. Called by a warp.
+TOKENYARD_DEVICE bool are_aligned(const DirectSpans& spans) {
+  uint32_t low = 0;
+  for (uint32_t rank = 0; rank < spans.tensors.work.call.ranks; ++rank)
+    low |= pieces::low_bits(spans.source(rank));
+  for (uint32_t turn = 0; turn < spans.count(); ++turn) low |= pieces::low_bits(spans(turn));
+  return low % Piece16::kBytes == 0;
 }
 
 /// Folds this rank's share. Called by a warp.
-TOKENYARD_DEVICE void fold_share(const DirectTensors& tensors) {
+TOKENYARD_DEVICE void fold_share(const DirectTensors& tensors, ChunkClaims& claims) {
   const DirectWork& work = tensors.work;
   const CallParams& call = work.call;
   const DirectShare share = DirectShare::of(call);
+  const bool aligned = are_aligned({tensors, share.input_at, share.result_at});
   with_element(call.type, [&](auto element) {
-    for (uint64_t claims = 0; claims * work.chunk_bytes < share.bytes + work.chunk_bytes;
-         ++claims) {
-      const uint64_t begin = claim_chunk(call, work.parity, Role::sender) * work.chunk_bytes;
+    for (uint64_t taken = 0; taken * work.chunk_bytes < share.bytes + work.chunk_bytes; ++taken) {
+      const uint64_t begin = claims.take() * work.chunk_bytes;
       if (begin >= share.bytes) return;
-      fold_bytes<decltype(element)>(
-          tensors, share, begin,
-          static_cast<uint32_t>(std::min<uint64_t>(work.chunk_bytes, share.bytes - begin)));
+      const DirectSpans those{tensors, share.input_at + begin, share.result_at + begin};
+      fold_span<decltype(element)>(
+          {call.op, call.factor, call.ranks},
+          static_cast<uint32_t>(std::min<uint64_t>(work.chunk_bytes, share.bytes - begin)), aligned,
+          [&](uint32_t rank) { return those.source(rank); }, those);
     }
   });
 }
@@ -273,11 +236,12 @@ TOKENYARD_DEVICE void exchange_direct(const DirectParams& params) {
     return meet_blocks(work);
   }
   DirectTensors tensors{.work = work};
+  ChunkClaims claims(call, work.parity, Role::sender);
   if (await_tensors(tensors)) {
     if (call.movement.reduces)
-      fold_share(tensors);
+      fold_share(tensors, claims);
     else
-      push_messages(tensors);
+      push_messages(tensors, claims);
   }
   NamedBarrier(DirectBarrier::moved).sync(block::threads());
 }

@@ -77,6 +77,16 @@ TOKENYARD_DEVICE void store_steps(Address to, const Piece<words>& piece, uint32_
           static_cast<T>(piece.word[i / kSteps] >> (i % kSteps * 8 * sizeof(T) % 32)));
 }
 
+/// Loads and stores a whole piece at a multiple of 16.
+template <class Address>
+TOKENYARD_DEVICE Piece<4> load_whole(Address from) {
+  return std::bit_cast<Piece<4>>(load_vector(as<Bytes16>(from)));
+}
+template <class Address>
+TOKENYARD_DEVICE void store_whole(Address to, const Piece<4>& piece) {
+  store_vector(as<Bytes16>(to), std::bit_cast<Bytes16>(piece));
+}
+
 /// Returns a number whose lowest set bit divides the address and the bytes.
 template <class Address>
 TOKENYARD_DEVICE uint32_t steps_of(Address at, uint32_t bytes) {
@@ -91,7 +101,7 @@ TOKENYARD_DEVICE Piece<words> load_piece(Address from, uint32_t bytes) {
   const uint32_t steps = pieces::steps_of(from, bytes);
   if (steps % (4 * words) == 0) {
     if constexpr (words == 4) {
-      return std::bit_cast<Piece<4>>(load_vector(pieces::as<Bytes16>(from)));
+      return pieces::load_whole(from);
     } else {
       return std::bit_cast<Piece<2>>(load<Order::weak, Scope::gpu>(pieces::as<uint64_t>(from)));
     }
@@ -107,7 +117,7 @@ TOKENYARD_DEVICE void store_piece(Address to, const Piece<words>& piece, uint32_
   const uint32_t steps = pieces::steps_of(to, bytes);
   if (steps % (4 * words) == 0) {
     if constexpr (words == 4)
-      store_vector(pieces::as<Bytes16>(to), std::bit_cast<Bytes16>(piece));
+      pieces::store_whole(to, piece);
     else
       store<Order::weak, Scope::gpu>(pieces::as<uint64_t>(to), std::bit_cast<uint64_t>(piece));
   } else if (steps % 4 == 0) {

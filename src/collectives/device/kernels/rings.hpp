@@ -28,7 +28,8 @@
 namespace tokenyard::device_collectives {
 
 /// The last warp of a block publishes and compares calls; the others move data.
-inline constexpr uint32_t kRingsThreadsMax = 544;
+/// A lane has 128 registers then.
+inline constexpr uint32_t kRingsThreadsMax = 512;
 
 struct RingsParams {
   CallParams call;

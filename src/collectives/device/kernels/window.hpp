@@ -136,9 +136,9 @@ struct Windows {
                                       uint32_t block) const {
     return at(rank, layout.done(parity, source, block));
   }
-  TOKENYARD_DEVICE Peer<Bytes16> chunk(uint32_t rank, uint32_t parity, uint32_t source,
-                                       uint32_t place) const {
-    return at(rank, layout.chunk(parity, rank, source, place));
+  TOKENYARD_DEVICE Peer<std::byte> chunk(uint32_t rank, uint32_t parity, uint32_t source,
+                                         uint32_t place) const {
+    return peers.of(rank) + static_cast<std::ptrdiff_t>(layout.chunk(parity, rank, source, place));
   }
 
  private:

@@ -10,11 +10,14 @@ namespace tokenyard::low_latency {
 
 namespace {
 
-std::vector<int32_t> map_of(const std::optional<CallContext::Legacy>& before,
-                            const ExpertMap& experts, const Setup& setup) {
-  std::vector<int32_t> map;
-  if (before) map = before->experts.carried_to(setup.places(), setup.world.size());
-  return map.empty() ? experts.given() : map;
+MapSet map_of(const std::optional<CallContext::Legacy>& before, const ExpertMap& experts,
+              const Setup& setup) {
+  MapSet set;
+  if (before)
+    set = {before->experts.carried_to(setup.places(), setup.world.size()),
+           before->experts.version()};
+  if (set.map.empty()) set.map = experts.given();
+  return set;
 }
 
 }  // namespace
@@ -39,7 +42,8 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options,
     if (!is_present(world, rank)) masks.leave_absent(rank, Stream{});
   windows.fill(streams, {members.epoch, members.epoch});
   windows.exchange(streams);
-  experts.set(members.map);
+  experts.set(members.map.map);
+  experts.follow(members.map.version);
   experts.set_living(members.living);
 }
 
@@ -50,8 +54,6 @@ CallContext::~CallContext() {
   } catch (const std::exception&) {
     // A destructor cannot report it.
   }
-  // A peer may still store words here that no rank waits for.
-  windows.quarantine();
 }
 
 CallParams CallContext::params(const LowLatencyCall& call) {
@@ -96,12 +98,14 @@ void CallContext::wait(Stream stream) {
 
 /// The barrier follows every rank's last kernel, so no store of this object is in flight after it.
 /// A rank that misses the barrier may still store here, so the window is kept; the error is raised
-/// only if that rank is not masked.
-void CallContext::close() {
+/// only if that rank is not masked. In a world of before, ranks may have gone on: none is waited
+/// for, and the window is kept.
+void CallContext::close(bool of_before) {
   if (closed) return;
   streams.await_last_call();
   batches.end();
   closed = true;
+  if (of_before) return;
   try {
     setup.world.barrier("LowLatency: close");
     windows.give_back();

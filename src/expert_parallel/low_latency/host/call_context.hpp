@@ -34,7 +34,7 @@ struct CallContext {
   /// Waits for all work enqueued on `stream`; its owner may then destroy it.
   void wait(Stream stream);
   /// Collective; frees the window.
-  void close();
+  void close(bool of_before);
 
   const Setup setup;
   PeerWindows windows;  ///< before `batches`, which may not fit in memory if this does not

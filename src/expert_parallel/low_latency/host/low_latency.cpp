@@ -15,9 +15,9 @@ struct LowLatency::Impl {
   Impl(World& world, const LowLatencyOptions& options) : options(options), sessions(world, make) {}
 
   /// Returns the session of a collective call that needs nothing of the calls before.
-  Session& for_call() {
+  Session& for_call(std::optional<Stream> stream = std::nullopt) {
     if (closed) sessions.last().context.require_open();
-    return sessions.for_call(make, [this](const Session& before, const Session& now) {
+    return sessions.for_call(stream, make, [this](const Session& before, const Session& now) {
       call_hook(before.context.experts.held_by(before.world->rank()),
                 now.context.experts.held_by(now.world->rank()));
     });
@@ -42,7 +42,7 @@ struct LowLatency::Impl {
   }
   void check_replays() const {
     for (const auto& session : sessions.captured())
-      if (session->replayed())
+      if (session->take_replay())
         throw InvalidArgument(
             "graph", "a CUDA graph that was captured since the ranks have changed: capture it anew",
             fmt::format("the replay of one of epoch {}", membership_epoch_of(*session->world)));
@@ -64,7 +64,7 @@ LowLatency::~LowLatency() = default;
 
 LowLatencyReceived LowLatency::dispatch(const LowLatencyInput& input, const LowLatencyCall& call) {
   const TraceRange range("LowLatency.dispatch");
-  Session& session = impl_->for_call();
+  Session& session = impl_->for_call(call.stream);
   try {
     LowLatencyReceived received = session.batch_calls.dispatch(input, call);
     received.owner = impl_->sessions.now();
@@ -158,8 +158,8 @@ void LowLatency::wait(Stream stream) {
 }
 void LowLatency::close() {
   const TraceRange range("LowLatency.close");
+  impl_->sessions.last().context.close(impl_->sessions.must_go_on());
   impl_->closed = true;
-  impl_->sessions.last().context.close();
 }
 
 uint32_t LowLatency::local_experts() const {

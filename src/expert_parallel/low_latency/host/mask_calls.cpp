@@ -96,7 +96,7 @@ void MaskCalls::set_expert_map(std::span<const int32_t> expert_at) {
   context_.require_open();
   context_.experts.require_agreed(expert_at, "LowLatency: expert map");
   context_.streams.await_last_call();
-  context_.experts.set(expert_at);
+  context_.experts.set_next(expert_at);
 }
 
 void MaskCalls::mask_the_dead() {
@@ -128,7 +128,8 @@ std::vector<uint32_t> MaskCalls::admit() {
   // Nothing of this rank is under way when another one learns that it is here.
   const uint32_t last = epoch();
   agree_on_options(setup_.world, setup_.options);
-  const Members members = Members::gather(setup_.world, last, context_.experts.given());
+  const Members members =
+      Members::gather(setup_.world, last, {context_.experts.given(), context_.experts.version()});
   const Workspace begun = Epochs::counting_from(members.epoch);
   context_.epochs.write(begun, context_.streams);
   readmit(RankSet::first(setup_.world.size()), {members.epoch, members.epoch});

@@ -10,6 +10,10 @@ namespace tokenyard::low_latency {
 PeerWindows::PeerWindows(const Setup& setup)
     : setup_(setup), mine_(arena_of(setup.world).allocate(setup.layout.bytes(), Stream{})) {}
 
+PeerWindows::~PeerWindows() {
+  if (is_known_ && mine_) mine_.quarantine();
+}
+
 void PeerWindows::fill(const CallStreams& streams, Drained drained) {
   World& world = setup_.world;
   Accelerator& accelerator = setup_.accelerator;
@@ -38,6 +42,7 @@ void PeerWindows::exchange(const CallStreams& streams) {
         streams.await(stream, "the table of windows");
         windows_.peers.table = table_->as<std::byte*>();
       });
+  is_known_ = true;
 }
 
 }  // namespace tokenyard::low_latency

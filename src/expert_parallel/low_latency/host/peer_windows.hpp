@@ -14,6 +14,11 @@ class PeerWindows {
  public:
   /// Allocates this rank's window.
   explicit PeerWindows(const Setup& setup);
+  /// Keeps the window unused while the arena exists, unless it was freed: once they know its
+  /// address, peers may still store words there that no rank waits for.
+  ~PeerWindows();
+  PeerWindows(const PeerWindows&) = delete;
+  PeerWindows& operator=(const PeerWindows&) = delete;
   /// Fills the window before any peer learns its address. `drained`: of every rank, before its
   /// first call.
   void fill(const CallStreams& streams, Drained drained);
@@ -26,14 +31,11 @@ class PeerWindows {
   std::byte* mine() const { return mine_.data(); }
   /// Frees this rank's window.
   void give_back() { mine_ = ArenaBlock(); }
-  /// Keeps the window unused while the arena exists, unless it was freed.
-  void quarantine() {
-    if (mine_) mine_.quarantine();
-  }
 
  private:
   const Setup& setup_;
   ArenaBlock mine_;
+  bool is_known_ = false;  ///< whether peers know its address
   Windows windows_{};
   std::optional<DeviceMemory> table_;  ///< addresses beyond those passed by value
 };

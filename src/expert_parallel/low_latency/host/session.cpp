@@ -27,8 +27,7 @@ Session::Session(std::shared_ptr<World> of, const LowLatencyOptions& options, co
 void Session::retire() {
   context.batches.end(LowLatencyHandle::Stage::outlived);
   if (!captured()) return;
-  for (uint32_t rank = 0; rank < world->size(); ++rank)
-    if (!context.masks.absent(rank)) context.masks.clear(rank, Stream{});
+  unmask_all();
   // Every rank counts from another number on, so no word of a replay is ever awaited; and a wait
   // ends at once.
   const uint32_t epoch = Epochs::last_of(context.epochs.read(context.streams));
@@ -38,11 +37,20 @@ void Session::retire() {
   world->cancel();
 }
 
-bool Session::replayed() const {
+bool Session::take_replay() {
   if (!captured()) return false;
-  return std::ranges::any_of(context.masks.list(), [](const FailedRank& masked) {
+  const bool replayed = std::ranges::any_of(context.masks.list(), [](const FailedRank& masked) {
     return masked.why != FailedRank::Why::left_out;
   });
+  if (!replayed) return false;
+  unmask_all();
+  context.streams.await(Stream{}, "the masks of a replay");
+  return true;
+}
+
+void Session::unmask_all() {
+  for (uint32_t rank = 0; rank < world->size(); ++rank)
+    if (!context.masks.absent(rank)) context.masks.clear(rank, Stream{});
 }
 
 LowLatency::Metrics Session::metrics() const {

@@ -19,15 +19,19 @@ class Session {
   bool failed() const { return false; }
   bool captured() const { return context.streams.last.captured(); }
   /// Ends the batches in progress. If a CUDA graph has captured calls, its replays fail from now
-  /// on, and `replayed` notices it.
+  /// on, and `take_replay` notices it.
   void retire();
-  bool replayed() const;
+  /// Returns whether there was a replay since `retire` or the last call of this that returned true.
+  bool take_replay();
   LowLatency::Metrics metrics() const;
 
   const std::shared_ptr<World> world;
   CallContext context;
   BatchCalls batch_calls;
   MaskCalls mask_calls{context};
+
+ private:
+  void unmask_all();
 };
 
 }  // namespace tokenyard::low_latency

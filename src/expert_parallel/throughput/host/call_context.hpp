@@ -7,6 +7,7 @@
 #include "device/last_stream.hpp"
 #include "expert_parallel/internode/host/rails.hpp"
 #include "expert_parallel/throughput/host/call_arena.hpp"
+#include "expert_parallel/throughput/host/call_log.hpp"
 #include "expert_parallel/throughput/host/control_window.hpp"
 #include "expert_parallel/throughput/host/observation.hpp"
 #include "expert_parallel/throughput/host/setup.hpp"
@@ -41,6 +42,7 @@ struct CallContext {
   std::optional<internode::RailExchange> rails;  ///< if the world spans hosts
   Observation observation;
   LastStream last_stream;
+  CallLog calls;
 };
 
 }  // namespace tokenyard::throughput

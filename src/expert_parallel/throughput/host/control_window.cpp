@@ -26,8 +26,21 @@ ControlLayout agreed_layout(const Setup& setup) {
 ControlWindow::ControlWindow(const Setup& setup)
     : layout_(agreed_layout(setup)),
       window_(arena_of(setup.world).allocate(layout_.bytes(), Stream{})) {
-  open(setup);
-  note_absent(setup);
+  try {
+    open(setup);
+    note_absent(setup);
+    make_workspace(setup);
+  } catch (...) {
+    if (is_known_) window_.quarantine();
+    throw;
+  }
+}
+
+ControlWindow::~ControlWindow() {
+  if (is_known_) window_.quarantine();
+}
+
+void ControlWindow::make_workspace(const Setup& setup) {
   workspace_.emplace(setup.accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
   const uint32_t epoch = epoch_before(setup.world);
   setup.accelerator.copy(&workspace()->epoch, &epoch, sizeof(epoch), Stream{});
@@ -48,6 +61,7 @@ void ControlWindow::open(const Setup& setup) {
     windows_ = Peers::of(windows, world.rank(), table);
   };
   exchange_window_addresses(world, window_, "ExpertParallel: windows of control words", keep);
+  is_known_ = true;
   Arena& arena = arena_of(world);
   std::vector<std::byte*> addresses(world.size());
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena.base_of(rank);

@@ -17,6 +17,11 @@ class ControlWindow {
  public:
   /// Collective.
   explicit ControlWindow(const Setup& setup);
+  /// Keeps the window unused while the arena exists, unless `give_back` was called: peers know its
+  /// address and may still write there.
+  ~ControlWindow();
+  ControlWindow(const ControlWindow&) = delete;
+  ControlWindow& operator=(const ControlWindow&) = delete;
 
   Control control() const { return {.windows = windows_, .layout = layout_}; }
   const Peers& arenas() const { return arenas_; }
@@ -26,15 +31,17 @@ class ControlWindow {
   uint32_t blocks_max() const { return layout_.blocks_max; }
   /// Returns the bytes of this rank's window in the arena.
   size_t bytes() const { return window_.bytes(); }
-  /// Keeps the window unused while the arena exists: peers may still write there.
-  void quarantine() { window_.quarantine(); }
+  /// Lets the window be freed: no peer writes there any more.
+  void give_back() { is_known_ = false; }
 
  private:
   void open(const Setup& setup);
   void note_absent(const Setup& setup);
+  void make_workspace(const Setup& setup);
 
   const ControlLayout layout_;
   ArenaBlock window_;
+  bool is_known_ = false;               ///< whether peers may write there
   std::optional<DeviceMemory> table_;   ///< addresses of all windows
   Peers windows_{}, arenas_{};          ///< windows and arenas of all ranks
   std::optional<DeviceMemory> absent_;  ///< words of AbsentRanks, if some ranks are absent

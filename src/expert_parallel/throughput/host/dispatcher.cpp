@@ -201,7 +201,7 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
   params.call.route = &context_.table_of(*state).epoch();
   const WatchedRows watched = WatchedRows::of(context_, input, stream, *state);
   params.readiness = watched.words;
-  failures_.guard([&] { launch_dispatch(params, plan, stream); });
+  failures_.guard(CallKind::dispatch_again, [&] { launch_dispatch(params, plan, stream); });
   failures_.check();
   context_.observation.count_dispatch(*state, setup_.bytes_sent_per_row(input.format));
   return received(state, input.format, layout, memory, watched);

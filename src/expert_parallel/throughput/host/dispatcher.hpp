@@ -48,7 +48,7 @@ class Dispatcher {
   template <class Launch>
   void run(PreparedDispatch& call, Launch launch_it) {
     const uint32_t epoch_before = call.waits() ? counts_.epoch() : 0;
-    failures_.guard([&] {
+    failures_.guard(call.params.call.kind, [&] {
       launch_it();
       if (call.waits()) await_counts(epoch_before);
     });

@@ -18,13 +18,15 @@ struct ExpertParallel::Impl {
       : options(options), sessions(world, make) {}
 
   /// Returns the session of a collective call that needs nothing of the calls before.
-  Session& for_call() {
-    Session& session = sessions.for_call(make, [this](const Session& before, const Session& now) {
+  /// `stream`: that of the call.
+  Session& for_call(std::optional<Stream> stream) {
+    const auto change = [this](const Session& before, const Session& now) {
       if (traces) sessions.last().context.observation.trace_calls(true);
-      undone = now.undone(before, last);  // First: the hook is the caller's, and may throw.
+      undone = now.undone(before);  // First: the hook is the caller's, and may throw.
       call_hook(before.experts.held_by(before.world->rank()),
                 now.experts.held_by(now.world->rank()));
-    });
+    };
+    Session& session = sessions.for_call(stream, make, change);
     if (undone) throw *std::exchange(undone, std::nullopt);
     return session;
   }
@@ -32,12 +34,10 @@ struct ExpertParallel::Impl {
   /// failure if the job's OnFailure says so. Where other ranks have finished an earlier call than
   /// this one, `for_call` throws instead.
   template <class Call>
-  auto run(const char* name, Call call) {
+  auto run(Stream stream, Call call) {
     for (;;) {
       try {
-        auto result = call(for_call());
-        last = name;
-        return result;
+        return call(for_call(stream));
       } catch (const PeerLost& error) {
         if (!continue_job_after(sessions.world(), error.facts.rank, false)) throw;
       } catch (const PeerTimeout& error) {
@@ -60,7 +60,7 @@ struct ExpertParallel::Impl {
   }
   void check() const {
     for (const auto& session : sessions.captured())
-      if (session->replayed())
+      if (session->take_replay())
         throw InvalidArgument(
             "graph", "a CUDA graph that was captured since the ranks have changed: capture it anew",
             fmt::format("the replay of one of epoch {}", membership_epoch_of(*session->world)));
@@ -70,7 +70,6 @@ struct ExpertParallel::Impl {
   const std::shared_ptr<const void> identity = std::make_shared<char>();
   std::function<void(const std::vector<int32_t>& held)> hook;
   bool traces = false;
-  const char* last = "no call";            ///< the last collective call that has returned
   std::optional<OperationAborted> undone;  ///< is still to be thrown
   const std::function<std::shared_ptr<Session>(std::shared_ptr<World>, const Session*)> make =
       [this](std::shared_ptr<World> world, const Session* before) {
@@ -85,7 +84,7 @@ ExpertParallel::~ExpertParallel() = default;
 
 Received ExpertParallel::dispatch(const DispatchInput& input, Stream stream) {
   const TraceRange range("ExpertParallel.dispatch");
-  return impl_->run("dispatch", [&](Session& session) {
+  return impl_->run(stream, [&](Session& session) {
     impl_->sessions.require_not_gone("x", input.x.data);
     return session.dispatcher.dispatch(input, stream);
   });
@@ -95,9 +94,7 @@ Received ExpertParallel::dispatch(const DispatchInput& input, const Route& route
   const TraceRange range("ExpertParallel.dispatch");
   Session& session = impl_->on_route(route);
   impl_->sessions.require_not_gone("x", input.x.data);
-  Received received = session.dispatcher.dispatch_again(input, route, stream);
-  impl_->last = "dispatch";
-  return received;
+  return session.dispatcher.dispatch_again(input, route, stream);
 }
 
 void ExpertParallel::combine(const CombineInput& input, const Route& route,
@@ -106,7 +103,6 @@ void ExpertParallel::combine(const CombineInput& input, const Route& route,
   Session& session = impl_->on_route(route);
   impl_->sessions.require_not_gone("y", input.y.data);
   session.combiner.combine(input, route, output, stream);
-  impl_->last = "combine";
 }
 
 CombineBuffer ExpertParallel::combine_buffer(const Route& route, DataType type, Stream stream) {
@@ -124,7 +120,7 @@ RowsByExpert ExpertParallel::dispatch_by_expert(const DispatchInput& input,
                                                 const GroupByExpertOptions& options,
                                                 Stream stream) {
   const TraceRange range("ExpertParallel.dispatch_by_expert");
-  return impl_->run("dispatch_by_expert", [&](Session& session) {
+  return impl_->run(stream, [&](Session& session) {
     impl_->sessions.require_not_gone("x", input.x.data);
     return session.grouper.dispatch_by_expert(input, options, stream);
   });
@@ -132,13 +128,14 @@ RowsByExpert ExpertParallel::dispatch_by_expert(const DispatchInput& input,
 
 void ExpertParallel::set_expert_map(std::span<const int32_t> expert_at) {
   const TraceRange range("ExpertParallel.set_expert_map");
-  Session& session = impl_->for_call();
+  Session& session = impl_->for_call(std::nullopt);
   session.failures.check();
   session.experts.require_agreed(expert_at, "ExpertParallel: expert map");
   session.context.setup.await_stream(session.context.last_stream.get(),
                                      "the end of the call before its experts move");
+  session.failures.check();
   const std::vector<int32_t> before = held_experts();
-  session.experts.set(expert_at);
+  session.set_experts(expert_at);
   impl_->call_hook(before, held_experts());
 }
 std::vector<int32_t> ExpertParallel::expert_map() const {

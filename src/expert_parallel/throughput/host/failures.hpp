@@ -9,7 +9,7 @@ namespace tokenyard::throughput {
 
 class Failures {
  public:
-  Failures(const CallContext& context, const Counts& counts, const ExpertMap& experts)
+  Failures(CallContext& context, const Counts& counts, const ExpertMap& experts)
       : context_(context), counts_(counts), experts_(experts) {}
 
   /// Throws the error of a call that has failed by now, in this and every later call.
@@ -21,9 +21,10 @@ class Failures {
   [[noreturn]] void throw_refusal() const;
   /// Runs a call from its launch on; an exception leaves the object failed.
   template <class Body>
-  void guard(Body body) const {
+  void guard(CallKind kind, Body body) const {
     try {
       body();
+      context_.calls.returned(kind);
     } catch (...) {
       context_.health->interrupted = true;
       throw;
@@ -36,7 +37,7 @@ class Failures {
   /// Throws that the ranks made different calls.
   [[noreturn]] void throw_mismatch() const;
 
-  const CallContext& context_;
+  CallContext& context_;
   const Counts& counts_;
   const ExpertMap& experts_;
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "expert_parallel/by_expert/expand_rows.hpp"
+#include "expert_parallel/throughput/host/options.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::throughput {
@@ -14,10 +16,11 @@ namespace {
 /// Further than calls of one session count, so that epochs of different ranks never meet.
 constexpr uint32_t kEpochsApart = 1u << 20;
 
-std::optional<Legacy> legacy_of(const Session* before, uint64_t finished, const Setup& setup) {
+std::optional<Legacy> legacy_of(const Session* before, uint64_t finished,
+                                const ExpertParallelOptions& options, uint32_t ranks) {
   if (before == nullptr) return std::nullopt;
   return Legacy{.finished = finished,
-                .map = before->experts.carried_to(setup.places(), setup.world.size())};
+                .map = before->experts.carried_to(places_of(options, ranks), ranks)};
 }
 
 /// Adds totals to others, of as many experts or ranks or more.
@@ -31,24 +34,39 @@ void add(std::vector<Number>& to, const std::vector<Number>& totals) {
 
 Session::Session(std::shared_ptr<World> of, const ExpertParallelOptions& options,
                  std::shared_ptr<const void> exchange, const Session* before)
-    : world(std::move(of)),
-      context(world, options, std::move(exchange)),
-      before_(before == nullptr ? ExpertParallel::Metrics{} : before->metrics()),
+    : before_(before == nullptr ? ExpertParallel::Metrics{} : before->metrics()),
+      choices_before_(before == nullptr ? std::vector<uint64_t>(options.experts)
+                                        : before->choices_by_expert()),
       finished_here_(before == nullptr ? 0 : before->finished()),
-      agreed_(Succession::agree(*world, legacy_of(before, finished_here_, context.setup))) {
-  experts.set(agreed_.map);
+      world(std::move(of)),
+      agreed(Succession::agree(*world, legacy_of(before, finished_here_, options, world->size()))),
+      context(world, options, std::move(exchange)),
+      counted_(context.setup.local_experts()) {
+  experts.set(agreed.map);
 }
 
-std::optional<OperationAborted> Session::undone(const Session& before, const char* last) const {
-  if (finished_here_ <= agreed_.finished) return std::nullopt;
+std::optional<OperationAborted> Session::undone(const Session& before) const {
+  if (finished_here_ <= agreed.finished) return std::nullopt;
+  const uint64_t number = agreed.finished + 1;
+  const char* const name = before.captured()
+                               ? "a call that a CUDA graph may have made"
+                               : before.context.calls.name_of(number - before.agreed.finished);
   std::vector<uint32_t> lost;
   for (const uint32_t rank : present_ranks(*before.world)) {
-    const bool is_new = std::ranges::binary_search(agreed_.newcomers, rank);
+    const bool is_new = std::ranges::binary_search(agreed.newcomers, rank);
     if (is_new || !is_present(*world, rank)) lost.push_back(rank);
   }
   return OperationAborted(
-      fmt::format("ExpertParallel.{}, which has returned here but not on all ranks: call", last),
-      agreed_.finished + 1, membership_epoch_of(*before.world), std::move(lost));
+      fmt::format("ExpertParallel.{}, which has returned here but not on all ranks: call", name),
+      number, membership_epoch_of(*before.world), std::move(lost));
+}
+
+void Session::set_experts(std::span<const int32_t> expert_at) {
+  const std::lock_guard lock(moving_);
+  choices_before_ = choices_by_expert();
+  counted_ = context.observation.load().tokens_per_expert;
+  experts.set(expert_at);
+  context.calls.map_was_set();
 }
 
 void Session::retire() {
@@ -56,25 +74,63 @@ void Session::retire() {
   context.health->cell.clear();
   // Every rank counts from another number on, so no word of a replay is ever awaited; and a wait
   // ends at once.
-  const uint32_t epoch = last_epoch() + (world->rank() + 1) * kEpochsApart;
+  const uint32_t epoch = workspace().epoch + (world->rank() + 1) * kEpochsApart;
   Accelerator& accelerator = context.setup.accelerator;
   accelerator.copy(&context.window.workspace()->epoch, &epoch, sizeof(epoch), Stream{});
   context.setup.await_stream(Stream{}, "the end of what was captured");
   world->cancel();
 }
 
-uint32_t Session::last_epoch() const {
-  uint32_t epoch = 0;
-  context.setup.accelerator.copy(&epoch, &context.window.workspace()->epoch, sizeof(epoch),
-                                 Stream{});
+bool Session::take_replay() {
+  if (!captured() || !context.health->cell.failed()) return false;
+  context.health->cell.clear();
+  context.setup.await_stream(Stream{}, "the error of a replay");
+  return true;
+}
+
+Workspace Session::workspace() const {
+  Workspace words{};
+  context.setup.accelerator.copy(&words, context.window.workspace(), sizeof(words), Stream{});
   context.setup.await_stream(Stream{}, "its epoch");
-  return epoch;
+  return words;
+}
+
+/// A call that fails has counted itself once all its blocks have begun; none begins after it. A
+/// failure may also be that of a kernel between calls.
+uint64_t Session::finished_kernels() const {
+  const Workspace words = workspace();
+  const uint32_t begun = words.epoch - epoch_before(*world);
+  if (!context.health->cell.failed() || begun == 0 || words.readers != 0) return begun;
+  const bool groups = context.health->cell.report().phase == expert_major::kTooFewPlaces;
+  const bool is_between = groups && begun <= context.calls.kernels() &&
+                          context.calls.last_kernel() != CallKind::dispatch_by_expert;
+  return is_between ? begun : begun - 1;
 }
 
 uint64_t Session::finished() const {
-  const uint32_t calls = last_epoch() - epoch_before(*world);
-  // A call that fails has counted itself, and none begins after it.
-  return agreed_.finished + calls - (context.health->cell.failed() && calls != 0 ? 1 : 0);
+  const uint64_t kernels = finished_kernels();
+  if (!captured()) return agreed.finished + context.calls.finished(kernels);
+  // The host does not know of the calls of a graph.
+  const bool interrupted = context.health->interrupted && !context.health->cell.failed();
+  return agreed.finished + context.calls.maps_set() +
+         (interrupted && kernels != 0 ? kernels - 1 : kernels);
+}
+
+std::vector<uint64_t> Session::choices_by_expert() const {
+  std::vector<uint64_t> choices = choices_before_;
+  const std::vector<uint64_t> now = context.observation.load().tokens_per_expert;
+  const std::vector<int32_t> held = experts.held_by(world->rank());
+  for (size_t place = 0; place < held.size(); ++place)
+    if (held[place] >= 0) choices[static_cast<size_t>(held[place])] += now[place] - counted_[place];
+  return choices;
+}
+
+void Session::show_by_expert(std::vector<uint64_t>& choices) const {
+  const std::lock_guard lock(moving_);
+  const std::vector<uint64_t> by_expert = choices_by_expert();
+  const std::vector<int32_t> held = experts.held_by(world->rank());
+  for (size_t place = 0; place < held.size(); ++place)
+    choices[place] = held[place] < 0 ? 0 : by_expert[static_cast<size_t>(held[place])];
 }
 
 ExpertParallel::Metrics Session::metrics() const {
@@ -88,7 +144,7 @@ ExpertParallel::Metrics Session::metrics() const {
   add(metrics.received_bytes_by_peer, before_.received_bytes_by_peer);
   add(metrics.returned_rows_by_peer, before_.returned_rows_by_peer);
   add(metrics.returned_bytes_by_peer, before_.returned_bytes_by_peer);
-  add(metrics.received_choices_by_expert, before_.received_choices_by_expert);
+  show_by_expert(metrics.received_choices_by_expert);
   add(metrics.wait_seconds_by_peer, before_.wait_seconds_by_peer);
   double longest = 0;
   metrics.slowest_rank.reset();
@@ -102,7 +158,7 @@ ExpertParallel::Metrics Session::metrics() const {
 
 ExpertParallel::Load Session::load() const {
   ExpertParallel::Load load = context.observation.load();
-  add(load.tokens_per_expert, before_.received_choices_by_expert);
+  show_by_expert(load.tokens_per_expert);
   for (size_t rank = 0; rank < before_.wait_seconds_by_peer.size(); ++rank)
     if (rank < load.waited_us.size())
       load.waited_us[rank] += before_.wait_seconds_by_peer[rank] * 1e6;

@@ -28,7 +28,11 @@ Succession Succession::agree(World& world, const std::optional<Legacy>& mine) {
   }
   const auto everybody = world.all_gather(bytes, "ExpertParallel: finished calls and expert map");
   Succession agreed;
-  std::optional<uint32_t> first;
+  std::optional<uint32_t> first;  // The first of those that have finished the fewest calls.
+  const auto map_of = [&](uint32_t rank) {
+    return std::span(everybody[rank]).subspan(sizeof(Word));
+  };
+  std::vector<std::optional<uint64_t>> finished(everybody.size());
   for (uint32_t rank = 0; rank < everybody.size(); ++rank) {
     const std::span<const std::byte> theirs(everybody[rank]);
     if (theirs.empty()) continue;  // An absent rank.
@@ -40,19 +44,18 @@ Succession Succession::agree(World& world, const std::optional<Legacy>& mine) {
       agreed.newcomers.push_back(rank);
       continue;
     }
-    const auto map = theirs.subspan(sizeof(said));
-    if (!first) {
-      first = rank;
-      agreed.finished = said.finished;
-      agreed.map.resize(map.size() / sizeof(int32_t));
-      if (!map.empty()) std::memcpy(agreed.map.data(), map.data(), map.size());
-      continue;
-    }
-    agreed.finished = std::min(agreed.finished, said.finished);
-    if (!std::ranges::equal(map, std::span(everybody[*first]).subspan(sizeof(said))))
+    finished[rank] = said.finished;
+    if (!first || said.finished < *finished[*first]) first = rank;
+  }
+  if (!first) return agreed;
+  agreed.finished = *finished[*first];
+  const auto map = map_of(*first);
+  agreed.map.resize(map.size() / sizeof(int32_t));
+  if (!map.empty()) std::memcpy(agreed.map.data(), map.data(), map.size());
+  for (uint32_t rank = 0; rank < everybody.size(); ++rank)
+    if (finished[rank] == agreed.finished && !std::ranges::equal(map, map_of(rank)))
       throw InvalidArgument("expert_at", fmt::format("the same map as on rank {}", *first),
                             "another map", rank);
-  }
   return agreed;
 }
 

@@ -18,12 +18,14 @@ struct Legacy {
 };
 
 struct Succession {
-  uint64_t finished = 0;            ///< calls that all ranks which go on have finished
-  std::vector<int32_t> map;         ///< the expert map to set; empty: the plain one
+  uint64_t finished = 0;  ///< calls that all ranks which go on have finished
+  /// The expert map to set, that of the ranks which have finished no more: a rank may have set
+  /// another one with a call that others have not finished. Empty: the plain one.
+  std::vector<int32_t> map;
   std::vector<uint32_t> newcomers;  ///< ascending, if others go on
 
   /// Collective. `mine`: of this rank's session before; none on a newcomer. Throws InvalidArgument
-  /// on all ranks alike if the maps of those that have one differ.
+  /// on all ranks alike if such maps differ.
   static Succession agree(World& world, const std::optional<Legacy>& mine);
 };
 

@@ -1,0 +1,81 @@
+"""The options of the network between hosts, and its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import _tokenyard
+
+from ..errors import invalid
+from ..sizes import size_of
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """How ranks reach ranks of other hosts: by a thread per rank, over TCP.
+
+    None takes the value of the environment variable, and without that the default. `connections`
+    and `queues` must be alike on all ranks.
+
+    >>> NetworkOptions(connections=4)
+    NetworkOptions(interfaces=None, ports=None, connections=4, queues=None, queue_depth=None, \
+timeout=None)
+    """
+
+    interfaces: str | Sequence[str] | None = None
+    """Names or addresses of the network interfaces that this rank may use, as a list or with commas
+    between them; by default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES"""
+    ports: str | None = None
+    """Ports on which it may listen, such as "20000-20100"; by default any.
+    TOKENYARD_NETWORK_PORTS"""
+    connections: int | None = None
+    """Sockets per peer, at most 6; by default 2, or one per interface if there are more.
+    TOKENYARD_NETWORK_CONNECTIONS"""
+    queues: int | None = None
+    """Queues per peer; by default 4. TOKENYARD_NETWORK_QUEUES"""
+    queue_depth: int | None = None
+    """Requests of a queue that may be under way at once; by default 64, the most.
+    TOKENYARD_NETWORK_QUEUE_DEPTH"""
+    timeout: float | None = None
+    """Seconds that requests wait for a connection that has broken, at most half of the world's
+    timeout; by default 5. TOKENYARD_NETWORK_TIMEOUT"""
+
+
+def native_network(options: NetworkOptions | None) -> Any:
+    """Returns the module's options.
+
+    Raises:
+        InvalidArgument: a value has the wrong type. Others are checked where the world is made.
+    """
+    if options is None:
+        return _tokenyard.NetworkOptions()
+    if not isinstance(options, NetworkOptions):
+        raise invalid("network", "a NetworkOptions", type(options).__name__)
+    interfaces = options.interfaces
+    if interfaces is None:
+        interfaces = ""
+    elif not isinstance(interfaces, str):
+        interfaces = ",".join(interfaces)
+    return _tokenyard.NetworkOptions(
+        interfaces=interfaces,
+        ports=options.ports or "",
+        connections=_number("connections", options.connections),
+        queues=_number("queues", options.queues),
+        queue_depth=_number("queue_depth", options.queue_depth),
+        timeout_s=_seconds(options.timeout),
+    )
+
+
+def _number(name: str, value: int | None) -> int:
+    return 0 if value is None else size_of(f"network.{name}", value, smallest=1, largest=2**32 - 1)
+
+
+def _seconds(value: float | None) -> float:
+    if value is None:
+        return 0.0
+    if not isinstance(value, Real) or not 0 < float(value) <= 1e6:
+        raise invalid("network.timeout", "seconds above 0", repr(value))
+    return float(value)

@@ -1,0 +1,125 @@
+#include "fabric/proxy/network_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/environment.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+/// A value, and the name of the option or of the variable that it came from.
+template <class T>
+struct Given {
+  std::optional<T> value;
+  std::string name;
+};
+
+template <class T>
+Given<T> given(const T& option, const std::optional<T>& variable, const std::string& name) {
+  if (option != T{}) return {option, "network." + name};
+  std::string upper = "TOKENYARD_NETWORK_" + name;
+  std::ranges::transform(upper, upper.begin(), [](char letter) {
+    return letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
+  });
+  return {variable, upper};
+}
+
+uint32_t at_most(const Given<uint32_t>& given, uint32_t otherwise, uint32_t most) {
+  const uint32_t value = given.value.value_or(otherwise);
+  if (given.value && (value == 0 || value > most))
+    throw InvalidArgument(given.name, fmt::format("1 to {}", most), fmt::format("{}", value));
+  return value;
+}
+
+std::vector<std::string> interfaces_of(const Given<std::string>& given) {
+  std::vector<std::string> names;
+  std::string_view rest = given.value ? std::string_view(*given.value) : std::string_view();
+  while (given.value) {
+    const size_t comma = rest.find(',');
+    std::string name(rest.substr(0, comma));
+    std::erase(name, ' ');
+    const auto refuse = [&](const char* expected) {
+      throw InvalidArgument(given.name, expected, "'" + *given.value + "'");
+    };
+    if (name.empty()) refuse("names or addresses of interfaces, between commas");
+    if (std::ranges::count(names, name) != 0) refuse("each interface once");
+    if (names.size() == kPathsMax) refuse("at most 6 interfaces");
+    // Throws if there is no such interface, or it is of no use.
+    address_of_interface(name, given.name);
+    names.push_back(std::move(name));
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  return names;
+}
+
+std::pair<uint16_t, uint16_t> ports_of(const Given<std::string>& given) {
+  if (!given.value) return {0, 0};
+  const std::string_view text = *given.value;
+  const size_t dash = std::min(text.find('-'), text.size());
+  const auto port = [](std::string_view digits) {
+    uint16_t number = 0;
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return read.ec == std::errc() && read.ptr == digits.data() + digits.size() ? number
+                                                                               : uint16_t{0};
+  };
+  const uint16_t first = port(text.substr(0, dash));
+  const uint16_t last = dash == text.size() ? first : port(text.substr(dash + 1));
+  if (first == 0 || last < first)
+    throw InvalidArgument(given.name, "a port or two, as 20000-20100", "'" + *given.value + "'");
+  return {first, last};
+}
+
+}  // namespace
+
+ProxyNetworkOptions proxy_options_of(const NetworkOptions& options) {
+  const NetworkEnvironment site = NetworkEnvironment::read();
+  ProxyNetworkOptions chosen;
+  chosen.tcp.interfaces = interfaces_of(given(options.interfaces, site.interfaces, "interfaces"));
+  std::tie(chosen.tcp.port_first, chosen.tcp.port_last) =
+      ports_of(given(options.ports, site.ports, "ports"));
+  chosen.tcp.paths =
+      at_most(given(options.connections, site.connections, "connections"), 0, kPathsMax);
+  chosen.queues_per_peer = at_most(given(options.queues, site.queues, "queues"),
+                                   chosen.queues_per_peer, kQueuesPerPeerMax);
+  chosen.proxy.depth = at_most(given(options.queue_depth, site.queue_depth, "queue_depth"),
+                               chosen.proxy.depth, QueuePair::kSlots);
+  if (options.timeout < std::chrono::nanoseconds::zero())
+    throw InvalidArgument("network.timeout", "more than 0",
+                          fmt::format("{} ns", options.timeout.count()));
+  if (options.timeout != std::chrono::nanoseconds::zero()) {
+    chosen.proxy.grace = options.timeout;
+  } else if (site.timeout_s) {
+    chosen.proxy.grace = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(std::min(*site.timeout_s, 1e6)));
+  }
+  return chosen;
+}
+
+std::string network_text() {
+  const ProxyNetworkOptions options = proxy_options_of({});
+  std::string by = "the interface of the route to the job";
+  if (!options.tcp.interfaces.empty()) {
+    by = fmt::format("{} of TOKENYARD_NETWORK_INTERFACES", fmt::join(options.tcp.interfaces, ", "));
+  }
+  std::string ports = "any port";
+  if (options.tcp.port_first != 0)
+    ports = fmt::format("ports {} to {}", options.tcp.port_first, options.tcp.port_last);
+  return fmt::format(
+      "a thread per rank, over TCP, by {}, {}; {} queues of {} requests per peer; up are {}", by,
+      ports, options.queues_per_peer, options.proxy.depth, interfaces_text());
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,17 @@
+/// The settings of the network between hosts: options, and behind them the environment.
+#pragma once
+
+#include "fabric/proxy/proxy_network.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard {
+
+/// Returns the options, with the environment's where they say nothing. Throws InvalidArgument,
+/// which names an option or a variable, for a value that no network could use.
+ProxyNetworkOptions proxy_options_of(const NetworkOptions& options);
+
+/// Returns what this host's environment makes of the network, and the interfaces that it has.
+/// Throws as above, and OsError.
+std::string network_text();
+
+}  // namespace tokenyard

@@ -1,0 +1,260 @@
+/// Worlds of processes on several hosts, on one machine: hosts by name, and network namespaces.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "base/mapping.hpp"
+#include "collectives/network_namespaces.hpp"
+#include "fabric/free_port.hpp"
+#include "fabric/network_contract.hpp"
+#include "fabric/proxy/network_options.hpp"
+#include "fabric/worlds.hpp"
+#include "tokenyard/expert_parallel.hpp"
+#include "tokenyard/job.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::testing {
+namespace {
+
+using collectives::NetworkNamespaces;
+using namespace std::chrono_literals;
+
+constexpr const char* kSecret = "a secret for tests only";
+
+class WorldsBetweenHosts : public ::testing::Test {
+ protected:
+  std::unique_ptr<World> connect(uint32_t rank, uint32_t ranks, const std::string& host_name,
+                                 const NetworkOptions& network = {},
+                                 const std::string& store = "127.0.0.1") const {
+    return World::connect({.host = store,
+                           .port = port_,
+                           .rank = rank,
+                           .size = ranks,
+                           .local_rank = rank,
+                           .secret = kSecret,
+                           .host_name = host_name},
+                          "host", {.timeout = 60s, .arena_bytes = 1 << 20, .network = network});
+  }
+  std::shared_ptr<Job> join(uint32_t rank, uint32_t ranks, const std::string& host) const {
+    JobOptions options;
+    options.store = fmt::format("tcp://127.0.0.1:{}", port_);
+    options.secret = kSecret;
+    options.rank = rank;
+    options.size = ranks;
+    options.host = host;
+    options.timeout = 60s;
+    return Job::connect(options);
+  }
+  static std::unique_ptr<World> world_of(Job& job, const NetworkOptions& network = {}) {
+    return job.world("host", {.timeout = 60s, .arena_bytes = 1 << 20, .network = network});
+  }
+  /// Waits until so many ranks have come here. A rank that leaves its job earlier is lost to
+  /// others.
+  void await_all(uint32_t ranks) {
+    auto& came = *reinterpret_cast<std::atomic<uint32_t>*>(shared_.base());
+    ++came;
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    while (came < ranks && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(2ms);
+  }
+  static void expect_zero(RankProcesses& ranks, uint32_t count) {
+    for (uint32_t rank = 0; rank < count; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  }
+  /// Returns the sentence of what `call` throws.
+  template <class Thrown>
+  static std::string sentence_of(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const Thrown& error) {
+      return error.what();
+    }
+    promise(false, "nothing was thrown");
+    return "";
+  }
+
+  const uint16_t port_ = free_port();
+
+ private:
+  Mapping shared_ = Mapping::with_children(4096);
+};
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Three ranks of host "a" and one of host "b".
+TEST_F(WorldsBetweenHosts, RanksOfOneNameShareMemoryAndOthersTheNetwork) {
+  RankProcesses ranks(4, [&](uint32_t rank) {
+    const auto host = [](uint32_t of) { return of == 3 ? 1u : 0u; };
+    const auto world = connect(rank, 4, host(rank) == 0 ? "a" : "b");
+    const Topology& topology = world->topology();
+    promise(topology.hosts == 2, "two hosts");
+    for (uint32_t peer = 0; peer < 4; ++peer) {
+      const PeerReach& reach = topology.peers[peer];
+      const Reach expected = peer == rank               ? Reach::self
+                             : host(peer) == host(rank) ? Reach::load_store
+                                                        : Reach::put_signal;
+      promise(topology.host_of[peer] == host(peer), "host_of");
+      promise(reach.reach == expected, topology.text());
+      promise(holds(reach.how, "proxy/tcp") == (expected == Reach::put_signal), reach.how);
+      promise(reach.why_not.empty() == (expected != Reach::put_signal), reach.why_not);
+    }
+    signals_follow_puts(*world, 5);
+  });
+  expect_zero(ranks, 4);
+}
+
+TEST_F(WorldsBetweenHosts, AJobsHostNameComesFromTheEnvironment) {
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    setenv("TOKENYARD_HOST_NAME", rank == 0 ? "a" : "b", 1);
+    setenv("TOKENYARD_NETWORK_CONNECTIONS", "3", 1);
+    const auto job = join(rank, 2, "");
+    const auto world = world_of(*job);
+    const PeerReach& other = world->topology().peers[1 - rank];
+    promise(other.reach == Reach::put_signal && holds(other.how, "3 connections"), other.how);
+    signals_follow_puts(*world, 5);
+  });
+  expect_zero(ranks, 2);
+}
+
+TEST_F(WorldsBetweenHosts, ExchangesThatCannotRunBetweenHostsAreRefusedByASentence) {
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    const auto world = connect(rank, 2, rank == 0 ? "a" : "b");
+    const std::string refusal = sentence_of<Unsupported>([&] {
+      (void)LowLatency(*world, {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
+    });
+    promise(holds(refusal, "cannot load from and store to rank"), refusal);
+    promise(holds(refusal, "another host") == (rank == 0), refusal);
+    world->barrier("refused");
+  });
+  expect_zero(ranks, 2);
+}
+
+TEST_F(WorldsBetweenHosts, OptionsThatDifferAreNamedOnEveryRank) {
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    const auto job = join(rank, 2, rank == 0 ? "a" : "b");
+    const std::string refusal =
+        sentence_of<InvalidArgument>([&] { (void)world_of(*job, {.queues = rank + 1}); });
+    await_all(2);
+    promise(holds(refusal, "queues") && holds(refusal, "rank 1"), refusal);
+  });
+  expect_zero(ranks, 2);
+}
+
+TEST_F(WorldsBetweenHosts, ARankListensWhereItIsTold) {
+  const uint16_t port = free_port();
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    const auto job = join(rank, 2, rank == 0 ? "a" : "b");
+    signals_follow_puts(*world_of(*job, {.ports = fmt::format("{}-{}", port, port + 50)}), 2);
+    // Two ranks do not fit on one port.
+    const std::string refusal =
+        sentence_of<OsError>([&] { (void)world_of(*job, {.ports = fmt::format("{}", port)}); });
+    await_all(2);
+    promise(holds(refusal, "rank"), refusal);
+  });
+  expect_zero(ranks, 2);
+}
+
+TEST_F(WorldsBetweenHosts, AHostNameThatIsTooLongIsRefused) {
+  EXPECT_THROW((void)connect(0, 1, std::string(300, 'a')), Error);
+}
+
+/// Each in an environment of its own.
+class NetworkOptionsOfASite : public ::testing::Test {
+ protected:
+  ~NetworkOptionsOfASite() override {
+    for (const std::string& name : set_) unsetenv(name.c_str());
+  }
+  void set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    set_.push_back(name);
+  }
+  static InvalidArgument refusal_of(const NetworkOptions& options) {
+    try {
+      (void)proxy_options_of(options);
+    } catch (const InvalidArgument& error) {
+      return error;
+    }
+    return InvalidArgument("nothing", "an error", "none");
+  }
+
+ private:
+  std::vector<std::string> set_;
+};
+
+TEST_F(NetworkOptionsOfASite, OptionsComeBeforeVariablesAndDefaultsLast) {
+  EXPECT_EQ(proxy_options_of({}).queues_per_peer, 4u);
+  EXPECT_EQ(proxy_options_of({}).proxy.grace, 5s);
+  set("TOKENYARD_NETWORK_INTERFACES", "lo");
+  set("TOKENYARD_NETWORK_PORTS", "4000-4010");
+  set("TOKENYARD_NETWORK_CONNECTIONS", "3");
+  set("TOKENYARD_NETWORK_QUEUES", "7");
+  set("TOKENYARD_NETWORK_QUEUE_DEPTH", "8");
+  set("TOKENYARD_NETWORK_TIMEOUT", "2.5");
+  const ProxyNetworkOptions site = proxy_options_of({});
+  EXPECT_EQ(site.tcp.interfaces, std::vector<std::string>{"lo"});
+  EXPECT_EQ(site.tcp.port_first, 4000);
+  EXPECT_EQ(site.tcp.port_last, 4010);
+  EXPECT_EQ(site.tcp.paths, 3u);
+  EXPECT_EQ(site.queues_per_peer, 7u);
+  EXPECT_EQ(site.proxy.depth, 8u);
+  EXPECT_EQ(site.proxy.grace, 2500ms);
+  const ProxyNetworkOptions own =
+      proxy_options_of({.ports = "5000", .connections = 6, .queues = 1, .timeout = 3s});
+  EXPECT_EQ(own.tcp.port_first, 5000);
+  EXPECT_EQ(own.tcp.port_last, 5000);
+  EXPECT_EQ(own.tcp.paths, 6u);
+  EXPECT_EQ(own.queues_per_peer, 1u);
+  EXPECT_EQ(own.proxy.grace, 3s);
+}
+
+TEST_F(NetworkOptionsOfASite, UnusableValuesAreNamed) {
+  EXPECT_EQ(refusal_of({.connections = 7}).argument, "network.connections");
+  EXPECT_EQ(refusal_of({.queue_depth = 65}).argument, "network.queue_depth");
+  EXPECT_EQ(refusal_of({.queues = 5000}).argument, "network.queues");
+  for (const char* ports : {"0", "x", "70000", "20-10", "-5", "5-"})
+    EXPECT_EQ(refusal_of({.ports = ports}).argument, "network.ports") << ports;
+  for (const char* interfaces : {"nosuchcard0", "lo,", "lo,lo"})
+    EXPECT_EQ(refusal_of({.interfaces = interfaces}).argument, "network.interfaces") << interfaces;
+  EXPECT_TRUE(holds(refusal_of({.interfaces = "nosuchcard0"}).expected, "lo (127.0.0.1)"));
+  for (const auto& [name, value] :
+       {std::pair("TOKENYARD_NETWORK_QUEUES", "many"), std::pair("TOKENYARD_NETWORK_TIMEOUT", "-1"),
+        std::pair("TOKENYARD_NETWORK_CONNECTIONS", "0")}) {
+    setenv(name, value, 1);
+    EXPECT_EQ(refusal_of({}).argument, name);
+    unsetenv(name);
+  }
+}
+
+TEST_F(NetworkOptionsOfASite, AVariableThatDoesNotExistIsNamed) {
+  set("TOKENYARD_NETWORK_PORT", "4000");
+  const InvalidArgument refusal = refusal_of({});
+  EXPECT_EQ(refusal.argument, "TOKENYARD_NETWORK_PORT");
+  EXPECT_TRUE(holds(refusal.expected, "TOKENYARD_NETWORK_PORTS"));
+}
+
+/// Hosts by nothing but their networks: they have one boot id, and no names.
+TEST_F(WorldsBetweenHosts, NetworkNamespacesAreHosts) {
+  std::optional<NetworkNamespaces> network;
+  try {
+    network.emplace(2);
+  } catch (const std::runtime_error& error) {
+    GTEST_SKIP() << "no network namespaces here: " << error.what();
+  }
+  RankProcesses ranks(4, [&](uint32_t rank) {
+    network->enter(rank / 2);
+    const auto world = connect(rank, 4, "", {}, NetworkNamespaces::address(0));
+    promise(world->topology().hosts == 2, world->topology().text());
+    promise(world->topology().peers[rank ^ 1].reach == Reach::load_store, "within a host");
+    const PeerReach& far = world->topology().peers[rank ^ 2];
+    promise(holds(far.how, NetworkNamespaces::address(1 - rank / 2)), far.how);
+    signals_follow_puts(*world, 10);
+  });
+  expect_zero(ranks, 4);
+}
+
+}  // namespace
+}  // namespace tokenyard::testing
