@@ -293,34 +293,34 @@ def test_who_comes_after_the_others_gave_up_gets_an_error_and_no_rows() -> None:
     tokenyard.launch(layer, ranks=2, timeout=2)
 
 
+def exchange_between_hosts(world: tokenyard.World) -> None:
+    exchange = make(world)
+    received = exchange.dispatch(*inputs(world.rank))
+    row = 0
+    for source in range(world.size):
+        x, topk_idx, _ = inputs(source)
+        for token in range(TOKENS):
+            here = topk_idx[token] // (EXPERTS // world.size) == world.rank
+            if not here.any():
+                continue
+            assert (received.x[row] == x[token]).all()
+            assert received.source_token[row] == token
+            assert ((received.topk_idx[row] >= 0) == here).all()
+            row += 1
+    assert row == sum(received.rows_from)
+    home = exchange.combine(received.x, received.route)
+    x, topk_idx, _ = inputs(world.rank)
+    copies = [len(set(choices // (EXPERTS // world.size))) for choices in topk_idx]
+    # One or two copies: no sum is rounded.
+    assert (home == (x * np.array(copies, x.dtype)[:, None]).astype(x.dtype)).all()
+    exchange.wait()
+
+
 @pytest.mark.parametrize("processes", [False, True])
 def test_rows_travel_between_hosts_as_inside_one(processes: bool) -> None:
     """On two hosts of two ranks: each row arrives, in the order of sources and tokens. Threads have
     a simulated network between them, processes TCP."""
-
-    def layer(world: tokenyard.World) -> None:
-        exchange = make(world)
-        received = exchange.dispatch(*inputs(world.rank))
-        row = 0
-        for source in range(world.size):
-            x, topk_idx, _ = inputs(source)
-            for token in range(TOKENS):
-                here = topk_idx[token] // (EXPERTS // world.size) == world.rank
-                if not here.any():
-                    continue
-                assert (received.x[row] == x[token]).all()
-                assert received.source_token[row] == token
-                assert ((received.topk_idx[row] >= 0) == here).all()
-                row += 1
-        assert row == sum(received.rows_from)
-        home = exchange.combine(received.x, received.route)
-        x, topk_idx, _ = inputs(world.rank)
-        copies = [len(set(choices // (EXPERTS // world.size))) for choices in topk_idx]
-        # One or two copies: no sum is rounded.
-        assert (home == (x * np.array(copies, x.dtype)[:, None]).astype(x.dtype)).all()
-        exchange.wait()
-
-    tokenyard.launch(layer, ranks=4, processes=processes, hosts=2)
+    tokenyard.launch(exchange_between_hosts, ranks=4, processes=processes, hosts=2)
 
 
 def test_what_an_exchange_between_hosts_cannot_do_is_refused_by_the_call() -> None:
