@@ -18,6 +18,7 @@ import _tokenyard
 from ..collectives.group import Group
 from ..device_collectives import DeviceCollectives
 from ..errors import invalid
+from ..world.network import native_network
 from ..world.rendezvous import HeldPort, host_address
 from ..world.world import World
 from .jobs import Job
@@ -50,7 +51,10 @@ class GroupDevice:
         if is_whole_job:
             device = "host" if index is None else f"cuda:{index}"
             native = job.collectives._native.world(
-                device=device, timeout_s=timeout, arena_bytes=arena_bytes
+                device=device,
+                timeout_s=timeout,
+                arena_bytes=arena_bytes,
+                network=native_network(None),
             )
             self.world = World(native, "host" if index is None else "cuda")
         else:
