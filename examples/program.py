@@ -5,6 +5,7 @@ The examples import this before heavy modules, so that `--help` and Ctrl-C respo
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -27,12 +28,16 @@ class Failed(Exception):
     """A run has failed; the message is one sentence."""
 
 
-def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
+EXTRA = ("rich", "matplotlib", "safetensors")
+"""The packages of pyproject.toml's extra `demo`."""
+
+
+def run(main: Callable[[], int]) -> NoReturn:
     """Calls `main` and ends the process with the status that it returns.
 
     Failures that a user can act on print one sentence on standard error: a wrong argument (exit
-    status 2), a failed run or an error of the library or the system (1), a missing package (1;
-    `needs` is the argument of pip install), Ctrl-C (130).
+    status 2), a failed run or an error of the library or the system (1), a missing package (1),
+    Ctrl-C (130).
     """
     # Every rank is a thread or a process: additional threads of BLAS slow ranks down by a factor of
     # a hundred if ranks outnumber cores. Libraries read these variables when they are imported.
@@ -51,7 +56,8 @@ def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
     except Failed as failed:
         status = _fail(str(failed), 1)
     except ModuleNotFoundError as missing:  # The only ImportError that an installation fixes.
-        status = _fail(f"This example needs {missing.name}: pip install {needs}", 1)
+        name = missing.name or "another package"
+        status = _fail(f"This example needs {name}: pip install {_packages_for(name)}", 1)
     except BrokenPipeError:
         status = NO_READER
     except MemoryError:
@@ -137,6 +143,17 @@ def _readable(size: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} EB"
+
+
+def _packages_for(module: str) -> str:
+    """Returns what pip has to install besides what is there.
+
+    Where Tokenyard is installed, its own folder is not named: pip would compile it again.
+    """
+    others = [] if module in (*EXTRA, "tokenyard", "_tokenyard") else [module]
+    if importlib.util.find_spec("tokenyard") is None:
+        return " ".join([*others, "'.[demo]'"])
+    return " ".join(others + [name for name in EXTRA if importlib.util.find_spec(name) is None])
 
 
 def _comes_of_ctrl_c(error: BaseException | None) -> bool:

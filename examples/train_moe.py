@@ -55,4 +55,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    program.run(main, needs="torch '.[demo]'")
+    program.run(main)

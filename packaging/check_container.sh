@@ -2,7 +2,8 @@
 # Builds packaging/Containerfile, and runs the demo in what it made: with docker, podman or buildah,
 # whichever works here. Where Debian's image cannot be pulled, a fresh root made by debootstrap takes
 # its place, for which this must be root. pip in that root trusts the certificates in PIP_CERT.
-# Options are passed on to the build:
+# The build compiles without a cache, about six minutes of CPU time. Options are passed on to it, such
+# as buildah's --layers, with which a build that was cut off goes on at the step it was in:
 #
 #   packaging/check_container.sh [BUILD OPTION...]
 set -euo pipefail

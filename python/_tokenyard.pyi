@@ -694,9 +694,59 @@ class Group:
 
     def choice(self, operation: str, bytes: int) -> str: ...
 
+class DeviceCollectives:
+    """See tokenyard.DeviceCollectives."""
+
+    @staticmethod
+    def make(world: World, *, sms: int, slot_bytes: int, chunk_bytes: int, ring_bytes: int, arena_tensors: bool) -> DeviceCollectives: ...
+
+    @staticmethod
+    def memory(*, ranks: int, slot_bytes: int, chunk_bytes: int, ring_bytes: int) -> int: ...
+
+    def barrier(self, *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def all_reduce(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')], type: DataType, op: ReduceOp, factor: float, *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def reduce(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')] | None, type: DataType, op: ReduceOp, factor: float, root: int, *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def broadcast(self, tensor: Annotated[NDArray, dict(order='C')], type: DataType, root: int, *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def all_gather(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')], type: DataType, counts: Sequence[int], *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def gather(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')] | None, type: DataType, root: int, *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def scatter(self, input: Annotated[NDArray, dict(order='C', writable=False)] | None, result: Annotated[NDArray, dict(order='C')], type: DataType, root: int, *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def reduce_scatter(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')], type: DataType, op: ReduceOp, factor: float, counts: Sequence[int], *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def all_to_all(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')], type: DataType, sent: Sequence[int], received: Sequence[int], *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
+    def exchange(self, sends: Sequence[tuple[Annotated[NDArray, dict(order='C', writable=False)], DataType, int, int]], receives: Sequence[tuple[Annotated[NDArray, dict(order='C')], DataType, int, int]], *, timeout_s: float | None, sms: int, stream: int) -> None: ...
+
+    def check(self) -> None: ...
+
+    def wait(self, *, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
 def core_table() -> CapsuleType:
     """
     Returns the functions of tokenyard/torch/core_table.hpp, for torch's backend.
+    """
+
+def device_capsule(collectives: DeviceCollectives) -> CapsuleType:
+    """
+    Returns collectives on device tensors as a capsule, for torch's backend.
+    """
+
+def retire_device(device: CapsuleType) -> None:
+    """
+    Makes torch's backend ask for other device collectives before its next call.
+    """
+
+def await_device(device: CapsuleType, *, stream: int) -> None:
+    """
+    Waits for all work of a stream, then raises the error of a failed call.
     """
 
 def group_capsule(group: Group) -> CapsuleType:

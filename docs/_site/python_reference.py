@@ -27,6 +27,7 @@ PAGES = {
         "Collectives",
         ["Collectives", "Group", "Work", "StoreServer", "CollectivesCounters"],
     ),
+    "device_collectives": ("Collectives on CUDA tensors", ["DeviceCollectives"]),
     "metrics": ("Metrics", ["prometheus_text"]),
     "errors": (
         "Errors",

@@ -197,9 +197,10 @@ class ExpertParallel {
   /// Row i of y is the result for received row i. y in arena memory (see combine_buffer) is read in
   /// place; else it is copied there first. Each row of output.x is the fp32 sum of the biases, then
   /// of the token's rows in rank order, rounded once; a token that went nowhere gets the biases, or
-  /// zeros. Between hosts, each other host sums its rows and rounds them before. Weights, given on all ranks or on none, are summed over the ranks in their order (what
-  /// dispatch delivered is 0 on all ranks but one). Waits for no more than its stream does; the
-  /// arrays stay until the call's work has ended. Throws as `dispatch` does.
+  /// zeros. Between hosts, each other host sums its rows and rounds them before. Weights, given on
+  /// all ranks or on none, are summed over the ranks in their order (what dispatch delivered is 0
+  /// on all ranks but one). Waits for no more than its stream does; the arrays stay until the work
+  /// of the call has ended. Throws as `dispatch` does.
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
                Stream stream = {});
   /// Allocates arena memory for a combine on this route to read in place: [rows received, hidden]

@@ -188,7 +188,7 @@ auto look(const ServingHandle& self) {
   return (serving->exchange.*function)();
 }
 
-nb::dict metrics(const ServingHandle& self) {
+nb::dict serving_metrics(const ServingHandle& self) {
   const LowLatency::Metrics found = self.get()->exchange.metrics();
   nb::dict metrics;
   metrics["dispatch_calls"] = found.dispatch_calls;
@@ -339,7 +339,7 @@ void register_low_latency(nb::module_& m) {
            "stream"_a)
       .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)
       .def("combine_buffer", &combine_buffer, "batch"_a)
-      .def("metrics", &metrics)
+      .def("metrics", &serving_metrics)
       .def("failed_ranks", &look<&LowLatency::failed_ranks>)
       .def("write_mask", &write_mask, "out"_a.noconvert(), nb::kw_only(), "stream"_a)
       .def("update_mask", &unlocked<&LowLatency::update_mask, uint32_t, bool>, "rank"_a, "masked"_a)

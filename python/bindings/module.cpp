@@ -25,6 +25,7 @@ NB_MODULE(_tokenyard, m) {
   tokenyard::python::register_low_latency(m);
   tokenyard::python::register_collectives(m, job);
   tokenyard::python::register_group(m);
+  tokenyard::python::register_device_collectives(m);
   tokenyard::python::register_core_table(m);
   tokenyard::python::register_store_server(m);
   tokenyard::python::register_megakernel(m);

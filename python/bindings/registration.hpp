@@ -18,6 +18,7 @@ void register_low_latency(nanobind::module_& m);
 nanobind::class_<JobHandle> register_job(nanobind::module_& m);
 void register_collectives(nanobind::module_& m, nanobind::class_<JobHandle>& job);
 void register_group(nanobind::module_& m);
+void register_device_collectives(nanobind::module_& m);
 void register_core_table(nanobind::module_& m);
 void register_store_server(nanobind::module_& m);
 void register_megakernel(nanobind::module_& m);

@@ -7,6 +7,7 @@
     ExpertParallel  dispatch and combine for training and prefill
     LowLatency      dispatch and combine for decoding: few tokens, receive hooks, masked ranks
     Collectives     all_reduce and the like among ranks that may die, leave and join
+    DeviceCollectives  the same on the tensors of a world's GPUs
     errors          typed exceptions with fields
 
 Arrays are NumPy arrays (bfloat16 from ml_dtypes) or torch tensors. `python -m tokenyard doctor`
@@ -21,6 +22,7 @@ from _tokenyard import version as __version__
 
 from . import at_exit as at_exit
 from .collectives import Collectives, Group, StoreServer, Work
+from .device_collectives import DeviceCollectives
 from .errors import (
     Cancelled,
     Error,
@@ -59,6 +61,7 @@ __all__ = [
     "Collectives",
     "CollectivesCounters",
     "Combined",
+    "DeviceCollectives",
     "DispatchMemory",
     "Error",
     "ExpertParallel",

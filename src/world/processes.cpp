@@ -45,6 +45,14 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
         fmt::format("{}", options.hosts));
   }
   const ProxyNetworkOptions network = proxy_options_of(options.network);
+  // "cuda:1" names the GPU.
+  if (const size_t colon = device.find(':'); colon != std::string::npos) {
+    const std::string index = device.substr(colon + 1);
+    const bool is_number = !index.empty() && index.size() < 6 &&
+                           index.find_first_not_of("0123456789") == std::string::npos;
+    if (device.substr(0, colon) == "cuda" && is_number)
+      return cuda_hardware(static_cast<uint32_t>(std::stoul(index)), host_name, options);
+  }
   if (device == "cuda") return cuda_hardware(local_rank, host_name, options);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   return {.accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt),

@@ -33,6 +33,20 @@ def test_help_needs_nothing_but_python(name: str) -> None:
     assert "usage:" in done.stdout
 
 
+def test_missing_packages_are_named_for_pip(tmp_path: Path) -> None:
+    wanted = {
+        "": "This example needs rich: pip install '.[demo]'",
+        "tokenyard": "This example needs rich: pip install rich matplotlib safetensors",
+    }
+    for found, complaint in wanted.items():
+        if found:
+            (tmp_path / f"{found}.py").write_text("def __getattr__(name): return int\n")
+        code = f"import sys; sys.path.append({str(tmp_path)!r}); {_BARE}"
+        done = run_python("-I", "-S", "-c", code, EXAMPLES / "moe_layer.py", "--out", tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.strip() == complaint
+
+
 _BARE = (
     "import runpy, sys; sys.argv.pop(0); sys.path.insert(0, sys.argv[0].rpartition('/')[0]);"
     "runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -126,7 +126,7 @@ def test_ranks_find_their_places() -> None:
 def test_ranks_of_two_hosts_connect_to_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
     here = threading.local()
     monkeypatch.setattr(rendezvous.socket, "gethostname", lambda: here.host)
-    monkeypatch.setattr(rendezvous, "_address", lambda: f"address of {here.host}")
+    monkeypatch.setattr(rendezvous, "host_address", lambda: f"address of {here.host}")
 
     def call(comm: StandIn) -> Any:
         here.host = ("a", "b", "b")[comm.Get_rank()]

@@ -34,6 +34,7 @@ class Ranks:
         self.world = tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1)
         self.exchange = tokenyard.ExpertParallel(self.world, **SHAPE)
         self.serving = tokenyard.LowLatency(self.world, **SHAPE)
+        self.device = tokenyard.DeviceCollectives(self.world)
         self.rows = dict(
             x=np.ones((4, 64), BF16),
             topk_idx=np.tile(np.array([[0, 5]]), (4, 1)),
@@ -45,6 +46,7 @@ class Ranks:
         self.job.close()
         self.exchange.close()
         self.serving.close()
+        self.device.close()
 
 
 def connect_job(ranks: Ranks, /, **wrong: Any) -> Any:
@@ -109,6 +111,18 @@ def made(kind: Any) -> Callable[..., Any]:
     return lambda ranks, /, **wrong: kind(ranks.world, **(SHAPE | wrong))
 
 
+def device_collectives(ranks: Ranks, /, **wrong: Any) -> Any:
+    return tokenyard.DeviceCollectives(ranks.world, **wrong)
+
+
+def device(method: str, *given: Any, **usual: Any) -> Callable[..., Any]:
+    return lambda ranks, /, **wrong: getattr(ranks.device, method)(*given, **(usual | wrong))
+
+
+def device_memory(ranks: Ranks, /, **wrong: Any) -> Any:
+    return tokenyard.DeviceCollectives.memory(**(dict(ranks=1) | wrong))
+
+
 ONE = np.ones(4, np.float32)
 SIZES = ("experts", "hidden", "topk", "tokens_max")
 CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
@@ -124,6 +138,26 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Job.grow": (job("grow"), ("ranks",)),
     "Job.replace": (job("replace"), ("rank",)),
     "Job.world": (job("world"), ("arena_bytes",)),
+    "DeviceCollectives.__init__": (
+        device_collectives,
+        ("sms", "slot_bytes", "chunk_bytes", "ring_bytes"),
+    ),
+    "DeviceCollectives.memory": (
+        device_memory,
+        ("ranks", "slot_bytes", "chunk_bytes", "ring_bytes"),
+    ),
+    "DeviceCollectives.broadcast": (device("broadcast", ONE), ("root",)),
+    "DeviceCollectives.reduce": (device("reduce", ONE), ("root",)),
+    "DeviceCollectives.gather": (device("gather", ONE, ONE.copy()), ("root",)),
+    "DeviceCollectives.scatter": (device("scatter", ONE.copy(), ONE), ("root",)),
+    "DeviceCollectives.all_gather": (device("all_gather", ONE, ONE.copy()), ("counts",)),
+    "DeviceCollectives.reduce_scatter": (device("reduce_scatter", ONE, ONE.copy()), ("counts",)),
+    "DeviceCollectives.all_to_all": (
+        device("all_to_all", ONE, ONE.copy(), sent=[4], received=[4]),
+        ("sent", "received"),
+    ),
+    "DeviceCollectives.send": (device("send", ONE, to=0), ("to", "tag")),
+    "DeviceCollectives.receive": (device("receive", ONE.copy(), source=0), ("source", "tag")),
     "Group.broadcast": (group("broadcast", ONE), ("root",)),
     "Group.reduce": (group("reduce", ONE), ("root",)),
     "Group.gather": (group("gather", ONE, [ONE]), ("root",)),
@@ -233,6 +267,10 @@ MEANT = {
 """Arguments that may be None."""
 LISTS = {
     ("Collectives.group", "ranks"),
+    ("DeviceCollectives.all_gather", "counts"),
+    ("DeviceCollectives.all_to_all", "received"),
+    ("DeviceCollectives.all_to_all", "sent"),
+    ("DeviceCollectives.reduce_scatter", "counts"),
     ("ExpertParallel.set_expert_map", "expert_at"),
     ("LowLatency.evict", "ranks"),
     ("LowLatency.set_expert_map", "expert_at"),

@@ -48,7 +48,8 @@ class ExpertParallel:
 
     Raises:
         InvalidArgument: an argument is wrong, or differs from another rank's.
-        Unsupported: a rank is not within reach of loads and stores.
+        Unsupported: a rank of this host is not within reach of loads and stores, or one of
+            another host not within reach of the network.
 
     >>> def layer(world):
     ...     exchange = ExpertParallel(world, experts=4, hidden=8, topk=1, tokens_max=16)

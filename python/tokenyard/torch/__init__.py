@@ -1,4 +1,4 @@
-"""torch.distributed over Tokenyard's collectives, for CPU tensors.
+"""torch.distributed over Tokenyard's collectives, for CPU tensors and for CUDA tensors.
 
     import torch.distributed as dist
     import tokenyard.torch
@@ -25,7 +25,7 @@ from ..collectives import Collectives
 from ..errors import invalid
 from ..moe import Dispatched, Exchange, MoE
 from . import build
-from .backend_state import create, job_of
+from .backend_state import create, job_of, state_with_job
 from .elastic import PeerState, evict, grow, join_group, peer_states
 from .objects import give_none_for_lost_ranks
 from .options import Options
@@ -38,6 +38,7 @@ __all__ = [
     "Options",
     "PeerState",
     "average_hook",
+    "check_device",
     "collectives",
     "evict",
     "failed_ranks",
@@ -60,6 +61,18 @@ def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
         InvalidArgument: the group is of another backend, or its job has ended.
     """
     return job_of(group).collectives
+
+
+def check_device(group: dist.ProcessGroup | None = None) -> None:
+    """Waits for the group's calls on CUDA tensors, and raises the error of one that failed.
+
+    Calls on CUDA tensors are enqueued, so their failure is raised by a later call, by `Work.wait`
+    once it is known, or here.
+
+    Args:
+        group: a process group; the default group if None.
+    """
+    state_with_job(group).await_device()
 
 
 def failed_ranks(work: dist.Work) -> list[int]:
@@ -96,7 +109,7 @@ def monitored_barrier(
 
 
 if "tokenyard" not in dist.Backend.backend_list:
-    dist.Backend.register_backend("tokenyard", create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("tokenyard", create, extended_api=True, devices=["cpu", "cuda"])
 build.load()
 give_none_for_lost_ranks()
 

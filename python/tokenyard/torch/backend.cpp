@@ -8,10 +8,11 @@ using c10d::OpType;
 
 TokenyardBackend::TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                                    std::string group_name, std::vector<int64_t> global_ranks,
-                                   pybind11::object backend_state)
+                                   pybind11::object backend_state, bool host_device)
     : Backend(rank, size),
       options_(c10::make_intrusive<Options>("tokenyard", timeout)),
-      backend_state_(std::move(backend_state)) {
+      backend_state_(std::move(backend_state)),
+      host_device_(host_device) {
   take_place(group);
   options_->group_name = std::move(group_name);
   options_->global_ranks_in_group.assign(global_ranks.begin(), global_ranks.end());
@@ -104,6 +105,7 @@ void TokenyardBackend::startCoalescing() {
 TokenyardBackend::WorkPtr TokenyardBackend::endCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   TORCH_CHECK(coalescing_, "endCoalescing without startCoalescing");
+  if (device_coalescing_) return end_coalescing_on_device();
   coalescing_->begun();
   return std::exchange(coalescing_, nullptr);
 }
@@ -111,6 +113,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::endCoalescing() {
 TokenyardBackend::WorkPtr TokenyardBackend::allreduce(Tensors& tensors,
                                                       const c10d::AllreduceOptions& options) {
   const at::Tensor& tensor = only(tensors);
+  if (on_device(tensor))
+    return reduce_on_device(core::Kind::all_reduce, OpType::ALLREDUCE, "tokenyard:all_reduce",
+                            tensors, 0, options.reduceOp, goes_beside(options), options.timeout);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::ALLREDUCE, "tokenyard:all_reduce", tensors, tensors), operands,
                {.kind = core::Kind::all_reduce,
@@ -121,6 +126,10 @@ TokenyardBackend::WorkPtr TokenyardBackend::allreduce(Tensors& tensors,
 
 TokenyardBackend::WorkPtr TokenyardBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  if (on_device(tensors))
+    return reduce_on_device(core::Kind::all_reduce, OpType::ALLREDUCE_COALESCED,
+                            "tokenyard:all_reduce", tensors, 0, options.reduceOp,
+                            goes_beside(options), options.timeout);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::ALLREDUCE_COALESCED, "tokenyard:all_reduce", tensors, tensors),
                operands,
@@ -134,6 +143,10 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce(Tensors& tensors,
                                                    const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only(tensors);
   in_range({"rootTensor"}, options.rootTensor, 0, 0);
+  if (on_device(tensor))
+    return reduce_on_device(core::Kind::reduce, OpType::REDUCE, "tokenyard:reduce", tensors,
+                            static_cast<int>(options.rootRank), options.reduceOp,
+                            goes_beside(options), options.timeout);
   const auto operands = std::make_shared<Operands>();
   const Argument argument{"tensor"};
   return begin(work(OpType::REDUCE, "tokenyard:reduce", tensors, tensors), operands,
@@ -149,6 +162,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::broadcast(Tensors& tensors,
                                                       const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only(tensors);
   in_range({"rootTensor"}, options.rootTensor, 0, 0);
+  if (on_device(tensor)) return broadcast_on_device(tensor, options);
   const auto operands = std::make_shared<Operands>();
   const Argument argument{"tensor"};
   return begin(work(OpType::BROADCAST, "tokenyard:broadcast", tensors, tensors), operands,
@@ -162,6 +176,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::broadcast(Tensors& tensors,
 TokenyardBackend::WorkPtr TokenyardBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                                       const c10d::AllgatherOptions& options) {
   const Tensors& list = only(outputs);
+  if (on_device(inputs))
+    return all_gather_on_device(OpType::ALLGATHER, "tokenyard:all_gather", outputs, inputs,
+                                options);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::ALLGATHER, "tokenyard:all_gather", inputs, list), operands,
                {.kind = core::Kind::all_gather,
@@ -181,6 +198,13 @@ TokenyardBackend::WorkPtr TokenyardBackend::allgather_coalesced(
                       inputs.size(), " inputs");
     flat.insert(flat.end(), list.begin(), list.end());
   }
+  if (on_device(inputs)) {
+    TensorLists by_item(inputs.size());
+    for (const Tensors& list : outputs)
+      for (size_t item = 0; item < list.size(); ++item) by_item[item].push_back(list[item]);
+    return all_gather_on_device(OpType::ALLGATHER_COALESCED, "tokenyard:all_gather", by_item,
+                                inputs, options);
+  }
   check_no_overlap("output_tensor_lists", flat);
   const auto result = work(OpType::ALLGATHER_COALESCED, "tokenyard:all_gather", inputs, flat);
   Calls calls;
@@ -199,6 +223,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::allgather_coalesced(
 
 TokenyardBackend::WorkPtr TokenyardBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                             const c10d::AllgatherOptions& options) {
+  if (on_device(input))
+    return all_gather_into_on_device(OpType::_ALLGATHER_BASE, "tokenyard:_all_gather_base",
+                                     {output}, {input}, options);
   const auto operands = std::make_shared<Operands>();
   return begin(
       work(OpType::_ALLGATHER_BASE, "tokenyard:_all_gather_base", {input}, {output}), operands,
@@ -209,6 +236,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "requires as many outputs as inputs");
   check_no_overlap("outputs", outputs);
+  if (on_device(inputs))
+    return all_gather_into_on_device(
+        OpType::COALESCED, "tokenyard:all_gather_into_tensor_coalesced", outputs, inputs, options);
   Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
     const auto operands = std::make_shared<Operands>();
@@ -233,6 +263,7 @@ TokenyardBackend::Call TokenyardBackend::into_one(Operands& operands, const Argu
 TokenyardBackend::WorkPtr TokenyardBackend::gather(TensorLists& outputs, Tensors& inputs,
                                                    const c10d::GatherOptions& options) {
   const Tensors list = list_on_root(outputs, rank_ == options.rootRank);
+  if (on_device(inputs)) return gather_on_device(only(inputs), list, nullptr, options);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::GATHER, "tokenyard:gather", inputs, list), operands,
                {.kind = core::Kind::gather,
@@ -245,6 +276,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::gather(TensorLists& outputs, Tensors
 TokenyardBackend::WorkPtr TokenyardBackend::gather_single(at::Tensor& output, at::Tensor& input,
                                                           const c10d::GatherOptions& options) {
   const bool root = rank_ == options.rootRank;
+  if (on_device(input)) return gather_on_device(input, {}, &output, options);
   const auto operands = std::make_shared<Operands>();
   Call call{.kind = core::Kind::gather,
             .in = {operands->read({"tensor"}, input)},
@@ -261,6 +293,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::gather_single(at::Tensor& output, at
 TokenyardBackend::WorkPtr TokenyardBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                                     const c10d::ScatterOptions& options) {
   const Tensors list = list_on_root(inputs, rank_ == options.rootRank);
+  if (on_device(outputs)) return scatter_on_device(only(outputs), list, options);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::SCATTER, "tokenyard:scatter", list, outputs), operands,
                {.kind = core::Kind::scatter,
@@ -273,6 +306,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::scatter(Tensors& outputs, TensorList
 TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   const Tensors& list = only(inputs);
+  if (on_device(outputs)) return reduce_scatter_on_device(only(outputs), list, options);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::REDUCE_SCATTER, "tokenyard:reduce_scatter", list, outputs), operands,
                {.kind = core::Kind::reduce_scatter,
@@ -292,6 +326,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "requires as many outputs as inputs");
   check_no_overlap("outputs", outputs);
+  if (on_device(outputs)) return reduce_scatter_tensor_on_device(outputs, inputs, options);
   const bool one = outputs.size() == 1;
   Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
@@ -313,6 +348,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_tensor_coalesced(
 
 TokenyardBackend::WorkPtr TokenyardBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                      const c10d::AllToAllOptions& options) {
+  if (on_device(outputs)) return all_to_all_on_device(outputs, inputs, options);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::ALLTOALL, "tokenyard:all_to_all", inputs, outputs), operands,
                {.kind = core::Kind::all_to_all,
@@ -327,6 +363,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::alltoall_base(at::Tensor& output, at
                                                           const c10d::AllToAllOptions& options) {
   TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(),
                     "Tensors are not equal in data type");
+  if (on_device(output))
+    return all_to_all_base_on_device(output, input, output_splits, input_splits, options);
   const auto operands = std::make_shared<Operands>();
   const core::Array from = operands->read({"input"}, input);
   const core::Array into = operands->written({"output"}, output);
@@ -339,6 +377,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::alltoall_base(at::Tensor& output, at
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::barrier(const c10d::BarrierOptions& options) {
+  if (host_device_ || (options.device && options.device->is_cuda()))
+    return barrier_on_device(options);
   return begin(work(OpType::BARRIER, "tokenyard:barrier", {}, {}), std::make_shared<Operands>(),
                {.kind = core::Kind::barrier, .in = {}, .out = {}, .timeout = options.timeout});
 }
@@ -351,6 +391,7 @@ void TokenyardBackend::monitoredBarrier(const c10d::BarrierOptions& options,
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::send(Tensors& tensors, int to, int tag) {
+  if (on_device(tensors)) return message_on_device(only(tensors), to, tag, false);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::SEND, "tokenyard:send", tensors, {}), operands,
                {.kind = core::Kind::send,
@@ -362,6 +403,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::send(Tensors& tensors, int to, int t
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recv(Tensors& tensors, int from, int tag) {
+  if (on_device(tensors)) return message_on_device(only(tensors), from, tag, true);
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::RECV, "tokenyard:recv", tensors, tensors), operands,
                {.kind = core::Kind::receive,
@@ -373,6 +415,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::recv(Tensors& tensors, int from, int
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recvAnysource(Tensors& tensors, int tag) {
+  if (on_device(tensors)) torch_backend::refuse({"src"}, "a rank, for tensors of a device", "none");
   const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::RECVANYSOURCE, "tokenyard:recvAnySource", tensors, tensors), operands,
                {.kind = core::Kind::receive,

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "core_table.hpp"
+#include "device_run.hpp"
 #include "torch_work.hpp"
 
 namespace tokenyard::torch_backend {
@@ -28,9 +30,10 @@ class TokenyardBackend final : public c10d::Backend {
   using Milliseconds = std::chrono::milliseconds;
 
   /// `group`: null if there is none until `reconfigure`. `backend_state`: see backend_state.py.
+  /// `host_device`: whether CPU tensors take the way of device tensors, for tests.
   TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                    std::string group_name, std::vector<int64_t> global_ranks,
-                   pybind11::object backend_state);
+                   pybind11::object backend_state, bool host_device);
   ~TokenyardBackend() override;
 
   const std::string getBackendName() const override { return "tokenyard"; }
@@ -39,6 +42,10 @@ class TokenyardBackend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
+  /// Makes the collectives on device tensors, as otherwise the first call on some does. Collective.
+  void eagerConnectSingleDevice(at::Device device) override;
+  /// Drops the collectives on device tensors, once works need them no more.
+  void forget_device();
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
 
@@ -139,6 +146,44 @@ class TokenyardBackend final : public c10d::Backend {
   /// Replaces the core group, by none if null, and ends all waits in the previous one.
   void take_place(core::Group* group);
 
+  // On device tensors: backend_device.cpp.
+  /// Whether calls run in the caller's current stream, or beside it in one of the group's.
+  enum class Beside : uint8_t { no, calls, messages };
+  bool on_device(const at::Tensor& tensor) const;
+  bool on_device(const Tensors& tensors) const {
+    return !tensors.empty() && on_device(tensors.front());
+  }
+  SharedDevice device_at(c10::Device where);
+  DeviceStream stream_at(c10::Device where, Beside beside);
+  template <class Body>
+  WorkPtr run_on_device(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs,
+                        c10::Device where, bool beside, Milliseconds timeout, const Body& body);
+  WorkPtr end_coalescing_on_device();
+  WorkPtr reduce_on_device(core::Kind kind, c10d::OpType type, const char* title,
+                           const Tensors& tensors, int root, const c10d::ReduceOp& op, bool beside,
+                           Milliseconds timeout);
+  WorkPtr broadcast_on_device(const at::Tensor& tensor, const c10d::BroadcastOptions& options);
+  WorkPtr all_gather_on_device(c10d::OpType type, const char* title, const TensorLists& outputs,
+                               const Tensors& inputs, const c10d::AllgatherOptions& options);
+  WorkPtr all_gather_into_on_device(c10d::OpType type, const char* title, const Tensors& outputs,
+                                    const Tensors& inputs, const c10d::AllgatherOptions& options);
+  WorkPtr gather_on_device(const at::Tensor& input, const Tensors& list, const at::Tensor* whole,
+                           const c10d::GatherOptions& options);
+  WorkPtr scatter_on_device(const at::Tensor& output, const Tensors& list,
+                            const c10d::ScatterOptions& options);
+  WorkPtr reduce_scatter_on_device(const at::Tensor& output, const Tensors& list,
+                                   const c10d::ReduceScatterOptions& options);
+  WorkPtr reduce_scatter_tensor_on_device(const Tensors& outputs, const Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options);
+  WorkPtr all_to_all_on_device(const Tensors& outputs, const Tensors& inputs,
+                               const c10d::AllToAllOptions& options);
+  WorkPtr all_to_all_base_on_device(const at::Tensor& output, const at::Tensor& input,
+                                    const std::vector<int64_t>& output_splits,
+                                    const std::vector<int64_t>& input_splits,
+                                    const c10d::AllToAllOptions& options);
+  WorkPtr barrier_on_device(const c10d::BarrierOptions& options);
+  WorkPtr message_on_device(const at::Tensor& tensor, int peer, int tag, bool receives);
+
   using SharedGroup = std::shared_ptr<core::Group>;
   struct Place {
     SharedGroup group;
@@ -156,6 +201,15 @@ class TokenyardBackend final : public c10d::Backend {
   std::atomic<uint64_t> calls_ = 0;
   std::mutex coalescing_mutex_;
   TorchWorkPtr coalescing_;
+  c10::intrusive_ptr<DeviceWork> device_coalescing_;
+  std::unique_ptr<DeviceRun> device_messages_;  ///< of the coalesced calls
+
+  const bool host_device_;
+  std::mutex device_mutex_;
+  SharedDevice device_;
+  c10::DeviceIndex device_index_ = -1;
+  std::optional<c10::Stream> calls_stream_, messages_stream_;
+  std::map<c10::StreamId, uint64_t> handles_;
 };
 
 }  // namespace tokenyard::torch_backend

@@ -24,6 +24,7 @@ from ..collectives.group import Group
 from ..errors import invalid
 from ..sizes import size_of
 from . import build
+from .devices import GroupDevice
 from .growth import follow_growth, move_backend
 from .jobs import Job, abandon_all, job_that_holds
 from .options import Options
@@ -57,6 +58,8 @@ class BackendState:
         self._alone = False
         self._handle = f"{rank:06}-{secrets.token_hex(8)}"
         self._configurations: set[int] = set()
+        self._device_lock = threading.Lock()
+        self._device: GroupDevice | None = None
         _backend_states.add(self)
 
     def enter(self) -> None:
@@ -113,7 +116,41 @@ class BackendState:
             name=self._name,
             global_ranks=self.global_ranks,
             backend_state=self,
+            host_device=self._options._host_device,
         )
+
+    def device_capsule(self, index: int | None) -> Any:
+        """Returns the collectives on tensors of a GPU for C++; made by the first call. Collective.
+
+        Args:
+            index: the GPU's CUDA ordinal; None for the host, in tests.
+        """
+        with self._device_lock:
+            if self._device is None:
+                self._device = self._new_device(index)
+            return self._device.capsule
+
+    def _new_device(self, index: int | None) -> GroupDevice:
+        with self._lock:
+            job, group = self._job, self._group
+        if job is None or group is None:
+            raise invalid("group", "a group of a job that runs", "one whose job has ended")
+        whole = self._founder and job.has_ranks(self.global_ranks)
+        return GroupDevice(job, group, whole, index, self._timeout, self._options)
+
+    def forget_device(self) -> None:
+        """Drops the collectives on device tensors; the next call on one makes them anew."""
+        with self._device_lock:
+            device, self._device = self._device, None
+        if device is not None:
+            device.retire()
+
+    def await_device(self) -> None:
+        """Waits for the calls on device tensors and raises the error of one that failed."""
+        with self._device_lock:
+            device = self._device
+        if device is not None:
+            device.wait()
 
     @property
     def job(self) -> Job:
@@ -230,6 +267,7 @@ class BackendState:
         with self._lock:
             job, self._job = self._job, None
             group, self._group = self._group, None
+        self.forget_device()
         if job is not None:
             job.backend_states.discard(self)
         if group is not None:
@@ -260,7 +298,13 @@ def create(described: Any, options: Options | None) -> Any:
 
 def state_of(group: dist.ProcessGroup | None) -> BackendState | None:
     """Returns the state of a group; None for a group of another backend."""
-    return None if group is None else build.load().state_of(group._get_backend(torch.device("cpu")))
+    return None if group is None else build.load().state_of(_backend_of(group))
+
+
+def _backend_of(group: dist.ProcessGroup) -> Any:
+    """Returns torch's backend for CPU tensors; where a group has none, that for CUDA tensors."""
+    cpu = torch.device("cpu")
+    return group._get_backend(cpu if cpu in group._device_types else torch.device("cuda"))
 
 
 def job_of(group: dist.ProcessGroup | None) -> Job:
@@ -279,7 +323,7 @@ def state_with_job(group: dist.ProcessGroup | None) -> BackendState:
         raise invalid("group", "a process group", "none: init_process_group was not called")
     backend_state = state_of(chosen)
     if backend_state is None:
-        backend = chosen._get_backend(torch.device("cpu")).name()
+        backend = _backend_of(chosen).name()
         raise invalid("group", "a group of backend tokenyard", f"one of {backend}")
     return backend_state
 

@@ -29,7 +29,7 @@ from ..errors import OsError, PeerTimeout, Unsupported
 
 NAME = "tokenyard_backend"
 HERE = Path(__file__).parent
-UNITS = ("backend.cpp", "backend_membership.cpp", "module.cpp")
+UNITS = ("backend.cpp", "backend_device.cpp", "backend_membership.cpp", "module.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 BUILD_S = 600.0
 """Longest wait for another process's build, in seconds; a build takes about half a minute."""

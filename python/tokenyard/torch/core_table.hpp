@@ -11,9 +11,10 @@
 namespace tokenyard::core {
 
 /// Increment it with every change of this file; both sides compare it.
-inline constexpr uint32_t kTableVersion = 2;
+inline constexpr uint32_t kTableVersion = 3;
 inline constexpr char kTableCapsule[] = "tokenyard.core_table";
 inline constexpr char kGroupCapsule[] = "tokenyard.group";
+inline constexpr char kDeviceCapsule[] = "tokenyard.device";
 inline constexpr char kStoreCapsule[] = "tokenyard.store";
 
 /// In the order of tokenyard::DataType.
@@ -33,6 +34,7 @@ enum class Type : uint8_t {
   float64,
   complex64,
   complex128,
+  float8_e4m3fn,  ///< reduced on devices only
 };
 
 /// In the order of tokenyard::ReduceOp.
@@ -74,9 +76,39 @@ struct Operation {
   uint64_t outs;
 };
 
-/// An operation in progress, a group, and an exception; the holder drops each.
+/// A collective call on device tensors. `sent`, `received`: null, or elements per rank: of an
+/// all_to_all; of an all_gather and a reduce_scatter both are the same.
+struct DeviceCall {
+  Kind kind;
+  Reduction reduction;
+  Type type;
+  double factor;
+  uint32_t root;
+  const void* in;  ///< null where this rank has none
+  uint64_t in_elements;
+  void* out;  ///< null where this rank has none
+  uint64_t out_elements;
+  const uint64_t* sent;
+  const uint64_t* received;
+  uint64_t stream;
+  int64_t timeout_ns;
+};
+
+/// A message on device tensors, of a batch.
+struct DeviceMessage {
+  void* data;
+  uint64_t elements;
+  Type type;
+  bool receives;
+  uint32_t peer;
+  uint32_t tag;
+};
+
+/// An operation in progress, a group, collectives on device tensors, and an exception; the holder
+/// drops each.
 struct Work;
 struct Group;
+struct Device;
 struct Failure;
 
 struct Table {
@@ -103,6 +135,17 @@ struct Table {
   uint32_t (*parts)(Group* group);
   /// Calls `take` with each rank that is missing from the result.
   void (*failed_ranks)(Work* work, void (*take)(void* taker, uint32_t rank), void* taker);
+
+  Device* (*share_device)(Device* device);
+  void (*drop_device)(Device* device);
+  /// Returns whether the group's membership was changed by a call since the device was made.
+  bool (*device_retired)(Device* device);
+  /// Enqueues calls. Return null, or why they could not be enqueued.
+  Failure* (*device_call)(Device* device, const DeviceCall* call);
+  Failure* (*device_exchange)(Device* device, const DeviceMessage* messages, uint64_t count,
+                              uint64_t stream, int64_t timeout_ns);
+  /// Returns the error of the first call that failed, as far as the host can see it; else null.
+  Failure* (*device_failure)(Device* device);
 
   /// Sets Python's error to the package's exception. Needs the interpreter lock.
   void (*set_python_error)(const Failure* failure);

@@ -19,6 +19,8 @@ from ..errors import invalid
 class TorchCollectives(Collectives):
     """The Collectives of a torch job, whose groups are resized when it grows."""
 
+    forget_devices: Callable[[], None] | None = None
+    """Called after each change of the membership that this rank has asked for."""
     before_growth: Callable[[], None] | None = None
     after_growth: Callable[[], None] | None = None
 
@@ -28,6 +30,27 @@ class TorchCollectives(Collectives):
         super().grow(ranks, timeout=timeout)
         if self.after_growth is not None:
             self.after_growth()
+        self._changed()
+
+    def shrink(self) -> list[int]:
+        members = super().shrink()
+        self._changed()
+        return members
+
+    def recover(
+        self, *, wait_for_replacements: bool = False, timeout: float | None = None
+    ) -> list[int]:
+        members = super().recover(wait_for_replacements=wait_for_replacements, timeout=timeout)
+        self._changed()
+        return members
+
+    def replace(self, rank: int, *, timeout: float | None = None) -> None:
+        super().replace(rank, timeout=timeout)
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.forget_devices is not None:
+            self.forget_devices()
 
 
 class Job:
@@ -40,6 +63,7 @@ class Job:
         self._global_ranks = global_ranks
         collectives.before_growth = self._require_default_numbers
         collectives.after_growth = self.follow
+        collectives.forget_devices = self.forget_devices
         self._groups = 0
         self._lock = threading.Lock()
         _jobs.append(self)
@@ -56,6 +80,11 @@ class Job:
         self._global_ranks = list(range(self.collectives.size))
         for backend_state in list(self.backend_states):
             backend_state.follow(self._global_ranks)
+
+    def forget_devices(self) -> None:
+        """Drops the collectives on device tensors of all groups."""
+        for backend_state in list(self.backend_states):
+            backend_state.forget_device()
 
     def _require_default_numbers(self) -> None:
         if self._global_ranks != list(range(len(self._global_ranks))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..collectives import DEFAULT_SILENCE
 from ..collectives.options import OnFailure, Places
@@ -40,3 +40,7 @@ class Options:
     interconnect: str = ""
     """A plug-in that replaces TCP between hosts, such as "libtokenyard_ucx.so", the same on all
     ranks; none if empty."""
+    device_bytes: int = 0
+    """Bytes of a GPU that collectives on CUDA tensors take; 0: as many as they need."""
+    _host_device: bool = field(default=False, repr=False)
+    """Whether CPU tensors take the way of CUDA tensors; for tests of machines without GPUs."""

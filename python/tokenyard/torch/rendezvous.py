@@ -7,6 +7,8 @@ number, so that a job made again in the same store, or after a failed attempt, i
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from ..secret import agreed_secret, offer_of, secret_in_environment
@@ -39,10 +41,20 @@ def join_rendezvous(
         secret=secret,
         rank=rank,
         size=size,
+        local_rank=_local_rank(),
         job=f"torch/{purpose}{rendezvous_point}",
         timeout=timeout,
         **_chosen(options),
     )
+
+
+def _local_rank() -> int | None:
+    """Returns torch's current GPU, or the launcher's local rank; None if neither is known."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.current_device())
+    local = os.environ.get("LOCAL_RANK", "")
+    return int(local) if local.isdecimal() else None
 
 
 def stay_alone(rank: int, size: int, options: Options, timeout: float) -> TorchCollectives:

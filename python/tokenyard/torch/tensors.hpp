@@ -77,10 +77,12 @@ inline core::Reduction reduction_of(const c10d::ReduceOp& op) {
 }
 
 /// Throws InvalidArgument for a tensor whose elements the core cannot access.
-inline void check(const Argument& argument, const at::Tensor& tensor) {
+inline void check(const Argument& argument, const at::Tensor& tensor,
+                  c10::Device device = c10::kCPU) {
   if (!tensor.defined()) refuse(argument, "a tensor", "none");
-  if (!tensor.device().is_cpu())
-    refuse(argument, "a tensor on the CPU", c10::str("one on ", tensor.device()));
+  if (tensor.device() != device)
+    refuse(argument, device.is_cpu() ? "a tensor on the CPU" : c10::str("a tensor on ", device),
+           c10::str("one on ", tensor.device()));
   if (tensor.layout() != at::kStrided || tensor.is_nested())
     refuse(argument, "a dense tensor",
            tensor.is_nested() ? "a nested one" : c10::str("one of layout ", tensor.layout()));

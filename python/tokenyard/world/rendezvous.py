@@ -149,7 +149,7 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
     gathered: list[Any] = [None] * size
     try:
         # Faults are raised after the gather, in which the other ranks wait for this one.
-        said = (fault, members, socket.gethostname(), _address(), offer, own is not None)
+        said = (fault, members, socket.gethostname(), host_address(), offer, own is not None)
         dist.all_gather_object(gathered, said, group)
         for fault, *_ in gathered:
             if fault is not None:
@@ -205,7 +205,7 @@ def from_mpi(comm: Any) -> Place:
         if rank == 0:
             try:
                 held = HeldPort()
-                offer = _address(), held.number, secrets.token_hex(8), offer_of(own)
+                offer = host_address(), held.number, secrets.token_hex(8), offer_of(own)
             except OSError as error:
                 offer = error  # Raised after the broadcast, in which the other ranks wait.
         offer = broadcast(offer, root=0)
@@ -267,7 +267,7 @@ def device_of_group(group: Any) -> str:
     return "cuda" if "nccl" in str(dist.get_backend(group)) else "host"
 
 
-def _address() -> str:
+def host_address() -> str:
     """Returns an address at which other machines reach this one."""
     try:
         return socket.gethostbyname(socket.gethostname())

@@ -99,7 +99,10 @@ class LonelyRank {
  private:
   static constexpr uint64_t kBytes = 4096;
   static WindowLayout layout() {
-    return {.ranks = 2, .slots = kBytes / 8, .rings = {.chunk_bytes = 256, .places = 4}};
+    return {.ranks = 2,
+            .slots = kBytes / 8,
+            .rings = {.chunk_bytes = 256, .places = 4},
+            .channel_places = 1};
   }
   static std::byte* aligned(std::vector<std::byte>& bytes) {
     const auto at = reinterpret_cast<uintptr_t>(bytes.data());

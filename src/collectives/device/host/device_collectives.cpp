@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "collectives/device/host/protocol_choice.hpp"
 #include "collectives/device/host/requests.hpp"
 #include "collectives/device/kernels/direct.hpp"
+#include "collectives/device/kernels/messages.hpp"
 #include "collectives/device/kernels/rings.hpp"
 #include "collectives/device/kernels/slots.hpp"
 #include "collectives/device/kernels/wait_phase.hpp"
@@ -25,7 +27,7 @@ namespace tokenyard::device_collectives {
 namespace {
 
 constexpr uint32_t kRanksMax = 1u << Signature::kRootBits;
-static_assert(kRingsThreadsMax == kDirectThreadsMax);
+static_assert(kRingsThreadsMax == kDirectThreadsMax && kRingsThreadsMax == kMessagesThreadsMax);
 constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
 /// Threads of a block that move data; and on a host, where each costs a fiber.
 constexpr uint32_t kMoversMax = kSlotsThreadsMax - kWarpLanes, kHostMoversMax = kWarpLanes;
@@ -37,12 +39,15 @@ constexpr uint32_t kRingsBlocks = 32, kRingsBlocksOfFewBytes = 64;
 constexpr uint64_t kFewBytes = 8 << 20;
 /// Blocks of a call from tensor to tensor, unless options say otherwise: enough for the links.
 constexpr uint32_t kDirectBlocks = 24;
+/// Blocks of a launch of messages, unless options say otherwise.
+constexpr uint32_t kMessagesBlocks = 16;
 constexpr uint32_t kRingsWarps = kRingsThreadsMax / kWarpLanes, kHostRingsWarps = 3;
 
 WindowLayout layout_of(const Options& options, uint32_t ranks) {
   return {.ranks = ranks,
           .slots = options.slot_bytes / Piece8::kBytes,
-          .rings = ring_layout(options, ranks)};
+          .rings = ring_layout(options, ranks),
+          .channel_places = channel_places(options, ranks)};
 }
 
 /// Values that ranks exchange before they create an object.
@@ -85,6 +90,53 @@ Signature signature_of(const Request& request, const Movement& movement, Protoco
                        movement.bytes(), request.factor);
 }
 
+/// Cuts an array into a part per rank.
+template <class View>
+std::vector<View> cut(const char* counts_argument, const char* argument, const View& whole,
+                      DataType type, const std::vector<uint64_t>& counts, uint32_t ranks) {
+  if (counts.size() != ranks)
+    throw InvalidArgument(counts_argument, fmt::format("{} numbers, one per rank", ranks),
+                          fmt::format("{}", counts.size()));
+  check_array(argument, whole);
+  check_parts(argument, whole, type, std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
+  std::vector<View> parts;
+  uint64_t before = 0;
+  for (const uint64_t count : counts) {
+    auto* const begin = whole.template as<std::byte>() + before * bytes_of(whole.type);
+    parts.push_back(View{begin, whole.type, {count}});
+    before += count;
+  }
+  return parts;
+}
+
+/// The same, where this rank's part has the elements of another array, `own`.
+template <class View>
+std::vector<View> parts_of(const char* argument, const View& whole, const char* own_argument,
+                           const ConstTensorView& own, const std::vector<uint64_t>& counts,
+                           const World& world) {
+  const std::vector<View> parts = cut("counts", argument, whole, own.type, counts, world.size());
+  check_array(own_argument, own);
+  check_parts(own_argument, own, whole.type, counts[world.rank()]);
+  return parts;
+}
+
+/// Returns a message whose `first` is not known yet.
+Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
+                   const Options& options, bool receives) {
+  return {.data = const_cast<std::byte*>(tensor.as<std::byte>()),
+          .bytes = tensor.bytes(),
+          .first = 0,
+          .peer = peer,
+          .label = tag << 8 | static_cast<uint32_t>(tensor.type),
+          .chunk_bytes = ring_chunk_bytes(tensor.bytes(), options.chunk_bytes),
+          .receives = receives};
+}
+
+/// Bytes of the counters of all blocks and channels.
+size_t channels_bytes(uint32_t ranks) {
+  return size_t{kBlocksMax} * ranks * kRoles * sizeof(uint64_t);
+}
+
 }  // namespace
 
 struct DeviceCollectives::Impl {
@@ -98,6 +150,15 @@ struct DeviceCollectives::Impl {
   void launch_rings(const CallParams& params, const Call& call);
   void launch_large_all_reduce(CallParams params, const Call& call);
   void launch_direct(const CallParams& params, const Call& call);
+  CallParams params_of(const Request& request, const Movement& movement, Protocol protocol,
+                       const Call& call);
+  void start_all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
+                        const Call& call);
+  void start_messages(const std::vector<Send>& sends, const std::vector<Receive>& receives,
+                      const Call& call);
+  void launch_messages(const MessagesParams& params, const Call& call);
+  void await_last();
+  [[noreturn]] void throw_other_counts() const;
   Protocol protocol_for(const Request& request, const Movement& movement, const Call& call) const;
   bool in_arena(const void* data, uint64_t bytes) const;
   void await(Stream stream, const std::string& what);
@@ -115,9 +176,9 @@ struct DeviceCollectives::Impl {
   ArenaBlock window;
   Windows windows{};
   std::optional<DeviceMemory> table;  ///< addresses of windows beyond those passed by value
-  DeviceMemory workspace;
+  DeviceMemory workspace, channels;
   ErrorRecord errors;
-  LastStream last;
+  LastStream last, last_messages;
   std::chrono::nanoseconds longest_timeout{0};
   bool closed = false;
 };
@@ -130,11 +191,14 @@ DeviceCollectives::Impl::Impl(World& of_caller, const Options& options)
       layout(layout_of(options, world.size())),
       window(arena_of(world).allocate(layout.bytes(), Stream{}, ArenaEnd::upper)),
       workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device),
+      channels(accelerator, channels_bytes(world.size()), DeviceMemory::Kind::device),
       errors(accelerator, abort_flag_of(world)),
-      last(accelerator) {
+      last(accelerator),
+      last_messages(accelerator) {
   accelerator.prepare(slots_kernel.entry);
   accelerator.prepare(rings_kernel.entry);
   accelerator.prepare(direct_kernel.entry);
+  accelerator.prepare(messages_kernel.entry);
   open();
 }
 
@@ -144,6 +208,7 @@ void DeviceCollectives::Impl::open() {
   Workspace begin{};
   std::fill_n(begin.epochs, kBlocksMax, uint64_t{epoch_before(world)});
   accelerator.copy(workspace.as<void>(), &begin, sizeof(begin), Stream{});
+  accelerator.fill(channels.as<void>(), 0, channels_bytes(world.size()), Stream{});
   await(Stream{}, "an empty window");
   windows.layout = layout;
   exchange_window_addresses(
@@ -161,7 +226,7 @@ DeviceCollectives::Impl::~Impl() {
   if (closed) return;
   try {
     // A running kernel may still use the memory freed below.
-    if (last.in_use()) await(last.get(), "the end of its last call");
+    await_last();
   } catch (const std::exception&) {
     // A destructor cannot report it; the window is kept in any case.
   }
@@ -174,6 +239,11 @@ void DeviceCollectives::Impl::await(Stream stream, const std::string& what) {
                "DeviceCollectives: " + what);
 }
 
+void DeviceCollectives::Impl::await_last() {
+  for (const LastStream* used : {&last, &last_messages})
+    if (used->in_use()) await(used->get(), "the end of its last call");
+}
+
 void DeviceCollectives::Impl::check() const {
   if (!errors.failed()) return;
   errors.check(phase_names());
@@ -182,6 +252,9 @@ void DeviceCollectives::Impl::check() const {
 
 void DeviceCollectives::Impl::throw_difference() const {
   const WaitReport& report = errors.report();
+  if (report.phase == static_cast<uint32_t>(WaitPhase::message) ||
+      report.phase == static_cast<uint32_t>(WaitPhase::counts))
+    throw_other_counts();
   if (report.phase == static_cast<uint32_t>(WaitPhase::size)) {
     const uint64_t expected = Signature::bytes_of(report.expected);
     const uint64_t seen = Signature::bytes_of(report.seen);
@@ -196,6 +269,44 @@ void DeviceCollectives::Impl::throw_difference() const {
                         text(report.seen), report.rank);
 }
 
+void DeviceCollectives::Impl::throw_other_counts() const {
+  const WaitReport& report = errors.report();
+  if (report.phase == static_cast<uint32_t>(WaitPhase::counts)) {
+    const uint64_t sent = report.expected & ((uint64_t{1} << CountWord::kBits) - 1);
+    throw InvalidArgument("received",
+                          fmt::format("{} bytes from rank {}, as it sends", sent,
+                                      report.expected >> CountWord::kBits),
+                          fmt::format("{} bytes", report.seen), report.rank);
+  }
+  const auto text = [](uint64_t description) {
+    const auto label = static_cast<uint32_t>(description >> 32);
+    return fmt::format("{} bytes of {} with tag {}", static_cast<uint32_t>(description),
+                       name_of(static_cast<DataType>(label & 255)), label >> 8);
+  };
+  throw InvalidArgument("message", text(report.expected), text(report.seen), report.rank);
+}
+
+CallParams DeviceCollectives::Impl::params_of(const Request& request, const Movement& movement,
+                                              Protocol protocol, const Call& call) {
+  if (call.sms > kBlocksMax)
+    throw InvalidArgument("sms", fmt::format("at most {}", kBlocksMax),
+                          fmt::format("{}", call.sms));
+  const auto timeout = call.timeout.value_or(world.timeout());
+  longest_timeout = std::max(longest_timeout, timeout);
+  return {.rank = request.rank,
+          .ranks = request.ranks,
+          .signature = signature_of(request, movement, protocol),
+          .movement = movement,
+          .type = request.type(),
+          .op = request.op,
+          .factor = request.factor,
+          .input = static_cast<const std::byte*>(request.input.data),
+          .result = static_cast<std::byte*>(request.result.data),
+          .windows = windows,
+          .workspace = workspace.as<Workspace>(),
+          .wait_context = errors.wait_context(timeout)};
+}
+
 void DeviceCollectives::Impl::start(const Request& given, const Call& call) {
   require_open();
   check();
@@ -203,24 +314,8 @@ void DeviceCollectives::Impl::start(const Request& given, const Call& call) {
   request.rank = world.rank();
   request.ranks = world.size();
   const Movement movement = movement_of(request);
-  if (call.sms > kBlocksMax)
-    throw InvalidArgument("sms", fmt::format("at most {}", kBlocksMax),
-                          fmt::format("{}", call.sms));
-  const auto timeout = call.timeout.value_or(world.timeout());
-  longest_timeout = std::max(longest_timeout, timeout);
   const Protocol protocol = protocol_for(request, movement, call);
-  CallParams params{.rank = request.rank,
-                    .ranks = request.ranks,
-                    .signature = signature_of(request, movement, protocol),
-                    .movement = movement,
-                    .type = request.type(),
-                    .op = request.op,
-                    .factor = request.factor,
-                    .input = static_cast<const std::byte*>(request.input.data),
-                    .result = static_cast<std::byte*>(request.result.data),
-                    .windows = windows,
-                    .workspace = workspace.as<Workspace>(),
-                    .wait_context = errors.wait_context(timeout)};
+  CallParams params = params_of(request, movement, protocol, call);
   last.begin_call(call.stream);
   if (protocol == Protocol::rings) {
     if (request.operation == Operation::all_reduce && request.ranks > 2)
@@ -285,6 +380,8 @@ bool DeviceCollectives::Impl::in_arena(const void* data, uint64_t bytes) const {
 Protocol DeviceCollectives::Impl::protocol_for(const Request& request, const Movement& movement,
                                                const Call& call) const {
   const bool chosen = call.protocol == Protocol::automatic;
+  if (call.protocol == Protocol::messages)
+    throw InvalidArgument("protocol", "one that a caller may choose", "messages");
   const Protocol protocol = chosen ? chosen_protocol(movement, options) : call.protocol;
   if (protocol != Protocol::direct) return protocol;
   if (request.operation == Operation::barrier) return Protocol::slots;
@@ -312,6 +409,106 @@ void DeviceCollectives::Impl::launch_direct(const CallParams& params, const Call
          call.stream,
          DirectParams{params, direct_chunk_bytes(share, movement.reduces, blocks * (warps - 1),
                                                  options.chunk_bytes)});
+}
+
+/// Sends each other rank its part of the input, and awaits its part of the result.
+void DeviceCollectives::Impl::start_all_to_all(ConstTensorView input, TensorView result,
+                                               const Splits& splits, const Call& call) {
+  require_open();
+  check();
+  const std::vector<ConstTensorView> sent =
+      cut("sent", "input", input, result.type, splits.sent, world.size());
+  const std::vector<TensorView> received =
+      cut("received", "result", result, input.type, splits.received, world.size());
+  const uint32_t rank = world.rank(), ranks = world.size();
+  if (input.data == result.data && input.elements() > 0)
+    throw InvalidArgument("result", "another array than the input", "the same");
+  if (splits.sent[rank] != splits.received[rank])
+    throw InvalidArgument("received",
+                          fmt::format("{} elements of this rank's own", splits.sent[rank]),
+                          fmt::format("{}", splits.received[rank]));
+  require(2 * (ranks - 1) <= kMessagesMax, "ranks", fmt::format("at most {}", kMessagesMax / 2 + 1),
+          ranks);
+  const Request request{.operation = Operation::all_to_all,
+                        .input = input,
+                        .result = result,
+                        .rank = rank,
+                        .ranks = ranks};
+  MessagesParams params{.call = params_of(request, {}, Protocol::messages, call),
+                        .collective = true,
+                        .channels = channels.as<uint64_t>(),
+                        .own_bytes = sent[rank].bytes(),
+                        .own_input = sent[rank].as<std::byte>(),
+                        .own_result = received[rank].as<std::byte>(),
+                        .count = 0,
+                        .messages = {}};
+  for (uint32_t turn = 1; turn < ranks; ++turn) {
+    const uint32_t peer = (rank + turn) % ranks;  // Every rank begins with another one.
+    params.messages[params.count++] = message_of(sent[peer], peer, 0, options, false);
+    params.messages[params.count++] = message_of(received[peer], peer, 0, options, true);
+  }
+  last.begin_call(call.stream);
+  launch_messages(params, call);
+}
+
+void DeviceCollectives::Impl::start_messages(const std::vector<Send>& sends,
+                                             const std::vector<Receive>& receives,
+                                             const Call& call) {
+  require_open();
+  check();
+  if (accelerator.capacity().one_grid)
+    throw Unsupported("messages", "ranks that share a GPU launch their kernels together");
+  require(sends.size() + receives.size() <= kMessagesMax, "messages",
+          fmt::format("at most {}", kMessagesMax), sends.size() + receives.size());
+  Request request;
+  request.rank = world.rank();
+  request.ranks = world.size();
+  MessagesParams params{.call = params_of(request, {}, Protocol::messages, call),
+                        .collective = false,
+                        .channels = channels.as<uint64_t>(),
+                        .own_bytes = 0,
+                        .own_input = nullptr,
+                        .own_result = nullptr,
+                        .count = 0,
+                        .messages = {}};
+  std::vector<uint64_t> chunks[kRoles] = {std::vector<uint64_t>(world.size()),
+                                          std::vector<uint64_t>(world.size())};
+  const auto add = [&](const char* argument, const ConstTensorView& tensor,
+                       const char* peer_argument, uint32_t peer, uint32_t tag, bool receiving) {
+    check_array(argument, tensor);
+    require(peer < world.size() && peer != world.rank(), peer_argument,
+            fmt::format("another rank below {}", world.size()), peer);
+    require(tag < kTags, "tag", fmt::format("less than {}", kTags), tag);
+    Message message = message_of(tensor, peer, tag, options, receiving);
+    uint64_t& before = chunks[receiving ? 1 : 0][peer];
+    message.first = before;
+    before += message.chunks(false);
+    params.messages[params.count++] = message;
+  };
+  for (const Send& send : sends) add("tensor", send.tensor, "to", send.to, send.tag, false);
+  for (const Receive& receive : receives)
+    add("tensor", receive.tensor, "from", receive.from, receive.tag, true);
+  if (params.count == 0) return;
+  last_messages.begin_call(call.stream);
+  launch_messages(params, call);
+}
+
+void DeviceCollectives::Impl::launch_messages(const MessagesParams& params, const Call& call) {
+  const Capacity capacity = accelerator.capacity();
+  const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
+  const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
+  uint32_t blocks = blocks_for(call, on_host ? kHostBlocksMax : kMessagesBlocks);
+  if (!capacity.one_grid) {  // Whose ranks launch grids of one shape.
+    uint64_t chunks = params.own_bytes / options.chunk_bytes;
+    for (uint32_t i = 0; i < params.count; ++i)
+      chunks += params.messages[i].chunks(params.collective);
+    blocks = static_cast<uint32_t>(std::clamp<uint64_t>(chunks / (warps - 1) + 1, 1, blocks));
+  }
+  const uint32_t least =
+      (params.count + kMessagesOfWarp * (warps - 1) - 1) / (kMessagesOfWarp * (warps - 1));
+  launch(accelerator, messages_kernel,
+         {.blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true}, call.stream,
+         params);
 }
 
 /// Each rank folds one part, then all gather the parts: fewer bytes than if each rank sent all of
@@ -366,6 +563,17 @@ void DeviceCollectives::broadcast(TensorView tensor, uint32_t root, const Call& 
 void DeviceCollectives::all_gather(ConstTensorView input, TensorView result, const Call& call) {
   impl_->start({.operation = Operation::all_gather, .input = input, .result = result}, call);
 }
+void DeviceCollectives::all_gather(ConstTensorView input, TensorView result,
+                                   const std::vector<uint64_t>& counts, const Call& call) {
+  const std::vector<TensorView> parts =
+      parts_of("result", result, "input", input, counts, impl_->world);
+  for (uint32_t root = 0; root < parts.size(); ++root)
+    impl_->start({.operation = Operation::broadcast,
+                  .input = root == impl_->world.rank() ? input : ConstTensorView{},
+                  .result = parts[root],
+                  .root = root},
+                 call);
+}
 void DeviceCollectives::gather(ConstTensorView input, TensorView result, uint32_t root,
                                const Call& call) {
   impl_->start({.operation = Operation::gather, .input = input, .result = result, .root = root},
@@ -385,8 +593,31 @@ void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result,
                 .factor = by.factor},
                call);
 }
+void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result,
+                                       const Reduction& by, const std::vector<uint64_t>& counts,
+                                       const Call& call) {
+  const std::vector<ConstTensorView> parts =
+      parts_of("input", input, "result", result, counts, impl_->world);
+  for (uint32_t root = 0; root < parts.size(); ++root)
+    impl_->start({.operation = Operation::reduce,
+                  .input = parts[root],
+                  .result = root == impl_->world.rank() ? result : TensorView{},
+                  .op = by.op,
+                  .factor = by.factor,
+                  .root = root},
+                 call);
+}
 void DeviceCollectives::all_to_all(ConstTensorView input, TensorView result, const Call& call) {
   impl_->start({.operation = Operation::all_to_all, .input = input, .result = result}, call);
+}
+
+void DeviceCollectives::all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
+                                   const Call& call) {
+  impl_->start_all_to_all(input, result, splits, call);
+}
+void DeviceCollectives::exchange(const std::vector<Send>& sends,
+                                 const std::vector<Receive>& receives, const Call& call) {
+  impl_->start_messages(sends, receives, call);
 }
 
 void DeviceCollectives::check() {
@@ -397,13 +628,14 @@ void DeviceCollectives::wait(Stream stream) {
   impl_->require_open();
   impl_->await(stream, "the end of a stream's work");
   impl_->last.forget(stream);
+  impl_->last_messages.forget(stream);
   impl_->check();
 }
 
 /// The barrier follows every rank's last kernel, so no store of this object is in flight after it.
 void DeviceCollectives::close() {
   if (impl_->closed) return;
-  if (impl_->last.in_use()) impl_->await(impl_->last.get(), "the end of its last call");
+  impl_->await_last();
   impl_->check();
   impl_->world.barrier("DeviceCollectives: close");
   impl_->closed = true;

@@ -1,9 +1,10 @@
 /// Collectives on tensors of a device, among the ranks of a World that reach one another by loads
 /// and stores. Calls are enqueued in streams and may be captured into CUDA graphs.
 ///
-/// All ranks make the same calls in the same order, also where they use several streams: a call
-/// runs after the previous one. Ranks that make different calls all get the same InvalidArgument,
-/// which names a rank that differs from rank 0, and no data of such a call are accepted.
+/// All ranks make the same collective calls in the same order, also where they use several streams:
+/// a call runs after the previous one. Ranks that make different calls all get the same
+/// InvalidArgument, which names a rank that differs from rank 0, and no data of such a call are
+/// accepted.
 ///
 /// A call that fails on the device, since a rank is gone or silent or makes another call, ends at
 /// its deadline at the latest. `check` or `wait` throws the error, as does every later call:
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "collectives/device/kernels/call_word.hpp"
 #include "tokenyard/collectives.hpp"
@@ -60,6 +62,25 @@ struct Call {
   uint32_t sms = 0;  ///< blocks at most; 0: those of the options
 };
 
+/// Numbers of elements that a rank sends to, and receives from, each rank.
+struct Splits {
+  std::vector<uint64_t> sent, received;
+};
+
+/// A message to another rank, and one from another rank. Both sides give the same type, size and
+/// tag, below kTags; otherwise the receiver's call fails and names both.
+struct Send {
+  ConstTensorView tensor;
+  uint32_t to;
+  uint32_t tag = 0;
+};
+struct Receive {
+  TensorView tensor;
+  uint32_t from;
+  uint32_t tag = 0;
+};
+inline constexpr uint32_t kTags = (1 << 24) - 1;
+
 class DeviceCollectives {
  public:
   /// Collective; throws on all ranks alike, unless this rank's own options are wrong. Throws
@@ -82,6 +103,10 @@ class DeviceCollectives {
   void broadcast(TensorView tensor, uint32_t root, const Call& call = {});
   /// `result`: one part of the input's elements per rank.
   void all_gather(ConstTensorView input, TensorView result, const Call& call = {});
+  /// Gathers inputs whose numbers of elements, `counts` by rank and alike on all ranks, may differ:
+  /// a broadcast per rank.
+  void all_gather(ConstTensorView input, TensorView result, const std::vector<uint64_t>& counts,
+                  const Call& call = {});
   /// `result` is given on the root only.
   void gather(ConstTensorView input, TensorView result, uint32_t root, const Call& call = {});
   /// `input` is given on the root only.
@@ -89,8 +114,23 @@ class DeviceCollectives {
   /// `input`: one part of the result's elements per rank.
   void reduce_scatter(ConstTensorView input, TensorView result, const Reduction& by,
                       const Call& call = {});
+  /// Reduces parts whose numbers of elements, `counts` by rank and alike on all ranks, may differ:
+  /// a reduce per rank.
+  void reduce_scatter(ConstTensorView input, TensorView result, const Reduction& by,
+                      const std::vector<uint64_t>& counts, const Call& call = {});
   /// Both have one part per rank.
   void all_to_all(ConstTensorView input, TensorView result, const Call& call = {});
+  /// Exchanges parts of any sizes, which need not be known to other ranks than the two: a pair that
+  /// differs is named on all ranks. Never in place.
+  void all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
+                  const Call& call = {});
+
+  /// Sends and receives messages, which go on independently of one another. Messages between two
+  /// ranks arrive in the order in which they are sent. They are outside the order of collective
+  /// calls, and of other ranks' messages; small ones do not wait for their receiver. Throws
+  /// Unsupported where ranks share a GPU.
+  void exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
+                const Call& call = {});
 
   /// Throws the error of the first call that failed, as far as the host can see it.
   void check();

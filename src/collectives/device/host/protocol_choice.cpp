@@ -17,6 +17,8 @@ constexpr uint32_t kRow = 512, kCopyStep = 2 * kRow, kFoldStep = 8 * kRow;
 constexpr uint64_t kChunksAWarp = 4;
 /// Bytes of all rings of one parity, unless options say otherwise.
 constexpr uint32_t kRingsBytes = 16 << 20;
+/// Bytes of all channels, unless options say otherwise.
+constexpr uint32_t kChannelsBytes = 8 << 20;
 
 uint32_t chunk_bytes(uint64_t share, uint32_t step, uint32_t most) {
   const uint64_t steps = std::max<uint64_t>((share + step - 1) / step, 1);
@@ -34,6 +36,12 @@ RingLayout ring_layout(const Options& options, uint32_t ranks) {
   const uint32_t bytes =
       options.ring_bytes != 0 ? options.ring_bytes : kRingsBytes / std::max(ranks - 1, 1u);
   return {.chunk_bytes = options.chunk_bytes, .places = std::max(bytes / options.chunk_bytes, 1u)};
+}
+
+uint32_t channel_places(const Options& options, uint32_t ranks) {
+  const uint32_t bytes =
+      options.ring_bytes != 0 ? options.ring_bytes : kChannelsBytes / std::max(ranks - 1, 1u);
+  return std::max(bytes / options.chunk_bytes, 1u);
 }
 
 uint32_t ring_chunk_bytes(uint64_t bytes, uint32_t most) {

@@ -16,6 +16,9 @@ Protocol chosen_protocol(const Movement& movement, const Options& options);
 /// Returns the rings of each window.
 RingLayout ring_layout(const Options& options, uint32_t ranks);
 
+/// Returns the places of a channel for messages of one rank to another.
+uint32_t channel_places(const Options& options, uint32_t ranks);
+
 /// Returns the bytes of a chunk of a message of `bytes` in rings, at most `most`; alike on all
 /// ranks, whatever multiprocessors each of them uses.
 uint32_t ring_chunk_bytes(uint64_t bytes, uint32_t most);

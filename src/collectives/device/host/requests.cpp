@@ -52,28 +52,26 @@ void check_reducible(DataType type, ReduceOp op, double factor) {
     throw InvalidArgument("factor", "1, unless floats are summed", fmt::format("{}", factor));
 }
 
-template <class View>
-void check_array(const char* argument, const View& view) {
+}  // namespace
+
+void check_array(const char* argument, const ConstTensorView& view) {
   if (!view.given()) throw InvalidArgument(argument, "an array", "none");
   if (!view.contiguous()) throw InvalidArgument(argument, "a contiguous array", "gaps");
   if (view.data == nullptr && view.elements() > 0)
     throw InvalidArgument(argument, "an address", "null");
   if (reinterpret_cast<uintptr_t>(view.data) % bytes_of(view.type) != 0 && view.elements() > 0)
     throw InvalidArgument(argument, "an address that is a multiple of the element's size",
-                          fmt::format("{}", static_cast<const void*>(view.data)));
+                          fmt::format("{}", view.data));
 }
 
-/// Requires `parts` times the elements of `part`.
-template <class View, class Part>
-void check_parts(const char* argument, const View& view, const Part& part, uint64_t parts) {
-  if (view.type != part.type)
-    throw InvalidArgument(argument, name_of(part.type), name_of(view.type));
-  if (view.elements() != part.elements() * parts)
-    throw InvalidArgument(argument, fmt::format("{} elements", part.elements() * parts),
+void check_parts(const char* argument, const ConstTensorView& view, DataType type,
+                 uint64_t elements) {
+  if (view.type != type)
+    throw InvalidArgument(argument, tokenyard::name_of(type), tokenyard::name_of(view.type));
+  if (view.elements() != elements)
+    throw InvalidArgument(argument, fmt::format("{} elements", elements),
                           fmt::format("{}", view.elements()));
 }
-
-}  // namespace
 
 Movement movement_of(const Request& request) {
   const Operation operation = request.operation;
@@ -99,10 +97,12 @@ Movement movement_of(const Request& request) {
                 : request.result.elements() / (movement.result_has_parts ? request.ranks : 1);
   if (has_input && has_result) {
     if (movement.input_has_parts && !movement.result_has_parts)
-      check_parts("input", request.input, request.result, request.ranks);
+      check_parts("input", request.input, request.result.type,
+                  request.result.elements() * request.ranks);
     else
-      check_parts("result", request.result, request.input,
-                  movement.result_has_parts && !movement.input_has_parts ? request.ranks : 1);
+      check_parts("result", request.result, request.input.type,
+                  request.input.elements() *
+                      (movement.result_has_parts && !movement.input_has_parts ? request.ranks : 1));
   }
   if (has_input && movement.input_has_parts && request.input.elements() % request.ranks != 0)
     throw InvalidArgument("input", fmt::format("{} parts of equal size", request.ranks),
@@ -124,9 +124,10 @@ std::string describe(const Signature& signature) {
       reduces(operation) ? fmt::format("({})", tokenyard::name_of(signature.op())) : "",
       tokenyard::name_of(signature.type()),
       rooted ? fmt::format(", root {}", signature.root()) : "",
-      signature.protocol() == Protocol::rings    ? ", by rings"
-      : signature.protocol() == Protocol::direct ? ", in the arena"
-                                                 : "");
+      signature.protocol() == Protocol::rings      ? ", by rings"
+      : signature.protocol() == Protocol::direct   ? ", in the arena"
+      : signature.protocol() == Protocol::messages ? ", with a size per pair"
+                                                   : "");
 }
 
 }  // namespace tokenyard::device_collectives

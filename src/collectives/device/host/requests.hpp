@@ -23,6 +23,13 @@ struct Request {
   DataType type() const { return input.given() ? input.type : result.type; }
 };
 
+/// Throws InvalidArgument unless the array is given, contiguous and aligned to its elements.
+void check_array(const char* argument, const ConstTensorView& view);
+
+/// Throws InvalidArgument unless the array has this type and number of elements.
+void check_parts(const char* argument, const ConstTensorView& view, DataType type,
+                 uint64_t elements);
+
 /// Returns the movement of a request's whole messages. Throws InvalidArgument.
 Movement movement_of(const Request& request);
 

@@ -8,7 +8,8 @@ std::span<const std::string> phase_names() {
   static const std::vector<std::string> names = {
       "device collective: call",    "device collective: data",      "device collective: place",
       "device collective: chunk",   "device collective: operation", "device collective: size",
-      "device collective: tensors", "device collective: done"};
+      "device collective: tensors", "device collective: done",      "device collective: message",
+      "device collective: counts"};
   return names;
 }
 

@@ -16,6 +16,8 @@ enum class WaitPhase : uint32_t {
   size,     ///< no wait: a rank makes a call of another size or factor than rank 0
   tensors,  ///< where a rank's tensors lie
   done,     ///< a rank's block has moved all it moves
+  message,  ///< no wait: a rank sends another message than the one awaited
+  counts,   ///< no wait: a rank sends another number of bytes than its peer expects
 };
 
 /// Returns "device collective: call", ... in the order of WaitPhase.

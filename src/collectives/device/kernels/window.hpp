@@ -7,9 +7,14 @@
 ///     consumed[parity][rank][place]     that rank has read the chunk in that place of its ring
 ///     tensors[parity][source]           where the source's input and result lie: two words
 ///     done[parity][source][block]       the source's block has moved all it moves
+///     counts[parity][source][peer]      bytes that the source sends to and expects from the peer
+///     channel_filled[source][place]     the chunk in that place of the source's channel has come
+///     channel_consumed[rank][place]     that rank has read the chunk in that place of its channel
 ///     ring[parity][source][place]       a chunk
+///     channel[source][place]            a chunk of a message
 ///
-/// Every word carries its epoch and nobody clears it. Parities are those of epochs.
+/// Every word carries its epoch, or the number of its chunk in a channel, and nobody clears it;
+/// only `counts` are released by call words. Parities are those of epochs.
 #pragma once
 
 #include <cstddef>
@@ -65,6 +70,24 @@ struct TensorWord {
   }
 };
 
+/// The bytes that a rank sends to a peer, and those that it expects from it.
+struct CountWord {
+  Bytes16 bits;
+
+  static constexpr uint32_t kBits = 48;
+
+  TOKENYARD_HOST_DEVICE static CountWord of(uint64_t sent, uint64_t expected) {
+    return {{{static_cast<uint32_t>(sent), static_cast<uint32_t>(sent >> 32),
+              static_cast<uint32_t>(expected), static_cast<uint32_t>(expected >> 32)}}};
+  }
+  TOKENYARD_HOST_DEVICE uint64_t sent() const {
+    return bits.word[0] | uint64_t{bits.word[1]} << 32;
+  }
+  TOKENYARD_HOST_DEVICE uint64_t expected() const {
+    return bits.word[2] | uint64_t{bits.word[3]} << 32;
+  }
+};
+
 /// The rings of a window, one per source and parity.
 struct RingLayout {
   uint32_t chunk_bytes;  ///< a multiple of 16
@@ -76,6 +99,7 @@ struct WindowLayout {
   uint32_t ranks;
   uint32_t slots;  ///< per source and parity
   RingLayout rings;
+  uint32_t channel_places;  ///< chunks of a channel, as long as those of rings
 
   TOKENYARD_HOST_DEVICE size_t call(uint32_t parity, uint32_t source) const {
     return (size_t{parity} * ranks + source) * sizeof(CallWord);
@@ -95,6 +119,15 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t done(uint32_t parity, uint32_t source, uint32_t block) const {
     return tensors(2, 0) + ((size_t{parity} * ranks + source) * kBlocksMax + block) * 16;
   }
+  TOKENYARD_HOST_DEVICE size_t counts(uint32_t parity, uint32_t source, uint32_t peer) const {
+    return done(2, 0, 0) + ((size_t{parity} * ranks + source) * ranks + peer) * sizeof(CountWord);
+  }
+  TOKENYARD_HOST_DEVICE size_t channel_filled(uint32_t source, uint32_t place) const {
+    return counts(2, 0, 0) + (size_t{source} * channel_places + place) * 16;
+  }
+  TOKENYARD_HOST_DEVICE size_t channel_consumed(uint32_t rank, uint32_t place) const {
+    return channel_filled(ranks, 0) + (size_t{rank} * channel_places + place) * 16;
+  }
   /// `source`: another rank than the owner of the window, `owner`, which has no ring of its own.
   TOKENYARD_HOST_DEVICE size_t chunk(uint32_t parity, uint32_t owner, uint32_t source,
                                      uint32_t place) const {
@@ -103,9 +136,17 @@ struct WindowLayout {
            ((size_t{parity} * (ranks - 1) + ring) * rings.places + place) * rings.chunk_bytes;
   }
   /// Returns the bytes of words, which start as zero; chunks follow them.
-  TOKENYARD_HOST_DEVICE size_t chunks_at() const { return done(2, 0, 0); }
-  TOKENYARD_HOST_DEVICE size_t bytes() const {
+  TOKENYARD_HOST_DEVICE size_t chunks_at() const { return channel_consumed(ranks, 0); }
+  /// `source`: another rank than the owner of the window, as for `chunk`.
+  TOKENYARD_HOST_DEVICE size_t channel(uint32_t owner, uint32_t source, uint32_t place) const {
+    const uint32_t channel = source - (source > owner ? 1 : 0);
+    return channels_at() + (size_t{channel} * channel_places + place) * rings.chunk_bytes;
+  }
+  TOKENYARD_HOST_DEVICE size_t channels_at() const {
     return chunks_at() + size_t{2} * (ranks - 1) * rings.places * rings.chunk_bytes;
+  }
+  TOKENYARD_HOST_DEVICE size_t bytes() const {
+    return channels_at() + size_t{ranks - 1} * channel_places * rings.chunk_bytes;
   }
 };
 
@@ -139,6 +180,21 @@ struct Windows {
   TOKENYARD_DEVICE Peer<std::byte> chunk(uint32_t rank, uint32_t parity, uint32_t source,
                                          uint32_t place) const {
     return peers.of(rank) + static_cast<std::ptrdiff_t>(layout.chunk(parity, rank, source, place));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> counts(uint32_t rank, uint32_t parity, uint32_t source,
+                                        uint32_t peer) const {
+    return at(rank, layout.counts(parity, source, peer));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> channel_filled(uint32_t rank, uint32_t source,
+                                                uint32_t place) const {
+    return at(rank, layout.channel_filled(source, place));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> channel_consumed(uint32_t rank, uint32_t by,
+                                                  uint32_t place) const {
+    return at(rank, layout.channel_consumed(by, place));
+  }
+  TOKENYARD_DEVICE Peer<std::byte> channel(uint32_t rank, uint32_t source, uint32_t place) const {
+    return peers.of(rank) + static_cast<std::ptrdiff_t>(layout.channel(rank, source, place));
   }
 
  private:

@@ -78,6 +78,11 @@ World& supported(World& world) {
     throw Unsupported(
         "ExpertParallel",
         fmt::format("hosts of more than {} ranks have no exchange with other hosts", kLocalsMax));
+  if (map.links_max() > kWarpLanes)
+    throw Unsupported("ExpertParallel",
+                      fmt::format("a rank would exchange rows with {} ranks of other hosts, and at "
+                                  "most {} are possible",
+                                  map.links_max(), kWarpLanes));
   if (network_of(world) != nullptr && network_of(world)->queues_per_peer() < 2)
     throw Unsupported("ExpertParallel", "the network has fewer than two queues per peer");
   return world;

@@ -1,0 +1,152 @@
+/// c10d's Work over calls on device tensors, which are enqueued in a stream.
+///
+/// Nothing waits for the host: `wait` makes the caller's current stream wait for the calls. A call
+/// that fails on the device ends there, at its deadline at the latest, and the host learns of it
+/// whenever it looks. A work that was not seen to be done before then has failed, as has every
+/// later one.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <list>
+#include <thread>
+
+#include "torch_work.hpp"
+
+namespace tokenyard::torch_backend {
+
+/// A share of device collectives.
+using SharedDevice = std::shared_ptr<core::Device>;
+
+inline c10::Stream current_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+/// One call of torch, or several coalesced ones. On a host calls are done once they have started.
+class DeviceWork final : public c10d::Work {
+ public:
+  DeviceWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+             std::vector<at::Tensor> outputs, SharedDevice device, bool host_waits)
+      : Work(rank, type, title, inputs),
+        title_(title),
+        outputs_(std::move(outputs)),
+        device_(std::move(device)),
+        host_waits_(host_waits) {}
+
+  /// Adds the calls that have been enqueued in `stream` so far.
+  void follow(c10::Stream stream) {
+    c10::Event event(stream.device_type());
+    event.record(stream);
+    ends_.push_back({stream, std::move(event)});
+  }
+  void add_outputs(const std::vector<at::Tensor>& outputs) {
+    outputs_.insert(outputs_.end(), outputs.begin(), outputs.end());
+  }
+  /// Ends the construction.
+  void begun() {
+    if (recordFunctionEndCallback_) recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+
+  bool isCompleted() override {
+    look();
+    return outcome_ != Outcome::pending;
+  }
+  bool isSuccess() const override {
+    look();
+    return outcome_ == Outcome::done;
+  }
+  std::exception_ptr exception() const override {
+    look();
+    return outcome_ == Outcome::failed ? failure() : nullptr;
+  }
+  std::vector<at::Tensor> result() override { return outputs_; }
+
+  void synchronize() override { wait(); }
+
+  /// Makes the current stream wait. The host waits, too, for a barrier and if there is a timeout.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    in_range({"timeout"}, timeout.count(), 0, std::numeric_limits<int64_t>::max());
+    for (const End& end : ends_) end.event.block(current_stream(end.stream.device()));
+    if (host_waits_ || timeout != kNoTimeout) wait_on_host(timeout);
+    if (outcome_ != Outcome::done)
+      if (const std::exception_ptr thrown = failure()) {
+        outcome_ = Outcome::failed;
+        std::rethrow_exception(thrown);
+      }
+    return true;
+  }
+
+  void abort() override { TORCH_CHECK(false, "tokenyard aborts groups, not single operations"); }
+
+  /// Returns a future that is completed in stream order, as the caller's streams see it.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const std::lock_guard lock(mutex_);
+    if (future_) return future_;
+    std::vector<c10::Device> devices;
+    for (const End& end : ends_)
+      if (std::find(devices.begin(), devices.end(), end.stream.device()) == devices.end())
+        devices.push_back(end.stream.device());
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), devices);
+    if (const std::exception_ptr thrown = outcome_ == Outcome::done ? nullptr : failure()) {
+      outcome_ = Outcome::failed;
+      future_->setError(thrown);
+    } else if (ends_.empty()) {
+      future_->markCompleted(c10::IValue(outputs_));
+    } else {
+      const c10::StreamGuard guard(ends_.back().stream);
+      for (const End& end : ends_) end.event.block(ends_.back().stream);
+      future_->markCompleted(c10::IValue(outputs_));
+    }
+    return future_;
+  }
+
+ private:
+  enum class Outcome : uint8_t { pending, done, failed };
+  struct End {
+    c10::Stream stream;
+    c10::Event event;
+  };
+
+  bool ended() const {
+    return std::all_of(ends_.begin(), ends_.end(),
+                       [](const End& end) { return end.event.query(); });
+  }
+  std::exception_ptr failure() const {
+    core::Failure* failed = table->device_failure(device_.get());
+    return failed == nullptr ? nullptr : exception_of(CoreFailure(failed));
+  }
+  /// Learns how the calls have ended, if they have.
+  void look() const {
+    if (outcome_ != Outcome::pending) return;
+    const bool over = ended();
+    const CoreFailure failed(table->device_failure(device_.get()));
+    if (failed)
+      outcome_ = Outcome::failed;
+    else if (over)
+      outcome_ = Outcome::done;
+  }
+  void wait_on_host(std::chrono::milliseconds timeout) {
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point end =
+        timeout == kNoTimeout ? Clock::time_point::max() : begin + std::min(timeout, kTimeoutMax);
+    while (!isCompleted()) {
+      if (Clock::now() >= end) throw_late(title_, std::nullopt, rank_, Clock::now() - begin);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  using Clock = std::chrono::steady_clock;
+  const char* const title_;
+  std::vector<at::Tensor> outputs_;
+  const SharedDevice device_;
+  const bool host_waits_;
+  std::list<End> ends_;
+  mutable std::atomic<Outcome> outcome_ = Outcome::pending;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace tokenyard::torch_backend

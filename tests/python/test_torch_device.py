@@ -1,0 +1,164 @@
+"""Backend tokenyard on CUDA tensors, tested without a GPU: CPU tensors take their way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import Rank, ranks_of, results, results_of
+from torch_ranks import dist, needs_torch, torch
+
+import tokenyard
+
+if torch is not None:
+    import device_programs as programs
+
+    CPU = torch.device("cpu")
+
+pytestmark = needs_torch
+
+
+def in_group(say: Any, rank: int, size: int, folder: Path, check: str) -> None:
+    with programs.in_group(rank, size, folder, CPU):
+        getattr(programs, check)(rank, size, CPU)
+
+
+@pytest.mark.parametrize("check", ["check_reductions", "check_moves", "check_works"])
+def test_operations(check: str, tmp_path: Path) -> None:
+    results_of(in_group, 3 if check != "check_works" else 4, tmp_path, check)
+
+
+def refused(say: Any, rank: int, size: int, folder: Path) -> tuple[str, int | None]:
+    with programs.in_group(rank, size, folder, CPU):
+        x = torch.ones(3 + rank % 2)
+        try:
+            dist.all_reduce(x)
+            tokenyard.torch.check_device()
+        except tokenyard.InvalidArgument as error:
+            return error.argument, error.rank
+    raise AssertionError("sizes differed")
+
+
+def test_calls_that_differ_are_named_on_all_ranks(tmp_path: Path) -> None:
+    assert results_of(refused, 3, tmp_path) == [("size", 1)] * 3
+
+
+def wrong(say: Any, rank: int, size: int, folder: Path) -> None:
+    with programs.in_group(rank, size, folder, CPU):
+        for call, name in (
+            (lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BOR), "op"),
+            (lambda: dist.all_reduce(torch.ones(1).expand(3)), "tensor"),
+            (lambda: dist.all_gather([torch.empty(2)], torch.ones(2)), "tensor_list"),
+            (lambda: dist.send(torch.ones(2), (rank + 1) % size, tag=2**24), "tag"),
+            (lambda: dist.recv(torch.ones(2)), "src"),
+        ):
+            with pytest.raises((ValueError, RuntimeError), match=name):
+                call()
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        assert (x == size).all()
+
+
+def test_wrong_arguments_are_named_and_the_next_call_works(tmp_path: Path) -> None:
+    results_of(wrong, 2, tmp_path)
+
+
+def replaced(say: Any, rank: int, size: int, folder: Path, join: bool) -> Any:
+    """Reduces until a rank dies, goes on with a new one in its place."""
+    with programs.in_group(rank, size, folder, CPU, join=join):
+        failed = None
+        if not join:
+            x = torch.ones(100)
+            dist.all_reduce(x)
+            say("reduced")
+            if rank == 1:
+                signal.pause()
+            calls = programs.operations(size, CPU)
+            failed = programs.failure_of(calls["all_reduce"])
+            tokenyard.torch.collectives().replace(1)
+        x = torch.full((100,), float(rank))
+        dist.all_reduce(x)
+        assert (x == 3).all()
+        pair = dist.new_group([0, 1])
+        if rank < 2:
+            y = torch.ones(3)
+            dist.all_reduce(y, group=pair)
+            assert (y == 2).all()
+        return failed
+
+
+def test_a_rank_is_killed_and_replaced(tmp_path: Path) -> None:
+    with ranks_of(replaced, 3, tmp_path, False) as ranks:
+        for rank in ranks:
+            rank.hears("reduced")
+        ranks[1].kill()
+        new = Rank(replaced, 1, 3, tmp_path, True)
+        try:
+            seen = results([ranks[0], new, ranks[2]])
+        finally:
+            new.end()
+    for outcome in (seen[0], seen[2]):
+        assert outcome[0] in ("PeerLost", "OperationAborted")
+        assert outcome[1] in (1, None)
+
+
+def stopped(say: Any, rank: int, size: int, folder: Path, operation: str) -> Any:
+    with programs.in_group(rank, size, folder, CPU):
+        call = programs.operations(size, CPU)[operation]
+        call()
+        say("called")
+        if rank == 1:
+            signal.pause()
+        failed = programs.failure_of(call)
+        later = programs.failure_of(call)
+        say("failed")
+        os.kill(os.getpid(), signal.SIGKILL)  # The end of a group is another test's.
+        return failed, later
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_killed_rank_ends_calls(operation: str, tmp_path: Path) -> None:
+    with ranks_of(stopped, 3, tmp_path, operation) as ranks:
+        for rank in ranks:
+            rank.hears("called")
+        ranks[1].kill()
+        for rank in (ranks[0], ranks[2]):
+            rank.hears("failed")
+
+
+def trained(say: Any, rank: int, size: int, folder: Path, backend: str, kind: str) -> list[float]:
+    with programs.in_group(rank, size, folder, CPU, backend):
+        return programs.train(rank, size, CPU, kind)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_training_equals_that_of_gloo(kind: str, tmp_path: Path) -> None:
+    losses = {}
+    for backend in ("tokenyard", "gloo"):
+        (tmp_path / backend).mkdir()
+        losses[backend] = results_of(trained, 2, tmp_path / backend, backend, kind)
+    for ours, theirs in zip(losses["tokenyard"], losses["gloo"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+        assert ours[-1] < ours[0]
+
+
+def through_a_death(say: Any, rank: int, size: int, folder: Path, join: bool) -> list[float]:
+    with programs.in_group(rank, size, folder, CPU, join=join):
+        return programs.train_through_a_death(rank, CPU, join, say)
+
+
+def test_a_training_goes_on_with_a_new_rank(tmp_path: Path) -> None:
+    with ranks_of(through_a_death, 3, tmp_path, False) as ranks:
+        ranks[1].hears("dies")
+        ranks[1].kill()
+        new = Rank(through_a_death, 1, 3, tmp_path, True)
+        try:
+            losses = results([ranks[0], new, ranks[2]])
+        finally:
+            new.end()
+    for rank in (0, 2):
+        assert losses[rank] == pytest.approx(programs.undisturbed(rank, 3), rel=1e-3)
+    assert losses[1][-5:] == pytest.approx(programs.undisturbed(1, 3)[-5:], rel=1e-3)

@@ -1,0 +1,92 @@
+"""A rank of a megakernel dies or stops in the midst of a run: the run of the others ends with an
+error that names it, and a new kernel on the job runs without it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import file_store, ranks_of, results
+from test_trouble import LOSSES, PATIENT_S, Ranks, fall_soon, shared_files
+
+import tokenyard
+from tokenyard.megakernel import Graph, Megakernel
+
+SIZE = 3
+NOTHING: dict[str, Any] = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=0)
+
+
+def kernel_that_meets(world: tokenyard.World) -> Megakernel:
+    """Returns a kernel in each of whose iterations every rank waits for all others."""
+    graph = Graph(world)
+    met = graph.event("met", count=world.size)
+    done = graph.event("done", count=world.size)
+    everybody = range(world.size)
+    graph.task("reduce", signals=[met.on(rank) for rank in everybody], **NOTHING)
+    graph.task("reduce", waits=[met], signals=[done.on(rank) for rank in everybody], **NOTHING)
+    graph.loop_on(done)
+    return Megakernel(world, graph, workers=1)
+
+
+def run_for_ever(kernel: Megakernel) -> None:
+    while True:
+        kernel.run(1000)
+
+
+def has_recovered(job: tokenyard.Job, size: int) -> bool:
+    """Recovers; returns whether a rank is out then."""
+    try:
+        return len(job.recover()) < size
+    except LOSSES:
+        return False
+
+
+def work(
+    say: Any, rank: int, size: int, store: str, falls: int, blow: signal.Signals, timeout: float
+) -> Any:
+    ranks = Ranks(rank, size, store, timeout)
+    kernel = kernel_that_meets(ranks.world)
+    assert kernel.run(10) == 10
+    say("at work")
+    if rank == falls:
+        fall_soon(blow, 0.1)
+    try:
+        with pytest.raises((tokenyard.PeerLost, tokenyard.PeerTimeout)) as caught:
+            run_for_ever(kernel)
+        at = time.monotonic()
+        del kernel
+        deadline = at + PATIENT_S
+        while not has_recovered(ranks.job, size):
+            assert time.monotonic() < deadline
+        world = ranks.make_world().rebuild([])  # A megakernel counts on every rank.
+        assert world.size == size - 1
+        assert kernel_that_meets(world).run(10) == 10
+        ones = np.ones(8)
+        ranks.job.collectives().world().all_reduce(ones).wait()
+        assert (ones == size - 1).all()
+        world.barrier("all have run")
+        lost: Any = caught.value
+        return lost.rank, ranks.job.active_ranks()
+    except (tokenyard.OutOfTouch, tokenyard.Fenced):
+        return "out of touch"
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
+def test_the_others_run_another_kernel(blow: signal.Signals, tmp_path: Path) -> None:
+    falls = 1
+    before = shared_files()
+    with ranks_of(work, SIZE, file_store(tmp_path), falls, blow, PATIENT_S) as ranks:
+        for rank in ranks:
+            rank.hears("at work")
+        outcomes = results([rank for rank in ranks if rank.number != falls])
+        if blow == signal.SIGSTOP:
+            ranks[falls].wake()
+            assert ranks[falls].result() == "out of touch"
+    for named, members in outcomes:
+        assert members == [rank for rank in range(SIZE) if rank != falls]
+        assert named == falls or blow == signal.SIGSTOP  # A stopped one may be waited for by both.
+    assert shared_files() <= before
