@@ -107,7 +107,7 @@ class NetworkFault : public Error {
     uint32_t region = 0;  ///< of the peer's memory or, if `check` is of a source, this rank's
     std::string check;    ///< "target key", "source range", "size", ...
     std::string phase;    ///< in which the kernel noticed
-    uint64_t expected = 0, seen = 0;  ///< keys, or bytes: the most allowed, and the request's
+    uint64_t expected = 0, seen = 0;  ///< keys; bytes: at most, asked; requests: posted, done
   };
   explicit NetworkFault(Facts facts);
   Facts facts;

@@ -34,7 +34,9 @@ def describe(world: World) -> tuple[list[str], list[int], int]:
     assert sum(totals["paths_up_by_peer"]) == len(world.network_paths())
     text = tokenyard.prometheus_text(totals)
     assert f'tokenyard_network_paths_up{{rank="{world.rank}",peer="{world.rank}"}} 0' in text
-    return [peer.reach for peer in topology.peers], topology.host_of, len(world.network_paths())
+    paths = len(world.network_paths())
+    world.barrier()  # A rank that leaves takes its paths down.
+    return [peer.reach for peer in topology.peers], topology.host_of, paths
 
 
 def low_latency(world: World) -> str:

@@ -177,6 +177,10 @@ void TcpTransport::enqueue(Peer& peer, uint32_t number, PutFrame frame, const Pi
 /// Acknowledgements come before all that has no number yet.
 void TcpTransport::append(Peer& peer, uint32_t number, Outgoing outgoing) {
   Path& path = peer.paths[number];
+  if (peer.acknowledged && !path.busy()) {
+    path.taken_bytes = 0;
+    path.measured_since = Clock::now();
+  }
   path.queued += outgoing.bytes();
   ++peer.queued;
   const bool first = outgoing.frame.kind == PutFrameKind::taken;
@@ -433,6 +437,17 @@ void TcpTransport::taken(uint32_t rank, uint32_t number, uint32_t life, uint32_t
     path.taken_bytes += first.bytes();
     finish(peer, first);
   }
+  measure(path, Clock::now());
+}
+
+/// Counts what the peer has taken since the path became busy, or since the measurement before.
+void TcpTransport::measure(Path& path, TimePoint now) {
+  const double seconds = std::chrono::duration<double>(now - path.measured_since).count();
+  if (path.taken_bytes < kMeasuredMin || seconds <= 0) return;
+  const double rate = static_cast<double>(path.taken_bytes) / seconds, before = path.facts->rate;
+  path.facts->rate = before == 0 ? rate : 0.8 * before + 0.2 * rate;
+  path.taken_bytes = 0;
+  path.measured_since = now;
 }
 
 void TcpTransport::closed(uint32_t rank, uint32_t path, uint32_t life, uint32_t count) {
@@ -463,7 +478,7 @@ void TcpTransport::lose(Peer& peer, uint32_t number, const std::string& why) {
   path.numbered = path.sent = 0;
   path.queued = path.in_flight = path.taken_bytes = 0;
   path.sequence = 0;
-  path.has_room = path.has_bytes = path.tells = path.was_busy = false;
+  path.has_room = path.has_bytes = path.tells = false;
   // News of closed paths may come twice, and waits for none.
   for (auto each = retired.frames.begin(); each != retired.frames.end();) {
     const PutFrameKind kind = each->frame.kind;
@@ -564,7 +579,6 @@ void TcpTransport::adopt(TcpConnector::Made made) {
 
 void TcpTransport::look_at_paths(TimePoint now) {
   if (now - last_look_ < kLook) return;
-  const double seconds = std::chrono::duration<double>(now - last_look_).count();
   last_look_ = now;
   connector_->step(now);
   for (TcpConnector::Made& made : connector_->take_made()) adopt(std::move(made));
@@ -572,13 +586,12 @@ void TcpTransport::look_at_paths(TimePoint now) {
   if (spreads) last_spread_ = now;
   for (const auto& peer : peers_) {
     if (!peer || !peer->acknowledged || peer->broken || peer->left) continue;
-    for (uint32_t path = 0; path < peer->paths.size(); ++path)
-      look_at_path(*peer, path, now, seconds);
+    for (uint32_t path = 0; path < peer->paths.size(); ++path) look_at_path(*peer, path, now);
     if (spreads) spread(*peer);
   }
 }
 
-void TcpTransport::look_at_path(Peer& peer, uint32_t number, TimePoint now, double seconds) {
+void TcpTransport::look_at_path(Peer& peer, uint32_t number, TimePoint now) {
   Path& path = peer.paths[number];
   if (!path.up) {
     if (path.told_of_loss || now - path.lost_since < kTellLoss) return;
@@ -590,15 +603,7 @@ void TcpTransport::look_at_path(Peer& peer, uint32_t number, TimePoint now, doub
                            number, peer.rank, path.facts->from, path.facts->to, path.why, others));
     return;
   }
-  const bool busy = !path.outgoing.empty() || !path.unacknowledged.empty();
-  if (!busy) path.moved = now;
-  if (busy && path.was_busy && seconds < 1) {
-    const double rate = static_cast<double>(path.taken_bytes) / seconds;
-    const double before = path.facts->rate;
-    path.facts->rate = before == 0 ? rate : 0.8 * before + 0.2 * rate;
-  }
-  path.taken_bytes = 0;
-  path.was_busy = busy;
+  if (!path.busy()) path.moved = now;
   const bool has_others =
       std::ranges::count_if(peer.paths, [](const Path& of) { return of.up; }) > 1;
   if (now - path.moved >= stall_ && has_others) {
@@ -703,9 +708,8 @@ bool TcpTransport::outstanding() const {
   if (connector_->busy()) return true;
   return std::ranges::any_of(peers_, [](const std::unique_ptr<Peer>& peer) {
     if (!peer || !peer->acknowledged || peer->broken || peer->left) return false;
-    return std::ranges::any_of(peer->paths, [](const Path& path) {
-      return path.up ? !path.outgoing.empty() || !path.unacknowledged.empty() : !path.told_of_loss;
-    });
+    return std::ranges::any_of(
+        peer->paths, [](const Path& path) { return path.up ? path.busy() : !path.told_of_loss; });
   });
 }
 

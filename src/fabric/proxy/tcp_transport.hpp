@@ -74,6 +74,8 @@ class TcpTransport final : public Transport, private ReceiverListener {
   static constexpr uint32_t kHotPolls = 4096, kPollsPerEvents = 8;
   /// Lives of paths per peer, over which a peer that has no other fault is given up.
   static constexpr size_t kLivesMax = 65536;
+  /// Bytes of a measurement of a path's rate: fewer measure its latency.
+  static constexpr uint64_t kMeasuredMin = 64 << 10;
 
   using Pieces = std::array<std::span<const std::byte>, 2>;
   struct Outgoing {
@@ -112,8 +114,10 @@ class TcpTransport final : public Transport, private ReceiverListener {
     uint32_t acknowledged = 0;            ///< PeerReceiver::worth_acknowledging, as it was told
     bool tells = false;                   ///< an acknowledgement is among `outgoing`
     TimePoint moved{};                    ///< bytes, last, or had none to move
-    uint64_t taken_bytes = 0;             ///< by the peer, since the last look
-    bool was_busy = false;
+    uint64_t taken_bytes = 0;             ///< by the peer, since `measured_since`
+    TimePoint measured_since{};           ///< it has been busy since then
+
+    bool busy() const { return !outgoing.empty() || !unacknowledged.empty(); }
     TimePoint lost_since{};
     bool told_of_loss = true;
     std::string why;
@@ -167,7 +171,8 @@ class TcpTransport final : public Transport, private ReceiverListener {
   void send_again(Peer& peer, Outgoing outgoing);
   void adopt(TcpConnector::Made made);
   void look_at_paths(TimePoint now);
-  void look_at_path(Peer& peer, uint32_t path, TimePoint now, double seconds);
+  void look_at_path(Peer& peer, uint32_t path, TimePoint now);
+  static void measure(Path& path, TimePoint now);
   static double weight(const Peer& peer, const Path& path);
   static void spread(Peer& peer);
   static bool any_up(const Peer& peer);
