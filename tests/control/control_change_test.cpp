@@ -126,7 +126,9 @@ TEST_F(ControlPlane, LinksOfTheDeadAreNotWaitedFor) {
   auto waits = std::async(std::launch::async, [&] {
     for (const auto& rank : stay) rank->control->await_links();
   });
-  EXPECT_EQ(waits.wait_for(30s), std::future_status::ready);
+  ASSERT_EQ(waits.wait_for(30s), std::future_status::ready);
+  EXPECT_NO_THROW(waits.get());
+  for (const auto& rank : stay) EXPECT_EQ(rank->control->view().members.size(), 4u);
 }
 
 TEST_F(ControlPlane, NewcomerTakesThePlaceOfOneWhoLeft) {
