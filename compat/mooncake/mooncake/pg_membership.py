@@ -119,6 +119,7 @@ class Membership:
             name=self._group_id,
             global_ranks=self._global_ranks,
             backend_state=_State(self),
+            host_device=False,
         )
         _memberships.add(self)
 

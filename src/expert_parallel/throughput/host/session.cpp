@@ -125,12 +125,19 @@ std::vector<uint64_t> Session::choices_by_expert() const {
   return choices;
 }
 
+/// What was counted before the map was set belongs to an expert, and is shown at its first place.
 void Session::show_by_expert(std::vector<uint64_t>& choices) const {
   const std::lock_guard lock(moving_);
-  const std::vector<uint64_t> by_expert = choices_by_expert();
   const std::vector<int32_t> held = experts.held_by(world->rank());
-  for (size_t place = 0; place < held.size(); ++place)
-    choices[place] = held[place] < 0 ? 0 : by_expert[static_cast<size_t>(held[place])];
+  const std::vector<uint64_t> now = context.observation.load().tokens_per_expert;
+  for (size_t place = 0; place < held.size(); ++place) {
+    choices[place] = 0;
+    if (held[place] < 0) continue;
+    const bool is_first = std::find(held.begin(), held.end(), held[place]) ==
+                          held.begin() + static_cast<std::ptrdiff_t>(place);
+    choices[place] = now[place] - counted_[place];
+    if (is_first) choices[place] += choices_before_[static_cast<size_t>(held[place])];
+  }
 }
 
 ExpertParallel::Metrics Session::metrics() const {
