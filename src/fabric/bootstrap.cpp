@@ -252,7 +252,12 @@ void Bootstrap::await_each(const std::string& what, TimePoint until,
 
 bool Bootstrap::has_given_up(uint32_t peer) const {
   const auto asked = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
-  return asked && asked->generation > generation() && !abort_flag_.gone_ranks().empty();
+  if (!asked || asked->generation <= generation()) return false;
+  // One that has all ranks of this world may have been asked for before the loss: both are used.
+  const std::vector<uint32_t> slots = decode(asked->bytes);
+  return std::ranges::any_of(abort_flag_.gone_ranks(), [&](uint32_t gone) {
+    return std::ranges::count(slots, membership_.slots[gone]) == 0;
+  });
 }
 
 void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,

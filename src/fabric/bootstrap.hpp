@@ -116,8 +116,8 @@ class Bootstrap {
   std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;
   std::vector<uint32_t> others() const;  ///< present ranks but this one
   std::optional<uint32_t> rank_at(uint32_t slot) const;
-  /// Returns whether the rank has asked for another world, after a loss in this one: it sends
-  /// nothing more here.
+  /// Returns whether the rank has asked for a later world without one that is gone from this one:
+  /// it sends nothing more here.
   bool has_given_up(uint32_t peer) const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`. Throws PeerLost naming a rank
   /// that is gone if one for which `given_up` holds has not arrived.

@@ -254,6 +254,20 @@ TEST(Bootstrap, ARankThatHasGoneOnIsNotWaitedFor) {
       holds<PeerLost>(failures[0], [](const PeerLost& error) { EXPECT_EQ(error.facts.rank, 2u); }));
 }
 
+// A job may make another world of the same ranks beside this one, and go on to use both.
+TEST(Bootstrap, ARankThatHasALaterWorldOfAllIsWaitedFor) {
+  const auto world = ends(3);
+  EXPECT_THROW(
+      world[1]->talk->agree_on_generation({0, 1, 2}, "world", world[1]->in(milliseconds(5)), [] {}),
+      PeerTimeout);
+  world[2]->mesh->send(0, {.generation = 1, .sequence = 0, .what = "barrier x"});
+  world[2]->mesh->vanish();
+  const auto failures =
+      run_ranks(1, [&](uint32_t) { world[0]->talk->barrier("x", world[0]->in(milliseconds(20))); });
+  EXPECT_TRUE(holds<PeerTimeout>(
+      failures[0], [](const PeerTimeout& error) { EXPECT_EQ(error.facts.rank, 1u); }));
+}
+
 TEST(Bootstrap, CallsOfDifferentNamesDoNotAgree) {
   const auto world = ends(2);
   const auto failures = run_ranks(2, [&](uint32_t rank) {
