@@ -125,7 +125,7 @@ std::vector<uint64_t> Session::choices_by_expert() const {
   return choices;
 }
 
-/// What was counted before the map was set belongs to an expert, and is shown at its first place.
+/// Counts from before the map was set belong to an expert, and are shown at its first place.
 void Session::show_by_expert(std::vector<uint64_t>& choices) const {
   const std::lock_guard lock(moving_);
   const std::vector<int32_t> held = experts.held_by(world->rank());
