@@ -60,6 +60,14 @@ def wrong(say: Any, rank: int, size: int, folder: Path) -> None:
         x = torch.ones(3)
         dist.all_reduce(x)
         assert (x == size).all()
+        # torch does not end a batch in which a call has raised; later messages are none of it.
+        others = [dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % size, tag=2**24)]
+        with pytest.raises((ValueError, RuntimeError), match="tag"):
+            dist.batch_isend_irecv(others)
+        for sends in (rank == 0, rank != 0):
+            y = torch.full((4,), float(rank))
+            (dist.send if sends else dist.recv)(y, (rank + 1) % size)
+            assert (y == (rank if sends else (rank + 1) % size)).all()
 
 
 def test_wrong_arguments_are_named_and_the_next_call_works(tmp_path: Path) -> None:

@@ -183,6 +183,8 @@ class TokenyardBackend final : public c10d::Backend {
                                     const c10d::AllToAllOptions& options);
   WorkPtr barrier_on_device(const c10d::BarrierOptions& options);
   WorkPtr message_on_device(const at::Tensor& tensor, int peer, int tag, bool receives);
+  WorkPtr message_of_batch(const at::Tensor& tensor, int peer, int tag, bool receives);
+  void forget_batch();
 
   using SharedGroup = std::shared_ptr<core::Group>;
   struct Place {

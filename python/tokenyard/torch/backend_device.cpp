@@ -132,8 +132,13 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   auto work = c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), outputs,
                                               device, host_waits);
   DeviceRun run(device, where, stream_at(where, beside ? Beside::calls : Beside::no), timeout_ns);
-  body(run);
-  run.finish(*work);
+  try {
+    body(run);
+    run.finish(*work);
+  } catch (...) {
+    forget_batch();
+    throw;
+  }
   ++calls_;
   work->begun();
   const std::lock_guard lock(coalescing_mutex_);
@@ -389,8 +394,26 @@ TokenyardBackend::WorkPtr TokenyardBackend::barrier_on_device(const c10d::Barrie
                        [&](DeviceRun& run) { run.call(plain(core::Kind::barrier)); });
 }
 
+/// torch does not end a batch in which a call raises, and later calls are none of it.
+void TokenyardBackend::forget_batch() {
+  const std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = nullptr;
+  device_messages_.reset();
+  device_coalescing_ = nullptr;
+}
+
 TokenyardBackend::WorkPtr TokenyardBackend::message_on_device(const at::Tensor& tensor, int peer,
                                                               int tag, bool receives) {
+  try {
+    return message_of_batch(tensor, peer, tag, receives);
+  } catch (...) {
+    forget_batch();
+    throw;
+  }
+}
+
+TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& tensor, int peer,
+                                                             int tag, bool receives) {
   const char* const peer_argument = receives ? "src" : "dst";
   constexpr int64_t kTagMax = (1 << 24) - 2;  // That of DeviceCollectives.
   const auto other = static_cast<uint32_t>(in_range({peer_argument}, peer, 0, size_ - 1));

@@ -249,6 +249,8 @@ void Proxy::refused(uint32_t peer, uint32_t number, NetworkCheck check,
 void Proxy::ask_settled(Queue& queue) {
   if (queue.ended || queue.taken == queue.settled || queue.taken == queue.asked) return;
   if (queue.taken != load_acquire(queue.pair->posted)) return;
+  // The peer counts puts alone, and a signal may travel by another path than this question.
+  if (queue.completed != queue.taken) return;
   // The answer may come at once.
   const uint32_t before = std::exchange(queue.asked, queue.taken);
   if (!transport_->settle(queue.peer, queue.number, queue.taken)) queue.asked = before;
@@ -283,6 +285,8 @@ void Proxy::poll_peers() {
     } else if (now - *queue.held_since >= options_.grace) {
       refuse(queue, NetworkCheck::connection,
              {.region = 0, .expected = load_acquire(queue.pair->posted), .seen = queue.completed});
+      // None of these requests may take effect later: their sources are the caller's again.
+      transport_->drop(queue.peer, false);
     }
   }
 }
@@ -400,7 +404,9 @@ std::optional<uint32_t> Proxy::deregister(MemoryKey key, const Wait& wait) {
       transport_->withdraw(region);
     }
     const auto busy = std::ranges::find_if(queues_, [&](const Queue& queue) {
-      return uses(queue, region) && !transport_->broken(queue.peer);
+      // A path that may return still sends what it was to send.
+      return uses(queue, region) &&
+             (!transport_->broken(queue.peer) || transport_->may_return(queue.peer));
     });
     *user = busy == queues_.end() ? -1 : int64_t{busy->peer};
     return busy == queues_.end();

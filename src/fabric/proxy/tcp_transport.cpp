@@ -177,6 +177,7 @@ void TcpTransport::enqueue(Peer& peer, uint32_t number, PutFrame frame, const Pi
 /// Acknowledgements come before all that has no number yet.
 void TcpTransport::append(Peer& peer, uint32_t number, Outgoing outgoing) {
   Path& path = peer.paths[number];
+  if (!path.busy()) path.moved = Clock::now();  // The thread may have slept since it last moved.
   if (peer.acknowledged && !path.busy()) {
     path.taken_bytes = 0;
     path.measured_since = Clock::now();

@@ -57,6 +57,7 @@ class TcpTransport final : public Transport, private ReceiverListener {
   void withdraw(uint32_t region) override;
   void drop(uint32_t peer, bool left) override;
   std::optional<std::string> broken(uint32_t peer) const override;
+  bool may_return(uint32_t peer) const override { return !peers_[peer]->broken; }
   void close() override;
   std::vector<NetworkPath> paths() const override;
 

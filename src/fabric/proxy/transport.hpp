@@ -75,6 +75,8 @@ class Transport {
   virtual void drop(uint32_t peer, bool left) = 0;
   /// Returns why a peer cannot be reached, if its connection has broken.
   virtual std::optional<std::string> broken(uint32_t peer) const = 0;
+  /// Returns whether a broken connection may be made anew: then its requests are still under way.
+  virtual bool may_return(uint32_t /*peer*/) const { return false; }
   virtual void close() = 0;
   /// Returns the connections, if it has any. Any thread may call it.
   virtual std::vector<NetworkPath> paths() const { return {}; }

@@ -242,5 +242,34 @@ TEST_F(ProxyThread, SettlesOnlyWhenAsked) {
   EXPECT_TRUE(eventually([&] { return proxy_->is_settled(); }));
 }
 
+/// A signal may be under way over another path than the question.
+TEST_F(ProxyThread, SettlesNothingBeforeAllRequestsHaveCompleted) {
+  start();
+  post(2);
+  ASSERT_TRUE(posts_reach(1));
+  const auto settling = proxy_->settle();
+  const uint64_t before = proxy_->sleeps();
+  ASSERT_TRUE(eventually([&] { return proxy_->sleeps() >= before + 5; }));
+  EXPECT_FALSE(proxy_->is_settled());
+  complete(0);
+  EXPECT_TRUE(eventually([&] { return proxy_->is_settled(); }));
+}
+
+/// Once requests are refused, their sources are the caller's again.
+TEST_F(ProxyThread, WhatIsRefusedForABrokenConnectionIsDropped) {
+  start(10ms);
+  post(1);
+  ASSERT_TRUE(posts_reach(1));
+  {
+    const std::lock_guard lock(script_.mutex);
+    script_.broken = "a cable was cut";
+  }
+  ASSERT_TRUE(eventually([&] { return refused(1) != 0; }));
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(script_.mutex);
+    return script_.dropped[1] > 0;
+  }));
+}
+
 }  // namespace
 }  // namespace tokenyard

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "collectives/device/host/protocol_choice.hpp"
 #include "collectives/device/host/requests.hpp"
@@ -98,7 +97,12 @@ std::vector<View> cut(const char* counts_argument, const char* argument, const V
     throw InvalidArgument(counts_argument, fmt::format("{} numbers, one per rank", ranks),
                           fmt::format("{}", counts.size()));
   check_array(argument, whole);
-  check_parts(argument, whole, type, std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
+  uint64_t all = 0;
+  for (const uint64_t count : counts) {
+    require(count <= UINT64_MAX - all, counts_argument, "a sum below 2^64", count);
+    all += count;
+  }
+  check_parts(argument, whole, type, all);
   std::vector<View> parts;
   uint64_t before = 0;
   for (const uint64_t count : counts) {

@@ -118,10 +118,15 @@ RailExchange::RailExchange(World& world, const Shape& shape)
   await_copies("zeroed words");
   try {
     fill_tables();
+    is_known_ = true;
   } catch (const std::exception&) {
     window_.quarantine();  // Peers may have its address.
     throw;
   }
+}
+
+RailExchange::~RailExchange() {
+  if (is_known_) window_.quarantine();
 }
 
 void RailExchange::await_copies(const char* what) const {

@@ -30,6 +30,9 @@ class RailExchange {
   };
   /// Collective. Throws Unsupported, alike on all ranks, for a world that it cannot serve.
   RailExchange(World& world, const Shape& shape);
+  /// Keeps the window unused while the arena exists, unless `give_back` was called: peers know its
+  /// address.
+  ~RailExchange();
   RailExchange(const RailExchange&) = delete;
   RailExchange& operator=(const RailExchange&) = delete;
 
@@ -46,8 +49,8 @@ class RailExchange {
   const HostMap& map() const { return map_; }
   /// Returns the bytes of this rank's window in the arena.
   size_t bytes() const { return window_.bytes(); }
-  /// Keeps the window unused while the arena exists: peers may still write there.
-  void quarantine() { window_.quarantine(); }
+  /// Says that no peer writes into the window any more.
+  void give_back() { is_known_ = false; }
 
  private:
   Rails rails(const SlotLayout& slot) const;
@@ -62,6 +65,7 @@ class RailExchange {
   const TokenColumns columns_;
   const WindowLayout layout_;
   ArenaBlock window_;
+  bool is_known_ = false;                  ///< whether peers may have the window's address
   std::optional<DeviceMemory> tables_;     ///< Hosts, Links and addresses
   std::optional<DeviceMemory> workspace_;  ///< RailTables
   Hosts hosts_{};

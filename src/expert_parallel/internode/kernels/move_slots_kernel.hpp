@@ -68,7 +68,7 @@ class Mover {
     end_load();
   }
 
-  /// Stores the slot, or its first bytes, as a copy of this lane. Await it by `stored`.
+  /// Stores the slot, or its first bytes, as a copy of this lane. Await it by `complete`.
   TOKENYARD_DEVICE void store_to(std::byte* to) const { bulk::store(to, stage_, slot_.bytes()); }
 
   /// Hands the slot's row to the ranks of this host. Called by all lanes; `row`: on the rank of

@@ -28,7 +28,7 @@ struct RailCall {
   TOKENYARD_DEVICE uint32_t movers() const { return warp::count() - kFirstMover; }
 
   /// Waits for other warps of this rank. Has no deadline of its own: they wait for other ranks, and
-  /// whoever does names them.
+  /// name them.
   template <class Condition>
   TOKENYARD_DEVICE bool await_own(Phase phase, Condition condition) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = params.rank};
@@ -42,7 +42,11 @@ struct RailCall {
   /// Waits for a word about `source` that a rank of this host stores into this rank's window.
   /// Acquire: for what that rank did before it.
   TOKENYARD_DEVICE Stamped await_word(Phase phase, uint32_t source, size_t offset) const {
-    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch()};
+    // The rail peer here stores words about a rank of another host, also after that rank has left.
+    Awaited what{.phase = static_cast<uint32_t>(phase),
+                 .rank = source,
+                 .expected = epoch(),
+                 .from_rank = rails.hosts.host_of[source] == rails.hosts.host};
     const Peer<Stamped> word = rails.word<Stamped>(params.rank, offset);
     Stamped seen{};
     wait_until(deadline, what, [&] {

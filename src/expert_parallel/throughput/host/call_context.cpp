@@ -90,8 +90,9 @@ void CallContext::close() {
   } catch (const std::exception&) {
     health->interrupted = true;  // A destructor cannot report it.
   }
-  if (!health->failed()) return window.give_back();
-  if (rails) rails->quarantine();
+  if (health->failed()) return;
+  window.give_back();
+  if (rails) rails->give_back();
 }
 
 }  // namespace tokenyard::throughput

@@ -23,6 +23,7 @@ constexpr uint32_t kTokensMax = uint32_t{1} << 29;  // A refused token shares a 
                                                     // reason.
 constexpr uint32_t kHiddenMax = uint32_t{1} << 24;
 constexpr uint64_t kRowsMax = INT32_MAX;
+constexpr uint32_t kRingRowsMax = 1 << 16;
 
 /// Values that ranks exchange before they create an object.
 struct Proposal {
@@ -59,6 +60,8 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
           fmt::format("at most experts = {}", options.experts), options.topk);
   require(options.tokens_max > 0 && options.tokens_max <= kTokensMax, "tokens_max",
           fmt::format("1 to {}", kTokensMax), options.tokens_max);
+  require(options.tuning.ring_rows <= kRingRowsMax, "tuning.ring_rows",
+          fmt::format("at most {}", kRingRowsMax), options.tuning.ring_rows);
   require(uint64_t{options.tokens_max} * ranks <= kRowsMax, "tokens_max",
           fmt::format("at most {} over all {} ranks", kRowsMax, ranks), options.tokens_max);
 }
@@ -78,6 +81,7 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
     require_equal("hidden", rank, first, agreed.hidden, other.hidden);
     require_equal("topk", rank, first, agreed.topk, other.topk);
     require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);
+    require_equal("tuning.ring_rows", rank, first, agreed.tuning.ring_rows, other.tuning.ring_rows);
   }
   // The number of multiprocessors may differ among ranks.
   for (const uint32_t rank : present) {
