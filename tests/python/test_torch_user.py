@@ -96,6 +96,7 @@ def test_a_package_of_another_version_is_refused() -> None:
             name="",
             global_ranks=[0],
             backend_state=None,
+            host_device=False,
         )
 
 
