@@ -11,7 +11,13 @@ from pathlib import Path
 
 PAGES = {
     "jobs": ("Jobs", ["connect", "from_env", "from_torch", "Job"]),
-    "worlds": ("Worlds", ["launch", "World", "Topology", "PeerReach", "FailedRank"]),
+    "worlds": (
+        "Worlds",
+        [
+            "launch", "World", "Topology", "PeerReach", "FailedRank", "NetworkOptions",
+            "NetworkPath",
+        ],
+    ),
     "expert_parallel": (
         "Dispatch and combine",
         [
