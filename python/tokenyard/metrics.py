@@ -17,6 +17,8 @@ MEANING = {
     "returned_rows_by_peer": "rows that combines have brought to a rank",
     "returned_bytes_by_peer": "bytes of these rows",
     "received_choices_by_expert": "received rows that name a local expert",
+    "received_bytes": "bytes of these rows and their scales",
+    "lost_choices": "choices of this rank's tokens that combines lack",
     "wait_seconds_by_peer": "seconds that calls here have waited for a rank",
     "wait_cycles_by_peer": "cycles that calls here have waited for a rank",
     "slowest_rank": "the rank that calls here have waited for the longest",
@@ -54,9 +56,7 @@ GAUGES = (
 """Keys whose numbers may fall; the others are counters."""
 
 NOT_COUNTED = ("rows", "bytes", "wait_seconds", "lost_choices")
-"""Totals of low latency that no kernel keeps."""
-NOT_COUNTED_WITH_TOTALS = ("bytes", "lost_choices")
-"""Those of an exchange made with `totals`."""
+"""Totals of low latency that nobody keeps, unless the exchange was made with `totals`."""
 
 
 def prometheus_text(*metrics: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from ranks import file_store
 
 import tokenyard
 from tokenyard.expert_parallel.call_totals import CallTotals
-from tokenyard.metrics import MEANING, NOT_COUNTED, NOT_COUNTED_WITH_TOTALS
+from tokenyard.metrics import MEANING, NOT_COUNTED
 
 HIDDEN, TOKENS, CALLS = 64, 5, 30
 
@@ -153,19 +153,53 @@ def test_low_latency_adds_up_rows_and_waiting_where_it_is_asked_to(library: str)
         assert apart["own"] == [CALLS * rows]
         assert len(apart["wait_cycles_by_peer"]) == 2
         assert apart["slowest_rank"] in (None, 1 - rank)
-        assert apart["missing"] == list(NOT_COUNTED_WITH_TOTALS)
+        assert apart["missing"] == []
+        assert twice["received_bytes"] == 2 * rows * 64 * 2
+        assert (fresh["lost_choices"], apart["lost_choices"]) == (0, 0)
     # In so many calls at least one rank has waited for the other.
     assert {found[rank][-1]["slowest_rank"] for rank in range(2)} != {None}
 
 
+@pytest.mark.parametrize("hook", [False, True])
+def test_low_latency_adds_up_bytes_of_formats_and_lost_choices(hook: bool) -> None:
+    def program(world: tokenyard.World) -> list[dict[str, Any]]:
+        exchange = tokenyard.LowLatency(
+            world, experts=2, hidden=256, topk=2, tokens_max=4, totals=True
+        )
+        x, ids = np.ones((3, 256), ml_dtypes.bfloat16), np.array([[0, 1]] * 3)
+        y, weights = np.zeros((1, 8, 256), ml_dtypes.bfloat16), np.ones((3, 2), np.float32)
+
+        def step(rows: str, active: list[bool] | None = None) -> None:
+            got = exchange.dispatch(x, ids, rows=rows, return_recv_hook=hook, active_ranks=active)
+            if got.hook is not None:
+                got.hook()
+            home = exchange.combine(y, got, weights, return_recv_hook=hook)
+            if home.hook is not None:
+                home.hook()
+
+        for rows in ("bf16", "fp8", "fp8_ue8m0"):
+            step(rows)
+        all_here = exchange.metrics()
+        world.barrier()
+        step("bf16", [rank == world.rank for rank in range(2)])
+        exchange.wait()
+        return [all_here, exchange.metrics()]
+
+    for all_here, alone in tokenyard.launch(program, ranks=2):
+        assert all_here["received_bytes"] == 6 * (512 + (256 + 8) + (256 + 4))
+        assert all_here["lost_choices"] == 0
+        assert alone["received_bytes"] == all_here["received_bytes"] + 3 * 512
+        assert alone["lost_choices"] == 3, "each token lacks the other rank's expert"
+
+
 def test_a_total_of_rows_passes_32_bits() -> None:
-    totals = CallTotals(None, experts=2, ranks=1)
+    totals = CallTotals(None, experts=2, ranks=1, row_bytes=[8])
     for count, expected in (
         ([2**31 - 1, 1], [2**31 - 1, 1]),
         ([-(2**31), 1], [2**31, 1]),
         ([5, 2], [2**32 + 5, 2]),
     ):
-        totals.rows[:] = count
+        totals.rows(8)[:] = count
         assert totals.read()["received_choices_by_expert"] == expected
 
 

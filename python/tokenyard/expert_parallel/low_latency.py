@@ -10,7 +10,7 @@ from _tokenyard import FailedRank
 
 from ..arrays import A, Arrays, arrays_of
 from ..errors import InvalidArgument, invalid
-from ..metrics import NOT_COUNTED, NOT_COUNTED_WITH_TOTALS
+from ..metrics import NOT_COUNTED
 from ..sizes import size_of
 from ..world.world import World, check_timeout, native_of
 from . import old_spellings
@@ -49,9 +49,10 @@ class LowLatency:
         sms: multiprocessors (blocks, on the host) that a call may use, at least 2: one sends and
             one receives. 0: chosen, up to all of them, by how much work a call has.
         bf16_rows: whether dispatch may deliver "bf16" rows, which doubles the memory.
-        totals: whether calls add up on the device, for `metrics`, the rows that arrive and how long
-            they wait for each rank: a word per local expert and per rank in each call. Ranks may
-            differ in it.
+        totals: whether calls add up on the device, for `metrics`, the rows that arrive, their
+            bytes, the choices that combines lack, and how long calls wait for each rank: a word per
+            local expert and per rank in each call, and a sum over tokens behind each combine. Ranks
+            may differ in it.
 
     Raises:
         InvalidArgument: an argument is wrong, or differs from another rank's.
@@ -220,7 +221,7 @@ class LowLatency:
             None if scales is None else arrays.to_native(scales),
             LOW_LATENCY_ROWS.index(rows),
             topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
-            rows_total=self._rows_total(arrays, rows_total),
+            rows_total=self._rows_total(arrays, rows_total, rows),
             hook=hook,
             **how,
         )
@@ -321,10 +322,13 @@ class LowLatency:
             hook=bool(return_recv_hook),
             **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
         )
+        totals = self._own_totals()
         hook = None
         if return_recv_hook:
             kept = (y, topk_weights, out, lost, waited_cycles)
-            hook = self._hook(received._batch, *kept, ends=True)
+            hook = self._hook(received._batch, *kept, ends=True, lost=lost)
+        elif totals is not None:
+            totals.add_lost(lost)
         return LowLatencyCombined(x=out, lost=lost, hook=hook)
 
     def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
@@ -356,13 +360,15 @@ class LowLatency:
         - `unplaced_choices`: choices of this rank's tokens whose experts had no place on a rank
           that takes part, counted on the device by dispatches, replays included.
         - `masked_by_peer`: list over ranks: 1 for a masked one, else 0.
-        - `missing`: totals that no kernel keeps. A call's own are in its arguments `rows_total` and
-          `waited_cycles`, and in a combine's `lost`.
+        - `missing`: totals that nobody keeps, which are none with `totals`. A call's own are in its
+          arguments `rows_total` and `waited_cycles`, and in a combine's `lost`.
 
-        An exchange made with `totals` has three more, which count replays and begin anew when ranks
+        An exchange made with `totals` has five more, which count replays and begin anew when ranks
         change. On a GPU they wait for the current stream.
 
         - `received_choices_by_expert`: list over local experts: rows received.
+        - `received_bytes`: of these rows and their scales.
+        - `lost_choices`: choices of this rank's tokens that its combines lack: see their `lost`.
         - `wait_cycles_by_peer`: list over ranks: cycles that calls here have waited for a rank.
         - `slowest_rank`: the rank with the most of them; None if calls have not waited.
         """
@@ -370,7 +376,7 @@ class LowLatency:
         totals = self._own_totals()
         if totals is not None:
             mine |= totals.read()
-        missing = NOT_COUNTED if totals is None else NOT_COUNTED_WITH_TOTALS
+        missing = NOT_COUNTED if totals is None else ()
         return mine | self._native.metrics() | {"missing": list(missing)}
 
     def write_mask(self, out: Any) -> None:
@@ -520,17 +526,21 @@ class LowLatency:
         """
         self._native.close()
 
-    def _hook(self, batch: Any, *kept: Any, ends: bool = False) -> Hook:
+    def _hook(self, batch: Any, *kept: Any, ends: bool = False, lost: Any = None) -> Hook:
         """Returns the receiving half of a call.
 
         Args:
             kept: arrays that it reads or writes, kept alive until then.
             ends: whether it ends the batch.
+            lost: of a combine, its lost choices.
         """
 
         def receive(kept: tuple[Any, ...] = kept) -> None:
             self._native.receive(batch, stream=self._device.stream())
             self.hooks_left -= 1
+            totals = self._own_totals()
+            if lost is not None and totals is not None:
+                totals.add_lost(lost)
             # Only at the batch's end: a rank that raised earlier would not send its results.
             if ends:
                 self.check()
@@ -558,7 +568,14 @@ class LowLatency:
         )
 
     def _fresh_totals(self) -> CallTotals:
-        return CallTotals(self.world.device_index, self.local_experts, self.world.size)
+        sizes = [self._row_bytes(rows) for rows in LOW_LATENCY_ROWS]
+        return CallTotals(self.world.device_index, self.local_experts, self.world.size, sizes)
+
+    def _row_bytes(self, rows: str) -> int:
+        """Returns the bytes of a delivered row and its scales."""
+        if rows == "bf16":
+            return 2 * self.hidden
+        return self.hidden + 4 * -(-self.hidden // (512 if rows == "fp8_ue8m0" else 128))
 
     def _own_totals(self) -> CallTotals | None:
         """Returns the exchange's totals; others once a recovery has changed the ranks."""
@@ -567,11 +584,11 @@ class LowLatency:
             self._totals = self._fresh_totals()
         return self._totals
 
-    def _rows_total(self, arrays: Arrays, given: Any) -> Any:
+    def _rows_total(self, arrays: Arrays, given: Any, rows: str) -> Any:
         if given is not None:
             return arrays.to_native(given)
         totals = self._own_totals()
-        return None if totals is None else totals.rows
+        return None if totals is None else totals.rows(self._row_bytes(rows))
 
     def _waited_cycles(self, arrays: Arrays, given: Any) -> Any:
         if given is not None:
