@@ -15,6 +15,7 @@
 #include "fabric/network_contract.hpp"
 #include "fabric/proxy/proxy_network.hpp"
 #include "fabric/worlds.hpp"
+#include "net/tcp_socket.hpp"
 #include "simt/host_accelerator.hpp"
 #include "world/in_process.hpp"
 
@@ -249,13 +250,14 @@ class PathsThatBreak : public ::testing::TestWithParam<uint32_t> {
     std::vector<std::shared_ptr<Accelerator>> accelerators;
     for (uint32_t rank = 0; rank < 2; ++rank)
       accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-    std::vector<std::unique_ptr<World>> worlds;
     try {
-      worlds = join_all(accelerators, std::make_shared<InProcessFabric>(2), options, {},
-                        proxy_networks({.tcp = {.interfaces = {"127.0.0.1", "::1"}, .paths = 4}}));
+      net::listen_at("::1");
     } catch (const Error& error) {
       GTEST_SKIP() << "no IPv6 here: " << error.what();
     }
+    std::vector<std::unique_ptr<World>> worlds =
+        join_all(accelerators, std::make_shared<InProcessFabric>(2), options, {},
+                 proxy_networks({.tcp = {.interfaces = {"127.0.0.1", "::1"}, .paths = 4}}));
     on_every_rank(2, [&](uint32_t rank) {
       const std::unique_ptr<World> mine = std::move(worlds[rank]);
       program(*mine);
