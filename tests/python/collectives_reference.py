@@ -40,6 +40,19 @@ def given(dtype: np.dtype, op: str, rank: int, shape: tuple[int, ...], salt: int
     return small.astype(dtype)
 
 
+FUNCTIONS = {
+    "sum": np.add,
+    "average": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+}
+"""How NumPy reduces; an average is divided afterwards."""
+
+
 def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:
     """Reduces all ranks' arrays; short floats in float32, rounded once."""
     dtype = arrays[0].dtype
@@ -48,17 +61,7 @@ def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:
         logical |= {"min": np.logical_and, "bit_and": np.logical_and, "bit_or": np.logical_or}
         return reduce(logical.get(op, np.logical_xor), arrays)
     wide = [array.astype(np.float32) if dtype in SHORT else array for array in arrays]
-    functions = {
-        "sum": np.add,
-        "average": np.add,
-        "product": np.multiply,
-        "min": np.minimum,
-        "max": np.maximum,
-        "bit_and": np.bitwise_and,
-        "bit_or": np.bitwise_or,
-        "bit_xor": np.bitwise_xor,
-    }
-    total = reduce(functions[op], wide)
+    total = reduce(FUNCTIONS[op], wide)
     if op == "average":
         # Part by part: NumPy divides complex numbers by complex numbers only, and rounds twice.
         total.real /= total.real.dtype.type(len(arrays))

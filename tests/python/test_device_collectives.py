@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from collectives_reference import FUNCTIONS
 
 import tokenyard
 from tokenyard import DeviceCollectives, launch
@@ -36,17 +37,7 @@ def mine(rank: int, elements: int, name: str) -> Any:
 
 def reduced(inputs: list[Any], op: str) -> Any:
     wide = [one.astype(np.float64 if one.dtype.name in FLOATS else np.int64) for one in inputs]
-    ufunc = {
-        "sum": np.add,
-        "average": np.add,
-        "product": np.multiply,
-        "min": np.minimum,
-        "max": np.maximum,
-        "bit_and": np.bitwise_and,
-        "bit_or": np.bitwise_or,
-        "bit_xor": np.bitwise_xor,
-    }[op]
-    total = ufunc.reduce(wide)
+    total = FUNCTIONS[op].reduce(wide)
     if op == "average":
         total = total / len(inputs)
     return (total != 0 if inputs[0].dtype == bool else total).astype(inputs[0].dtype)

@@ -44,8 +44,6 @@ class TokenyardBackend final : public c10d::Backend {
   WorkPtr endCoalescing() override;
   /// Makes the collectives on device tensors, as otherwise the first call on some does. Collective.
   void eagerConnectSingleDevice(at::Device device) override;
-  /// Drops the collectives on device tensors, once works need them no more.
-  void forget_device();
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
 

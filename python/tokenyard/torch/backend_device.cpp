@@ -88,12 +88,6 @@ SharedDevice TokenyardBackend::device_at(c10::Device where) {
   return device_;
 }
 
-void TokenyardBackend::forget_device() {
-  SharedDevice last;
-  const std::lock_guard lock(device_mutex_);
-  std::swap(last, device_);
-}
-
 void TokenyardBackend::eagerConnectSingleDevice(at::Device device) {
   if (device.is_cuda()) device_at(device);
 }

@@ -51,11 +51,6 @@ void move_to(const c10::intrusive_ptr<c10d::Backend>& backend, const py::capsule
   ours(backend).move_to(group_in(group));
 }
 
-void forget_device(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  const py::gil_scoped_release unlocked;
-  ours(backend).forget_device();
-}
-
 void retire(const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& instead) {
   ours(backend).retire(instead);
 }
@@ -86,7 +81,6 @@ PYBIND11_MODULE(tokenyard_backend, m) {
   m.def("state_of", &backend::state_of, py::arg("backend"));
   m.def("failed_ranks", &backend::failed_ranks, py::arg("work"));
   m.def("move_to", &backend::move_to, py::arg("backend"), py::arg("group"));
-  m.def("forget_device", &backend::forget_device, py::arg("backend"));
   m.def("retire", &backend::retire, py::arg("backend"), py::arg("instead"));
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   m.def("resize", &backend::resize, py::arg("backend"), py::arg("size"));

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "collectives/device/call_case.hpp"
+#include "collectives/device/drawn_run.hpp"
 #include "expert_parallel/drawn_epoch.hpp"
 #include "simulation/suite.hpp"
-#include "world/simulated.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -104,10 +104,6 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
-void require(bool holds, const std::string& what) {
-  if (!holds) throw simulation::SuiteFailure(what);
-}
-
 /// Makes the call that one rank makes otherwise: all must raise the same error.
 void require_refusal(World& world, DeviceCollectives& collectives, const Drawn& drawn,
                      const CallCase& usual) {
@@ -137,27 +133,13 @@ void program(World& world, const Drawn& drawn) {
     started.push_back(std::make_unique<StartedCall>(world, of));
     started.back()->start(collectives);
     if (started.size() < drawn.trains && !last) continue;
-    collectives.wait();
-    for (const auto& call : started) {
-      const std::string wrong = call->difference();
-      require(wrong.empty(), fmt::format("rank {}: {}", world.rank(), wrong));
-    }
-    started.clear();
+    require_results(world, collectives, started);
   }
   if (drawn.closes) collectives.close();
 }
 
 void run_suite(SeedRun& run) {
-  const Drawn drawn = draw(run);
-  simulated::Options options{
-      .ranks = drawn.ranks, .arena_bytes = size_t{1} << 20, .epoch_before = drawn.epoch_before};
-  if (drawn.stops)
-    options.stop =
-        simulation::RankStop{.rank = *drawn.stops, .after_steps = run.random.below(4000)};
-  options.stop_is_noticed = run.random.chance(512);
-  simulated::run(run, options, [&](World& world) {
-    program(world, drawn);
-  }).require_clean_after(options.stop);
+  run_drawn(run, draw(run), program);
 }
 
 constexpr const char* kOwnHost =
