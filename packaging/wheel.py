@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "logs"
 BUILD_NEEDS = (
     "pip>=23.1",  # Debian 12's does not know -C.
-    "scikit-build-core>=0.11",
+    "scikit-build-core>=1.1",
     "nanobind==3.1.0",
     "hatchling",
     "ninja",

@@ -19,6 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "packaging"))
+import home_page  # noqa: E402
 import wheel as wheels  # noqa: E402  (packaging/wheel.py)
 
 # Tests that need neither torch nor the tree around the package.
@@ -56,9 +57,11 @@ def fits(wheel: pathlib.Path, version: tuple[int, int]) -> bool:
 
 
 def check_metadata(python: pathlib.Path, folder: pathlib.Path) -> None:
-    """`pip show` names author, licence and what the package is."""
+    """`pip show` names author, licence, home page and what the package is."""
     shown = run(python, "-m", "pip", "show", "--verbose", "tokenyard", cwd=folder)
-    for line in ("Author: The Tokenyard authors", "Apache-2.0", "Summary: Token dispatch"):
+    lines = ["Author: The Tokenyard authors", "Apache-2.0", "Summary: Token dispatch"]
+    lines += [f"Homepage, {page}" for page in home_page.urls().values()]
+    for line in lines:
         if line not in shown:
             sys.exit(f"pip show lacks {line!r}:\n{shown}")
 
