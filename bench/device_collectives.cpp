@@ -55,10 +55,11 @@ struct Settings {
 
   DataType data_type() const { return type == "fp32" ? DataType::float32 : DataType::bfloat16; }
   Protocol of() const {
-    return protocol == "slots"    ? Protocol::slots
-           : protocol == "rings"  ? Protocol::rings
-           : protocol == "direct" ? Protocol::direct
-                                  : Protocol::automatic;
+    return protocol == "slots"     ? Protocol::slots
+           : protocol == "packets" ? Protocol::packets
+           : protocol == "rings"   ? Protocol::rings
+           : protocol == "direct"  ? Protocol::direct
+                                   : Protocol::automatic;
   }
   Options options() const { return {.slot_bytes = slot_bytes, .chunk_bytes = chunk_bytes}; }
 };
@@ -299,8 +300,8 @@ int main(int argc, char** argv) {
       ->check(in_range(1, 1 << 30));
   app.add_option("--type", settings.type, "fp32 or bf16")->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--protocol", settings.protocol,
-                 "automatic, slots, rings, or direct: tensors of the arena")
-      ->check(CLI::IsMember({"automatic", "slots", "rings", "direct"}));
+                 "automatic, slots, packets, rings, or direct: tensors of the arena")
+      ->check(CLI::IsMember({"automatic", "slots", "packets", "rings", "direct"}));
   app.add_option("--slot-bytes", settings.slot_bytes, "largest message of slots")
       ->check(in_range(8, 64 << 20));
   app.add_option("--chunk-bytes", settings.chunk_bytes, "largest chunk of rings and direct stores")

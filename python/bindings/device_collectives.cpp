@@ -50,10 +50,11 @@ Call call_of(std::optional<double> timeout_s, const std::string& protocol, uint3
              uint64_t stream) {
   Call call{.stream = Stream(stream), .sms = sms};
   call.timeout = nanoseconds_of(timeout_s);
-  call.protocol = protocol == "slots"    ? Protocol::slots
-                  : protocol == "rings"  ? Protocol::rings
-                  : protocol == "direct" ? Protocol::direct
-                                         : Protocol::automatic;
+  call.protocol = protocol == "slots"     ? Protocol::slots
+                  : protocol == "packets" ? Protocol::packets
+                  : protocol == "rings"   ? Protocol::rings
+                  : protocol == "direct"  ? Protocol::direct
+                                          : Protocol::automatic;
   return call;
 }
 
@@ -179,19 +180,25 @@ void exchange(const DeviceCollectivesHandle& self, const Messages<Array<nb::ro>>
 }
 
 std::unique_ptr<DeviceCollectivesHandle> make(const WorldHandle& world, uint32_t sms,
-                                              uint32_t slot_bytes, uint32_t chunk_bytes,
-                                              uint32_t ring_bytes, bool arena_tensors) {
+                                              uint32_t slot_bytes, uint32_t packet_bytes,
+                                              uint32_t chunk_bytes, uint32_t ring_bytes,
+                                              bool arena_tensors) {
   return std::make_unique<DeviceCollectivesHandle>(
       make_upon<HeldDeviceCollectives>(world, Options{.sms = sms,
                                                       .slot_bytes = slot_bytes,
+                                                      .packet_bytes = packet_bytes,
                                                       .chunk_bytes = chunk_bytes,
                                                       .ring_bytes = ring_bytes,
                                                       .arena_tensors = arena_tensors}));
 }
 
-uint64_t memory(uint32_t ranks, uint32_t slot_bytes, uint32_t chunk_bytes, uint32_t ring_bytes) {
-  return DeviceCollectives::arena_bytes(
-      {.slot_bytes = slot_bytes, .chunk_bytes = chunk_bytes, .ring_bytes = ring_bytes}, ranks);
+uint64_t memory(uint32_t ranks, uint32_t slot_bytes, uint32_t packet_bytes, uint32_t chunk_bytes,
+                uint32_t ring_bytes) {
+  return DeviceCollectives::arena_bytes({.slot_bytes = slot_bytes,
+                                         .packet_bytes = packet_bytes,
+                                         .chunk_bytes = chunk_bytes,
+                                         .ring_bytes = ring_bytes},
+                                        ranks);
 }
 
 }  // namespace
@@ -203,9 +210,9 @@ void register_device_collectives(nb::module_& m) {
   nb::class_<DeviceCollectivesHandle> all(m, "DeviceCollectives",
                                           "See tokenyard.DeviceCollectives.");
   all.def_static("make", &device_calls::make, "world"_a, nb::kw_only(), "sms"_a, "slot_bytes"_a,
-                 "chunk_bytes"_a, "ring_bytes"_a, "arena_tensors"_a);
+                 "packet_bytes"_a, "chunk_bytes"_a, "ring_bytes"_a, "arena_tensors"_a);
   all.def_static("memory", &device_calls::memory, nb::kw_only(), "ranks"_a, "slot_bytes"_a,
-                 "chunk_bytes"_a, "ring_bytes"_a);
+                 "packet_bytes"_a, "chunk_bytes"_a, "ring_bytes"_a);
   // The last arguments of every operation are those of a Call.
   const auto operation = [&](const char* name, auto function, const auto&... arguments) {
     all.def(name, function, arguments..., nb::kw_only(), "timeout_s"_a.none(), "protocol"_a,

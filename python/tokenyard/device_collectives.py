@@ -16,7 +16,7 @@ from .expert_parallel.call_device import CallDevice
 from .sizes import size_of
 from .world.world import World, check_timeout, native_of
 
-PROTOCOLS = ("automatic", "slots", "rings", "direct")
+PROTOCOLS = ("automatic", "slots", "packets", "rings", "direct")
 SLOT_BYTES = 256 << 10
 CHUNK_BYTES = 16 << 10
 
@@ -37,7 +37,8 @@ class DeviceCollectives(Closing):
     All operations accept these keywords:
 
         timeout   seconds until the call fails; None for the world's.
-        protocol  how bytes move, the same on all ranks: "automatic", "slots", "rings" or "direct".
+        protocol  how bytes move, the same on all ranks: "automatic", "slots",
+                  "packets", "rings" or "direct".
         sms       multiprocessors (blocks, on the host) that the call may use; 0 for those of the
                   options.
         stream    the stream, as torch's object or an integer; None for torch's current one.
@@ -54,6 +55,8 @@ class DeviceCollectives(Closing):
         world: the ranks; each must reach the others' memory by loads and stores.
         sms: multiprocessors of a call at most; may differ among ranks. 0: chosen.
         slot_bytes: largest message that takes the protocol for few bytes.
+        packet_bytes: largest message that takes the one for some megabytes, a multiple of 16; 0:
+            chosen.
         chunk_bytes: largest chunk of larger messages, a multiple of 16.
         ring_bytes: bytes of each ring of chunks; 0: chosen.
         arena_tensors: promises that tensors of larger calls that reduce nothing lie in the ranks'
@@ -78,6 +81,7 @@ class DeviceCollectives(Closing):
         *,
         sms: int = 0,
         slot_bytes: int = SLOT_BYTES,
+        packet_bytes: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         ring_bytes: int = 0,
         arena_tensors: bool = False,
@@ -86,6 +90,7 @@ class DeviceCollectives(Closing):
             native_of(world),
             sms=size_of("sms", sms),
             slot_bytes=size_of("slot_bytes", slot_bytes),
+            packet_bytes=size_of("packet_bytes", packet_bytes),
             chunk_bytes=size_of("chunk_bytes", chunk_bytes),
             ring_bytes=size_of("ring_bytes", ring_bytes),
             arena_tensors=bool(arena_tensors),
@@ -99,6 +104,7 @@ class DeviceCollectives(Closing):
         *,
         ranks: int,
         slot_bytes: int = SLOT_BYTES,
+        packet_bytes: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         ring_bytes: int = 0,
     ) -> int:
@@ -109,6 +115,7 @@ class DeviceCollectives(Closing):
         return _tokenyard.DeviceCollectives.memory(
             ranks=size_of("ranks", ranks, smallest=1),
             slot_bytes=size_of("slot_bytes", slot_bytes),
+            packet_bytes=size_of("packet_bytes", packet_bytes),
             chunk_bytes=size_of("chunk_bytes", chunk_bytes, smallest=1),
             ring_bytes=size_of("ring_bytes", ring_bytes),
         )

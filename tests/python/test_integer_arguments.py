@@ -140,11 +140,11 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Job.world": (job("world"), ("arena_bytes",)),
     "DeviceCollectives.__init__": (
         device_collectives,
-        ("sms", "slot_bytes", "chunk_bytes", "ring_bytes"),
+        ("sms", "slot_bytes", "packet_bytes", "chunk_bytes", "ring_bytes"),
     ),
     "DeviceCollectives.memory": (
         device_memory,
-        ("ranks", "slot_bytes", "chunk_bytes", "ring_bytes"),
+        ("ranks", "slot_bytes", "packet_bytes", "chunk_bytes", "ring_bytes"),
     ),
     "DeviceCollectives.broadcast": (device("broadcast", ONE), ("root",)),
     "DeviceCollectives.reduce": (device("reduce", ONE), ("root",)),

@@ -34,6 +34,9 @@ constexpr DataType kTypes[] = {DataType::uint8,    DataType::int16,        DataT
                                DataType::bfloat16, DataType::float16,      DataType::float32,
                                DataType::float64,  DataType::float8_e4m3fn};
 
+constexpr Protocol kProtocols[] = {Protocol::automatic, Protocol::slots, Protocol::packets,
+                                   Protocol::rings, Protocol::direct};
+
 bool is_float(DataType type) {
   return type == DataType::bfloat16 || type == DataType::float16 || type == DataType::float32 ||
          type == DataType::float64 || type == DataType::float8_e4m3fn;
@@ -50,7 +53,7 @@ CallCase draw_call(Random& random, uint32_t ranks, uint32_t elements_max) {
   of.in_place = random.chance(512);
   of.offset = random.chance(512) ? 0 : random.below(4);
   of.seed = random.next() >> 32;
-  of.call.protocol = static_cast<Protocol>(random.below(4));
+  of.call.protocol = kProtocols[random.below(std::size(kProtocols))];
   of.in_arena = of.call.protocol == Protocol::direct || random.chance(256);
   if (of.call.protocol == Protocol::direct && of.operation == Operation::all_to_all)
     of.in_place = false;
@@ -67,6 +70,8 @@ Drawn draw(SeedRun& run) {
   const bool wide = run.option("wide", random.chance(100));
   if (wide) run.reach("steps of several pieces");
   drawn.options.slot_bytes = run.option("slot_bytes", 8 * random.between(1, 8));
+  drawn.options.packet_bytes = run.option("packet_bytes", 16 * random.between(1, wide ? 512 : 8));
+  drawn.options.key = draw_key(random);
   drawn.options.chunk_bytes =
       run.option("chunk_bytes", wide ? 512 * random.between(1, 9) : 16 * random.between(1, 4));
   drawn.options.ring_bytes =
@@ -77,7 +82,7 @@ Drawn draw(SeedRun& run) {
     if (wide) {
       drawn.calls.back().offset = random.chance(256);
       if (drawn.calls.back().call.protocol < Protocol::rings)
-        drawn.calls.back().call.protocol = Protocol::rings;
+        drawn.calls.back().call.protocol = random.chance(512) ? Protocol::packets : Protocol::rings;
     }
     run.option("call", drawn.calls.back().text());
   }

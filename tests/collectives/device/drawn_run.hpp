@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,13 @@ namespace tokenyard::test {
 
 inline void require(bool holds, const std::string& what) {
   if (!holds) throw simulation::SuiteFailure(what);
+}
+
+/// A key of packets that a replay draws again.
+inline std::array<uint32_t, 4> draw_key(simulation::Random& random) {
+  std::array<uint32_t, 4> key;
+  for (uint32_t& word : key) word = static_cast<uint32_t>(random.next());
+  return key;
 }
 
 /// Waits for the started calls, compares their results, and forgets them.

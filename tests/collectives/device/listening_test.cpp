@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/device/kernels/packets.hpp"
 #include "collectives/device/kernels/rings.hpp"
 #include "collectives/device/kernels/slots.hpp"
 #include "device/block_deadline.hpp"
@@ -101,6 +102,7 @@ class LonelyRank {
   static WindowLayout layout() {
     return {.ranks = 2,
             .slots = kBytes / 8,
+            .packets = kBytes / 16,
             .rings = {.chunk_bytes = 256, .places = 4},
             .channel_places = 1};
   }
@@ -146,11 +148,13 @@ TEST(DeviceCollectivesListening, TheFlagEndsAllWaitsOfAKernel) {
 
 // One thread of a block reads the words of all ranks, so a goodbye reaches the wait that it ends.
 TEST(DeviceCollectivesListening, AGoodbyeEndsWaitsForItsRank) {
-  for (const bool slots : {false, true}) {
+  for (const Protocol protocol : {Protocol::slots, Protocol::packets, Protocol::rings}) {
     LonelyRank rank;
     rank.leave(1);
-    if (slots)
+    if (protocol == Protocol::slots)
       rank.loads_in(slots_kernel, SlotsParams{rank.params(), 512, 512 / kBlocks});
+    else if (protocol == Protocol::packets)
+      rank.loads_in(packets_kernel, PacketsParams{rank.params(), {}, 256, 256 / kBlocks});
     else
       rank.loads_in(rings_kernel, RingsParams{rank.params(), 256, 1});
     EXPECT_EQ(rank.failure(), Failure::left);

@@ -35,6 +35,8 @@ Drawn draw(SeedRun& run) {
   Drawn drawn;
   drawn.ranks = run.option("ranks", random.between(2, 4));
   drawn.options.slot_bytes = 16;
+  drawn.options.packet_bytes = 16;
+  drawn.options.key = draw_key(random);
   drawn.options.chunk_bytes = run.option("chunk_bytes", 16 * random.between(1, 2));
   drawn.options.ring_bytes =
       run.option("ring_bytes", drawn.options.chunk_bytes * random.between(1, 3));

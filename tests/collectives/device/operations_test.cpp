@@ -32,7 +32,7 @@ TEST_P(DeviceCollectivesTest, EveryOperationBringsTheReferencesBytes) {
   for (const uint32_t ranks : {1u, 2u, 3u, 4u, 6u}) {
     const auto all = worlds(ranks);
     expect_none_failed(run_ranks(all, [&](World& world) {
-      DeviceCollectives collectives(world);
+      DeviceCollectives collectives(world, {.packet_bytes = 64 << 10});
       uint64_t seed = 0;
       for (const Operation operation : kOperations)
         for (const uint64_t elements : {0u, 1u, 7u, 64u, 301u})
@@ -119,9 +119,10 @@ TEST_P(DeviceCollectivesTest, LargeMessagesAreMovedByEachProtocol) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
     const auto all = worlds(ranks);
     expect_none_failed(run_ranks(all, [&](World& world) {
-      DeviceCollectives collectives(world,
-                                    {.slot_bytes = 256, .chunk_bytes = 64, .ring_bytes = 192});
-      for (const Protocol protocol : {Protocol::slots, Protocol::rings, Protocol::automatic})
+      DeviceCollectives collectives(
+          world, {.slot_bytes = 256, .packet_bytes = 1024, .chunk_bytes = 64, .ring_bytes = 192});
+      for (const Protocol protocol :
+           {Protocol::slots, Protocol::packets, Protocol::rings, Protocol::automatic})
         for (const Operation operation : kOperations)
           for (const uint64_t elements : {9u, 701u})
             for (const bool in_place : {false, true}) {
@@ -146,8 +147,8 @@ TEST_P(DeviceCollectivesTest, TensorsOfTheArenaAreMovedDirectly) {
   for (const uint32_t ranks : {1u, 2u, 3u, 6u}) {
     const auto all = worlds(ranks);
     expect_none_failed(run_ranks(all, [&](World& world) {
-      DeviceCollectives collectives(world,
-                                    {.slot_bytes = 256, .chunk_bytes = 64, .ring_bytes = 192});
+      DeviceCollectives collectives(
+          world, {.slot_bytes = 256, .packet_bytes = 1024, .chunk_bytes = 64, .ring_bytes = 192});
       uint64_t seed = 0;
       for (const Operation operation : kOperations)
         for (const uint64_t elements : {0u, 1u, 33u, 700u})
@@ -177,10 +178,10 @@ TEST_P(DeviceCollectivesTest, StepsOfSpansBringTheReferencesBytes) {
   for (const uint32_t ranks : {2u, 3u, 6u}) {
     const auto all = worlds(ranks);
     expect_none_failed(run_ranks(all, [&](World& world) {
-      DeviceCollectives collectives(world, {.slot_bytes = 64});
+      DeviceCollectives collectives(world, {.slot_bytes = 64, .packet_bytes = 16 << 10});
       uint64_t seed = 0;
       for (const DataType type : kTypes)
-        for (const Protocol protocol : {Protocol::rings, Protocol::direct})
+        for (const Protocol protocol : {Protocol::packets, Protocol::rings, Protocol::direct})
           for (const Operation operation :
                {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather}) {
             ++seed;
@@ -210,7 +211,8 @@ TEST_P(DeviceCollectivesTest, ARankWithoutTensorsOfTheArenaIsNamed) {
   const auto all = worlds(2);
   const Outcomes outcomes = run_ranks(all, [&](World& world) {
     DeviceCollectives collectives(
-        world, {.slot_bytes = 64, .ring_bytes = 64 << 10, .arena_tensors = true});
+        world,
+        {.slot_bytes = 64, .packet_bytes = 64, .ring_bytes = 64 << 10, .arena_tensors = true});
     CallCase of{.operation = Operation::all_gather, .elements = 40, .in_arena = true};
     EXPECT_EQ(difference_after(world, collectives, of), "");
     of.in_arena = false;
@@ -237,7 +239,8 @@ TEST_P(DeviceCollectivesTest, SumsOfFloatsMayHaveAFactor) {
   for (const bool alike : {true, false}) {
     const auto all = worlds(3);
     const Outcomes outcomes = run_ranks(all, [&](World& world) {
-      DeviceCollectives collectives(world, {.slot_bytes = 64, .ring_bytes = 64 << 10});
+      DeviceCollectives collectives(
+          world, {.slot_bytes = 64, .packet_bytes = 128, .ring_bytes = 64 << 10});
       for (const DataType type : kTypes) {
         CallCase of{.operation = Operation::reduce_scatter,
                     .type = type,
@@ -249,7 +252,8 @@ TEST_P(DeviceCollectivesTest, SumsOfFloatsMayHaveAFactor) {
           EXPECT_THROW(call.start(collectives), InvalidArgument) << of.text();
           continue;
         }
-        for (const Protocol protocol : {Protocol::slots, Protocol::rings, Protocol::direct}) {
+        for (const Protocol protocol :
+             {Protocol::slots, Protocol::packets, Protocol::rings, Protocol::direct}) {
           of.in_arena = protocol == Protocol::direct;
           of.call.protocol = protocol;
           EXPECT_EQ(difference_after(world, collectives, of), "");

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <random>
 
 #include "collectives/device/host/protocol_choice.hpp"
 #include "collectives/device/host/requests.hpp"
 #include "collectives/device/kernels/direct.hpp"
 #include "collectives/device/kernels/messages.hpp"
+#include "collectives/device/kernels/packets.hpp"
 #include "collectives/device/kernels/rings.hpp"
 #include "collectives/device/kernels/slots.hpp"
 #include "collectives/device/kernels/wait_phase.hpp"
@@ -30,7 +33,8 @@ static_assert(kRingsThreadsMax == kDirectThreadsMax && kRingsThreadsMax == kMess
 constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
 /// Threads of a block that move data; and on a host, where each costs a fiber.
 constexpr uint32_t kMoversMax = kSlotsThreadsMax - kWarpLanes, kHostMoversMax = kWarpLanes;
-/// Blocks of a call of slots: more of them do not make it faster.
+static_assert(kSlotsThreadsMax == kPacketsThreadsMax);
+/// Blocks of a call of slots or packets: more of them do not make it faster.
 constexpr uint32_t kSlotsBlocksMax = 64, kHostBlocksMax = 2;
 /// Blocks of a call of rings, unless options say otherwise; half of them send. Few bytes take the
 /// time of a chunk's way, which more warps shorten.
@@ -45,21 +49,33 @@ constexpr uint32_t kRingsWarps = kRingsThreadsMax / kWarpLanes, kHostRingsWarps 
 WindowLayout layout_of(const Options& options, uint32_t ranks) {
   return {.ranks = ranks,
           .slots = options.slot_bytes / Piece8::kBytes,
+          .packets = packet_bytes(options, ranks) / Piece16::kBytes,
           .rings = ring_layout(options, ranks),
           .channel_places = channel_places(options, ranks)};
 }
 
 /// Values that ranks exchange before they create an object.
 struct Proposal {
-  uint32_t slot_bytes, chunk_bytes, ring_bytes, arena_tensors;
+  uint32_t slot_bytes, packet_bytes, chunk_bytes, ring_bytes, arena_tensors;
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
+  Bytes16 key;           ///< of packets; all take rank 0's
 };
 
-void agree_on_options(World& world, const Options& options) {
+Bytes16 key_of(const Options& options) {
+  if (options.key) return std::bit_cast<Bytes16>(*options.key);
+  std::random_device random;
+  return {{random(), random(), random(), random()}};
+}
+
+/// Returns the key of packets.
+Bytes16 agree_on_options(World& world, const Options& options) {
   require(options.slot_bytes >= Piece8::kBytes && options.slot_bytes % Piece8::kBytes == 0 &&
               options.slot_bytes <= kSlotBytesMax,
           "slot_bytes", fmt::format("a multiple of {} up to {}", Piece8::kBytes, kSlotBytesMax),
           options.slot_bytes);
+  require(options.packet_bytes % Piece16::kBytes == 0 && options.packet_bytes <= kSlotBytesMax,
+          "packet_bytes", fmt::format("a multiple of {} up to {}", Piece16::kBytes, kSlotBytesMax),
+          options.packet_bytes);
   require(options.chunk_bytes > 0 && options.chunk_bytes % 16 == 0 &&
               options.chunk_bytes <= kChunkBytesMax,
           "chunk_bytes", fmt::format("a multiple of 16 up to {}", kChunkBytesMax),
@@ -67,19 +83,23 @@ void agree_on_options(World& world, const Options& options) {
   require(options.sms <= kBlocksMax, "sms", fmt::format("at most {}", kBlocksMax), options.sms);
   require(world.size() <= kRanksMax, "ranks", fmt::format("at most {}", kRanksMax), world.size());
   const Proposal mine{.slot_bytes = options.slot_bytes,
+                      .packet_bytes = options.packet_bytes,
                       .chunk_bytes = options.chunk_bytes,
                       .ring_bytes = options.ring_bytes,
                       .arena_tensors = options.arena_tensors,
-                      .unreachable = first_unreachable(world)};
+                      .unreachable = first_unreachable(world),
+                      .key = key_of(options)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
   require_reach(world, "DeviceCollectives", proposals);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
     const Proposal &first = proposals[0], &other = proposals[rank];
     require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);
+    require_equal("packet_bytes", rank, 0, first.packet_bytes, other.packet_bytes);
     require_equal("chunk_bytes", rank, 0, first.chunk_bytes, other.chunk_bytes);
     require_equal("ring_bytes", rank, 0, first.ring_bytes, other.ring_bytes);
     require_equal("arena_tensors", rank, 0, first.arena_tensors, other.arena_tensors);
   }
+  return proposals[0].key;
 }
 
 Signature signature_of(const Request& request, const Movement& movement, Protocol protocol) {
@@ -151,6 +171,7 @@ struct DeviceCollectives::Impl {
   void start(const Request& request, const Call& call);
   uint32_t blocks_for(const Call& call, uint32_t chosen) const;
   void launch_slots(const CallParams& params, const Call& call);
+  void launch_packets(const CallParams& params, const Call& call);
   void launch_rings(const CallParams& params, const Call& call);
   void launch_large_all_reduce(CallParams params, const Call& call);
   void launch_direct(const CallParams& params, const Call& call);
@@ -175,6 +196,7 @@ struct DeviceCollectives::Impl {
   const std::shared_ptr<World> pinned;  ///< stays when the caller's World goes on
   World& world;
   Accelerator& accelerator;
+  const Bytes16 key;
   const Options options;
   const WindowLayout layout;
   ArenaBlock window;
@@ -191,7 +213,8 @@ DeviceCollectives::Impl::Impl(World& of_caller, const Options& options)
     : pinned(WorldAccess::pinned(of_caller)),
       world(with_filled_slots(*pinned, "DeviceCollectives")),
       accelerator(accelerator_of(world)),
-      options((agree_on_options(world, options), options)),
+      key(agree_on_options(world, options)),
+      options(options),
       layout(layout_of(options, world.size())),
       window(arena_of(world).allocate(layout.bytes(), Stream{}, ArenaEnd::upper)),
       workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device),
@@ -200,6 +223,7 @@ DeviceCollectives::Impl::Impl(World& of_caller, const Options& options)
       last(accelerator),
       last_messages(accelerator) {
   accelerator.prepare(slots_kernel.entry);
+  accelerator.prepare(packets_kernel.entry);
   accelerator.prepare(rings_kernel.entry);
   accelerator.prepare(direct_kernel.entry);
   accelerator.prepare(messages_kernel.entry);
@@ -327,9 +351,14 @@ void DeviceCollectives::Impl::start(const Request& given, const Call& call) {
     return launch_rings(params, call);
   }
   if (protocol == Protocol::direct) return launch_direct(params, call);
+  const bool in_packets = protocol == Protocol::packets;
+  const uint64_t most = in_packets ? packet_bytes(options, world.size()) : options.slot_bytes;
   do {
-    params.movement.end = std::min(movement.end, params.movement.begin + options.slot_bytes);
-    launch_slots(params, call);
+    params.movement.end = std::min(movement.end, params.movement.begin + most);
+    if (in_packets)
+      launch_packets(params, call);
+    else
+      launch_slots(params, call);
     params.movement.begin = params.movement.end;
   } while (params.movement.begin < movement.end);
 }
@@ -356,6 +385,22 @@ void DeviceCollectives::Impl::launch_slots(const CallParams& params, const Call&
   launch(accelerator, slots_kernel,
          {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true},
          call.stream, SlotsParams{params, pieces, pieces_a_block});
+}
+
+void DeviceCollectives::Impl::launch_packets(const CallParams& params, const Call& call) {
+  const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
+  const uint32_t movers_max = on_host ? kHostMoversMax : kMoversMax;
+  const uint32_t blocks_max = blocks_for(call, on_host ? kHostBlocksMax : kSlotsBlocksMax);
+  const auto pieces =
+      static_cast<uint32_t>((params.movement.bytes() + Piece16::kBytes - 1) / Piece16::kBytes);
+  const uint32_t blocks = std::clamp((pieces + movers_max - 1) / movers_max, 1u, blocks_max);
+  const uint32_t pieces_a_block = std::max((pieces + blocks - 1) / blocks, 1u);
+  const uint32_t movers =
+      std::min((pieces_a_block + kWarpLanes - 1) / kWarpLanes, movers_max / kWarpLanes);
+  // Not cooperative: no block waits for a block of its own rank, and blocks send first.
+  launch(accelerator, packets_kernel,
+         {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true},
+         call.stream, PacketsParams{params, key, pieces, pieces_a_block});
 }
 
 void DeviceCollectives::Impl::launch_rings(const CallParams& params, const Call& call) {
@@ -386,7 +431,8 @@ Protocol DeviceCollectives::Impl::protocol_for(const Request& request, const Mov
   const bool chosen = call.protocol == Protocol::automatic;
   if (call.protocol == Protocol::messages)
     throw InvalidArgument("protocol", "one that a caller may choose", "messages");
-  const Protocol protocol = chosen ? chosen_protocol(movement, options) : call.protocol;
+  const Protocol protocol =
+      chosen ? chosen_protocol(movement, options, request.ranks) : call.protocol;
   if (protocol != Protocol::direct) return protocol;
   if (request.operation == Operation::barrier) return Protocol::slots;
   const bool input = !request.input.given() || in_arena(request.input.data, request.input.bytes());

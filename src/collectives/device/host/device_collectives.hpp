@@ -21,6 +21,7 @@
 /// such tensors: their memory is not used again within the world.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -40,10 +41,13 @@ struct Options {
   // The same on all ranks:
   uint32_t slot_bytes = 512 << 10;  ///< largest message of Protocol::slots, unless a call asks for
                                     ///< it; a window takes four times as many per rank
+  uint32_t packet_bytes = 0;        ///< the same of Protocol::packets; a window takes twice as many
+                                    ///< per peer; 0: chosen
   uint32_t chunk_bytes = 16 << 10;  ///< largest chunk that a warp moves, a multiple of 16
   uint32_t ring_bytes = 0;          ///< of a ring; a window has two per peer; 0: chosen
-  bool arena_tensors = false;  ///< calls larger than slots are Protocol::direct, unless a call asks
-                               ///< for another: their tensors lie in arenas
+  std::optional<std::array<uint32_t, 4>> key = {};  ///< of packets; rank 0's counts. Unset: drawn
+  bool arena_tensors = false;  ///< calls larger than packets are Protocol::direct, unless a call
+                               ///< asks for another: their tensors lie in arenas
 };
 
 /// How a call folds: an operator, and for sums of floats a factor of every summand, the same on all

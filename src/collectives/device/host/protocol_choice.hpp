@@ -10,8 +10,12 @@
 namespace tokenyard::device_collectives {
 
 /// Returns the protocol of a call whose options leave it open: slots for messages that fit into
-/// them, else from tensor to tensor if all lie in arenas, else rings.
-Protocol chosen_protocol(const Movement& movement, const Options& options);
+/// them, packets for those that fit into these, else from tensor to tensor if all lie in arenas,
+/// else rings.
+Protocol chosen_protocol(const Movement& movement, const Options& options, uint32_t ranks);
+
+/// Returns the bytes of the largest message in packets.
+uint32_t packet_bytes(const Options& options, uint32_t ranks);
 
 /// Returns the rings of each window.
 RingLayout ring_layout(const Options& options, uint32_t ranks);

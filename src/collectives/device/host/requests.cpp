@@ -126,6 +126,7 @@ std::string describe(const Signature& signature) {
       rooted ? fmt::format(", root {}", signature.root()) : "",
       signature.protocol() == Protocol::rings      ? ", by rings"
       : signature.protocol() == Protocol::direct   ? ", in the arena"
+      : signature.protocol() == Protocol::packets  ? ", in packets"
       : signature.protocol() == Protocol::messages ? ", with a size per pair"
                                                    : "");
 }

@@ -28,6 +28,7 @@ enum class Protocol : uint8_t {
   slots,      ///< the data is the flag: eight bytes of data travel with their epoch
   rings,      ///< chunks through rings in the arena, a flag per chunk
   direct,     ///< from tensor to tensor, all of which lie in the arena
+  packets,    ///< the data is the flag: sixteen bytes in a place that is empty before
   messages,   ///< a size per pair of ranks; no caller chooses it
 };
 

@@ -11,7 +11,8 @@
 /// parity, and no barrier and no cleaning is needed.
 ///
 /// All ranks compare the words of all with rank 0's, so all report the same difference. Data
-/// carry the digest of their call, so data of another call are never accepted.
+/// carry the digest of their call, or wait for the comparison (packets.hpp), so data of another
+/// call are never accepted.
 #pragma once
 
 #include "collectives/device/kernels/device_call.hpp"
@@ -92,8 +93,9 @@ TOKENYARD_DEVICE CallWord await_call(const CallParams& params, uint64_t epoch, u
   return came ? word : CallWord{};
 }
 
-/// Waits for the call words of all ranks and compares them with rank 0's. Called by one warp.
-TOKENYARD_DEVICE void await_calls(const CallParams& params, uint64_t epoch,
+/// Waits for the call words of all ranks and compares them with rank 0's. Returns whether all make
+/// this call. Called by one warp.
+TOKENYARD_DEVICE bool await_calls(const CallParams& params, uint64_t epoch,
                                   const BlockDeadline& deadline) {
   Signature on_rank_0{};
   for (uint32_t first = 0; first < params.ranks; first += kWarpLanes) {
@@ -101,17 +103,18 @@ TOKENYARD_DEVICE void await_calls(const CallParams& params, uint64_t epoch,
     CallWord word{};
     if (rank < params.ranks) word = await_call(params, epoch, rank, deadline);
     const bool came = rank >= params.ranks || word.is_of(epoch);
-    if (!warp::all(came)) return;
+    if (!warp::all(came)) return false;
     const Signature theirs = word.signature();
     if (first == 0) on_rank_0 = {warp::shuffle(theirs.what, 0), warp::shuffle(theirs.size, 0)};
     const uint32_t others = warp::ballot(rank < params.ranks && !(theirs == on_rank_0));
     if (others == 0) continue;
     if (warp::lane() == first_bit(others)) refuse(deadline, rank, on_rank_0, theirs);
-    return;
+    return false;
   }
   // Acquires what the words release: the ends of all ranks' earlier calls, and for a barrier all
   // that ranks have done before it.
   fence_acquire<Scope::sys>();
+  return true;
 }
 
 }  // namespace tokenyard::device_collectives

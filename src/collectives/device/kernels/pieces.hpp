@@ -24,6 +24,7 @@ struct alignas(4 * words) Piece {
   }
 };
 using Piece8 = Piece<2>;
+using Piece16 = Piece<4>;
 
 namespace pieces {
 

@@ -15,8 +15,6 @@
 
 namespace tokenyard::device_collectives {
 
-using Piece16 = Piece<4>;
-
 namespace spans {
 
 /// Bytes that a warp moves with one instruction.

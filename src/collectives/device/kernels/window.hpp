@@ -3,6 +3,7 @@
 ///     call[parity][source]          what the source says of its call
 ///     slot[parity][source][piece]   eight bytes of data, the lower half of their call's epoch, and
 ///                                   its digest
+///     packet[parity][source][piece]     sixteen bytes of data; zero if there are none
 ///     filled[parity][source][place]     the chunk in that place of the source's ring has come
 ///     consumed[parity][rank][place]     that rank has read the chunk in that place of its ring
 ///     tensors[parity][source]           where the source's input and result lie: two words
@@ -13,8 +14,9 @@
 ///     ring[parity][source][place]       a chunk
 ///     channel[source][place]            a chunk of a message
 ///
-/// Every word carries its epoch, or the number of its chunk in a channel, and nobody clears it;
-/// only `counts` are released by call words. Parities are those of epochs.
+/// Every word carries its epoch, or the number of its chunk in a channel, and nobody clears it,
+/// but for packets, which their reader empties; `counts` are released by call words. Parities are
+/// those of epochs.
 #pragma once
 
 #include <cstddef>
@@ -97,7 +99,8 @@ struct RingLayout {
 /// Offset of each word in a window, alike on all ranks.
 struct WindowLayout {
   uint32_t ranks;
-  uint32_t slots;  ///< per source and parity
+  uint32_t slots;    ///< per source and parity
+  uint32_t packets;  ///< the same
   RingLayout rings;
   uint32_t channel_places;  ///< chunks of a channel, as long as those of rings
 
@@ -107,8 +110,14 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t slot(uint32_t parity, uint32_t source, uint32_t piece) const {
     return call(2, 0) + ((size_t{parity} * ranks + source) * slots + piece) * sizeof(Slot);
   }
+  /// `source`: another rank than the owner of the window, `owner`, which has none of its own.
+  TOKENYARD_HOST_DEVICE size_t packet(uint32_t parity, uint32_t owner, uint32_t source) const {
+    return packets_at() + (size_t{parity} * (ranks - 1) + peer_of(owner, source)) * packets * 16;
+  }
+  TOKENYARD_HOST_DEVICE size_t packets_at() const { return slot(2, 0, 0); }
   TOKENYARD_HOST_DEVICE size_t filled(uint32_t parity, uint32_t source, uint32_t place) const {
-    return slot(2, 0, 0) + ((size_t{parity} * ranks + source) * rings.places + place) * 16;
+    return packets_at() + size_t{2} * (ranks - 1) * packets * 16 +
+           ((size_t{parity} * ranks + source) * rings.places + place) * 16;
   }
   TOKENYARD_HOST_DEVICE size_t consumed(uint32_t parity, uint32_t rank, uint32_t place) const {
     return filled(2, 0, 0) + ((size_t{parity} * ranks + rank) * rings.places + place) * 16;
@@ -128,25 +137,31 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t channel_consumed(uint32_t rank, uint32_t place) const {
     return channel_filled(ranks, 0) + (size_t{rank} * channel_places + place) * 16;
   }
-  /// `source`: another rank than the owner of the window, `owner`, which has no ring of its own.
+  /// `source`: as for `packet`.
   TOKENYARD_HOST_DEVICE size_t chunk(uint32_t parity, uint32_t owner, uint32_t source,
                                      uint32_t place) const {
-    const uint32_t ring = source - (source > owner ? 1 : 0);
     return chunks_at() +
-           ((size_t{parity} * (ranks - 1) + ring) * rings.places + place) * rings.chunk_bytes;
+           ((size_t{parity} * (ranks - 1) + peer_of(owner, source)) * rings.places + place) *
+               rings.chunk_bytes;
   }
   /// Returns the bytes of words, which start as zero; chunks follow them.
   TOKENYARD_HOST_DEVICE size_t chunks_at() const { return channel_consumed(ranks, 0); }
-  /// `source`: another rank than the owner of the window, as for `chunk`.
+  /// `source`: as for `packet`.
   TOKENYARD_HOST_DEVICE size_t channel(uint32_t owner, uint32_t source, uint32_t place) const {
-    const uint32_t channel = source - (source > owner ? 1 : 0);
-    return channels_at() + (size_t{channel} * channel_places + place) * rings.chunk_bytes;
+    return channels_at() +
+           (size_t{peer_of(owner, source)} * channel_places + place) * rings.chunk_bytes;
   }
   TOKENYARD_HOST_DEVICE size_t channels_at() const {
     return chunks_at() + size_t{2} * (ranks - 1) * rings.places * rings.chunk_bytes;
   }
   TOKENYARD_HOST_DEVICE size_t bytes() const {
     return channels_at() + size_t{ranks - 1} * channel_places * rings.chunk_bytes;
+  }
+
+ private:
+  /// Returns the number of a source among the ranks other than the owner.
+  TOKENYARD_HOST_DEVICE static uint32_t peer_of(uint32_t owner, uint32_t source) {
+    return source - (source > owner ? 1 : 0);
   }
 };
 
@@ -160,6 +175,9 @@ struct Windows {
   }
   TOKENYARD_DEVICE Peer<Bytes16> slots(uint32_t rank, uint32_t parity, uint32_t source) const {
     return at(rank, layout.slot(parity, source, 0));
+  }
+  TOKENYARD_DEVICE Peer<Bytes16> packets(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at(rank, layout.packet(parity, rank, source));
   }
   TOKENYARD_DEVICE Peer<Bytes16> filled(uint32_t rank, uint32_t parity, uint32_t source,
                                         uint32_t place) const {

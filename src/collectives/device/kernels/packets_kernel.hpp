@@ -1,0 +1,294 @@
+/// The kernel of collectives of some megabytes. See packets.hpp.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+
+#include "collectives/device/kernels/arithmetic.hpp"
+#include "collectives/device/kernels/device_call_kernel.hpp"
+#include "collectives/device/kernels/packets.hpp"
+#include "collectives/device/kernels/pieces.hpp"
+
+namespace tokenyard::device_collectives {
+
+enum class PacketsBarrier : uint32_t {
+  compared = 1,  ///< the block knows whether all ranks make this call
+};
+
+struct PacketsShared : CallShared {
+  bool agreed;  ///< all ranks make this call
+};
+
+/// Pieces that a thread moves at once: `count` whole ones at multiples of 16, or one of any kind.
+template <uint32_t count>
+struct PacketStep {
+  uint32_t first, stride;
+
+  TOKENYARD_DEVICE uint32_t piece(uint32_t k) const { return first + k * stride; }
+};
+
+/// The facts that a thread knows.
+struct PacketsWork {
+  const CallParams& call;
+  const BlockDeadline& deadline;
+  const Bytes16 key;
+  const uint32_t parity;
+  const uint32_t first, stride;  ///< this thread's pieces
+  const uint32_t count, whole;   ///< how many there are; those at the front that fill steps
+  const uint64_t bytes;          ///< of a message
+
+  TOKENYARD_DEVICE static std::ptrdiff_t at(uint32_t piece) {
+    return static_cast<std::ptrdiff_t>(piece) * Piece16::kBytes;
+  }
+  TOKENYARD_DEVICE uint32_t bytes_of(uint32_t piece) const {
+    return static_cast<uint32_t>(
+        std::min<uint64_t>(Piece16::kBytes, bytes - static_cast<uint64_t>(at(piece))));
+  }
+  TOKENYARD_DEVICE const std::byte* input(uint32_t destination) const {
+    return call.input + call.movement.input_at(destination);
+  }
+  TOKENYARD_DEVICE std::byte* result(uint32_t source) const {
+    return call.result + call.movement.result_at(source);
+  }
+  TOKENYARD_DEVICE Bytes16 keyed(const Bytes16& bits) const {
+    return {{bits.word[0] ^ key.word[0], bits.word[1] ^ key.word[1], bits.word[2] ^ key.word[2],
+             bits.word[3] ^ key.word[3]}};
+  }
+};
+
+/// Returns this thread's work: every `threads`-th piece of the block's range.
+TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDeadline& deadline,
+                                     uint64_t epoch) {
+  const CallParams& call = params.call;
+  const Movement& movement = call.movement;
+  const uint32_t threads = block::threads() - kWarpLanes;
+  const uint32_t begin = std::min(block::index() * params.pieces_a_block, params.pieces);
+  const uint32_t end = std::min(begin + params.pieces_a_block, params.pieces);
+  const uint32_t first = begin + thread::index();
+  const uint64_t bytes = movement.bytes();
+  // All messages begin at multiples of sixteen, or none is moved in steps.
+  const bool has_parts = movement.input_has_parts || movement.result_has_parts;
+  const uint32_t bits = pieces::low_bits(call.input) | pieces::low_bits(call.result) |
+                        static_cast<uint32_t>(movement.begin | (has_parts ? movement.part : 0));
+  const uint32_t whole_end =
+      bits % Piece16::kBytes == 0
+          ? std::min<uint32_t>(end, static_cast<uint32_t>(bytes / Piece16::kBytes))
+          : 0;
+  const auto pieces_before = [&](uint32_t limit) {
+    return first < limit ? (limit - first + threads - 1) / threads : 0;
+  };
+  return {.call = call,
+          .deadline = deadline,
+          .key = params.key,
+          .parity = parity_of(epoch),
+          .first = first,
+          .stride = threads,
+          .count = pieces_before(end),
+          .whole = pieces_before(whole_end),
+          .bytes = bytes};
+}
+
+/// Calls `body(step)` for the next pieces after the first `done`: as many at once as there are
+/// whole ones. Advances `done`; returns what `body` does.
+template <class Body>
+TOKENYARD_DEVICE bool next_step(const PacketsWork& work, uint32_t& done, Body body) {
+  const uint32_t first = work.first + done * work.stride;
+  if (done + 4 <= work.whole) {
+    done += 4;
+    return body(PacketStep<4>{first, work.stride});
+  }
+  if (done + 2 <= work.whole) {
+    done += 2;
+    return body(PacketStep<2>{first, work.stride});
+  }
+  done += 1;
+  return body(PacketStep<1>{first, work.stride});
+}
+
+template <uint32_t count>
+TOKENYARD_DEVICE void load_pieces(const PacketsWork& work, const std::byte* from,
+                                  const PacketStep<count>& step, Piece16 (&held)[count]) {
+  if constexpr (count == 1) {
+    held[0] = load_piece<4>(from + work.at(step.first), work.bytes_of(step.first));
+  } else {
+    TOKENYARD_UNROLL
+    for (uint32_t k = 0; k < count; ++k)
+      held[k] = pieces::load_whole(from + work.at(step.piece(k)));
+  }
+}
+
+template <uint32_t count>
+TOKENYARD_DEVICE void store_pieces(const PacketsWork& work, std::byte* to,
+                                   const PacketStep<count>& step, const Piece16 (&held)[count]) {
+  if constexpr (count == 1) {
+    store_piece(to + work.at(step.first), held[0], work.bytes_of(step.first));
+  } else {
+    TOKENYARD_UNROLL
+    for (uint32_t k = 0; k < count; ++k) pieces::store_whole(to + work.at(step.piece(k)), held[k]);
+  }
+}
+
+/// Sends pieces to every rank that wants them.
+template <uint32_t count>
+TOKENYARD_DEVICE void send_step(const PacketsWork& work, const PacketStep<count>& step) {
+  const CallParams& call = work.call;
+  TOKENYARD_KEEP_ROLLED
+  for (uint32_t turn = 1; turn < call.ranks; ++turn) {
+    const uint32_t rank = (call.rank + turn) % call.ranks;  // Every rank begins with another one.
+    if (!call.movement.sends(call.rank, rank)) continue;
+    Piece16 held[count];
+    load_pieces(work, work.input(rank), step, held);
+    const Peer<Bytes16> to = call.windows.packets(rank, work.parity, call.rank);
+    TOKENYARD_UNROLL
+    for (uint32_t k = 0; k < count; ++k)
+      store<Order::relaxed, Scope::sys>(to + step.piece(k),
+                                        work.keyed(std::bit_cast<Bytes16>(held[k])));
+  }
+}
+
+TOKENYARD_DEVICE bool is_empty(const Bytes16& packet) {
+  return (packet.word[0] | packet.word[1] | packet.word[2] | packet.word[3]) == 0;
+}
+
+/// Waits for a packet of a rank, given what was there a moment ago. Returns false if the wait
+/// failed.
+TOKENYARD_DEVICE bool await_packet(const PacketsWork& work, uint32_t source, Peer<Bytes16> at,
+                                   Bytes16& packet) {
+  if (!is_empty(packet)) return true;
+  Awaited what{
+      .phase = static_cast<uint32_t>(WaitPhase::data), .rank = source, .expected = 1, .seen = 0};
+  return wait_until(work.deadline, what, [&] {
+    packet = load<Order::relaxed, Scope::sys>(at);
+    return !is_empty(packet);
+  });
+}
+
+/// Takes pieces of a rank out of their packets, which are empty then. Returns false if a wait
+/// failed.
+template <uint32_t count>
+TOKENYARD_DEVICE bool take_packets(const PacketsWork& work, uint32_t source,
+                                   const PacketStep<count>& step, Piece16 (&held)[count]) {
+  const Peer<Bytes16> from = work.call.windows.packets(work.call.rank, work.parity, source);
+  Bytes16 packets[count];
+  TOKENYARD_UNROLL
+  for (uint32_t k = 0; k < count; ++k)
+    packets[k] = load<Order::relaxed, Scope::sys>(from + step.piece(k));
+  TOKENYARD_UNROLL
+  for (uint32_t k = 0; k < count; ++k)
+    if (!await_packet(work, source, from + step.piece(k), packets[k])) return false;
+  TOKENYARD_UNROLL
+  for (uint32_t k = 0; k < count; ++k) {
+    held[k] = std::bit_cast<Piece16>(work.keyed(packets[k]));
+    // Mutant: a packet stays full.
+    if (!mutated()) store<Order::relaxed, Scope::sys>(from + step.piece(k), Bytes16{});
+  }
+  return true;
+}
+
+/// Copies pieces of every source to their place. Returns false if a wait failed.
+template <uint32_t count>
+TOKENYARD_DEVICE bool copy_step(const PacketsWork& work, const PacketStep<count>& step) {
+  const CallParams& call = work.call;
+  TOKENYARD_KEEP_ROLLED
+  for (uint32_t turn = 0; turn < call.ranks; ++turn) {
+    const uint32_t source = (call.rank + turn) % call.ranks;
+    if (!call.movement.sends(source, call.rank)) continue;
+    std::byte* const to = work.result(source);
+    Piece16 held[count];
+    if (source != call.rank) {
+      if (!take_packets(work, source, step, held)) return false;
+    } else {
+      const std::byte* const from = work.input(source);
+      if (from == to) continue;
+      load_pieces(work, from, step, held);
+    }
+    store_pieces(work, to, step, held);
+  }
+  return true;
+}
+
+/// Folds pieces of all sources in the order of ranks. Returns false if a wait failed.
+template <class T, bool adds, uint32_t count>
+TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>& step) {
+  const CallParams& call = work.call;
+  const Folding by{call.op, call.factor, call.ranks};
+  Piece16 own[count];
+  load_pieces(work, work.input(call.rank), step, own);
+  Fold<T, 4, adds> folds[count];
+  TOKENYARD_KEEP_ROLLED
+  for (uint32_t source = 0; source < call.ranks; ++source) {
+    Piece16 held[count];
+    const bool is_own = source == call.rank;
+    if (!is_own && !take_packets(work, source, step, held)) return false;
+    TOKENYARD_UNROLL
+    for (uint32_t k = 0; k < count; ++k) {
+      const Piece16& piece = is_own ? own[k] : held[k];
+      if (source == 0)
+        folds[k].begin(by, piece);
+      else
+        folds[k].add(by, piece);
+    }
+  }
+  Piece16 results[count];
+  TOKENYARD_UNROLL
+  for (uint32_t k = 0; k < count; ++k) results[k] = folds[k].end(by);
+  store_pieces(work, work.result(call.rank), step, results);
+  return true;
+}
+
+/// Takes the pieces that this rank gets, a step behind those that the thread sends.
+/// `take(step)` returns false if a wait failed.
+template <class Take>
+TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed, Take take) {
+  const auto send = [&](const auto& step) {
+    send_step(work, step);
+    return true;
+  };
+  uint32_t sent = 0, taken = 0;
+  if (sent < work.count) next_step(work, sent, send);
+  NamedBarrier(PacketsBarrier::compared).sync(block::threads());
+  if (!agreed) return;
+  TOKENYARD_KEEP_ROLLED
+  while (taken < work.count) {
+    if (sent < work.count) next_step(work, sent, send);
+    if (!next_step(work, taken, take)) return;
+  }
+}
+
+TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed) {
+  const CallParams& call = work.call;
+  if (!call.movement.reduces)
+    return move_packets(work, agreed, [&](const auto& step) { return copy_step(work, step); });
+  if (!call.movement.sends(call.rank, call.rank))
+    return move_packets(work, agreed, [](const auto&) { return true; });
+  const bool adds = Folding{call.op, call.factor, call.ranks}.adds();
+  with_element(call.type, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::floating_point<typename NumberOf<T>::type>)
+      if (adds)
+        return move_packets(work, agreed,
+                            [&](const auto& step) { return fold_step<T, true>(work, step); });
+    move_packets(work, agreed, [&](const auto& step) { return fold_step<T, false>(work, step); });
+  });
+}
+
+TOKENYARD_DEVICE void exchange_packets(const PacketsParams& params) {
+  auto& shared = block::shared<PacketsShared>();
+  const CallParams& call = params.call;
+  const BlockDeadline deadline(call.wait_context);
+  if (!begin_call(call, shared, deadline)) return;
+  const uint64_t epoch = shared.epoch;
+  if (warp::index() + 1 != warp::count())
+    return move_packets(work_of(params, deadline, epoch), shared.agreed);
+  if (block::index() == 0) publish_call(call, epoch);
+  const bool agreed = await_calls(call, epoch, deadline);
+  if (warp::lane() == 0) shared.agreed = agreed;
+  NamedBarrier(PacketsBarrier::compared).sync(block::threads());
+  pass_epoch(call, epoch);
+}
+
+TOKENYARD_DEFINE_KERNEL(packets_kernel, exchange_packets, PacketsParams, PacketsShared,
+                        kPacketsThreadsMax)
+
+}  // namespace tokenyard::device_collectives
