@@ -89,21 +89,15 @@ TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDea
           .bytes = bytes};
 }
 
-/// Calls `body(step)` for the next pieces after the first `done`: as many at once as there are
-/// whole ones. Advances `done`; returns what `body` does.
-template <class Body>
+/// Calls `body(step)` for the next pieces after the first `done`: up to `most` at once, as far as
+/// there are whole ones. Advances `done`; returns what `body` does.
+template <uint32_t most, class Body>
 TOKENYARD_DEVICE bool next_step(const PacketsWork& work, uint32_t& done, Body body) {
+  if constexpr (most > 1)
+    if (done + most > work.whole) return next_step<most / 2>(work, done, body);
   const uint32_t first = work.first + done * work.stride;
-  if (done + 4 <= work.whole) {
-    done += 4;
-    return body(PacketStep<4>{first, work.stride});
-  }
-  if (done + 2 <= work.whole) {
-    done += 2;
-    return body(PacketStep<2>{first, work.stride});
-  }
-  done += 1;
-  return body(PacketStep<1>{first, work.stride});
+  done += most;
+  return body(PacketStep<most>{first, work.stride});
 }
 
 template <uint32_t count>
@@ -237,39 +231,43 @@ TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>
   return true;
 }
 
-/// Takes the pieces that this rank gets, a step behind those that the thread sends.
-/// `take(step)` returns false if a wait failed.
-template <class Take>
+/// Takes the pieces that this rank gets, up to `most` at once, a step behind those that the thread
+/// sends. `take(step)` returns false if a wait failed.
+template <uint32_t most, class Take>
 TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed, Take take) {
   const auto send = [&](const auto& step) {
     send_step(work, step);
     return true;
   };
   uint32_t sent = 0, taken = 0;
-  if (sent < work.count) next_step(work, sent, send);
+  if (sent < work.count) next_step<most>(work, sent, send);
   NamedBarrier(PacketsBarrier::compared).sync(block::threads());
   if (!agreed) return;
   TOKENYARD_KEEP_ROLLED
   while (taken < work.count) {
-    if (sent < work.count) next_step(work, sent, send);
-    if (!next_step(work, taken, take)) return;
+    if (sent < work.count) next_step<most>(work, sent, send);
+    if (!next_step<most>(work, taken, take)) return;
   }
 }
 
 TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed) {
   const CallParams& call = work.call;
   if (!call.movement.reduces)
-    return move_packets(work, agreed, [&](const auto& step) { return copy_step(work, step); });
+    return move_packets<4>(work, agreed, [&](const auto& step) { return copy_step(work, step); });
   if (!call.movement.sends(call.rank, call.rank))
-    return move_packets(work, agreed, [](const auto&) { return true; });
+    return move_packets<4>(work, agreed, [](const auto&) { return true; });
   const bool adds = Folding{call.op, call.factor, call.ranks}.adds();
   with_element(call.type, [&](auto element) {
     using T = decltype(element);
+    // Sums of floats are what trains models; the others go piece by piece.
     if constexpr (std::floating_point<typename NumberOf<T>::type>)
-      if (adds)
-        return move_packets(work, agreed,
-                            [&](const auto& step) { return fold_step<T, true>(work, step); });
-    move_packets(work, agreed, [&](const auto& step) { return fold_step<T, false>(work, step); });
+      if (adds) {
+        constexpr uint32_t kMost = sizeof(T) == 1 ? 1 : 4;  // A byte takes a register of its own.
+        return move_packets<kMost>(
+            work, agreed, [&](const auto& step) { return fold_step<T, true>(work, step); });
+      }
+    move_packets<1>(work, agreed,
+                    [&](const auto& step) { return fold_step<T, false>(work, step); });
   });
 }
 
