@@ -65,9 +65,6 @@ struct JobOptions {
   /// Ranks with equal names share memory. Empty: that of TOKENYARD_HOST_NAME, or else found
   /// automatically.
   std::string host;
-  /// A plug-in that carries data in place of TCP, such as "libtokenyard_ucx.so"; empty: none. The
-  /// same on all ranks.
-  std::string interconnect = {};
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of each call, unless set
   std::chrono::nanoseconds silence = std::chrono::seconds(5);   ///< a silent rank counts as lost
   OnFailure on_failure = OnFailure::raise;

@@ -57,15 +57,12 @@ Places places_of(const std::string& name) {
   throw InvalidArgument("places", "'kept' or 'compact'", "'" + name + "'");
 }
 
-std::unique_ptr<JobHandle> enter_job(const std::string& entrance, const std::string& store,
-                                     const nb::object& own_store, bool host_store,
-                                     const std::string& job, const std::string& secret,
-                                     uint32_t rank, uint32_t size,
-                                     std::optional<uint32_t> local_rank, uint32_t size_max,
-                                     const std::string& address, const std::string& host,
-                                     const std::string& interconnect, double timeout_s,
-                                     double silence_s, const std::string& on_failure,
-                                     const std::string& places, bool witness) {
+std::unique_ptr<JobHandle> enter_job(
+    const std::string& entrance, const std::string& store, const nb::object& own_store,
+    bool host_store, const std::string& job, const std::string& secret, uint32_t rank,
+    uint32_t size, std::optional<uint32_t> local_rank, uint32_t size_max,
+    const std::string& address, const std::string& host, double timeout_s, double silence_s,
+    const std::string& on_failure, const std::string& places, bool witness) {
   const JobOptions options{
       .store = store,
       .host_store = host_store,
@@ -78,7 +75,6 @@ std::unique_ptr<JobHandle> enter_job(const std::string& entrance, const std::str
       .size_max = size_max,
       .address = address,
       .host = host,
-      .interconnect = interconnect,
       .timeout = nanoseconds_of(timeout_s),
       .silence = nanoseconds_of(silence_s),
       .on_failure = on_failure_of(on_failure),
@@ -168,8 +164,8 @@ nb::class_<JobHandle> register_job(nb::module_& m) {
   nb::class_<JobHandle> job(m, "Job", "See tokenyard.Job.");
   job.def_static("enter", &enter_job, nb::kw_only(), "entrance"_a, "store"_a, "own_store"_a.none(),
                  "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a, "local_rank"_a.none(),
-                 "size_max"_a, "address"_a, "host"_a, "interconnect"_a, "timeout_s"_a,
-                 "silence_s"_a, "on_failure"_a, "places"_a, "witness"_a)
+                 "size_max"_a, "address"_a, "host"_a, "timeout_s"_a, "silence_s"_a, "on_failure"_a,
+                 "places"_a, "witness"_a)
       .def_prop_ro("closed", &JobHandle::closed)
       .def_prop_ro(
           "rank",

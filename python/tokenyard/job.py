@@ -147,13 +147,10 @@ def connect(
         address: address at which other ranks reach this one; detected if empty.
         host: ranks with the same name use shared memory, others the network. If empty, that of
             TOKENYARD_HOST_NAME, or else detected.
-        interconnect: a plug-in that replaces TCP between hosts, such as
-            "libtokenyard_ucx.so", the same on all ranks; none if empty.
 
     Raises:
         PeerTimeout: a rank did not connect in time, or the members did not admit this one; names
             a rank.
-        Unsupported: the interconnect is not available.
         InvalidArgument: arguments are wrong or contradict each other, such as two ranks with one
             number.
     """

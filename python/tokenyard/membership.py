@@ -56,7 +56,6 @@ class Members(Closing):
         host_store: bool = True,
         address: str = "",
         host: str = "",
-        interconnect: str = "",
         own_store: Any = None,
     ) -> Self:
         ranks = size_of("size", size, smallest=1)
@@ -74,7 +73,6 @@ class Members(Closing):
             size_max=most,
             address=address,
             host=host,
-            interconnect=interconnect,
             timeout_s=check_timeout(timeout),
             silence_s=check_timeout(silence, "silence"),
             on_failure=on_failure,

@@ -91,8 +91,7 @@ Job::State::State(const JobOptions& options, const JobTerms& terms)
                                                            .job = options.job,
                                                            .secret = options.secret,
                                                            .host = this->options.host,
-                                                           .address = address_,
-                                                           .interconnect = options.interconnect});
+                                                           .address = address_});
   engine_ = std::make_unique<Engine>(
       transport_,
       EngineOptions{

@@ -1,4 +1,4 @@
-// The contract of every channel, over shared memory, TCP and, where available, UCX.
+// The contract of every channel, over shared memory and TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,24 +11,16 @@
 #include "collectives/transports/datagram_mailbox.hpp"
 #include "collectives/wire_ranks.hpp"
 
-#ifndef TOKENYARD_UCX_PLUGIN
-#define TOKENYARD_UCX_PLUGIN ""
-#define TOKENYARD_WITHOUT_UCX
-#endif
-
 namespace tokenyard::collectives {
 namespace {
 
-enum class Way { shared_memory, tcp, ucx };
+enum class Way { shared_memory, tcp };
 
 class ChannelTest : public testing::TestWithParam<Way> {
  protected:
   void SetUp() override { ranks_.begin_epoch(1); }
 
-  static void adjust(WireOptions& options) {
-    options.force_tcp = GetParam() != Way::shared_memory;
-    if (GetParam() == Way::ucx) options.interconnect = TOKENYARD_UCX_PLUGIN;
-  }
+  static void adjust(WireOptions& options) { options.force_tcp = GetParam() != Way::shared_memory; }
 
   /// Moves all of `bytes`, in pieces of at most these sizes.
   std::vector<std::byte> carry(Channel& from, Channel& to, std::span<const std::byte> bytes,
@@ -287,21 +279,12 @@ std::string name_of_way(const testing::TestParamInfo<Way>& info) {
       return "SharedMemory";
     case Way::tcp:
       return "Tcp";
-    case Way::ucx:
-      return "Ucx";
   }
   return "";
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ChannelTest, testing::Values(Way::shared_memory, Way::tcp),
                          name_of_way);
-#ifndef TOKENYARD_WITHOUT_UCX
-INSTANTIATE_TEST_SUITE_P(OverAPlugin, ChannelTest, testing::Values(Way::ucx), name_of_way);
-#else
-TEST(OverAPlugin, ChannelsOverUcx) {
-  GTEST_SKIP() << "this machine has no UCX (Debian: libucx-dev)";
-}
-#endif
 
 }  // namespace
 }  // namespace tokenyard::collectives

@@ -302,3 +302,14 @@ def test_threads_have_no_job() -> None:
         return str(caught.value)
 
     assert all("threads" in text for text in tokenyard.launch(ask, ranks=2, arena_bytes=1 << 16))
+
+
+def test_an_option_that_has_gone_is_refused_by_name() -> None:
+    gone: dict[str, Any] = {"interconnect": "libtokenyard_ucx.so"}
+    with pytest.raises(TypeError, match="interconnect"):
+        tokenyard.connect("file:/nowhere", rank=0, size=1, **gone)
+    with pytest.raises(TypeError, match="interconnect"):
+        tokenyard.Collectives.connect("file:/nowhere", secret=SECRET, rank=0, size=1, **gone)
+    torch = pytest.importorskip("tokenyard.torch")
+    with pytest.raises(TypeError, match="interconnect"):
+        torch.Options(**gone)

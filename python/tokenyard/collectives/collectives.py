@@ -51,7 +51,6 @@ class Collectives(Members):
 
         Raises:
             PeerTimeout: a rank did not connect in time; names it.
-            Unsupported: the interconnect is not available.
             InvalidArgument: there is no good secret, or arguments are wrong or contradict each
                 other, such as two ranks with one number.
         """

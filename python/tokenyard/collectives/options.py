@@ -26,5 +26,4 @@ class JobOptions(TypedDict, total=False):
     host_store: bool
     address: str
     host: str
-    interconnect: str
     own_store: Any

@@ -37,9 +37,6 @@ class Options:
     """Address at which other ranks reach this one; detected if empty."""
     host: str = ""
     """Ranks with the same name use shared memory; detected if empty."""
-    interconnect: str = ""
-    """A plug-in that replaces TCP between hosts, such as "libtokenyard_ucx.so", the same on all
-    ranks; none if empty."""
     device_bytes: int = 0
     """Bytes of a GPU that collectives on CUDA tensors take; 0: as many as they need."""
     _host_device: bool = field(default=False, repr=False)

@@ -71,6 +71,5 @@ def _chosen(options: Options) -> dict[str, Any]:
         "witness",
         "address",
         "host",
-        "interconnect",
     )
     return {name: getattr(options, name) for name in names}

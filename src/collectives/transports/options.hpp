@@ -17,9 +17,6 @@ struct WireOptions {
   /// Where others reach this rank, an IP address or a name; empty: net::own_address().
   std::string address;
   bool force_tcp = false;  ///< no shared memory, even on one host; the same on all ranks
-  /// A plug-in that carries data in place of TCP (interconnect.hpp): a path, or a name for the
-  /// system's loader; empty: none. The same on all ranks.
-  std::string interconnect = {};
 
   /// Bytes per direction, rounded up to a power of two. A pair's channel takes twice as much.
   size_t ring_bytes = 512 << 10;

@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "collectives/transports/interconnected_channel.hpp"
 #include "collectives/transports/shared_channel.hpp"
 #include "collectives/transports/tcp_channel.hpp"
 
@@ -38,30 +37,20 @@ class PairChannel final : public Channel {
     tcp_ = body.get();
     body_ = std::move(body);
   }
-  void use(std::unique_ptr<InterconnectedChannel> body) {
-    shared_ = nullptr;
-    tcp_ = &body->meeting();
-    interconnected_ = body.get();
-    body_ = std::move(body);
-  }
   /// Ends the channel permanently. Returns its transport's channel, for the caller to release.
   std::unique_ptr<Channel> end() {
     sent_ = bytes_sent();
     shared_ = nullptr;
     tcp_ = nullptr;
-    interconnected_ = nullptr;
     return std::move(body_);
   }
   SharedChannel* shared() const { return shared_; }
-  /// Returns the TCP channel that carries the bytes, or over which the ends meet.
   TcpChannel* tcp() const { return tcp_; }
-  InterconnectedChannel* interconnected() const { return interconnected_; }
 
  private:
   std::unique_ptr<Channel> body_;
   SharedChannel* shared_ = nullptr;
   TcpChannel* tcp_ = nullptr;
-  InterconnectedChannel* interconnected_ = nullptr;
   uint64_t sent_ = 0;
 };
 

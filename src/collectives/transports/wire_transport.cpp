@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "net/address.hpp"
@@ -40,7 +41,6 @@ WireTransport::WireTransport(const WireOptions& options)
   }
   if (options.stripe_bytes == 0) throw InvalidArgument("stripe_bytes", "more than 0", "0");
   poller_.watch_arrivals(shared_.mailbox().native());
-  if (!options.interconnect.empty()) plugin_.emplace(options.interconnect);
 }
 
 WireTransport::~WireTransport() {
@@ -62,12 +62,6 @@ void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
   pairs_.clear();
   dials_.clear();
   lingering_.clear();
-  if (plugin_) {
-    // A fresh interconnect, so that nothing of the old epoch is under way.
-    interconnect_.reset();
-    interconnect_ = plugin_->make();
-    poller_.watch_arrivals(interconnect_->descriptor());
-  }
   peers_.clear();
   shared_.begin_epoch();
   gate_.begin(view);
@@ -197,12 +191,7 @@ void WireTransport::invite_by_tcp(Pair& pair, const std::string& reason) {
 }
 
 void WireTransport::use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes) {
-  auto tcp = std::make_unique<TcpChannel>(stripes, turn_bytes);
-  if (interconnect_) {
-    pair.channel->use(std::make_unique<InterconnectedChannel>(std::move(tcp), *interconnect_));
-  } else {
-    pair.channel->use(std::move(tcp));
-  }
+  pair.channel->use(std::make_unique<TcpChannel>(stripes, turn_bytes));
 }
 
 void WireTransport::dial(Pair& pair, uint32_t stripe) {
@@ -219,7 +208,6 @@ void WireTransport::dial(Pair& pair, uint32_t stripe) {
 }
 
 void WireTransport::poll() {
-  if (interconnect_) interconnect_->poll();
   const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;  // powers of two
   if (has_slept_.load(std::memory_order_relaxed) && has_slept_.exchange(false)) {
     for (auto& [line, pair] : pairs_) {
@@ -250,7 +238,7 @@ bool WireTransport::is_settled(const Pair& pair) const {
   for (uint32_t stripe = 0; stripe < std::max(pair.dialled, 1u); ++stripe) {
     if (!tcp->has(stripe)) return false;
   }
-  return pair.channel->interconnected() == nullptr || pair.channel->interconnected()->met();
+  return true;
 }
 
 void WireTransport::poll_mailbox() {
@@ -326,7 +314,6 @@ void WireTransport::prepare_to_sleep() {
   for (auto& [line, pair] : pairs_) {
     if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);
   }
-  if (interconnect_ && !interconnect_->prepare_to_sleep()) poller_.wake();
   const bool waiting =
       shared_.is_waiting() || listener_.is_short() || !lingering_.empty() ||
       std::any_of(dials_.begin(), dials_.end(), [](const Dial& dial) { return dial.is_pausing(); });

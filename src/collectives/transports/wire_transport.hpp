@@ -16,7 +16,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -25,7 +24,6 @@
 #include "collectives/transports/channel_listener.hpp"
 #include "collectives/transports/dial.hpp"
 #include "collectives/transports/epoch_gate.hpp"
-#include "collectives/transports/interconnect.hpp"
 #include "collectives/transports/options.hpp"
 #include "collectives/transports/pair_channel.hpp"
 #include "collectives/transports/shared_path.hpp"
@@ -35,7 +33,7 @@ namespace tokenyard::collectives {
 
 class WireTransport final : public Transport {
  public:
-  /// Throws OsError if there is no free port or descriptor, Unsupported if the plug-in is missing.
+  /// Throws OsError if there is no free port or descriptor.
   explicit WireTransport(const WireOptions& options);
   ~WireTransport() override;
 
@@ -105,9 +103,6 @@ class WireTransport final : public Transport {
   net::Poller poller_;
   SharedPath shared_;
   ChannelListener listener_;
-
-  std::optional<InterconnectPlugin> plugin_;
-  std::unique_ptr<Interconnect> interconnect_;  ///< of this epoch; outlives its channels
 
   std::map<Slot, Peer> peers_;
   std::map<Line, Pair> pairs_;
