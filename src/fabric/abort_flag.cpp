@@ -68,6 +68,7 @@ void AbortFlag::watch(std::span<AbortWord> words) {
   const std::lock_guard lock(mutex_);
   watched_.push_back(words);
   for (const uint32_t rank : left_) set_one(words, rank, kLeft);
+  for (const uint32_t rank : gone_on_) set_one(words, rank, kLeft);
   for (const uint32_t rank : lost_) set_one(words, rank, abort_for_lost(rank));
   if (!cancelled_ && !left_out_by_) return;
   for (AbortWord& word : words) accelerator_.write_flag(&word, kCancelled);
@@ -82,6 +83,17 @@ void AbortFlag::unwatch(std::span<AbortWord> words) {
 void AbortFlag::left(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   insert_sorted(left_, rank);
+  end_waits_for_unsent(rank);
+}
+
+void AbortFlag::gone_on(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  insert_sorted(gone_on_, rank);
+  // One that is lost since may not be said to have left.
+  if (!std::binary_search(lost_.begin(), lost_.end(), rank)) end_waits_for_unsent(rank);
+}
+
+void AbortFlag::end_waits_for_unsent(uint32_t rank) {
   note_gone(rank);
   // In this order, so that a wait that sees the first word set also sees the rank's own.
   if (rank < ranks_) accelerator_.write_flag(word_ + 1 + rank, kLeft);
@@ -104,7 +116,13 @@ std::vector<uint32_t> AbortFlag::lost_ranks() const {
 
 bool AbortFlag::has_left(uint32_t rank) const {
   const std::lock_guard lock(mutex_);
-  return std::binary_search(left_.begin(), left_.end(), rank);
+  return std::binary_search(left_.begin(), left_.end(), rank) ||
+         std::binary_search(gone_on_.begin(), gone_on_.end(), rank);
+}
+
+bool AbortFlag::has_gone_on(uint32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  return std::binary_search(gone_on_.begin(), gone_on_.end(), rank);
 }
 
 void AbortFlag::on_refusal(std::function<void(const std::string& phase)> check) {

@@ -50,17 +50,22 @@ class AbortFlag {
   /// Records a rank's goodbye. Ends only waits for data that it has not sent: its earlier data
   /// still counts, and waits for other ranks continue.
   void left(uint32_t rank);
+  /// Records that a rank goes on in another world and sends nothing more in this one. Ends waits as
+  /// `left` does, but the rank is not gone: it may meet this one again.
+  void gone_on(uint32_t rank);
   /// Records that rank `by` rebuilds the world without this one. Ends every wait.
   void left_out(uint32_t by);
   /// Returns all ranks that were lost or left, ascending.
   std::vector<uint32_t> gone_ranks() const;
   /// Returns the ranks that went without a goodbye, ascending.
   std::vector<uint32_t> lost_ranks() const;
+  /// Returns whether the rank has left or gone on.
   bool has_left(uint32_t rank) const;
+  bool has_gone_on(uint32_t rank) const;
   /// Registers [ranks] abort words, in memory shared by host and kernels, for waits that should end
   /// only if the awaited rank itself is gone. A loss sets the rank's word to abort_for_lost(rank),
-  /// a goodbye sets it to kLeft, and `cancel` and `left_out` set every word to kCancelled; earlier
-  /// events are applied at once. The words must stay valid until `unwatch`.
+  /// a goodbye or a rank that goes on sets it to kLeft, and `cancel` and `left_out` set every word
+  /// to kCancelled; earlier events are applied at once. The words must stay valid until `unwatch`.
   void watch(std::span<AbortWord> words);
   void unwatch(std::span<AbortWord> words);
   /// Sets what throws NetworkFault if a request of this rank was refused, before any kernel runs;
@@ -84,6 +89,7 @@ class AbortFlag {
   void set_one(std::span<AbortWord> words, uint32_t rank, AbortWord abort_flag);
   void set_all(AbortWord abort_flag);
   void note_gone(uint32_t rank);
+  void end_waits_for_unsent(uint32_t rank);
   std::optional<Absence> absence_around(TimePoint from, TimePoint until) const;
 
   Accelerator& accelerator_;
@@ -94,7 +100,7 @@ class AbortFlag {
   mutable std::mutex mutex_;
   std::atomic<bool> cancelled_ = false;
   bool is_set_ = false;
-  std::vector<uint32_t> lost_, left_;  ///< ascending
+  std::vector<uint32_t> lost_, left_, gone_on_;  ///< ascending
   std::optional<uint32_t> left_out_by_;
   TimePoint left_out_at_;
   std::map<uint32_t, TimePoint> gone_at_;  ///< when this rank learned of each loss or goodbye

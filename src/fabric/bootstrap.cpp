@@ -57,18 +57,23 @@ Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelera
   const auto went = [this](uint32_t slot, PeerState state) {
     const std::optional<uint32_t> gone = rank_at(slot);
     if (gone == rank()) return abort_flag_.left_out(others().empty() ? rank() : others().front());
-    if (gone && state == PeerState::lost) abort_flag_.lost(*gone);
-    if (gone && state == PeerState::left) abort_flag_.left(*gone);
+    if (!gone) return;
+    if (state == PeerState::lost) abort_flag_.lost(*gone);
+    if (state == PeerState::left) abort_flag_.left(*gone);
+    for (const auto& asked : asked_by_) note_whether_gone_on(asked.first);
   };
   const auto rebuilds = [this](uint32_t slot, const Message& rebuild) {
     const std::optional<uint32_t> by = rank_at(slot);
     if (rebuild.kind == MessageKind::gone_on) {
-      if (by && rebuild.generation == generation()) abort_flag_.left(*by);
+      if (by && rebuild.generation == generation()) abort_flag_.gone_on(*by);
       return;
     }
     const std::vector<uint32_t> slots = decode(rebuild.bytes);
     const bool stays = std::ranges::count(slots, membership_.slots[rank()]) != 0;
-    if (by && rebuild.generation > generation() && !stays) abort_flag_.left_out(*by);
+    if (!by || rebuild.generation <= generation()) return;
+    if (!stays) abort_flag_.left_out(*by);
+    asked_by_[*by] = slots;
+    note_whether_gone_on(*by);
   };
   watch_ = mesh_->mailbox().watch(went, rebuilds);
   mesh_->mailbox().note_generation(generation());
@@ -216,6 +221,7 @@ std::vector<uint32_t> Bootstrap::ranks_without(const std::vector<uint32_t>& slot
 }
 
 void Bootstrap::say_gone_on() {
+  if (std::exchange(said_gone_on_, true)) return;
   for (const uint32_t peer : others()) {
     mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::gone_on,
                                                  .generation = generation(),
@@ -247,17 +253,17 @@ void Bootstrap::await_each(const std::string& what, TimePoint until,
     abort_flag_.check_left_out({.rank = peer, .phase = what});
     return false;
   };
-  await(others(), what, until, has_arrived, [this](uint32_t peer) { return has_given_up(peer); });
+  await(others(), what, until, has_arrived,
+        [this](uint32_t peer) { return abort_flag_.has_gone_on(peer); });
 }
 
-bool Bootstrap::has_given_up(uint32_t peer) const {
-  const auto asked = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
-  if (!asked || asked->generation <= generation()) return false;
-  // One that has all ranks of this world may have been asked for before the loss: both are used.
-  const std::vector<uint32_t> slots = decode(asked->bytes);
-  return std::ranges::any_of(abort_flag_.gone_ranks(), [&](uint32_t gone) {
+void Bootstrap::note_whether_gone_on(uint32_t peer) {
+  // A world that has all ranks of this one may have been asked for before the loss: both are used.
+  const std::vector<uint32_t>& slots = asked_by_.at(peer);
+  const bool lacks_one = std::ranges::any_of(abort_flag_.gone_ranks(), [&](uint32_t gone) {
     return std::ranges::count(slots, membership_.slots[gone]) == 0;
   });
+  if (lacks_one) abort_flag_.gone_on(peer);
 }
 
 void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
@@ -291,7 +297,8 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
     const auto is_missing = [&](uint32_t peer) { return std::ranges::count(missing, peer) != 0; };
     for (const uint32_t peer : gone)
       if (is_missing(peer)) throw_lost(peer);
-    if (std::ranges::any_of(ended, is_missing)) throw_lost(gone.front());
+    const auto given_up_on = std::ranges::find_if(ended, is_missing);
+    if (given_up_on != ended.end()) throw_lost(gone.empty() ? *given_up_on : gone.front());
     return missing.empty();
   };
   if (!everybody_came() && !accelerator_.wait_until(until, everybody_came)) {

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -102,7 +103,7 @@ class Bootstrap {
   uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
                                TimePoint until, const Check& check);
   /// Tells the others that this rank sends nothing more in this world. Their waits for what it has
-  /// not sent end as if it had left.
+  /// not sent end as if it had left. Only the first call counts.
   void say_gone_on();
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
   void check_while_waiting(Check check) { check_ = std::move(check); }
@@ -116,9 +117,9 @@ class Bootstrap {
   std::vector<uint32_t> ranks_without(const std::vector<uint32_t>& slots) const;
   std::vector<uint32_t> others() const;  ///< present ranks but this one
   std::optional<uint32_t> rank_at(uint32_t slot) const;
-  /// Returns whether the rank has asked for a later world without one that is gone from this one:
-  /// it sends nothing more here.
-  bool has_given_up(uint32_t peer) const;
+  /// Has waits for a rank end if it has asked for a later world without one that is gone from this
+  /// one: it sends nothing more here. Called with the mailbox's lock.
+  void note_whether_gone_on(uint32_t peer);
   /// Until `arrived(rank)` has held once for every rank of `ranks`. Throws PeerLost naming a rank
   /// that is gone if one for which `given_up` holds has not arrived.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
@@ -130,8 +131,11 @@ class Bootstrap {
   Accelerator& accelerator_;
   AbortFlag& abort_flag_;
   uint64_t sequence_ = 0;
+  bool said_gone_on_ = false;
   uint32_t asked_, agreed_;            ///< last generation asked for, and last one agreed on
   std::vector<uint32_t> asked_slots_;  ///< slots of the world asked for in `asked_`
+  /// Slots of the last world after this one that each rank has asked for; under the mailbox's lock.
+  std::map<uint32_t, std::vector<uint32_t>> asked_by_;
   Check check_;
   uint64_t watch_ = 0;
 };

@@ -32,10 +32,14 @@ enum class WorldMutant : uint8_t {
   none,
   plain_last_barrier,   ///< a rank that is lost in the last wait holds that up on some survivors
   others_not_followed,  ///< a rank does not give up a world that another begins anew
+  end_not_told,         ///< a rank does not say that it sends nothing more in its world
 };
 
 /// Members in order of construction; destruction is in reverse.
 struct World::Impl {
+  /// Tells the other ranks of the job that this one sends nothing more here.
+  ~Impl();
+
   WorldOptions options;
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
@@ -55,6 +59,7 @@ struct World::Impl {
   bool follows_job = false;        ///< whether its ranks are those of its job
   std::vector<uint32_t> left_out;  ///< ranks of the world before, see World::left_out
   uint32_t epoch_before = 0;       ///< see epoch_before()
+  bool is_made = false;            ///< others may wait in it for this rank
   WorldMutant mutant = WorldMutant::none;
 };
 

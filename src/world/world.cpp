@@ -113,7 +113,17 @@ std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> me
     bootstrap.barrier("world is made", until);
     bootstrap.check_while_waiting({});
   }
+  impl->is_made = true;
   return WorldAccess::make(std::move(impl));
+}
+
+/// Tells the other ranks that this one sends nothing more in the world.
+void end_part(WorldAccess::Impl& impl) {
+  // Stores of this rank's kernels, and what they have posted, arrive before the others hear that
+  // there will be no more.
+  impl.accelerator->drain();
+  if (impl.network) impl.network->drain(impl.accelerator->now() + impl.options.timeout);
+  impl.bootstrap->say_gone_on();
 }
 
 std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
@@ -335,6 +345,16 @@ void WorldAccess::go_on_as(World& world, World& next) {
   world.impl_ = next.impl_;
 }
 
+World::Impl::~Impl() {
+  // Threads say goodbye; a world that was not made has no rank that waits for this one alone.
+  if (!is_made || !processes || mutant == WorldMutant::end_not_told) return;
+  try {
+    end_part(*this);
+  } catch (const std::exception&) {
+    // A destructor cannot report an error; waits for this rank then end at their deadlines.
+  }
+}
+
 World::World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
@@ -422,11 +442,7 @@ void go_on(World& world) {
     if (impl.abort_flag->cancelled()) throw Cancelled("world: go on in the next epoch");
   };
   check();
-  // Stores of this rank's kernels, and what they have posted, arrive before the others hear that
-  // there will be no more.
-  impl.accelerator->drain();
-  if (impl.network) impl.network->drain(impl.accelerator->now() + impl.options.timeout);
-  impl.bootstrap->say_gone_on();
+  end_part(impl);
   const auto next =
       join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);
   WorldAccess::go_on_as(world, *next);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <latch>
+#include <span>
 #include <utility>
 
 #include "fabric/in_process_mesh.hpp"
@@ -42,6 +43,14 @@ std::vector<std::unique_ptr<End>> ends(uint32_t ranks) {
   std::vector<std::unique_ptr<End>> made;
   for (auto& mesh : InProcessMesh::make(ranks)) made.push_back(std::make_unique<End>(mesh));
   return made;
+}
+
+Message rebuild_request(uint32_t generation, const std::vector<uint32_t>& slots) {
+  const auto bytes = std::as_bytes(std::span(slots));
+  return {.kind = MessageKind::rebuild,
+          .generation = generation,
+          .what = "rebuild",
+          .bytes = {bytes.begin(), bytes.end()}};
 }
 
 std::vector<std::byte> bytes_of(uint32_t rank) {
@@ -252,6 +261,36 @@ TEST(Bootstrap, ARankThatHasGoneOnIsNotWaitedFor) {
       run_ranks(1, [&](uint32_t) { world[0]->talk->barrier("x", world[0]->soon()); });
   EXPECT_TRUE(
       holds<PeerLost>(failures[0], [](const PeerLost& error) { EXPECT_EQ(error.facts.rank, 2u); }));
+}
+
+/// Whichever of the two a rank hears first.
+TEST(Bootstrap, ARankThatHasGoneOnEndsTheWaitsOfKernels) {
+  for (const bool asks_first : {true, false}) {
+    const auto world = ends(3);
+    AbortWord words[3]{};
+    world[0]->abort_flag->watch(words);
+    if (!asks_first) world[2]->mesh->vanish();
+    world[1]->mesh->send(0, rebuild_request(2, {0, 1}));
+    if (asks_first) {
+      EXPECT_EQ(words[1], kNoAbort) << "rank 2 may be another's loss, or leave";
+      world[2]->mesh->vanish();
+    }
+    EXPECT_EQ(words[1], kLeft);
+    EXPECT_EQ(world[0]->abort_flag->gone_ranks(), std::vector<uint32_t>{2});
+    world[0]->abort_flag->unwatch(words);
+  }
+}
+
+/// It may ask for the same world later, as one that has a world which this rank failed to make.
+TEST(Bootstrap, ARankThatHasGoneOnMayBeMetAgain) {
+  const auto world = ends(2);
+  world[1]->talk->say_gone_on();
+  EXPECT_TRUE(world[0]->abort_flag->has_gone_on(1));
+  EXPECT_THROW(world[0]->talk->barrier("x", world[0]->soon()), PeerLost);
+  on_every_rank(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    EXPECT_EQ(me.talk->agree_on_generation({0, 1}, "world", me.soon(), [] {}), 2u);
+  });
 }
 
 // A job may make another world of the same ranks beside this one, and go on to use both.

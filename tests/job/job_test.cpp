@@ -122,6 +122,26 @@ TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
   newcomer.join();
 }
 
+/// No connection ends: its job goes on.
+TEST_F(JobOfThree, WaitsForNobodyWhoHasClosedItsWorld) {
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    auto world = world_of(*job);
+    world->barrier("with everybody");
+    if (rank != 2) {
+      try {
+        world->barrier("without rank 2");
+        ADD_FAILURE() << "rank 2 does not come";
+      } catch (const PeerLost& error) {
+        EXPECT_EQ(error.facts.rank, 2u);
+      }
+      EXPECT_TRUE(world->lost().empty()) << "rank 2 is still in the job";
+    }
+    world.reset();
+    use(*job);
+  });
+}
+
 TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
   std::latch met(3);
   on_every_rank(3, [&](uint32_t rank) {
