@@ -50,6 +50,7 @@ struct Settings {
   std::vector<uint64_t> bytes{8, 4096, 65536, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   std::vector<uint32_t> sms{0};
   uint32_t trains = 20, slot_bytes = Options{}.slot_bytes, chunk_bytes = Options{}.chunk_bytes;
+  uint32_t packet_bytes = Options{}.packet_bytes;
   bool shared = false;
   std::string protocol = "automatic", type = "fp32", device = "cuda", nccl, output;
 
@@ -61,7 +62,9 @@ struct Settings {
            : protocol == "direct"  ? Protocol::direct
                                    : Protocol::automatic;
   }
-  Options options() const { return {.slot_bytes = slot_bytes, .chunk_bytes = chunk_bytes}; }
+  Options options() const {
+    return {.slot_bytes = slot_bytes, .packet_bytes = packet_bytes, .chunk_bytes = chunk_bytes};
+  }
 };
 
 /// One rank's tensors for one size: small whole numbers, whose sums are exact in every type.
@@ -304,6 +307,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"automatic", "slots", "packets", "rings", "direct"}));
   app.add_option("--slot-bytes", settings.slot_bytes, "largest message of slots")
       ->check(in_range(8, 64 << 20));
+  app.add_option("--packet-bytes", settings.packet_bytes, "largest message of packets; 0: chosen");
   app.add_option("--chunk-bytes", settings.chunk_bytes, "largest chunk of rings and direct stores")
       ->check(in_range(16, 1 << 20));
   app.add_option("--sms", settings.sms, "multiprocessors per call, 0: chosen; several to compare")

@@ -15,11 +15,12 @@ constexpr uint32_t kChunkBytesMin = 2048;
 constexpr uint32_t kRow = 512, kCopyStep = 2 * kRow, kFoldStep = 8 * kRow;
 /// Chunks of tensors per warp, at least: they need no release.
 constexpr uint64_t kChunksAWarp = 4;
-/// Bytes of the largest message in packets, and of all packets of one parity, unless options say
-/// otherwise.
-constexpr uint32_t kPacketBytesMost = 4 << 20, kPacketsBytes = 8 << 20;
+/// Bytes of all packets of one parity, unless options say otherwise.
+constexpr uint32_t kPacketsBytes = 16 << 20;
+/// The largest message that packets move as fast as stores from tensor to tensor do.
+constexpr uint64_t kPacketsBesideDirect = 4 << 20;
 /// Bytes of all rings of one parity, unless options say otherwise.
-constexpr uint32_t kRingsBytes = 16 << 20;
+constexpr uint32_t kRingsBytes = 8 << 20;
 /// Bytes of all channels, unless options say otherwise.
 constexpr uint32_t kChannelsBytes = 8 << 20;
 
@@ -35,14 +36,15 @@ Protocol chosen_protocol(const Movement& movement, const Options& options, uint3
   // Each rank of an all_reduce sends all of its input to all others.
   const bool sends_all = movement.reduces && !movement.input_has_parts && !movement.only_to_root;
   const uint64_t sent = movement.bytes() * (sends_all ? std::max(ranks - 1, 1u) : 1);
-  if (sent <= packet_bytes(options, ranks)) return Protocol::packets;
+  const uint64_t most = packet_bytes(options, ranks);
+  if (sent <= (options.arena_tensors ? std::min(most, kPacketsBesideDirect) : most))
+    return Protocol::packets;
   return options.arena_tensors ? Protocol::direct : Protocol::rings;
 }
 
 uint32_t packet_bytes(const Options& options, uint32_t ranks) {
   if (options.packet_bytes != 0) return options.packet_bytes;
-  const uint32_t share = kPacketsBytes / std::max(ranks - 1, 1u);
-  return std::min(kPacketBytesMost, share / Piece16::kBytes * Piece16::kBytes);
+  return kPacketsBytes / std::max(ranks - 1, 1u) / Piece16::kBytes * Piece16::kBytes;
 }
 
 RingLayout ring_layout(const Options& options, uint32_t ranks) {

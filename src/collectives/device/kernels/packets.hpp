@@ -15,7 +15,7 @@
 ///    the emptying, and who begins the call after that has all of them. So a packet is empty when
 ///    it is written.
 /// 3. Packets do not say of which call they are. Every block compares the words of all ranks before
-///    it takes a packet: data of another call are never accepted. After a call that has failed the
+///    it writes a result: data of another call are never accepted. After a call that has failed the
 ///    object has failed for good, with whatever its packets hold.
 /// 4. A thread sends a piece to every rank before it stores a result there, so the result may lie
 ///    where the input does.

@@ -12,12 +12,11 @@
 
 namespace tokenyard::device_collectives {
 
-enum class PacketsBarrier : uint32_t {
-  compared = 1,  ///< the block knows whether all ranks make this call
-};
+/// What a block knows of the calls of all ranks.
+enum class Calls : uint32_t { unknown, alike, different };
 
 struct PacketsShared : CallShared {
-  bool agreed;  ///< all ranks make this call
+  Calls calls;
 };
 
 /// Pieces that a thread moves at once: `count` whole ones at multiples of 16, or one of any kind.
@@ -32,6 +31,7 @@ struct PacketStep {
 struct PacketsWork {
   const CallParams& call;
   const BlockDeadline& deadline;
+  const Calls& calls;  ///< of the block
   const Bytes16 key;
   const uint32_t parity;
   const uint32_t first, stride;  ///< this thread's pieces
@@ -59,7 +59,7 @@ struct PacketsWork {
 
 /// Returns this thread's work: every `threads`-th piece of the block's range.
 TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDeadline& deadline,
-                                     uint64_t epoch) {
+                                     const PacketsShared& shared) {
   const CallParams& call = params.call;
   const Movement& movement = call.movement;
   const uint32_t threads = block::threads() - kWarpLanes;
@@ -80,8 +80,9 @@ TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDea
   };
   return {.call = call,
           .deadline = deadline,
+          .calls = shared.calls,
           .key = params.key,
-          .parity = parity_of(epoch),
+          .parity = parity_of(shared.epoch),
           .first = first,
           .stride = threads,
           .count = pieces_before(end),
@@ -180,12 +181,31 @@ TOKENYARD_DEVICE bool take_packets(const PacketsWork& work, uint32_t source,
   return true;
 }
 
-/// Copies pieces of every source to their place. Returns false if a wait failed.
+/// Waits until the block knows whether all ranks make this call, which must be known before a
+/// result is written. Returns whether they do. The warp that learns it has the deadline.
+TOKENYARD_DEVICE bool are_calls_alike(const PacketsWork& work) {
+  Calls calls = load<Order::relaxed, Scope::block>(&work.calls);
+  Awaited what{
+      .phase = static_cast<uint32_t>(WaitPhase::call), .rank = work.call.rank, .from_rank = false};
+  if (calls == Calls::unknown)
+    wait_until(
+        what,
+        [&] {
+          calls = load<Order::relaxed, Scope::block>(&work.calls);
+          return calls != Calls::unknown;
+        },
+        [&] { return !work.deadline.failed(); });
+  // Mutant: results are written whatever calls the ranks make.
+  return calls == Calls::alike || mutated();
+}
+
+/// Copies pieces of every source to their place, its own last. Returns false if a wait failed or
+/// calls differ.
 template <uint32_t count>
 TOKENYARD_DEVICE bool copy_step(const PacketsWork& work, const PacketStep<count>& step) {
   const CallParams& call = work.call;
   TOKENYARD_KEEP_ROLLED
-  for (uint32_t turn = 0; turn < call.ranks; ++turn) {
+  for (uint32_t turn = 1; turn <= call.ranks; ++turn) {
     const uint32_t source = (call.rank + turn) % call.ranks;
     if (!call.movement.sends(source, call.rank)) continue;
     std::byte* const to = work.result(source);
@@ -197,33 +217,34 @@ TOKENYARD_DEVICE bool copy_step(const PacketsWork& work, const PacketStep<count>
       if (from == to) continue;
       load_pieces(work, from, step, held);
     }
+    if (!are_calls_alike(work)) return false;
     store_pieces(work, to, step, held);
   }
   return true;
 }
 
-/// Folds pieces of all sources in the order of ranks. Returns false if a wait failed.
+/// Folds pieces of all sources in the order of ranks. Returns false if a wait failed or calls
+/// differ.
 template <class T, bool adds, uint32_t count>
 TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>& step) {
   const CallParams& call = work.call;
   const Folding by{call.op, call.factor, call.ranks};
-  Piece16 own[count];
-  load_pieces(work, work.input(call.rank), step, own);
   Fold<T, 4, adds> folds[count];
   TOKENYARD_KEEP_ROLLED
   for (uint32_t source = 0; source < call.ranks; ++source) {
     Piece16 held[count];
-    const bool is_own = source == call.rank;
-    if (!is_own && !take_packets(work, source, step, held)) return false;
+    if (source == call.rank)
+      load_pieces(work, work.input(source), step, held);
+    else if (!take_packets(work, source, step, held))
+      return false;
     TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < count; ++k) {
-      const Piece16& piece = is_own ? own[k] : held[k];
+    for (uint32_t k = 0; k < count; ++k)
       if (source == 0)
-        folds[k].begin(by, piece);
+        folds[k].begin(by, held[k]);
       else
-        folds[k].add(by, piece);
-    }
+        folds[k].add(by, held[k]);
   }
+  if (!are_calls_alike(work)) return false;
   Piece16 results[count];
   TOKENYARD_UNROLL
   for (uint32_t k = 0; k < count; ++k) results[k] = folds[k].end(by);
@@ -232,17 +253,15 @@ TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>
 }
 
 /// Takes the pieces that this rank gets, up to `most` at once, a step behind those that the thread
-/// sends. `take(step)` returns false if a wait failed.
+/// sends, until `take(step)` returns false.
 template <uint32_t most, class Take>
-TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed, Take take) {
+TOKENYARD_DEVICE void move_packets(const PacketsWork& work, Take take) {
   const auto send = [&](const auto& step) {
     send_step(work, step);
     return true;
   };
   uint32_t sent = 0, taken = 0;
   if (sent < work.count) next_step<most>(work, sent, send);
-  NamedBarrier(PacketsBarrier::compared).sync(block::threads());
-  if (!agreed) return;
   TOKENYARD_KEEP_ROLLED
   while (taken < work.count) {
     if (sent < work.count) next_step<most>(work, sent, send);
@@ -250,12 +269,12 @@ TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed, 
   }
 }
 
-TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed) {
+TOKENYARD_DEVICE void move_packets(const PacketsWork& work) {
   const CallParams& call = work.call;
   if (!call.movement.reduces)
-    return move_packets<4>(work, agreed, [&](const auto& step) { return copy_step(work, step); });
+    return move_packets<4>(work, [&](const auto& step) { return copy_step(work, step); });
   if (!call.movement.sends(call.rank, call.rank))
-    return move_packets<4>(work, agreed, [](const auto&) { return true; });
+    return move_packets<4>(work, [](const auto&) { return true; });
   const bool adds = Folding{call.op, call.factor, call.ranks}.adds();
   with_element(call.type, [&](auto element) {
     using T = decltype(element);
@@ -264,10 +283,9 @@ TOKENYARD_DEVICE void move_packets(const PacketsWork& work, const bool& agreed) 
       if (adds) {
         constexpr uint32_t kMost = sizeof(T) == 1 ? 1 : 4;  // A byte takes a register of its own.
         return move_packets<kMost>(
-            work, agreed, [&](const auto& step) { return fold_step<T, true>(work, step); });
+            work, [&](const auto& step) { return fold_step<T, true>(work, step); });
       }
-    move_packets<1>(work, agreed,
-                    [&](const auto& step) { return fold_step<T, false>(work, step); });
+    move_packets<1>(work, [&](const auto& step) { return fold_step<T, false>(work, step); });
   });
 }
 
@@ -275,14 +293,14 @@ TOKENYARD_DEVICE void exchange_packets(const PacketsParams& params) {
   auto& shared = block::shared<PacketsShared>();
   const CallParams& call = params.call;
   const BlockDeadline deadline(call.wait_context);
+  if (thread::index() == 0) shared.calls = Calls::unknown;
   if (!begin_call(call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
-  if (warp::index() + 1 != warp::count())
-    return move_packets(work_of(params, deadline, epoch), shared.agreed);
+  if (warp::index() + 1 != warp::count()) return move_packets(work_of(params, deadline, shared));
   if (block::index() == 0) publish_call(call, epoch);
-  const bool agreed = await_calls(call, epoch, deadline);
-  if (warp::lane() == 0) shared.agreed = agreed;
-  NamedBarrier(PacketsBarrier::compared).sync(block::threads());
+  const bool alike = await_calls(call, epoch, deadline);
+  if (warp::elect())
+    store<Order::relaxed, Scope::block>(&shared.calls, alike ? Calls::alike : Calls::different);
   pass_epoch(call, epoch);
 }
 
