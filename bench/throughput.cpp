@@ -24,8 +24,8 @@
 
 #include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
-#include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
+#include "bench/harness/time_calls.hpp"
 #include "bench/throughput/check.hpp"
 #include "bench/throughput/scenes.hpp"
 #include "bench/throughput/trace.hpp"
@@ -89,32 +89,6 @@ void check_settings(const Settings& settings, const std::vector<Scene>& scenes) 
                    [&](const char* name) { return asked_for(settings, name); }))
     throw InvalidArgument("cases", fmt::format("a part of \"{}\"", fmt::join(kCases, "\", \"")),
                           fmt::format("\"{}\"", settings.cases));
-}
-
-/// Returns the device time in us of each of `calls` calls of `body` on this rank. Ranks start each
-/// call together, behind a pause, which excludes launch latency and late ranks.
-template <class Body>
-std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, uint32_t together,
-                               Body body) {
-  Accelerator& accelerator = accelerator_of(world);
-  const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? 100'000 : 0;
-  constexpr uint32_t kWarmUp = 3;
-  std::vector<double> us;
-  for (uint32_t call = 0; call < calls + kWarmUp; ++call) {
-    world.barrier("bench: start of a call");
-    launch(accelerator, pause_kernel, {.blocks = 1, .warps = 1, .cooperative = false}, stream,
-           PauseParams{pause_ns});
-    const Event begin = accelerator.record(stream);
-    for (uint32_t i = 0; i < together; ++i) body(call + i);
-    const Event end = accelerator.record(stream);
-    if (!accelerator.wait_until(accelerator.now() + std::chrono::seconds(30),
-                                [&] { return accelerator.done(end); }))
-      throw InternalError("a measured call did not end within 30 s");
-    if (call >= kWarmUp) us.push_back(accelerator.elapsed_ms(begin, end) * 1e3 / together);
-    accelerator.free_event(begin);
-    accelerator.free_event(end);
-  }
-  return us;
 }
 
 void run_rank(World& world, const Settings& settings, const Scene& scene, Report* report) {

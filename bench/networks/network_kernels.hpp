@@ -1,6 +1,7 @@
 /// Kernels that measure a network: they post and poll without giving their core away.
 #pragma once
 
+#include "device/bulk.hpp"
 #include "device/device.hpp"
 #include "device/network.hpp"
 
@@ -9,7 +10,7 @@ namespace tokenyard::bench {
 struct PingParams {
   WaitContext wait_context;
   NetworkQueues queues;
-  uint32_t peer;
+  uint32_t peer, queue;
   bool first;  ///< whether this rank begins each turn
   bool spins;  ///< polls without pause; else as kernels wait
   uint32_t turns;
@@ -24,9 +25,20 @@ TOKENYARD_DECLARE_KERNEL(ping_kernel, PingParams);
 struct RequestsParams {
   WaitContext wait_context;
   NetworkQueues queues;
-  uint32_t count;
-  uint64_t* took_ns;
+  uint32_t count;                 ///< per warp
+  uint64_t *begun_ns, *ended_ns;  ///< [warps]
 };
 TOKENYARD_DECLARE_KERNEL(requests_kernel, RequestsParams);
+
+struct CopyParams {
+  const std::byte* from;
+  std::byte* to;
+  uint32_t rows, row_bytes;
+};
+inline constexpr uint32_t kCopyWarps = 15;  ///< at most
+struct CopyShared {
+  Completion full[kCopyWarps];
+};
+TOKENYARD_DECLARE_KERNEL(copy_kernel, CopyParams);
 
 }  // namespace tokenyard::bench

@@ -68,7 +68,7 @@ class Job(Members):
         until then, its own calls that need a lost rank keep failing.
 
         Args:
-            device: "host", or "cuda" for one GPU per rank of one host.
+            device: "host", or "cuda" for one GPU per rank.
             arena_bytes: bytes of this rank that its peers can reach.
             timeout: deadline of this call and of every later wait of the world, in seconds.
             network: options of the network to ranks of other hosts; see NetworkOptions.

@@ -45,15 +45,20 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
         fmt::format("{}", options.hosts));
   }
   const ProxyNetworkOptions network = proxy_options_of(options.network);
+  const auto on_gpu = [&](uint32_t number) {
+    Hardware hardware = cuda_hardware(number, host_name, options);
+    hardware.network = proxy_networks(network);
+    return hardware;
+  };
   // "cuda:1" names the GPU.
   if (const size_t colon = device.find(':'); colon != std::string::npos) {
     const std::string index = device.substr(colon + 1);
     const bool is_number = !index.empty() && index.size() < 6 &&
                            index.find_first_not_of("0123456789") == std::string::npos;
     if (device.substr(0, colon) == "cuda" && is_number)
-      return cuda_hardware(static_cast<uint32_t>(std::stoul(index)), host_name, options);
+      return on_gpu(static_cast<uint32_t>(std::stoul(index)));
   }
-  if (device == "cuda") return cuda_hardware(local_rank, host_name, options);
+  if (device == "cuda") return on_gpu(local_rank);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   return {.accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt),
           .fabric = std::make_shared<ProcessFabric>(host_name),

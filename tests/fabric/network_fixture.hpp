@@ -32,7 +32,9 @@ class RegisteredMemory {
   RegisteredMemory(World& world, size_t bytes)
       : gpu_(accelerator_of(world)),
         network_(*network_of(world)),
-        memory_(static_cast<std::byte*>(gpu_.allocate(bytes))),
+        is_pinned_(!network_.reaches_arena()),
+        memory_(static_cast<std::byte*>(is_pinned_ ? gpu_.allocate_shared(bytes)
+                                                   : gpu_.allocate(bytes))),
         key_(network_.register_memory(memory_, bytes)) {}
   ~RegisteredMemory() {
     try {
@@ -40,7 +42,10 @@ class RegisteredMemory {
     } catch (const Error&) {
       // A rank that died inside; the simulator reports an access that comes later all the same.
     }
-    gpu_.free(memory_);
+    if (is_pinned_)
+      gpu_.free_shared(memory_);
+    else
+      gpu_.free(memory_);
   }
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
@@ -54,6 +59,7 @@ class RegisteredMemory {
  private:
   Accelerator& gpu_;
   Network& network_;
+  const bool is_pinned_;  ///< the network does not reach memory of kernels alone
   std::byte* memory_;
   MemoryKey key_;
 };
@@ -72,7 +78,8 @@ class NetworkFixture {
         timeout_(options.timeout.count() != 0 ? options.timeout : world.timeout()),
         record_(gpu, abort_flag_of(world)),
         scratch_(world, sizeof(NetworkScratch)) {
-    if (options.in_arena) {
+    const bool in_arena = options.in_arena && network.reaches_arena();
+    if (in_arena) {
       block_ = arena_of(world).allocate(sizeof(NetworkWindow), Stream{});
       window_ = block_.data();
     } else {
@@ -81,8 +88,8 @@ class NetworkFixture {
     }
     gpu.fill(window_, 0, sizeof(NetworkWindow), Stream{});
     const NetworkTarget mine = {
-        .key = options.in_arena ? network.arena_key(world.rank()) : registered_->key(),
-        .offset = options.in_arena ? block_.offset() : 0};
+        .key = in_arena ? network.arena_key(world.rank()) : registered_->key(),
+        .offset = in_arena ? block_.offset() : 0};
     targets = gather(world, mine, "windows");
     window_table_ = allocate<NetworkTarget>(targets.size());
     gpu.copy(window_table_, targets.data(), targets.size() * sizeof(NetworkTarget), Stream{});

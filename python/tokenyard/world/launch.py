@@ -69,7 +69,7 @@ def launch(
         processes: whether each rank is a process, instead of a thread of this one.
         device: "host", or "cuda": rank r on GPU r; all ranks on GPU 0 if there are fewer GPUs.
         hosts: number of hosts that the ranks count as being on, as equal parts in order. Threads
-            are joined by a simulated network, processes by TCP.
+            are joined by a simulated network (on "cuda" by TCP), processes by TCP.
         timeout: deadline of every wait of a rank, in seconds.
         arena_bytes: bytes per rank that its peers can reach.
         network: options of the network between hosts (processes only); see NetworkOptions.

@@ -17,23 +17,25 @@ InProcessFabric::InProcessFabric(uint32_t hosts, Allocate allocate)
 InProcessFabric::InProcessFabric(std::vector<uint32_t> host_of, Allocate allocate)
     : host_of_(std::move(host_of)), allocate_(std::move(allocate)) {}
 
-std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
+std::vector<uint32_t> hosts_of_equal_size(const Bootstrap& bootstrap, uint32_t hosts) {
   // By slot, so that survivors of a rebuild keep their host.
   const uint32_t slots = bootstrap.mesh()->slots();
-  if (!host_of_.empty()) {
-    std::vector<uint32_t> host_of;
-    for (const uint32_t slot : bootstrap.membership().slots)
-      host_of.push_back(slot == kAbsent ? kNoHost : host_of_.at(slot));
-    return host_of;
-  }
-  if (hosts_ == 0 || slots % hosts_ != 0) {
+  if (hosts == 0 || slots % hosts != 0) {
     throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", slots),
-                          fmt::format("{}", hosts_));
+                          fmt::format("{}", hosts));
   }
   std::vector<uint32_t> host_of;
   for (const uint32_t slot : bootstrap.membership().slots) {
-    host_of.push_back(slot == kAbsent ? kNoHost : slot / (slots / hosts_));
+    host_of.push_back(slot == kAbsent ? kNoHost : slot / (slots / hosts));
   }
+  return host_of;
+}
+
+std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
+  if (host_of_.empty()) return hosts_of_equal_size(bootstrap, hosts_);
+  std::vector<uint32_t> host_of;
+  for (const uint32_t slot : bootstrap.membership().slots)
+    host_of.push_back(slot == kAbsent ? kNoHost : host_of_.at(slot));
   return host_of;
 }
 

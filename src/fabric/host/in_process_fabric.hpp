@@ -9,6 +9,10 @@
 
 namespace tokenyard {
 
+/// Returns the simulated host of every rank, [ranks], where all hosts have equally many slots.
+/// Throws InvalidArgument if that cannot be.
+std::vector<uint32_t> hosts_of_equal_size(const Bootstrap& bootstrap, uint32_t hosts);
+
 class InProcessFabric final : public Fabric {
  public:
   /// Returns memory for one rank's arena, aligned to 256 bytes. The simulator passes a function

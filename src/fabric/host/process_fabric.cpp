@@ -25,7 +25,6 @@ namespace tokenyard {
 namespace {
 
 constexpr const char* kArena = "tokenyard-arena";
-constexpr const char* kOnAnotherHost = "it is on another host, whose memory cannot be mapped here";
 
 Mapping map_peer(const FileDescriptor& memory, size_t expected, uint32_t rank) {
   const auto bytes = sealed_bytes(memory);

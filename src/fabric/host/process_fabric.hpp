@@ -25,6 +25,10 @@ class ProcessFabric final : public Fabric {
   const std::string host_name_;
 };
 
+/// Why a rank of another host has no load/store reach.
+inline constexpr const char* kOnAnotherHost =
+    "it is on another host, whose memory cannot be mapped here";
+
 /// Throws OsError if this system does not let processes share memory as ProcessFabric does.
 void check_shared_memory();
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,26 @@ class Network {
   /// Returns whether a rank is reached by put and signal.
   virtual bool reaches(uint32_t rank) const = 0;
 
+  /// Returns the numbers of so many queues, at every peer, that nobody else has claimed: one thread
+  /// at a time may use a queue. Empty if fewer are free. Any thread may call this and the next one.
+  std::vector<uint32_t> claim_queues(uint32_t count);
+  /// Gives claimed queues back. Nobody may use them then, nor may their requests be under way.
+  void give_back_queues(const std::vector<uint32_t>& numbers);
+
   /// Returns the key of a rank's arena, by which a kernel may put there, or from this rank's own.
+  /// 0 where the network does not reach arenas.
   virtual MemoryKey arena_key(uint32_t rank) const = 0;
+  /// Returns whether this rank's arena is registered: memory of a GPU may not be.
+  virtual bool reaches_arena() const { return true; }
   /// Registers memory of this rank's kernels as a source, and as a target for ranks that hold the
   /// key. Throws InvalidArgument if this rank has no region left.
   virtual MemoryKey register_memory(std::byte* base, size_t bytes) = 0;
   /// Ends a registration: later requests with its key are refused. Once it returns, the network
   /// touches the memory no more. Throws PeerTimeout, naming the rank whose requests did not end.
   virtual void deregister(MemoryKey key) = 0;
+
+  /// Keeps memory until this network has ended: peers may still put there. Any thread may call it.
+  void keep(std::shared_ptr<void> memory);
 
   /// Returns a name of the way to a rank, such as "proxy/tcp", for the topology; or nothing, if the
   /// fabric has named it.
@@ -48,6 +61,14 @@ class Network {
   /// Waits until all requests posted before have taken effect, but for refused ones. Returns false
   /// if `until` passes first. For a rank that leaves: kernels have only a flush.
   virtual bool drain(TimePoint until) = 0;
+
+ private:
+  /// Called with the number of queues that are claimed whenever it has changed.
+  virtual void on_claims(size_t) {}
+
+  std::mutex claims_mutex_;
+  std::vector<bool> claimed_;  ///< [queues_per_peer]
+  std::vector<std::shared_ptr<void>> kept_memory_;
 };
 
 /// The world that a network is made for.

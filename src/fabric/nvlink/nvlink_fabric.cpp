@@ -11,6 +11,7 @@
 #include "device/cuda/owners.hpp"
 #include "device/cuda/runtime.hpp"
 #include "fabric/fd_exchange.hpp"
+#include "fabric/host/in_process_fabric.hpp"
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/nvlink/gpu_link.hpp"
 #include "fabric/nvlink/gpu_memory.hpp"
@@ -111,11 +112,11 @@ Memories share_in_process(Bootstrap& bootstrap, const PhysicalMemory& physical, 
 /// reason in `peers`.
 Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& physical, int device,
                                  const std::vector<Stand>& stands, std::vector<PeerReach>& peers,
-                                 TimePoint until) {
+                                 const std::vector<bool>& near, TimePoint until) {
   auto mine = std::make_shared<MappedMemory>(physical, std::vector<int>{device});
   zero(bootstrap.accelerator(), *mine);
   const FileDescriptor exported = physical.export_fd();
-  const auto descriptors = exchange_fds(bootstrap, exported.native(), "arenas", until);
+  const auto descriptors = exchange_fds(bootstrap, exported.native(), "arenas", until, near);
   Memories memories(stands.size());
   for (uint32_t rank = 0; rank < stands.size(); ++rank) {
     if (rank == bootstrap.rank()) {
@@ -138,19 +139,13 @@ Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& phy
 }  // namespace
 
 std::vector<uint32_t> NvlinkFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
+  if (hosts_ != 1) return hosts_of_equal_size(bootstrap, hosts_);
   return hosts_by_name(bootstrap, host_name_, "device 'cuda'", until);
 }
 
 Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
   const int device = bootstrap.accelerator().device_index();
   const uint32_t rank = bootstrap.rank();
-  if (const auto far = first_on_another_host(request.host_of)) {
-    throw Unsupported(
-        "a world of device 'cuda' over several hosts",
-        fmt::format("rank {} is on another host than the ranks before it, and the network "
-                    "between hosts does not reach memory of GPUs yet",
-                    *far));
-  }
   const cuda::OnDevice on_device(device);
   // Makes the GPU's context current on this thread, as the driver's calls require.
   cuda::check(cudaFree(nullptr), "cudaFree(nullptr)");
@@ -169,15 +164,25 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
   if (!one_process) refuse_shared_gpus(stands);
 
   Ground ground;
-  for (const Stand& stand : stands)
-    ground.peers.push_back(stand.uuid.empty() ? absent_peer() : reach_of(device, stand.uuid));
-  ground.peers[rank] = {.reach = Reach::self, .how = "itself", .why_not = ""};
-  const Memories memories =
-      one_process
-          ? share_in_process(bootstrap, *physical, device, stands, until)
-          : share_between_processes(bootstrap, *physical, device, stands, ground.peers, until);
+  std::vector<bool> near;
   for (uint32_t peer = 0; peer < stands.size(); ++peer) {
-    const bool reached = ground.peers[peer].reach != Reach::none && memories[peer] != nullptr;
+    near.push_back(request.host_of[peer] == request.host_of[rank]);
+    if (stands[peer].uuid.empty()) {
+      ground.peers.push_back(absent_peer());
+    } else if (!near[peer]) {
+      ground.peers.push_back({.reach = Reach::put_signal, .how = "", .why_not = kOnAnotherHost});
+    } else {
+      ground.peers.push_back(reach_of(device, stands[peer].uuid));
+    }
+  }
+  ground.peers[rank] = {.reach = Reach::self, .how = "itself", .why_not = ""};
+  const Memories memories = one_process
+                                ? share_in_process(bootstrap, *physical, device, stands, until)
+                                : share_between_processes(bootstrap, *physical, device, stands,
+                                                          ground.peers, near, until);
+  for (uint32_t peer = 0; peer < stands.size(); ++peer) {
+    const Reach reach = ground.peers[peer].reach;
+    const bool reached = (reach == Reach::self || reach == Reach::load_store) && memories[peer];
     ground.region.bases.push_back(reached ? memories[peer]->base() : nullptr);
   }
   ground.region.base = ground.region.bases[rank];

@@ -32,11 +32,14 @@ std::optional<AbortWord> has_gone(const AbortWord& gone) {
   return word;
 }
 
+/// With few cores, another thread needs this one: a peer's, or the kernel that posts.
+bool has_many_cores() {
+  return std::thread::hardware_concurrency() >= 8;
+}
+
 std::chrono::nanoseconds chosen_spin(std::chrono::nanoseconds asked) {
   if (asked >= std::chrono::nanoseconds::zero()) return asked;
-  // With few cores, another thread needs this one: a peer's, or the kernel that posts.
-  return std::thread::hardware_concurrency() >= 8 ? std::chrono::microseconds(1000)
-                                                  : std::chrono::microseconds(20);
+  return has_many_cores() ? std::chrono::microseconds(1000) : std::chrono::microseconds(20);
 }
 
 constexpr std::chrono::milliseconds kLookAround{1};
@@ -128,7 +131,7 @@ void Proxy::work() {
     if (moved) {
       last_work = now;
       nap_ = kFirstNap;
-    } else if (now - last_work >= spin) {
+    } else if (now - last_work >= spin && !stays_awake_.load(std::memory_order_relaxed)) {
       sleep();
       last_look = {};  // It may have been long.
     }
@@ -428,6 +431,11 @@ bool Proxy::is_settled() const {
     return load_acquire(queue.pair->refused) != 0 ||
            load_acquire(queue.pair->settled) == load_acquire(queue.pair->posted);
   });
+}
+
+void Proxy::stay_awake(bool awake) {
+  stays_awake_ = awake && has_many_cores();
+  wake();
 }
 
 std::optional<std::string> Proxy::failure() const {

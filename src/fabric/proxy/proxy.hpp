@@ -70,6 +70,9 @@ class Proxy final : private TransportListener {
   std::shared_ptr<void> settle();
   /// Returns whether all posted requests have taken effect, but for refused ones.
   bool is_settled() const;
+  /// Lets the thread poll without end, or no more, on a machine with cores enough: for kernels that
+  /// cannot ring.
+  void stay_awake(bool awake);
   /// Returns why the thread has ended early, if it has.
   std::optional<std::string> failure() const;
 
@@ -143,7 +146,7 @@ class Proxy final : private TransportListener {
   std::chrono::nanoseconds nap_{0};
   std::atomic<uint64_t> sleeps_ = 0;
   std::atomic<uint32_t> settling_ = 0;
-  std::atomic<bool> stops_ = false, has_tasks_ = false;
+  std::atomic<bool> stops_ = false, has_tasks_ = false, stays_awake_ = false;
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Task>> tasks_;  ///< under mutex_
   std::optional<std::string> failure_;        ///< under mutex_

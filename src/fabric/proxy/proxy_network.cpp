@@ -1,13 +1,17 @@
 #include "fabric/proxy/proxy_network.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 #include <map>
 #include <utility>
 
+#include "base/file_descriptor.hpp"
+#include "base/os_failure.hpp"
 #include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
@@ -20,6 +24,14 @@
 namespace tokenyard {
 
 namespace {
+
+/// Returns whether this process can read memory: a system call says no where a load would fault.
+bool is_readable(const std::byte* memory, size_t bytes) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) os_failed("pipe2");
+  const FileDescriptor out(ends[0]), in(ends[1]);
+  return write(in.native(), memory, 1) == 1 && write(in.native(), memory + bytes - 1, 1) == 1;
+}
 
 constexpr uint32_t kPathsByDefault = 2;
 /// With several interfaces: how long a path may move nothing before the others take over.
@@ -79,7 +91,7 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
         tcp, TcpConnector::Self{
                  .rank = bootstrap.rank(), .epoch = bootstrap.generation(), .secret = secret});
     gone_ = array<AbortWord>(ranks);
-    keys_[0] = draw_key(0);
+    if (reaches_arena()) keys_[0] = draw_key(0);
   });
   const std::vector<Card> cards = exchange({.endpoint = connector->endpoint(),
                                             .arena_key = keys_[0],
@@ -231,7 +243,8 @@ void ProxyNetwork::start(std::unique_ptr<TcpConnector> connector, const std::vec
   }
   ends_ = device_array(ends);
   key_table_ = device_array(arena_keys_);
-  proxy_->register_memory(keys_[0], {place_.arena.base(), place_.arena.capacity()}, wait());
+  if (reaches_arena())
+    proxy_->register_memory(keys_[0], {place_.arena.base(), place_.arena.capacity()}, wait());
 }
 
 ProxyNetwork::~ProxyNetwork() {
@@ -255,7 +268,17 @@ std::string ProxyNetwork::way_to(const TcpConnector& connector, uint32_t rank) c
     std::string way = fmt::format("{} to {}", here, there);
     if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
   }
-  return fmt::format("proxy/tcp, {} connections, {}", paths_, fmt::join(ways, " and "));
+  return fmt::format("proxy/tcp, {} connections, {}{}", paths_, fmt::join(ways, " and "),
+                     reaches_arena() ? "" : ", pinned rings");
+}
+
+bool ProxyNetwork::reaches_arena() const {
+  return accelerator_.kind() != AcceleratorKind::gpu;
+}
+
+void ProxyNetwork::on_claims(size_t claimed) {
+  // Kernels of a GPU cannot wake the thread.
+  if (accelerator_.kind() == AcceleratorKind::gpu) proxy_->stay_awake(claimed != 0);
 }
 
 std::string ProxyNetwork::way(uint32_t rank) const {
@@ -288,7 +311,11 @@ Proxy::Wait ProxyNetwork::wait() const {
 MemoryKey ProxyNetwork::register_memory(std::byte* base, size_t bytes) {
   if (base == nullptr || bytes == 0)
     throw InvalidArgument("bytes", "memory of at least 1 byte", fmt::format("{}", bytes));
-  const auto* const free = std::ranges::find(keys_, MemoryKey{0});
+  if (!is_readable(base, bytes))
+    throw InvalidArgument("base", "memory that the host can read, such as pinned memory",
+                          fmt::format("{}", static_cast<const void*>(base)));
+  // The first region is the arena's, also where that is not registered.
+  const auto* const free = std::find(keys_.begin() + 1, keys_.end(), MemoryKey{0});
   if (free == keys_.end())
     throw InvalidArgument("register_memory",
                           fmt::format("at most {} regions; deregister one", kNetworkRegions),

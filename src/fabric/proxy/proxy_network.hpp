@@ -39,6 +39,8 @@ class ProxyNetwork final : public Network {
   std::string way(uint32_t rank) const override;
   std::vector<NetworkPath> paths() const override;
   MemoryKey arena_key(uint32_t rank) const override { return arena_keys_[rank]; }
+  bool reaches_arena() const override;
+  /// Throws InvalidArgument, too, for memory that this process cannot read: that of a GPU.
   MemoryKey register_memory(std::byte* base, size_t bytes) override;
   void deregister(MemoryKey key) override;
   void check(const std::string& phase) override;
@@ -49,6 +51,7 @@ class ProxyNetwork final : public Network {
  private:
   struct Card;  ///< a rank's part of the exchange of endpoints
 
+  void on_claims(size_t claimed) override;
   template <class T>
   T* array(size_t count);
   template <class T>

@@ -6,6 +6,7 @@
 #include "device/cuda/accelerator.hpp"
 #include "device/cuda/shared_gpu.hpp"
 #include "fabric/nvlink/nvlink_fabric.hpp"
+#include "fabric/proxy/network_options.hpp"
 #include "tokenyard/doctor.hpp"
 #include "world/in_process.hpp"
 #include "world/parts.hpp"
@@ -32,9 +33,11 @@ int require_gpus() {
 std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>& absent,
                                                     uint32_t ranks, const WorldOptions& options) {
   const auto gpus = static_cast<uint32_t>(require_gpus());
-  if (options.hosts != 1)
-    throw InvalidArgument("hosts", "1: all GPUs are on this host",
+  if (options.hosts == 0 || ranks % options.hosts != 0)
+    throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", ranks),
                           fmt::format("{}", options.hosts));
+  ProxyNetworkOptions network = proxy_options_of(options.network);
+  if (network.tcp.interfaces.empty()) network.tcp.address = "127.0.0.1";
   std::vector<std::shared_ptr<Accelerator>> accelerators(ranks);
   const auto is_absent = [&](uint32_t rank) { return std::ranges::count(absent, rank) != 0; };
   if (ranks == 1 || ranks <= gpus) {
@@ -50,7 +53,8 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
         accelerators[rank] =
             std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt);
   }
-  return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(), options);
+  return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(options.hosts), options, {},
+                  proxy_networks(network));
 }
 
 Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
@@ -64,7 +68,8 @@ Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
   }
   return {.accelerator =
               std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt),
-          .fabric = std::make_shared<nvlink::NvlinkFabric>(host_name)};
+          .fabric = std::make_shared<nvlink::NvlinkFabric>(host_name),
+          .network = {}};
 }
 
 }  // namespace tokenyard

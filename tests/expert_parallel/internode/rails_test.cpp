@@ -4,6 +4,7 @@
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
 #include "fabric/host/in_process_fabric.hpp"
+#include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
 #include "simt/host_accelerator.hpp"
 
@@ -204,6 +205,38 @@ TEST_F(BetweenHosts, CallsFollowOneAnother) {
                                          expected, {.with_weights = call % 2 == 0, .call = call}),
                 "");
     }
+  }));
+}
+
+TEST_F(BetweenHosts, ExchangesHaveQueuesOfTheirOwn) {
+  const ExchangeCase exchange_case = some_tokens(2);
+  expect_none_failed(run(2, 2, [&](World& world) {
+    const auto make = [&] {
+      return std::make_unique<ExpertParallel>(world, exchange_case.options());
+    };
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    const auto dispatch_on = [&](ExpertParallel& exchange) {
+      EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
+                           expected_on(exchange_case.shape, all, world.rank())),
+                "");
+    };
+    // The network has four queues per peer.
+    std::array<std::unique_ptr<ExpertParallel>, 2> exchanges{make(), make()};
+    EXPECT_TRUE(network_of(world)->claim_queues(1).empty());
+    for (uint32_t round = 0; round < 2; ++round)
+      for (const auto& exchange : exchanges) dispatch_on(*exchange);
+    try {
+      make();
+      ADD_FAILURE() << "a third exchange has found queues";
+    } catch (const Unsupported& error) {
+      EXPECT_NE(std::string(error.what()).find("TOKENYARD_NETWORK_QUEUES"), std::string::npos)
+          << error.what();
+    }
+    exchanges[world.rank()].reset();  // Each rank closes another one.
+    const auto third = make();
+    dispatch_on(*third);
+    world.barrier("all have dispatched");
   }));
 }
 

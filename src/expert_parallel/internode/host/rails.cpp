@@ -29,6 +29,9 @@ constexpr uint32_t senders_of(uint32_t movers) {
 
 constexpr size_t kMebibyte = size_t{1} << 20;
 
+/// Queues of an exchange at every peer.
+constexpr uint32_t kQueues = 2;
+
 /// Returns the bytes of a ring. It must hold the bytes of 20 us: 1 MB at 50 GB/s,
 /// where few peers share the rate more. All rings of a rank take at most 64 MiB.
 uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, AcceleratorKind kind) {
@@ -83,8 +86,6 @@ World& supported(World& world) {
                       fmt::format("a rank would exchange rows with {} ranks of other hosts, and at "
                                   "most {} are possible",
                                   map.links_max(), kWarpLanes));
-  if (network_of(world) != nullptr && network_of(world)->queues_per_peer() < 2)
-    throw Unsupported("ExpertParallel", "the network has fewer than two queues per peer");
   return world;
 }
 
@@ -96,6 +97,13 @@ bool spans_hosts(const World& world) {
                              [](const PeerReach& peer) { return peer.reach == Reach::put_signal; });
 }
 
+RailExchange::Queues::Queues(Network& network)
+    : network_(network), numbers_(network.claim_queues(kQueues)) {}
+
+RailExchange::Queues::~Queues() {
+  network_.give_back_queues(numbers_);
+}
+
 RailExchange::RailExchange(World& world, const Shape& shape)
     : world_(supported(world)),
       accelerator_(accelerator_of(world)),
@@ -104,10 +112,13 @@ RailExchange::RailExchange(World& world, const Shape& shape)
       peers_(map_.peers_of(world.rank())),
       columns_{.ranks = map_.ranks(), .hosts = map_.hosts(), .experts = shape.experts},
       layout_(layout_of(shape, map_, accelerator_.kind())),
-      window_(arena_of(world).allocate(layout_.bytes(), Stream{}, ArenaEnd::upper)) {
+      near_(arena_of(world).allocate(layout_.near_bytes(), Stream{}, ArenaEnd::upper)),
+      far_(world, layout_.far_bytes()),
+      queues_(*network_of(world)) {
   accelerator_.prepare(dispatch_kernel.entry);
   accelerator_.prepare(combine_kernel.entry);
-  accelerator_.fill(window_.data(), 0, layout_.bytes(), Stream{});
+  accelerator_.fill(near_.data(), 0, layout_.near_bytes(), Stream{});
+  accelerator_.fill(far_.data(), 0, layout_.far_bytes(), Stream{});
   workspace_.emplace(accelerator_,
                      RailTables{.base = nullptr,
                                 .links = static_cast<uint32_t>(peers_.size()),
@@ -120,13 +131,13 @@ RailExchange::RailExchange(World& world, const Shape& shape)
     fill_tables();
     is_known_ = true;
   } catch (const std::exception&) {
-    window_.quarantine();  // Peers may have its address.
+    near_.quarantine();  // Peers may have its address.
     throw;
   }
 }
 
 RailExchange::~RailExchange() {
-  if (is_known_) window_.quarantine();
+  if (is_known_) near_.quarantine();
 }
 
 void RailExchange::await_copies(const char* what) const {
@@ -136,9 +147,25 @@ void RailExchange::await_copies(const char* what) const {
 
 /// Tells all ranks where this rank's window lies, and writes the tables of kernels.
 void RailExchange::fill_tables() {
-  const std::vector<uint64_t> offsets =
-      gather(world_, window_.offset(), "ExpertParallel: windows between hosts");
+  struct Mine {
+    uint64_t near_offset, far_offset;
+    uint32_t far_key, has_queues;
+  };
+  const std::vector<Mine> everybodys = gather(world_,
+                                              Mine{.near_offset = near_.offset(),
+                                                   .far_offset = far_.target().offset,
+                                                   .far_key = far_.target().key,
+                                                   .has_queues = queues_.empty() ? 0u : 1u},
+                                              "ExpertParallel: windows between hosts");
   const uint32_t ranks = map_.ranks(), hosts = map_.hosts(), rank = world_.rank();
+  for (uint32_t peer = 0; peer < ranks; ++peer)
+    if (everybodys[peer].has_queues == 0)
+      throw Unsupported(
+          "ExpertParallel",
+          fmt::format("other exchanges of this World use its network's {} queues per peer but for "
+                      "fewer than {} on rank {}: close one, or raise the network's option 'queues' "
+                      "(TOKENYARD_NETWORK_QUEUES)",
+                      network_of(world_)->queues_per_peer(), kQueues, peer));
   std::vector<Link> links;
   std::vector<uint32_t> link_to(hosts, 0);
   for (const uint32_t peer : peers_) {
@@ -151,7 +178,7 @@ void RailExchange::fill_tables() {
          .forwards = map_.forwards(peer, rank),
          .sends = map_.forwards(rank, peer),
          .there = static_cast<uint32_t>(std::ranges::find(theirs, rank) - theirs.begin()),
-         .window = {.key = network_of(world_)->arena_key(peer), .offset = offsets[peer]}});
+         .window = {.key = everybodys[peer].far_key, .offset = everybodys[peer].far_offset}});
   }
   std::vector<uint32_t> first{0}, members;
   for (const std::vector<uint32_t>& of_host : map_.members) {
@@ -161,7 +188,7 @@ void RailExchange::fill_tables() {
   std::vector<std::byte*> addresses;
   for (uint32_t peer = 0; peer < ranks; ++peer) {
     std::byte* const base = arena_of(world_).base_of(peer);
-    addresses.push_back(base == nullptr ? nullptr : base + offsets[peer]);
+    addresses.push_back(base == nullptr ? nullptr : base + everybodys[peer].near_offset);
   }
   std::vector<std::byte> image;
   const auto append = [&](const auto& values) {
@@ -214,7 +241,8 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
   return {.hosts = hosts_,
           .layout = layout_,
           .windows = windows_,
-          .key = network_of(world_)->arena_key(world_.rank()),
+          .far = far_.data(),
+          .key = far_.target().key,
           .links = links_,
           .link_to = link_to_,
           .tables = {.base = workspace_->as<std::byte>(),
@@ -223,6 +251,8 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
                      .columns = columns_.count()},
           .columns = columns_,
           .queues = network_of(world_)->queues(),
+          .fill_queue = queues_.fill(),
+          .drain_queue = queues_.drain(),
           .slot = slot,
           .capacity = capacity,
           .chunk = std::max(1u, capacity / 8),

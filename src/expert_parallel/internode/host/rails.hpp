@@ -2,6 +2,7 @@
 /// kernels. An ExpertParallel object has one if its World spans hosts.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "expert_parallel/internode/kernels/combine.hpp"
 #include "expert_parallel/internode/kernels/dispatch.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/network/network_memory.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::internode {
@@ -47,12 +49,32 @@ class RailExchange {
                       Stream stream) const;
 
   const HostMap& map() const { return map_; }
-  /// Returns the bytes of this rank's window in the arena.
-  size_t bytes() const { return window_.bytes(); }
+  /// Returns the bytes of this rank's window, all of them in the arena where the network reaches
+  /// it.
+  size_t bytes() const { return layout_.near_bytes() + layout_.far_bytes(); }
   /// Says that no peer writes into the window any more.
-  void give_back() { is_known_ = false; }
+  void give_back() {
+    is_known_ = false;
+    far_.give_back();
+  }
 
  private:
+  /// Queues at every peer that no other exchange uses, as long as this object lives.
+  class Queues {
+   public:
+    explicit Queues(Network& network);
+    ~Queues();
+    Queues(const Queues&) = delete;
+    Queues& operator=(const Queues&) = delete;
+    bool empty() const { return numbers_.empty(); }
+    uint32_t fill() const { return numbers_[0]; }
+    uint32_t drain() const { return numbers_[1]; }
+
+   private:
+    Network& network_;
+    const std::vector<uint32_t> numbers_;
+  };
+
   Rails rails(const SlotLayout& slot) const;
   void fill_tables();
   void await_copies(const char* what) const;
@@ -64,7 +86,9 @@ class RailExchange {
   const std::vector<uint32_t> peers_;  ///< [links] ranks
   const TokenColumns columns_;
   const WindowLayout layout_;
-  ArenaBlock window_;
+  ArenaBlock near_;    ///< first part of the window
+  NetworkMemory far_;  ///< second part
+  const Queues queues_;
   bool is_known_ = false;                  ///< whether peers may have the window's address
   std::optional<DeviceMemory> tables_;     ///< Hosts, Links and addresses
   std::optional<DeviceMemory> workspace_;  ///< RailTables

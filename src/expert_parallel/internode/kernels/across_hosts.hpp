@@ -82,14 +82,16 @@ struct GreetingLayout {
   TOKENYARD_HOST_DEVICE uint32_t words() const { return (expert(experts_max) + 3) / 4 * 4; }
 };
 
-/// A rank's window in its arena. The ranks of its host store into the first part; the network puts
-/// and signals into the rest, and reads from the stages. One layout for all ranks.
+/// A rank's window, in two parts with an address each. The ranks of its host store into the first,
+/// which lies in the arena; the network puts and signals into the second, and reads from its
+/// stages. One layout for all ranks.
 struct WindowLayout {
   uint32_t ranks, local_experts_max, links_max;
   GreetingLayout greeting;
   uint32_t ring_bytes;  ///< per ring, and per stage
 
-  // Words that ranks of the same host store, each with its epoch: all about one source.
+  // The first part: words that ranks of the same host store, each with its epoch. All about one
+  // source.
   TOKENYARD_HOST_DEVICE size_t ready_word(uint32_t source, uint32_t word) const {
     return (size_t{source} * words_per_source() + word) * sizeof(Stamped);
   }
@@ -106,7 +108,9 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t finished(uint32_t place) const {
     return ready_word(ranks, 0) + place * sizeof(uint64_t);
   }
-  // uint64_t words that only signals of the link's other end write.
+  TOKENYARD_HOST_DEVICE size_t near_bytes() const { return finished(greeting.locals_max); }
+
+  // The second part. uint64_t words that only signals of the link's other end write.
   TOKENYARD_HOST_DEVICE size_t greeted(uint32_t link) const { return signal(link, 0); }
   TOKENYARD_HOST_DEVICE size_t arrived(uint32_t link) const { return signal(link, 1); }
   TOKENYARD_HOST_DEVICE size_t credited(uint32_t link) const { return signal(link, 2); }
@@ -119,14 +123,14 @@ struct WindowLayout {
     return rings_at() + size_t{link} * 2 * ring_bytes;
   }
   TOKENYARD_HOST_DEVICE size_t stage(uint32_t link) const { return ring(link) + ring_bytes; }
-  TOKENYARD_HOST_DEVICE size_t bytes() const { return ring(links_max); }
+  TOKENYARD_HOST_DEVICE size_t far_bytes() const { return ring(links_max); }
 
  private:
   TOKENYARD_HOST_DEVICE uint32_t words_per_source() const {
     return kSourceWords + kRefusalWords + greeting.locals_max + local_experts_max;
   }
   TOKENYARD_HOST_DEVICE size_t signal(uint32_t link, uint32_t word) const {
-    return finished(greeting.locals_max) + (size_t{link} * 3 + word) * sizeof(uint64_t);
+    return (size_t{link} * 3 + word) * sizeof(uint64_t);
   }
   TOKENYARD_HOST_DEVICE size_t greetings_at() const {
     return (signal(links_max, 0) + 127) / 128 * 128;
@@ -143,7 +147,7 @@ struct Link {
   bool forwards;         ///< the peer forwards this rank's rows on its host
   bool sends;            ///< this rank forwards the peer's rows on this host
   uint32_t there;        ///< the same link's number on the peer
-  NetworkTarget window;  ///< the peer's
+  NetworkTarget window;  ///< the peer's second part
 };
 
 /// The counts that an end of a link keeps between calls, in device memory. Positions count a ring's
@@ -276,14 +280,16 @@ struct SlotLayout {
 struct Rails {
   Hosts hosts;
   WindowLayout layout;
-  Peers windows;      ///< of all ranks; only those of this host have an address
-  MemoryKey key;      ///< of this rank's arena, which holds its window
+  Peers windows;      ///< first parts of all ranks; only those of this host have an address
+  std::byte* far;     ///< second part of this rank
+  MemoryKey key;      ///< of that
   const Link* links;  ///< [tables.links]
   const uint32_t*
       link_to;  ///< [hosts] link of the peer that forwards there; of no use for this host
   RailTables tables;
   TokenColumns columns;
   NetworkQueues queues;
+  uint32_t fill_queue, drain_queue;  ///< at every peer; one thread uses each: a coordinator
   SlotLayout slot;
   uint32_t capacity;           ///< slots per ring
   uint32_t chunk;              ///< slots per put and per credit, at least, while more are to come
@@ -296,7 +302,7 @@ struct Rails {
   }
   template <class T>
   TOKENYARD_DEVICE T* mine(size_t offset) const {
-    return reinterpret_cast<T*>(windows.mine() + offset);
+    return reinterpret_cast<T*>(far + offset);
   }
 };
 

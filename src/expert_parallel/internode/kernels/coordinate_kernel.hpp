@@ -11,13 +11,10 @@
 
 namespace tokenyard::internode {
 
-/// Queues of a link. One thread uses each: a coordinator.
-inline constexpr uint32_t kFillQueue = 0, kDrainQueue = 1;
-
 TOKENYARD_DEVICE SendRing send_ring(const RailCall& call, uint32_t link) {
   const Link& to = call.rails.links[link];
   const WindowLayout& layout = call.rails.layout;
-  return {.queue = call.rails.queues.of(to.rank, kFillQueue),
+  return {.queue = call.rails.queues.of(to.rank, call.rails.fill_queue),
           .slots = to.window + layout.ring(to.there),
           .arrived = to.window + layout.arrived(to.there),
           .credited = call.rails.mine<uint64_t>(layout.credited(link)),
@@ -30,7 +27,7 @@ TOKENYARD_DEVICE SendRing send_ring(const RailCall& call, uint32_t link) {
 TOKENYARD_DEVICE ReceiveRing receive_ring(const RailCall& call, uint32_t link) {
   const Link& from = call.rails.links[link];
   const WindowLayout& layout = call.rails.layout;
-  return {.queue = call.rails.queues.of(from.rank, kDrainQueue),
+  return {.queue = call.rails.queues.of(from.rank, call.rails.drain_queue),
           .credited = from.window + layout.credited(from.there),
           .slots = call.rails.mine<std::byte>(layout.ring(link)),
           .arrived = call.rails.mine<uint64_t>(layout.arrived(link)),

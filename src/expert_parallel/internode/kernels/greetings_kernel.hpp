@@ -67,7 +67,7 @@ TOKENYARD_DEVICE void write_greeting(const RailCall& call, const Words& words, u
 TOKENYARD_DEVICE bool put_greeting(const RailCall& call, uint32_t link) {
   const Rails& rails = call.rails;
   const Link& to = rails.links[link];
-  const NetworkQueue queue = rails.queues.of(to.rank, kFillQueue);
+  const NetworkQueue queue = rails.queues.of(to.rank, rails.fill_queue);
   constexpr auto kPut = static_cast<uint32_t>(Phase::greeting_put);
   const auto parity = static_cast<uint32_t>(call.workspace().calls & 1);
   const NetworkSource source{.key = rails.key,

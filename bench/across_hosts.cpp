@@ -1,0 +1,205 @@
+// Measures throughput dispatch and combine between hosts: two ranks with a GPU each count as two
+// hosts, so that the proxy and TCP lie between them. Results are checked bit for bit before
+// anything is timed. Beside each time stands that of plain sockets which carry the same bytes, both
+// ways at once, in the same run.
+//
+//   ./run bench across_hosts
+//   ./run bench across_hosts --tokens 128,4096 --connections 2,4 --output
+//   bench/results/across_hosts.json
+//   ./run bench across_hosts --smoke                # on the host, over the simulated network
+//
+// A time is that of a whole call between two events. Bytes count once: rows and what lies beside
+// them, of the tokens that cross the link.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <string>
+
+#include "bench/harness/command_line.hpp"
+#include "bench/harness/each_rank.hpp"
+#include "bench/harness/report.hpp"
+#include "bench/harness/time_calls.hpp"
+#include "bench/networks/raw_tcp.hpp"
+#include "bench/throughput/check.hpp"
+#include "tokenyard/expert_parallel.hpp"
+
+namespace tokenyard::bench {
+namespace {
+
+constexpr uint32_t kRanks = 2;
+
+struct Settings {
+  std::vector<uint32_t> tokens{128, 1024, 4096}, sms{8}, connections{2};
+  Shape shape{.ranks = kRanks, .tokens = 0, .hidden = 7168, .topk = 8, .experts = 256};
+  uint32_t calls = 20;
+  std::string device = "cuda", output;
+};
+
+/// Sends and receives so many bytes at once, as a rank; returns the microseconds of both ranks.
+double raw_exchange(RawTcp& raw, uint32_t rank, std::barrier<>& aligned,
+                    std::span<const std::byte> out, std::span<std::byte> in) {
+  aligned.arrive_and_wait();
+  const auto begin = Clock::now();
+  std::thread sender([&] { send_all(raw.ends[rank], out); });
+  receive_all(raw.ends[rank], in);
+  sender.join();
+  aligned.arrive_and_wait();
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+/// Measures a shape on a rank.
+class Measurement {
+ public:
+  Measurement(World& world, const Settings& settings, const Shape& shape, uint32_t connections,
+              RawTcp& raw, std::barrier<>& aligned, Report* report)
+      : world_(world),
+        settings_(settings),
+        shape_(shape),
+        connections_(connections),
+        raw_(raw),
+        aligned_(aligned),
+        report_(report),
+        stream_(accelerator_of(world).make_stream()) {}
+  ~Measurement() { accelerator_of(world_).free_stream(stream_); }
+  Measurement(const Measurement&) = delete;
+  Measurement& operator=(const Measurement&) = delete;
+
+  void run(uint32_t sms) {
+    Tensors tensors(world_, shape_, 0);
+    ExpertParallel exchange(world_, {.experts = shape_.experts,
+                                     .hidden = shape_.hidden,
+                                     .topk = shape_.topk,
+                                     .tokens_max = shape_.tokens,
+                                     .sms = sms});
+    sms_ = exchange.sms();
+    check(world_, exchange, tensors, shape_, 0, 1, stream_);
+    const auto rows = static_cast<double>(busiest_remote_rows(shape_, 0, 0));
+    const double bf16 = shape_.hidden * 2.0, beside = shape_.topk * 12.0 + 4;
+    const double fp8 = shape_.hidden + shape_.hidden / 128 * 4.0;
+    measure("dispatch bf16", rows * (bf16 + beside),
+            [&](uint32_t call) { exchange.dispatch(tensors.input(call), stream_); });
+    if (shape_.hidden % 128 == 0)
+      measure("dispatch fp8", rows * (fp8 + beside),
+              [&](uint32_t call) { exchange.dispatch(tensors.input_fp8(call, shape_), stream_); });
+    const Received received = exchange.dispatch(tensors.input(0), stream_);
+    measure("dispatch bf16 cached", rows * bf16, [&](uint32_t) {
+      exchange.dispatch({.x = tensors.input(0).x}, *received.route, stream_);
+    });
+    const CombineBuffer y = exchange.combine_buffer(*received.route, DataType::bfloat16, stream_);
+    accelerator_of(world_).copy(y.y.data, received.x.data, received.x.bytes(), stream_);
+    measure("combine bf16", rows * bf16, [&](uint32_t) {
+      exchange.combine({.y = y.y}, *received.route, {.x = tensors.out}, stream_);
+    });
+    exchange.wait(stream_);
+  }
+
+ private:
+  void measure(const std::string& name, double bytes, const auto& body) {
+    const Spread ours = over_ranks(world_, time_calls(world_, stream_, settings_.calls, 1, body));
+    const std::vector<std::byte> out(static_cast<size_t>(bytes), std::byte{1});
+    std::vector<std::byte> in(out.size());
+    std::vector<double> theirs;
+    for (uint32_t call = 0; call <= settings_.calls; ++call) {
+      const double us = raw_exchange(raw_, world_.rank(), aligned_, out, in);
+      if (call != 0) theirs.push_back(us);
+    }
+    if (in != out) throw InternalError("raw tcp: other bytes have arrived");
+    if (report_ == nullptr) return;
+    const bool on_gpu = settings_.device == "cuda";
+    report_->add(
+        {.name = fmt::format(
+             "{} {}", name,
+             on_gpu ? fmt::format("proxy/tcp, {} connections", connections_) : "simulated network"),
+         .gpus = on_gpu ? shape_.ranks : 0,
+         .ranks = shape_.ranks,
+         .tokens = shape_.tokens,
+         .hidden = shape_.hidden,
+         .sms = sms_,
+         .ours = ours,
+         .floor = 0,
+         .peer = PeerTimes{"raw tcp", spread_of(theirs)}});
+  }
+
+  World& world_;
+  const Settings& settings_;
+  const Shape shape_;
+  const uint32_t connections_;
+  RawTcp& raw_;
+  std::barrier<>& aligned_;
+  Report* const report_;
+  const Stream stream_;
+  uint32_t sms_ = 0;
+};
+
+void run(const Settings& settings) {
+  const uint32_t most = *std::max_element(settings.tokens.begin(), settings.tokens.end());
+  require_equal_shares(settings.shape.experts, kRanks);
+  const size_t row_bytes = size_t{kRanks} * most * settings.shape.hidden * 2;
+  std::unique_ptr<Report> report;
+  for (const uint32_t connections : settings.connections) {
+    WorldOptions options{.arena_bytes = (size_t{64} << 20) + 8 * row_bytes, .hosts = kRanks};
+    options.network.connections = connections;
+    const auto worlds = worlds_apart(kRanks, settings.device, options);
+    if (!report) report = std::make_unique<Report>("across_hosts", *worlds[0]);
+    RawTcp raw(connections);
+    std::barrier<> aligned(kRanks);
+    for (const uint32_t tokens : settings.tokens)
+      for (const uint32_t sms : settings.sms) {
+        Shape shape = settings.shape;
+        shape.tokens = tokens;
+        on_each_rank(worlds, [&](World& world) {
+          Measurement(world, settings, shape, connections, raw, aligned,
+                      world.rank() == 0 ? report.get() : nullptr)
+              .run(sms);
+        });
+      }
+    report->finish(settings.output);
+  }
+}
+
+}  // namespace
+}  // namespace tokenyard::bench
+
+int main(int argc, char** argv) {
+  using namespace tokenyard::bench;
+  Settings settings;
+  bool smoke = asks_for_smoke(argc, argv);
+  if (smoke) {
+    settings.shape.hidden = 256;
+    settings.shape.topk = 2;
+    settings.shape.experts = 8;
+    settings.tokens = {64};
+    settings.sms = {2};
+    settings.calls = 2;
+    settings.device = "host";
+  }
+  CLI::App app("Checks dispatch and combine between two hosts, then measures their device time",
+               "./run bench across_hosts");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--device", settings.device, "cuda or host")
+      ->check(CLI::IsMember({"cuda", "host"}));
+  app.add_option("--tokens", settings.tokens, "tokens per rank; several to compare")
+      ->delimiter(',')
+      ->check(in_range(1, 1 << 20));
+  app.add_option("--hidden", settings.shape.hidden, "elements per token")
+      ->check(in_range(1, 1 << 20));
+  app.add_option("--topk", settings.shape.topk, "experts per token")->check(in_range(1, 1 << 20));
+  app.add_option("--experts", settings.shape.experts, "experts of both ranks together")
+      ->check(in_range(1, 1 << 20));
+  app.add_option("--sms", settings.sms, "multiprocessors per call; several to compare")
+      ->delimiter(',')
+      ->check(in_range(0, 1 << 20));
+  app.add_option("--connections", settings.connections, "sockets between them; several to compare")
+      ->delimiter(',')
+      ->check(in_range(1, 6));
+  app.add_option("--calls", settings.calls, "measured calls")->check(in_range(1, 10000));
+  app.add_option("--output", settings.output,
+                 "JSON file to write, such as bench/results/across_hosts.json");
+  app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
+  if (const auto status = exit_of_parse(app, argc, argv)) return *status;
+  return exit_of_run([&] { run(settings); });
+}

@@ -1,0 +1,1 @@
+#include "bench/networks/network_bodies_kernel.hpp"

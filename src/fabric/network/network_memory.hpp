@@ -1,0 +1,41 @@
+/// Memory of a rank that its kernels share with its network: a block of the arena, or, where the
+/// network does not reach the arena (of a GPU), memory of its own that host and kernels use.
+#pragma once
+
+#include <memory>
+
+#include "device/device_memory.hpp"
+#include "fabric/arena.hpp"
+#include "fabric/network/network.hpp"
+
+namespace tokenyard {
+
+class World;
+
+class NetworkMemory {
+ public:
+  /// Throws InvalidArgument if the arena has no room, or the network no region left.
+  NetworkMemory(World& world, size_t bytes);
+  /// Peers may still write: the memory stays as it is while the network exists, unless `give_back`
+  /// was called.
+  ~NetworkMemory();
+  NetworkMemory(const NetworkMemory&) = delete;
+  NetworkMemory& operator=(const NetworkMemory&) = delete;
+
+  std::byte* data() const { return pinned_ ? pinned_->as<std::byte>() : block_.data(); }
+  size_t bytes() const { return bytes_; }
+  /// Returns the place by which peers put here. Its key is that of sources here, too.
+  NetworkTarget target() const { return {.key = key_, .offset = block_.offset()}; }
+  /// Says that no peer writes here any more.
+  void give_back() { is_known_ = false; }
+
+ private:
+  Network& network_;
+  const size_t bytes_;
+  ArenaBlock block_;
+  std::shared_ptr<DeviceMemory> pinned_;
+  MemoryKey key_ = 0;
+  bool is_known_ = true;  ///< to peers
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,246 @@
+/// Ranks of several hosts with GPUs, over the proxy and TCP: the network's contract and exchanges,
+/// by threads that share a GPU, and by processes with one each that call themselves hosts. This
+/// program starts itself once per process.
+///
+///     gpu_hosts_test [--device host] [gtest flags]
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "device/cuda/accelerator.hpp"
+#include "expert_parallel/ranks.hpp"
+#include "expert_parallel/throughput/row_bytes.hpp"
+#include "expert_parallel/throughput/steps.hpp"
+#include "fabric/free_port.hpp"
+#include "fabric/network_contract.hpp"
+#include "fabric/network_kernel_definitions.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+/// "cuda", or "host" to try this program without GPUs.
+std::string device = "cuda";
+
+WorldOptions options(uint32_t hosts) {
+  return {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{64} << 20, .hosts = hosts};
+}
+
+void run(uint32_t hosts, uint32_t ranks, const Body& body) {
+  expect_none_failed(run_ranks(World::in_process(ranks, device, options(hosts)), body));
+}
+
+ExchangeCase some_tokens(uint32_t ranks, uint32_t hidden = 512) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(150 + 31 * rank);
+  return {.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = hidden, .topk = 4},
+          .tokens = tokens,
+          .picking = {.none = 0.1},
+          .sms = 4};
+}
+
+/// Several calls on one object, with rows of other formats between them.
+std::string difference_after_calls(World& world, const ExchangeCase& exchange_case) {
+  ExpertParallel exchange(world, exchange_case.options());
+  std::string text;
+  for (uint32_t call = 0; call < 3 && text.empty(); ++call) {
+    ExchangeCase fresh = exchange_case;
+    fresh.seed = call + 1;
+    const std::vector<Tokens> all = fresh.draw();
+    const Expected expected = expected_on(fresh.shape, all, world.rank());
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    text += difference(exchange, received, expected);
+    DispatchInput again = tokens.input();
+    again.topk_idx = again.topk_weights = {};
+    text += difference(exchange, exchange.dispatch(again, *received.route), expected);
+    text += difference_after_combine(exchange, received, fresh.shape, all[world.rank()], expected,
+                                     {.with_weights = call % 2 == 0, .call = call});
+    for (const RowFormat& format : {RowFormat{.type = DataType::float8_e4m3fn, .scale_words = 4},
+                                    RowFormat{.type = DataType::float32}})
+      text += difference_in_format(exchange, tokens, expected, format);
+  }
+  return text;
+}
+
+class ThreadsAsHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (device == "cuda" && cuda::gpu_count() == 0) GTEST_SKIP() << "there is no GPU";
+  }
+};
+
+TEST_F(ThreadsAsHosts, SayHowTheyReachOneAnother) {
+  run(2, 2, [](World& world) {
+    const PeerReach& peer = world.topology().peers[1 - world.rank()];
+    EXPECT_EQ(peer.reach, Reach::put_signal);
+    if (world.rank() == 0) std::cout << world.topology().text();
+    if (device == "cuda") {
+      EXPECT_NE(peer.how.find("pinned rings"), std::string::npos) << peer.how;
+    }
+  });
+}
+
+TEST_F(ThreadsAsHosts, KeepTheNetworksContract) {
+  run(2, 2, [](World& world) { tokenyard::testing::signals_follow_puts(world, 60); });
+  run(2, 4, [](World& world) { tokenyard::testing::flush_frees_sources(world); });
+  run(2, 2, [](World& world) { tokenyard::testing::rings_keep_credit(world, 1, 20); });
+  run(3, 3, [](World& world) {
+    tokenyard::testing::rings_keep_credit(world, tokenyard::testing::kRingSlots, 60);
+  });
+  for (const uint32_t bytes : {4u, 33u << 10, 16u << 20})
+    run(2, 2, [&](World& world) { tokenyard::testing::carries(world, bytes); });
+}
+
+TEST_F(ThreadsAsHosts, AreRefusedBadRequests) {
+  for (uint32_t what = 0; what < tokenyard::testing::kBadRequests; ++what) {
+    SCOPED_TRACE(what);
+    run(2, 2, [&](World& world) {
+      tokenyard::testing::refuses(world, static_cast<tokenyard::testing::BadRequest>(what));
+    });
+  }
+}
+
+TEST_F(ThreadsAsHosts, CannotRegisterMemoryOfAGpu) {
+  if (device != "cuda") return;
+  run(2, 2, [](World& world) {
+    Accelerator& gpu = accelerator_of(world);
+    auto* const memory = static_cast<std::byte*>(gpu.allocate(4096));
+    EXPECT_THROW(network_of(world)->register_memory(memory, 4096), InvalidArgument);
+    EXPECT_THROW(network_of(world)->register_memory(arena_of(world).base(), 4096), InvalidArgument);
+    gpu.free(memory);
+  });
+}
+
+TEST_F(ThreadsAsHosts, ExchangeTokens) {
+  for (const auto& [hosts, ranks] : {std::pair{2u, 2u}, {2u, 4u}, {3u, 3u}}) {
+    SCOPED_TRACE(::testing::Message() << hosts << " hosts, " << ranks << " ranks");
+    run(hosts, ranks, [&, ranks = ranks](World& world) {
+      EXPECT_EQ(difference_after_exchange(world, some_tokens(ranks)), "");
+    });
+  }
+}
+
+TEST_F(ThreadsAsHosts, CallOftenInOtherFormats) {
+  run(2, 2, [](World& world) { EXPECT_EQ(difference_after_calls(world, some_tokens(2)), ""); });
+}
+
+TEST_F(ThreadsAsHosts, ExchangeWideRowsAndManyTokens) {
+  run(2, 2, [](World& world) {
+    ExchangeCase exchange_case = some_tokens(2, 7168);
+    exchange_case.tokens = {300, 700};
+    EXPECT_EQ(difference_after_exchange(world, exchange_case), "");
+  });
+}
+
+/// A rank's number and its task.
+struct Role {
+  uint32_t rank = 0, size = 0;
+  uint16_t port = 0;
+  std::string act;
+};
+
+int play(const Role& role) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
+  const auto world = World::connect({.host = "127.0.0.1",
+                                     .port = role.port,
+                                     .rank = role.rank,
+                                     .size = role.size,
+                                     .local_rank = role.rank,
+                                     .host_name = "host " + std::to_string(role.rank)},
+                                    device, options(1));
+  if (role.rank == 0) std::cout << world->topology().text();
+  std::string text;
+  if (role.act == "contract") {
+    tokenyard::testing::signals_follow_puts(*world, 40);
+    tokenyard::testing::flush_frees_sources(*world);
+    tokenyard::testing::rings_keep_credit(*world, tokenyard::testing::kRingSlots, 40);
+    tokenyard::testing::carries(*world, 8 << 20);
+    tokenyard::testing::deregistering_ends_accesses(*world);
+  }
+  if (role.act == "absent") tokenyard::testing::names_the_absent_over_network(*world);
+  if (role.act == "exchange")
+    for (int round = 0; round < 3 && text.empty(); ++round)
+      text = difference_after_exchange(*world, some_tokens(role.size));
+  if (role.act == "wide") {
+    ExchangeCase exchange_case = some_tokens(role.size, 7168);
+    for (uint32_t& tokens : exchange_case.tokens) tokens += 1000;
+    text = difference_after_exchange(*world, exchange_case);
+  }
+  if (role.act == "calls") text = difference_after_calls(*world, some_tokens(role.size));
+  if (text.empty()) return 0;
+  std::cout << "rank " << role.rank << ": " << text << "\n";
+  return 1;
+}
+
+/// Returns exit statuses by rank; 128 + signal for a killed rank, also if it overran the 90 s here.
+std::vector<int> run_processes(uint32_t ranks, const std::string& act) {
+  const std::string port = std::to_string(free_port()), size = std::to_string(ranks);
+  std::vector<pid_t> processes;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    std::vector<std::string> words{
+        "/proc/self/exe", "--rank", std::to_string(rank), "--size", size, "--port", port,
+        "--act",          act,      "--device",           device};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    pid_t process = 0;
+    if (posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) != 0)
+      throw std::runtime_error("posix_spawn failed");
+    processes.push_back(process);
+  }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  std::vector<int> statuses;
+  for (const pid_t process : processes) {
+    int status = 0;
+    while (waitpid(process, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > until) kill(process, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    statuses.push_back(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+  }
+  return statuses;
+}
+
+class ProcessesAsHosts : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (device == "cuda" && cuda::gpu_count() < 2)
+      GTEST_SKIP() << "needs 2 GPUs, but there are " << cuda::gpu_count();
+  }
+};
+
+TEST_P(ProcessesAsHosts, DoAllOfIt) {
+  EXPECT_EQ(run_processes(2, GetParam()), (std::vector<int>{0, 0}));
+}
+
+INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
+                         ::testing::Values("contract", "absent", "exchange", "wide", "calls"),
+                         [](const auto& act) { return act.param; });
+
+}  // namespace
+}  // namespace tokenyard::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  tokenyard::test::Role role;
+  CLI::App program("Tests ranks of several hosts with GPUs");
+  program.add_option("--rank", role.rank);
+  program.add_option("--size", role.size);
+  program.add_option("--port", role.port);
+  program.add_option("--act", role.act);
+  program.add_option("--device", tokenyard::test::device);
+  CLI11_PARSE(program, argc, argv);
+  if (role.act.empty()) return RUN_ALL_TESTS();
+  try {
+    return tokenyard::test::play(role);
+  } catch (const std::exception& error) {
+    std::cerr << "rank " << role.rank << ": " << error.what() << "\n";
+    return 1;
+  }
+}
