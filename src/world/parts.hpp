@@ -27,12 +27,10 @@ struct Hardware {
   MakeNetwork network = {};  ///< of the ranks that `fabric` has no load/store reach to
 };
 
-/// Deliberate bugs, which tests must notice. Only they can select one.
+/// A deliberate bug, which tests must notice. Only they can select it.
 enum class WorldMutant : uint8_t {
   none,
-  plain_last_barrier,   ///< a rank that is lost in the last wait holds that up on some survivors
-  others_not_followed,  ///< a rank does not give up a world that another begins anew
-  end_not_told,         ///< a rank does not say that it sends nothing more in its world
+  plain_last_barrier,  ///< a rank that is lost in the last wait holds that up on some survivors
 };
 
 /// Members in order of construction; destruction is in reverse.

@@ -151,11 +151,9 @@ struct Superseded : Error {
 };
 
 /// Throws Superseded if the rank of the slot has asked for a later generation.
-void check_not_anew(const Mailbox& mailbox, uint32_t slot, uint32_t generation,
-                    WorldMutant mutant) {
+void check_not_anew(const Mailbox& mailbox, uint32_t slot, uint32_t generation) {
   const auto asked = mailbox.latest_rebuild(slot);
-  if (asked && asked->generation > generation && mutant != WorldMutant::others_not_followed)
-    throw Superseded("begun anew");
+  if (asked && asked->generation > generation) throw Superseded("begun anew");
 }
 
 /// Starts anew with every further loss, which all survivors learn of: the one that notices it asks
@@ -174,7 +172,7 @@ std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
           impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
       if (without.empty()) return join_next(impl, next, options, departures.members());
       const auto check = [&](uint32_t slot) {
-        check_not_anew(bootstrap.mesh()->mailbox(), slot, next.generation, impl.mutant);
+        check_not_anew(bootstrap.mesh()->mailbox(), slot, next.generation);
       };
       return join_next(
           impl, next, options, departures.members(),
@@ -258,7 +256,7 @@ class JobWorld {
   }
 
   void check_not_anew(uint32_t slot, uint32_t generation) const {
-    tokenyard::check_not_anew(ranks_->mailbox(), slot, generation, self_.mutant);
+    tokenyard::check_not_anew(ranks_->mailbox(), slot, generation);
   }
 
   Membership all_slots() const {
@@ -347,7 +345,7 @@ void WorldAccess::go_on_as(World& world, World& next) {
 
 World::Impl::~Impl() {
   // Threads say goodbye; a world that was not made has no rank that waits for this one alone.
-  if (!is_made || !processes || mutant == WorldMutant::end_not_told) return;
+  if (!is_made || !processes) return;
   try {
     end_part(*this);
   } catch (const std::exception&) {

@@ -21,6 +21,7 @@ struct Shapes {
   bool low_latency = false;
   uint32_t experts_per_rank = 2, topk = 2, hidden = 16, tokens_most = 2, sms = 1;
   uint32_t seed = 0;
+  bool rows_of_before = false;         ///< deliberately wrong: rank 0 sends those of another world
   std::chrono::nanoseconds timeout{};  ///< of a low-latency call, for a rank that is not lost
 };
 
@@ -68,7 +69,9 @@ class ThroughputCalls final : public ExchangeCalls {
     const std::vector<test::Tokens> given = of.draw(), all = of.counted(given);
     const uint32_t rank = world_.rank();
     const test::Expected expected = test::expected_on(of.shape, all, rank);
-    const test::TokensOnDevice tokens(accelerator_of(world_), given[rank], of.idx_is_int64);
+    test::Tokens mine = given[rank];
+    if (shapes_.rows_of_before && rank == 0) mine.x = drawn(call, generation_ - 1).draw()[0].x;
+    const test::TokensOnDevice tokens(accelerator_of(world_), mine, of.idx_is_int64);
     const Received received = exchange_.dispatch(tokens.input());
     require("dispatch", call, test::difference(exchange_, received, expected));
     require("combine", call,
@@ -78,8 +81,9 @@ class ThroughputCalls final : public ExchangeCalls {
   }
 
  private:
-  test::ExchangeCase drawn(uint32_t call) const {
-    const uint32_t seed = seed_of(shapes_, generation_, call);
+  test::ExchangeCase drawn(uint32_t call) const { return drawn(call, generation_); }
+  test::ExchangeCase drawn(uint32_t call, uint32_t generation) const {
+    const uint32_t seed = seed_of(shapes_, generation, call);
     test::ExchangeCase of{.shape = {.ranks = world_.size(),
                                     .experts = shapes_.experts_per_rank * world_.size(),
                                     .hidden = shapes_.hidden,

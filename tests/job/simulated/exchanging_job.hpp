@@ -82,6 +82,7 @@ class ExchangingJob {
     Random& random = run_.random;
     const Instant silence = job.options.membership.silence;
     shapes_.timeout = silence * random.between(8, 20);
+    shapes_.rows_of_before = mutations_.job == Mutant::rows_of_before;
     shared_.emplace(run_, job.schedule, job.options.ranks, Instant(turn_ns_), shapes_,
                     mutations_.job);
     shared_->calls = run_.option("calls", random.between(2, 6));

@@ -37,6 +37,7 @@ enum class Mutant : uint8_t {
   own_count_trusted,  ///< they begin behind the last that this rank finished
   losses_not_told,    ///< nobody hears that a connection has ended
   verdicts_not_told,  ///< ranks do not hear of the members' agreements
+  rows_of_before,     ///< a rank sends rows of another world
 };
 
 /// Things that the processes of a job share.
