@@ -97,6 +97,9 @@ Drawn draw(SeedRun& run) {
     } while (drawn.other.operation == Operation::barrier ||
              (drawn.other.operation == drawn.calls.back().operation &&
               drawn.other.elements == drawn.calls.back().elements));
+    // Data of the same protocol could be taken for those of the usual call.
+    const Protocol usual = drawn.calls.back().call.protocol;
+    if (usual != Protocol::direct && random.chance(512)) drawn.other.call.protocol = usual;
     run.option("other", drawn.other.text());
     if (drawn.calls.back().operation == Operation::barrier)
       drawn.calls.back().operation = Operation::all_gather;

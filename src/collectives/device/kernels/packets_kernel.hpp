@@ -146,32 +146,25 @@ TOKENYARD_DEVICE bool is_empty(const Bytes16& packet) {
   return (packet.word[0] | packet.word[1] | packet.word[2] | packet.word[3]) == 0;
 }
 
-/// Waits for a packet of a rank, given what was there a moment ago. Returns false if the wait
-/// failed.
-TOKENYARD_DEVICE bool await_packet(const PacketsWork& work, uint32_t source, Peer<Bytes16> at,
-                                   Bytes16& packet) {
-  if (!is_empty(packet)) return true;
-  Awaited what{
-      .phase = static_cast<uint32_t>(WaitPhase::data), .rank = source, .expected = 1, .seen = 0};
-  return wait_until(work.deadline, what, [&] {
-    packet = load<Order::relaxed, Scope::sys>(at);
-    return !is_empty(packet);
-  });
-}
-
-/// Takes pieces of a rank out of their packets, which are empty then. Returns false if a wait
-/// failed.
+/// Takes pieces of a rank out of their packets, which are empty then. Polls all of them at once.
+/// Returns false if the wait failed.
 template <uint32_t count>
 TOKENYARD_DEVICE bool take_packets(const PacketsWork& work, uint32_t source,
                                    const PacketStep<count>& step, Piece16 (&held)[count]) {
   const Peer<Bytes16> from = work.call.windows.packets(work.call.rank, work.parity, source);
   Bytes16 packets[count];
-  TOKENYARD_UNROLL
-  for (uint32_t k = 0; k < count; ++k)
-    packets[k] = load<Order::relaxed, Scope::sys>(from + step.piece(k));
-  TOKENYARD_UNROLL
-  for (uint32_t k = 0; k < count; ++k)
-    if (!await_packet(work, source, from + step.piece(k), packets[k])) return false;
+  Awaited what{
+      .phase = static_cast<uint32_t>(WaitPhase::data), .rank = source, .expected = 1, .seen = 0};
+  const bool came = wait_until(work.deadline, what, [&] {
+    TOKENYARD_UNROLL
+    for (uint32_t k = 0; k < count; ++k)
+      packets[k] = load<Order::relaxed, Scope::sys>(from + step.piece(k));
+    bool all = true;
+    TOKENYARD_UNROLL
+    for (uint32_t k = 0; k < count; ++k) all = !is_empty(packets[k]) && all;
+    return all;
+  });
+  if (!came) return false;
   TOKENYARD_UNROLL
   for (uint32_t k = 0; k < count; ++k) {
     held[k] = std::bit_cast<Piece16>(work.keyed(packets[k]));
@@ -199,26 +192,30 @@ TOKENYARD_DEVICE bool are_calls_alike(const PacketsWork& work) {
   return calls == Calls::alike || mutated();
 }
 
-/// Copies pieces of every source to their place, its own last. Returns false if a wait failed or
-/// calls differ.
+/// Copies this rank's own pieces to their place. They are data of this call, whatever others make.
+template <uint32_t count>
+TOKENYARD_DEVICE void copy_own(const PacketsWork& work, const PacketStep<count>& step) {
+  const uint32_t rank = work.call.rank;
+  const std::byte* const from = work.input(rank);
+  std::byte* const to = work.result(rank);
+  if (!work.call.movement.sends(rank, rank) || from == to) return;
+  Piece16 held[count];
+  load_pieces(work, from, step, held);
+  store_pieces(work, to, step, held);
+}
+
+/// Copies pieces of every source to their place. Returns false if a wait failed or calls differ.
 template <uint32_t count>
 TOKENYARD_DEVICE bool copy_step(const PacketsWork& work, const PacketStep<count>& step) {
   const CallParams& call = work.call;
+  copy_own(work, step);
   TOKENYARD_KEEP_ROLLED
-  for (uint32_t turn = 1; turn <= call.ranks; ++turn) {
+  for (uint32_t turn = 1; turn < call.ranks; ++turn) {
     const uint32_t source = (call.rank + turn) % call.ranks;
     if (!call.movement.sends(source, call.rank)) continue;
-    std::byte* const to = work.result(source);
     Piece16 held[count];
-    if (source != call.rank) {
-      if (!take_packets(work, source, step, held)) return false;
-    } else {
-      const std::byte* const from = work.input(source);
-      if (from == to) continue;
-      load_pieces(work, from, step, held);
-    }
-    if (!are_calls_alike(work)) return false;
-    store_pieces(work, to, step, held);
+    if (!take_packets(work, source, step, held) || !are_calls_alike(work)) return false;
+    store_pieces(work, work.result(source), step, held);
   }
   return true;
 }
@@ -229,14 +226,18 @@ template <class T, bool adds, uint32_t count>
 TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>& step) {
   const CallParams& call = work.call;
   const Folding by{call.op, call.factor, call.ranks};
+  Piece16 own[count];
+  load_pieces(work, work.input(call.rank), step, own);
   Fold<T, 4, adds> folds[count];
   TOKENYARD_KEEP_ROLLED
   for (uint32_t source = 0; source < call.ranks; ++source) {
     Piece16 held[count];
-    if (source == call.rank)
-      load_pieces(work, work.input(source), step, held);
-    else if (!take_packets(work, source, step, held))
-      return false;
+    if (source != call.rank) {
+      if (!take_packets(work, source, step, held)) return false;
+    } else {
+      TOKENYARD_UNROLL
+      for (uint32_t k = 0; k < count; ++k) held[k] = own[k];
+    }
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < count; ++k)
       if (source == 0)
