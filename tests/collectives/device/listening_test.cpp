@@ -154,7 +154,7 @@ TEST(DeviceCollectivesListening, AGoodbyeEndsWaitsForItsRank) {
     if (protocol == Protocol::slots)
       rank.loads_in(slots_kernel, SlotsParams{rank.params(), 512, 512 / kBlocks});
     else if (protocol == Protocol::packets)
-      rank.loads_in(packets_kernel, PacketsParams{rank.params(), {}, 256, 256 / kBlocks});
+      rank.loads_in(packets_kernel, PacketsParams{rank.params(), {}, 256, 256 / kBlocks, true});
     else
       rank.loads_in(rings_kernel, RingsParams{rank.params(), 256, 1});
     EXPECT_EQ(rank.failure(), Failure::left);

@@ -156,6 +156,14 @@ Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
           .receives = receives};
 }
 
+/// Returns whether packets_kernel.hpp has steps of several pieces for this reduction.
+bool is_summed_in_steps(const CallParams& params) {
+  const bool adds = params.op == ReduceOp::sum || params.op == ReduceOp::average;
+  const bool is_float = params.type == DataType::float16 || params.type == DataType::bfloat16 ||
+                        params.type == DataType::float32 || params.type == DataType::float64;
+  return adds && is_float;
+}
+
 /// Bytes of the counters of all blocks and channels.
 size_t channels_bytes(uint32_t ranks) {
   return size_t{kBlocksMax} * ranks * kRoles * sizeof(uint64_t);
@@ -400,7 +408,9 @@ void DeviceCollectives::Impl::launch_packets(const CallParams& params, const Cal
   // Not cooperative: no block waits for a block of its own rank, and blocks send first.
   launch(accelerator, packets_kernel,
          {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true},
-         call.stream, PacketsParams{params, key, pieces, pieces_a_block});
+         call.stream,
+         PacketsParams{params, key, pieces, pieces_a_block,
+                       !params.movement.reduces || is_summed_in_steps(params)});
 }
 
 void DeviceCollectives::Impl::launch_rings(const CallParams& params, const Call& call) {

@@ -36,6 +36,7 @@ struct PacketsParams {
   Bytes16 key;
   uint32_t pieces;          ///< of a message
   uint32_t pieces_a_block;  ///< in a block's range
+  bool in_steps;            ///< a thread moves several at once: copies, and sums of floats
 };
 
 TOKENYARD_DECLARE_KERNEL(packets_kernel, PacketsParams);

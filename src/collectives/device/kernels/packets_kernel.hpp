@@ -67,12 +67,12 @@ TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDea
   const uint32_t end = std::min(begin + params.pieces_a_block, params.pieces);
   const uint32_t first = begin + thread::index();
   const uint64_t bytes = movement.bytes();
-  // All messages begin at multiples of sixteen, or none is moved in steps.
+  // All messages begin at multiples of sixteen, or pieces are moved one by one.
   const bool has_parts = movement.input_has_parts || movement.result_has_parts;
   const uint32_t bits = pieces::low_bits(call.input) | pieces::low_bits(call.result) |
                         static_cast<uint32_t>(movement.begin | (has_parts ? movement.part : 0));
   const uint32_t whole_end =
-      bits % Piece16::kBytes == 0
+      params.in_steps && bits % Piece16::kBytes == 0
           ? std::min<uint32_t>(end, static_cast<uint32_t>(bytes / Piece16::kBytes))
           : 0;
   const auto pieces_before = [&](uint32_t limit) {
@@ -90,9 +90,9 @@ TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDea
           .bytes = bytes};
 }
 
-/// Calls `body(step)` for the next pieces after the first `done`: up to `most` at once, as far as
+/// Calls `body(step)` for the next pieces after the first `done`: up to four at once, as far as
 /// there are whole ones. Advances `done`; returns what `body` does.
-template <uint32_t most, class Body>
+template <uint32_t most = 4, class Body>
 TOKENYARD_DEVICE bool next_step(const PacketsWork& work, uint32_t& done, Body body) {
   if constexpr (most > 1)
     if (done + most > work.whole) return next_step<most / 2>(work, done, body);
@@ -253,41 +253,44 @@ TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>
   return true;
 }
 
-/// Takes the pieces that this rank gets, up to `most` at once, a step behind those that the thread
-/// sends, until `take(step)` returns false.
-template <uint32_t most, class Take>
-TOKENYARD_DEVICE void move_packets(const PacketsWork& work, Take take) {
-  const auto send = [&](const auto& step) {
-    send_step(work, step);
-    return true;
-  };
-  uint32_t sent = 0, taken = 0;
-  if (sent < work.count) next_step<most>(work, sent, send);
-  TOKENYARD_KEEP_ROLLED
-  while (taken < work.count) {
-    if (sent < work.count) next_step<most>(work, sent, send);
-    if (!next_step<most>(work, taken, take)) return;
-  }
-}
+/// Whether elements are folded in steps of several pieces: sums of floats, which train models. A
+/// byte takes a register of its own.
+template <class T, bool adds>
+inline constexpr bool kInSteps =
+    adds && std::floating_point<typename NumberOf<T>::type> && sizeof(T) > 1;
 
-TOKENYARD_DEVICE void move_packets(const PacketsWork& work) {
+/// Takes the pieces that this rank gets of a step. Returns false if a wait failed or calls differ.
+template <uint32_t count>
+TOKENYARD_DEVICE bool take_step(const PacketsWork& work, const PacketStep<count>& step) {
   const CallParams& call = work.call;
-  if (!call.movement.reduces)
-    return move_packets<4>(work, [&](const auto& step) { return copy_step(work, step); });
-  if (!call.movement.sends(call.rank, call.rank))
-    return move_packets<4>(work, [](const auto&) { return true; });
-  const bool adds = Folding{call.op, call.factor, call.ranks}.adds();
+  if (!call.movement.reduces) return copy_step(work, step);
+  if (!call.movement.sends(call.rank, call.rank)) return true;
+  bool taken = false;
   with_element(call.type, [&](auto element) {
     using T = decltype(element);
-    // Sums of floats are what trains models; the others go piece by piece.
-    if constexpr (std::floating_point<typename NumberOf<T>::type>)
-      if (adds) {
-        constexpr uint32_t kMost = sizeof(T) == 1 ? 1 : 4;  // A byte takes a register of its own.
-        return move_packets<kMost>(
-            work, [&](const auto& step) { return fold_step<T, true>(work, step); });
-      }
-    move_packets<1>(work, [&](const auto& step) { return fold_step<T, false>(work, step); });
+    if (Folding{call.op, call.factor, call.ranks}.adds()) {
+      if constexpr (count == 1 || kInSteps<T, true>) taken = fold_step<T, true>(work, step);
+    } else {
+      if constexpr (count == 1) taken = fold_step<T, false>(work, step);
+    }
   });
+  return taken;
+}
+
+/// Sends and takes the thread's pieces, a step behind those that it sends.
+TOKENYARD_DEVICE void move_packets(const PacketsWork& work) {
+  uint32_t sent = 0, taken = 0;
+  TOKENYARD_KEEP_ROLLED
+  while (taken < work.count) {
+    const bool is_first = sent == 0;
+    if (sent < work.count)
+      next_step(work, sent, [&](const auto& step) {
+        send_step(work, step);
+        return true;
+      });
+    if (is_first && sent < work.count) continue;
+    if (!next_step(work, taken, [&](const auto& step) { return take_step(work, step); })) return;
+  }
 }
 
 TOKENYARD_DEVICE void exchange_packets(const PacketsParams& params) {
