@@ -220,14 +220,13 @@ TOKENYARD_DEVICE bool copy_step(const PacketsWork& work, const PacketStep<count>
   return true;
 }
 
-/// Folds pieces of all sources in the order of ranks. Returns false if a wait failed or calls
-/// differ.
+/// Folds pieces of all sources in the order of ranks. `pieces`: this rank's own, then the results.
+/// Returns false if a wait failed.
 template <class T, bool adds, uint32_t count>
-TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>& step) {
+TOKENYARD_DEVICE bool fold_pieces(const PacketsWork& work, const PacketStep<count>& step,
+                                  Piece16 (&pieces)[count]) {
   const CallParams& call = work.call;
   const Folding by{call.op, call.factor, call.ranks};
-  Piece16 own[count];
-  load_pieces(work, work.input(call.rank), step, own);
   Fold<T, 4, adds> folds[count];
   TOKENYARD_KEEP_ROLLED
   for (uint32_t source = 0; source < call.ranks; ++source) {
@@ -236,7 +235,7 @@ TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>
       if (!take_packets(work, source, step, held)) return false;
     } else {
       TOKENYARD_UNROLL
-      for (uint32_t k = 0; k < count; ++k) held[k] = own[k];
+      for (uint32_t k = 0; k < count; ++k) held[k] = pieces[k];
     }
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < count; ++k)
@@ -245,36 +244,44 @@ TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>
       else
         folds[k].add(by, held[k]);
   }
-  if (!are_calls_alike(work)) return false;
-  Piece16 results[count];
   TOKENYARD_UNROLL
-  for (uint32_t k = 0; k < count; ++k) results[k] = folds[k].end(by);
-  store_pieces(work, work.result(call.rank), step, results);
+  for (uint32_t k = 0; k < count; ++k) pieces[k] = folds[k].end(by);
   return true;
 }
 
-/// Whether elements are folded in steps of several pieces: sums of floats, which train models. A
-/// byte takes a register of its own.
-template <class T, bool adds>
-inline constexpr bool kInSteps =
-    adds && std::floating_point<typename NumberOf<T>::type> && sizeof(T) > 1;
+/// Whether elements can be summed in steps of several pieces: floats, which train models. A byte
+/// takes a register of its own.
+template <class T>
+inline constexpr bool kInSteps = std::floating_point<typename NumberOf<T>::type> && sizeof(T) > 1;
+
+/// Folds pieces of all ranks. Returns false if a wait failed or calls differ.
+template <uint32_t count>
+TOKENYARD_DEVICE bool fold_step(const PacketsWork& work, const PacketStep<count>& step) {
+  const CallParams& call = work.call;
+  Piece16 pieces[count];
+  load_pieces(work, work.input(call.rank), step, pieces);
+  const bool adds = Folding{call.op, call.factor, call.ranks}.adds();
+  bool folded = false;
+  with_element(call.type, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (kInSteps<T>)
+      if (adds) {
+        folded = fold_pieces<T, true>(work, step, pieces);
+        return;
+      }
+    if constexpr (count == 1) folded = fold_pieces<T, false>(work, step, pieces);
+  });
+  if (!folded || !are_calls_alike(work)) return false;
+  store_pieces(work, work.result(call.rank), step, pieces);
+  return true;
+}
 
 /// Takes the pieces that this rank gets of a step. Returns false if a wait failed or calls differ.
 template <uint32_t count>
 TOKENYARD_DEVICE bool take_step(const PacketsWork& work, const PacketStep<count>& step) {
-  const CallParams& call = work.call;
-  if (!call.movement.reduces) return copy_step(work, step);
-  if (!call.movement.sends(call.rank, call.rank)) return true;
-  bool taken = false;
-  with_element(call.type, [&](auto element) {
-    using T = decltype(element);
-    if (Folding{call.op, call.factor, call.ranks}.adds()) {
-      if constexpr (count == 1 || kInSteps<T, true>) taken = fold_step<T, true>(work, step);
-    } else {
-      if constexpr (count == 1) taken = fold_step<T, false>(work, step);
-    }
-  });
-  return taken;
+  const Movement& movement = work.call.movement;
+  if (!movement.reduces) return copy_step(work, step);
+  return !movement.sends(work.call.rank, work.call.rank) || fold_step(work, step);
 }
 
 /// Sends and takes the thread's pieces, a step behind those that it sends.
