@@ -1,7 +1,7 @@
 /// How a call begins and ends on the device.
 ///
 ///     begin_call        every block: reads the epoch
-///     publish_call      one warp of block 0: stores the call word on every rank
+///     publish_call      the last warp of block 0: stores the call word on every rank
 ///     await_calls       the same warp: waits for every rank's word and compares them
 ///     pass_epoch        every block: advances its epochs
 ///
@@ -27,6 +27,10 @@ TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
                                  const BlockDeadline& deadline) {
   grid::let_next_start();
   grid::wait_for_previous();
+  // Releases what this rank has done so far, for publish_call: it has read its earlier calls' data,
+  // and what the caller's stream has written may be read. Here the fence costs no time of its own,
+  // since the epoch is loaded meanwhile.
+  if (block::index() == 0 && warp::index() + 1 == warp::count()) fence<Scope::sys>();
   if (thread::index() == 0) {
     shared.epoch = params.workspace->epochs[block::index()] + 1;
     shared.failed = deadline.failed();
@@ -56,10 +60,8 @@ TOKENYARD_DEVICE void pass_epoch(const CallParams& params, uint64_t epoch) {
     params.workspace->claims[(epoch + 1) & 1][warp::lane()] = 0;
 }
 
-/// Called by one warp. The fence releases what this rank has done so far: it has read the slots of
-/// its earlier calls, and what the caller's stream has written may be read.
+/// Called by the last warp of block 0, whose fence in begin_call makes this a release.
 TOKENYARD_DEVICE void publish_call(const CallParams& params, uint64_t epoch) {
-  fence<Scope::sys>();
   const CallWord word = CallWord::of(epoch, params.signature);
   for (uint32_t rank = warp::lane(); rank < params.ranks; rank += kWarpLanes)
     store<Order::relaxed, Scope::sys>(

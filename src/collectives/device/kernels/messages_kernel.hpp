@@ -307,6 +307,7 @@ TOKENYARD_DEVICE void exchange_messages(const MessagesParams& params) {
   if (!params.collective) return advance_counters(params);
   if (block::index() == 0) {
     publish_counts(work);
+    fence_release<Scope::sys>();  // The call word releases the counts, too.
     publish_call(params.call, epoch);
     await_calls(params.call, epoch, deadline);
     compare_counts(work);
