@@ -21,21 +21,33 @@
 
 namespace tokenyard::device_collectives {
 
-/// Called by all threads of a block; synchronizes them. Returns false if an earlier call has
-/// failed.
+/// Barriers that all kernels of collectives use.
+enum class CallBarrier : uint32_t {
+  begun = 14,  ///< the warps that move data know the call
+  told = 15,   ///< the last warp knows it, too
+};
+
+/// Called by all threads of a block, whose last warp announces the call while the others move data.
+/// Returns false if an earlier call has failed.
+///
+/// The fence of block 0's last warp releases what this rank has done so far, for publish_call: it
+/// has read its earlier calls' data, and what the caller's stream has written may be read. The
+/// other warps do not wait for it, and it runs while the epoch is loaded.
 TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
                                  const BlockDeadline& deadline) {
   grid::let_next_start();
   grid::wait_for_previous();
-  // Releases what this rank has done so far, for publish_call: it has read its earlier calls' data,
-  // and what the caller's stream has written may be read. Here the fence costs no time of its own,
-  // since the epoch is loaded meanwhile.
-  if (block::index() == 0 && warp::index() + 1 == warp::count()) fence<Scope::sys>();
+  if (warp::index() + 1 == warp::count()) {
+    if (block::index() == 0) fence<Scope::sys>();
+    NamedBarrier(CallBarrier::told).sync(block::threads());
+    return !shared.failed;
+  }
   if (thread::index() == 0) {
     shared.epoch = params.workspace->epochs[block::index()] + 1;
     shared.failed = deadline.failed();
   }
-  block::sync();
+  NamedBarrier(CallBarrier::begun).sync(block::threads() - kWarpLanes);
+  NamedBarrier(CallBarrier::told).arrive(block::threads());
   return !shared.failed;
 }
 

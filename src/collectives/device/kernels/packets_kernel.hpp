@@ -146,8 +146,8 @@ TOKENYARD_DEVICE bool is_empty(const Bytes16& packet) {
   return (packet.word[0] | packet.word[1] | packet.word[2] | packet.word[3]) == 0;
 }
 
-/// Takes pieces of a rank out of their packets, which are empty then. Returns false if the wait
-/// failed.
+/// Takes pieces of a rank out of their packets, which are empty then. Polls all of them at once.
+/// Returns false if the wait failed.
 template <uint32_t count>
 TOKENYARD_DEVICE bool take_packets(const PacketsWork& work, uint32_t source,
                                    const PacketStep<count>& step, Piece16 (&held)[count]) {
@@ -156,9 +156,6 @@ TOKENYARD_DEVICE bool take_packets(const PacketsWork& work, uint32_t source,
   Awaited what{
       .phase = static_cast<uint32_t>(WaitPhase::data), .rank = source, .expected = 1, .seen = 0};
   const bool came = wait_until(work.deadline, what, [&] {
-    // While many packets are on their way, a poll looks at the one that was sent last.
-    if constexpr (count > 2)
-      if (is_empty(load<Order::relaxed, Scope::sys>(from + step.piece(count - 1)))) return false;
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < count; ++k)
       packets[k] = load<Order::relaxed, Scope::sys>(from + step.piece(k));
