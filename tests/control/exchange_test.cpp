@@ -195,6 +195,16 @@ TEST_F(TwoEnds, PeerThatDialsAgainHasBeenLost) {
 }
 
 /// On a busy machine a dialler gives up before the acceptor's reply, which makes the link there.
+/// Its first link broke before this process knew who the members are.
+TEST_F(TwoEnds, PeerThatLinksAgainBeforeTheBeginningIsHeard) {
+  mine.exchange.ended(theirs->self);
+  begin();
+  EXPECT_EQ(end(), std::nullopt);
+  theirs->send(0, "here");
+  EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
+  EXPECT_THAT(messages(), ElementsAre("here"));
+}
+
 TEST_F(TwoEnds, PeerThatGaveUpWhileItConnectedIsNotLost) {
   begin();
   theirs.reset();

@@ -312,6 +312,28 @@ TEST(ProcessRanks, AwaitTheirOwnAdmission) {
   EXPECT_THROW(members(), PeerTimeout);
 }
 
+TEST(ProcessRanks, ExcuseNobodyForALaterWaitOrAProcessThatIsGone) {
+  const auto job = connect_job({.rank = 0, .size = 1}, {.timeout = kSoon});
+  ProcessRanks& ranks = job->state()->ranks();
+  simt::HostAccelerator accelerator([] {});
+  const control::Member late{1, 7};
+  control::View view = ranks.view();
+  view.epoch = 2;
+  view.slots = 2;
+  view.members.push_back(late);
+  ranks.came(late);
+  ranks.install({.next = view, .groups = {}, .lost = {}, .left = {}, .excused = {1}});
+  const auto evict = [&](control::Epoch since) {
+    const std::array<uint32_t, 1> named{1};
+    return ranks.evict(view, named, since, accelerator, accelerator.now() + milliseconds(20),
+                       [] {});
+  };
+  EXPECT_EQ(evict(1), std::vector<uint32_t>{1});
+  EXPECT_THROW(evict(2), PeerTimeout) << "it was excused before the wait for it began";
+  ranks.gone(1, false);
+  EXPECT_THROW(evict(1), PeerTimeout) << "nobody else asks to evict one that has died";
+}
+
 TEST(ProcessRanks, ChecksItsArguments) {
   const auto refused = [](const Rendezvous& where) {
     try {
