@@ -472,7 +472,8 @@ void measure_pinned(const Settings& settings, Report& report) {
   const uint64_t most = *std::max_element(settings.bytes.begin(), settings.bytes.end());
   PinnedCopies copies(*worlds[0], most, settings.repetitions);
   copies.check();
-  copies.add_rows(report);
+  // A host has no engine beside its processors.
+  if (settings.on_gpu()) copies.add_rows(report);
 }
 
 void run(const Settings& settings) {

@@ -68,6 +68,37 @@ std::string difference_after_calls(World& world, const ExchangeCase& exchange_ca
   return text;
 }
 
+/// Two exchanges on two streams, whose calls overlap on a GPU: each has queues of its own.
+std::string difference_of_two_at_once(World& world, const ExchangeCase& exchange_case) {
+  Accelerator& accelerator = accelerator_of(world);
+  const std::vector<Tokens> all = exchange_case.draw();
+  const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+  const TokensOnDevice tokens(accelerator, all[world.rank()], true);
+  DispatchInput input = tokens.input();
+  // The host waits for no counts.
+  input.received_tokens_max = exchange_case.tokens_max() * exchange_case.shape.ranks;
+  ExpertParallel one(world, exchange_case.options()), other(world, exchange_case.options());
+  const std::array<std::pair<ExpertParallel*, Stream>, 2> both{
+      {{&one, accelerator.make_stream()}, {&other, accelerator.make_stream()}}};
+  std::string text;
+  for (uint32_t round = 0; round < 5; ++round) {
+    std::vector<Received> received;
+    for (uint32_t call = 0; call < 3; ++call)
+      for (const auto& [exchange, stream] : both)
+        received.push_back(exchange->dispatch(input, stream));
+    for (const auto& [exchange, stream] : both) exchange->wait(stream);
+    for (size_t call = 0; call < received.size(); ++call) {
+      Received& got = received[call];
+      got.rows = static_cast<uint32_t>(expected.rows.size());
+      got.rows_from = expected.rows_from;
+      got.tokens_per_expert = expected.tokens_per_expert;
+      text += difference(*both[call % 2].first, got, expected);
+    }
+  }
+  for (const auto& [exchange, stream] : both) accelerator.free_stream(stream);
+  return text;
+}
+
 class ThreadsAsHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -138,6 +169,10 @@ TEST_F(ThreadsAsHosts, ExchangeWideRowsAndManyTokens) {
   });
 }
 
+TEST_F(ThreadsAsHosts, RunTwoExchangesAtOnce) {
+  run(2, 2, [](World& world) { EXPECT_EQ(difference_of_two_at_once(world, some_tokens(2)), ""); });
+}
+
 /// A rank's number and its task.
 struct Role {
   uint32_t rank = 0, size = 0;
@@ -172,6 +207,7 @@ int play(const Role& role) {
     for (uint32_t& tokens : exchange_case.tokens) tokens += 1000;
     text = difference_after_exchange(*world, exchange_case);
   }
+  if (role.act == "at_once") text = difference_of_two_at_once(*world, some_tokens(role.size));
   if (role.act == "calls") text = difference_after_calls(*world, some_tokens(role.size));
   if (text.empty()) return 0;
   std::cout << "rank " << role.rank << ": " << text << "\n";
@@ -220,7 +256,8 @@ TEST_P(ProcessesAsHosts, DoAllOfIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
-                         ::testing::Values("contract", "absent", "exchange", "wide", "calls"),
+                         ::testing::Values("contract", "absent", "exchange", "wide", "calls",
+                                           "at_once"),
                          [](const auto& act) { return act.param; });
 
 }  // namespace
