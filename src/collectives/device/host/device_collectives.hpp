@@ -39,7 +39,7 @@ namespace tokenyard::device_collectives {
 struct Options {
   uint32_t sms = 0;  ///< blocks of a call at most, may differ among ranks; 0: chosen
   // The same on all ranks:
-  uint32_t slot_bytes = 512 << 10;  ///< largest message of Protocol::slots, unless a call asks for
+  uint32_t slot_bytes = 256 << 10;  ///< largest message of Protocol::slots, unless a call asks for
                                     ///< it; a window takes four times as many per rank
   uint32_t packet_bytes = 0;        ///< the same of Protocol::packets; a window takes twice as many
                                     ///< per peer; 0: chosen

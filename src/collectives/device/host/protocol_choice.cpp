@@ -16,11 +16,11 @@ constexpr uint32_t kRow = 512, kCopyStep = 2 * kRow, kFoldStep = 8 * kRow;
 /// Chunks of tensors per warp, at least: they need no release.
 constexpr uint64_t kChunksAWarp = 4;
 /// Bytes of all packets of one parity, unless options say otherwise.
-constexpr uint32_t kPacketsBytes = 16 << 20;
+constexpr uint32_t kPacketsBytes = 8 << 20;
 /// The largest message that packets move as fast as stores from tensor to tensor do.
 constexpr uint64_t kPacketsBesideDirect = 4 << 20;
 /// Bytes of all rings of one parity, unless options say otherwise.
-constexpr uint32_t kRingsBytes = 8 << 20;
+constexpr uint32_t kRingsBytes = 16 << 20;
 /// Bytes of all channels, unless options say otherwise.
 constexpr uint32_t kChannelsBytes = 8 << 20;
 
