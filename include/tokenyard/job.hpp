@@ -155,8 +155,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   /// Returns the groups and operations of this job (tokenyard/collectives.hpp).
   std::unique_ptr<Collectives> collectives();
-  /// Makes a world of the job's active ranks, over shared memory and the network (`device` "host")
-  /// or with one GPU per rank of one host ("cuda"). Its ranks are the job's: rank = slot, and the
+  /// Makes a world of the job's active ranks, over shared memory and the network; `device`: "host",
+  /// or "cuda", with one GPU per rank. Its ranks are the job's: rank = slot, and the
   /// rank of an empty slot is absent (Reach::none). Collective among the active ranks, which make
   /// their worlds in the same order; begins anew if ranks are lost meanwhile. After a change of the
   /// membership its exchanges go on, and the world with them (World); for anything else call it

@@ -117,7 +117,7 @@ struct Rendezvous {
 class World {
  public:
   /// Makes a job of one process per rank, and a world of it: over shared memory within a host and
-  /// the network between hosts (`device` "host"), or with one GPU per rank on one host ("cuda").
+  /// the network between hosts. `device`: "host", or "cuda", with one GPU per rank.
   /// Blocks until all ranks have come. Throws PeerTimeout naming a missing rank, Unsupported naming
   /// ranks that cannot be connected. The job ends with the world, and those made from it, unless
   /// something else stands on it.

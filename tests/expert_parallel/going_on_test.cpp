@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "expert_parallel/recording_accelerator.hpp"
 #include "expert_parallel/throughput/host/session.hpp"
 #include "fabric/host/process_fabric.hpp"
+#include "fabric/proxy/proxy_network.hpp"
 #include "fabric/ranks.hpp"
 #include "job/job_of_three.hpp"
 #include "tokenyard/expert_parallel.hpp"
@@ -42,8 +44,17 @@ class GoingOn : public JobOfThree {
                     {std::make_shared<RecordingAccelerator>(), std::make_shared<ProcessFabric>()},
                     {.timeout = 30s, .arena_bytes = 8 << 20});
   }
+  /// Ranks 0 and 2 are on one host, rank 1 on another.
+  static std::unique_ptr<World> world_between_hosts(const std::shared_ptr<Job>& job,
+                                                    uint32_t rank) {
+    return join_job(
+        job,
+        {std::make_shared<RecordingAccelerator>(),
+         std::make_shared<ProcessFabric>(rank % 2 == 0 ? "a" : "b"), proxy_networks({})},
+        {.timeout = 30s, .arena_bytes = 8 << 20});
+  }
   template <class Make, class Exchange>
-  void refuse_a_graph_of_before(Make make, Exchange run);
+  void refuse_a_graph_of_before(Make make, Exchange run, bool between_hosts = false);
   template <class Make, class Exchange>
   void go_on_before_a_capture(Make make, Exchange run);
 };
@@ -94,12 +105,12 @@ struct Batch {
 /// Captures an exchange, loses rank 2, and goes on; `make` makes the exchange, and
 /// `exchange_with(batch, exchange)` runs it where no host waits.
 template <class Make, class Exchange>
-void GoingOn::refuse_a_graph_of_before(Make make, Exchange run) {
+void GoingOn::refuse_a_graph_of_before(Make make, Exchange run, bool between_hosts) {
   std::latch met(kRanks), done(kRanks);
   std::latch replayed(kRanks - 1), reported(kRanks - 1), replayed_again(kRanks - 1);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
-    const auto world = world_of(job);
+    const auto world = between_hosts ? world_between_hosts(job, rank) : world_of(job);
     const auto exchange = make(*world);
     Batch batch(*world, {0, 1, 2});
     run(batch, *exchange);
@@ -142,6 +153,46 @@ TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
       [](Batch& batch, ExpertParallel& exchange) {
         batch.exchange_with(exchange, kRanks * kTokens);
       });
+}
+
+TEST_F(GoingOn, RefusesAGraphOfBeforeBetweenHosts) {
+  refuse_a_graph_of_before(
+      [](World& world) { return std::make_unique<ExpertParallel>(world, kThroughput); },
+      [](Batch& batch, ExpertParallel& exchange) {
+        batch.exchange_with(exchange, kRanks * kTokens);
+      },
+      true);
+}
+
+TEST_F(GoingOn, BetweenHostsAfterARankHasLeftDuringACall) {
+  std::latch met(kRanks), done(kRanks);
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    const auto world = world_between_hosts(job, rank);
+    ExpertParallel exchange(*world, kThroughput);
+    Batch batch(*world, {0, 1, 2});
+    batch.exchange_with(exchange);
+    exchange.wait();
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+      done.arrive_and_wait();
+      return;
+    }
+    try {
+      batch.exchange_with(exchange);
+      ADD_FAILURE() << "a call without the rank that left ended well";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.facts.rank, 2u) << error.what();
+    }
+    while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
+    Batch next(*world, {0, 1});
+    for (int call = 0; call < 3; ++call) next.exchange_with(exchange);
+    exchange.wait();
+    constexpr uint16_t kTwo = 0x4000;  // Of bfloat16: each token has a row on both ranks.
+    EXPECT_THAT(next.out.read(), ::testing::Each(kTwo));
+    done.arrive_and_wait();
+  });
 }
 
 TEST_F(GoingOn, RefusesAGraphOfLowLatencyOfBefore) {
@@ -379,6 +430,33 @@ TEST(Sessions, CountACallThatHasReturnedAndWhoseKernelHasFinished) {
     words.readers = 0;
     failure.report->phase = expert_major::kTooFewPlaces;
     EXPECT_EQ(session.finished(), 2u) << "rows were grouped after the last call";
+  });
+}
+
+/// As inside a host, a call counts once all blocks have begun it, whether or not it ends.
+TEST(Sessions, CountACallBetweenHostsThatHasBegun) {
+  struct Interrupted {};
+  std::atomic<bool> interrupts = false;
+  const auto worlds = World::in_process(
+      2, "host", {.timeout = 60s, .arena_bytes = 4 << 20, .hosts = 2, .interrupt = [&] {
+                    if (interrupts) throw Interrupted();
+                  }});
+  std::latch ready(2), done(2);
+  on_every_rank(2, [&](uint32_t rank) {
+    const auto world = WorldAccess::pinned(*worlds[rank]);
+    Session session(world, kThroughput, std::make_shared<char>(), nullptr);
+    Batch batch(*world, {0, 1});
+    session.dispatcher.dispatch(batch.input(), Stream{});
+    const uint32_t epoch = session.context.window.workspace()->epoch;
+    session.context.wait(Stream{});
+    ready.arrive_and_wait();
+    if (rank == 0) {
+      interrupts = true;
+      EXPECT_THROW(session.dispatcher.dispatch(batch.input(), Stream{}), Interrupted);
+      interrupts = false;
+      EXPECT_EQ(session.context.window.workspace()->epoch, epoch + 1);
+    }
+    done.arrive_and_wait();
   });
 }
 

@@ -22,9 +22,17 @@ using simulation::Fault;
 using simulation::Random;
 using simulation::SeedRun;
 
-enum class Step : uint32_t { dispatch, again, combine, combine_with_weights, refused, format };
-constexpr const char* kStepNames[] = {"dispatch", "again", "combine", "combine_with_weights",
-                                      "refused",  "format"};
+enum class Step : uint32_t {
+  dispatch,
+  again,
+  combine,
+  combine_with_weights,
+  refused,
+  format,
+  other_rows
+};
+constexpr const char* kStepNames[] = {"dispatch", "again",  "combine",   "combine_with_weights",
+                                      "refused",  "format", "other_rows"};
 
 struct Drawn {
   ExchangeCase exchange;
@@ -147,6 +155,8 @@ class Program {
             "combine");
       case Step::refused:
         return expect_refusal();
+      case Step::other_rows:
+        return expect_refusal_of_rows();
       case Step::format: {
         const std::vector<Tokens> all = fresh();
         const TokensOnDevice tokens = on_device(all);
@@ -170,6 +180,31 @@ class Program {
       throw;
     }
     throw simulation::SuiteFailure("an expert that does not exist was accepted");
+  }
+
+  /// The last rank with tokens sends other rows than the first one.
+  void expect_refusal_of_rows() {
+    const std::vector<Tokens> all = fresh();
+    uint32_t first = 0, last = 0;
+    for (uint32_t rank = world_.size(); rank-- > 0;)
+      if (all[rank].count != 0) last = std::max(last, first = rank);
+    if (last == first) return;
+    const TokensOnDevice tokens = on_device(all);
+    const Tokens& mine = all[world_.rank()];
+    const DeviceArray<float> wide(accelerator_of(world_), mine.x.size());
+    const DeviceArray<uint8_t> narrow(accelerator_of(world_), mine.x.size());
+    DispatchInput input = tokens.input();
+    if (world_.rank() == last)
+      input.x = case_.seed % 2 == 0
+                    ? wide.view(DataType::float32, {mine.count, case_.shape.hidden})
+                    : narrow.view(DataType::float8_e4m3fn, {mine.count, case_.shape.hidden});
+    try {
+      exchange_.dispatch(input);
+    } catch (const InvalidArgument& error) {
+      if (error.argument == "x") return;
+      throw;
+    }
+    throw simulation::SuiteFailure("rows of two formats were accepted");
   }
 
   World& world_;

@@ -1,4 +1,8 @@
 /// Dispatch and combine between hosts, checked bit for bit.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "expert_parallel/internode/host/host_map.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
@@ -18,6 +22,28 @@ class BetweenHosts : public testing::Test {
   }
   static Outcomes run(uint32_t hosts, uint32_t ranks, const Body& body) {
     return run_ranks(World::in_process(ranks, "host", options(hosts)), body);
+  }
+  static void check(uint32_t hosts, const ExchangeCase& exchange_case,
+                    const ExpertParallelOptions& options) {
+    std::vector<uint32_t> host_of;
+    for (uint32_t rank = 0; rank < exchange_case.shape.ranks; ++rank)
+      host_of.push_back(rank * hosts / exchange_case.shape.ranks);
+    check(host_of, exchange_case, options);
+  }
+  static void check(const std::vector<uint32_t>& host_of, const ExchangeCase& exchange_case,
+                    const ExpertParallelOptions& options) {
+    const std::vector<Tokens> all = exchange_case.draw();
+    expect_none_failed(run(host_of, [&](World& world) {
+      ExpertParallel exchange(world, options);
+      const Tokens& mine = all[world.rank()];
+      const TokensOnDevice tokens(accelerator_of(world), mine, true);
+      const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+      const Received received = exchange.dispatch(tokens.input());
+      EXPECT_EQ(difference(exchange, received, expected), "");
+      EXPECT_EQ(difference_after_combine(exchange, received, exchange_case.shape, mine, expected,
+                                         {.with_weights = true}),
+                "");
+    }));
   }
   static void check(uint32_t hosts, const ExchangeCase& exchange_case) {
     expect_none_failed(run(hosts, exchange_case.shape.ranks, [&](World& world) {
@@ -119,18 +145,7 @@ TEST_F(BetweenHosts, RandomShapesAndRings) {
     options.tuning.ring_rows = 1 + static_cast<uint32_t>(random() % 12);
     options.tuning.movers = 2 + static_cast<uint32_t>(random() % 4);
     SCOPED_TRACE(testing::Message() << "shape " << number);
-    const std::vector<Tokens> all = exchange_case.draw();
-    expect_none_failed(run(host_of, [&](World& world) {
-      ExpertParallel exchange(world, options);
-      const Tokens& mine = all[world.rank()];
-      const TokensOnDevice tokens(accelerator_of(world), mine, true);
-      const Expected expected = expected_on(exchange_case.shape, all, world.rank());
-      const Received received = exchange.dispatch(tokens.input());
-      EXPECT_EQ(difference(exchange, received, expected), "");
-      EXPECT_EQ(difference_after_combine(exchange, received, exchange_case.shape, mine, expected,
-                                         {.with_weights = true}),
-                "");
-    }));
+    check(host_of, exchange_case, options);
   }
 }
 
@@ -170,6 +185,85 @@ TEST_F(BetweenHosts, RowsByExpertAndPlacesForTheMost) {
                                      2 * exchange_case.tokens_max()),
               "");
   }));
+}
+
+TEST_F(BetweenHosts, TheSameBitsForEveryNumberOfSmsAndEveryRing) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.tokens = {37, 5, 0, 29};
+  for (const uint32_t sms : {1u, 2u, 5u})
+    for (const uint32_t ring_rows : {1u, 7u, 24u})
+      for (const uint32_t movers : {2u, 5u}) {
+        SCOPED_TRACE(testing::Message() << sms << " SMs, rings of " << ring_rows << ", " << movers);
+        exchange_case.sms = sms;
+        ExpertParallelOptions options = exchange_case.options();
+        options.tuning.ring_rows = ring_rows;
+        options.tuning.movers = movers;
+        check(2, exchange_case, options);
+      }
+}
+
+TEST_F(BetweenHosts, MoreLinksThanBlocks) {
+  for (const uint32_t sms : {1u, 4u}) {
+    SCOPED_TRACE(sms);
+    ExchangeCase exchange_case = some_tokens(6);
+    exchange_case.sms = sms;
+    check(6, exchange_case);
+  }
+}
+
+TEST_F(BetweenHosts, ExpertsWithReplicas) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.map = {
+      .experts = 9, .expert_at = {2, 0, 5, -1, 1, 2, 3, 4, 6, 5, 2, -1, 7, 8, 0, 3}, .without = {}};
+  const std::vector<Tokens> named = exchange_case.named(), placed = exchange_case.draw();
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    exchange.set_expert_map(exchange_case.map.expert_at);
+    const Expected expected = expected_on(exchange_case.shape, placed, world.rank());
+    const TokensOnDevice tokens(accelerator_of(world), named[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference(exchange, received, expected), "");
+    EXPECT_EQ(difference_after_combine(exchange, received, exchange_case.shape,
+                                       placed[world.rank()], expected, {}),
+              "");
+  }));
+}
+
+TEST_F(BetweenHosts, BiasesAreAddedFirst) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  const std::vector<Tokens> all = exchange_case.draw();
+  const Outcomes outcomes = run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    Accelerator& accelerator = accelerator_of(world);
+    const Shape& shape = exchange_case.shape;
+    const Tokens& mine = all[world.rank()];
+    const TokensOnDevice tokens(accelerator, mine, true);
+    const Received received = exchange.dispatch(tokens.input());
+    const Expected expected = expected_on(shape, all, world.rank());
+    const DeviceArray<uint16_t> y(accelerator, expert_rows(shape, expected, world.rank(), 0));
+    std::vector<std::vector<uint16_t>> biases(2, std::vector<uint16_t>(mine.x.size()));
+    for (size_t i = 0; i < mine.x.size(); ++i) {
+      biases[0][i] = to_bf16(static_cast<float>(i % 13) / 8);
+      biases[1][i] = to_bf16(-static_cast<float>(i % 7) / 16);
+    }
+    const DeviceArray<uint16_t> first(accelerator, biases[0]), second(accelerator, biases[1]);
+    const auto views = {ConstTensorView{}, ConstTensorView(first.bf16_rows(shape.hidden)),
+                        ConstTensorView(second.bf16_rows(shape.hidden))};
+    for (uint32_t count = 0; count <= 2; ++count) {
+      DeviceArray<uint16_t> out(accelerator, mine.x.size());
+      CombineInput input{.y = y.bf16_rows(shape.hidden)};
+      for (uint32_t i = 0; i < count; ++i) input.biases[i] = views.begin()[1 + i];
+      exchange.combine(input, *received.route, {.x = out.bf16_rows(shape.hidden)});
+      exchange.wait();
+      EXPECT_EQ(
+          difference("out", out.read(),
+                     expected_sums_between(shape, world.topology().host_of, mine, world.rank(), 0,
+                                           {biases.begin(), biases.begin() + count})),
+          "")
+          << count << " biases";
+    }
+  });
+  expect_none_failed(outcomes);
 }
 
 TEST(HostMap, EveryHostHasOneForwarderPerSource) {
@@ -263,6 +357,86 @@ TEST_F(BetweenHosts, ABadIdIsNamedOnAllRanksAndTheObjectWorksOn) {
   }));
 }
 
+/// Ranks cut their rings by their own rows, so a ring may have more slots at one end.
+TEST_F(BetweenHosts, RowsOfTwoFormatsAreRefusedAndTheObjectWorksOn) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.tokens = {40, 33, 37, 31};
+  ExpertParallelOptions options = exchange_case.options();
+  options.tuning.ring_rows = 9;
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, options);
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    const DeviceArray<float> wide(accelerator_of(world), all[world.rank()].x.size());
+    const DeviceArray<uint8_t> narrow(accelerator_of(world), all[world.rank()].x.size());
+    for (const DataType other : {DataType::float32, DataType::float8_e4m3fn}) {
+      DispatchInput input = tokens.input();
+      if (world.rank() == 2 && other == DataType::float32)
+        input.x = wide.view(other, {tokens.count(), 64});
+      if (world.rank() == 2 && other == DataType::float8_e4m3fn)
+        input.x = narrow.view(other, {tokens.count(), 64});
+      try {
+        exchange.dispatch(input);
+        ADD_FAILURE() << "rank " << world.rank() << " has accepted it";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(error.rank, 2u);
+        EXPECT_EQ(error.argument, "x");
+      }
+      EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
+                           expected_on(exchange_case.shape, all, world.rank())),
+                "");
+    }
+  }));
+}
+
+TEST_F(BetweenHosts, ARowThatNoRingHoldsIsRefusedAndTheObjectWorksOn) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  ExpertParallelOptions options = exchange_case.options();
+  options.tuning.ring_rows = 1;
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, options);
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    constexpr uint32_t kWide = 1024;
+    const DeviceArray<uint8_t> wide(accelerator_of(world), size_t{tokens.count()} * kWide);
+    DispatchInput input = tokens.input();
+    input.x = wide.view(DataType::uint8, {tokens.count(), kWide});
+    EXPECT_THROW(exchange.dispatch(input), InvalidArgument);
+    const Received received = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference(exchange, received, expected_on(exchange_case.shape, all, world.rank())),
+              "");
+    input.topk_idx = input.topk_weights = {};
+    EXPECT_THROW(exchange.dispatch(input, *received.route), InvalidArgument);
+    exchange.dispatch({.x = tokens.input().x}, *received.route);
+    exchange.wait();
+  }));
+}
+
+/// The words of one source are passed on although another one, whose link comes before, is late.
+TEST_F(BetweenHosts, ALateSourceDelaysNoOther) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.sms = 1;
+  std::atomic<const ExpertParallel*> heard = nullptr;
+  expect_none_failed(run({0, 0, 1, 2}, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    if (world.rank() == 1) heard = &exchange;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(40);
+    const auto is_early = [&] {
+      const ExpertParallel* const of_rank_1 = heard;
+      return of_rank_1 != nullptr && of_rank_1->load().waited_us[3] > 0;
+    };
+    while (world.rank() == 2 && !is_early()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until) << "rank 3 was not heard";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    exchange.dispatch(tokens.input());
+    exchange.wait();
+    world.barrier("done");
+  }));
+}
+
 TEST_F(BetweenHosts, DifferentCallsAreNamedOnAllRanks) {
   const ExchangeCase exchange_case = some_tokens(4);
   const Outcomes outcomes = run(2, 4, [&](World& world) {
@@ -296,6 +470,25 @@ TEST_F(BetweenHosts, ASilentRankIsNamedWithItsHostAndRail) {
     EXPECT_EQ(error.facts.rank, 3u) << error.what();
     EXPECT_NE(error.facts.phase.find("(host 1, rail 1)"), std::string::npos) << error.what();
   }
+}
+
+/// Ranks that wait for slots or credits of one that waits for the silent rank do not name that one.
+TEST_F(BetweenHosts, ARankThatWaitsForASilentOneIsNotNamed) {
+  ExchangeCase exchange_case = some_tokens(3);
+  exchange_case.tokens = {40, 40, 40};
+  exchange_case.picking = {};
+  ExpertParallelOptions options = exchange_case.options();
+  options.tuning.ring_rows = 1;
+  const auto worlds = World::in_process(
+      3, "host", {.timeout = std::chrono::seconds(2), .arena_bytes = size_t{64} << 20, .hosts = 3});
+  const Outcomes outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, options);
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    if (world.rank() != 2) exchange.dispatch(tokens.input());
+  });
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(error_of<PeerTimeout>(outcomes[rank]).facts.rank, 2u);
 }
 
 TEST_F(BetweenHosts, RefusesWhatItCannotDoWhenTheCallIsMade) {

@@ -8,16 +8,19 @@
 namespace tokenyard::internode {
 
 struct HostMap {
-  explicit HostMap(std::vector<uint32_t> host_of);
+  /// `absent`: ranks without a process, ascending. They have no place and forward nothing.
+  explicit HostMap(std::vector<uint32_t> host_of, const std::vector<uint32_t>& absent = {});
 
   uint32_t ranks() const { return static_cast<uint32_t>(host_of.size()); }
   uint32_t hosts() const { return static_cast<uint32_t>(members.size()); }
   uint32_t size_of(uint32_t host) const { return static_cast<uint32_t>(members[host].size()); }
-  /// Returns the rank that forwards rows of `source` on a host: its rail peer.
+  bool is_absent(uint32_t rank) const { return place_of[rank] == kAbsent; }
+  /// Returns the rank that forwards rows of `source` on a host with ranks: its rail peer.
   uint32_t forwarder(uint32_t source, uint32_t host) const {
     return members[host][place_of[source] % size_of(host)];
   }
   bool forwards(uint32_t rank, uint32_t source) const {
+    if (is_absent(rank) || is_absent(source)) return false;
     return host_of[rank] != host_of[source] && forwarder(source, host_of[rank]) == rank;
   }
   /// Returns the ranks that share a link with `rank`, ascending.
@@ -25,8 +28,9 @@ struct HostMap {
   uint32_t locals_max() const;
   uint32_t links_max() const;
 
-  std::vector<uint32_t> host_of;               ///< [ranks] counted from 0
-  std::vector<uint32_t> place_of;              ///< [ranks] on their hosts
+  std::vector<uint32_t> host_of;  ///< [ranks] counted from 0
+  static constexpr uint32_t kAbsent = UINT32_MAX;
+  std::vector<uint32_t> place_of;              ///< [ranks] on their hosts, or kAbsent
   std::vector<std::vector<uint32_t>> members;  ///< [hosts] ranks of each, ascending
 };
 

@@ -8,7 +8,6 @@
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/internode/kernels/rail_shared.hpp"
-#include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
@@ -50,7 +49,10 @@ uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, Acceler
 }
 
 HostMap map_of(const World& world) {
-  return HostMap(world.topology().host_of);
+  std::vector<uint32_t> absent;
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (!is_present(world, rank)) absent.push_back(rank);
+  return HostMap(world.topology().host_of, absent);
 }
 
 /// Returns the most experts of any host.
@@ -75,8 +77,7 @@ WindowLayout layout_of(const RailExchange::Shape& shape, const HostMap& map, Acc
 }
 
 World& supported(World& world) {
-  const HostMap map =
-      HostMap(with_filled_slots(world, "ExpertParallel between hosts").topology().host_of);
+  const HostMap map = map_of(world);
   if (map.locals_max() > kLocalsMax)
     throw Unsupported(
         "ExpertParallel",
@@ -93,8 +94,8 @@ World& supported(World& world) {
 
 bool spans_hosts(const World& world) {
   const std::vector<PeerReach>& peers = world.topology().peers;
-  return std::ranges::any_of(peers,
-                             [](const PeerReach& peer) { return peer.reach == Reach::put_signal; });
+  return std::ranges::any_of(present_ranks(world),
+                             [&](uint32_t rank) { return peers[rank].reach == Reach::put_signal; });
 }
 
 RailExchange::Queues::Queues(Network& network)
@@ -159,7 +160,7 @@ void RailExchange::fill_tables() {
                                               "ExpertParallel: windows between hosts");
   const uint32_t ranks = map_.ranks(), hosts = map_.hosts(), rank = world_.rank();
   for (uint32_t peer = 0; peer < ranks; ++peer)
-    if (everybodys[peer].has_queues == 0)
+    if (!map_.is_absent(peer) && everybodys[peer].has_queues == 0)
       throw Unsupported(
           "ExpertParallel",
           fmt::format("other exchanges of this World use its network's {} queues per peer but for "
@@ -187,7 +188,7 @@ void RailExchange::fill_tables() {
   }
   std::vector<std::byte*> addresses;
   for (uint32_t peer = 0; peer < ranks; ++peer) {
-    std::byte* const base = arena_of(world_).base_of(peer);
+    std::byte* const base = map_.is_absent(peer) ? nullptr : arena_of(world_).base_of(peer);
     addresses.push_back(base == nullptr ? nullptr : base + everybodys[peer].near_offset);
   }
   std::vector<std::byte> image;
@@ -260,8 +261,14 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
           .slot_stages_bytes = (slot.bytes() + 127) / 128 * 128};
 }
 
-void RailExchange::launch_dispatch(const throughput::DispatchParams& call, uint32_t blocks,
-                                   Stream stream) const {
+void RailExchange::retire() {
+  const uint32_t retired = 1;
+  accelerator_.copy(&workspace_->as<RailWorkspace>()->retired, &retired, sizeof(retired), Stream{});
+  await_copies("the end of what was captured");
+}
+
+DispatchParams RailExchange::dispatch_params(const throughput::DispatchParams& call,
+                                             uint32_t blocks) const {
   const bool counts = call.call.kind != throughput::CallKind::dispatch_again;
   DispatchParams params{.dispatch = call,
                         .rails = rails({.row_bytes = call.row_bytes,
@@ -284,12 +291,30 @@ void RailExchange::launch_dispatch(const throughput::DispatchParams& call, uint3
     throw InvalidArgument("x", "rows of which two fit into a block's shared memory",
                           fmt::format("rows of {} bytes", call.row_bytes));
   params.senders = std::min(senders_of(params.movers), params.movers - 1);
+  return params;
+}
+
+void RailExchange::check_dispatch(const throughput::DispatchParams& call, uint32_t blocks) const {
+  (void)dispatch_params(call, blocks);
+}
+
+void RailExchange::launch_dispatch(const throughput::DispatchParams& call, uint32_t blocks,
+                                   Stream stream) const {
+  const DispatchParams params = dispatch_params(call, blocks);
   launch(accelerator_, dispatch_kernel,
          {.blocks = blocks,
           .warps = kFirstMover + params.movers,
-          .extra_shared_bytes = tail_bytes(),
+          .extra_shared_bytes = DispatchTail::of(params, kFirstMover + params.movers).bytes(),
           .overlap_previous = true},
          stream, params);
+}
+
+SlotLayout RailExchange::partial_slot(const throughput::CombineParams& call) const {
+  return {.row_bytes = call.row_bytes, .scale_words = 0, .choices = 0, .weights = call.topk};
+}
+
+void RailExchange::check_combine(const throughput::CombineParams& call) const {
+  (void)rails(partial_slot(call));
 }
 
 void RailExchange::launch_combine(const throughput::CombineParams& call, void* route_base,
@@ -297,12 +322,10 @@ void RailExchange::launch_combine(const throughput::CombineParams& call, void* r
   uint32_t movers = shape_.movers;
   if (movers == 0) movers = accelerator_.kind() == AcceleratorKind::gpu ? kMoversMax : kMoversHost;
   movers = std::clamp(movers, 2u, kMoversMax);
-  const CombineParams params{
-      .combine = call,
-      .rails = rails(
-          {.row_bytes = call.row_bytes, .scale_words = 0, .choices = 0, .weights = call.topk}),
-      .route = route(route_base, call.tokens),
-      .forwarders = movers / 2};
+  const CombineParams params{.combine = call,
+                             .rails = rails(partial_slot(call)),
+                             .route = route(route_base, call.tokens),
+                             .forwarders = movers / 2};
   launch(accelerator_, combine_kernel,
          {.blocks = blocks,
           .warps = kFirstMover + movers,

@@ -42,16 +42,22 @@ class RailExchange {
   size_t route_bytes(uint32_t tokens) const { return route(nullptr, tokens).bytes(); }
   RailRoute route(void* base, uint32_t tokens) const;
 
-  /// Throw InvalidArgument if a ring or a block's memory cannot hold a slot with such a row.
+  /// Throw InvalidArgument, before a launch, if a ring or a block's memory cannot hold a slot with
+  /// such a row.
+  void check_dispatch(const throughput::DispatchParams& call, uint32_t blocks) const;
+  void check_combine(const throughput::CombineParams& call) const;
+
   void launch_dispatch(const throughput::DispatchParams& call, uint32_t blocks,
                        Stream stream) const;
   void launch_combine(const throughput::CombineParams& call, void* route, uint32_t blocks,
                       Stream stream) const;
 
   const HostMap& map() const { return map_; }
-  /// Returns the bytes of this rank's window, all of them in the arena where the network reaches
-  /// it.
+  /// Returns the bytes of this rank's window. Its second part may lie outside of the arena.
   size_t bytes() const { return layout_.near_bytes() + layout_.far_bytes(); }
+  /// Lets the kernels that a CUDA graph has captured fail as soon as they begin. Returns when it is
+  /// so.
+  void retire();
   /// Says that no peer writes into the window any more.
   void give_back() {
     is_known_ = false;
@@ -76,6 +82,8 @@ class RailExchange {
   };
 
   Rails rails(const SlotLayout& slot) const;
+  DispatchParams dispatch_params(const throughput::DispatchParams& call, uint32_t blocks) const;
+  SlotLayout partial_slot(const throughput::CombineParams& call) const;
   void fill_tables();
   void await_copies(const char* what) const;
 

@@ -156,8 +156,9 @@ struct alignas(64) LinkCounts {
   uint64_t first_out, first_in;  ///< positions at which this call began; the call's end moves them
   uint64_t sent, taken;          ///< of the rings' owners (network_ring.hpp)
   uint64_t reusable;             ///< slots of the stage whose puts have read them
-  uint64_t claimed;              ///< dispatch: arrived slots that warps have claimed
-  uint32_t next_sum;             ///< combine: next claim of a partial sum for the peer
+  uint64_t arrived;              ///< slots of the ring, as its coordinator passes it on
+  uint64_t claimed;              ///< dispatch: slots that warps have claimed, or more
+  uint32_t next_sum;             ///< combine: partial sums for the peer that are claimed, or more
 };
 
 inline constexpr uint32_t kSlotsMax = 256;  ///< per ring
@@ -170,7 +171,8 @@ struct RailWorkspace {
   uint32_t ended;       ///< parts of this call's accesses to the host's memory: see end_part
   uint32_t done;        ///< blocks of this call that have ended
   Stamped known;        ///< epoch of the last call whose counts are known; whether it is refused
-  uint32_t near;  ///< combine: epoch of the last call whose ready words of this host are known
+  uint32_t near;     ///< combine: epoch of the last call whose ready words of this host are known
+  uint32_t retired;  ///< 1: calls fail at once, since the ranks have changed
 };
 
 /// Tables of a rank's own memory, by link, block, or both. Host and kernels share this type.

@@ -32,6 +32,7 @@ struct CombineWords {
     return throughput::ready_value(call.params, static_cast<throughput::ReadyWord>(word),
                                    call.shared.call.route_epoch);
   }
+  TOKENYARD_DEVICE bool refuses() const { return false; }
   TOKENYARD_DEVICE uint32_t refusal(uint32_t) const { return 0; }
   TOKENYARD_DEVICE uint32_t count(uint32_t) const { return 0; }
   TOKENYARD_DEVICE uint32_t expert(uint32_t) const { return 0; }
@@ -113,14 +114,24 @@ TOKENYARD_DEVICE void sum_pieces(uint32_t row_bytes, Bytes16* out, EachAddend ea
     throughput::PieceSums<Piece> sums[kPiecesAtOnce];
     TOKENYARD_UNROLL
     for (auto& sum : sums) sum.clear();
+    // An addend is added once the next one's loads are under way.
+    Bytes16 before[kPiecesAtOnce] = {};
+    bool there_is = false;
+    const auto add_before = [&] {
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) sums[i].add(before[i]);
+    };
     each_addend([&](auto load) {
       Bytes16 values[kPiecesAtOnce] = {};
       TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
         if (first + i * kWarpLanes < pieces) values[i] = load(first + i * kWarpLanes);
+      if (there_is) add_before();
       TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) sums[i].add(values[i]);
+      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) before[i] = values[i];
+      there_is = true;
     });
+    if (there_is) add_before();
     TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
       if (first + i * kWarpLanes < pieces)
@@ -141,12 +152,6 @@ TOKENYARD_DEVICE void with_piece(const Combine& combine, Body body) {
   }
 }
 
-/// A partial sum that this warp alone computes.
-struct ClaimedSum {
-  uint32_t link = kNone;  ///< kNone: all are claimed
-  uint32_t number = 0;
-};
-
 /// Returns the partial sums for the other end of a link, and those that come from there.
 TOKENYARD_DEVICE uint32_t sums_out(const Combine& combine, uint32_t link) {
   return combine.params.rails.links[link].sends ? combine.params.route.slots_in(link) : 0;
@@ -155,50 +160,70 @@ TOKENYARD_DEVICE uint32_t sums_in(const Combine& combine, uint32_t link) {
   return combine.params.rails.links[link].forwards ? combine.params.route.slots_out(link) : 0;
 }
 
-/// Claims the next partial sum for which a stage has room. Called by one thread. Returns false if
-/// the call has failed.
-TOKENYARD_DEVICE bool claim_sum(const Combine& combine, uint32_t preferred, ClaimedSum& sum) {
-  const RailCall& call = combine.call;
-  return call.await_own(Phase::stage, [&] {
-    bool over = true;
-    for (uint32_t i = 0; i < call.links(); ++i) {
-      const uint32_t link = (preferred + i) % call.links(), sums = sums_out(combine, link);
-      LinkCounts& counts = call.rails.tables.counts(link);
-      // Relaxed: the exchange decides who computes a sum, and orders nothing.
-      uint32_t next = load<Order::relaxed, Scope::gpu>(&counts.next_sum);
-      if (next == sums) continue;
-      over = false;
-      // Acquires the network's reads.
-      const uint64_t end = load<Order::acquire, Scope::gpu>(&counts.reusable) + call.rails.capacity;
-      while (next < sums && counts.first_out + next < end) {
-        const uint32_t seen =
-            compare_exchange<Order::relaxed, Scope::gpu>(&counts.next_sum, next, next + 1);
-        if (seen == next) {
-          sum = {link, next};
-          return true;
-        }
-        next = seen;
-      }
-    }
-    return over;
-  });
-}
+/// A partial sum that this warp alone computes, and for which its stage has room.
+struct ClaimedSum {
+  uint32_t link, number;
+};
+
+/// The claims of a warp: one per link, a lane each, on a partial sum whose stage may have no room
+/// yet. A warp takes whichever has room, so it never waits for one peer while another is idle.
+class SumClaims {
+ public:
+  TOKENYARD_DEVICE explicit SumClaims(const Combine& combine) : call_(combine.call) {
+    const uint32_t link = warp::lane();
+    last_ = (call_.mover() + block::index()) % kWarpLanes;
+    if (link < call_.links()) sums_ = sums_out(combine, link);
+    if (sums_ != 0) claim();
+  }
+
+  /// Waits for room on any link. Called by all lanes, alike. Returns false once there are no more,
+  /// or if the call has failed.
+  TOKENYARD_DEVICE bool next(ClaimedSum& sum) {
+    if (!warp::any(number_ < sums_)) return false;
+    Awaited what{.phase = static_cast<uint32_t>(Phase::stage), .rank = call_.params.rank};
+    uint32_t have_room = 0;
+    const bool come = wait_until(
+        what,
+        [&] {
+          have_room = warp::ballot(number_ < sums_ && has_room());
+          return have_room != 0;
+        },
+        [&] { return !warp::any(call_.far_deadline.failed()); });
+    if (!come) return false;
+    // Peers in turn.
+    const uint32_t behind = have_room & ~((uint32_t{2} << last_) - 1);
+    last_ = first_bit(behind != 0 ? behind : have_room);
+    sum = {last_, warp::shuffle(number_, last_)};
+    if (warp::lane() == last_) claim();
+    // Passes on what that lane has acquired.
+    warp::sync();
+    return true;
+  }
+
+ private:
+  TOKENYARD_DEVICE bool has_room() const {
+    const LinkCounts& counts = call_.rails.tables.counts(warp::lane());
+    // Acquires the network's reads.
+    return counts.first_out + number_ <
+           load<Order::acquire, Scope::gpu>(&counts.reusable) + call_.rails.capacity;
+  }
+  TOKENYARD_DEVICE void claim() {
+    // Relaxed: the word decides who computes a sum, and orders nothing.
+    number_ =
+        fetch_add<Order::relaxed, Scope::gpu>(&call_.rails.tables.counts(warp::lane()).next_sum, 1);
+  }
+
+  const RailCall& call_;
+  uint32_t sums_ = 0, number_ = 0;
+  uint32_t last_;  // The link that came last.
+};
 
 /// Sums this host's results for tokens of other hosts. Called by each mover.
 TOKENYARD_DEVICE bool forward(const Combine& combine, const Results& mine) {
   const RailCall& call = combine.call;
   const throughput::CombineParams& input = combine.input();
-  const uint32_t preferred = call.mover() + block::index();
-  for (;;) {
-    ClaimedSum sum;
-    bool claimed = true;
-    if (warp::elect()) claimed = claim_sum(combine, preferred, sum);
-    sum.link = warp::shuffle(sum.link, 0);
-    sum.number = warp::shuffle(sum.number, 0);
-    // Passes on what the claim has acquired.
-    warp::sync();
-    if (!warp::all(claimed)) return false;
-    if (sum.link == kNone) return true;
+  SumClaims claims(combine);
+  for (ClaimedSum sum; claims.next(sum);) {
     const int32_t row = warp::lane() < combine.hosts().locals
                             ? combine.params.route.forwarded(sum.link, sum.number)[warp::lane()]
                             : -1;
@@ -221,6 +246,7 @@ TOKENYARD_DEVICE bool forward(const Combine& combine, const Results& mine) {
     warp::sync();
     if (warp::elect()) mark_written(call, sum.link, position);
   }
+  return !warp::any(call.far_deadline.failed());
 }
 
 /// Waits until the partial sums of a token have come, a lane per link. Called by all lanes.
@@ -233,8 +259,13 @@ TOKENYARD_DEVICE bool await_sums(const Combine& combine, const int32_t* places) 
     if (place < 0) continue;
     const uint64_t needed =
         call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
-    come = await_signal(call.far_deadline, static_cast<uint32_t>(Phase::sums), from.rank,
-                        call.rails.mine<uint64_t>(call.rails.layout.arrived(link)), needed) &&
+    Awaited what{
+        .phase = static_cast<uint32_t>(Phase::sums), .rank = from.rank, .expected = needed};
+    come = wait_until(call.far_deadline, what,
+                      [&] {
+                        what.seen = has_arrived(call, link);
+                        return what.seen >= needed;
+                      }) &&
            come;
   }
   const bool all = warp::all(come);
@@ -393,10 +424,10 @@ TOKENYARD_DEVICE void combine_between_hosts(const CombineParams& params) {
   auto& shared = block::shared<RailShared>();
   CombineTail tail{.ranks = params.combine.call.ranks};
   tail.base = block::shared_tail<RailShared>();
-  const CallDeadline deadline(params.combine.call.wait_context);
-  const Deadline far_deadline(deadline);
-  const RailCall call{params.combine.call, params.rails, shared, deadline, far_deadline};
-  if (!begin_rail_call(params.combine.call, shared, deadline)) return;
+  const RailDeadlines deadlines(params.combine.call.wait_context);
+  const RailCall call{params.combine.call, params.rails,    shared,
+                      deadlines.words,     deadlines.rings, deadlines.host};
+  if (!begin_rail_call(call.params, call.workspace(), shared, call.deadline)) return;
   const Combine combine{params, tail, call};
   run_role(combine);
   end_rail_call(

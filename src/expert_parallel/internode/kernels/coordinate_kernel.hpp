@@ -2,11 +2,17 @@
 ///
 ///     movers: written[slot] (release)  ->  fill_ring: puts, then the signal  ->  peer: arrived
 ///     movers: read[slot] (release)     ->  drain_ring: the credit            ->  peer: credited
+///     peer: its signal of slots        ->  drain_ring: passes it on          ->  movers:
+///     has_arrived
+///
+/// Movers do not look at the network's words, which may lie across PCIe: many warps that polled one
+/// there held up all rows (H200: 27 ms for 4096 tokens on 8 multiprocessors, 120 on 24).
 ///
 /// A position p of a stage may be written again once p is below `reusable` + capacity: the network
 /// has read it. The same slot of the peer's ring is free once its credit has come.
 #pragma once
 
+#include "device/unroll.hpp"
 #include "expert_parallel/internode/kernels/rail_call_kernel.hpp"
 
 namespace tokenyard::internode {
@@ -67,14 +73,36 @@ TOKENYARD_DEVICE void mark_read(const RailCall& call, uint32_t link, uint64_t po
                                     position + 1);
 }
 
-/// Returns how many slots from `position` on carry their marks, at most `most`.
+/// Returns how many slots of a ring have come since the exchange was made. Acquires their bytes.
+TOKENYARD_DEVICE uint64_t has_arrived(const RailCall& call, uint32_t link) {
+  return load<Order::acquire, Scope::gpu>(&call.rails.tables.counts(link).arrived);
+}
+
+/// Returns how many slots from `position` on carry their marks, at most `most`. Loads several marks
+/// at once: one after the other takes 0.65 us each, which is slower than a link of one peer.
 TOKENYARD_DEVICE uint32_t marked(const uint64_t* marks, uint64_t position, uint32_t most,
                                  uint32_t capacity) {
+  constexpr uint32_t kAtOnce = 8;
+  auto at = static_cast<uint32_t>(position % capacity);
   uint32_t run = 0;
+  for (bool goes_on = true; goes_on && run < most;) {
+    uint64_t seen[kAtOnce] = {};
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (run + i >= most) continue;
+      // Relaxed: the fence below follows the last one.
+      seen[i] = load<Order::relaxed, Scope::gpu>(marks + at);
+      at = at + 1 == capacity ? 0 : at + 1;
+    }
+    const uint64_t first = position + run + 1;
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      goes_on = goes_on && seen[i] == first + i;
+      if (goes_on) ++run;
+    }
+  }
   // Acquires the slots' bytes, or the end of their reads.
-  while (run < most && load<Order::acquire, Scope::gpu>(marks + (position + run) % capacity) ==
-                           position + run + 1)
-    ++run;
+  if (run != 0) fence_acquire<Scope::gpu>();
   return run;
 }
 
@@ -108,7 +136,7 @@ class RingFiller {
  private:
   /// Waits until some slots can be put; returns their number, or 0 if the call has failed.
   TOKENYARD_DEVICE uint32_t await_slots() {
-    Awaited what{.phase = static_cast<uint32_t>(Phase::credits), .rank = ring_.rank};
+    Awaited what{.rank = ring_.rank};
     uint32_t slots = 0, polls = 0;
     bool for_peer = false;
     wait_until(
@@ -121,6 +149,7 @@ class RingFiller {
           const uint32_t least = std::min(call_.rails.chunk, most);
           const uint32_t free = ring_.free_slots();
           for_peer = free < least;
+          what.phase = static_cast<uint32_t>(for_peer ? Phase::credits : Phase::written);
           what.expected = sent + least;
           what.seen = sent + free;
           if (for_peer) return false;
@@ -169,21 +198,50 @@ class RingFiller {
   uint32_t ticket_ = 0;
 };
 
-/// Gives the slots of a link's in ring back as they are read. Returns false if the call has failed.
-/// Called by one thread.
+/// Tells the movers of a link's slots as they come, and gives them back as they are read. Returns
+/// false if the call has failed. Called by one thread.
 TOKENYARD_DEVICE bool drain_ring(const RailCall& call, uint32_t link, uint32_t slots) {
   const ReceiveRing ring = receive_ring(call, link);
-  const uint64_t end = call.rails.tables.counts(link).first_in + slots;
+  LinkCounts& counts = call.rails.tables.counts(link);
+  const uint64_t end = counts.first_in + slots;
+  uint64_t arrived = counts.first_in;
+  const auto pass_on_arrivals = [&] {
+    if (arrived == end) return;
+    // Acquires the slots' bytes.
+    const uint64_t seen = load<Order::acquire, Scope::sys>(ring.arrived);
+    if (seen == arrived) return;
+    arrived = seen;
+    // Release: passes them on.
+    store<Order::release, Scope::gpu>(&counts.arrived, arrived);
+  };
   while (*ring.taken != end) {
     const uint64_t taken = *ring.taken;
     const auto most = static_cast<uint32_t>(std::min<uint64_t>(ring.capacity, end - taken));
     const uint32_t least = std::min(call.rails.chunk, most);
     uint32_t run = 0;
     const bool come = call.await_own(Phase::read, [&] {
+      pass_on_arrivals();
       run = marked(call.rails.tables.read(link), taken, most, ring.capacity);
       return run >= least;
     });
     if (!come || !ring.release(call.far_deadline, static_cast<uint32_t>(Phase::credit_put), run))
+      return false;
+  }
+  return true;
+}
+
+/// Gives slots of a refused call back as they arrive, unread: their source may have cut the ring
+/// into slots of another size. Returns false if the call has failed. Called by one thread.
+TOKENYARD_DEVICE bool drop_slots(const RailCall& call, uint32_t link, uint32_t slots) {
+  const ReceiveRing ring = receive_ring(call, link);
+  const uint64_t end = call.rails.tables.counts(link).first_in + slots;
+  while (*ring.taken != end) {
+    const uint64_t taken = *ring.taken;
+    constexpr auto kSlots = static_cast<uint32_t>(Phase::slots);
+    if (!await_signal(call.far_deadline, kSlots, ring.rank, ring.arrived, taken + 1)) return false;
+    const uint64_t arrived = load<Order::acquire, Scope::sys>(ring.arrived);
+    if (!ring.release(call.far_deadline, static_cast<uint32_t>(Phase::credit_put),
+                      static_cast<uint32_t>(arrived - taken)))
       return false;
   }
   return true;

@@ -24,6 +24,12 @@ struct Dispatch {
   TOKENYARD_DEVICE bool is_expert(int64_t id) const {
     return static_cast<uint64_t>(id) < input().experts;
   }
+  /// Returns whether a choice brings its token to a rank: one of an absent rank's expert counts as
+  /// none.
+  TOKENYARD_DEVICE bool goes(int64_t id) const {
+    return is_expert(id) &&
+           !input().call.absent.contains(input().partition.rank_of(static_cast<uint32_t>(id)));
+  }
   TOKENYARD_DEVICE bool refuses() const { return call.shared.refusing_block != kNone; }
   /// Returns the slots of this rank for a host: none if it refuses one of its tokens.
   TOKENYARD_DEVICE uint32_t slots_to(uint32_t host) const {
@@ -65,7 +71,7 @@ TOKENYARD_DEVICE uint32_t columns_of(const Dispatch& dispatch, uint32_t token, u
   uint32_t columns = 0;
   for (uint32_t choice = 0; choice < input.topk; ++choice) {
     const int64_t id = load_id(input, token, choice);
-    if (!dispatch.is_expert(id)) continue;
+    if (!dispatch.goes(id)) continue;
     const uint32_t rank = input.partition.rank_of(static_cast<uint32_t>(id));
     const uint32_t host = dispatch.hosts().host_of[rank];
     const uint32_t of_rank = rank - first;
@@ -145,19 +151,14 @@ TOKENYARD_DEVICE uint32_t counted_in(const RailCall& call, uint32_t of_block, ui
   });
   return seen.value;
 }
-TOKENYARD_DEVICE uint32_t counted_in_all(const RailCall& call, uint32_t column) {
-  uint32_t sum = 0;
-  for (uint32_t of_block = 0; of_block < grid::blocks(); ++of_block)
-    sum += counted_in(call, of_block, column);
-  return sum;
-}
 
-/// Sums the counts of the rank's blocks. Called by the whole block, which then synchronizes.
+/// Sums the counts of the rank's blocks: those of experts, too, since a warp that sums them for its
+/// greetings reads one word after the other. Called by the whole block, which then synchronizes.
 TOKENYARD_DEVICE void gather_blocks(const Dispatch& dispatch) {
   const TokenColumns& columns = dispatch.params.rails.columns;
-  for (uint32_t column = thread::index(); column <= columns.per_token();
+  for (uint32_t column = thread::index(); column <= columns.refusal(0);
        column += block::threads()) {
-    if (column == columns.per_token()) {
+    if (column == columns.refusal(0)) {
       for (uint32_t of_block = 0; of_block < grid::blocks(); ++of_block)
         if (counted_in(dispatch.call, of_block, columns.refusal(0)) != 0) {
           dispatch.call.shared.refusing_block = of_block;
@@ -170,7 +171,7 @@ TOKENYARD_DEVICE void gather_blocks(const Dispatch& dispatch) {
       if (of_block == block::index()) earlier = total;
       total += counted_in(dispatch.call, of_block, column);
     }
-    dispatch.tail.earlier()[column] = earlier;
+    if (column < columns.per_token()) dispatch.tail.earlier()[column] = earlier;
     dispatch.tail.totals()[column] = total;
   }
 }

@@ -60,14 +60,16 @@ struct DispatchTail {
   }
   /// [columns]: of the block's tokens.
   TOKENYARD_HOST_DEVICE uint32_t* block_counts() const { return warp_counts(warps); }
-  /// [columns per token]: of the tokens of earlier blocks, and of all tokens of the rank.
+  /// [columns per token]: of the tokens of earlier blocks.
   TOKENYARD_HOST_DEVICE uint32_t* earlier() const { return block_counts() + columns.count(); }
+  /// [columns before the refusal]: of all tokens of the rank.
   TOKENYARD_HOST_DEVICE uint32_t* totals() const { return earlier() + columns.per_token(); }
   TOKENYARD_HOST_DEVICE throughput::ReadyWords ready_words() const {
-    return {totals() + columns.per_token(), ranks};
+    return {totals() + columns.refusal(0), ranks};
   }
   TOKENYARD_HOST_DEVICE uint32_t word_count() const {
-    return (warps + 2) * columns.per_token() + columns.count() + throughput::kReadyWords * ranks;
+    return (warps + 1) * columns.per_token() + columns.count() + columns.refusal(0) +
+           throughput::kReadyWords * ranks;
   }
   TOKENYARD_HOST_DEVICE uint32_t* words() const {
     return reinterpret_cast<uint32_t*>(stage(movers));

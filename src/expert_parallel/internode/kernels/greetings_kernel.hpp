@@ -9,8 +9,14 @@
 
 namespace tokenyard::internode {
 
+/// Returns how many words of a refusal are stored. One that no rank awaits might be stored after
+/// its reader has ended, so only a refusal has more than its first.
+TOKENYARD_DEVICE uint32_t refusal_words(bool refuses) {
+  return refuses ? kRefusalWords : 1;
+}
+
 /// This rank's words for one other rank. `Words` computes the values that a call's kernel knows:
-/// `ready_word(word, host)`, `refusal(word)`, `count(rank)` and `expert(expert)`.
+/// `ready_word(word, host)`, `refuses()`, `refusal(word)`, `count(rank)` and `expert(expert)`.
 template <class Words>
 TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint32_t place) {
   const Rails& rails = call.rails;
@@ -23,7 +29,7 @@ TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint3
   for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
     say(layout.ready_word(self, word), words.ready_word(word, rails.hosts.host));
   if (!words.counts()) return;
-  for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
+  for (uint32_t word = warp::lane(); word < refusal_words(words.refuses()); word += kWarpLanes)
     say(layout.refusal(self, word), words.refusal(word));
   for (uint32_t of = warp::lane(); of < rails.hosts.locals; of += kWarpLanes)
     say(layout.count(self, of), words.count(rails.hosts.local(of)));
@@ -89,21 +95,19 @@ TOKENYARD_DEVICE void greet_rails(const RailCall& call, const Words& words) {
   });
 }
 
-/// Passes a source's greeting on to the ranks of this host. Called by one warp.
-TOKENYARD_DEVICE bool pass_on(const RailCall& call, const ExpertPartition& partition, bool counts,
+/// Passes a source's greeting, which has arrived, on to the ranks of this host. Called by one warp.
+TOKENYARD_DEVICE void pass_on(const RailCall& call, const ExpertPartition& partition, bool counts,
                               uint32_t link) {
   const Rails& rails = call.rails;
   const WindowLayout& layout = rails.layout;
   const uint64_t calls = call.workspace().calls;
   const uint32_t source = rails.links[link].rank;
-  const bool come = await_signal(call.far_deadline, static_cast<uint32_t>(Phase::greeting), source,
-                                 rails.mine<uint64_t>(layout.greeted(link)), calls + 1);
-  if (!warp::all(come)) return false;
   // Passes on what the signal has acquired: the source has ended its call before, so whoever hears
   // it may overwrite what that one read.
   fence<Scope::sys>();
   const uint32_t* const from =
       rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1)));
+  const bool refuses = counts && from[GreetingLayout::refusal(0)] != 0;
   uint32_t number = 0;
   for (uint32_t place = 0; place < rails.hosts.locals; ++place) {
     const uint32_t rank = rails.hosts.local(place), held = partition.held_by(rank);
@@ -114,7 +118,7 @@ TOKENYARD_DEVICE bool pass_on(const RailCall& call, const ExpertPartition& parti
     for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
       say(layout.ready_word(source, word), GreetingLayout::ready_word(word));
     if (!counts) continue;
-    for (uint32_t word = warp::lane(); word < kRefusalWords; word += kWarpLanes)
+    for (uint32_t word = warp::lane(); word < refusal_words(refuses); word += kWarpLanes)
       say(layout.refusal(source, word), GreetingLayout::refusal(word));
     for (uint32_t of = warp::lane(); of < rails.hosts.locals; of += kWarpLanes)
       say(layout.count(source, of), GreetingLayout::count(of));
@@ -122,14 +126,45 @@ TOKENYARD_DEVICE bool pass_on(const RailCall& call, const ExpertPartition& parti
       say(layout.expert(source, expert), layout.greeting.expert(number + expert));
     number += held;
   }
-  return true;
 }
 
-/// Passes on the greetings of the links that this block coordinates. Called by one warp.
+/// Waits for a greeting of one of some links, a bit per link; returns its link, or kNone if the
+/// call has failed. Called by one thread.
+TOKENYARD_DEVICE uint32_t await_greeting(const RailCall& call, uint32_t links) {
+  const uint64_t needed = call.workspace().calls + 1;
+  Awaited what{.phase = static_cast<uint32_t>(Phase::greeting), .expected = needed};
+  uint32_t found = kNone;
+  wait_until(call.deadline, what, [&] {
+    for (uint32_t left = links; left != 0 && found == kNone; left &= left - 1) {
+      const uint32_t link = first_bit(left);
+      // Acquires the greeting.
+      const uint64_t seen = load<Order::acquire, Scope::sys>(
+          call.rails.mine<uint64_t>(call.rails.layout.greeted(link)));
+      if (seen >= needed) found = link;
+      if (left != links) continue;
+      what.rank = call.rails.links[link].rank;
+      what.seen = seen;
+    }
+    return found != kNone;
+  });
+  return found;
+}
+
+/// Passes on the greetings of the links that this block coordinates, as they come. Called by one
+/// warp.
 TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartition& partition,
                                         bool counts) {
+  uint32_t links = 0;
   for (uint32_t link = block::index(); link < call.links(); link += grid::blocks())
-    if (call.rails.links[link].sends && !pass_on(call, partition, counts, link)) return false;
+    if (call.rails.links[link].sends) links |= 1u << link;
+  while (links != 0) {
+    const uint32_t link = warp::once([&] { return await_greeting(call, links); });
+    // Passes on what one lane has acquired.
+    warp::sync();
+    if (link == kNone) return false;
+    pass_on(call, partition, counts, link);
+    links &= ~(1u << link);
+  }
   return true;
 }
 
@@ -141,16 +176,19 @@ TOKENYARD_DEVICE bool await_words(const RailCall& call, const throughput::ReadyW
   const uint64_t begun_ns = now_ns();
   const throughput::Statistics& statistics = call.params.statistics;
   bool all = true;
-  for (uint32_t i = warp::lane(); i < call.params.ranks * throughput::kReadyWords;
-       i += kWarpLanes) {
-    const uint32_t source = i / throughput::kReadyWords, word = i % throughput::kReadyWords;
-    if (!is_awaited(source)) continue;
-    const Stamped seen =
-        call.await_word(Phase::ready, source, call.rails.layout.ready_word(source, word));
-    ready_words.of(static_cast<throughput::ReadyWord>(word), source) = seen.value;
-    all = all && seen.epoch == call.epoch();
-    if (word == 0)
+  for (uint32_t source = warp::lane(); source < call.params.ranks; source += kWarpLanes) {
+    uint32_t values[kWordsAtOnce] = {};
+    const bool absent = call.params.absent.contains(source);
+    if (!absent && !is_awaited(source)) continue;
+    if (!absent) {
+      all = call.await_words(Phase::ready, source, call.rails.layout.ready_word(source, 0),
+                             throughput::kReadyWords, values) &&
+            all;
       throughput::count_up(statistics, statistics.waited_for(source), now_ns() - begun_ns);
+    }
+    TOKENYARD_UNROLL
+    for (uint32_t word = 0; word < throughput::kReadyWords; ++word)
+      ready_words.of(static_cast<throughput::ReadyWord>(word), source) = values[word];
   }
   return warp::all(all);
 }

@@ -136,7 +136,7 @@ class Mover {
     if (warp::lane() == 0) *at<uint32_t>(slot_.token_at()) = token;
     for (uint32_t choice = warp::lane(); choice < slot_.choices; choice += kWarpLanes) {
       const int64_t id = load_id(input_, token, choice);
-      const bool valid = dispatch_.is_expert(id);
+      const bool valid = dispatch_.goes(id);
       at<int32_t>(slot_.ids_at())[choice] = valid ? static_cast<int32_t>(id) : -1;
       at<int32_t>(slot_.numbers_at())[choice] =
           valid ? places[input_.partition.rank_of(static_cast<uint32_t>(id))] : -1;

@@ -21,7 +21,8 @@ std::span<const std::string> phase_names() {
                                                          "add: partial sums",
                                                          "coordinate forwards: read slots",
                                                          "coordinate forwards: credit",
-                                                         "receive: finished"};
+                                                         "receive: finished",
+                                                         "begin: a world of before"};
   return names;
 }
 

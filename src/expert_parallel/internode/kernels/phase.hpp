@@ -27,8 +27,9 @@ enum class Phase : uint32_t {
   read,          ///< this rank's warps have read slots
   credit_put,    ///< credits are posted
   finished,      ///< a rank of this host has ended its accesses
+  retired,       ///< no wait: a CUDA graph of a world of before
 };
-inline constexpr uint32_t kPhases = 17;
+inline constexpr uint32_t kPhases = 18;
 
 /// Returns the role and what it waited for, in the order of Phase.
 std::span<const std::string> phase_names();

@@ -5,6 +5,7 @@
 
 #include "device/device.hpp"
 #include "device/guarded_wait.hpp"
+#include "device/unroll.hpp"
 #include "expert_parallel/internode/kernels/phase.hpp"
 #include "expert_parallel/internode/kernels/rail_shared.hpp"
 #include "expert_parallel/throughput/kernels/call_kernel.hpp"
@@ -13,13 +14,43 @@ namespace tokenyard::internode {
 
 using throughput::ThreadGroup;
 
+/// The deadlines of a call. A rank that does not call holds up the ranks that wait for it, and
+/// these hold up others. So each kind of wait ends later than those that it may depend on, and the
+/// error names the rank that is silent.
+class RailDeadlines {
+ public:
+  TOKENYARD_DEVICE explicit RailDeadlines(const WaitContext& context)
+      : words(context),
+        rings_context_(later(context, 8)),
+        host_context_(later(context, 4)),
+        rings(rings_context_.start()),
+        host(host_context_.start()) {}
+
+  const CallDeadline words;  ///< of words that each rank sends when it begins its call
+
+ private:
+  TOKENYARD_DEVICE static WaitContext later(WaitContext context, uint32_t part) {
+    context.timeout_ns += context.timeout_ns / part;
+    return context;
+  }
+  const WaitContext rings_context_, host_context_;
+
+ public:
+  const Deadline rings;  ///< of slots and credits: a rail peer may wait for words
+  const Deadline host;   ///< of the ends of ranks of this host, which may wait for slots
+};
+
+inline constexpr uint32_t kWordsAtOnce = 8;
+static_assert(throughput::kReadyWords <= kWordsAtOnce);
+
 /// A call as one thread sees it.
 struct RailCall {
   const throughput::CallParams& params;
   const Rails& rails;
   RailShared& shared;
-  const CallDeadline& deadline;  ///< of waits inside the host
-  const Deadline& far_deadline;  ///< the same, for words of the network
+  const CallDeadline& deadline;   ///< RailDeadlines::words
+  const Deadline& far_deadline;   ///< RailDeadlines::rings
+  const Deadline& host_deadline;  ///< RailDeadlines::host
 
   TOKENYARD_DEVICE uint32_t epoch() const { return shared.call.epoch; }
   TOKENYARD_DEVICE uint32_t links() const { return rails.tables.links; }
@@ -38,6 +69,34 @@ struct RailCall {
   TOKENYARD_DEVICE bool await_epoch(Phase phase, const uint32_t* word) const {
     // Acquires what the block has stored before it.
     return await_own(phase, [&] { return load<Order::acquire, Scope::gpu>(word) == epoch(); });
+  }
+  /// Waits for `count` neighbouring words about `source`, at most kWordsAtOnce, as await_word does
+  /// for one, but loads them at once. Returns false if the call has failed.
+  TOKENYARD_DEVICE bool await_words(Phase phase, uint32_t source, size_t offset, uint32_t count,
+                                    uint32_t (&values)[kWordsAtOnce]) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase),
+                 .rank = source,
+                 .expected = epoch(),
+                 .from_rank = rails.hosts.host_of[source] == rails.hosts.host};
+    const Peer<Stamped> words = rails.word<Stamped>(params.rank, offset);
+    const bool come = wait_until(deadline, what, [&] {
+      bool all = true;
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kWordsAtOnce; ++i) {
+        if (i >= count) continue;
+        // Relaxed: the fence below follows the last one.
+        const Stamped seen =
+            load<Order::relaxed, Scope::sys>(words + static_cast<std::ptrdiff_t>(i));
+        values[i] = seen.value;
+        if (seen.epoch == epoch()) continue;
+        all = false;
+        what.seen = seen.epoch;
+      }
+      return all;
+    });
+    // Acquires what their writer did before them.
+    fence_acquire<Scope::sys>();
+    return come;
   }
   /// Waits for a word about `source` that a rank of this host stores into this rank's window.
   /// Acquire: for what that rank did before it.
@@ -60,13 +119,20 @@ struct RailCall {
 
 /// Begins the call; returns false if an earlier one has failed. Called by the whole block, which
 /// synchronizes.
-TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params, RailShared& shared,
+TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params,
+                                      const RailWorkspace& workspace, RailShared& shared,
                                       const CallDeadline& deadline) {
   for (uint32_t mover = thread::index(); mover < kMoversMax; mover += block::threads())
     shared.full[mover].init(1);
   fence_async_shared();
   if (thread::index() == 0) {
     throughput::look_at_call(params, shared.call, deadline);
+    if (!shared.call.failed && workspace.retired != 0) {
+      deadline.fail(Failure::refused,
+                    Awaited{.phase = static_cast<uint32_t>(Phase::retired), .rank = params.rank});
+      shared.call.failed = true;
+    }
+    if (!shared.call.failed) throughput::pass_epoch(params, shared.call.epoch);
     shared.refused_token = shared.refusing_block = shared.differing_rank = kNone;
   }
   block::sync();
@@ -106,7 +172,7 @@ TOKENYARD_DEVICE void await_finished(const RailCall& call) {
         .phase = static_cast<uint32_t>(Phase::finished), .rank = rank, .expected = call.epoch()};
     const Peer<uint32_t> word =
         call.rails.word<uint32_t>(call.params.rank, call.rails.layout.finished(place));
-    const bool ended = wait_until(call.deadline, what, [&] {
+    const bool ended = wait_until(call.host_deadline, what, [&] {
       const uint32_t seen = load<Order::acquire, Scope::sys>(word);
       what.seen = seen;
       return seen == call.epoch();
@@ -135,7 +201,6 @@ TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, Sl
   }
   ++workspace.calls;
   workspace.next_token = workspace.next_near = workspace.ended = workspace.done = 0;
-  store<Order::relaxed, Scope::gpu>(&call.params.workspace->epoch, call.epoch());
 }
 
 }  // namespace tokenyard::internode

@@ -21,14 +21,15 @@ struct DispatchWords {
                                      dispatch.call.shared.call.route_epoch);
     return counts() && host != dispatch.hosts().host ? dispatch.slots_to(host) : 0;
   }
+  TOKENYARD_DEVICE bool refuses() const { return dispatch.refuses(); }
   TOKENYARD_DEVICE uint32_t refusal(uint32_t word) const {
-    if (!dispatch.refuses()) return 0;
+    if (!refuses()) return 0;
     return counted_in(dispatch.call, dispatch.call.shared.refusing_block,
                       dispatch.params.rails.columns.refusal(word));
   }
   TOKENYARD_DEVICE uint32_t count(uint32_t rank) const { return dispatch.tail.totals()[rank]; }
   TOKENYARD_DEVICE uint32_t expert(uint32_t expert) const {
-    return counted_in_all(dispatch.call, dispatch.params.rails.columns.expert(expert));
+    return dispatch.tail.totals()[dispatch.params.rails.columns.expert(expert)];
   }
 };
 
@@ -66,17 +67,23 @@ class Receiver {
       store<Order::release, Scope::gpu>(
           &call_.workspace().known,
           Stamped{call_.epoch(), verdict.refused() ? uint32_t{1} : uint32_t{0}});
-    if (counts) report(verdict);
+    if (counts) {
+      // No warp waits for these.
+      read_experts();
+      if (warp::any(failed_)) return;
+      report(verdict);
+    }
     end_receive(call_);
   }
 
  private:
   TOKENYARD_DEVICE const throughput::RouteTable& table() const { return dispatch_.input().table; }
 
-  /// Returns a word about each of 32 sources, a lane each; 0 for those that do not exist.
+  /// Returns a word about each of 32 sources, a lane each; 0 for those that do not exist
+  /// or are absent.
   template <class Offset>
   TOKENYARD_DEVICE uint32_t word_of(uint32_t source, Offset offset) {
-    if (source >= call_.params.ranks) return 0;
+    if (source >= call_.params.ranks || call_.params.absent.contains(source)) return 0;
     const Stamped seen = call_.await_word(Phase::ready, source, offset(source));
     failed_ = failed_ || seen.epoch != call_.epoch();
     return seen.value;
@@ -89,32 +96,47 @@ class Receiver {
       const uint32_t source = first + warp::lane();
       const bool refuses =
           word_of(source, [&](uint32_t of) { return layout_.refusal(of, 0); }) != 0;
+      // All of it: a word that no rank awaits might come after this call.
+      for (uint32_t word = 1; refuses && word < kRefusalWords; ++word)
+        word_of(source, [&](uint32_t of) { return layout_.refusal(of, word); });
       const uint32_t refusing = warp::ballot(refuses);
       if (refusing != 0 && verdict.refusing_rank == kNone)
         verdict.refusing_rank = first + first_bit(refusing);
     }
     verdict.differing_rank = call_.shared.differing_rank;
-    for (uint32_t place = 0; place < dispatch_.hosts().locals; ++place) read_rows(place);
-    read_experts();
+    for (uint32_t place = 0; place < dispatch_.hosts().locals; place += kWordsAtOnce)
+      // A copy: device code cannot refer to the constant, as std::min does.
+      read_rows(place, std::min(uint32_t{kWordsAtOnce}, dispatch_.hosts().locals - place));
     read_slots();
     if (warp::elect()) table().epoch() = call_.epoch();
     return !warp::any(failed_);
   }
 
-  /// Finds the first row of each source on a rank of this host.
-  TOKENYARD_DEVICE void read_rows(uint32_t place) {
+  /// Finds the first row of each source on some ranks of this host.
+  TOKENYARD_DEVICE void read_rows(uint32_t first_place, uint32_t places) {
     const uint32_t ranks = call_.params.ranks;
-    uint32_t before = 0;
+    uint32_t before[kWordsAtOnce] = {};
     for (uint32_t first = 0; first < ranks; first += kWarpLanes) {
       const uint32_t source = first + warp::lane();
-      const uint32_t rows = word_of(source, [&](uint32_t of) { return layout_.count(of, place); });
-      const uint32_t row = before + warp::exclusive_sum(rows);
-      before += warp::sum(rows);
-      if (source >= ranks) continue;
-      dispatch_.params.route.first_row(source, place) = row;
-      if (place == dispatch_.hosts().place) table().rows_from()[source] = rows;
+      uint32_t rows[kWordsAtOnce] = {};
+      if (source < ranks && !call_.params.absent.contains(source))
+        failed_ = !call_.await_words(Phase::ready, source, layout_.count(source, first_place),
+                                     places, rows) ||
+                  failed_;
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kWordsAtOnce; ++i) {
+        if (i >= places) continue;
+        const uint32_t row = before[i] + warp::exclusive_sum(rows[i]);
+        before[i] += warp::sum(rows[i]);
+        if (source >= ranks) continue;
+        dispatch_.params.route.first_row(source, first_place + i) = row;
+        if (first_place + i == dispatch_.hosts().place) table().rows_from()[source] = rows[i];
+      }
     }
-    if (warp::elect()) table().rows_on()[dispatch_.hosts().local(place)] = before;
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kWordsAtOnce; ++i)
+      if (i < places && warp::elect())
+        table().rows_on()[dispatch_.hosts().local(first_place + i)] = before[i];
   }
 
   TOKENYARD_DEVICE void read_experts() {

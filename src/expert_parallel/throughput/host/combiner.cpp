@@ -209,6 +209,7 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
       .groups = plan.combine_groups,
       .tokens_kept = share_of_pulls(state.tokens, pulls.pullers * plan.combine_groups, plan),
       .plan = pulls.rings};
+  if (context_.rails) context_.rails->check_combine(params);
   failures_.guard(CallKind::combine, [&] {
     if (context_.rails)
       return context_.rails->launch_combine(params, table.rows(), plan.blocks, stream);

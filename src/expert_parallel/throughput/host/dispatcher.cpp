@@ -54,6 +54,10 @@ DispatchParams Dispatcher::make_params(CallKind kind, const DispatchArguments& i
   return params;
 }
 
+void Dispatcher::check_launch(const DispatchParams& params, const Plan& plan) const {
+  if (context_.rails) context_.rails->check_dispatch(params, plan.blocks);
+}
+
 void Dispatcher::launch_dispatch(const DispatchParams& params, const Plan& plan,
                                  Stream stream) const {
   if (context_.rails) return context_.rails->launch_dispatch(params, plan.blocks, stream);
@@ -81,6 +85,7 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
       place(caster_.cast(given, alone, stream, route, call.cast_rows), alone, stream, call);
   call.plan = setup_.plan_of(setup_.row_bytes(call.input.format), call.input.sms);
   call.params = make_params(kind, call.input, route, call.plan);
+  check_launch(call.params, call.plan);
   route.rows =
       call.waits() ? setup_.world.size() * setup_.options.tokens_max : route.places;  // At most.
   route.layout = call.params.received(route.rows);
@@ -193,6 +198,7 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
       caster_.cast(given, setup_.plan_alone(given.sms), stream, *state, cast_rows);
   const Plan plan = setup_.plan_of(setup_.row_bytes(input.format), input.sms);
   DispatchParams params = make_params(CallKind::dispatch_again, input, *state, plan);
+  check_launch(params, plan);
   const ReceivedLayout layout = params.received(state->rows);
   const std::shared_ptr<CallMemory> memory = context_.arena.reserve(layout.bytes(), stream);
   context_.arena.keep_captured(memory, stream, *state);

@@ -71,6 +71,8 @@ class Dispatcher {
   void require_served_between_hosts(const DispatchArguments& given) const;
   DispatchParams make_params(CallKind kind, const DispatchArguments& input,
                              const Route::State& route, const Plan& plan) const;
+  /// Throws InvalidArgument if the exchange between hosts cannot carry such rows.
+  void check_launch(const DispatchParams& params, const Plan& plan) const;
   void launch_dispatch(const DispatchParams& params, const Plan& plan, Stream stream) const;
   /// Waits for the counts of the dispatch launched after the record had the epoch `epoch_before`.
   void await_counts(uint32_t epoch_before) const;

@@ -75,6 +75,7 @@ void Session::retire() {
   // Every rank counts from another number on, so no word of a replay is ever awaited; and a wait
   // ends at once.
   const uint32_t epoch = workspace().epoch + (world->rank() + 1) * kEpochsApart;
+  if (context.rails) context.rails->retire();
   Accelerator& accelerator = context.setup.accelerator;
   accelerator.copy(&context.window.workspace()->epoch, &epoch, sizeof(epoch), Stream{});
   context.setup.await_stream(Stream{}, "the end of what was captured");
