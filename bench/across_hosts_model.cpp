@@ -61,7 +61,7 @@ Sms sms_of(const Settings& settings, uint32_t hosts) {
 constexpr uint32_t kShortHidden = 128;
 constexpr uint32_t kScaleChannels = 128;
 
-/// What a call took in virtual time.
+/// The outcome of a call in virtual time.
 struct Modelled {
   double us = 0, floor_us = 0, first_put_us = 0, slot_over_row = 1, storing = 0;
   double bytes_mean = 0, seconds = 0;
@@ -233,7 +233,12 @@ class Model {
       rates.assign(ranks_, 1);
       rates[settings_.slow_rank] = 0.5;
     }
-    const std::vector<Time> ended = machine_.run(launches, lengths, marks, rates);
+    std::vector<std::pair<const void*, const void*>> free_words;
+    for (const Launched& launched : launches) {
+      const WaitContext& wait = wait_of(launched, combines);
+      free_words.emplace_back(wait.failed, wait.abort_flag);
+    }
+    const std::vector<Time> ended = machine_.run(launches, lengths, marks, rates, free_words);
     const uint32_t capacity = last_.capacity, chunk = last_.chunk;
     last_ = {.us = static_cast<double>(*std::ranges::max_element(ended)) * 1e-6,
              .capacity = capacity,
@@ -253,6 +258,13 @@ class Model {
         static_cast<double>(lengths.full_slot) / (lengths.full_row + 4.0 * slot.scale_words);
   }
 
+  static const WaitContext& wait_of(const Launched& launched, bool combines) {
+    if (combines)
+      return reinterpret_cast<const internode::CombineParams*>(launched.params.data())
+          ->combine.call.wait_context;
+    return reinterpret_cast<const internode::DispatchParams*>(launched.params.data())
+        ->dispatch.call.wait_context;
+  }
   static const internode::Rails& rails_of(const Launched& launched, bool combines) {
     if (combines)
       return reinterpret_cast<const internode::CombineParams*>(launched.params.data())->rails;

@@ -1,5 +1,5 @@
-/// What hardware takes, as far as the model of an exchange between hosts charges it. H200 and a
-/// ConnectX-7, measured, or as the issue sets them.
+/// Costs of hardware, as far as the model of an exchange between hosts charges them: an H200 and a
+/// ConnectX-7, as measured.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// What happens next in virtual time.
+/// Events in virtual time.
 #pragma once
 
 #include <functional>

@@ -14,20 +14,23 @@ namespace tokenyard::bench {
 using host_body::CodeAddress;
 
 std::vector<Time> Machine::run(const std::vector<Launched>& launches, const Lengths& lengths,
-                               const std::vector<RowMarks>& marks,
-                               const std::vector<double>& rates) {
+                               const std::vector<RowMarks>& marks, const std::vector<double>& rates,
+                               const std::vector<std::pair<const void*, const void*>>& free_words) {
   const auto ranks = static_cast<uint32_t>(launches.size());
   lengths_ = lengths;
   marks_ = marks;
   events_ = {};
   completions_.clear();
+  watchers_.clear();
+  free_words_ = free_words;
   blocks_.clear();
   nvlink_out_.assign(ranks, 0);
   nvlink_in_.assign(ranks, 0);
   left_.assign(ranks, 0);
   ended_.assign(ranks, 0);
   running_ = 0;
-  wire_.begin(events_, lengths, rates);
+  wire_.begin(events_, lengths, rates,
+              [this](const void* word, Time at) { note_change(word, at); });
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     const Launched& launched = launches[rank];
     const uint32_t threads = launched.shape.warps * 32;
@@ -161,6 +164,11 @@ void Machine::meet(host_body::WarpMeeting& meeting) {
     mine->lanes = meeting.lanes;
   }
   mine->arrived |= 1u << index;
+  // Lanes that sleep in a wait poll with this one.
+  for (uint32_t other = 0; other < 32; ++other)
+    if (((mine->lanes & ~mine->arrived) >> other & 1) != 0)
+      if (Lane& of = *me.block->lanes[me.identity.thread - index + other]; of.sleeps)
+        wake(of, me.clock);
   mine->values[index] = meeting.value;
   mine->latest = std::max(mine->latest, me.clock);
   if (mine->arrived != mine->lanes) {
@@ -229,7 +237,51 @@ bool Machine::is_far(const void* at, uint32_t& rank) const {
   return false;
 }
 
+void Machine::watch(const void* word, uint32_t bytes) {
+  if (bytes > 8) return;
+  // Those of the last poll are the last ones.
+  constexpr size_t kMost = 64;
+  if (lane_->watched.size() == kMost) lane_->watched.erase(lane_->watched.begin());
+  uint64_t value = 0;
+  std::memcpy(&value, word, bytes);
+  lane_->watched.push_back({static_cast<const std::byte*>(word), value, bytes});
+}
+
+void Machine::wake(Lane& lane, Time at) {
+  lane.sleeps = false;
+  ++lane.sleep;
+  events_.resume(std::max(at, lane.clock), &lane);
+}
+
+void Machine::note_change(const void* word, Time at) {
+  const auto found = watchers_.find(static_cast<const std::byte*>(word));
+  if (found == watchers_.end()) return;
+  const auto lanes = std::move(found->second);
+  watchers_.erase(found);
+  for (const auto& [lane, sleep] : lanes)
+    if (lane->sleeps && lane->sleep == sleep) wake(*lane, at);
+}
+
+/// Lets the thread sleep until a word that it has read changes.
+void Machine::sleep() {
+  Lane& me = *lane_;
+  for (const Watched& watched : me.watched)
+    if (std::memcmp(watched.word, &watched.seen, watched.bytes) != 0) {
+      me.watched.clear();
+      return catch_up();
+    }
+  for (const Watched& watched : me.watched) watchers_[watched.word].emplace_back(&me, me.sleep);
+  me.watched.clear();
+  me.sleeps = true;
+  block_lane("a wait");
+}
+
 void Machine::load(const void* from, void* value, uint32_t bytes, Order order, Scope, CodeAddress) {
+  const auto& free_words = free_words_[lane_->block->rank];
+  if (from == free_words.first || from == free_words.second) {
+    std::memcpy(value, from, bytes);
+    return;
+  }
   uint32_t rank = 0;
   const bool far = is_far(from, rank);
   if (order == Order::weak && bytes == 16) {
@@ -256,6 +308,7 @@ void Machine::load(const void* from, void* value, uint32_t bytes, Order order, S
     spend(next ? costs_.next_load : far ? costs_.far_load : costs_.load);
     catch_up();
     lane_->loaded = order == Order::relaxed ? at : nullptr;
+    watch(from, bytes);
   }
   std::memcpy(value, from, bytes);
 }
@@ -302,10 +355,14 @@ void Machine::store(void* to, const void* value, uint32_t bytes, Order order, Sc
     uint64_t kept = 0;
     std::memcpy(&kept, value, bytes);
     events_.run(lane_->clock + costs_.far_store,
-                [to, kept, bytes] { std::memcpy(to, &kept, bytes); });
+                [this, to, kept, bytes, at = lane_->clock + costs_.far_store] {
+                  std::memcpy(to, &kept, bytes);
+                  note_change(to, at);
+                });
     return;
   }
   std::memcpy(to, value, bytes);
+  if (order != Order::weak) note_change(to, lane_->clock);
   if (order == Order::release) wire_.note_post(to, lane_->clock);
 }
 
@@ -328,6 +385,7 @@ void Machine::modify(host_body::Modify what, void* at, const void* operand, void
     if (old != nullptr) std::memcpy(old, &seen, sizeof(T));
   };
   bytes == 4 ? apply(uint32_t{}) : apply(uint64_t{});
+  if (scope != Scope::block) note_change(at, lane_->clock);
 }
 
 void Machine::compare_exchange(void* at, const void* expected, const void* desired, void* old,
@@ -338,7 +396,10 @@ void Machine::compare_exchange(void* at, const void* expected, const void* desir
   }
   uint64_t seen = 0;
   std::memcpy(&seen, at, bytes);
-  if (std::memcmp(&seen, expected, bytes) == 0) std::memcpy(at, desired, bytes);
+  if (std::memcmp(&seen, expected, bytes) == 0) {
+    std::memcpy(at, desired, bytes);
+    note_change(at, lane_->clock);
+  }
   std::memcpy(old, &seen, bytes);
 }
 
@@ -349,15 +410,17 @@ void Machine::fence(Fence, Scope scope, CodeAddress) {
 // ---- copies -----------------------------------------------------------------------------------
 
 void Machine::completion_init(void* completion, uint32_t arrivals, CodeAddress) {
+  std::memset(completion, 0, 8);  // Watched, though nothing is kept there.
   completions_[completion] = {.arrivals = arrivals, .pending = arrivals};
 }
 
-void Machine::end_phase(Completion& completion) {
+void Machine::end_phase(Completion& completion, const void* at) {
   if (completion.pending != 0 || completion.bytes != 0) return;
   completion.parity ^= 1;
   completion.pending = completion.arrivals;
   completion.ended = completion.due;
   completion.due = 0;
+  note_change(at, lane_->clock);
 }
 
 void Machine::completion_arrive(void* at, uint32_t expected_bytes, CodeAddress) {
@@ -366,12 +429,15 @@ void Machine::completion_arrive(void* at, uint32_t expected_bytes, CodeAddress) 
   completion.bytes += expected_bytes;
   --completion.pending;
   completion.due = std::max(completion.due, lane_->clock);
-  end_phase(completion);
+  end_phase(completion, at);
 }
 
 bool Machine::completion_done(void* at, uint32_t parity, CodeAddress) {
   const Completion& completion = completions_[at];
-  if (completion.parity == (parity & 1)) return false;
+  if (completion.parity == (parity & 1)) {
+    watch(at, 8);
+    return false;
+  }
   lane_->clock = std::max(lane_->clock, completion.ended + 4 * costs_.instruction);
   return true;
 }
@@ -387,7 +453,7 @@ void Machine::bulk_load(void* to_shared, const void* from, uint32_t bytes, void*
   completion.bytes -= bytes;
   completion.due =
       std::max({completion.due, block.load_free, lane_->clock + costs_.bulk_load + took});
-  end_phase(completion);
+  end_phase(completion, at);
 }
 
 void Machine::bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress) {
@@ -437,7 +503,7 @@ void Machine::spin(uint32_t phase, uint32_t, uint64_t, uint64_t, CodeAddress) {
   me.polled = me.clock;
   // A poll that has read shared memory alone would take no time.
   spend(costs_.meeting * 2);
-  catch_up();
+  sleep();
 }
 
 }  // namespace tokenyard::bench

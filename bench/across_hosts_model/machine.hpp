@@ -31,6 +31,12 @@ struct RowMarks {
 
 struct Block;
 
+struct Watched {
+  const std::byte* word;
+  uint64_t seen;
+  uint32_t bytes;
+};
+
 /// A thread of a kernel.
 struct Lane {
   host_body::Identity identity{};
@@ -41,6 +47,10 @@ struct Lane {
   std::array<uint64_t, 32> met{};
   const char* waits = nullptr;
   const std::byte* loaded = nullptr;  ///< the word that it loaded last
+  /// Words that its wait has read since it polled last, and their values.
+  std::vector<Watched> watched;
+  uint64_t sleep = 0;  ///< counts its sleeps; a wake-up is for one of them
+  bool sleeps = false;
   uint32_t phase = 0;
   Time polled = 0;                ///< when its wait polled last
   std::array<Time, 32> waited{};  ///< by phase of the exchange between hosts
@@ -89,10 +99,13 @@ class Machine final : public host_body::Machine {
  public:
   Machine(const Costs& costs, Wire& wire) : costs_(costs), wire_(wire), stacks_(40 << 10) {}
 
-  /// Runs a call: one launch per rank. Returns when each rank's kernel ended.
+  /// Runs a call: one launch per rank. Returns when each rank's kernel ended. `free_words`: two per
+  /// rank that a GPU's waits read at few of their polls.
   std::vector<Time> run(const std::vector<Launched>& launches, const Lengths& lengths,
-                        const std::vector<RowMarks>& marks, const std::vector<double>& rates);
-  Events& events() { return events_; }
+                        const std::vector<RowMarks>& marks, const std::vector<double>& rates,
+                        const std::vector<std::pair<const void*, const void*>>& free_words);
+  /// Wakes the threads that wait for a word to change.
+  void note_change(const void* word, Time at);
   /// Share of the last call in which the stores of a rank's multiprocessors were busy.
   double busy_storing(uint32_t rank) const;
   /// Returns the waits of a rank in the last call, by warp of a block.
@@ -144,9 +157,12 @@ class Machine final : public host_body::Machine {
   void spend(Time time) { lane_->clock += time; }
   /// Lets all threads run whose time is less.
   void catch_up();
+  void watch(const void* word, uint32_t bytes);
+  void sleep();
+  void wake(Lane& lane, Time at);
   void block_lane(const char* why);
   bool is_far(const void* at, uint32_t& rank) const;
-  void end_phase(Completion& completion);
+  void end_phase(Completion& completion, const void* at);
   void note_marks(const void* to);
   void deadlock() const;
 
@@ -159,6 +175,8 @@ class Machine final : public host_body::Machine {
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Time> nvlink_out_, nvlink_in_;
   std::unordered_map<void*, Completion> completions_;
+  std::unordered_map<const std::byte*, std::vector<std::pair<Lane*, uint64_t>>> watchers_;
+  std::vector<std::pair<const void*, const void*>> free_words_;  ///< [ranks]
   Lane* lane_ = nullptr;
   uint64_t running_ = 0;
   std::vector<uint32_t> left_;  ///< [ranks] threads

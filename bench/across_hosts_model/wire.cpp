@@ -76,8 +76,10 @@ std::shared_ptr<Network> Wire::network(const NetworkPlace& place) {
       place.far);
 }
 
-void Wire::begin(Events& events, const Lengths& lengths, const std::vector<double>& rates) {
+void Wire::begin(Events& events, const Lengths& lengths, const std::vector<double>& rates,
+                 Changed changed) {
   events_ = &events;
+  changed_ = std::move(changed);
   lengths_ = lengths;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
     cards_[rank] = {};
@@ -160,7 +162,10 @@ void Wire::serve(uint32_t rank, Time now) {
     land(request, pair.peer, std::move(bytes), queue.landed);
     ++queue.taken;
     queue.read = std::max(queue.read, end + costs_.completion);
-    events_->run(queue.read, [&pair, count = queue.taken] { pair.completed = count; });
+    events_->run(queue.read, [this, &pair, count = queue.taken, at = queue.read] {
+      pair.completed = count;
+      changed_(&pair.completed, at);
+    });
   }
   events_->run(end, [this, rank, end] { serve(rank, end); });
 }
@@ -173,7 +178,10 @@ void Wire::land(const NetworkRequest& request, uint32_t peer, std::vector<std::b
                  [to, bytes = std::move(bytes)] { std::memcpy(to, bytes.data(), bytes.size()); });
     return;
   }
-  events_->run(at, [to, addend = request.addend] { *reinterpret_cast<uint64_t*>(to) += addend; });
+  events_->run(at, [this, to, at, addend = request.addend] {
+    *reinterpret_cast<uint64_t*>(to) += addend;
+    changed_(to, at);
+  });
 }
 
 }  // namespace tokenyard::bench

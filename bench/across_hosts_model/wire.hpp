@@ -27,7 +27,10 @@ class Wire {
   std::shared_ptr<Network> network(const NetworkPlace& place);
 
   /// Prepares for a call. `rates`: [ranks] share of the full rate; empty: all of it.
-  void begin(Events& events, const Lengths& lengths, const std::vector<double>& rates);
+  /// Calls `changed(word, at)` when a word has changed.
+  using Changed = std::function<void(const void* word, Time at)>;
+  void begin(Events& events, const Lengths& lengths, const std::vector<double>& rates,
+             Changed changed);
   /// Returns whether a store posted requests, which the card then takes from `at` on.
   bool note_post(const void* word, Time at);
 
@@ -76,6 +79,7 @@ class Wire {
   std::vector<Queue> queues_;
   std::vector<Card> cards_;
   Events* events_ = nullptr;
+  Changed changed_;
   Lengths lengths_;
 };
 

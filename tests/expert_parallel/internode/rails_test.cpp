@@ -277,6 +277,15 @@ TEST(HostMap, EveryHostHasOneForwarderPerSource) {
   EXPECT_EQ(map.links_max(), 5u);
 }
 
+TEST(HostMap, AbsentRanksHaveNoPlaceAndForwardNothing) {
+  const internode::HostMap map({0, UINT32_MAX, 1, 0, 1}, {1});
+  EXPECT_EQ(map.hosts(), 2u);
+  EXPECT_EQ(map.members[0], (std::vector<uint32_t>{0, 3}));
+  EXPECT_TRUE(map.is_absent(1));
+  EXPECT_EQ(map.peers_of(2), (std::vector<uint32_t>{0}));
+  EXPECT_TRUE(map.peers_of(1).empty());
+}
+
 /// Several calls on one object: each begins where the rings of the one before ended, and rows of
 /// other formats cut them into other slots.
 TEST_F(BetweenHosts, CallsFollowOneAnother) {
@@ -331,6 +340,27 @@ TEST_F(BetweenHosts, ExchangesHaveQueuesOfTheirOwn) {
     const auto third = make();
     dispatch_on(*third);
     world.barrier("all have dispatched");
+  }));
+}
+
+/// On hosts of different sizes, some links carry rows in one direction only, and results in the
+/// other.
+TEST_F(BetweenHosts, CallsFollowOneAnotherOnHostsOfDifferentSizes) {
+  ExchangeCase exchange_case = some_tokens(3);
+  expect_none_failed(run({0, 1, 0}, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    for (uint32_t call = 0; call < 3; ++call) {
+      ExchangeCase fresh = exchange_case;
+      fresh.seed = call + 1;
+      const std::vector<Tokens> all = fresh.draw();
+      const Expected expected = expected_on(fresh.shape, all, world.rank());
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      const Received received = exchange.dispatch(tokens.input());
+      EXPECT_EQ(difference(exchange, received, expected), "");
+      EXPECT_EQ(difference_after_combine(exchange, received, fresh.shape, all[world.rank()],
+                                         expected, {.call = call}),
+                "");
+    }
   }));
 }
 

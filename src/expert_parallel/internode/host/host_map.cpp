@@ -7,8 +7,11 @@ namespace tokenyard::internode {
 HostMap::HostMap(std::vector<uint32_t> of, const std::vector<uint32_t>& absent)
     : host_of(std::move(of)), place_of(host_of.size(), kAbsent) {
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if (std::ranges::binary_search(absent, rank)) {
+      host_of[rank] = 0;  // The world knows none.
+      continue;
+    }
     if (host_of[rank] >= members.size()) members.resize(host_of[rank] + 1);
-    if (std::ranges::binary_search(absent, rank)) continue;
     place_of[rank] = size_of(host_of[rank]);
     members[host_of[rank]].push_back(rank);
   }

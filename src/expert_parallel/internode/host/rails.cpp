@@ -26,6 +26,10 @@ constexpr uint32_t senders_of(uint32_t movers) {
   return std::max(1u, movers / 5);
 }
 
+/// Slots of a put at least, while more are to come: BF16 rows of 7168 take 2.3 us of a link of
+/// 50 GB/s. A call's first put waits for so many, and a link takes a message per 0.1 us.
+constexpr uint32_t kChunkMax = 8;
+
 constexpr size_t kMebibyte = size_t{1} << 20;
 
 /// Queues of an exchange at every peer.
@@ -256,7 +260,7 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
           .drain_queue = queues_.drain(),
           .slot = slot,
           .capacity = capacity,
-          .chunk = std::max(1u, capacity / 8),
+          .chunk = std::clamp(capacity / 8, 1u, kChunkMax),
           .put_slots = std::max(1u, capacity / 4),
           .slot_stages_bytes = (slot.bytes() + 127) / 128 * 128};
 }

@@ -119,6 +119,7 @@ class SlotClaims {
     if (link >= call_.links()) return;
     first_ = call_.rails.tables.counts(link).first_in;
     end_ = first_ + dispatch.params.route.slots_in(link);
+    position_ = end_;
     if (first_ != end_) claim();
   }
 

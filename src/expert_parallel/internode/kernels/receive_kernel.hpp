@@ -71,6 +71,7 @@ class Receiver {
       // No warp waits for these.
       read_experts();
       if (warp::any(failed_)) return;
+      warp::sync();
       report(verdict);
     }
     end_receive(call_);
