@@ -239,7 +239,7 @@ bool LibfabricTransport::poll() {
     idle_receivings_.pop_back();
   }
   for (const auto& peer : peers_)
-    if (peer && !peer->broken && !peer->left) moved |= pump(*peer);
+    if (peer && ((!peer->broken && !peer->left) || !peer->messages.empty())) moved |= pump(*peer);
   std::array<Completion, kAtOnce> completions;
   const size_t count = provider_->poll(completions);
   for (size_t index = 0; index < count; ++index) finish(completions[index]);
@@ -258,7 +258,7 @@ bool LibfabricTransport::pump(Peer& peer) {
     each = peer.messages.erase(each);
     moved = true;
   }
-  if (!peer.broken) return_credits(peer);
+  if (!peer.broken && !peer.left) return_credits(peer);
   return moved;
 }
 
@@ -298,7 +298,9 @@ bool LibfabricTransport::send(Peer& peer, Message message, std::optional<uint32_
     case MessageKind::probe:
     case MessageKind::echo:
     case MessageKind::credit:
+      break;
     case MessageKind::given_up:
+      peer.said_goodbye = true;
       break;
     default:
       peer.unanswered = true;
@@ -580,6 +582,7 @@ void LibfabricTransport::take(uint32_t rank, const Message& message) {
     case MessageKind::given_up:
       // Its earlier messages still take effect.
       stop_sending(peer);
+      say_goodbye(peer);
       peer.broken = "it has given this rank up";
       peer.facts->up = false;
       return;
@@ -661,7 +664,14 @@ void LibfabricTransport::break_off(Peer& peer, const std::string& why) {
   peer.broken = why;
   peer.facts->up = false;
   stop_sending(peer);
-  if (peer.credits != 0 && !peer.left) (void)send(peer, {.kind = MessageKind::given_up}, {});
+  say_goodbye(peer);
+}
+
+/// Nothing comes behind this message.
+void LibfabricTransport::say_goodbye(Peer& peer) {
+  if (peer.said_goodbye) return;
+  if (!peer.messages.empty() && peer.messages.back().message.kind == MessageKind::given_up) return;
+  peer.messages.push_back({.message = {.kind = MessageKind::given_up}});
 }
 
 void LibfabricTransport::drop(uint32_t rank, bool left) {
@@ -709,24 +719,22 @@ void LibfabricTransport::sleep(std::chrono::nanoseconds at_most, int waker) {
 }
 
 void LibfabricTransport::close() {
-  for (const auto& peer : peers_) {
-    if (!peer || peer->broken || peer->left) continue;
-    peer->messages.push_back({.message = {.kind = MessageKind::given_up}});
-  }
+  for (const auto& peer : peers_)
+    if (peer) say_goodbye(*peer);
+  // A peer answers with the last message that it sends to this endpoint.
   const TimePoint until = Clock::now() + kCloseMax;
-  const auto all_sent = [&] {
+  const auto all_gone = [&] {
     return std::ranges::all_of(peers_, [](const auto& peer) {
-      return !peer || peer->broken || peer->left ||
-             (peer->sends == 0 && peer->writes == 0 && peer->parts == 0 && peer->messages.empty());
+      return !peer || peer->deaf || (peer->broken && peer->sends == 0 && peer->messages.empty());
     });
   };
-  while (!all_sent() && Clock::now() < until) poll();
+  while (!all_gone() && Clock::now() < until) poll();
   for (const auto& peer : peers_) {
-    if (!peer || peer->broken) continue;
+    if (!peer) continue;
     stop_sending(*peer);
     peer->deaf = true;
-    peer->broken = "it is gone";
     peer->facts->up = false;
+    if (!peer->broken) peer->broken = "it is gone";
   }
 }
 

@@ -141,6 +141,7 @@ class LibfabricTransport final : public Transport, private InboxListener {
     std::map<MemoryKey, Remote> remotes;
     bool met = false, left = false;
     bool deaf = false;  ///< nothing of it is taken any more
+    bool said_goodbye = false;
     std::optional<std::string> broken;
     TimePoint moved{};        ///< anything, last, or had nothing to move
     bool unanswered = false;  ///< something was sent, and no probe behind it
@@ -179,6 +180,7 @@ class LibfabricTransport final : public Transport, private InboxListener {
   void end_group(Peer& peer, Message& message);
   void release(Peer& peer, MemoryKey key);
   void stop_sending(Peer& peer);
+  void say_goodbye(Peer& peer);
   void stop_writing(Peer& peer, MemoryKey key, Remote& remote);
   void break_off(Peer& peer, const std::string& why);
   void look_at_peers();

@@ -26,15 +26,15 @@ struct Way {
   const char* order;  ///< as the way of a peer names it
 };
 constexpr const char *kPlain = TOKENYARD_LIBFABRIC, *kShuffled = TOKENYARD_LIBFABRIC_SHUFFLED;
-const Way kWays[] = {
+const Way kPlainWays[] = {
     {"tcp", kPlain, "tcp;ofi_rxm", "in the network's order"},
     {"shm", kPlain, "shm", "puts are counted"},
+};
+const Way kOtherWays[] = {
     {"tcp_offsets", kShuffled, "offsets:0:tcp;ofi_rxm", "in the network's order"},
-    {"shm_offsets", kShuffled, "offsets:0:shm", "in the network's order"},
-    {"tcp_counted_1", kShuffled, "counted:1:tcp;ofi_rxm", "puts are counted"},
-    {"tcp_counted_2", kShuffled, "counted:2:tcp;ofi_rxm", "puts are counted"},
-    {"tcp_delivered", kShuffled, "delivered:3:tcp;ofi_rxm", "signals wait for puts"},
-    {"shm_counted", kShuffled, "counted:4:shm", "puts are counted"},
+    {"tcp_counted", kShuffled, "counted:1:tcp;ofi_rxm", "puts are counted"},
+    {"tcp_delivered", kShuffled, "delivered:2:tcp;ofi_rxm", "signals wait for puts"},
+    {"shm_counted", kShuffled, "counted:3:shm", "puts are counted"},
 };
 
 ProxyNetworkOptions options_of(const Way& way) {
@@ -43,8 +43,6 @@ ProxyNetworkOptions options_of(const Way& way) {
 
 class Libfabric : public ::testing::TestWithParam<Way> {
  protected:
-  using Choose = std::function<ProxyNetworkOptions(uint32_t rank)>;
-
   static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
     WorldOptions options;
     options.timeout = std::chrono::seconds(60);
@@ -64,8 +62,14 @@ class Libfabric : public ::testing::TestWithParam<Way> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Over, Libfabric, ::testing::ValuesIn(kWays),
-                         [](const auto& way) { return std::string(way.param.name); });
+class LibfabricPlain : public Libfabric {};
+std::string name_of(const ::testing::TestParamInfo<Way>& way) {
+  return way.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Over, Libfabric, ::testing::ValuesIn(kPlainWays), name_of);
+INSTANTIATE_TEST_SUITE_P(OverOthers, Libfabric, ::testing::ValuesIn(kOtherWays), name_of);
+/// What order and memory modes do not change.
+INSTANTIATE_TEST_SUITE_P(Over, LibfabricPlain, ::testing::ValuesIn(kPlainWays), name_of);
 
 TEST_P(Libfabric, SignalsFollowPuts) {
   run_hosts(2, 2, [](World& world) {
@@ -85,11 +89,11 @@ TEST_P(Libfabric, RingsKeepCredit) {
   run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
 }
 
-TEST_P(Libfabric, TheAbsentAreNamed) {
+TEST_P(LibfabricPlain, TheAbsentAreNamed) {
   run_hosts(2, 2, names_the_absent_over_network);
 }
 
-TEST_P(Libfabric, BadRequestsAreRefused) {
+TEST_P(LibfabricPlain, BadRequestsAreRefused) {
   for (uint32_t what = 0; what < kBadRequests; ++what) {
     SCOPED_TRACE(what);
     run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
@@ -97,10 +101,10 @@ TEST_P(Libfabric, BadRequestsAreRefused) {
 }
 
 TEST_P(Libfabric, DeregisteringEndsAccesses) {
-  for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
+  for (uint32_t run = 0; run < 5; ++run) run_hosts(2, 2, deregistering_ends_accesses);
 }
 
-TEST_P(Libfabric, WhatWasPostedArrives) {
+TEST_P(LibfabricPlain, WhatWasPostedArrives) {
   for (uint32_t ending = 0; ending < kEndings; ++ending) {
     run_hosts(2, 2,
               [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
@@ -112,17 +116,62 @@ TEST_P(Libfabric, CarriesPutsOfAnySize) {
     run_hosts(2, 2, [&](World& world) { carries(world, bytes); });
 }
 
-TEST_P(Libfabric, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 20; ++cycle)
+TEST_P(LibfabricPlain, NetworksComeAndGo) {
+  for (uint32_t cycle = 0; cycle < 10; ++cycle)
     run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
 }
 
-TEST_P(Libfabric, SurvivorsRebuildAcrossHosts) {
+TEST_P(LibfabricPlain, SurvivorsRebuildAcrossHosts) {
   run_hosts(4, 2, [](World& world) {
     if (world.rank() == 1) return;
     const auto smaller = world.rebuild({1});
     signals_follow_puts(*smaller, 5);
   });
+}
+TEST(LibfabricPlugin, WhatIsMissingIsRefusedByName) {
+  const TransportPlace place{
+      .rank = 0, .ranks = 2, .epoch = 1, .secret = "", .address = "", .queues = 1};
+  const auto why = [&](const PluginOptions& options) -> std::string {
+    try {
+      (void)make_by_plugin(options, place);
+      return "nothing";
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+  };
+  EXPECT_NE(why({.library = "libnowhere.so", .provider = "", .interface = ""}).find("libnowhere"),
+            std::string::npos);
+  EXPECT_NE(why({.library = "libc.so.6", .provider = "", .interface = ""})
+                .find("it is no plug-in of Tokenyard"),
+            std::string::npos);
+  const std::string provider = why({.library = kPlain, .provider = "none", .interface = ""});
+  EXPECT_NE(provider.find("none is not supported here: libfabric finds here tcp;ofi_rxm"),
+            std::string::npos)
+      << provider;
+  const std::string card =
+      why({.library = kPlain, .provider = "tcp;ofi_rxm", .interface = "nocard"});
+  EXPECT_NE(card.find("tcp;ofi_rxm on nocard"), std::string::npos) << card;
+}
+
+TEST(LibfabricPlugin, RanksWithOtherTransportsAreNamed) {
+  WorldOptions options{.timeout = std::chrono::seconds(60), .arena_bytes = 1 << 20, .hosts = 2};
+  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+  const auto one = proxy_networks(options_of(kPlainWays[0]));
+  const auto other = proxy_networks({.tcp = {.address = "127.0.0.1"}});
+  try {
+    (void)join_all(accelerators, std::make_shared<InProcessFabric>(2), options, {},
+                   [&](const NetworkPlace& place, TimePoint until) {
+                     return (place.bootstrap.rank() == 0 ? one : other)(place, until);
+                   });
+    ADD_FAILURE() << "they were connected";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "transport");
+    EXPECT_EQ(error.expected, "libfabric:tcp;ofi_rxm, as on rank 0");
+    EXPECT_EQ(error.seen, "tcp");
+    EXPECT_EQ(error.rank, 1u);
+  }
 }
 #endif
 
