@@ -3,6 +3,7 @@
 #include "fabric/network_kernel_definitions.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/network_contract.hpp"
@@ -151,6 +152,18 @@ TEST(LibfabricPlugin, WhatIsMissingIsRefusedByName) {
   const std::string card =
       why({.library = kPlain, .provider = "tcp;ofi_rxm", .interface = "nocard"});
   EXPECT_NE(card.find("tcp;ofi_rxm on nocard"), std::string::npos) << card;
+}
+
+/// Some providers would write a trace of a crash.
+TEST(LibfabricPlugin, SignalHandlersStayAsTheyWere) {
+  struct sigaction before {
+  }, after{};
+  sigaction(SIGSEGV, nullptr, &before);
+  (void)make_by_plugin(
+      {.library = kPlain, .provider = "tcp;ofi_rxm", .interface = "lo"},
+      {.rank = 0, .ranks = 2, .epoch = 1, .secret = "", .address = "", .queues = 1});
+  sigaction(SIGSEGV, nullptr, &after);
+  EXPECT_EQ(after.sa_sigaction, before.sa_sigaction);
 }
 
 TEST(LibfabricPlugin, RanksWithOtherTransportsAreNamed) {

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <array>
+#include <csignal>
 #include <filesystem>
 
 #include "tokenyard/error.hpp"
@@ -10,6 +12,27 @@
 namespace tokenyard {
 
 namespace {
+
+/// Leaves a process's signal handlers as they are: libraries of network cards install their own, to
+/// write a trace of a crash.
+class KeptSignals {
+ public:
+  KeptSignals() {
+    for (size_t index = 0; index < kSignals.size(); ++index)
+      sigaction(kSignals[index], nullptr, &handlers_[index]);
+  }
+  ~KeptSignals() {
+    for (size_t index = 0; index < kSignals.size(); ++index)
+      sigaction(kSignals[index], &handlers_[index], nullptr);
+  }
+  KeptSignals(const KeptSignals&) = delete;
+  KeptSignals& operator=(const KeptSignals&) = delete;
+
+ private:
+  static constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGABRT,
+                                          SIGFPE,  SIGINT, SIGTERM};
+  std::array<struct sigaction, kSignals.size()> handlers_{};
+};
 
 void* load_plugin(const std::string& library, std::string& why) {
   if (void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
@@ -30,6 +53,7 @@ std::unique_ptr<TransportMaker> make_by_plugin(const PluginOptions& options,
                                                const TransportPlace& place) {
   const std::string what = "the network's plug-in " + options.library;
   std::string why;
+  const KeptSignals kept;
   void* const handle = load_plugin(options.library, why);
   if (handle == nullptr) throw Unsupported(what, why);
   const auto* const version =
