@@ -69,7 +69,7 @@ std::string name_of(const ::testing::TestParamInfo<Way>& way) {
 }
 INSTANTIATE_TEST_SUITE_P(Over, Libfabric, ::testing::ValuesIn(kPlainWays), name_of);
 INSTANTIATE_TEST_SUITE_P(OverOthers, Libfabric, ::testing::ValuesIn(kOtherWays), name_of);
-/// What order and memory modes do not change.
+/// Order and memory modes change nothing of these.
 INSTANTIATE_TEST_SUITE_P(Over, LibfabricPlain, ::testing::ValuesIn(kPlainWays), name_of);
 
 TEST_P(Libfabric, SignalsFollowPuts) {
