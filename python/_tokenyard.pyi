@@ -21,7 +21,7 @@ def warn_of_leaks(warn: bool) -> None:
 class NetworkOptions:
     """See tokenyard.NetworkOptions; 0: not set."""
 
-    def __init__(self, *, interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ...) -> None: ...
+    def __init__(self, *, transport: str = ..., interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ...) -> None: ...
 
 class NetworkPath:
     """A connection to a rank of another host."""

@@ -108,6 +108,7 @@ class NetworkFault : public Error {
     std::string check;    ///< "target key", "source range", "size", ...
     std::string phase;    ///< in which the kernel noticed
     uint64_t expected = 0, seen = 0;  ///< keys; bytes: at most, asked; requests: posted, done
+    std::string cause = {};           ///< of a failed "connection"
   };
   explicit NetworkFault(Facts facts);
   Facts facts;

@@ -46,6 +46,9 @@ struct Topology {
 /// has the value of its environment variable, and without that its default. `connections` and
 /// `queues` must be alike on all ranks.
 struct NetworkOptions {
+  /// "tcp", "libfabric", or "libfabric:" and the name of a provider; alike on all ranks. By default
+  /// "tcp". TOKENYARD_NETWORK
+  std::string transport = {};
   /// Names or addresses of the network interfaces that this rank may use, between commas; by
   /// default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES
   std::string interfaces = {};
@@ -59,8 +62,8 @@ struct NetworkOptions {
   /// Requests of a queue that may be under way at once; by default 64, the most.
   /// TOKENYARD_NETWORK_QUEUE_DEPTH
   uint32_t queue_depth = 0;
-  /// How long requests wait for a connection that has broken, at most half of the world's timeout;
-  /// by default 5 s. TOKENYARD_NETWORK_TIMEOUT, in seconds
+  /// How long requests wait for a connection that has broken, or on which nothing moves, at most
+  /// half of the world's timeout; by default 5 s. TOKENYARD_NETWORK_TIMEOUT, in seconds
   std::chrono::nanoseconds timeout{0};
 };
 

@@ -68,7 +68,8 @@ void translate(const std::exception_ptr& thrown, void*) {
     const NetworkFault::Facts& facts = error.facts;
     set_error("NetworkFault", error, "rank"_a = facts.rank, "peer"_a = facts.peer,
               "queue"_a = facts.queue, "region"_a = facts.region, "check"_a = facts.check,
-              "phase"_a = facts.phase, "expected"_a = facts.expected, "seen"_a = facts.seen);
+              "phase"_a = facts.phase, "expected"_a = facts.expected, "seen"_a = facts.seen,
+              "cause"_a = facts.cause);
   } catch (const Unsupported& error) {
     set_error("Unsupported", error, "asked"_a = error.what_asked, "why"_a = error.why);
   } catch (const OsError& error) {

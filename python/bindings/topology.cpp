@@ -32,17 +32,19 @@ void register_topology(nb::module_& m) {
   nb::class_<NetworkOptions>(m, "NetworkOptions", "See tokenyard.NetworkOptions; 0: not set.")
       .def(
           "__init__",
-          [](NetworkOptions* self, const std::string& interfaces, const std::string& ports,
-             uint32_t connections, uint32_t queues, uint32_t queue_depth, double timeout_s) {
-            new (self) NetworkOptions{.interfaces = interfaces,
+          [](NetworkOptions* self, const std::string& transport, const std::string& interfaces,
+             const std::string& ports, uint32_t connections, uint32_t queues, uint32_t queue_depth,
+             double timeout_s) {
+            new (self) NetworkOptions{.transport = transport,
+                                      .interfaces = interfaces,
                                       .ports = ports,
                                       .connections = connections,
                                       .queues = queues,
                                       .queue_depth = queue_depth,
                                       .timeout = nanoseconds_of(timeout_s)};
           },
-          nb::kw_only(), "interfaces"_a = "", "ports"_a = "", "connections"_a = 0, "queues"_a = 0,
-          "queue_depth"_a = 0, "timeout_s"_a = 0.0);
+          nb::kw_only(), "transport"_a = "", "interfaces"_a = "", "ports"_a = "",
+          "connections"_a = 0, "queues"_a = 0, "queue_depth"_a = 0, "timeout_s"_a = 0.0);
   nb::class_<NetworkPath>(m, "NetworkPath", "A connection to a rank of another host.")
       .def_ro("rank", &NetworkPath::rank, "The other rank.")
       .def_ro("number", &NetworkPath::number, "Index among the connections to it.")

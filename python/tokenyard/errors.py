@@ -191,6 +191,7 @@ class NetworkFault(Error):
         phase: The step that noticed.
         expected: The key that is registered, or the most bytes allowed.
         seen: The key or the bytes of the request.
+        cause: What was seen of a "connection" that failed; else empty.
     """
 
     rank: int
@@ -201,6 +202,7 @@ class NetworkFault(Error):
     phase: str
     expected: int
     seen: int
+    cause: str
 
 
 class Unsupported(Error):

@@ -86,7 +86,8 @@ Environment Environment::read() {
 
 NetworkEnvironment NetworkEnvironment::read() {
   refuse_unknown_network_variables();
-  return {.interfaces = text("TOKENYARD_NETWORK_INTERFACES"),
+  return {.transport = text("TOKENYARD_NETWORK"),
+          .interfaces = text("TOKENYARD_NETWORK_INTERFACES"),
           .ports = text("TOKENYARD_NETWORK_PORTS"),
           .connections = number<uint32_t>("TOKENYARD_NETWORK_CONNECTIONS"),
           .queues = number<uint32_t>("TOKENYARD_NETWORK_QUEUES"),

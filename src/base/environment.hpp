@@ -25,6 +25,7 @@ struct Environment {
 
 /// The variables of the network between hosts. An unset or empty one is nullopt.
 struct NetworkEnvironment {
+  std::optional<std::string> transport;   ///< TOKENYARD_NETWORK
   std::optional<std::string> interfaces;  ///< TOKENYARD_NETWORK_INTERFACES
   std::optional<std::string> ports;       ///< TOKENYARD_NETWORK_PORTS
   std::optional<uint32_t> connections;    ///< TOKENYARD_NETWORK_CONNECTIONS

@@ -84,13 +84,26 @@ Fenced::Fenced(uint64_t epoch, const std::string& why)
                         why)),
       epoch(epoch) {}
 
-NetworkFault::NetworkFault(Facts facts)
-    : Error(fmt::format("the network refused a request of rank {} to rank {} on queue {} in phase "
-                        "\"{}\": {} of region {}: expected {:#x}, seen {:#x}; post only keys and "
-                        "ranges that are registered",
-                        facts.rank, facts.peer, facts.queue, facts.phase, facts.check, facts.region,
-                        facts.expected, facts.seen)),
-      facts(std::move(facts)) {}
+namespace {
+
+std::string text_of(const NetworkFault::Facts& facts) {
+  if (facts.check == "connection") {
+    return fmt::format(
+        "the network of rank {} does not reach rank {} in phase \"{}\": {}; {} requests of {} on "
+        "queue {} were done; look at the link between the two hosts",
+        facts.rank, facts.peer, facts.phase, facts.cause.empty() ? "it is broken" : facts.cause,
+        facts.seen, facts.expected, facts.queue);
+  }
+  return fmt::format(
+      "the network refused a request of rank {} to rank {} on queue {} in phase \"{}\": {} of "
+      "region {}: expected {:#x}, seen {:#x}; post only keys and ranges that are registered",
+      facts.rank, facts.peer, facts.queue, facts.phase, facts.check, facts.region, facts.expected,
+      facts.seen);
+}
+
+}  // namespace
+
+NetworkFault::NetworkFault(Facts facts) : Error(text_of(facts)), facts(std::move(facts)) {}
 
 Unsupported::Unsupported(std::string what, std::string why)
     : Error(fmt::format("{} is not supported here: {}", what, why)),

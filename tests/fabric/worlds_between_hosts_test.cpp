@@ -229,6 +229,27 @@ TEST_F(NetworkOptionsOfASite, UnusableValuesAreNamed) {
   }
 }
 
+TEST_F(NetworkOptionsOfASite, ATransportIsChosenByName) {
+  EXPECT_EQ(proxy_options_of({}).plugin.library, "");
+  EXPECT_TRUE(holds(refusal_of({.transport = "pigeons"}).argument, "network.transport"));
+  set("TOKENYARD_NETWORK", "pigeons");
+  EXPECT_EQ(refusal_of({}).argument, "TOKENYARD_NETWORK");
+  EXPECT_EQ(proxy_options_of({.transport = "tcp"}).plugin.library, "");
+  set("TOKENYARD_NETWORK", "/a/plugin.so:verbs;ofi_rxm");
+  EXPECT_EQ(proxy_options_of({}).plugin.library, "/a/plugin.so");
+  EXPECT_EQ(proxy_options_of({}).plugin.provider, "verbs;ofi_rxm");
+  set("TOKENYARD_NETWORK", "libfabric");
+  set("TOKENYARD_NETWORK_INTERFACES", "rdmap0");
+  const ProxyNetworkOptions site = proxy_options_of({});
+  EXPECT_EQ(site.plugin.library, "libtokenyard_libfabric.so");
+  EXPECT_EQ(site.plugin.provider, "");
+  EXPECT_EQ(site.plugin.interface, "rdmap0");
+  // These are TCP's.
+  EXPECT_EQ(refusal_of({.ports = "5000"}).argument, "network.ports");
+  EXPECT_EQ(refusal_of({.connections = 2}).argument, "network.connections");
+  EXPECT_EQ(refusal_of({.interfaces = "rdmap0,rdmap1"}).argument, "network.interfaces");
+}
+
 TEST_F(NetworkOptionsOfASite, AVariableThatDoesNotExistIsNamed) {
   set("TOKENYARD_NETWORK_PORT", "4000");
   const InvalidArgument refusal = refusal_of({});

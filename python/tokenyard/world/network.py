@@ -15,16 +15,19 @@ from ..sizes import size_of
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """How ranks reach ranks of other hosts: by a thread per rank, over TCP.
+    """How ranks reach ranks of other hosts: by a thread per rank, over TCP or libfabric.
 
-    None takes the value of the environment variable, and without that the default. `connections`
-    and `queues` must be alike on all ranks.
+    None takes the value of the environment variable, and without that the default. `transport`,
+    `connections` and `queues` must be alike on all ranks.
 
     >>> NetworkOptions(connections=4)
-    NetworkOptions(interfaces=None, ports=None, connections=4, queues=None, queue_depth=None, \
-timeout=None)
+    NetworkOptions(transport=None, interfaces=None, ports=None, connections=4, queues=None, \
+queue_depth=None, timeout=None)
     """
 
+    transport: str | None = None
+    """"tcp", "libfabric", or "libfabric:" and the name of a provider; by default "tcp".
+    TOKENYARD_NETWORK"""
     interfaces: str | Sequence[str] | None = None
     """Names or addresses of the network interfaces that this rank may use, as a list or with commas
     between them; by default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES"""
@@ -40,8 +43,8 @@ timeout=None)
     """Requests of a queue that may be under way at once; by default 64, the most.
     TOKENYARD_NETWORK_QUEUE_DEPTH"""
     timeout: float | None = None
-    """Seconds that requests wait for a connection that has broken, at most half of the world's
-    timeout; by default 5. TOKENYARD_NETWORK_TIMEOUT"""
+    """Seconds that requests wait for a connection that has broken, or on which nothing moves, at
+    most half of the world's timeout; by default 5. TOKENYARD_NETWORK_TIMEOUT"""
 
 
 def native_network(options: NetworkOptions | None) -> Any:
@@ -60,6 +63,7 @@ def native_network(options: NetworkOptions | None) -> Any:
     elif not isinstance(interfaces, str):
         interfaces = ",".join(interfaces)
     return _tokenyard.NetworkOptions(
+        transport=options.transport or "",
         interfaces=interfaces,
         ports=options.ports or "",
         connections=_number("connections", options.connections),

@@ -82,16 +82,64 @@ std::pair<uint16_t, uint16_t> ports_of(const Given<std::string>& given) {
   return {first, last};
 }
 
+Given<std::string> transport_given(const NetworkOptions& options, const NetworkEnvironment& site) {
+  if (!options.transport.empty()) return {options.transport, "network.transport"};
+  return {site.transport, "TOKENYARD_NETWORK"};
+}
+
+/// Returns the plug-in that a value names; nothing for TCP.
+PluginOptions plugin_of(const Given<std::string>& given) {
+  const std::string value = given.value.value_or("tcp");
+  const size_t slash = value.rfind('/');
+  const size_t colon = value.find(':', slash == std::string::npos ? 0 : slash);
+  const std::string library = value.substr(0, colon);
+  PluginOptions plugin;
+  if (colon != std::string::npos) plugin.provider = value.substr(colon + 1);
+  if (value == "tcp") return plugin;
+  if (library == "libfabric") {
+    plugin.library = "libtokenyard_libfabric.so";
+  } else if (slash != std::string::npos) {
+    plugin.library = library;
+  } else {
+    throw InvalidArgument(given.name, "\"tcp\", \"libfabric\" or \"libfabric:PROVIDER\"",
+                          "'" + value + "'");
+  }
+  return plugin;
+}
+
+/// Refuses options that a plug-in would not obey.
+void require_no_tcp_options(const ProxyNetworkOptions& chosen) {
+  const auto refuse = [](const char* option, const std::string& seen) {
+    throw InvalidArgument(fmt::format("network.{}", option), "nothing, as only TCP has it", seen);
+  };
+  if (chosen.tcp.port_first != 0) refuse("ports", fmt::format("{}", chosen.tcp.port_first));
+  if (chosen.tcp.paths != 0) refuse("connections", fmt::format("{}", chosen.tcp.paths));
+}
+
+std::string interface_of(const Given<std::string>& given) {
+  const std::string name = given.value.value_or("");
+  if (name.find(',') != std::string::npos)
+    throw InvalidArgument(given.name, "one interface, as over libfabric", "'" + name + "'");
+  return name;
+}
+
 }  // namespace
 
 ProxyNetworkOptions proxy_options_of(const NetworkOptions& options) {
   const NetworkEnvironment site = NetworkEnvironment::read();
   ProxyNetworkOptions chosen;
-  chosen.tcp.interfaces = interfaces_of(given(options.interfaces, site.interfaces, "interfaces"));
+  chosen.plugin = plugin_of(transport_given(options, site));
+  const auto interfaces = given(options.interfaces, site.interfaces, "interfaces");
+  if (chosen.plugin.library.empty()) {
+    chosen.tcp.interfaces = interfaces_of(interfaces);
+  } else {
+    chosen.plugin.interface = interface_of(interfaces);
+  }
   std::tie(chosen.tcp.port_first, chosen.tcp.port_last) =
       ports_of(given(options.ports, site.ports, "ports"));
   chosen.tcp.paths =
       at_most(given(options.connections, site.connections, "connections"), 0, kPathsMax);
+  if (!chosen.plugin.library.empty()) require_no_tcp_options(chosen);
   chosen.queues_per_peer = at_most(given(options.queues, site.queues, "queues"),
                                    chosen.queues_per_peer, kQueuesPerPeerMax);
   chosen.proxy.depth = at_most(given(options.queue_depth, site.queue_depth, "queue_depth"),
@@ -110,6 +158,12 @@ ProxyNetworkOptions proxy_options_of(const NetworkOptions& options) {
 
 std::string network_text() {
   const ProxyNetworkOptions options = proxy_options_of({});
+  if (!options.plugin.library.empty()) {
+    return fmt::format(
+        "a thread per rank, over {}{}{}, of TOKENYARD_NETWORK; {} queues of {} requests per peer",
+        options.plugin.library, options.plugin.provider.empty() ? "" : ", provider ",
+        options.plugin.provider, options.queues_per_peer, options.proxy.depth);
+  }
   std::string by = "the interface of the route to the job";
   if (!options.tcp.interfaces.empty()) {
     by = fmt::format("{} of TOKENYARD_NETWORK_INTERFACES", fmt::join(options.tcp.interfaces, ", "));

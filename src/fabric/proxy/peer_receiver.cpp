@@ -104,6 +104,8 @@ void PeerReceiver::take_frame(uint32_t number) {
     case PutFrameKind::refusal:
       ++path.worth;
       return listener_.refused(options_.peer, frame.queue, frame.check, frame.refusal);
+    case PutFrameKind::given_up:
+      throw net::ProtocolError("has given this rank up");
     case PutFrameKind::taken:
     case PutFrameKind::closed:
       if (!options_.acknowledged || frame.path >= options_.paths)

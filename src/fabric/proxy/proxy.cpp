@@ -1,5 +1,6 @@
 #include "fabric/proxy/proxy.hpp"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -109,6 +110,12 @@ void Proxy::run() {
     for (Queue& queue : queues_)
       refuse(queue, NetworkCheck::connection,
              {.region = 0, .expected = queue.taken, .seen = queue.completed});
+    // Peers must not wait for a thread that is no more.
+    try {
+      transport_->close();
+    } catch (const std::exception&) {
+      // The first failure is the one that is told.
+    }
   }
 }
 
@@ -280,18 +287,34 @@ void Proxy::poll_peers() {
       continue;
     }
     if (idle || queue.ended) continue;
+    // Silence counts for completed requests, too: they may have gone no further than this system.
+    const auto silent = transport_->silent_for(queue.peer);
+    if (silent >= options_.grace) {
+      give_up(queue, fmt::format("it has taken nothing for {:.1f} s",
+                                 std::chrono::duration<double>(silent).count()));
+      continue;
+    }
     const bool waits = queue.completed != load_acquire(queue.pair->posted) || settling_ != 0;
-    if (!waits || !transport_->broken(queue.peer)) {
+    const auto broken = waits ? transport_->broken(queue.peer) : std::nullopt;
+    if (!broken) {
       queue.held_since.reset();
     } else if (!queue.held_since) {
       queue.held_since = now;
     } else if (now - *queue.held_since >= options_.grace) {
-      refuse(queue, NetworkCheck::connection,
-             {.region = 0, .expected = load_acquire(queue.pair->posted), .seen = queue.completed});
-      // None of these requests may take effect later: their sources are the caller's again.
-      transport_->drop(queue.peer, false);
+      give_up(queue, *broken);
     }
   }
+}
+
+void Proxy::give_up(Queue& queue, const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    causes_.try_emplace(queue.peer, why);
+  }
+  refuse(queue, NetworkCheck::connection,
+         {.region = 0, .expected = load_acquire(queue.pair->posted), .seen = queue.completed});
+  // None of these requests may take effect later: their sources are the caller's again.
+  transport_->drop(queue.peer, false);
 }
 
 /// Drops a queue's requests: nobody is there to notice.
@@ -379,12 +402,18 @@ bool Proxy::run_task(const std::function<bool()>& step, const Wait& wait) {
 }
 
 void Proxy::register_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait) {
+  const auto failure = std::make_shared<std::exception_ptr>();
   const auto open = [=, this] {
-    sources_.open(key, memory);
-    transport_->register_memory(key, memory);
+    try {
+      transport_->register_memory(key, memory);
+      sources_.open(key, memory);
+    } catch (...) {
+      *failure = std::current_exception();
+    }
     return true;
   };
   if (!run_task(open, wait)) throw InternalError("the network's proxy does not answer");
+  if (*failure) std::rethrow_exception(*failure);
 }
 
 bool Proxy::uses(const Queue& queue, uint32_t region) const {
@@ -412,7 +441,7 @@ std::optional<uint32_t> Proxy::deregister(MemoryKey key, const Wait& wait) {
              (!transport_->broken(queue.peer) || transport_->may_return(queue.peer));
     });
     *user = busy == queues_.end() ? -1 : int64_t{busy->peer};
-    return busy == queues_.end();
+    return busy == queues_.end() && transport_->withdrawn(region);
   };
   if (run_task(close, wait)) return std::nullopt;
   const int64_t rank = *user;
@@ -441,6 +470,13 @@ void Proxy::stay_awake(bool awake) {
 std::optional<std::string> Proxy::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+std::string Proxy::cause(uint32_t peer) const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return "the thread of the network has failed: " + *failure_;
+  const auto cause = causes_.find(peer);
+  return cause == causes_.end() ? "" : cause->second;
 }
 
 std::chrono::nanoseconds Proxy::processor_time() {

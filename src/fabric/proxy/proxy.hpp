@@ -15,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +39,8 @@ struct ProxyOptions {
   bool kernels_ring = true;
   /// Requests of a queue that the transport may have at once, at most QueuePair::kSlots.
   uint32_t depth = QueuePair::kSlots;
-  /// How long requests to a peer whose connection has broken wait for the news that it is gone.
+  /// How long requests to a peer whose connection has broken, or is silent, wait for the news that
+  /// it is gone.
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
 };
 
@@ -75,6 +77,8 @@ class Proxy final : private TransportListener {
   void stay_awake(bool awake);
   /// Returns why the thread has ended early, if it has.
   std::optional<std::string> failure() const;
+  /// Returns why requests to a peer have failed; empty if none have.
+  std::string cause(uint32_t peer) const;
 
   // Counters for tests and metrics.
   uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
@@ -117,6 +121,7 @@ class Proxy final : private TransportListener {
   void ask_settled(Queue& queue);
   /// Looks for ranks that are gone, and connections that have broken.
   void poll_peers();
+  void give_up(Queue& queue, const std::string& why);
   void forget(Queue& queue);
   void sleep();
   bool nothing_new() const;
@@ -150,6 +155,7 @@ class Proxy final : private TransportListener {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Task>> tasks_;  ///< under mutex_
   std::optional<std::string> failure_;        ///< under mutex_
+  std::map<uint32_t, std::string> causes_;    ///< of failed peers, under mutex_
   std::thread thread_;
 };
 

@@ -2,12 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <exception>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "base/file_descriptor.hpp"
@@ -16,7 +15,7 @@
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network_fault.hpp"
-#include "fabric/proxy/tcp_transport.hpp"
+#include "fabric/proxy/tcp_maker.hpp"
 #include "net/key.hpp"
 #include "net/payload.hpp"
 #include "tokenyard/error.hpp"
@@ -33,16 +32,16 @@ bool is_readable(const std::byte* memory, size_t bytes) {
   return write(in.native(), memory, 1) == 1 && write(in.native(), memory + bytes - 1, 1) == 1;
 }
 
-constexpr uint32_t kPathsByDefault = 2;
 /// With several interfaces: how long a path may move nothing before the others take over.
 constexpr std::chrono::seconds kStall{1};
 
 }  // namespace
 
 struct ProxyNetwork::Card {
-  TcpEndpoint endpoint;
+  std::string transport;
+  std::vector<std::byte> endpoint;  ///< the transport's own card
   MemoryKey arena_key = 0;
-  uint32_t paths = 0, queues = 0;  ///< as this rank's options say
+  uint32_t queues = 0;  ///< as this rank's options say
 };
 
 template <class T>
@@ -79,25 +78,35 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
     for (const uint64_t number : gather(bootstrap, net::random_number(), "network: secret", until))
       secret += fmt::format("{:016x}", number);
   }
-  std::unique_ptr<TcpConnector> connector;
+  std::unique_ptr<TransportMaker> maker;
   collective_step(bootstrap, "network", until, [&] {
     if (options_.queues_per_peer == 0 || options_.queues_per_peer > kQueuesPerPeerMax) {
       throw InvalidArgument("queues", fmt::format("1 to {}", kQueuesPerPeerMax),
                             fmt::format("{}", options_.queues_per_peer));
     }
-    TcpOptions tcp = options_.tcp;
-    if (tcp.address.empty()) tcp.address = place_.address;
-    connector = std::make_unique<TcpConnector>(
-        tcp, TcpConnector::Self{
-                 .rank = bootstrap.rank(), .epoch = bootstrap.generation(), .secret = secret});
+    const TransportPlace at{.rank = bootstrap.rank(),
+                            .ranks = ranks,
+                            .epoch = bootstrap.generation(),
+                            .secret = secret,
+                            .address = place_.address,
+                            .queues = options_.queues_per_peer,
+                            .stall = std::min<std::chrono::nanoseconds>(kStall, grace() / 4)};
+    if (options_.plugin.library.empty()) {
+      maker = std::make_unique<TcpMaker>(options_.tcp, at);
+    } else {
+      maker = make_by_plugin(options_.plugin, at);
+    }
     gone_ = array<AbortWord>(ranks);
     if (reaches_arena()) keys_[0] = draw_key(0);
   });
-  const std::vector<Card> cards = exchange({.endpoint = connector->endpoint(),
+  const std::vector<Card> cards = exchange({.transport = maker->name(),
+                                            .endpoint = maker->card(),
                                             .arena_key = keys_[0],
-                                            .paths = options_.tcp.paths,
                                             .queues = options_.queues_per_peer},
                                            until);
+  TransportCards endpoints;
+  for (const Card& card : cards) endpoints.push_back(card.endpoint);
+  maker->begin(endpoints, place_.far);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     const bool known = reaches(rank) || rank == bootstrap.rank();
     arena_keys_.push_back(known ? cards[rank].arena_key : 0);
@@ -105,8 +114,8 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   place_.abort_flag.watch({gone_, ranks});
   place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
   try {
-    connect(*connector, cards, until);
-    start(std::move(connector), cards);
+    connect(*maker, until);
+    start(*maker);
   } catch (...) {
     place_.abort_flag.on_refusal({});
     place_.abort_flag.unwatch({gone_, ranks});
@@ -117,99 +126,61 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
 std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   net::PayloadWriter writer;
-  writer.number(mine.endpoint.places.size());
-  for (const net::Address& place : mine.endpoint.places) {
-    writer.text(place.host);
-    writer.number(place.port);
-  }
-  writer.number(mine.endpoint.incarnation);
+  writer.text(mine.transport);
+  writer.text({reinterpret_cast<const char*>(mine.endpoint.data()), mine.endpoint.size()});
   writer.number(mine.arena_key);
-  writer.number(mine.paths);
   writer.number(mine.queues);
   const auto everybodys = bootstrap.all_gather(writer.take(), "network: endpoints", until);
   std::vector<Card> cards(everybodys.size());
+  std::optional<uint32_t> first;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (!bootstrap.present(rank)) continue;
     net::PayloadReader reader(everybodys[rank]);
     Card& card = cards[rank];
-    card.endpoint.places.resize(reader.up_to<uint32_t>(kPathsMax));
-    for (net::Address& place : card.endpoint.places) {
-      place.host = reader.text();
-      place.port = reader.up_to<uint16_t>(0xffff);
-    }
-    card.endpoint.incarnation = reader.number();
+    card.transport = reader.text();
+    const std::string endpoint = reader.text();
+    const auto bytes = std::as_bytes(std::span(endpoint));
+    card.endpoint.assign(bytes.begin(), bytes.end());
     card.arena_key = reader.up_to<uint32_t>(0xffffffff);
-    card.paths = reader.up_to<uint32_t>(0xffffffff);
     card.queues = reader.up_to<uint32_t>(0xffffffff);
-    if (!reader.ok() || !reader.at_end() || card.endpoint.places.empty())
+    if (!reader.ok() || !reader.at_end() || card.endpoint.empty())
       throw InvalidArgument("network", "an endpoint", "other bytes", rank);
-  }
-  // Every rank compares with the first, so all find the same one.
-  const auto first = std::ranges::find_if(cards, [](const Card& card) { return card.queues != 0; });
-  const auto require_alike = [&](const char* name, auto Card::*field) {
-    for (uint32_t rank = 0; rank < cards.size(); ++rank) {
-      if (!bootstrap.present(rank) || cards[rank].*field == (*first).*field) continue;
-      throw InvalidArgument(name, fmt::format("{}, as on the ranks before", (*first).*field),
-                            fmt::format("{}", cards[rank].*field), rank);
-    }
-  };
-  require_alike("connections", &Card::paths);
-  require_alike("queues", &Card::queues);
-  paths_ = first->paths;
-  if (paths_ == 0) {
-    paths_ = kPathsByDefault;
-    for (const Card& card : cards)
-      paths_ = std::max(paths_, static_cast<uint32_t>(card.endpoint.places.size()));
+    // Every rank compares with the first, so all find the same one.
+    if (!first) first = rank;
+    const auto require_alike = [&](const char* name, const auto& expected, const auto& seen) {
+      if (expected == seen) return;
+      throw InvalidArgument(name, fmt::format("{}, as on rank {}", expected, *first),
+                            fmt::format("{}", seen), rank);
+    };
+    require_alike("transport", cards[*first].transport, card.transport);
+    require_alike("queues", cards[*first].queues, card.queues);
   }
   return cards;
 }
 
-void ProxyNetwork::connect(TcpConnector& connector, const std::vector<Card>& cards,
-                           TimePoint until) {
+void ProxyNetwork::connect(TransportMaker& maker, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   // All ranks wait for equally long, and have time left to tell one another of a failure.
   const TimePoint now = accelerator_.now();
   const TimePoint connected_until = now + (until - now) / 4 * 3;
   collective_step(bootstrap, "network: connections", until, [&] {
-    std::map<uint32_t, TcpEndpoint> peers;
-    for (uint32_t rank = 0; rank < bootstrap.size(); ++rank)
-      if (reaches(rank)) peers[rank] = cards[rank].endpoint;
-    connector.begin(peers, paths_);
     const bool all = accelerator_.wait_until(connected_until, [&] {
       place_.abort_flag.check("network: connect");
-      return connector.step(accelerator_.now());
+      return maker.step(accelerator_.now());
     });
     if (!all) {
-      const auto [rank, why] = *connector.missing();
-      throw Unsupported(
-          "network",
-          fmt::format("rank {} has {} of {} connections to rank {}: {}; is a port closed?",
-                      bootstrap.rank(), connector.connected(rank), paths_, rank, why));
+      throw Unsupported("network",
+                        fmt::format("rank {} {}", bootstrap.rank(), maker.missing().value_or("")));
     }
   });
 }
 
-void ProxyNetwork::start(std::unique_ptr<TcpConnector> connector, const std::vector<Card>& cards) {
+void ProxyNetwork::start(TransportMaker& maker) {
   const uint32_t rank = place_.bootstrap.rank();
-  ways_.resize(cards.size());
-  for (uint32_t peer = 0; peer < cards.size(); ++peer)
-    if (reaches(peer)) ways_[peer] = way_to(*connector, peer);
-  std::vector<std::vector<FileDescriptor>> connections(cards.size());
-  std::vector<bool> acknowledged(cards.size());
-  const size_t interfaces = connector->endpoint().places.size();
-  for (uint32_t peer = 0; peer < cards.size(); ++peer)
-    acknowledged[peer] =
-        reaches(peer) && std::max(interfaces, cards[peer].endpoint.places.size()) > 1;
-  for (TcpConnector::Made& made : connector->take_made())
-    connections[made.rank].push_back(std::move(made.socket));
-  auto transport = std::make_unique<TcpTransport>(
-      TcpTransport::Options{.rank = rank,
-                            .epoch = place_.bootstrap.generation(),
-                            .queues = options_.queues_per_peer,
-                            .connections = std::move(connections),
-                            .acknowledged = std::move(acknowledged),
-                            .connector = std::move(connector),
-                            .stall = std::min<std::chrono::nanoseconds>(kStall, grace() / 4)});
+  ways_.resize(place_.bootstrap.size());
+  for (uint32_t peer = 0; peer < ways_.size(); ++peer)
+    if (reaches(peer)) ways_[peer] = maker.way(peer) + (reaches_arena() ? "" : ", pinned rings");
+  std::unique_ptr<Transport> transport = maker.make();
   for (uint32_t peer = 0; peer < place_.bootstrap.size(); ++peer) {
     for (uint32_t number = 0; number < options_.queues_per_peer; ++number) {
       pairs_.push_back(nullptr);
@@ -259,17 +230,6 @@ ProxyNetwork::~ProxyNetwork() {
   proxy_.reset();
   place_.abort_flag.unwatch({gone_, place_.bootstrap.size()});
   accelerator_.free_stream(stream_);
-}
-
-std::string ProxyNetwork::way_to(const TcpConnector& connector, uint32_t rank) const {
-  std::vector<std::string> ways;
-  for (uint32_t path = 0; path < paths_; ++path) {
-    const auto [here, there] = connector.ends_of(rank, path);
-    std::string way = fmt::format("{} to {}", here, there);
-    if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
-  }
-  return fmt::format("proxy/tcp, {} connections, {}{}", paths_, fmt::join(ways, " and "),
-                     reaches_arena() ? "" : ", pinned rings");
 }
 
 bool ProxyNetwork::reaches_arena() const {
@@ -350,7 +310,15 @@ void ProxyNetwork::finish_stream() const {
 }
 
 void ProxyNetwork::check(const std::string& phase) {
-  if (proxy_ != nullptr) check_refusals(accelerator_, pairs_, phase);
+  if (proxy_ == nullptr) return;
+  try {
+    check_refusals(accelerator_, pairs_, phase);
+  } catch (const NetworkFault& fault) {
+    if (fault.facts.check != "connection") throw;
+    NetworkFault::Facts facts = fault.facts;
+    facts.cause = proxy_->cause(facts.peer);
+    throw NetworkFault(facts);
+  }
 }
 
 bool ProxyNetwork::drain(TimePoint until) {

@@ -1,5 +1,5 @@
-/// The network of ranks that a CPU thread per rank connects (proxy.hpp), over TCP. Queues, and the
-/// memory that it may touch, lie in memory that host and kernels share.
+/// The network of ranks that a CPU thread per rank connects (proxy.hpp), over TCP or a plug-in.
+/// Queues, and the memory that it may touch, lie in memory that host and kernels share.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include "fabric/network/network.hpp"
 #include "fabric/proxy/proxy.hpp"
 #include "fabric/proxy/tcp_connector.hpp"
+#include "fabric/proxy/transport_plugin.hpp"
 
 namespace tokenyard {
 
@@ -20,6 +21,7 @@ inline constexpr uint32_t kQueuesPerPeerMax = 1024;
 
 struct ProxyNetworkOptions {
   TcpOptions tcp = {};
+  PluginOptions plugin = {};     ///< with a library: takes the place of TCP
   uint32_t queues_per_peer = 4;  ///< alike on all ranks
   ProxyOptions proxy = {};
 };
@@ -57,9 +59,8 @@ class ProxyNetwork final : public Network {
   template <class T>
   T* device_array(const std::vector<T>& values);
   std::vector<Card> exchange(const Card& mine, TimePoint until);
-  void start(std::unique_ptr<TcpConnector> connector, const std::vector<Card>& cards);
-  void connect(TcpConnector& connector, const std::vector<Card>& cards, TimePoint until);
-  std::string way_to(const TcpConnector& connector, uint32_t rank) const;
+  void connect(TransportMaker& maker, TimePoint until);
+  void start(TransportMaker& maker);
   std::chrono::nanoseconds grace() const;
   MemoryKey draw_key(uint32_t region) const;
   Proxy::Wait wait() const;
@@ -75,7 +76,6 @@ class ProxyNetwork final : public Network {
   QueueEnd* ends_ = nullptr;        ///< [ranks][queues_per_peer]
   MemoryKey* key_table_ = nullptr;  ///< [ranks]
   std::vector<MemoryKey> arena_keys_;
-  uint32_t paths_ = 0;                             ///< per peer
   std::vector<std::string> ways_;                  ///< [ranks]
   std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use
   std::unique_ptr<Proxy> proxy_;

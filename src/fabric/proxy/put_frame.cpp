@@ -31,6 +31,7 @@ void put_body(const PutFrame& frame, std::span<std::byte> to) {
       put_number(to, frame.refusal.seen);
       break;
     case PutFrameKind::settled:
+    case PutFrameKind::given_up:
       break;
     case PutFrameKind::taken:
     case PutFrameKind::closed:
@@ -61,6 +62,7 @@ void take_body(PutFrame& frame, std::span<const std::byte> from) {
       frame.refusal.seen = take_number<uint64_t>(from);
       break;
     case PutFrameKind::settled:
+    case PutFrameKind::given_up:
       break;
     case PutFrameKind::taken:
     case PutFrameKind::closed:
@@ -121,7 +123,7 @@ PutFrame decode_put_frame(std::span<const std::byte, kPutFrameBytes> bytes) {
   const auto kind_and_origin = take_number<uint8_t>(from);
   frame.kind = static_cast<PutFrameKind>(kind_and_origin & 0xf);
   frame.origin = kind_and_origin >> 4;
-  if (frame.kind < PutFrameKind::put || frame.kind > PutFrameKind::closed)
+  if (frame.kind < PutFrameKind::put || frame.kind > PutFrameKind::given_up)
     throw net::ProtocolError("sent a frame of no known kind");
   frame.inline_bytes = take_number<uint8_t>(from);
   frame.queue = take_number<uint16_t>(from);

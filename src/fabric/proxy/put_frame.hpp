@@ -9,6 +9,7 @@
 ///       signal, settle: addend 8 (settle: zero), then counts 6 x 4
 ///       refusal:        check 4, region 4, expected 8, seen 8, zero 8
 ///       taken, closed:  path 4, life 4, zero 24
+///       given_up:       zero 32
 ///
 /// A put is one frame or several, each of a part of it, over any of the peer's paths. A path is a
 /// connection, and delivers its frames in order; `sequence` numbers them. A signal, or the question
@@ -44,11 +45,12 @@ enum class PutFrameKind : uint8_t {
   put = 1,
   put_inline,
   signal,
-  settle,   ///< asks for `settled`
-  settled,  ///< all of the queue's requests before `turn` have taken effect
-  refusal,  ///< a request of the queue was refused
-  taken,    ///< so many frames of a path (`turn`) have been taken
-  closed,   ///< a path is closed; so many frames of it (`turn`) had been taken
+  settle,    ///< asks for `settled`
+  settled,   ///< all of the queue's requests before `turn` have taken effect
+  refusal,   ///< a request of the queue was refused
+  taken,     ///< so many frames of a path (`turn`) have been taken
+  closed,    ///< a path is closed; so many frames of it (`turn`) had been taken
+  given_up,  ///< the first frame of a connection: nothing of the peer is taken any more
 };
 
 /// Per path, the number of a queue's put frames.

@@ -215,9 +215,17 @@ void TcpConnector::adopt(Greeting& pending) {
   const net::Introduction& who = pending.handshake.peer();
   const uint32_t rank = who.self.slot / kSlotsPerRank, number = who.self.slot % kSlotsPerRank;
   const auto life = static_cast<uint32_t>(who.epoch >> 32);
+  if (static_cast<uint32_t>(who.epoch) != self_.epoch || who.sought != endpoint_.incarnation)
+    return;
+  const auto turned_away = turned_away_.find(rank);
+  if (turned_away != turned_away_.end() &&
+      turned_away->second.incarnation == who.self.incarnation) {
+    // If it is lost with the connection, the peer dials again.
+    (void)net::send_now(pending.socket, turned_away->second.farewell);
+    return;
+  }
   const auto peer = peers_.find(rank);
-  if (static_cast<uint32_t>(who.epoch) != self_.epoch || who.sought != endpoint_.incarnation ||
-      peer == peers_.end() || rank < self_.rank || number >= peer->second.paths.size() ||
+  if (peer == peers_.end() || rank < self_.rank || number >= peer->second.paths.size() ||
       who.self.incarnation != peer->second.endpoint.incarnation)
     return;
   Path& path = peer->second.paths[number];
@@ -284,6 +292,14 @@ std::vector<TcpConnector::Made> TcpConnector::take_made() {
     }
   }
   return made;
+}
+
+void TcpConnector::turn_away(uint32_t rank, std::span<const std::byte> farewell) {
+  const auto peer = peers_.find(rank);
+  if (peer == peers_.end()) return;
+  turned_away_[rank] = {.incarnation = peer->second.endpoint.incarnation,
+                        .farewell = {farewell.begin(), farewell.end()}};
+  peers_.erase(peer);
 }
 
 void TcpConnector::make_again(uint32_t rank, uint32_t number) {

@@ -14,6 +14,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,8 +77,8 @@ class TcpConnector {
 
   /// Makes a path anew that has been lost. The peer may have made it already.
   void make_again(uint32_t rank, uint32_t path);
-  /// Forgets a rank: it is gone.
-  void forget(uint32_t rank) { peers_.erase(rank); }
+  /// Connects with a rank no more: one that dials is sent these bytes, and then the end.
+  void turn_away(uint32_t rank, std::span<const std::byte> farewell);
   /// Returns whether `step` has something to do without a new connection.
   bool busy() const;
   /// Returns what becomes readable when a peer connects.
@@ -106,6 +107,10 @@ class TcpConnector {
     std::vector<Path> paths;
     std::string why = "it has not answered";
   };
+  struct TurnedAway {
+    uint64_t incarnation;
+    std::vector<std::byte> farewell;
+  };
   enum class Outcome : uint8_t { waits, done, failed };
 
   net::Introduction introduction(uint32_t path, uint32_t life, uint64_t sought) const;
@@ -124,6 +129,7 @@ class TcpConnector {
   TcpEndpoint endpoint_;
   bool again_ = false;  ///< whether paths have been lost
   std::map<uint32_t, Peer> peers_;
+  std::map<uint32_t, TurnedAway> turned_away_;
   std::list<Greeting> pending_;  ///< oldest first
 };
 

@@ -1,8 +1,10 @@
 #include "fabric/proxy/tcp_transport.hpp"
 
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -22,7 +24,7 @@ namespace {
 using Pieces = std::array<std::span<const std::byte>, 2>;
 
 constexpr uint64_t kNewConnection = ~uint64_t{0};
-constexpr std::chrono::milliseconds kLook{10}, kSpread{1000};
+constexpr std::chrono::milliseconds kLook{10}, kSpread{1000}, kLookAtSystems{100};
 /// A peer that ends closes its paths; this long it has to say so.
 constexpr std::chrono::milliseconds kTellLoss{500};
 
@@ -45,6 +47,7 @@ TcpTransport::TcpTransport(Options options)
     : epoch_(options.epoch),
       queues_(options.queues),
       stall_(options.stall),
+      lives_max_(options.lives_max),
       log_(options.rank),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       connector_(std::move(options.connector)),
@@ -74,7 +77,7 @@ TcpTransport::TcpTransport(Options options)
       Path& path = peer.paths.emplace_back();
       path.socket = std::move(connections[number]);
       path.facts = &facts;
-      path.moved = Clock::now();
+      path.moved = awake_.now();
       watch(peer, number);
     }
     spread(peer);
@@ -177,7 +180,7 @@ void TcpTransport::enqueue(Peer& peer, uint32_t number, PutFrame frame, const Pi
 /// Acknowledgements come before all that has no number yet.
 void TcpTransport::append(Peer& peer, uint32_t number, Outgoing outgoing) {
   Path& path = peer.paths[number];
-  if (!path.busy()) path.moved = Clock::now();  // The thread may have slept since it last moved.
+  if (!path.busy() && !path.in_system) path.moved = awake_.now();
   if (peer.acknowledged && !path.busy()) {
     path.taken_bytes = 0;
     path.measured_since = Clock::now();
@@ -245,7 +248,13 @@ bool TcpTransport::poll() {
   }
   if (hot_polls_ % kPollsPerEvents == 0) {
     look_for_events();
-    if (connector_) look_at_paths(Clock::now());
+    const TimePoint now = Clock::now();
+    awake_.tick(now);
+    if (now - last_look_at_systems_ >= kLookAtSystems) {
+      last_look_at_systems_ = now;
+      look_at_systems();
+    }
+    if (connector_) look_at_paths(now);
   }
   bool moved = false;
   for (const auto& peer : peers_) {
@@ -259,7 +268,8 @@ bool TcpTransport::poll() {
     }
     while (!peer->closings.empty() && !peer->broken) {
       const std::vector<Closing> closings = std::exchange(peer->closings, {});
-      for (const Closing& closing : closings) deal_with(*peer, closing);
+      for (const Closing& closing : closings)
+        if (!peer->broken) deal_with(*peer, closing);
       moved = true;
     }
   }
@@ -318,6 +328,10 @@ bool TcpTransport::send(Peer& peer, uint32_t number) {
     return true;
   }
   if (static_cast<size_t>(sent) < wanted) path.has_room = false;
+  if (!peer.acknowledged) {
+    if (!path.in_system) path.moved = awake_.now();
+    path.in_system = true;
+  }
   path.facts->bytes.fetch_add(static_cast<uint64_t>(sent), std::memory_order_relaxed);
   take_off(peer, path, static_cast<size_t>(sent));
   return true;
@@ -380,7 +394,7 @@ bool TcpTransport::receive(Peer& peer, uint32_t number) {
     fail(peer, number, "it has closed its connection");
     return true;
   }
-  if (peer.acknowledged) path.moved = Clock::now();
+  path.moved = awake_.now();
   hot_ = &path;
   hot_polls_ = kHotPolls;
   // Bytes that come later are an event of their own.
@@ -458,6 +472,8 @@ void TcpTransport::closed(uint32_t rank, uint32_t path, uint32_t life, uint32_t 
 void TcpTransport::lose(Peer& peer, uint32_t number, const std::string& why) {
   Path& path = peer.paths[number];
   if (!path.up) return;
+  if (peer.closed.size() >= lives_max_)
+    return break_off(peer, fmt::format("its paths are lost without end; now: {}", why));
   path.up = false;
   path.why = why;
   path.lost_since = Clock::now();
@@ -479,7 +495,7 @@ void TcpTransport::lose(Peer& peer, uint32_t number, const std::string& why) {
   path.numbered = path.sent = 0;
   path.queued = path.in_flight = path.taken_bytes = 0;
   path.sequence = 0;
-  path.has_room = path.has_bytes = path.tells = false;
+  path.has_room = path.has_bytes = path.tells = path.in_system = false;
   // News of closed paths may come twice, and waits for none.
   for (auto each = retired.frames.begin(); each != retired.frames.end();) {
     const PutFrameKind kind = each->frame.kind;
@@ -496,7 +512,6 @@ void TcpTransport::lose(Peer& peer, uint32_t number, const std::string& why) {
 }
 
 void TcpTransport::announce_closed(Peer& peer, uint32_t number, uint32_t life, uint32_t count) {
-  if (peer.closed.size() == kLivesMax) throw net::ProtocolError("loses its paths without end");
   peer.closed.emplace(number, life);
   send_again(peer, {.frame = {.kind = PutFrameKind::closed,
                               .epoch = epoch_,
@@ -528,7 +543,9 @@ void TcpTransport::send_again(Peer& peer, Outgoing outgoing) {
 void TcpTransport::deal_with(Peer& peer, const Closing& closing) {
   Path& path = peer.paths[closing.path];
   if (path.up && path.life == closing.life) lose(peer, closing.path, "the peer has given it up");
-  const bool is_news = !peer.closed.contains({closing.path, closing.life});
+  const bool is_news = !peer.broken && !peer.closed.contains({closing.path, closing.life});
+  if (is_news && peer.closed.size() >= lives_max_)
+    return break_off(peer, "it closes paths that never were");
   // A life that this end never had: the peer must not wait for it.
   if (is_news) announce_closed(peer, closing.path, closing.life, 0);
   const auto retired = std::ranges::find_if(peer.retired, [&](const Retired& each) {
@@ -557,13 +574,19 @@ void TcpTransport::adopt(TcpConnector::Made made) {
   }
   Path& path = peer.paths[made.path];
   lose(peer, made.path, "the peer has made it anew");
+  if (peer.broken) return;
   path.socket = std::move(made.socket);
   path.life = made.life;
   path.up = path.has_room = path.has_bytes = true;
   path.acknowledged = peer.receiver->worth_acknowledging(made.path);
-  path.moved = Clock::now();
+  path.moved = awake_.now();
+  path.received = path.facts->bytes;
   path.facts->up = true;
-  watch(peer, made.path);
+  try {
+    watch(peer, made.path);
+  } catch (const OsError& error) {
+    return lose(peer, made.path, error.what());
+  }
   if (log_.takes(LogLevel::warning)) {
     log_.write(LogLevel::warning, epoch_,
                path.told_of_loss
@@ -587,7 +610,9 @@ void TcpTransport::look_at_paths(TimePoint now) {
   if (spreads) last_spread_ = now;
   for (const auto& peer : peers_) {
     if (!peer || !peer->acknowledged || peer->broken || peer->left) continue;
-    for (uint32_t path = 0; path < peer->paths.size(); ++path) look_at_path(*peer, path, now);
+    for (uint32_t path = 0; path < peer->paths.size() && !peer->broken; ++path)
+      look_at_path(*peer, path, now);
+    if (peer->broken) continue;
     if (spreads) spread(*peer);
   }
 }
@@ -604,13 +629,13 @@ void TcpTransport::look_at_path(Peer& peer, uint32_t number, TimePoint now) {
                            number, peer.rank, path.facts->from, path.facts->to, path.why, others));
     return;
   }
-  if (!path.busy()) path.moved = now;
+  if (!path.busy()) path.moved = awake_.now();
   const bool has_others =
       std::ranges::count_if(peer.paths, [](const Path& of) { return of.up; }) > 1;
-  if (now - path.moved >= stall_ && has_others) {
+  if (awake_.now() - path.moved >= stall_ && has_others) {
     lose(peer, number,
          fmt::format("nothing moved for {:.1f} s",
-                     std::chrono::duration<double>(now - path.moved).count()));
+                     std::chrono::duration<double>(awake_.now() - path.moved).count()));
   }
 }
 
@@ -676,12 +701,13 @@ void TcpTransport::withdraw(uint32_t region) {
 
 void TcpTransport::drop(uint32_t rank, bool left) {
   Peer& peer = *peers_[rank];
-  if (connector_) connector_->forget(rank);
+  if (connector_)
+    connector_->turn_away(rank, encode({.kind = PutFrameKind::given_up, .epoch = epoch_}));
   for (Path& path : peer.paths) {
     path.outgoing.clear();
     path.unacknowledged.clear();
     path.queued = path.in_flight = path.numbered = path.sent = 0;
-    path.has_room = false;
+    path.has_room = path.in_system = false;
     path.told_of_loss = true;
     // A frame that was sent in part is the last one.
     if (path.socket) shutdown(path.socket.native(), left ? SHUT_WR : SHUT_RDWR);
@@ -704,6 +730,33 @@ std::optional<std::string> TcpTransport::broken(uint32_t rank) const {
   return peer.paths.front().why;
 }
 
+/// Bytes that this system has taken may wait there for the peer's. Between ranks with several
+/// interfaces, acknowledgements say more.
+void TcpTransport::look_at_systems() {
+  for (const auto& peer : peers_) {
+    if (!peer || peer->acknowledged) continue;
+    for (Path& path : peer->paths) {
+      if (!path.in_system || !path.socket) continue;
+      int waiting = 0;
+      if (ioctl(path.socket.native(), SIOCOUTQ, &waiting) != 0) continue;
+      const uint64_t received = path.facts->bytes - static_cast<uint64_t>(waiting);
+      if (received != path.received) path.moved = awake_.now();
+      path.received = received;
+      path.in_system = waiting != 0;
+    }
+  }
+}
+
+std::chrono::nanoseconds TcpTransport::silent_for(uint32_t rank) const {
+  const Peer& peer = *peers_[rank];
+  std::chrono::nanoseconds longest{0};
+  if (peer.broken || peer.left) return longest;
+  for (const Path& path : peer.paths)
+    if (path.up && (path.busy() || path.in_system))
+      longest = std::max(longest, awake_.now() - path.moved);
+  return longest;
+}
+
 /// Returns whether something must be looked at again though nobody rings.
 bool TcpTransport::outstanding() const {
   if (connector_->busy()) return true;
@@ -716,6 +769,11 @@ bool TcpTransport::outstanding() const {
 
 void TcpTransport::sleep(std::chrono::nanoseconds at_most, int waker) {
   if (connector_ && outstanding()) at_most = std::min<std::chrono::nanoseconds>(at_most, kLook);
+  for (const auto& peer : peers_) {
+    if (!peer || peer->acknowledged) continue;
+    if (std::ranges::any_of(peer->paths, &Path::in_system))
+      at_most = std::min<std::chrono::nanoseconds>(at_most, kLookAtSystems);
+  }
   std::array<pollfd, 2> descriptors{pollfd{events_.native(), POLLIN, 0}, pollfd{waker, POLLIN, 0}};
   const auto seconds = std::chrono::floor<std::chrono::seconds>(at_most);
   const timespec time{seconds.count(), (at_most - seconds).count()};

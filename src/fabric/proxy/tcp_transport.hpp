@@ -24,6 +24,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/log.hpp"
 #include "device/accelerator.hpp"
+#include "fabric/proxy/awake_clock.hpp"
 #include "fabric/proxy/peer_receiver.hpp"
 #include "fabric/proxy/tcp_connector.hpp"
 #include "fabric/proxy/transport.hpp"
@@ -43,6 +44,8 @@ class TcpTransport final : public Transport, private ReceiverListener {
     std::unique_ptr<TcpConnector> connector = {};  ///< has made the connections
     /// How long a path may have bytes to send and move none before others take over.
     std::chrono::nanoseconds stall = std::chrono::seconds(1);
+    /// Lives of paths per peer, over which a peer that has no other fault is given up.
+    size_t lives_max = 65536;
   };
   /// Throws OsError.
   explicit TcpTransport(Options options);
@@ -57,6 +60,7 @@ class TcpTransport final : public Transport, private ReceiverListener {
   void withdraw(uint32_t region) override;
   void drop(uint32_t peer, bool left) override;
   std::optional<std::string> broken(uint32_t peer) const override;
+  std::chrono::nanoseconds silent_for(uint32_t peer) const override;
   bool may_return(uint32_t peer) const override { return !peers_[peer]->broken; }
   void close() override;
   std::vector<NetworkPath> paths() const override;
@@ -73,8 +77,6 @@ class TcpTransport final : public Transport, private ReceiverListener {
   /// Polls that read, without being told of bytes, where the last ones came from; and of these, how
   /// many pass between two calls for events.
   static constexpr uint32_t kHotPolls = 4096, kPollsPerEvents = 8;
-  /// Lives of paths per peer, over which a peer that has no other fault is given up.
-  static constexpr size_t kLivesMax = 65536;
   /// Bytes of a measurement of a path's rate: fewer measure its latency.
   static constexpr uint64_t kMeasuredMin = 64 << 10;
 
@@ -106,6 +108,9 @@ class TcpTransport final : public Transport, private ReceiverListener {
     uint32_t sequence = 0;   ///< of the next frame to be numbered
     bool has_room = true;    ///< as far as is known
     bool has_bytes = false;  ///< as far as is known
+    TimePoint moved{};       ///< bytes, last, or had none to move
+    bool in_system = false;  ///< the peer's system may lack bytes that this one has taken
+    uint64_t received = 0;   ///< bytes that the peer's system has, as last looked at
     Facts* facts = nullptr;
     // Where paths may be lost:
     bool up = true;
@@ -114,7 +119,6 @@ class TcpTransport final : public Transport, private ReceiverListener {
     uint64_t in_flight = 0;               ///< bytes of these
     uint32_t acknowledged = 0;            ///< PeerReceiver::worth_acknowledging, as it was told
     bool tells = false;                   ///< an acknowledgement is among `outgoing`
-    TimePoint moved{};                    ///< bytes, last, or had none to move
     uint64_t taken_bytes = 0;             ///< by the peer, since `measured_since`
     TimePoint measured_since{};           ///< it has been busy since then
 
@@ -171,6 +175,7 @@ class TcpTransport final : public Transport, private ReceiverListener {
   void deal_with(Peer& peer, const Closing& closing);
   void send_again(Peer& peer, Outgoing outgoing);
   void adopt(TcpConnector::Made made);
+  void look_at_systems();
   void look_at_paths(TimePoint now);
   void look_at_path(Peer& peer, uint32_t path, TimePoint now);
   static void measure(Path& path, TimePoint now);
@@ -190,12 +195,15 @@ class TcpTransport final : public Transport, private ReceiverListener {
 
   const uint32_t epoch_, queues_;
   const std::chrono::nanoseconds stall_;
+  const size_t lives_max_;
   const Log log_;
   TransportListener* listener_ = nullptr;
   RegisteredRegions regions_;
   FileDescriptor events_;
   std::unique_ptr<TcpConnector> connector_;  ///< null where no path may be lost
   TimePoint last_look_{}, last_spread_{};
+  AwakeClock awake_;
+  TimePoint last_look_at_systems_{};
   uint32_t hot_polls_ = 0;
   Path* hot_ = nullptr;
   std::vector<std::unique_ptr<Peer>> peers_;  ///< [ranks] null for those that are not reached

@@ -66,15 +66,19 @@ class Transport {
   /// Sleeps until something may have arrived or moved, `waker` is readable, or the time has passed.
   virtual void sleep(std::chrono::nanoseconds at_most, int waker) = 0;
 
-  /// Opens memory to peers that hold the key.
+  /// Opens memory to peers that hold the key. Throws OsError if a network card cannot use it.
   virtual void register_memory(MemoryKey key, std::span<std::byte> memory) = 0;
-  /// Closes a region again: peers' puts touch it no more.
+  /// Closes a region again: peers' puts touch it no more once it is `withdrawn`.
   virtual void withdraw(uint32_t region) = 0;
+  virtual bool withdrawn(uint32_t /*region*/) const { return true; }
   /// Forgets what is under way to a rank that is gone; nothing of it is reported any more. Puts
   /// and signals that a rank sent before it `left` still take effect.
   virtual void drop(uint32_t peer, bool left) = 0;
   /// Returns why a peer cannot be reached, if its connection has broken.
   virtual std::optional<std::string> broken(uint32_t peer) const = 0;
+  /// Returns for how long a peer has taken nothing and said nothing although something waits for
+  /// it. Time in which the proxy's thread did not run does not count.
+  virtual std::chrono::nanoseconds silent_for(uint32_t /*peer*/) const { return {}; }
   /// Returns whether a broken connection may be made anew: then its requests are still under way.
   virtual bool may_return(uint32_t /*peer*/) const { return false; }
   virtual void close() = 0;

@@ -34,7 +34,8 @@ struct Script {
   std::array<bool, kRanks> full{};       ///< peers for which there is no room
   std::optional<std::string> broken;     ///< why rank 1 cannot be reached
   std::array<uint32_t, kRanks> dropped{};
-  bool throws = false;
+  std::chrono::nanoseconds silent{};  ///< how long rank 1 has been silent
+  bool throws = false, closed = false;
 };
 
 class ScriptedTransport final : public Transport {
@@ -74,7 +75,14 @@ class ScriptedTransport final : public Transport {
     const std::lock_guard lock(script_.mutex);
     return peer == 1 ? script_.broken : std::nullopt;
   }
-  void close() override {}
+  std::chrono::nanoseconds silent_for(uint32_t peer) const override {
+    const std::lock_guard lock(script_.mutex);
+    return peer == 1 && script_.dropped[1] == 0 ? script_.silent : 0ns;
+  }
+  void close() override {
+    const std::lock_guard lock(script_.mutex);
+    script_.closed = true;
+  }
 
  private:
   Script& script_;
@@ -230,6 +238,38 @@ TEST_F(ProxyThread, AFailedThreadEndsTheWaitsOfItsRank) {
   ASSERT_TRUE(eventually([&] { return refused(2) != 0; }));
   EXPECT_TRUE(eventually([&] { return proxy_->failure().has_value(); }));
   EXPECT_EQ(*proxy_->failure(), "the card is on fire");
+  EXPECT_EQ(proxy_->cause(2), "the thread of the network has failed: the card is on fire");
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(script_.mutex);
+    return script_.closed;
+  })) << "peers would wait for it";
+}
+
+/// Its requests may have completed: then they have gone no further than this system.
+TEST_F(ProxyThread, ASilentPeerIsGivenUpByName) {
+  start(100ms);
+  post(1);
+  post(2);
+  ASSERT_TRUE(posts_reach(2));
+  complete(0);
+  ASSERT_TRUE(eventually([&] { return completed(1) == 1; }));
+  const auto is_silent = [&](std::chrono::nanoseconds time) {
+    const std::lock_guard lock(script_.mutex);
+    script_.silent = time;
+  };
+  is_silent(99ms);
+  const uint64_t before = proxy_->sleeps();
+  ASSERT_TRUE(eventually([&] { return proxy_->sleeps() >= before + 5; }));
+  EXPECT_EQ(refused(1), 0u);
+  is_silent(100ms);
+  ASSERT_TRUE(eventually([&] { return refused(1) != 0; }));
+  EXPECT_EQ(refused(1), static_cast<uint32_t>(NetworkCheck::connection));
+  EXPECT_EQ(proxy_->cause(1), "it has taken nothing for 0.1 s");
+  EXPECT_EQ(refused(2), 0u) << "of another peer";
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(script_.mutex);
+    return script_.dropped[1] == 1 && script_.dropped[2] == 0;
+  }));
 }
 
 TEST_F(ProxyThread, SettlesOnlyWhenAsked) {
