@@ -8,13 +8,13 @@
 #include <map>
 #include <utility>
 
+#include "base/byte_stream.hpp"
 #include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network_fault.hpp"
 #include "fabric/proxy/tcp_transport.hpp"
 #include "net/key.hpp"
-#include "net/payload.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -31,6 +31,17 @@ struct ProxyNetwork::Card {
   TcpEndpoint endpoint;
   MemoryKey arena_key = 0;
   uint32_t paths = 0, queues = 0;  ///< as this rank's options say
+
+  friend void visit(auto& stream, MaybeConst<Card> auto& card) {
+    constexpr size_t kPlaceBytes = 8 + 2;  // minimum, without a name
+    const auto place = [](auto& list, auto& each) {
+      list.text(each.host);
+      list(each.port);
+    };
+    stream.list(card.endpoint.places, kPlaceBytes, place);
+    stream.require(!card.endpoint.places.empty() && card.endpoint.places.size() <= kPathsMax);
+    stream(card.endpoint.incarnation, card.arena_key, card.paths, card.queues);
+  }
 };
 
 template <class T>
@@ -104,33 +115,13 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
 
 std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
-  net::PayloadWriter writer;
-  writer.number(mine.endpoint.places.size());
-  for (const net::Address& place : mine.endpoint.places) {
-    writer.text(place.host);
-    writer.number(place.port);
-  }
-  writer.number(mine.endpoint.incarnation);
-  writer.number(mine.arena_key);
-  writer.number(mine.paths);
-  writer.number(mine.queues);
-  const auto everybodys = bootstrap.all_gather(writer.take(), "network: endpoints", until);
+  const auto everybodys = bootstrap.all_gather(to_bytes(mine), "network: endpoints", until);
   std::vector<Card> cards(everybodys.size());
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (!bootstrap.present(rank)) continue;
-    net::PayloadReader reader(everybodys[rank]);
-    Card& card = cards[rank];
-    card.endpoint.places.resize(reader.up_to<uint32_t>(kPathsMax));
-    for (net::Address& place : card.endpoint.places) {
-      place.host = reader.text();
-      place.port = reader.up_to<uint16_t>(0xffff);
-    }
-    card.endpoint.incarnation = reader.number();
-    card.arena_key = reader.up_to<uint32_t>(0xffffffff);
-    card.paths = reader.up_to<uint32_t>(0xffffffff);
-    card.queues = reader.up_to<uint32_t>(0xffffffff);
-    if (!reader.ok() || !reader.at_end() || card.endpoint.places.empty())
-      throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    const auto card = from_bytes<Card>(everybodys[rank]);
+    if (!card) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    cards[rank] = *card;
   }
   // Every rank compares with the first, so all find the same one.
   const auto first = std::ranges::find_if(cards, [](const Card& card) { return card.queues != 0; });
