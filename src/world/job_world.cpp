@@ -74,18 +74,19 @@ std::unique_ptr<World> JobWorld::make() {
       ranks.generation = agree(seats);
       Inheritance inherited{.job = self_.job,
                             .members = members_,
-                            .check_while_made =
-                                [this, &ranks] {
-                                  check_ended();
-                                  check_members(ranks.generation);
-                                },
-                            .check_at_last =
-                                [this, &ranks](uint32_t rank) {
-                                  check_ended();
-                                  check_not_anew(ranks.slots[rank], ranks.generation);
-                                },
                             .follows_job = seating_.follows_job,
                             .mutant = self_.mutant};
+      const bool may_begin_anew = !seating_.are_all_needed;
+      inherited.check_while_made = [this, may_begin_anew, &ranks] {
+        check_ended();
+        if (may_begin_anew) check_members(ranks.generation);
+      };
+      if (may_begin_anew) {
+        inherited.check_at_last = [this, &ranks](uint32_t rank) {
+          check_ended();
+          check_not_anew(ranks.slots[rank], ranks.generation);
+        };
+      }
       for (uint32_t rank = 0; seating_.renumbers && rank < seats.slots.size(); ++rank)
         if (!seats.present(rank)) inherited.left_out.push_back(rank);
       return join(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_, {},
@@ -137,9 +138,16 @@ uint32_t JobWorld::agree(const Membership& ranks) const {
   Bootstrap asking(ranks_, ranks, *hardware_.accelerator, flag);
   std::vector<uint32_t> present;
   for (const control::Member& member : members_.members) present.push_back(member.slot);
-  return asking.agree_on_generation(present, seating_.what, until_, [this] {
+  const auto has_changed = [this] {
+    const control::View now = ranks_->view();
+    if (now.epoch == members_.epoch) return false;
+    const auto stays = [&](const control::Member& member) { return now.contains(member); };
+    // Newcomers have no seats among given processes.
+    return seating_.processes.epoch == 0 || !std::ranges::all_of(members_.members, stays);
+  };
+  return asking.agree_on_generation(present, seating_.what, until_, [this, &has_changed] {
     check_ended();
-    if (ranks_->epoch() != members_.epoch) throw Superseded("world: the membership has changed");
+    if (has_changed()) throw Superseded("world: the membership has changed");
   });
 }
 

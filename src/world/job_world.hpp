@@ -16,8 +16,10 @@ struct Seating {
   std::vector<uint32_t> slots = {};  ///< [ranks] of each, or kAbsent; empty: all slots of the job
   membership::View processes = {};   ///< that alone may sit there; without an epoch: any member
   bool renumbers = false;            ///< empty seats are left out; else their ranks are absent
-  bool are_all_needed = false;       ///< PeerLost names a rank that is gone
-  bool follows_job = false;          ///< see World::Impl
+  /// PeerLost names a rank that is gone, and a failure that all ranks see is raised on all of them:
+  /// one that then calls again does not have the others begin anew.
+  bool are_all_needed = false;
+  bool follows_job = false;                                    ///< see World::Impl
   std::string what = "world: this rank's call of Job::world";  ///< alike on all ranks; for errors
 };
 

@@ -31,7 +31,7 @@ class JointLaunchesTest : public ::testing::Test {
   }
 
   std::vector<Ranks> launched;  ///< the ranks of each launch, by their parameters
-  JointLaunches launches{std::chrono::hours(1), [this](const Gathering& gathering) {
+  JointLaunches launches{std::chrono::seconds(60), [this](const Gathering& gathering) {
                            Ranks& ranks = launched.emplace_back();
                            for (const auto& [rank, part] : gathering.parts) {
                              EXPECT_EQ(part.params.size(), sizeof rank);
