@@ -2,6 +2,7 @@
 #include "fabric/world_access.hpp"
 
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -9,6 +10,7 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/replacement.hpp"
 #include "interrupt.hpp"
 #include "job.hpp"
 #include "registration.hpp"
@@ -44,7 +46,8 @@ std::unique_ptr<WorldHandle> connect(const std::string& host, uint16_t port, uin
                                      uint32_t size, uint32_t local_rank, const std::string& job,
                                      const std::string& secret, const std::string& device,
                                      double timeout_s, double rendezvous_s, size_t arena_bytes,
-                                     const std::string& host_name, const NetworkOptions& network) {
+                                     const std::string& host_name, const NetworkOptions& network,
+                                     const std::vector<uint32_t>& joins) {
   const Rendezvous rendezvous{.host = host,
                               .port = port,
                               .rank = rank,
@@ -55,7 +58,9 @@ std::unique_ptr<WorldHandle> connect(const std::string& host, uint16_t port, uin
                               .host_name = host_name};
   const WorldOptions options = options_of(timeout_s, arena_bytes, 1, rendezvous_s, network);
   nb::gil_scoped_release unlocked;
-  return std::make_unique<WorldHandle>(World::connect(rendezvous, device, options));
+  return std::make_unique<WorldHandle>(
+      joins.empty() ? World::connect(rendezvous, device, options)
+                    : connect_as_replacement(rendezvous, joins, device, options));
 }
 
 std::vector<std::unique_ptr<WorldHandle>> in_process(uint32_t ranks, const std::string& device,
@@ -104,6 +109,28 @@ std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32
   return rebuilt;
 }
 
+std::map<uint32_t, uint64_t> leave_out_of(const WorldHandle& self,
+                                          const std::vector<uint32_t>& ranks) {
+  const std::shared_ptr<World> world = self.get();
+  const Callers::Turn turn = self.turn();
+  nb::gil_scoped_release unlocked;
+  return leave_out(*world, ranks);
+}
+
+std::unique_ptr<WorldHandle> refilled(WorldHandle& self, const std::vector<uint32_t>& ranks,
+                                      size_t arena_bytes, double timeout_s) {
+  const std::shared_ptr<World> world = self.get();
+  const Callers::Turn turn = self.turn();
+  std::unique_ptr<WorldHandle> next;
+  {
+    nb::gil_scoped_release unlocked;
+    next = std::make_unique<WorldHandle>(
+        refill(*world, ranks, arena_bytes, nanoseconds_of(timeout_s)));
+  }
+  self.close();
+  return next;
+}
+
 std::unique_ptr<JobHandle> job_of(const WorldHandle& self) {
   return std::make_unique<JobHandle>(self.get()->job(), false);
 }
@@ -123,7 +150,7 @@ void register_world(nb::module_& m) {
   nb::class_<WorldHandle>(m, "World", "One rank's end of a world; see tokenyard.World.")
       .def_static("connect", &connect, nb::kw_only(), "host"_a, "port"_a, "rank"_a, "size"_a,
                   "local_rank"_a, "job"_a, "secret"_a, "device"_a, "timeout_s"_a, "rendezvous_s"_a,
-                  "arena_bytes"_a, "host_name"_a, "network"_a)
+                  "arena_bytes"_a, "host_name"_a, "network"_a, "joins"_a = std::vector<uint32_t>())
       .def_static("in_process", &in_process, "ranks"_a, nb::kw_only(), "device"_a, "hosts"_a,
                   "timeout_s"_a, "arena_bytes"_a)
       .def_prop_ro("rank", [](const WorldHandle& self) { return self.get()->rank(); })
@@ -141,6 +168,8 @@ void register_world(nb::module_& m) {
       .def("goodbye", [](const WorldHandle& self) { return self.get()->goodbye(); })
       .def("lost", [](const WorldHandle& self) { return self.get()->lost(); })
       .def("rebuild", &rebuild, "without"_a, nb::kw_only(), "arena_bytes"_a)
+      .def("leave_out", &leave_out_of, "ranks"_a)
+      .def("refill", &refilled, "ranks"_a, nb::kw_only(), "arena_bytes"_a, "timeout_s"_a)
       .def_prop_ro(
           "left_out", [](const WorldHandle& self) { return self.get()->left_out(); },
           "Ranks that `rebuild` left out to make this world, as they were numbered before.")

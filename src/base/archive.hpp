@@ -16,7 +16,7 @@
 /// an unnamed one.
 ///
 /// Detects truncation and damage, not forgery. For bytes from untrusted peers or other builds, use
-/// net/sealed_frame.hpp or membership/byte_stream.hpp.
+/// net/sealed_frame.hpp or base/byte_stream.hpp.
 #pragma once
 
 #include <fmt/format.h>

@@ -2,20 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "net/payload.hpp"
+#include "base/byte_stream.hpp"
 
 namespace tokenyard::control::store_protocol {
 
 namespace {
-
-std::string_view text_of(const Store::Value& value) {
-  return {reinterpret_cast<const char*>(value.data()), value.size()};
-}
-
-Store::Value value_of(const std::string& text) {
-  const auto bytes = net::as_bytes(text);
-  return {bytes.begin(), bytes.end()};
-}
 
 std::string text_of_verb(uint16_t verb) {
   switch (static_cast<Verb>(verb)) {
@@ -33,47 +24,38 @@ std::string text_of_verb(uint16_t verb) {
   return fmt::format("a message of unknown kind {}", verb);
 }
 
-void put(net::PayloadWriter& writer, const std::optional<Store::Value>& value) {
-  writer.number(value ? 1 : 0);
-  if (value) writer.text(text_of(*value));
-}
-
-std::optional<Store::Value> get(net::PayloadReader& reader) {
-  if (!reader.flag()) return std::nullopt;
-  return value_of(reader.text());
+void visit_value(auto& stream, auto& value) {
+  const auto flag = [](auto& to, auto& given) { to.wide(given); };
+  visit_optional(stream, value, flag, [](auto& to, auto& bytes) { to.text(bytes); });
 }
 
 }  // namespace
 
+void visit(auto& stream, MaybeConst<Request> auto& request) {
+  stream.text(request.key, kKeyMax);
+  visit_value(stream, request.expected);
+  stream.text(request.value, kValueMax);
+}
+void visit(auto& stream, MaybeConst<Reply> auto& reply) {
+  visit_value(stream, reply.value);
+  stream.wide(reply.full);
+}
+
 std::vector<std::byte> encode(const Request& request) {
-  net::PayloadWriter writer;
-  writer.text(request.key);
-  put(writer, request.expected);
-  writer.text(text_of(request.value));
-  return writer.take();
+  return to_bytes(request);
 }
 
 std::vector<std::byte> encode(const Reply& reply) {
-  net::PayloadWriter writer;
-  put(writer, reply.value);
-  writer.number(reply.full ? 1 : 0);
-  return writer.take();
+  return to_bytes(reply);
 }
 
 Request decode_request(const net::SealedFrame& frame) {
-  Request request;
-  request.verb = static_cast<Verb>(frame.kind);
-  const bool known = request.verb == Verb::get || request.verb == Verb::set ||
-                     request.verb == Verb::compare_and_set;
-  net::PayloadReader reader(frame.payload);
-  request.key = reader.text();
-  request.expected = get(reader);
-  request.value = value_of(reader.text());
-  const bool fits = request.key.size() <= kKeyMax && request.value.size() <= kValueMax;
-  if (!known || !fits || !reader.ok() || !reader.at_end()) {
-    throw net::ProtocolError("sent an invalid store request");
-  }
-  return request;
+  auto request = from_bytes<Request>(frame.payload);
+  const auto verb = static_cast<Verb>(frame.kind);
+  const bool known = verb == Verb::get || verb == Verb::set || verb == Verb::compare_and_set;
+  if (!known || !request) throw net::ProtocolError("sent an invalid store request");
+  request->verb = verb;
+  return *std::move(request);
 }
 
 Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
@@ -81,14 +63,9 @@ Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
     throw net::ProtocolError(fmt::format("sent {} where {} was expected", text_of_verb(frame.kind),
                                          text_of_verb(static_cast<uint16_t>(verb))));
   }
-  net::PayloadReader reader(frame.payload);
-  Reply reply;
-  reply.value = get(reader);
-  reply.full = reader.flag();
-  if (!reader.ok() || !reader.at_end()) {
-    throw net::ProtocolError("sent an invalid store reply");
-  }
-  return reply;
+  auto reply = from_bytes<Reply>(frame.payload);
+  if (!reply) throw net::ProtocolError("sent an invalid store reply");
+  return *std::move(reply);
 }
 
 net::Key key_of(const std::string& secret) {

@@ -5,41 +5,18 @@
 #include <algorithm>
 #include <utility>
 
-#include "net/payload.hpp"
+#include "base/byte_stream.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
-namespace {
-
-std::vector<std::byte> encode(const Message& message) {
-  net::PayloadWriter payload;
-  payload.number(static_cast<uint64_t>(message.kind));
-  payload.number(message.generation);
-  payload.number(message.sequence);
-  payload.text(message.what);
-  payload.text({reinterpret_cast<const char*>(message.bytes.data()), message.bytes.size()});
-  return payload.take();
+void visit(auto& stream, MaybeConst<Message> auto& message) {
+  stream.wide(message.kind, static_cast<uint64_t>(MessageKind::gone_on));
+  stream.wide(message.generation);
+  stream.wide(message.sequence);
+  stream.text(message.what);
+  stream.text(message.bytes);
 }
-
-/// Returns nothing if the bytes are no message.
-std::optional<Message> decode(std::span<const std::byte> bytes) {
-  net::PayloadReader payload(bytes);
-  const uint64_t kind = payload.number();
-  Message message;
-  message.generation = static_cast<uint32_t>(payload.number());
-  message.sequence = payload.number();
-  message.what = payload.text();
-  const std::string content = payload.text();
-  if (!payload.ok() || !payload.at_end()) return std::nullopt;
-  if (kind > static_cast<uint64_t>(MessageKind::gone_on)) return std::nullopt;
-  message.kind = static_cast<MessageKind>(kind);
-  const auto* begin = reinterpret_cast<const std::byte*>(content.data());
-  message.bytes.assign(begin, begin + content.size());
-  return message;
-}
-
-}  // namespace
 
 control::View ProcessRanks::view() const {
   const std::lock_guard lock(mutex_);
@@ -151,11 +128,11 @@ void ProcessRanks::send(uint32_t to, const Message& message) {
     delete bytes;
     --unsent_;
   };
-  control_->send(to, control::Bytes(new std::vector<std::byte>(encode(message)), left));
+  control_->send(to, control::Bytes(new std::vector<std::byte>(to_bytes(message)), left));
 }
 
 bool ProcessRanks::received(control::Slot from, std::vector<std::byte> bytes) {
-  std::optional<Message> message = decode(bytes);
+  std::optional<Message> message = from_bytes<Message>(bytes);
   return message && mailbox_.put(from, std::move(*message));
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "net/key.hpp"
-#include "net/payload.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::libfabric {
@@ -50,29 +49,18 @@ LibfabricMaker::LibfabricMaker(std::unique_ptr<Provider> provider, const Transpo
 }
 
 std::vector<std::byte> LibfabricMaker::card() const {
-  net::PayloadWriter writer;
-  const auto& address = options_.own.address;
-  writer.text({reinterpret_cast<const char*>(address.data()), address.size()});
-  writer.number(options_.own.token);
-  writer.number(options_.own.credits);
-  return writer.take();
+  return to_bytes(options_.own);
 }
 
 void LibfabricMaker::begin(const TransportCards& cards, const std::vector<bool>& reached) {
   options_.peers.resize(cards.size());
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].empty()) continue;
-    net::PayloadReader reader(cards[rank]);
-    LibfabricTransport::PeerCard card;
-    const std::string address = reader.text();
-    const auto bytes = std::as_bytes(std::span(address));
-    card.address.assign(bytes.begin(), bytes.end());
-    card.token = reader.number();
-    card.credits = reader.up_to<uint32_t>(kCreditsMax);
-    if (!reader.ok() || !reader.at_end() || bytes.size() > kAddressMax ||
-        card.credits < kCreditsMin)
+    auto card = from_bytes<LibfabricTransport::PeerCard>(cards[rank]);
+    if (!card || card->address.size() > kAddressMax || card->credits > kCreditsMax ||
+        card->credits < kCreditsMin)
       throw InvalidArgument("network", "an endpoint", "other bytes", rank);
-    if (reached[rank]) options_.peers[rank] = std::move(card);
+    if (reached[rank]) options_.peers[rank] = *std::move(card);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_stream.hpp"
 #include "fabric/proxy/awake_clock.hpp"
 #include "fabric/proxy/transport_maker.hpp"
 #include "libfabric/peer_inbox.hpp"
@@ -38,6 +39,11 @@ class LibfabricTransport final : public Transport, private InboxListener {
     std::vector<std::byte> address;
     uint64_t token = 0;
     uint32_t credits = 0;  ///< that this rank grants each peer
+
+    friend void visit(auto& stream, MaybeConst<PeerCard> auto& card) {
+      stream.text(card.address);
+      stream(card.token, card.credits);
+    }
   };
   struct Options {
     TransportPlace place;

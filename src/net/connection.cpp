@@ -1,8 +1,7 @@
 #include "net/connection.hpp"
 
 #include <array>
-
-#include "net/frame.hpp"
+#include <utility>
 
 namespace tokenyard::net {
 
@@ -31,7 +30,12 @@ awaitable<void> Connection::shake_hands(Handshake::Side side, const Key& key,
 }
 
 awaitable<SealedFrame> Connection::read() {
-  return read_frame(*this, opener_.value());
+  // The header is judged before any further byte is read or memory allocated.
+  std::array<std::byte, kFrameHeaderBytes> header;
+  co_await read_bytes(header);
+  std::vector<std::byte> rest(opener_.value().judge(header));
+  co_await read_bytes(rest);
+  co_return opener_->open(std::move(rest));
 }
 
 awaitable<void> Connection::write(uint16_t kind, std::span<const std::byte> payload) {

@@ -1,5 +1,6 @@
 /// Frames after the handshake. Each carries a seal, so a frame cannot be injected, dropped,
-/// reordered or repeated unnoticed. Pure: bytes in, bytes out.
+/// reordered or repeated unnoticed. Pure: bytes in, bytes out. The data frames of collectives have
+/// no seal of their own (docs/decisions/authentication.md).
 ///
 /// On the wire, little-endian: payload bytes 4, kind 2, unused 2; the payload; the first 16 bytes
 /// of an HMAC-SHA256 over the frame's number, the header and the payload. Frames are numbered from
@@ -38,8 +39,6 @@ class Sealer {
 
 class Opener {
  public:
-  static constexpr size_t kHeaderBytes = kFrameHeaderBytes;
-
   explicit Opener(const Key& key) : key_(key) {}
   /// Returns the number of bytes after this header. Throws ProtocolError, before anything is
   /// allocated, if they exceed the limit.

@@ -54,7 +54,7 @@ std::vector<std::unique_ptr<World>> join_all(
     const auto join_one = [&](uint32_t rank) {
       try {
         const Membership present_as = Membership::of(*ends[rank], absent);
-        worlds[rank] = join(std::move(ends[rank]), present_as, accelerators[rank], fabric, options,
+        worlds[rank] = join(present_as, std::move(ends[rank]), accelerators[rank], fabric, options,
                             absences, card, network);
       } catch (...) {
         failures[rank] = std::current_exception();

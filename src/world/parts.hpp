@@ -61,19 +61,27 @@ struct World::Impl {
   WorldMutant mutant = WorldMutant::none;
 };
 
+/// Things that a world takes over from its job, and a rebuilt one from the one before.
+struct Inheritance {
+  std::shared_ptr<Job> job = {};
+  membership::View members = {};  ///< see World::Impl
+  std::vector<uint32_t> left_out = {};
+  Bootstrap::Check check_while_made = {};  ///< called in every wait until all is there
+  /// Called in the last wait of a job's world, with every rank that has not come to it yet.
+  std::function<void(uint32_t rank)> check_at_last = {};
+  bool follows_job = false;
+  WorldMutant mutant = WorldMutant::none;
+};
+
 /// Returns one rank's end of a world. Collective over the mesh: every slot of `ranks`, or every
 /// slot there is, calls it, from its own thread (or fiber). `network` makes the network, if the
 /// fabric has far peers; if it is empty, `card` runs a simulated one. `absences`: null in the
 /// simulator, whose time stops when the process does.
-std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
+std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
                             std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                             std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {},
-                            MakeNetwork network = {});
-std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
-                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card = {},
-                            MakeNetwork network = {});
+                            MakeNetwork network = {}, Inheritance inherited = {});
 
 /// One process of a job, as the maker of its worlds sees it.
 struct JobMember {
@@ -83,13 +91,16 @@ struct JobMember {
   WorldMutant mutant = WorldMutant::none;
 };
 
-/// Returns a world of the members, as Job::world does. `absences`: as for `join`.
+/// Returns a world of the members, as Job::world does. `absences`: as for `join`. `slots`: [ranks]
+/// of the world, if they are not all slots of the job.
 std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
                                     const WorldOptions& options,
-                                    std::shared_ptr<const AbsenceWatch> absences);
-/// Returns what Job::world does. Calls `check` in every wait; it may throw.
+                                    std::shared_ptr<const AbsenceWatch> absences,
+                                    const std::vector<uint32_t>& slots = {});
+/// Returns what Job::world does. Calls `check` in every wait; it may throw. `slots` as above.
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options, std::function<void()> check = {});
+                                const WorldOptions& options, std::function<void()> check = {},
+                                const std::vector<uint32_t>& slots = {});
 /// Throws InvalidArgument if an option is wrong: before the first side effect, alike on all ranks.
 void check_options(const WorldOptions& options);
 

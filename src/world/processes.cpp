@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "base/environment.hpp"
 #include "control/host_secret.hpp"
 #include "control/memory_store.hpp"
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
+#include "fabric/replacement.hpp"
 #include "job/job_state.hpp"
 #include "net/key.hpp"
 #include "simt/host_accelerator.hpp"
@@ -65,16 +68,26 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
           .network = proxy_networks(network)};
 }
 
+std::unique_ptr<World> connect_world(const Rendezvous& where, const std::string& device,
+                                     const WorldOptions& options, bool joins,
+                                     const std::vector<uint32_t>& slots) {
+  const std::string host_name =
+      where.host_name.empty() ? tokenyard::host_name().value_or("") : where.host_name;
+  const Hardware hardware = hardware_of(device, where.local_rank, host_name, options);
+  return join_job(connect_job(where, options, joins), hardware, options, {}, slots);
+}
+
 }  // namespace
 
-std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& world) {
+std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& world, bool joins) {
   check(where);
+  const bool serves = where.rank == 0 && !joins;
   const bool is_ipv6 = where.host.find(':') != std::string::npos;
   const std::string place =
       fmt::format("{}:{}", is_ipv6 ? "[" + where.host + "]" : where.host, where.port);
   JobOptions options;
   options.store = "tcp://" + place;
-  options.host_store = where.rank == 0;
+  options.host_store = serves;
   options.job = where.job;
   options.host = where.host_name;
   options.rank = where.rank;
@@ -83,8 +96,9 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
   options.timeout =
       world.rendezvous_timeout.count() != 0 ? world.rendezvous_timeout : world.timeout;
   options.interrupt = world.interrupt;
-  JobTerms terms{.witness_in_memory = true, .sole_host = where.rank == 0, .farewell = kGoodbyeMax};
-  if (where.size == 1) {
+  JobTerms terms{.witness_in_memory = true, .sole_host = serves, .farewell = kGoodbyeMax};
+  if (joins) terms.entrance = JobTerms::Entrance::join;
+  if (where.size == 1 && !joins) {
     options.own_store = std::make_shared<control::MemoryStore>();
     options.address = "127.0.0.1";
     options.secret = fmt::format("{:016x}", net::random_number());
@@ -98,7 +112,7 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
     job->state()->control().await_links();
     return job;
   } catch (const OsError& error) {
-    if (where.rank == 0) throw;
+    if (serves) throw;
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     throw PeerTimeout(
         {.rank = 0,
@@ -111,10 +125,16 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
 
 std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
                                       const WorldOptions& options) {
-  const std::string host_name =
-      rendezvous.host_name.empty() ? tokenyard::host_name().value_or("") : rendezvous.host_name;
-  const Hardware hardware = hardware_of(device, rendezvous.local_rank, host_name, options);
-  return join_job(connect_job(rendezvous, options), hardware, options);
+  return connect_world(rendezvous, device, options, false, {});
+}
+
+std::unique_ptr<World> connect_as_replacement(const Rendezvous& where,
+                                              const std::vector<uint32_t>& slots,
+                                              const std::string& device,
+                                              const WorldOptions& options) {
+  std::vector<uint32_t> all(where.size);
+  std::iota(all.begin(), all.end(), 0u);
+  return connect_world(where, device, options, true, slots == all ? decltype(all)() : slots);
 }
 
 std::unique_ptr<World> Job::world(const std::string& device, const WorldOptions& options) {

@@ -10,8 +10,9 @@
 
 namespace tokenyard {
 
-/// Founds the job of World::connect. Throws what that throws.
-std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& options);
+/// Founds the job of World::connect, or joins it in place of a lost rank. Throws what that throws.
+std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& options,
+                                 bool joins = false);
 
 /// Returns this rank's GPU, and how it reaches the others. `host_name`: see hosts_by_name. Throws
 /// Unsupported in a build without CUDA.

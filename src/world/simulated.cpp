@@ -172,7 +172,7 @@ Result run(simulation::SeedRun& seed, const Options& options,
           return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
         };
         const std::unique_ptr<World> world =
-            join(mesh, Membership::of(*mesh, options.absent), accelerator, fabric, world_options,
+            join(Membership::of(*mesh, options.absent), mesh, accelerator, fabric, world_options,
                  nullptr, card);
         epoch_before(*world) = options.epoch_before;
         try {

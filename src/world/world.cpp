@@ -1,14 +1,20 @@
 #include "tokenyard/world.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 #include <utility>
 
+#include "device/joint_launches.hpp"
 #include "fabric/region_arena.hpp"
+#include "fabric/replacement.hpp"
 #include "fabric/world_access.hpp"
 #include "job/job_state.hpp"
 #include "tokenyard/job.hpp"
-#include "world/departures.hpp"
+#include "world/job_world.hpp"
 #include "world/parts.hpp"
 
 namespace tokenyard {
@@ -23,25 +29,11 @@ void check_options(const WorldOptions& options) {
   }
 }
 
-namespace {
-
-/// Things that a world takes over from its job, and a rebuilt one from the one before.
-struct Inheritance {
-  std::shared_ptr<Job> job;
-  membership::View members;  ///< see World::Impl
-  std::vector<uint32_t> left_out;
-  Bootstrap::Check check_while_made;  ///< called in every wait until all is there
-  /// Called in the last wait of a job's world, with every rank that has not come to it yet.
-  std::function<void(uint32_t rank)> check_at_last;
-  bool follows_job = false;
-  WorldMutant mutant = WorldMutant::none;
-};
-
-std::unique_ptr<World> join_as(const Membership& ranks, std::shared_ptr<Mesh> mesh,
-                               std::shared_ptr<Accelerator> accelerator,
-                               std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                               std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
-                               MakeNetwork network, Inheritance inherited = {}) {
+std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
+                            std::shared_ptr<Accelerator> accelerator,
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
+                            MakeNetwork network, Inheritance inherited) {
   check_options(options);
   auto impl = std::make_unique<WorldAccess::Impl>();
   impl->options = options;
@@ -126,180 +118,21 @@ void end_part(WorldAccess::Impl& impl) {
   impl.bootstrap->say_gone_on();
 }
 
-std::unique_ptr<World> join_next(WorldAccess::Impl& impl, const Membership& next,
-                                 const WorldOptions& options, const membership::View& members,
-                                 Bootstrap::Check check = {},
-                                 std::function<void(uint32_t rank)> check_at_last = {}) {
-  const Bootstrap& before = *impl.bootstrap;
-  Inheritance inherited{.job = impl.job,
-                        .members = members,
-                        .left_out = {},
-                        .check_while_made = std::move(check),
-                        .check_at_last = std::move(check_at_last),
-                        .mutant = impl.mutant};
-  for (uint32_t rank = 0; rank < before.size(); ++rank) {
-    const bool stays = std::ranges::binary_search(next.slots, before.membership().slots[rank]);
-    if (!stays) inherited.left_out.push_back(rank);
-  }
-  return join_as(next, before.mesh(), impl.accelerator, impl.fabric, options, impl.absences,
-                 impl.card, impl.make_network, std::move(inherited));
-}
-
-/// Another rank has begun to rebuild anew, so nobody completes this attempt.
-struct Superseded : Error {
-  using Error::Error;
-};
-
-/// Throws Superseded if the rank of the slot has asked for a later generation.
-void check_not_anew(const Mailbox& mailbox, uint32_t slot, uint32_t generation) {
-  const auto asked = mailbox.latest_rebuild(slot);
-  if (asked && asked->generation > generation) throw Superseded("begun anew");
-}
-
-/// Starts anew with every further loss, which all survivors learn of: the one that notices it asks
-/// for a later generation, which ends the attempts of the others. Of the survivors, all have the
-/// same world in the end, or none (JobWorld).
-std::unique_ptr<World> rebuild_by_membership(WorldAccess::Impl& impl,
-                                             const std::vector<uint32_t>& without,
-                                             const WorldOptions& options, TimePoint until) {
-  const Bootstrap& bootstrap = *impl.bootstrap;
-  Departures departures(impl, without);
-  for (;;) {
-    const std::vector<uint32_t> gone = departures.agree(until);
-    if (without.empty()) departures.require_only({});
-    try {
-      const Membership next =
-          impl.bootstrap->agree_without(gone, until, [&] { departures.require_only(gone); });
-      if (without.empty()) return join_next(impl, next, options, departures.members());
-      const auto check = [&](uint32_t slot) {
-        check_not_anew(bootstrap.mesh()->mailbox(), slot, next.generation);
-      };
-      return join_next(
-          impl, next, options, departures.members(),
-          [&] { std::ranges::for_each(next.slots, check); },
-          [&](uint32_t rank) {
-            impl.abort_flag->check_ended("rebuild");
-            check(next.slots[rank]);
-          });
-    } catch (const Superseded&) {
-      departures.have_grown(gone);
-    } catch (const Error& error) {
-      const bool late = impl.accelerator->now() >= until;
-      if (!without.empty() && !late && departures.have_grown(gone)) continue;
-      // A timeout names a rank that did not come to this attempt. After any other failure the
-      // caller may name the same ranks again, which keep their excuses.
-      if (dynamic_cast<const PeerTimeout*>(&error) != nullptr)
-        impl.epoch = departures.members().epoch;
-      throw;
-    }
-  }
-}
-
-/// Makes worlds of a job's members.
-class JobWorld {
- public:
-  JobWorld(JobMember self, const Hardware& hardware, const WorldOptions& options,
-           std::shared_ptr<const AbsenceWatch> absences)
-      : self_(std::move(self)),
-        ranks_(self_.ranks),
-        hardware_(hardware),
-        options_(options),
-        until_(hardware.accelerator->now() + options.timeout),
-        absences_(std::move(absences)) {}
-
-  /// Starts anew with every change of the members, which all of them learn of: one that notices it
-  /// alone asks for a later generation, which ends the attempts of the others.
-  ///
-  /// Invariant: of the members that stay, all have the same world in the end, or none. So none
-  /// gives up one that another has already, and might have rebuilt: the ranks of that one would
-  /// have other numbers than those of a new one.
-  std::unique_ptr<World> make() {
-    for (;;) {
-      members_ = ranks_->await_members(*hardware_.accelerator, until_, [this] { check_ended(); });
-      try {
-        Membership ranks = all_slots();
-        ranks.generation = agree(ranks);
-        Inheritance inherited{self_.job,
-                              members_,
-                              {},
-                              [this, &ranks] {
-                                check_ended();
-                                check_members(ranks.generation);
-                              },
-                              [this, &ranks](uint32_t rank) {
-                                check_ended();
-                                check_not_anew(rank, ranks.generation);
-                              },
-                              self_.job != nullptr,
-                              self_.mutant};
-        return join_as(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_,
-                       {}, hardware_.network, std::move(inherited));
-      } catch (const Superseded&) {
-        continue;
-      } catch (const PeerLost&) {
-        // It is no member, or none any more once the others have agreed on that.
-        if (hardware_.accelerator->now() >= until_) throw;
-      }
-    }
-  }
-
- private:
-  void check_ended() const { self_.check_ended(); }
-
-  /// Newcomers change nothing for a world that is being made without them.
-  void check_members(uint32_t generation) const {
-    const control::View now = ranks_->view();
-    for (const control::Member& member : members_.members) {
-      if (!now.contains(member)) throw Superseded("world: a member is lost");
-      check_not_anew(member.slot, generation);
-    }
-  }
-
-  void check_not_anew(uint32_t slot, uint32_t generation) const {
-    tokenyard::check_not_anew(ranks_->mailbox(), slot, generation);
-  }
-
-  Membership all_slots() const {
-    Membership ranks{.generation = ranks_->mailbox().newest_generation(),
-                     .rank = ranks_->slot(),
-                     .slots = std::vector<uint32_t>(members_.slots, kAbsent)};
-    for (const control::Member& member : members_.members) ranks.slots[member.slot] = member.slot;
-    return ranks;
-  }
-
-  uint32_t agree(const Membership& ranks) const {
-    AbortFlag flag(*hardware_.accelerator, members_.slots, options_.timeout, absences_);
-    Bootstrap asking(ranks_, ranks, *hardware_.accelerator, flag);
-    std::vector<uint32_t> present;
-    for (const control::Member& member : members_.members) present.push_back(member.slot);
-    return asking.agree_on_generation(present, "world: this rank's call of Job::world", until_,
-                                      [this] {
-                                        check_ended();
-                                        if (ranks_->epoch() != members_.epoch)
-                                          throw Superseded("world: the membership has changed");
-                                      });
-  }
-
-  const JobMember self_;
-  const std::shared_ptr<ProcessRanks> ranks_;
-  const Hardware hardware_;
-  const WorldOptions options_;
-  const TimePoint until_;
-  const std::shared_ptr<const AbsenceWatch> absences_;
-  control::View members_;
-};
-
-}  // namespace
-
 std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
                                     const WorldOptions& options,
-                                    std::shared_ptr<const AbsenceWatch> absences) {
+                                    std::shared_ptr<const AbsenceWatch> absences,
+                                    const std::vector<uint32_t>& slots) {
   check_options(options);
-  return JobWorld(std::move(self), hardware, options, std::move(absences)).make();
+  const TimePoint until = hardware.accelerator->now() + options.timeout;
+  const bool follows_job = self.job != nullptr && slots.empty();
+  return JobWorld(std::move(self), hardware, options, std::move(absences), until,
+                  {.slots = slots, .follows_job = follows_job})
+      .make();
 }
 
 std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware& hardware,
-                                const WorldOptions& options, std::function<void()> check) {
+                                const WorldOptions& options, std::function<void()> check,
+                                const std::vector<uint32_t>& slots) {
   // Shares the job, which must outlive every world over its mesh.
   const std::shared_ptr<ProcessRanks> ranks(job, &job->state()->ranks());
   const auto check_ended = [state = job->state().get(), check = std::move(check)] {
@@ -307,25 +140,7 @@ std::unique_ptr<World> join_job(const std::shared_ptr<Job>& job, const Hardware&
     if (check) check();
   };
   return join_members({job, ranks, check_ended}, hardware, options,
-                      std::make_shared<const AbsenceWatch>());
-}
-
-std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, const Membership& ranks,
-                            std::shared_ptr<Accelerator> accelerator,
-                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
-                            MakeNetwork network) {
-  return join_as(ranks, std::move(mesh), std::move(accelerator), std::move(fabric), options,
-                 std::move(absences), std::move(card), std::move(network));
-}
-
-std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
-                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            std::shared_ptr<const AbsenceWatch> absences, SimulatedCard card,
-                            MakeNetwork network) {
-  const Membership everybody = Membership::of(*mesh);
-  return join(std::move(mesh), everybody, std::move(accelerator), std::move(fabric), options,
-              std::move(absences), std::move(card), std::move(network));
+                      std::make_shared<const AbsenceWatch>(), slots);
 }
 
 std::unique_ptr<World> WorldAccess::make(std::unique_ptr<Impl> impl) {
@@ -388,9 +203,19 @@ void World::barrier(const std::string& what) {
   impl_->bootstrap->barrier(what, impl_->accelerator->now() + timeout());
 }
 
+namespace {
+
+/// Has ranks that share its device launch without this one.
+void retire(Accelerator* accelerator) {
+  if (auto* const joint = dynamic_cast<JointLauncher*>(accelerator)) joint->retire();
+}
+
+}  // namespace
+
 void World::cancel() {
   const std::lock_guard lock(mutex_);
   impl_->abort_flag->cancel();
+  retire(impl_->accelerator.get());
 }
 
 std::function<void()> World::goodbye() const {
@@ -404,7 +229,107 @@ std::function<void()> World::goodbye() const {
     if (gpu) gpu->drain();
     if (const auto still = network.lock(); still && gpu) still->drain(gpu->now() + timeout);
     if (const auto still = mesh.lock()) still->leave();
+    retire(gpu.get());
   };
+}
+
+namespace {
+
+/// Returns the present ones of `without`, ascending. Throws InvalidArgument if one is no other
+/// rank.
+std::vector<uint32_t> present_others(const Bootstrap& ranks, const std::vector<uint32_t>& without) {
+  std::vector<uint32_t> others;
+  for (const uint32_t rank : std::set(without.begin(), without.end())) {
+    if (rank >= ranks.size()) {
+      throw InvalidArgument("without", fmt::format("ranks below {}", ranks.size()),
+                            fmt::format("{}", rank));
+    }
+    if (rank == ranks.rank()) {
+      throw InvalidArgument("without", "ranks other than this one", fmt::format("{}", rank));
+    }
+    if (ranks.present(rank)) others.push_back(rank);
+  }
+  return others;
+}
+
+/// Returns the maker of the next world of the same processes.
+JobWorld next_of_job(WorldAccess::Impl& impl, const WorldOptions& options, TimePoint until,
+                     Seating seating, std::function<void()> check = {}) {
+  const auto check_all = [&impl, what = seating.what, check = std::move(check)] {
+    impl.abort_flag->check_ended(what);
+    if (check) check();
+  };
+  seating.slots = impl.bootstrap->membership().slots;
+  return JobWorld({impl.job, impl.processes, check_all, impl.mutant},
+                  {impl.accelerator, impl.fabric, impl.make_network}, options, impl.absences, until,
+                  std::move(seating));
+}
+
+/// Makes the world. A timeout names a rank that did not come to this attempt. After any other
+/// failure the caller may name the same ranks again, which keep their excuses.
+std::unique_ptr<World> make(WorldAccess::Impl& impl, JobWorld& next) {
+  try {
+    return next.make();
+  } catch (const PeerTimeout&) {
+    impl.epoch = impl.processes->epoch();
+    throw;
+  }
+}
+
+std::unique_ptr<World> rebuild_of_job(WorldAccess::Impl& impl, const std::vector<uint32_t>& without,
+                                      const WorldOptions& options, TimePoint until) {
+  constexpr const char* kRebuild = "rebuild";
+  const std::vector<uint32_t> leave = present_others(*impl.bootstrap, without);
+  // It does not wait for the others to agree on one that is gone.
+  const auto check = [&impl, all_stay = leave.empty()] {
+    const std::vector<uint32_t> gone = impl.abort_flag->gone_ranks();
+    if (all_stay && !gone.empty()) throw PeerLost({.rank = gone.front(), .phase = kRebuild});
+  };
+  JobWorld next = next_of_job(impl, options, until,
+                              {.processes = impl.members,
+                               .renumbers = true,
+                               .are_all_needed = leave.empty(),
+                               .what = kRebuild},
+                              check);
+  next.leave_out(leave, impl.epoch);
+  return make(impl, next);
+}
+
+WorldAccess::Impl& of_processes(const World& world) {
+  WorldAccess::Impl& impl = WorldAccess::impl(world);
+  if (impl.job) return impl;
+  throw Unsupported("replace", "the ranks of this world are threads of one process");
+}
+
+}  // namespace
+
+std::map<uint32_t, uint64_t> leave_out(World& world, const std::vector<uint32_t>& ranks) {
+  WorldAccess::Impl& impl = of_processes(world);
+  const std::vector<uint32_t> leave = present_others(*impl.bootstrap, ranks);
+  JobWorld next = next_of_job(impl, impl.options, impl.accelerator->now() + world.timeout(),
+                              {.processes = impl.members, .what = "replace"});
+  next.leave_out(leave, impl.epoch);
+  const membership::View members = next.await_members();
+  std::map<uint32_t, uint64_t> gone;
+  for (const membership::Member& member : impl.members.members) {
+    const auto& slots = impl.bootstrap->membership().slots;
+    const auto rank = static_cast<uint32_t>(std::ranges::find(slots, member.slot) - slots.begin());
+    if (!members.contains(member)) gone.emplace(rank, member.incarnation);
+  }
+  return gone;
+}
+
+std::unique_ptr<World> refill(World& world, const std::vector<uint32_t>& ranks, size_t arena_bytes,
+                              std::chrono::nanoseconds timeout) {
+  WorldAccess::Impl& impl = of_processes(world);
+  const TimePoint until = impl.accelerator->now() + timeout;
+  for (const uint32_t rank : ranks)
+    impl.job->replace(impl.bootstrap->membership().slots.at(rank),
+                      std::max(until - impl.accelerator->now(), std::chrono::nanoseconds(1)));
+  WorldOptions options = impl.options;
+  options.arena_bytes = arena_bytes;
+  JobWorld next = next_of_job(impl, options, until, {.follows_job = impl.follows_job});
+  return make(impl, next);
 }
 
 std::vector<uint32_t> World::lost() const {
@@ -415,9 +340,16 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
   const TimePoint until = impl_->accelerator->now() + timeout();
   WorldOptions options = impl_->options;
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
-  if (impl_->processes) return rebuild_by_membership(*impl_, without, options, until);
+  if (impl_->processes) return rebuild_of_job(*impl_, without, options, until);
   const Membership next = impl_->bootstrap->agree_without(without, until);
-  return join_next(*impl_, next, options, impl_->members);
+  Inheritance inherited{.mutant = impl_->mutant};
+  for (uint32_t rank = 0; rank < size(); ++rank) {
+    const bool stays =
+        std::ranges::binary_search(next.slots, impl_->bootstrap->membership().slots[rank]);
+    if (!stays) inherited.left_out.push_back(rank);
+  }
+  return join(next, impl_->bootstrap->mesh(), impl_->accelerator, impl_->fabric, options,
+              impl_->absences, impl_->card, impl_->make_network, std::move(inherited));
 }
 
 std::vector<uint32_t> World::left_out() const {

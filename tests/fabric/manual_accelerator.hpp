@@ -15,7 +15,7 @@
 
 namespace tokenyard {
 
-class ManualAccelerator final : public Accelerator {
+class ManualAccelerator : public Accelerator {
  public:
   AcceleratorKind kind() const override { return AcceleratorKind::host; }
   std::string name() const override { return "manual"; }

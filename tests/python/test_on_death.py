@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from programs import start_python
 
 import tokenyard
-from tokenyard.world.launched import RendezvousPoint, Replacing
+from tokenyard.world.launched import Launched
 from tokenyard.world.outcomes import Outcomes
 
 VICTIM = 1
@@ -84,28 +85,30 @@ def go_on_with_another(world: tokenyard.World, blow: signal.Signals) -> tuple[in
     else:
         state = b""
     states = world.all_gather(state, "state")
+    # The job is the survivors' own: its collectives go on, too.
+    all_of_them = np.ones(1, np.float32)
+    world.job.collectives().world().all_reduce(all_of_them).wait()
+    assert all_of_them[0] == world.size
     exchange = tokenyard.ExpertParallel(world, experts=3, hidden=8, topk=1, tokens_max=1)
     exchange.close()
     return world.rank, state == b"", b"".join(states)
 
 
 def replace_at_the_second_attempt(world: tokenyard.World) -> bool:
-    """The first attempt fails once the survivors are among themselves."""
+    """The first attempt fails once the survivors have agreed on who is lost."""
     if not world.is_replacement:
         blamed = [await_whom_another_waited_for(world)]
-        agree = Replacing._agree
-
-        def fail_once(self: Replacing, *args: Any) -> RendezvousPoint:
-            Replacing._agree = agree  # type: ignore[method-assign]
-            agree(self, *args)  # So that both are in it.
-            raise tokenyard.Error("no process can be started")
-
-        Replacing._agree = fail_once  # type: ignore[method-assign]
-        with pytest.raises(tokenyard.Error, match="no process"):
-            world.replace(blamed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Launched, "tell", fail_to_start)
+            with pytest.raises(tokenyard.Error, match="no process"):
+                world.replace(blamed)
         world = world.replace(blamed)
     world.barrier("all are there again")
     return world.is_replacement
+
+
+def fail_to_start(self: Launched, kind: str, value: Any) -> None:
+    raise tokenyard.Error("no process can be started")
 
 
 def replace_twice(world: tokenyard.World) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -19,11 +19,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
+import _tokenyard
+
 from ..errors import Error, OsError, OutOfTouch, PeerLost, ProcessDied, invalid
-from .launched import Launched, RendezvousPoint, join_rendezvous
-from .network import NetworkOptions, native_network
+from .launched import Launched
+from .network import NetworkOptions
 from .outcomes import LISTEN_S, Outcomes, exited
-from .rendezvous import HeldPort
 from .world import World
 
 GRACE_S = 0.5
@@ -83,36 +84,39 @@ class _Launch:
         """Ranks without which the others have rebuilt their world, and the time of that."""
         self._killed: set[int] = set()
         """Those of them that the launch has killed."""
+        self._replaced: set[int] = set()
+        """Numbers of the processes that were replaced, as their job knows them."""
 
     def run(self) -> list[Any]:
         outcomes = self._outcomes
-        port = HeldPort()
+        # Not in a rank: any of them may die.
+        store = _tokenyard.StoreServer(host="127.0.0.1", port=0, secret=self._secret)
+        self._port = store.port
         everybody = list(range(self._ranks))
-        rendezvous_point = RendezvousPoint(
-            port.number, secrets.token_hex(8), self._ranks, everybody, everybody
-        )
         try:
-            self._start(rendezvous_point, new=False)
+            self._start(everybody, everybody, new=False)
             while outcomes.running and outcomes.failure is None:
                 self._listen()
                 self._end_who_was_left_out()
         finally:
-            port.release()
             done = not outcomes.running and outcomes.failure is None
             last = [child for _, child in self._children.values()]
             _end([*self._past, *last], LEAVING_S if done else 0.0)
             for pipe in self._children:
                 pipe.close()
+            store.close()
         return outcomes.results()
 
-    def _start(self, rendezvous_point: RendezvousPoint, new: bool) -> None:
-        for rank in rendezvous_point.new_ranks:
-            slot = rendezvous_point.slots[rank]
+    def _start(self, starting: Iterable[int], slots: list[int], new: bool) -> None:
+        """Starts processes as these ranks of a world, whose ranks have these `slots`."""
+        for slot in starting:
             ours, theirs = _pipe(self._context, slot)
             with theirs:  # Only the process keeps it open.
                 launched = Launched(
                     theirs,
-                    rendezvous_point.slots,
+                    self._port,
+                    self._ranks,
+                    slots,
                     self._on_death == "replace",
                     self._secret,
                     new,
@@ -121,7 +125,7 @@ class _Launch:
                 )
                 child = self._context.Process(
                     target=_rank_main,
-                    args=(launched, os.getpid(), rendezvous_point, rank, *self._work),
+                    args=(launched, os.getpid(), slot, *self._work),
                     name=f"rank {slot}",
                     daemon=True,
                 )
@@ -168,7 +172,7 @@ class _Launch:
             for rank in word.value:
                 self._left_out.setdefault(rank, time.monotonic())
         else:
-            self._replace(word.value)
+            self._replace(*word.value)
 
     def _take_failure(self, rank: int, error: BaseException) -> None:
         # The failure of a rank that was left out does not concern the others.
@@ -180,19 +184,26 @@ class _Launch:
         else:
             self._outcomes.raised(rank, error)
 
-    def _replace(self, rendezvous_point: RendezvousPoint) -> None:
-        """Kills the processes of the ranks to be replaced, and starts new ones."""
-        slots = {rendezvous_point.slots[rank] for rank in rendezvous_point.new_ranks}
-        for pipe, (rank, child) in list(self._children.items()):
-            if rank in slots:
-                child.kill()
-                pipe.close()
-                self._past.append(child)
-                del self._children[pipe]
-        for slot in slots:
+    def _replace(self, slots: list[int], lost: dict[int, int]) -> None:
+        """Kills the processes of lost ranks, and starts new ones; of each once.
+
+        Args:
+            slots: [ranks] of the world in which they are replaced.
+            lost: the number of the lost process of each rank, as its job knows it.
+        """
+        starting = []
+        for pipe, (slot, child) in list(self._children.items()):
+            if slot not in lost or (lost[slot] in self._replaced and child.exitcode is None):
+                continue
+            child.kill()
+            pipe.close()
+            self._past.append(child)
+            del self._children[pipe]
+            starting.append(slot)
             self._left_out.pop(slot, None)
             self._outcomes.replaced(slot)
-        self._start(rendezvous_point, new=True)
+        self._replaced.update(lost.values())
+        self._start(sorted(starting), slots, new=True)
 
     def _end_who_was_left_out(self) -> None:
         """Kills left-out ranks once all others have ended: a stopped process never would."""
@@ -265,7 +276,7 @@ class Word:
     kind: str
     """"returned", "raised", "left_out" or "replace"."""
     value: Any
-    """The result, the exception, the ranks left out, or the RendezvousPoint."""
+    """The result, the exception, the ranks left out, or the arguments of `_Launch._replace`."""
 
 
 def _word(rank: int, child: SpawnProcess, pipe: Any) -> Word | None:
@@ -339,8 +350,7 @@ def _await_ends(children: list[SpawnProcess], seconds: float) -> list[SpawnProce
 def _rank_main(
     launched: Launched,
     parent: int,
-    rendezvous_point: RendezvousPoint,
-    rank: int,
+    slot: int,
     fn: Callable[..., Any],
     settings: dict[str, Any],
     args: tuple[Any, ...],
@@ -354,15 +364,7 @@ def _rank_main(
     signal.signal(signal.SIGTERM, _leave)
     home = launched.home
     try:
-        between_hosts = {
-            "host_names": launched.host_names,
-            "network": native_network(launched.network),
-        }
-        with World(
-            join_rendezvous(rendezvous_point, rank, launched.secret, settings | between_hosts),
-            settings["device"],
-            launched,
-        ) as world:
+        with World(launched.connect(slot, settings), settings["device"], launched) as world:
             # Sent before this rank leaves the world, which makes others fail: their failures must
             # arrive later than this message.
             home.send_bytes(_message_of_end(fn, world, args))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from ..errors import Error, InvalidArgument, Unsupported, invalid
 from ..secret import secret_or_none
 from ..sizes import size_of, text_of
 from . import rendezvous
-from .launched import Launched, Replacing
+from .launched import RENDEZVOUS_S, Launched
 from .network import NetworkOptions, native_network
 from .rendezvous import Place
 
@@ -55,7 +56,6 @@ class World(Closing):
         self._native: _tokenyard.World = native
         self._device = device
         self._launched = launched
-        self._replacing: Replacing | None = None  # Set while lost ranks are being replaced.
         self._kept_bytes: int | None = None  # Size of the arena, once it is released.
         self._rebuilt: Callable[[], World | None] = lambda: None  # The world that followed.
         self._launcher: str | None = None
@@ -439,21 +439,24 @@ class World(Closing):
             InvalidArgument: this rank names none.
             OutOfTouch, QuorumLost: as `rebuild`.
         """
-        gone = [size_of("lost", rank, largest=self.size - 1) for rank in lost]
-        if self._replacing is None:
-            launched = self._launched
-            settings = dict(
-                device=self._device,
-                timeout_s=self._timeout,
-                arena_bytes=self._kept_bytes or self._native.arena_bytes,
-                network=native_network(None if launched is None else launched.network),
-                host_names=() if launched is None else launched.host_names,
-            )
-            self._replacing = Replacing(
-                self._native, self.rank, self.size, self._launched, settings
-            )
-        native, launched = self._replacing.replace(gone)
-        return World(native, self._device, launched)
+        launched = self._launched
+        if launched is None or not launched.replaces:
+            asked, why = "replace", "only launch(..., on_death='replace') starts new processes"
+            raise Unsupported(f"{asked}: {why}", asked=asked, why=why)
+        gone = self._native.leave_out(
+            [size_of("lost", rank, largest=self.size - 1) for rank in lost]
+        )
+        if not gone:
+            raise invalid("lost", "the ranks that are to be replaced", "none")
+        # All survivors ask: the launch replaces each process once.
+        processes = {launched.slots[rank]: process for rank, process in gone.items()}
+        launched.tell("replace", (launched.slots, processes))
+        native = self._native.refill(
+            sorted(gone),
+            arena_bytes=self._kept_bytes or self._native.arena_bytes,
+            timeout_s=max(RENDEZVOUS_S, self._timeout),
+        )
+        return World(native, self._device, dataclasses.replace(launched, new=False))
 
     def release_arena(self) -> None:
         """Frees the arena's memory until `restore_arena`; the ranks stay connected. Collective.

@@ -12,22 +12,13 @@
 
 namespace tokenyard::cuda {
 
-/// The launches that become one grid, as they arrive.
-struct SharedGpu::Gathering {
-  struct Part {
-    cudaStream_t stream;
-    std::vector<std::byte> params;
-  };
-  Gathering(const KernelEntry& kernel, const LaunchShape& shape, uint32_t first_rank)
-      : kernel(kernel), shape(shape), first_rank(first_rank) {}
+namespace {
 
-  KernelEntry kernel;
-  LaunchShape shape;
-  uint32_t first_rank;
-  std::map<uint32_t, Part> parts;  // By rank, in the order of the grid's rows.
-  bool over = false;
-  std::exception_ptr failure;
-};
+cudaStream_t native_of(Stream stream) {
+  return reinterpret_cast<cudaStream_t>(stream.native);
+}
+
+}  // namespace
 
 /// Memory for the parameters of one grid while it runs.
 struct SharedGpu::ParamsSlot {
@@ -41,7 +32,10 @@ struct SharedGpu::ParamsSlot {
 };
 
 SharedGpu::SharedGpu(int device, std::chrono::nanoseconds timeout)
-    : device_(device), timeout_(timeout), loader_(std::make_shared<KernelLoader>(device)) {
+    : device_(device),
+      loader_(std::make_shared<KernelLoader>(device)),
+      launches_(timeout,
+                [this](const JointLaunches::Gathering& gathering) { launch_all(gathering); }) {
   const OnDevice on_device(device_);
   stream_ = make_stream();
   for (size_t slot = 0; slot < ParamsSlot::kSlots; ++slot)
@@ -51,104 +45,15 @@ SharedGpu::SharedGpu(int device, std::chrono::nanoseconds timeout)
 SharedGpu::~SharedGpu() = default;
 
 Capacity SharedGpu::share() {
-  const std::lock_guard lock(mutex_);
   Capacity capacity = loader_->capacity();
   capacity.one_grid = true;
-  if (!ranks_.empty())
+  if (const size_t ranks = launches_.ranks(); ranks != 0)
     capacity.multiprocessors /=
-        static_cast<uint32_t>(std::min<size_t>(ranks_.size(), capacity.multiprocessors));
+        static_cast<uint32_t>(std::min<size_t>(ranks, capacity.multiprocessors));
   return capacity;
 }
 
-void SharedGpu::enter(uint32_t rank) {
-  const std::lock_guard lock(mutex_);
-  ranks_.insert(std::lower_bound(ranks_.begin(), ranks_.end(), rank), rank);
-}
-
-void SharedGpu::leave(uint32_t rank) {
-  const std::lock_guard lock(mutex_);
-  std::erase(ranks_, rank);
-}
-
-bool SharedGpu::complete(const Gathering& gathering) const {
-  return std::all_of(ranks_.begin(), ranks_.end(),
-                     [&](uint32_t rank) { return gathering.parts.contains(rank); });
-}
-
-void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchShape& shape,
-                       cudaStream_t stream, const void* params,
-                       const std::function<void()>& interrupt) {
-  constexpr auto kInterruptEvery = std::chrono::milliseconds(50);
-  const TimePoint start = Clock::now();
-  std::unique_lock lock(mutex_);
-  if (!gathering_) gathering_ = std::make_shared<Gathering>(kernel, shape, rank);
-  const std::shared_ptr<Gathering> gathering = gathering_;
-
-  // Ends the gathering, launched or failed, and wakes all ranks that wait in it.
-  const auto end = [&](std::exception_ptr failure) {
-    gathering->failure = std::move(failure);
-    gathering->over = true;
-    gathering_.reset();
-    changed_.notify_all();
-  };
-  try {
-    check_same(*gathering, rank, kernel, shape);
-    const auto* bytes = static_cast<const std::byte*>(params);
-    gathering->parts.emplace(
-        rank, Gathering::Part{stream, std::vector<std::byte>(bytes, bytes + kernel.params_bytes)});
-    while (!gathering->over) {
-      // The gathering also becomes complete when the missing ranks leave the group.
-      if (complete(*gathering)) {
-        launch_all(*gathering);
-        end(nullptr);
-        break;
-      }
-      if (Clock::now() - start >= timeout_) throw missing(*gathering);
-      changed_.wait_for(lock, kInterruptEvery);
-      lock.unlock();
-      interrupt();
-      lock.lock();
-    }
-  } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
-    if (!gathering->over) end(std::current_exception());
-    throw;
-  }
-  if (gathering->failure) std::rethrow_exception(gathering->failure);
-}
-
-PeerTimeout SharedGpu::missing(const Gathering& gathering) const {
-  const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](uint32_t candidate) {
-    return !gathering.parts.contains(candidate);
-  });
-  return PeerTimeout({.rank = rank == ranks_.end() ? gathering.first_rank : *rank,
-                      .phase = fmt::format("launch: {}", gathering.kernel.name),
-                      .expected = ranks_.size(),
-                      .seen = gathering.parts.size(),
-                      .waited_s = std::chrono::duration<double>(timeout_).count()});
-}
-
-void SharedGpu::check_same(const Gathering& gathering, uint32_t rank, const KernelEntry& kernel,
-                           const LaunchShape& shape) const {
-  if (std::strcmp(gathering.kernel.name, kernel.name) != 0) {
-    throw InvalidArgument("kernel",
-                          fmt::format("{}, which rank {} launches on the same GPU",
-                                      gathering.kernel.name, gathering.first_rank),
-                          fmt::format("{} by rank {}", kernel.name, rank), gathering.first_rank);
-  }
-  const auto text = [](const LaunchShape& of) {
-    return fmt::format("{} blocks of {} warps with {} extra bytes{}", of.blocks, of.warps,
-                       of.extra_shared_bytes, of.cooperative ? ", cooperative" : "");
-  };
-  if (text(gathering.shape) != text(shape)) {
-    throw InvalidArgument("shape",
-                          fmt::format("{}, as rank {} launches {}", text(gathering.shape),
-                                      gathering.first_rank, kernel.name),
-                          fmt::format("{} by rank {}", text(shape), rank), gathering.first_rank);
-  }
-}
-
-void SharedGpu::launch_all(Gathering& gathering) {
+void SharedGpu::launch_all(const JointLaunches::Gathering& gathering) {
   const OnDevice on_device(device_);
   const auto rows = static_cast<uint32_t>(gathering.parts.size());
   const PlannedLaunch planned = loader_->plan(gathering.kernel, gathering.shape, Rows::many, rows);
@@ -159,7 +64,7 @@ void SharedGpu::launch_all(Gathering& gathering) {
   for (const auto& [rank, part] : gathering.parts) {
     std::memcpy(row, part.params.data(), stride);
     row += stride;
-    check(cudaEventRecord(slot.grid_ended.get(), part.stream), "cudaEventRecord");
+    check(cudaEventRecord(slot.grid_ended.get(), native_of(part.stream)), "cudaEventRecord");
     check(cudaStreamWaitEvent(stream_.get(), slot.grid_ended.get(), 0), "cudaStreamWaitEvent");
   }
   std::byte* device_rows = slot.device.get();
@@ -171,7 +76,8 @@ void SharedGpu::launch_all(Gathering& gathering) {
   launch_planned(planned, shape, stream_.get(), &device_rows);
   check(cudaEventRecord(slot.grid_ended.get(), stream_.get()), "cudaEventRecord");
   for (const auto& [rank, part] : gathering.parts)
-    check(cudaStreamWaitEvent(part.stream, slot.grid_ended.get(), 0), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(native_of(part.stream), slot.grid_ended.get(), 0),
+          "cudaStreamWaitEvent");
 }
 
 SharedGpu::ParamsSlot& SharedGpu::free_slot(size_t bytes) {
@@ -193,11 +99,11 @@ SharedGpuAccelerator::SharedGpuAccelerator(std::shared_ptr<SharedGpu> gpu, uint3
       gpu_(std::move(gpu)),
       rank_(rank),
       interrupt_(std::move(interrupt)) {
-  gpu_->enter(rank_);
+  gpu_->launches().enter(rank_);
 }
 
 SharedGpuAccelerator::~SharedGpuAccelerator() {
-  gpu_->leave(rank_);
+  gpu_->launches().leave(rank_);
 }
 
 void SharedGpuAccelerator::prepare(const KernelEntry& kernel) {
@@ -208,8 +114,7 @@ void SharedGpuAccelerator::prepare(const KernelEntry& kernel) {
 void SharedGpuAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape,
                                   Stream stream, const void* params) {
   if (shape.local) return CudaAccelerator::launch(kernel, shape, stream, params);
-  gpu_->launch(rank_, kernel, shape, reinterpret_cast<cudaStream_t>(stream.native), params,
-               interrupt_);
+  gpu_->launches().launch(rank_, kernel, shape, stream, params, interrupt_);
 }
 
 }  // namespace tokenyard::cuda

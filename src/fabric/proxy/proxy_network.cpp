@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/byte_stream.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/os_failure.hpp"
 #include "device/owned_event.hpp"
@@ -17,7 +18,6 @@
 #include "fabric/network_fault.hpp"
 #include "fabric/proxy/tcp_maker.hpp"
 #include "net/key.hpp"
-#include "net/payload.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -42,6 +42,13 @@ struct ProxyNetwork::Card {
   std::vector<std::byte> endpoint;  ///< the transport's own card
   MemoryKey arena_key = 0;
   uint32_t queues = 0;  ///< as this rank's options say
+
+  friend void visit(auto& stream, MaybeConst<Card> auto& card) {
+    stream.text(card.transport);
+    stream.text(card.endpoint);
+    stream.require(!card.endpoint.empty());
+    stream(card.arena_key, card.queues);
+  }
 };
 
 template <class T>
@@ -125,26 +132,14 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
 
 std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
-  net::PayloadWriter writer;
-  writer.text(mine.transport);
-  writer.text({reinterpret_cast<const char*>(mine.endpoint.data()), mine.endpoint.size()});
-  writer.number(mine.arena_key);
-  writer.number(mine.queues);
-  const auto everybodys = bootstrap.all_gather(writer.take(), "network: endpoints", until);
+  const auto everybodys = bootstrap.all_gather(to_bytes(mine), "network: endpoints", until);
   std::vector<Card> cards(everybodys.size());
   std::optional<uint32_t> first;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (!bootstrap.present(rank)) continue;
-    net::PayloadReader reader(everybodys[rank]);
-    Card& card = cards[rank];
-    card.transport = reader.text();
-    const std::string endpoint = reader.text();
-    const auto bytes = std::as_bytes(std::span(endpoint));
-    card.endpoint.assign(bytes.begin(), bytes.end());
-    card.arena_key = reader.up_to<uint32_t>(0xffffffff);
-    card.queues = reader.up_to<uint32_t>(0xffffffff);
-    if (!reader.ok() || !reader.at_end() || card.endpoint.empty())
-      throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    auto card = from_bytes<Card>(everybodys[rank]);
+    if (!card) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    cards[rank] = *std::move(card);
     // Every rank compares with the first, so all find the same one.
     if (!first) first = rank;
     const auto require_alike = [&](const char* name, const auto& expected, const auto& seen) {
@@ -152,10 +147,11 @@ std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoi
       throw InvalidArgument(name, fmt::format("{}, as on rank {}", expected, *first),
                             fmt::format("{}", seen), rank);
     };
-    require_alike("transport", cards[*first].transport, card.transport);
-    require_alike("queues", cards[*first].queues, card.queues);
+    require_alike("transport", cards[*first].transport, cards[rank].transport);
+    require_alike("queues", cards[*first].queues, cards[rank].queues);
   }
-  return cards;
+}
+return cards;
 }
 
 void ProxyNetwork::connect(TransportMaker& maker, TimePoint until) {

@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "base/byte_stream.hpp"
 #include "fabric/proxy/tcp_transport.hpp"
-#include "net/payload.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -17,23 +17,23 @@ namespace {
 
 constexpr uint32_t kPathsByDefault = 2;
 
-/// A rank's endpoint, and the number of paths that its options ask for.
-std::pair<TcpEndpoint, uint32_t> read_tcp_card(std::span<const std::byte> bytes, uint32_t rank) {
-  net::PayloadReader reader(bytes);
-  TcpEndpoint endpoint;
-  endpoint.places.resize(reader.up_to<uint32_t>(kPathsMax));
-  for (net::Address& place : endpoint.places) {
-    place.host = reader.text();
-    place.port = reader.up_to<uint16_t>(0xffff);
-  }
-  endpoint.incarnation = reader.number();
-  const auto paths = reader.up_to<uint32_t>(0xffffffff);
-  if (!reader.ok() || !reader.at_end() || endpoint.places.empty())
-    throw InvalidArgument("network", "an endpoint", "other bytes", rank);
-  return {endpoint, paths};
-}
-
 }  // namespace
+
+struct TcpMaker::Card {
+  TcpEndpoint endpoint;
+  uint32_t paths = 0;  ///< as this rank's options say
+
+  friend void visit(auto& stream, MaybeConst<Card> auto& card) {
+    constexpr size_t kPlaceBytes = 8 + 2;  // minimum, without a name
+    const auto place = [](auto& list, auto& each) {
+      list.text(each.host);
+      list(each.port);
+    };
+    stream.list(card.endpoint.places, kPlaceBytes, place);
+    stream.require(!card.endpoint.places.empty() && card.endpoint.places.size() <= kPathsMax);
+    stream(card.endpoint.incarnation, card.paths);
+  }
+};
 
 TcpMaker::TcpMaker(TcpOptions options, const TransportPlace& place)
     : place_(place), asked_paths_(options.paths) {
@@ -44,16 +44,7 @@ TcpMaker::TcpMaker(TcpOptions options, const TransportPlace& place)
 }
 
 std::vector<std::byte> TcpMaker::card() const {
-  const TcpEndpoint& endpoint = connector_->endpoint();
-  net::PayloadWriter writer;
-  writer.number(endpoint.places.size());
-  for (const net::Address& place : endpoint.places) {
-    writer.text(place.host);
-    writer.number(place.port);
-  }
-  writer.number(endpoint.incarnation);
-  writer.number(asked_paths_);
-  return writer.take();
+  return to_bytes(Card{.endpoint = connector_->endpoint(), .paths = asked_paths_});
 }
 
 void TcpMaker::begin(const TransportCards& cards, const std::vector<bool>& reached) {
@@ -63,7 +54,9 @@ void TcpMaker::begin(const TransportCards& cards, const std::vector<bool>& reach
   acknowledged_.assign(cards.size(), false);
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].empty()) continue;
-    const auto [endpoint, paths] = read_tcp_card(cards[rank], rank);
+    const auto card = from_bytes<Card>(cards[rank]);
+    if (!card) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    const auto& [endpoint, paths] = *card;
     // Every rank compares with the first, so all find the same one.
     if (asked.value_or(paths) != paths) {
       throw InvalidArgument("connections", fmt::format("{}, as on the ranks before", *asked),

@@ -1,0 +1,168 @@
+#include "world/job_world.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace tokenyard {
+
+namespace {
+
+/// A member has begun anew, so nobody completes this attempt.
+struct Superseded : Error {
+  using Error::Error;
+};
+
+}  // namespace
+
+JobWorld::JobWorld(JobMember self, const Hardware& hardware, const WorldOptions& options,
+                   std::shared_ptr<const AbsenceWatch> absences, TimePoint until, Seating seating)
+    : self_(std::move(self)),
+      ranks_(self_.ranks),
+      hardware_(hardware),
+      options_(options),
+      absences_(std::move(absences)),
+      until_(until),
+      seating_(std::move(seating)) {}
+
+template <class Call>
+auto JobWorld::in_ranks(Call call) const {
+  try {
+    return call();
+  } catch (const PeerTimeout& error) {
+    WaitFacts facts = error.facts;
+    facts.rank = rank_of(facts.rank);
+    throw PeerTimeout(facts);
+  } catch (const QuorumLost& error) {
+    std::vector<uint32_t> answering;
+    for (const uint32_t slot : error.answering) {
+      const uint32_t rank = rank_of(slot);
+      if (seating_.slots.empty() || rank < seating_.slots.size()) answering.push_back(rank);
+    }
+    throw QuorumLost(answering, error.needed);
+  }
+}
+
+void JobWorld::leave_out(const std::vector<uint32_t>& ranks, control::Epoch since) {
+  std::vector<uint32_t> slots;
+  for (const uint32_t rank : ranks) slots.push_back(seating_.slots[rank]);
+  in_ranks([&] {
+    ranks_->evict(seating_.processes, slots, since, *hardware_.accelerator, until_,
+                  [this] { check_ended(); });
+  });
+}
+
+control::View JobWorld::await_members() const {
+  return in_ranks([this] {
+    return ranks_->await_members(*hardware_.accelerator, until_, [this] { check_ended(); });
+  });
+}
+
+std::unique_ptr<World> JobWorld::make() {
+  for (;;) {
+    members_ = await_members();
+    const Membership seats = seated();
+    for (uint32_t rank = 0; seating_.are_all_needed && rank < seats.slots.size(); ++rank) {
+      const bool is_gone = seating_.slots[rank] != kAbsent && !seats.present(rank);
+      if (is_gone) throw PeerLost({.rank = rank, .phase = seating_.what});
+    }
+    std::erase_if(members_.members, [&](const control::Member& member) {
+      return std::ranges::count(seats.slots, member.slot) == 0;
+    });
+    try {
+      Membership ranks = seating_.renumbers ? renumbered(seats) : seats;
+      ranks.generation = agree(seats);
+      Inheritance inherited{.job = self_.job,
+                            .members = members_,
+                            .follows_job = seating_.follows_job,
+                            .mutant = self_.mutant};
+      const bool may_begin_anew = !seating_.are_all_needed;
+      inherited.check_while_made = [this, may_begin_anew, &ranks] {
+        check_ended();
+        if (may_begin_anew) check_members(ranks.generation);
+      };
+      if (may_begin_anew) {
+        inherited.check_at_last = [this, &ranks](uint32_t rank) {
+          check_ended();
+          check_not_anew(ranks.slots[rank], ranks.generation);
+        };
+      }
+      for (uint32_t rank = 0; seating_.renumbers && rank < seats.slots.size(); ++rank)
+        if (!seats.present(rank)) inherited.left_out.push_back(rank);
+      return join(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_, {},
+                  hardware_.network, std::move(inherited));
+    } catch (const Superseded&) {
+      continue;
+    } catch (const PeerLost&) {
+      // It is no member, or none any more once the others have agreed on that.
+      if (hardware_.accelerator->now() >= until_) throw;
+    }
+  }
+}
+
+/// Returns the number of seats for a slot that has none.
+uint32_t JobWorld::rank_of(uint32_t slot) const {
+  const std::vector<uint32_t>& slots = seating_.slots;
+  if (slots.empty()) return slot;
+  return static_cast<uint32_t>(std::ranges::find(slots, slot) - slots.begin());
+}
+
+Membership JobWorld::seated() const {
+  Membership seats{.generation = ranks_->mailbox().newest_generation(),
+                   .rank = rank_of(ranks_->slot()),
+                   .slots = seating_.slots};
+  if (seats.slots.empty()) {
+    seats.slots.resize(members_.slots);
+    std::iota(seats.slots.begin(), seats.slots.end(), 0u);
+  }
+  for (uint32_t& slot : seats.slots) {
+    const auto member = slot == kAbsent ? std::nullopt : members_.at(slot);
+    const bool may_sit = seating_.processes.epoch == 0 || seating_.processes.at(slot) == member;
+    if (!member || !may_sit) slot = kAbsent;
+  }
+  return seats;
+}
+
+Membership JobWorld::renumbered(const Membership& ranks) {
+  Membership next;
+  for (uint32_t rank = 0; rank < ranks.slots.size(); ++rank) {
+    if (rank == ranks.rank) next.rank = static_cast<uint32_t>(next.slots.size());
+    if (ranks.present(rank)) next.slots.push_back(ranks.slots[rank]);
+  }
+  return next;
+}
+
+uint32_t JobWorld::agree(const Membership& ranks) const {
+  AbortFlag flag(*hardware_.accelerator, static_cast<uint32_t>(ranks.slots.size()),
+                 options_.timeout, absences_);
+  Bootstrap asking(ranks_, ranks, *hardware_.accelerator, flag);
+  std::vector<uint32_t> present;
+  for (const control::Member& member : members_.members) present.push_back(member.slot);
+  const auto has_changed = [this] {
+    const control::View now = ranks_->view();
+    if (now.epoch == members_.epoch) return false;
+    const auto stays = [&](const control::Member& member) { return now.contains(member); };
+    // Newcomers have no seats among given processes.
+    return seating_.processes.epoch == 0 || !std::ranges::all_of(members_.members, stays);
+  };
+  return asking.agree_on_generation(present, seating_.what, until_, [this, &has_changed] {
+    check_ended();
+    if (has_changed()) throw Superseded("world: the membership has changed");
+  });
+}
+
+void JobWorld::check_members(uint32_t generation) const {
+  const control::View now = ranks_->view();
+  for (const control::Member& member : members_.members) {
+    if (!now.contains(member)) throw Superseded("world: a member is lost");
+    check_not_anew(member.slot, generation);
+  }
+}
+
+/// Throws Superseded if the rank of the slot has asked for a later generation.
+void JobWorld::check_not_anew(uint32_t slot, uint32_t generation) const {
+  const auto asked = ranks_->mailbox().latest_rebuild(slot);
+  if (asked && asked->generation > generation) throw Superseded("begun anew");
+}
+
+}  // namespace tokenyard
