@@ -106,7 +106,7 @@ class Receiver {
     }
     verdict.differing_rank = call_.shared.differing_rank;
     for (uint32_t place = 0; place < dispatch_.hosts().locals; place += kWordsAtOnce)
-      read_rows(place, std::min(kWordsAtOnce, dispatch_.hosts().locals - place));
+      read_rows(place, std::min(uint32_t{kWordsAtOnce}, dispatch_.hosts().locals - place));
     read_slots();
     if (warp::elect()) table().epoch() = call_.epoch();
     return !warp::any(failed_);
