@@ -150,8 +150,7 @@ std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoi
     require_alike("transport", cards[*first].transport, cards[rank].transport);
     require_alike("queues", cards[*first].queues, cards[rank].queues);
   }
-}
-return cards;
+  return cards;
 }
 
 void ProxyNetwork::connect(TransportMaker& maker, TimePoint until) {
