@@ -16,14 +16,14 @@ struct Superseded : Error {
 }  // namespace
 
 JobWorld::JobWorld(JobMember self, const Hardware& hardware, const WorldOptions& options,
-                   std::shared_ptr<const AbsenceWatch> absences, TimePoint until, Seating seating)
+                   std::shared_ptr<const AbsenceWatch> absences, TimePoint until, SlotChoice choice)
     : self_(std::move(self)),
       ranks_(self_.ranks),
       hardware_(hardware),
       options_(options),
       absences_(std::move(absences)),
       until_(until),
-      seating_(std::move(seating)) {}
+      choice_(std::move(choice)) {}
 
 template <class Call>
 auto JobWorld::in_ranks(Call call) const {
@@ -37,7 +37,7 @@ auto JobWorld::in_ranks(Call call) const {
     std::vector<uint32_t> answering;
     for (const uint32_t slot : error.answering) {
       const uint32_t rank = rank_of(slot);
-      if (seating_.slots.empty() || rank < seating_.slots.size()) answering.push_back(rank);
+      if (choice_.slots.empty() || rank < choice_.slots.size()) answering.push_back(rank);
     }
     throw QuorumLost(answering, error.needed);
   }
@@ -45,9 +45,9 @@ auto JobWorld::in_ranks(Call call) const {
 
 void JobWorld::leave_out(const std::vector<uint32_t>& ranks, control::Epoch since) {
   std::vector<uint32_t> slots;
-  for (const uint32_t rank : ranks) slots.push_back(seating_.slots[rank]);
+  for (const uint32_t rank : ranks) slots.push_back(choice_.slots[rank]);
   in_ranks([&] {
-    ranks_->evict(seating_.processes, slots, since, *hardware_.accelerator, until_,
+    ranks_->evict(choice_.processes, slots, since, *hardware_.accelerator, until_,
                   [this] { check_ended(); });
   });
 }
@@ -61,22 +61,22 @@ control::View JobWorld::await_members() const {
 std::unique_ptr<World> JobWorld::make() {
   for (;;) {
     members_ = await_members();
-    const Membership seats = seated();
-    for (uint32_t rank = 0; seating_.are_all_needed && rank < seats.slots.size(); ++rank) {
-      const bool is_gone = seating_.slots[rank] != kAbsent && !seats.present(rank);
-      if (is_gone) throw PeerLost({.rank = rank, .phase = seating_.what});
+    const Membership chosen = chosen_members();
+    for (uint32_t rank = 0; choice_.are_all_needed && rank < chosen.slots.size(); ++rank) {
+      const bool is_gone = choice_.slots[rank] != kAbsent && !chosen.present(rank);
+      if (is_gone) throw PeerLost({.rank = rank, .phase = choice_.what});
     }
     std::erase_if(members_.members, [&](const control::Member& member) {
-      return std::ranges::count(seats.slots, member.slot) == 0;
+      return std::ranges::count(chosen.slots, member.slot) == 0;
     });
     try {
-      Membership ranks = seating_.renumbers ? renumbered(seats) : seats;
-      ranks.generation = agree(seats);
+      Membership ranks = choice_.renumbers ? renumbered(chosen) : chosen;
+      ranks.generation = agree(chosen);
       Inheritance inherited{.job = self_.job,
                             .members = members_,
-                            .follows_job = seating_.follows_job,
+                            .follows_job = choice_.follows_job,
                             .mutant = self_.mutant};
-      const bool may_begin_anew = !seating_.are_all_needed;
+      const bool may_begin_anew = !choice_.are_all_needed;
       inherited.check_while_made = [this, may_begin_anew, &ranks] {
         check_ended();
         if (may_begin_anew) check_members(ranks.generation);
@@ -87,8 +87,8 @@ std::unique_ptr<World> JobWorld::make() {
           check_not_anew(ranks.slots[rank], ranks.generation);
         };
       }
-      for (uint32_t rank = 0; seating_.renumbers && rank < seats.slots.size(); ++rank)
-        if (!seats.present(rank)) inherited.left_out.push_back(rank);
+      for (uint32_t rank = 0; choice_.renumbers && rank < chosen.slots.size(); ++rank)
+        if (!chosen.present(rank)) inherited.left_out.push_back(rank);
       return join(ranks, ranks_, hardware_.accelerator, hardware_.fabric, options_, absences_, {},
                   hardware_.network, std::move(inherited));
     } catch (const Superseded&) {
@@ -100,27 +100,27 @@ std::unique_ptr<World> JobWorld::make() {
   }
 }
 
-/// Returns the number of seats for a slot that has none.
+/// Returns the number of chosen slots for a slot that is none of them.
 uint32_t JobWorld::rank_of(uint32_t slot) const {
-  const std::vector<uint32_t>& slots = seating_.slots;
+  const std::vector<uint32_t>& slots = choice_.slots;
   if (slots.empty()) return slot;
   return static_cast<uint32_t>(std::ranges::find(slots, slot) - slots.begin());
 }
 
-Membership JobWorld::seated() const {
-  Membership seats{.generation = ranks_->mailbox().newest_generation(),
-                   .rank = rank_of(ranks_->slot()),
-                   .slots = seating_.slots};
-  if (seats.slots.empty()) {
-    seats.slots.resize(members_.slots);
-    std::iota(seats.slots.begin(), seats.slots.end(), 0u);
+Membership JobWorld::chosen_members() const {
+  Membership chosen{.generation = ranks_->mailbox().newest_generation(),
+                    .rank = rank_of(ranks_->slot()),
+                    .slots = choice_.slots};
+  if (chosen.slots.empty()) {
+    chosen.slots.resize(members_.slots);
+    std::iota(chosen.slots.begin(), chosen.slots.end(), 0u);
   }
-  for (uint32_t& slot : seats.slots) {
+  for (uint32_t& slot : chosen.slots) {
     const auto member = slot == kAbsent ? std::nullopt : members_.at(slot);
-    const bool may_sit = seating_.processes.epoch == 0 || seating_.processes.at(slot) == member;
-    if (!member || !may_sit) slot = kAbsent;
+    const bool may_stay = choice_.processes.epoch == 0 || choice_.processes.at(slot) == member;
+    if (!member || !may_stay) slot = kAbsent;
   }
-  return seats;
+  return chosen;
 }
 
 Membership JobWorld::renumbered(const Membership& ranks) {
@@ -142,10 +142,10 @@ uint32_t JobWorld::agree(const Membership& ranks) const {
     const control::View now = ranks_->view();
     if (now.epoch == members_.epoch) return false;
     const auto stays = [&](const control::Member& member) { return now.contains(member); };
-    // Newcomers have no seats among given processes.
-    return seating_.processes.epoch == 0 || !std::ranges::all_of(members_.members, stays);
+    // Newcomers are not among given processes.
+    return choice_.processes.epoch == 0 || !std::ranges::all_of(members_.members, stays);
   };
-  return asking.agree_on_generation(present, seating_.what, until_, [this, &has_changed] {
+  return asking.agree_on_generation(present, choice_.what, until_, [this, &has_changed] {
     check_ended();
     if (has_changed()) throw Superseded("world: the membership has changed");
   });

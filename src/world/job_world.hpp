@@ -12,10 +12,10 @@
 namespace tokenyard {
 
 /// The ranks of a world that is to be made.
-struct Seating {
+struct SlotChoice {
   std::vector<uint32_t> slots = {};  ///< [ranks] of each, or kAbsent; empty: all slots of the job
   membership::View processes = {};   ///< that alone may sit there; without an epoch: any member
-  bool renumbers = false;            ///< empty seats are left out; else their ranks are absent
+  bool renumbers = false;            ///< empty slots are left out; else their ranks are absent
   /// PeerLost names a rank that is gone, and a failure that all ranks see is raised on all of them:
   /// one that then calls again does not have the others begin anew.
   bool are_all_needed = false;
@@ -26,7 +26,7 @@ struct Seating {
 class JobWorld {
  public:
   JobWorld(JobMember self, const Hardware& hardware, const WorldOptions& options,
-           std::shared_ptr<const AbsenceWatch> absences, TimePoint until, Seating seating = {});
+           std::shared_ptr<const AbsenceWatch> absences, TimePoint until, SlotChoice choice = {});
 
   /// Has the members agree to go on without these ranks, except those that waited for a rank that
   /// was lost after epoch `since`. Throws what ProcessRanks::evict throws, in ranks.
@@ -48,9 +48,9 @@ class JobWorld {
   template <class Call>
   auto in_ranks(Call call) const;
   uint32_t rank_of(uint32_t slot) const;
-  /// Returns the members that have seats, in the seats' order.
-  Membership seated() const;
-  /// Returns the same without empty seats.
+  /// Returns the members of the chosen slots, in the slots' order.
+  Membership chosen_members() const;
+  /// Returns the same without empty slots.
   static Membership renumbered(const Membership& ranks);
   uint32_t agree(const Membership& ranks) const;
   /// Newcomers change nothing for a world that is being made without them.
@@ -63,8 +63,8 @@ class JobWorld {
   const WorldOptions options_;
   const std::shared_ptr<const AbsenceWatch> absences_;
   const TimePoint until_;
-  const Seating seating_;
-  control::View members_;  ///< those that have seats
+  const SlotChoice choice_;
+  control::View members_;  ///< those of the chosen slots
 };
 
 }  // namespace tokenyard

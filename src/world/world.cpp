@@ -254,15 +254,15 @@ std::vector<uint32_t> present_others(const Bootstrap& ranks, const std::vector<u
 
 /// Returns the maker of the next world of the same processes.
 JobWorld next_of_job(WorldAccess::Impl& impl, const WorldOptions& options, TimePoint until,
-                     Seating seating, std::function<void()> check = {}) {
-  const auto check_all = [&impl, what = seating.what, check = std::move(check)] {
+                     SlotChoice choice, std::function<void()> check = {}) {
+  const auto check_all = [&impl, what = choice.what, check = std::move(check)] {
     impl.abort_flag->check_ended(what);
     if (check) check();
   };
-  seating.slots = impl.bootstrap->membership().slots;
+  choice.slots = impl.bootstrap->membership().slots;
   return JobWorld({impl.job, impl.processes, check_all, impl.mutant},
                   {impl.accelerator, impl.fabric, impl.make_network}, options, impl.absences, until,
-                  std::move(seating));
+                  std::move(choice));
 }
 
 /// Makes the world. A timeout names a rank that did not come to this attempt. After any other

@@ -87,7 +87,9 @@ def test_every_dtype_is_reduced(name: str) -> None:
 
 def moves(world: tokenyard.World, name: str, protocol: str) -> None:
     ranks, rank = range(world.size), world.rank
-    with DeviceCollectives(world, slot_bytes=64, packet_bytes=64, chunk_bytes=64, ring_bytes=256) as collectives:
+    with DeviceCollectives(
+        world, slot_bytes=64, packet_bytes=64, chunk_bytes=64, ring_bytes=256
+    ) as collectives:
         call = dict(protocol=protocol)
         for elements in (0, 1, 65):
             inputs = [mine(source, elements * world.size, name) for source in ranks]

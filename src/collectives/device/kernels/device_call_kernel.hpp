@@ -24,7 +24,7 @@ namespace tokenyard::device_collectives {
 /// Barriers that all kernels of collectives use.
 enum class CallBarrier : uint32_t {
   begun = 14,  ///< the warps that move data know the call
-  told = 15,   ///< the last warp knows it, too
+  known = 15,  ///< the last warp knows it, too
 };
 
 /// Called by all threads of a block, whose last warp announces the call while the others move data.
@@ -39,7 +39,7 @@ TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
   grid::wait_for_previous();
   if (warp::index() + 1 == warp::count()) {
     if (block::index() == 0) fence<Scope::sys>();
-    NamedBarrier(CallBarrier::told).sync(block::threads());
+    NamedBarrier(CallBarrier::known).sync(block::threads());
     return !shared.failed;
   }
   if (thread::index() == 0) {
@@ -47,7 +47,7 @@ TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
     shared.failed = deadline.failed();
   }
   NamedBarrier(CallBarrier::begun).sync(block::threads() - kWarpLanes);
-  NamedBarrier(CallBarrier::told).arrive(block::threads());
+  NamedBarrier(CallBarrier::known).arrive(block::threads());
   return !shared.failed;
 }
 

@@ -12,7 +12,7 @@
 
 namespace tokenyard::device_collectives {
 
-/// What a block knows of the calls of all ranks.
+/// A block's knowledge of the calls of all ranks.
 enum class Calls : uint32_t { unknown, alike, different };
 
 struct PacketsShared : CallShared {
