@@ -439,13 +439,12 @@ class World(Closing):
             InvalidArgument: this rank names none.
             OutOfTouch, QuorumLost: as `rebuild`.
         """
+        ranks = [size_of("lost", rank, largest=self.size - 1) for rank in lost]
         launched = self._launched
         if launched is None or not launched.replaces:
             asked, why = "replace", "only launch(..., on_death='replace') starts new processes"
             raise Unsupported(f"{asked}: {why}", asked=asked, why=why)
-        gone = self._native.leave_out(
-            [size_of("lost", rank, largest=self.size - 1) for rank in lost]
-        )
+        gone = self._native.leave_out(ranks)
         if not gone:
             raise invalid("lost", "the ranks that are to be replaced", "none")
         # All survivors ask: the launch replaces each process once.

@@ -20,7 +20,7 @@ constexpr uint32_t kPacketsBytes = 8 << 20;
 /// The largest message that packets move as fast as stores from tensor to tensor do.
 constexpr uint64_t kPacketsBesideDirect = 4 << 20;
 /// Bytes of all rings of one parity, unless options say otherwise.
-constexpr uint32_t kRingsBytes = 16 << 20;
+constexpr uint32_t kRingsBytes = 15 << 20;
 /// Bytes of all channels, unless options say otherwise.
 constexpr uint32_t kChannelsBytes = 8 << 20;
 
