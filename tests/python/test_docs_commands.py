@@ -64,6 +64,8 @@ def where_options_stand(words: list[str]) -> str:
             extras = [extra.rstrip("]") for _, _, extra in own if extra]
             assert all(f"\n{extra} = [" in sources("pyproject.toml") for extra in extras)
             return "--upgrade"
+        case ["pip", "show", _]:
+            return ""
         case ["./run", "bench", name, *_]:
             assert (ROOT / "bench" / f"{name}.cpp").is_file()
             return sources(f"bench/{name}.cpp", f"bench/{name}/*")
