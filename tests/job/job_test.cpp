@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "fabric/ranks.hpp"
 #include "fabric/world_access.hpp"
 #include "job/job_of_three.hpp"
@@ -56,8 +57,7 @@ TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
 }
 
 TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
-  ASSERT_EQ(getenv("TOKENYARD_SECRET"), nullptr);
-  ASSERT_EQ(getenv("TOKENYARD_SECRET_FILE"), nullptr);
+  ASSERT_FALSE(SecretEnvironment::read().secret || SecretEnvironment::read().file);
   JobOptions without = options(0);
   without.secret.clear();
   without.timeout = 1s;
