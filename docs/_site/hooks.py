@@ -42,6 +42,20 @@ BROUGHT = (
 """Files outside docs/ that are part of the site."""
 INSTEAD = {"README.md": "index.md", "docs": "index.md", "docs/decisions": "decisions/README.md"}
 """Pages of the site that stand for paths of the repository."""
+_PACKAGE = "python/tokenyard"
+SOURCES = {
+    f"{_PACKAGE}/job.py": "jobs",
+    f"{_PACKAGE}/world/world.py": "worlds",
+    f"{_PACKAGE}/world/launch.py": "worlds",
+    f"{_PACKAGE}/expert_parallel/throughput.py": "expert_parallel",
+    f"{_PACKAGE}/expert_parallel/received.py": "expert_parallel",
+    f"{_PACKAGE}/expert_parallel/low_latency.py": "low_latency",
+    f"{_PACKAGE}/collectives/collectives.py": "collectives",
+    f"{_PACKAGE}/device_collectives.py": "device_collectives",
+    f"{_PACKAGE}/metrics.py": "metrics",
+    f"{_PACKAGE}/errors.py": "errors",
+} | {f"{_PACKAGE}/{module}/__init__.py": module for module in python_reference.MODULES}
+"""Pages of the reference that stand for modules of Python."""
 
 INCLUDED = re.compile(r"^<!-- include -->\[[^\]]*\]\(([^)#\s]+)(?:#([^)\s]+))?\)$", re.MULTILINE)
 LINK = re.compile(
@@ -62,6 +76,11 @@ def uri_on_site(path: str) -> str | None:
     """Returns where a path of the repository is on the site, or None."""
     if path in INSTEAD:
         return INSTEAD[path]
+    if path in SOURCES:
+        return f"reference/python/{SOURCES[path]}.md"
+    if path.startswith("include/tokenyard/") and path.endswith(".hpp"):
+        page = f"reference/cpp/{path.removeprefix('include/tokenyard/').removesuffix('.hpp')}.md"
+        return page if page in generated() else None
     if path.startswith("docs/") and not path.startswith("docs/_site/"):
         return path.removeprefix("docs/")
     return path if path in brought() else None
@@ -81,7 +100,7 @@ def with_links(text: str, path: str, uri: str) -> str:
             return found[0]
         file, _, anchor = target.partition("#")
         file = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
-        if not (ROOT / file).exists() and not file.startswith("docs/reference/"):
+        if not (ROOT / file).exists():
             log.warning("%s: the link to %s leads to no file", path, target)
             return found[0]
         there = uri_on_site(file)

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <span>
 #include <tokenyard/collectives.hpp>
 #include <vector>
@@ -16,10 +17,23 @@ namespace {
 
 constexpr uint32_t kRanks = 3, kElements = 1000;
 
+/// Returns 32 random hexadecimal digits: strangers must not guess a job's secret.
+std::string draw_secret() {
+  std::random_device random;
+  std::string secret;
+  for (int word = 0; word < 4; ++word) {
+    char digits[9];
+    std::snprintf(digits, sizeof digits, "%08x", random());
+    secret += digits;
+  }
+  return secret;
+}
+
 /// Returns 0 if every sum was right.
-int run_rank(const std::string& store, uint32_t rank) {
+int run_rank(const std::string& store, const std::string& secret, uint32_t rank) {
   tokenyard::CollectivesOptions options;
   options.store = store;
+  options.secret = secret;
   options.rank = rank;
   options.size = kRanks;
   options.address = "127.0.0.1";
@@ -63,11 +77,12 @@ int main(int arguments, char** argument) {
   }
   std::string directory = (std::filesystem::temp_directory_path() / "tokenyard-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return 1;
+  const std::string secret = draw_secret();
   for (uint32_t rank = 0; rank < kRanks; ++rank)
     if (fork() == 0) {
       int status = 1;
       try {
-        status = run_rank("file:" + directory, rank);
+        status = run_rank("file:" + directory, secret, rank);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %u: %s\n", rank, error.what());
       }

@@ -77,13 +77,14 @@ int main(int arguments, char** argument) {
     if (!asked) std::fprintf(stderr, "unknown option %s\n", argument[1]);
     return asked ? 0 : 2;
   }
-  const auto worlds = tokenyard::World::in_process(kRanks, "host");
+  auto worlds = tokenyard::World::in_process(kRanks, "host");
   std::vector<int> failed(kRanks);
   std::vector<std::jthread> threads;
   for (uint32_t rank = 0; rank < kRanks; ++rank)
-    threads.emplace_back([&, rank] {
+    // The thread owns its rank's world: if it fails, the others learn at once that it has left.
+    threads.emplace_back([&failed, rank, world = std::move(worlds[rank])] {
       try {
-        run_rank(*worlds[rank]);
+        run_rank(*world);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %u: %s\n", rank, error.what());
         failed[rank] = 1;

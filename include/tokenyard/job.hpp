@@ -50,14 +50,14 @@ enum class Places : uint8_t {
 
 struct JobOptions {
   /// Where the ranks find one another: "file:/a/directory/all/ranks/see", or "tcp://host:port", a
-  /// store run by `serve_store` or `python -m tokenyard store` (rank 0 runs it itself if nobody
-  /// listens there and `host_store` is set).
+  /// store run by `python -m tokenyard store` (rank 0 runs it itself if nobody listens there and
+  /// `host_store` is set).
   std::string store;
   bool host_store = true;
   /// The caller's own store, used instead of `store`; torch's, for example (src/control/store.hpp).
   std::shared_ptr<control::Store> own_store;
   std::string job = "tokenyard";
-  std::string secret;  ///< processes that do not know it are rejected
+  std::string secret;  ///< processes that do not know it are rejected; empty: the environment's
   uint32_t rank = 0, size = 1;
   std::optional<uint32_t> local_rank = {};  ///< of its host: selects its GPU; unset: `rank`
   uint32_t size_max = 0;                    ///< largest size that `grow` may reach; 0: `size`
@@ -97,11 +97,11 @@ struct JobMetrics {
 /// groups share it: the rank leaves, within a second, when the last of them has ended.
 class Job : public std::enable_shared_from_this<Job> {
  public:
-  /// Founds a job. Blocks until all ranks have come. Throws PeerTimeout naming a missing rank.
+  /// Founds a job. Blocks until all ranks have come. Throws PeerTimeout naming a missing rank, and
+  /// InvalidArgument if there is no secret in `options`, TOKENYARD_SECRET_FILE or TOKENYARD_SECRET.
   static std::shared_ptr<Job> connect(const JobOptions& options);
-  /// Joins a running job, in the slot `options.rank` of a lost rank or in one that `grow` has
-  /// added. Blocks until the members admit it (by `recover`, `replace`, `grow` or
-  /// OnFailure::retry).
+  /// Joins a running job, in slot `options.rank` of a lost rank or in one that `grow` has added.
+  /// Blocks until members admit it (by `recover`, `replace`, `grow` or OnFailure::retry).
   static std::shared_ptr<Job> join(const JobOptions& options);
   /// Begins a job whose other slots are empty; for a process that computes alone before it joins
   /// another job. Needs no store.

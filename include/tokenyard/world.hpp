@@ -98,8 +98,8 @@ struct Rendezvous {
   uint32_t rank = 0, size = 1;
   uint32_t local_rank = 0;        ///< selects the GPU
   std::string job = "tokenyard";  ///< jobs with other names stay apart
-  /// Without it nobody joins, and nobody is listened to. Empty: that of this user's processes on
-  /// this host, which is kept in a file.
+  /// Without it nobody joins, and nobody is listened to. Empty: that of TOKENYARD_SECRET_FILE or
+  /// TOKENYARD_SECRET, else of this user's processes on this host, which is kept in a file.
   std::string secret = {};
   /// Ranks with equal names share memory; others reach one another over the network. Empty: that of
   /// TOKENYARD_HOST_NAME, or else ranks of one machine and network namespace share memory.
@@ -126,9 +126,10 @@ class World {
   /// something else stands on it.
   static std::unique_ptr<World> connect(const Rendezvous& rendezvous, const std::string& device,
                                         const WorldOptions& options = {});
-  /// Makes a world inside this process and returns one World per rank, each for one thread.
-  /// `device` "host", or "cuda": rank r on GPU r (with fewer GPUs than ranks, all ranks on GPU 0,
-  /// in one grid).
+  /// Makes a world inside this process and returns one World per rank, each for one thread, which
+  /// should own it: others wait in vain for a rank that has ended until its World has, too, or
+  /// until the function of its `goodbye` was called. `device` "host", or "cuda": rank r on GPU r
+  /// (with fewer GPUs than ranks, all ranks on GPU 0, in one grid).
   static std::vector<std::unique_ptr<World>> in_process(uint32_t ranks, const std::string& device,
                                                         const WorldOptions& options = {});
   ~World();

@@ -79,9 +79,11 @@ Environment Environment::read() {
           .world_size = number<uint32_t>("WORLD_SIZE"),
           .local_rank = number<uint32_t>("LOCAL_RANK"),
           .address = text("MASTER_ADDR"),
-          .port = number<uint16_t>("MASTER_PORT"),
-          .secret = given("TOKENYARD_SECRET"),
-          .secret_file = given("TOKENYARD_SECRET_FILE")};
+          .port = number<uint16_t>("MASTER_PORT")};
+}
+
+SecretEnvironment SecretEnvironment::read() {
+  return {.secret = given("TOKENYARD_SECRET"), .file = given("TOKENYARD_SECRET_FILE")};
 }
 
 NetworkEnvironment NetworkEnvironment::read() {

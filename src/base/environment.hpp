@@ -8,19 +8,25 @@
 namespace tokenyard {
 
 /// Variables that a launcher (torchrun, mpirun, a script) sets for this process. An unset or empty
-/// variable is nullopt; an empty secret is a mistake, and kept as it is.
+/// variable is nullopt.
 struct Environment {
-  std::optional<uint32_t> rank;            ///< RANK
-  std::optional<uint32_t> world_size;      ///< WORLD_SIZE
-  std::optional<uint32_t> local_rank;      ///< LOCAL_RANK
-  std::optional<std::string> address;      ///< MASTER_ADDR
-  std::optional<uint16_t> port;            ///< MASTER_PORT
-  std::optional<std::string> secret;       ///< TOKENYARD_SECRET
-  std::optional<std::string> secret_file;  ///< TOKENYARD_SECRET_FILE
+  std::optional<uint32_t> rank;        ///< RANK
+  std::optional<uint32_t> world_size;  ///< WORLD_SIZE
+  std::optional<uint32_t> local_rank;  ///< LOCAL_RANK
+  std::optional<std::string> address;  ///< MASTER_ADDR
+  std::optional<uint16_t> port;        ///< MASTER_PORT
 
   /// Reads the current environment. Throws InvalidArgument, which names the variable, for a value
   /// that is not a number in range.
   static Environment read();
+};
+
+/// The variables of a job's secret. An unset one is nullopt; an empty one is a mistake, and kept.
+struct SecretEnvironment {
+  std::optional<std::string> secret;  ///< TOKENYARD_SECRET
+  std::optional<std::string> file;    ///< TOKENYARD_SECRET_FILE
+
+  static SecretEnvironment read();
 };
 
 /// The variables of the network between hosts. An unset or empty one is nullopt.

@@ -131,4 +131,27 @@ std::string secret_in_file(const std::string& argument, const std::string& path)
   return content_of(argument, file, path);
 }
 
+std::optional<std::string> secret_in_environment() {
+  constexpr const char *kText = "TOKENYARD_SECRET", *kFile = "TOKENYARD_SECRET_FILE";
+  const SecretEnvironment environment = SecretEnvironment::read();
+  std::optional<std::string> direct;
+  if (environment.secret) direct = checked_secret(kText, *environment.secret);
+  if (!environment.file) return direct;
+  std::string in_file = secret_in_file(kFile, *environment.file);
+  if (direct && *direct != in_file) {
+    throw InvalidArgument(
+        kText, "the secret that TOKENYARD_SECRET_FILE holds; set only one of them", "another one");
+  }
+  return in_file;
+}
+
+std::string required_secret(const std::string& given) {
+  if (!given.empty()) return given;
+  if (auto own = secret_in_environment()) return *std::move(own);
+  throw InvalidArgument("secret",
+                        "the job's secret, or TOKENYARD_SECRET_FILE or TOKENYARD_SECRET in the "
+                        "environment (make one by openssl rand -hex 16)",
+                        "none of them");
+}
+
 }  // namespace tokenyard::control

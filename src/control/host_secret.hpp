@@ -1,6 +1,7 @@
 /// Secrets in files of one user. None of the errors shows a secret.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,5 +22,13 @@ std::string checked_secret(const std::string& argument, std::string_view text,
 /// Returns the secret in a file, likewise. Throws InvalidArgument{argument} also if neither this
 /// user nor root owns the file, or somebody else may read it; OsError if it cannot be read.
 std::string secret_in_file(const std::string& argument, const std::string& path);
+
+/// Returns the secret that TOKENYARD_SECRET_FILE or TOKENYARD_SECRET gives; nullopt if neither is
+/// set. Throws as those above, and InvalidArgument if both are set and differ.
+std::optional<std::string> secret_in_environment();
+
+/// Returns `given` if it is not empty, else the environment's. Throws InvalidArgument if there is
+/// neither.
+std::string required_secret(const std::string& given);
 
 }  // namespace tokenyard::control

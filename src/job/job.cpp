@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "control/host_secret.hpp"
 #include "control/memory_store.hpp"
 #include "job/job_state.hpp"
 #include "net/key.hpp"
@@ -18,19 +19,26 @@ std::vector<uint32_t> slots_of(const control::View& view) {
   return slots;
 }
 
+JobOptions with_secret(JobOptions options) {
+  options.secret = control::required_secret(options.secret);
+  return options;
+}
+
 }  // namespace
 
 std::shared_ptr<Job> Job::connect(const JobOptions& options) {
-  return std::make_shared<Job>(std::make_shared<State>(options, JobTerms{}));
+  return std::make_shared<Job>(std::make_shared<State>(with_secret(options), JobTerms{}));
 }
 
 std::shared_ptr<Job> Job::join(const JobOptions& options) {
-  return std::make_shared<Job>(
-      std::make_shared<State>(options, JobTerms{.entrance = JobTerms::Entrance::join}));
+  return std::make_shared<Job>(std::make_shared<State>(
+      with_secret(options), JobTerms{.entrance = JobTerms::Entrance::join}));
 }
 
 std::shared_ptr<Job> Job::alone(const JobOptions& options) {
   JobOptions unseen = options;
+  // Nobody can join it, since nobody sees its store.
+  if (unseen.secret.empty()) unseen.secret = fmt::format("{:016x}", net::random_number());
   unseen.own_store = std::make_shared<control::MemoryStore>();
   return std::make_shared<Job>(
       std::make_shared<State>(unseen, JobTerms{.entrance = JobTerms::Entrance::alone}));

@@ -104,7 +104,9 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
     options.secret = fmt::format("{:016x}", net::random_number());
     terms.entrance = JobTerms::Entrance::alone;
   } else {
-    options.secret = where.secret.empty() ? control::host_secret() : where.secret;
+    options.secret = where.secret;
+    if (options.secret.empty()) options.secret = control::secret_in_environment().value_or("");
+    if (options.secret.empty()) options.secret = control::host_secret();
   }
   const auto start = std::chrono::steady_clock::now();
   try {

@@ -22,19 +22,7 @@ Rendezvous Rendezvous::from_environment() {
   where.port = required(environment.port, "MASTER_PORT");
   where.host = environment.address.value_or(where.host);
   where.local_rank = environment.local_rank.value_or(where.rank);
-  if (environment.secret) {
-    where.secret = control::checked_secret("TOKENYARD_SECRET", *environment.secret);
-  }
-  if (environment.secret_file) {
-    const std::string in_file =
-        control::secret_in_file("TOKENYARD_SECRET_FILE", *environment.secret_file);
-    if (environment.secret && in_file != where.secret) {
-      throw InvalidArgument("TOKENYARD_SECRET",
-                            "the secret that TOKENYARD_SECRET_FILE holds; set only one of them",
-                            "another one");
-    }
-    where.secret = in_file;
-  }
+  where.secret = control::secret_in_environment().value_or("");
   return where;
 }
 

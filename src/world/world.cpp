@@ -191,7 +191,7 @@ std::shared_ptr<Job> World::job() const {
   if (impl_->job) return impl_->job;
   throw Unsupported("job",
                     "the ranks of this world are threads of one process, which are no job: "
-                    "make it of processes, by launch(..., processes=True) or Job::connect");
+                    "make it of processes, by launch(..., processes=True) or connect");
 }
 
 std::vector<std::vector<std::byte>> World::all_gather(std::span<const std::byte> mine,

@@ -170,6 +170,15 @@ TEST(Collectives, DifferentCallsAreNamedAndTheGroupGoesOn) {
   });
 }
 
+TEST(Collectives, ATensorThatIsNoneIsRefused) {
+  as_ranks(1, [](Collectives& collectives) {
+    Group world = collectives.world();
+    EXPECT_THROW(world.all_reduce(TensorView{}, ReduceOp::sum), InvalidArgument);
+    EXPECT_THROW(world.broadcast(TensorView{}, 0), InvalidArgument);
+    world.all_reduce(TensorView(static_cast<float*>(nullptr), {0}), ReduceOp::sum).wait();
+  });
+}
+
 // The late rank may call `shrink` before it hears of the failure that it caused.
 TEST(Collectives, WhoDoesNotComeIsNamedAndShrinkMendsIt) {
   std::atomic<int> failed = 0;

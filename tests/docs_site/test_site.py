@@ -39,6 +39,16 @@ import python_reference  # noqa: E402
         ("[a](../jobs.md)", "docs/decisions/streams.md", "[a](../jobs.md)"),
         ("[a](python/bindings)", "CONTRIBUTING.md", "a"),
         ("[`a`](../src/base)", "docs/jobs.md", "`a`"),
+        (
+            "[a](../../include/tokenyard/job.hpp)",
+            "docs/reference/README.md",
+            "[a](cpp/job.md)",
+        ),
+        (
+            "[a](../python/tokenyard/moe/__init__.py)",
+            "docs/torch.md",
+            "[a](reference/python/moe.md)",
+        ),
         ("[a](https://example.org)", "docs/jobs.md", "[a](https://example.org)"),
         ("`[a](nowhere.md)`", "docs/jobs.md", "`[a](nowhere.md)`"),
         ("```\n[a](nowhere.md)\n```", "docs/jobs.md", "```\n[a](nowhere.md)\n```"),
@@ -52,6 +62,12 @@ def test_links_lead_to_pages_of_the_site_or_are_plain(link: str, page: str, want
 def test_a_link_to_no_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     hooks.with_links("[a](nowhere.md)", "docs/jobs.md", "jobs.md")
     assert "docs/jobs.md: the link to nowhere.md leads to no file" in caplog.text
+
+
+def test_sources_that_the_site_shows_as_pages_have_them() -> None:
+    for path in hooks.SOURCES:
+        assert (ROOT / path).is_file()
+        assert hooks.uri_on_site(path) in hooks.generated()
 
 
 def test_a_quiet_build_is_strict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "fabric/ranks.hpp"
 #include "fabric/world_access.hpp"
 #include "job/job_of_three.hpp"
@@ -19,6 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class JobOfThree : public test::JobOfThree {
  protected:
@@ -52,6 +54,32 @@ TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
     EXPECT_EQ(metrics.joined, 3u);
     done.arrive_and_wait();
   });
+}
+
+TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
+  ASSERT_FALSE(SecretEnvironment::read().secret || SecretEnvironment::read().file);
+  JobOptions without = options(0);
+  without.secret.clear();
+  without.timeout = 1s;
+  for (const auto enter : {&Job::connect, &Job::join}) {
+    try {
+      enter(without);
+      ADD_FAILURE() << "a job without a secret";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.argument, "secret");
+      EXPECT_THAT(error.expected, HasSubstr("TOKENYARD_SECRET_FILE"));
+    }
+  }
+  setenv("TOKENYARD_SECRET", "0123456789abcdef", 1);
+  std::latch done(3);
+  on_every_rank(3, [&](uint32_t rank) {
+    JobOptions mine = options(rank);
+    mine.secret = rank == 2 ? "0123456789abcdef" : "";
+    const auto job = Job::connect(mine);
+    use(*job);
+    done.arrive_and_wait();
+  });
+  unsetenv("TOKENYARD_SECRET");
 }
 
 TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {

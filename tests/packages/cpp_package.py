@@ -105,6 +105,19 @@ def by_cmake(prefix: pathlib.Path, folder: pathlib.Path) -> None:
     check_programs(folder, "find_package")
 
 
+def check_components(prefix: pathlib.Path, folder: pathlib.Path) -> None:
+    """A component that does not exist is refused with the reason."""
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(user CXX)\n"
+        "find_package(tokenyard REQUIRED COMPONENTS mpi)\n"
+    )
+    command = ["cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    if refused.returncode == 0 or 'no component "mpi"' not in refused.stderr:
+        sys.exit(f"find_package(COMPONENTS mpi) said {refused.stderr}")
+
+
 def by_pkg_config(prefix: pathlib.Path, folder: pathlib.Path) -> None:
     """Builds the same programs by a compiler's command."""
     folder.mkdir()
@@ -140,6 +153,7 @@ def main() -> int:
             sys.exit("the library needs more than it says:\n" + "\n".join(others))
         headers = check_headers(prefix)
         by_cmake(prefix, pathlib.Path(folder, "cmake"))
+        check_components(prefix, pathlib.Path(folder, "components"))
         config = next(prefix.rglob("tokenyardConfig.cmake")).read_text()
         if shutil.which("pkg-config") is None:
             print("pkg-config is not here, and was not tried")

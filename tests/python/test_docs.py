@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from pages import PAGES, Block, blocks_of, fragments, text_of
-from programs import run_python, torchrun
+from programs import EXAMPLES, run_python, torchrun
 from ranks import Rank, file_store, ranks_of, results_of
 from torch_ranks import needs_torch
 
@@ -40,10 +40,24 @@ def test_no_block_is_of_a_page_or_a_language_without_a_test() -> None:
     # sh: test_docs_commands.py; cmake: the lines of examples/cpp, by tests/packages/cpp_package.py.
     assert languages == {"cmake", "cpp", "python", "sh"}
     cpp = [block.page for page in PAGES for block in blocks_of(page, "cpp")]
-    assert cpp == ["megakernel.md"]  # Its test: tests/megakernel/first_task_test.cpp.
+    # The last one's test: tests/megakernel/first_task_test.cpp.
+    assert cpp == [*EXCERPTS, "megakernel.md"]
     exchanges = {"choosing_sms.md", "cuda_graphs.md", "expert_parallel.md", "reading_the_trace.md"}
     others = {"jobs.md", "low_latency.md", "megakernel.md", "torch.md", MOONCAKE}
     assert {page for page in PAGES if fragments(page)} == exchanges | others
+
+
+EXCERPTS = {"expert_parallel.md": "exchange.cpp", "jobs.md": "all_reduce.cpp"}
+
+
+@pytest.mark.parametrize("page", EXCERPTS)
+def test_lines_of_cpp_are_those_of_an_example(page: str) -> None:
+    """tests/packages/cpp_package.py compiles and runs the examples."""
+    (block,) = blocks_of(page, "cpp")
+    example = (EXAMPLES / "cpp" / EXCERPTS[page]).read_text(encoding="utf-8")
+    lines = [line.strip() for line in example.splitlines()]
+    for line in block.code.splitlines():
+        assert line.startswith("//") or line.strip() in lines, line
 
 
 PROGRAMS = [block for page in PAGES for block in blocks_of(page, "python") if block.is_program]

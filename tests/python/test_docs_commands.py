@@ -59,9 +59,13 @@ def where_options_stand(words: list[str]) -> str:
             assert (ROOT / file).is_file()
             return sources("tests/python/conftest.py")
         case ["pip", "install", *what]:
-            own = [name for name in what if name.startswith(".")]
-            assert all((ROOT / name / "pyproject.toml").is_file() for name in own)
+            own = [name.partition("[") for name in what if name.startswith(".")]
+            assert all((ROOT / name / "pyproject.toml").is_file() for name, _, _ in own)
+            extras = [extra.rstrip("]") for _, _, extra in own if extra]
+            assert all(f"\n{extra} = [" in sources("pyproject.toml") for extra in extras)
             return "--upgrade"
+        case ["pip", "show", _]:
+            return ""
         case ["./run", "bench", name, *_]:
             assert (ROOT / "bench" / f"{name}.cpp").is_file()
             return sources(f"bench/{name}.cpp", f"bench/{name}/*")

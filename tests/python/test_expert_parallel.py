@@ -55,6 +55,24 @@ def test_kinds_of_results() -> None:
     tokenyard.launch(layer, ranks=2)
 
 
+def test_a_with_block_closes_an_exchange() -> None:
+    def layer(world: tokenyard.World) -> None:
+        sizes = dict(experts=EXPERTS, hidden=64, topk=TOPK, tokens_max=TOKENS)
+        with make(world) as exchange, tokenyard.LowLatency(world, **sizes) as serving:
+            exchange.dispatch(*inputs(world.rank))
+        with pytest.raises(tokenyard.InvalidArgument, match="an open ExpertParallel"):
+            exchange.dispatch(*inputs(world.rank))
+        with pytest.raises(tokenyard.InvalidArgument, match="an open LowLatency"):
+            serving.wait()
+        if world.rank == 0:  # The other rank closes nothing, and is not waited for.
+            with pytest.raises(KeyError), tokenyard.LowLatency(world, **sizes):
+                raise KeyError
+        else:
+            tokenyard.LowLatency(world, **sizes)
+
+    tokenyard.launch(layer, ranks=2)
+
+
 def test_results_are_views_of_the_arena_and_nothing_is_copied() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)

@@ -215,7 +215,8 @@ def test_a_rank_that_exits_is_named_before_those_it_has_left(processes: bool) ->
     with pytest.raises(tokenyard.ProcessDied, match="rank 1 exited with 1") as caught:
         tokenyard.launch(exit_on_rank_1, ranks=2, processes=processes)
     assert (caught.value.rank, caught.value.exit_code) == (1, 1)
-    assert "raised by rank 1 of 2" in caught.value.__notes__
+    notes = getattr(caught.value, "__notes__", [])
+    assert not any("raised by" in note for note in notes)  # No rank has raised it.
 
 
 @BOTH

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import _tokenyard
 from _tokenyard import FailedRank
 
 from ..arrays import A, Arrays, arrays_of
+from ..closing import Closing
 from ..errors import InvalidArgument, invalid
 from ..metrics import NOT_COUNTED
 from ..sizes import size_of
@@ -28,7 +30,7 @@ from .held_experts import ExpertsChanged, HeldExperts
 from .row_formats import BF16, FP8, FP32, IDS, LOW_LATENCY_ROWS
 
 
-class LowLatency:
+class LowLatency(Closing):
     """Low-latency dispatch and combine. Collective: all ranks make it, and its calls, together.
 
     Calls are enqueued on torch's current stream (on the host they run at once) and do not wait for
@@ -525,6 +527,16 @@ class LowLatency:
             PeerLost, PeerTimeout: a rank that was not masked did not take part.
         """
         self._native.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Other ranks may not close theirs after an error, and a wait for them would hide it.
+        if error is None:
+            self.close()
 
     def _hook(self, batch: Any, *kept: Any, ends: bool = False, lost: Any = None) -> Hook:
         """Returns the receiving half of a call.

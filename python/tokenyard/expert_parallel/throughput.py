@@ -10,6 +10,7 @@ import _tokenyard
 from _tokenyard import FailedRank
 
 from ..arrays import A, arrays_of
+from ..closing import Closing
 from ..errors import invalid
 from ..sizes import size_of
 from ..world.world import World, native_of
@@ -28,7 +29,7 @@ from .row_formats import FP32, MOVED, SUMMED, form_of, scale_order
 from .tracing import write_perfetto
 
 
-class ExpertParallel:
+class ExpertParallel(Closing):
     """Dispatch and combine for training and prefill. Collective: all ranks make it alike.
 
     Args:

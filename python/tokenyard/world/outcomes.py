@@ -34,7 +34,8 @@ class Outcomes:
         """Records a failure; drops later ones, which are mostly consequences of the first."""
         self._running.discard(rank)
         if self.failure is None:
-            error.add_note(f"raised by rank {rank} of {len(self._results)}")
+            if not isinstance(error, ProcessDied):  # Which names the rank, and was raised by none.
+                error.add_note(f"raised by rank {rank} of {len(self._results)}")
             for dead, why in sorted(self._dead.items()):
                 error.add_note(f"rank {dead} had died: {why}")
             self.failure = error

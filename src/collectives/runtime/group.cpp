@@ -27,6 +27,9 @@ using ArrayOf = std::conditional_t<std::same_as<View, TensorView>, Array, ConstA
 
 template <class View>
 ArrayOf<View> array_of(const char* argument, const View& view) {
+  if (!view.given()) {
+    throw InvalidArgument(argument, "a tensor, of shape [0] if it has no elements", "none");
+  }
   require_memory(argument, view);
   return {view.data, view.elements(), view.type};
 }
