@@ -195,9 +195,10 @@ TOKENYARD_DEVICE bool are_calls_alike(const PacketsWork& work) {
 template <uint32_t count>
 TOKENYARD_DEVICE void copy_own(const PacketsWork& work, const PacketStep<count>& step) {
   const uint32_t rank = work.call.rank;
+  if (!work.call.movement.sends(rank, rank)) return;
   const std::byte* const from = work.input(rank);
   std::byte* const to = work.result(rank);
-  if (!work.call.movement.sends(rank, rank) || from == to) return;
+  if (from == to) return;
   Piece16 held[count];
   load_pieces(work, from, step, held);
   store_pieces(work, to, step, held);
