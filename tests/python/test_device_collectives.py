@@ -88,7 +88,7 @@ def test_every_dtype_is_reduced(name: str) -> None:
 def moves(world: tokenyard.World, name: str, protocol: str) -> None:
     ranks, rank = range(world.size), world.rank
     with DeviceCollectives(
-        world, slot_bytes=64, packet_bytes=64, chunk_bytes=64, ring_bytes=256
+        world, slot_bytes=64, packet_bytes=256, chunk_bytes=64, ring_bytes=256
     ) as collectives:
         call = dict(protocol=protocol)
         for elements in (0, 1, 65):
@@ -119,7 +119,7 @@ def moves(world: tokenyard.World, name: str, protocol: str) -> None:
         collectives.barrier(**call)
 
 
-@pytest.mark.parametrize("protocol", ["automatic", "slots", "rings"])
+@pytest.mark.parametrize("protocol", ["automatic", "slots", "packets", "rings"])
 @pytest.mark.parametrize("name", ["int16", "float8_e5m2", "complex128"])
 def test_bytes_of_every_dtype_are_moved(name: str, protocol: str) -> None:
     launch(moves, ranks=RANKS, args=(name, protocol))

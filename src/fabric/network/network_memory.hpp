@@ -16,8 +16,7 @@ class NetworkMemory {
  public:
   /// Throws InvalidArgument if the arena has no room, or the network no region left.
   NetworkMemory(World& world, size_t bytes);
-  /// Peers may still write: the memory stays as it is while the network exists, unless `give_back`
-  /// was called.
+  /// Where peers may still write, the memory stays as it is while the network exists.
   ~NetworkMemory();
   NetworkMemory(const NetworkMemory&) = delete;
   NetworkMemory& operator=(const NetworkMemory&) = delete;
@@ -26,6 +25,8 @@ class NetworkMemory {
   size_t bytes() const { return bytes_; }
   /// Returns the place by which peers put here. Its key is that of sources here, too.
   NetworkTarget target() const { return {.key = key_, .offset = block_.offset()}; }
+  /// Says that peers may write here from now on.
+  void make_known() { is_known_ = true; }
   /// Says that no peer writes here any more.
   void give_back() { is_known_ = false; }
 
@@ -35,7 +36,7 @@ class NetworkMemory {
   ArenaBlock block_;
   std::shared_ptr<DeviceMemory> pinned_;
   MemoryKey key_ = 0;
-  bool is_known_ = true;  ///< to peers
+  bool is_known_ = false;  ///< to peers
 };
 
 }  // namespace tokenyard

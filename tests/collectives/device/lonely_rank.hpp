@@ -55,8 +55,14 @@ class LonelyRank {
         workspace_(std::make_unique<Workspace>()),
         memory_(&abort_flag_[0]) {}
 
-  CallParams params() {
-    const Movement movement{.reduces = true, .part = kBytes, .whole = kBytes, .end = kBytes};
+  static Movement all_reduce() {
+    return {.reduces = true, .part = kBytes, .whole = kBytes, .end = kBytes};
+  }
+  static Movement broadcast_from_peer() {
+    return {.only_from_root = true, .root = 1, .part = kBytes, .whole = kBytes, .end = kBytes};
+  }
+
+  CallParams params(const Movement& movement = all_reduce()) {
     std::byte* const windows[] = {aligned(window_), aligned(peers_window_)};
     return {.rank = 0,
             .ranks = 2,
@@ -104,6 +110,11 @@ class LonelyRank {
       put(layout().packet(1, 0, 1) + piece * sizeof(Bytes16), {{1, 2, 3, 4}});
   }
   const std::vector<std::byte>& tensor() const { return tensor_; }
+  /// Returns whether this rank has emptied all packets of its peer.
+  bool packets_are_empty() {
+    const std::byte* const begin = aligned(window_) + layout().packet(1, 0, 1);
+    return std::all_of(begin, begin + kBytes, [](std::byte byte) { return byte == std::byte{0}; });
+  }
 
   static constexpr uint64_t kBytes = 4096;
 

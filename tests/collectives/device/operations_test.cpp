@@ -204,7 +204,7 @@ TEST_P(DeviceCollectivesTest, StepsOfSpansBringTheReferencesBytes) {
   }
 }
 
-// With tensors in all arenas, `arena_tensors` sends what slots do not hold from tensor to tensor;
+// With tensors in all arenas, `arena_tensors` sends what packets do not hold from tensor to tensor;
 // if one rank's lie elsewhere, all ranks name it.
 TEST_P(DeviceCollectivesTest, ARankWithoutTensorsOfTheArenaIsNamed) {
   if (GetParam() != "host") GTEST_SKIP() << "ranks of one grid launch one kernel";

@@ -329,6 +329,7 @@ TEST_F(BetweenHosts, ExchangesHaveQueuesOfTheirOwn) {
     EXPECT_TRUE(network_of(world)->claim_queues(1).empty());
     for (uint32_t round = 0; round < 2; ++round)
       for (const auto& exchange : exchanges) dispatch_on(*exchange);
+    const size_t used = arena_of(world).used();
     try {
       make();
       ADD_FAILURE() << "a third exchange has found queues";
@@ -336,6 +337,8 @@ TEST_F(BetweenHosts, ExchangesHaveQueuesOfTheirOwn) {
       EXPECT_NE(std::string(error.what()).find("TOKENYARD_NETWORK_QUEUES"), std::string::npos)
           << error.what();
     }
+    // The words for ranks of the host stay: they were known before the refusal.
+    EXPECT_LT(arena_of(world).used() - used, used / 8) << "a refused exchange keeps its rings";
     exchanges[world.rank()].reset();  // Each rank closes another one.
     const auto third = make();
     dispatch_on(*third);

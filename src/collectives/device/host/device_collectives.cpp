@@ -76,6 +76,8 @@ Bytes16 agree_on_options(World& world, const Options& options) {
   require(options.packet_bytes % Piece16::kBytes == 0 && options.packet_bytes <= kSlotBytesMax,
           "packet_bytes", fmt::format("a multiple of {} up to {}", Piece16::kBytes, kSlotBytesMax),
           options.packet_bytes);
+  if (options.key == std::array<uint32_t, 4>{})
+    throw InvalidArgument("key", "another key than zero, which zeros would equal", "zero");
   require(options.chunk_bytes > 0 && options.chunk_bytes % 16 == 0 &&
               options.chunk_bytes <= kChunkBytesMax,
           "chunk_bytes", fmt::format("a multiple of 16 up to {}", kChunkBytesMax),

@@ -33,7 +33,7 @@ uint32_t chunk_bytes(uint64_t share, uint32_t step, uint32_t most) {
 
 Protocol chosen_protocol(const Movement& movement, const Options& options, uint32_t ranks) {
   if (movement.bytes() <= options.slot_bytes) return Protocol::slots;
-  // Each rank of an all_reduce sends all of its input to all others.
+  // Rings make an all_reduce of parts, which takes fewer bytes the more ranks there are.
   const bool sends_all = movement.reduces && !movement.input_has_parts && !movement.only_to_root;
   const uint64_t sent = movement.bytes() * (sends_all ? std::max(ranks - 1, 1u) : 1);
   const uint64_t most = packet_bytes(options, ranks);

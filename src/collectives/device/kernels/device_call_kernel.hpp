@@ -2,13 +2,14 @@
 ///
 ///     begin_call        every block: reads the epoch
 ///     publish_call      the last warp of block 0: stores the call word on every rank
-///     await_calls       the same warp: waits for every rank's word and compares them
+///     await_calls       the same warp, and that of each block of packets: waits for every rank's
+///                       word and compares them
 ///     pass_epoch        every block: advances its epochs
 ///
 /// A kernel ends only after it has every rank's call word. The word of call e is a release after
 /// the end of its rank's call e - 1. So a rank that begins call e + 1 knows that every rank has
 /// ended call e - 1, and may write what that call used: everything is double, by the epoch's
-/// parity, and no barrier and no cleaning is needed.
+/// parity, and no barrier is needed.
 ///
 /// All ranks compare the words of all with rank 0's, so all report the same difference. Data
 /// carry the digest of their call, or wait for the comparison (packets.hpp), so data of another

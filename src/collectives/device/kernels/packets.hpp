@@ -15,12 +15,12 @@
 ///    the emptying, and who begins the call after that has all of them. So a packet is empty when
 ///    it is written.
 /// 3. Packets do not say of which call they are. Every block compares the words of all ranks before
-///    it writes a result: data of another call are never accepted. After a call that has failed the
-///    object has failed for good, with whatever its packets hold.
+///    it writes other ranks' data to a result: data of another call are never accepted. After a
+///    call that has failed the object has failed for good, with whatever its packets hold.
 /// 4. A thread sends a piece to every rank before it stores a result there, so the result may lie
 ///    where the input does.
-/// 5. No block waits for a block of its own rank, and a thread sends a batch of pieces before it
-///    awaits the previous one.
+/// 5. No block waits for a block of its own rank, and a thread sends a step of pieces before it
+///    awaits the previous one. All blocks of a rank are resident together, so each goes on.
 #pragma once
 
 #include "collectives/device/kernels/device_call.hpp"

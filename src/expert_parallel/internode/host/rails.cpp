@@ -119,7 +119,7 @@ RailExchange::RailExchange(World& world, const Shape& shape)
       layout_(layout_of(shape, map_, accelerator_.kind())),
       near_(arena_of(world).allocate(layout_.near_bytes(), Stream{}, ArenaEnd::upper)),
       far_(world, layout_.far_bytes()),
-      queues_(*network_of(world)) {
+      queues_(std::in_place, *network_of(world)) {
   accelerator_.prepare(dispatch_kernel.entry);
   accelerator_.prepare(combine_kernel.entry);
   accelerator_.fill(near_.data(), 0, layout_.near_bytes(), Stream{});
@@ -134,9 +134,8 @@ RailExchange::RailExchange(World& world, const Shape& shape)
   await_copies("zeroed words");
   try {
     fill_tables();
-    is_known_ = true;
   } catch (const std::exception&) {
-    near_.quarantine();  // Peers may have its address.
+    if (is_known_) near_.quarantine();
     throw;
   }
 }
@@ -156,21 +155,25 @@ void RailExchange::fill_tables() {
     uint64_t near_offset, far_offset;
     uint32_t far_key, has_queues;
   };
+  is_known_ = true;
+  far_.make_known();
   const std::vector<Mine> everybodys = gather(world_,
                                               Mine{.near_offset = near_.offset(),
                                                    .far_offset = far_.target().offset,
                                                    .far_key = far_.target().key,
-                                                   .has_queues = queues_.empty() ? 0u : 1u},
+                                                   .has_queues = queues_->empty() ? 0u : 1u},
                                               "ExpertParallel: windows between hosts");
   const uint32_t ranks = map_.ranks(), hosts = map_.hosts(), rank = world_.rank();
   for (uint32_t peer = 0; peer < ranks; ++peer)
-    if (!map_.is_absent(peer) && everybodys[peer].has_queues == 0)
+    if (!map_.is_absent(peer) && everybodys[peer].has_queues == 0) {
+      give_back();  // All ranks refuse alike, so nobody writes.
       throw Unsupported(
           "ExpertParallel",
           fmt::format("other exchanges of this World use its network's {} queues per peer but for "
                       "fewer than {} on rank {}: close one, or raise the network's option 'queues' "
                       "(TOKENYARD_NETWORK_QUEUES)",
                       network_of(world_)->queues_per_peer(), kQueues, peer));
+    }
   std::vector<Link> links;
   std::vector<uint32_t> link_to(hosts, 0);
   for (const uint32_t peer : peers_) {
@@ -256,8 +259,8 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
                      .columns = columns_.count()},
           .columns = columns_,
           .queues = network_of(world_)->queues(),
-          .fill_queue = queues_.fill(),
-          .drain_queue = queues_.drain(),
+          .fill_queue = queues_->fill(),
+          .drain_queue = queues_->drain(),
           .slot = slot,
           .capacity = capacity,
           .chunk = std::clamp(capacity / 8, 1u, kChunkMax),
@@ -269,6 +272,7 @@ void RailExchange::retire() {
   const uint32_t retired = 1;
   accelerator_.copy(&workspace_->as<RailWorkspace>()->retired, &retired, sizeof(retired), Stream{});
   await_copies("the end of what was captured");
+  queues_.reset();  // Captured kernels post no more.
 }
 
 DispatchParams RailExchange::dispatch_params(const throughput::DispatchParams& call,

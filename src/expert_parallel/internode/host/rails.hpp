@@ -94,9 +94,9 @@ class RailExchange {
   const std::vector<uint32_t> peers_;  ///< [links] ranks
   const TokenColumns columns_;
   const WindowLayout layout_;
-  ArenaBlock near_;    ///< first part of the window
-  NetworkMemory far_;  ///< second part
-  const Queues queues_;
+  ArenaBlock near_;                        ///< first part of the window
+  NetworkMemory far_;                      ///< second part
+  std::optional<Queues> queues_;           ///< unless retired
   bool is_known_ = false;                  ///< whether peers may have the window's address
   std::optional<DeviceMemory> tables_;     ///< Hosts, Links and addresses
   std::optional<DeviceMemory> workspace_;  ///< RailTables

@@ -42,6 +42,11 @@ struct ExpertParallel::Impl {
         if (!continue_job_after(sessions.world(), error.facts.rank, false)) throw;
       } catch (const PeerTimeout& error) {
         if (!continue_job_after(sessions.world(), error.facts.rank, true)) throw;
+      } catch (const NetworkFault& error) {
+        // A host that is cut off may be noticed by the network before the job knows.
+        if (error.facts.check != "connection" ||
+            !continue_job_after(sessions.world(), error.facts.peer, true))
+          throw;
       }
     }
   }
