@@ -164,6 +164,15 @@ GROUPS: dict[str, list[Table]] = {
               f"{ON_DEVICES} --nccl libnccl.so.2 --type bf16 --protocol direct --bytes 67108864",
               lambda row: "64 MB" in row["case"]),
     ],
+    "Between hosts": [
+        Table("across_hosts_2_gpus.json", "Dispatch and combine of two GPUs as two hosts, over TCP",
+              "./run bench across_hosts --connections 2 --sms 8 --tokens 128,1024,4096",
+              lambda row: row["sms"] == 8),
+        Table("across_hosts.json", "Dispatch and combine over modelled links of 50 GB/s",
+              "./run bench across_hosts_model --hosts 2 --tokens 512; --hosts 4 --tokens 128"),
+        Table("networks.json", "Puts and round trips over TCP, and pinned memory, 2 GPUs",
+              "./run bench networks --device cuda"),
+    ],
 }  # fmt: skip
 ELSEWHERE = {"mutants.json", "install.json"}
 """Results of other pages: docs/mutants.md and docs/install.md."""

@@ -319,6 +319,7 @@ def test_process_groups_of_mooncake(tmp_path: Path) -> None:
         "import torch\n\nranks = torch.ones(1)\ndist.all_reduce(ranks)\n"
         # One write: two processes share the output.
         "active = pg.get_active_ranks(dist.group.WORLD).tolist()\n"
+        "dist.barrier()\n"  # A rank that leaves is active no more.
         "sys.stdout.write(f'{ranks.item()} {active}\\n')\n"
         "dist.destroy_process_group()\n"
     )
