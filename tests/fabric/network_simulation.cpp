@@ -28,9 +28,9 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "gate_kernel.hpp:11", kMessage},
                    {Fault::sys_made_gpu, "network_request.hpp:125", kGone},
                    {Fault::sys_made_gpu, "nic_queue.hpp:333", kMessage},
-                   {Fault::sys_made_gpu, "network.hpp:126", kOneRank},
-                   {Fault::sys_made_gpu, "network.hpp:139", kOneRank},
-                   {Fault::sys_made_gpu, "network.hpp:143", kOneRank},
+                   {Fault::sys_made_gpu, "network.hpp:132", kOneRank},
+                   {Fault::sys_made_gpu, "network.hpp:146", kOneRank},
+                   {Fault::sys_made_gpu, "network.hpp:152", kOneRank},
                    {Fault::sys_made_gpu, "request_front.hpp:18", kOneRank},
                    {Fault::sys_made_gpu, "request_front.hpp:26", kOneRank}},
      .seeds = 1000});

@@ -97,6 +97,7 @@ void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
 void OperationQueue::break_by_peer(const WaitFacts& facts, Instant now) {
   take_back();
   unusable_ = true;
+  if (queue_.empty()) return;  // it was parting, and others had called an operation
   std::exception_ptr error = std::make_exception_ptr(PeerTimeout(facts));
   std::string why = why_expired(facts);
   if (facts.rank == identity_.self) {
