@@ -390,8 +390,7 @@ TEST(Bootstrap, RanksThatTriedADifferentNumberOfTimesAgree) {
     }
     me.talk->barrier("rank 0 has given up twice", me.soon());
     const Membership first = me.talk->agree_without({}, me.soon());
-    all_have_agreed
-        .arrive_and_wait();  // Who has not would take rank 0's next question for this one.
+    all_have_agreed.arrive_and_wait();  // A later one could answer rank 0's next question.
     // Rank 0 fails at once, and asks again before the others notice.
     if (rank == 0) {
       EXPECT_THROW(me.talk->agree_without({}, me.in(milliseconds(5))), PeerTimeout);
