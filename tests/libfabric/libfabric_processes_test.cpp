@@ -55,13 +55,7 @@ class LibfabricHosts : public ProxyHosts {
 };
 
 TEST_F(LibfabricHosts, KeepTheContract) {
-  RankProcesses ranks(kHosts, [&](uint32_t rank) {
-    const auto world = join_on_host(rank);
-    signals_follow_puts(*world, 20);
-    rings_keep_credit(*world, kRingSlots, 40);
-    carries(*world, 8 << 20);
-  });
-  for (uint32_t rank = 0; rank < kHosts; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  expect_the_contract_to_be_kept();
 }
 
 TEST_F(LibfabricHosts, AHostThatIsCutOffIsNamed) {

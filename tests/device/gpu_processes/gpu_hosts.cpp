@@ -4,20 +4,17 @@
 ///
 ///     gpu_hosts_test [--device host] [gtest flags]
 #include <gtest/gtest.h>
-#include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
-#include <thread>
 
 #include "device/cuda/accelerator.hpp"
+#include "device/gpu_processes/one_per_rank.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
-#include "fabric/free_port.hpp"
 #include "fabric/network_contract.hpp"
 #include "fabric/network_kernel_definitions.hpp"
 
@@ -173,13 +170,6 @@ TEST_F(ThreadsAsHosts, RunTwoExchangesAtOnce) {
   run(2, 2, [](World& world) { EXPECT_EQ(difference_of_two_at_once(world, some_tokens(2)), ""); });
 }
 
-/// A rank's number and its task.
-struct Role {
-  uint32_t rank = 0, size = 0;
-  uint16_t port = 0;
-  std::string act;
-};
-
 int play(const Role& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
   const auto world = World::connect({.host = "127.0.0.1",
@@ -214,35 +204,6 @@ int play(const Role& role) {
   return 1;
 }
 
-/// Returns exit statuses by rank; 128 + signal for a killed rank, also if it overran the 90 s here.
-std::vector<int> run_processes(uint32_t ranks, const std::string& act) {
-  const std::string port = std::to_string(free_port()), size = std::to_string(ranks);
-  std::vector<pid_t> processes;
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    std::vector<std::string> words{
-        "/proc/self/exe", "--rank", std::to_string(rank), "--size", size, "--port", port,
-        "--act",          act,      "--device",           device};
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    pid_t process = 0;
-    if (posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) != 0)
-      throw std::runtime_error("posix_spawn failed");
-    processes.push_back(process);
-  }
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(90);
-  std::vector<int> statuses;
-  for (const pid_t process : processes) {
-    int status = 0;
-    while (waitpid(process, &status, WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() > until) kill(process, SIGKILL);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    statuses.push_back(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
-  }
-  return statuses;
-}
-
 class ProcessesAsHosts : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -252,7 +213,7 @@ class ProcessesAsHosts : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(ProcessesAsHosts, DoAllOfIt) {
-  EXPECT_EQ(run_processes(2, GetParam()), (std::vector<int>{0, 0}));
+  EXPECT_EQ(run_processes(2, GetParam(), {"--device", device}), (std::vector<int>{0, 0}));
 }
 
 INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
@@ -264,20 +225,7 @@ INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
 }  // namespace tokenyard::test
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  tokenyard::test::Role role;
   CLI::App program("Tests ranks of several hosts with GPUs");
-  program.add_option("--rank", role.rank);
-  program.add_option("--size", role.size);
-  program.add_option("--port", role.port);
-  program.add_option("--act", role.act);
   program.add_option("--device", tokenyard::test::device);
-  CLI11_PARSE(program, argc, argv);
-  if (role.act.empty()) return RUN_ALL_TESTS();
-  try {
-    return tokenyard::test::play(role);
-  } catch (const std::exception& error) {
-    std::cerr << "rank " << role.rank << ": " << error.what() << "\n";
-    return 1;
-  }
+  return tokenyard::test::run_program(program, argc, argv, tokenyard::test::play);
 }

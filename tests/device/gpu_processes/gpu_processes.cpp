@@ -3,31 +3,20 @@
 ///     gpu_processes_test [gtest flags]                       runs the tests
 ///     gpu_processes_test --rank R --size N --port P --act A  runs one rank of a test
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
-#include <thread>
 
 #include "device/cuda/accelerator.hpp"
+#include "device/gpu_processes/one_per_rank.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
-#include "fabric/free_port.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
 namespace {
-
-/// A rank's number and its task.
-struct Role {
-  uint32_t rank = 0, size = 0;
-  uint16_t port = 0;
-  std::string act;
-};
 
 constexpr int kExchanged = 0, kWrong = 1, kNamedTheDead = 42;
 
@@ -77,35 +66,6 @@ int play(const Role& role) {
   return kExchanged;
 }
 
-/// Returns exit statuses by rank; 128 + signal for a killed rank, also if it overran the 90 s here.
-std::vector<int> run_processes(uint32_t ranks, const std::string& act) {
-  const std::string port = std::to_string(free_port()), size = std::to_string(ranks);
-  std::vector<pid_t> processes;
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    std::vector<std::string> words{
-        "/proc/self/exe", "--rank", std::to_string(rank), "--size", size, "--port", port,
-        "--act",          act};
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    pid_t process = 0;
-    if (posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) != 0)
-      throw std::runtime_error("posix_spawn failed");
-    processes.push_back(process);
-  }
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(90);
-  std::vector<int> statuses;
-  for (const pid_t process : processes) {
-    int status = 0;
-    while (waitpid(process, &status, WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() > until) kill(process, SIGKILL);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    statuses.push_back(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
-  }
-  return statuses;
-}
-
 class GpuProcesses : public testing::TestWithParam<uint32_t> {
  protected:
   void SetUp() override {
@@ -131,19 +91,6 @@ INSTANTIATE_TEST_SUITE_P(, GpuProcesses, testing::Values(1, 2, 4));
 }  // namespace tokenyard::test
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  tokenyard::test::Role role;
   CLI::App program("Tests worlds with one process per GPU");
-  program.add_option("--rank", role.rank);
-  program.add_option("--size", role.size);
-  program.add_option("--port", role.port);
-  program.add_option("--act", role.act);
-  CLI11_PARSE(program, argc, argv);
-  if (role.act.empty()) return RUN_ALL_TESTS();
-  try {
-    return tokenyard::test::play(role);
-  } catch (const std::exception& error) {
-    std::cerr << "rank " << role.rank << ": " << error.what() << "\n";
-    return 1;
-  }
+  return tokenyard::test::run_program(program, argc, argv, tokenyard::test::play);
 }

@@ -121,6 +121,16 @@ class ProxyHosts : public ProxyProcesses {
     return join(rank, kHosts, NetworkNamespaces::address(rank),
                 card_ == 0 ? "" : NetworkNamespaces::address(rank, card_));
   }
+  void expect_the_contract_to_be_kept() {
+    RankProcesses ranks(kHosts, [&](uint32_t rank) {
+      const auto world = join_on_host(rank);
+      signals_follow_puts(*world, 20);
+      rings_keep_credit(*world, kRingSlots, 40);
+      carries(*world, 8 << 20);
+    });
+    for (uint32_t rank = 0; rank < kHosts; ++rank)
+      EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  }
   /// Ranks 0 and 1 name rank 2. Rank 2 fails, too, and may name anybody.
   void expect_rank_2_to_be_named(const std::function<void()>& cut) {
     RankProcesses ranks(kHosts, [&](uint32_t rank) {

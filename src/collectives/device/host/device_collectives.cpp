@@ -166,6 +166,19 @@ bool is_summed_in_steps(const CallParams& params) {
   return adds && is_float;
 }
 
+/// The division of a message's pieces among the blocks of a call of slots or packets.
+struct PieceBlocks {
+  uint32_t pieces, blocks, pieces_a_block, mover_warps_max;
+
+  /// `tasks`: of a block's threads. Not cooperative: no block waits for a block of its own rank,
+  /// and blocks send first.
+  LaunchShape shape(uint64_t tasks) const {
+    const auto movers = static_cast<uint32_t>(
+        std::clamp<uint64_t>((tasks + kWarpLanes - 1) / kWarpLanes, 1, mover_warps_max));
+    return {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true};
+  }
+};
+
 /// Bytes of the counters of all blocks and channels.
 size_t channels_bytes(uint32_t ranks) {
   return size_t{kBlocksMax} * ranks * kRoles * sizeof(uint64_t);
@@ -180,6 +193,7 @@ struct DeviceCollectives::Impl {
   void open();
   void start(const Request& request, const Call& call);
   uint32_t blocks_for(const Call& call, uint32_t chosen) const;
+  PieceBlocks blocks_of_pieces(uint64_t bytes, uint32_t piece_bytes, const Call& call) const;
   void launch_slots(const CallParams& params, const Call& call);
   void launch_packets(const CallParams& params, const Call& call);
   void launch_rings(const CallParams& params, const Call& call);
@@ -380,38 +394,30 @@ uint32_t DeviceCollectives::Impl::blocks_for(const Call& call, uint32_t chosen) 
                     std::min(kBlocksMax, accelerator.capacity().multiprocessors));
 }
 
-void DeviceCollectives::Impl::launch_slots(const CallParams& params, const Call& call) {
+PieceBlocks DeviceCollectives::Impl::blocks_of_pieces(uint64_t bytes, uint32_t piece_bytes,
+                                                      const Call& call) const {
   const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
   const uint32_t movers_max = on_host ? kHostMoversMax : kMoversMax;
   const uint32_t blocks_max = blocks_for(call, on_host ? kHostBlocksMax : kSlotsBlocksMax);
-  const auto pieces =
-      static_cast<uint32_t>((params.movement.bytes() + Piece8::kBytes - 1) / Piece8::kBytes);
+  const auto pieces = static_cast<uint32_t>((bytes + piece_bytes - 1) / piece_bytes);
   const uint32_t blocks = std::clamp((pieces + movers_max - 1) / movers_max, 1u, blocks_max);
-  const uint32_t pieces_a_block = std::max((pieces + blocks - 1) / blocks, 1u);
-  const uint64_t pairs = uint64_t{pieces_a_block} * params.ranks;
-  const auto movers = static_cast<uint32_t>(
-      std::clamp<uint64_t>((pairs + kWarpLanes - 1) / kWarpLanes, 1, movers_max / kWarpLanes));
-  // Not cooperative: no block waits for a block of its own rank, and blocks send first.
-  launch(accelerator, slots_kernel,
-         {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true},
-         call.stream, SlotsParams{params, pieces, pieces_a_block});
+  return {.pieces = pieces,
+          .blocks = blocks,
+          .pieces_a_block = std::max((pieces + blocks - 1) / blocks, 1u),
+          .mover_warps_max = movers_max / kWarpLanes};
+}
+
+void DeviceCollectives::Impl::launch_slots(const CallParams& params, const Call& call) {
+  const PieceBlocks by = blocks_of_pieces(params.movement.bytes(), Piece8::kBytes, call);
+  const uint64_t pairs = uint64_t{by.pieces_a_block} * params.ranks;
+  launch(accelerator, slots_kernel, by.shape(pairs), call.stream,
+         SlotsParams{params, by.pieces, by.pieces_a_block});
 }
 
 void DeviceCollectives::Impl::launch_packets(const CallParams& params, const Call& call) {
-  const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
-  const uint32_t movers_max = on_host ? kHostMoversMax : kMoversMax;
-  const uint32_t blocks_max = blocks_for(call, on_host ? kHostBlocksMax : kSlotsBlocksMax);
-  const auto pieces =
-      static_cast<uint32_t>((params.movement.bytes() + Piece16::kBytes - 1) / Piece16::kBytes);
-  const uint32_t blocks = std::clamp((pieces + movers_max - 1) / movers_max, 1u, blocks_max);
-  const uint32_t pieces_a_block = std::max((pieces + blocks - 1) / blocks, 1u);
-  const uint32_t movers =
-      std::min((pieces_a_block + kWarpLanes - 1) / kWarpLanes, movers_max / kWarpLanes);
-  // Not cooperative: no block waits for a block of its own rank, and blocks send first.
-  launch(accelerator, packets_kernel,
-         {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true},
-         call.stream,
-         PacketsParams{params, key, pieces, pieces_a_block,
+  const PieceBlocks by = blocks_of_pieces(params.movement.bytes(), Piece16::kBytes, call);
+  launch(accelerator, packets_kernel, by.shape(by.pieces_a_block), call.stream,
+         PacketsParams{params, key, by.pieces, by.pieces_a_block,
                        !params.movement.reduces || is_summed_in_steps(params)});
 }
 
