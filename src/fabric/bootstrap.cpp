@@ -143,8 +143,7 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until,
   return messages;
 }
 
-Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePoint until,
-                                    const Check& check) {
+Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePoint until) {
   std::vector<uint32_t> gone(without);
   std::sort(gone.begin(), gone.end());
   if (!gone.empty() && gone.back() >= size()) {
@@ -162,7 +161,7 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
       next.slots.push_back(membership_.slots[peer]);
     }
   }
-  next.generation = agree_on_generation(next.slots, "rebuild", until, check);
+  next.generation = agree_on_generation(next.slots, "rebuild", until, {});
   return next;
 }
 

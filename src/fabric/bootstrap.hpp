@@ -91,15 +91,14 @@ class Bootstrap {
   /// InvalidArgument naming both lists if another survivor has another one. May be called again
   /// after a failure of the new world: every call makes a later generation than those that have
   /// returned before, on any rank.
-  ///
-  /// `check`: set where `without` follows from an agreement on the members. Then another rank's
-  /// list that differs is only behind or ahead, and is waited for, while `check` is called; it may
-  /// throw.
-  Membership agree_without(const std::vector<uint32_t>& without, TimePoint until,
-                           const Check& check = {});
+  Membership agree_without(const std::vector<uint32_t>& without, TimePoint until);
   /// Returns the generation of a new world of these slots, ascending, on which their ranks agree;
   /// all of them call it. `what` names the call, also in errors: ranks that agree have made the
-  /// same; `check` as above.
+  /// same.
+  ///
+  /// `check`: set where the slots follow from an agreement on the members. Then another rank's
+  /// slots that differ are only behind or ahead, and are waited for, while `check` is called; it
+  /// may throw.
   uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
                                TimePoint until, const Check& check);
   /// Tells the others that this rank sends nothing more in this world. Their waits for what it has
