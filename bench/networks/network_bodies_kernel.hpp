@@ -18,12 +18,10 @@ TOKENYARD_DEVICE bool await(const PingParams& params, const Deadline& deadline, 
   return true;
 }
 
-TOKENYARD_DEVICE bool say(const PingParams& params, const Deadline& deadline, bool puts) {
+TOKENYARD_DEVICE bool say(const PingParams& params, const Deadline& deadline) {
   const NetworkQueue queue = params.queues.of(params.peer, params.queue);
-  if (puts && params.source.bytes != 0 &&
-      !queue.put(deadline, kPhase, params.target, params.source))
-    return false;
-  return queue.signal(deadline, kPhase, params.flag, 1);
+  if (params.source.bytes == 0) return queue.signal(deadline, kPhase, params.flag, 1);
+  return queue.put_and_signal(deadline, kPhase, params.target, params.source, params.flag, 1);
 }
 
 TOKENYARD_DEVICE void ping(const PingParams& params) {
@@ -31,14 +29,14 @@ TOKENYARD_DEVICE void ping(const PingParams& params) {
   const Deadline deadline = params.wait_context.start();
   for (uint32_t turn = 0; turn < params.turns; ++turn) {
     const uint64_t begin = now_ns();
-    if (params.first && !say(params, deadline, true)) return;
+    if (params.first && !say(params, deadline)) return;
     if (!await(params, deadline, params.seen + turn + 1)) return;
-    if (!params.first && !say(params, deadline, true)) return;
+    if (!params.first && !say(params, deadline)) return;
     if (params.first) params.took_ns[turn] = now_ns() - begin;
   }
 }
 
-/// Posts requests to rank 1, a queue per warp, as fast as its ring takes them.
+/// Posts requests to rank 1, a queue per warp, as fast as its ring takes them, or one at a time.
 TOKENYARD_DEVICE void post_requests(const RequestsParams& params) {
   if (!warp::elect()) return;
   const Deadline deadline = params.wait_context.start();
@@ -46,7 +44,9 @@ TOKENYARD_DEVICE void post_requests(const RequestsParams& params) {
   const NetworkQueue queue = params.queues.of(1, warp);
   const uint64_t begin = now_ns(), bytes = 0;
   for (uint32_t number = 0; number < params.count; ++number)
-    if (!queue.put_inline(deadline, kPhase, {}, &bytes, sizeof bytes)) return;
+    if (!queue.put_inline(deadline, kPhase, {}, &bytes, sizeof bytes) ||
+        (params.flushes_each && !queue.flush(deadline, kPhase)))
+      return;
   if (!queue.flush(deadline, kPhase)) return;
   params.begun_ns[warp] = begin;
   params.ended_ns[warp] = now_ns();

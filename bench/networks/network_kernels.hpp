@@ -26,6 +26,7 @@ struct RequestsParams {
   WaitContext wait_context;
   NetworkQueues queues;
   uint32_t count;                 ///< per warp
+  bool flushes_each;              ///< posts the next one once the one before has completed
   uint64_t *begun_ns, *ended_ns;  ///< [warps]
 };
 TOKENYARD_DECLARE_KERNEL(requests_kernel, RequestsParams);

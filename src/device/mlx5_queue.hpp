@@ -82,21 +82,26 @@ class Mlx5Queue {
 
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource* pieces, uint32_t count) const {
-    mlx5::Block block = block_of(target);
-    uint32_t segments = 2;
-    uint64_t bytes = 0;
-    for (uint32_t piece = 0; piece < count; ++piece) {
-      bytes += pieces[piece].bytes;
-      // An empty segment would mean 2^31 bytes.
-      if (pieces[piece].bytes != 0) block.data[segments++ - 2] = data_of(pieces[piece]);
-    }
+    const uint64_t bytes = sum_of(pieces, count);
     if (bytes > kNetworkPutMax) return refuse_size(deadline, phase, target, kNetworkPutMax, bytes);
     Blocks at;
     const bool alive = reserve(deadline, phase, 1, at);
     if (!at.reserved) return alive;
-    block.control =
-        mlx5::control_of(mlx5::Opcode::rdma_write, 0, at.first, queue_.number, segments);
-    write(at.first, block);
+    write_put(at.first, target, pieces, count);
+    publish();
+    return true;
+  }
+  TOKENYARD_DEVICE bool put_and_signal(const Deadline& deadline, uint32_t phase,
+                                       const NetworkTarget& target, const NetworkSource* pieces,
+                                       uint32_t count, const NetworkTarget& word,
+                                       uint64_t addend) const {
+    const uint64_t bytes = sum_of(pieces, count);
+    if (bytes > kNetworkPutMax) return refuse_size(deadline, phase, target, kNetworkPutMax, bytes);
+    Blocks at;
+    const bool alive = reserve(deadline, phase, 2, at);
+    if (!at.reserved) return alive;
+    write_put(at.first, target, pieces, count);
+    write_signal(at.first + 1, word, addend);
     publish();
     return true;
   }
@@ -132,17 +137,10 @@ class Mlx5Queue {
 
   TOKENYARD_DEVICE bool signal(const Deadline& deadline, uint32_t phase,
                                const NetworkTarget& target, uint64_t addend) const {
-    mlx5::Block block = block_of(target);
-    block.add = {.addend = mlx5::big_endian(addend), .boundary = 0};
-    block.old_value = {.bytes = mlx5::big_endian(uint32_t{sizeof(uint64_t)}),
-                       .key = mlx5::big_endian(queue_.old_values_key),
-                       .address = mlx5::big_endian(queue_.old_values)};
     Blocks at;
     const bool alive = reserve(deadline, phase, 1, at);
     if (!at.reserved) return alive;
-    block.control = mlx5::control_of(mlx5::Opcode::masked_fetch_add, mlx5::kEightBytes, at.first,
-                                     queue_.number, 4);
-    write(at.first, block);
+    write_signal(at.first, target, addend);
     publish();
     return true;
   }
@@ -218,6 +216,36 @@ class Mlx5Queue {
       at = {.first = head, .reserved = true};
       return true;
     });
+  }
+
+  TOKENYARD_DEVICE static uint64_t sum_of(const NetworkSource* pieces, uint32_t count) {
+    uint64_t bytes = 0;
+    for (uint32_t piece = 0; piece < count; ++piece) bytes += pieces[piece].bytes;
+    return bytes;
+  }
+
+  TOKENYARD_DEVICE void write_put(uint32_t index, const NetworkTarget& target,
+                                  const NetworkSource* pieces, uint32_t count) const {
+    mlx5::Block block = block_of(target);
+    uint32_t segments = 2;
+    for (uint32_t piece = 0; piece < count; ++piece) {
+      // An empty segment would mean 2^31 bytes.
+      if (pieces[piece].bytes != 0) block.data[segments++ - 2] = data_of(pieces[piece]);
+    }
+    block.control = mlx5::control_of(mlx5::Opcode::rdma_write, 0, index, queue_.number, segments);
+    write(index, block);
+  }
+
+  TOKENYARD_DEVICE void write_signal(uint32_t index, const NetworkTarget& word,
+                                     uint64_t addend) const {
+    mlx5::Block block = block_of(word);
+    block.add = {.addend = mlx5::big_endian(addend), .boundary = 0};
+    block.old_value = {.bytes = mlx5::big_endian(uint32_t{sizeof(uint64_t)}),
+                       .key = mlx5::big_endian(queue_.old_values_key),
+                       .address = mlx5::big_endian(queue_.old_values)};
+    block.control = mlx5::control_of(mlx5::Opcode::masked_fetch_add, mlx5::kEightBytes, index,
+                                     queue_.number, 4);
+    write(index, block);
   }
 
   TOKENYARD_DEVICE void write(uint32_t index, const mlx5::Block& block) const {

@@ -40,11 +40,8 @@ class NetworkQueue {
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& source) const {
     if (end_->mlx5 != nullptr) return mlx5_queue().put(deadline, phase, target, &source, 1);
-    NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
-    request.pieces = 1;
-    request.sources[0] = source;
-    request.sources[1] = {};
-    return post(deadline, phase, request);
+    const NetworkRequest requests[] = {put_of(target, source, {}, 1)};
+    return post(deadline, phase, requests);
   }
   TOKENYARD_DEVICE bool put(const Deadline& deadline, uint32_t phase, const NetworkTarget& target,
                             const NetworkSource& first, const NetworkSource& second) const {
@@ -52,11 +49,29 @@ class NetworkQueue {
       const NetworkSource pieces[2] = {first, second};
       return mlx5_queue().put(deadline, phase, target, pieces, 2);
     }
-    NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
-    request.pieces = 2;
-    request.sources[0] = first;
-    request.sources[1] = second;
-    return post(deadline, phase, request);
+    const NetworkRequest requests[] = {put_of(target, first, second, 2)};
+    return post(deadline, phase, requests);
+  }
+  /// A put and the signal behind it, published at once: a network that carries both together sends
+  /// one message instead of two.
+  TOKENYARD_DEVICE bool put_and_signal(const Deadline& deadline, uint32_t phase,
+                                       const NetworkTarget& target, const NetworkSource& source,
+                                       const NetworkTarget& word, uint64_t addend) const {
+    if (end_->mlx5 != nullptr)
+      return mlx5_queue().put_and_signal(deadline, phase, target, &source, 1, word, addend);
+    const NetworkRequest requests[] = {put_of(target, source, {}, 1), signal_of(word, addend)};
+    return post(deadline, phase, requests);
+  }
+  TOKENYARD_DEVICE bool put_and_signal(const Deadline& deadline, uint32_t phase,
+                                       const NetworkTarget& target, const NetworkSource& first,
+                                       const NetworkSource& second, const NetworkTarget& word,
+                                       uint64_t addend) const {
+    if (end_->mlx5 != nullptr) {
+      const NetworkSource pieces[2] = {first, second};
+      return mlx5_queue().put_and_signal(deadline, phase, target, pieces, 2, word, addend);
+    }
+    const NetworkRequest requests[] = {put_of(target, first, second, 2), signal_of(word, addend)};
+    return post(deadline, phase, requests);
   }
   /// Puts up to kNetworkInlineMax bytes, which it has copied when it returns.
   TOKENYARD_DEVICE bool put_inline(const Deadline& deadline, uint32_t phase,
@@ -68,16 +83,15 @@ class NetworkQueue {
     for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte) {
       request.bytes[byte] = byte < bytes ? static_cast<const uint8_t*>(from)[byte] : uint8_t{0};
     }
-    return post(deadline, phase, request);
+    const NetworkRequest requests[] = {request};
+    return post(deadline, phase, requests);
   }
   /// Adds to an 8-byte word that signals alone write, after this queue's earlier puts.
   TOKENYARD_DEVICE bool signal(const Deadline& deadline, uint32_t phase,
                                const NetworkTarget& target, uint64_t addend) const {
     if (end_->mlx5 != nullptr) return mlx5_queue().signal(deadline, phase, target, addend);
-    NetworkRequest request = request_of(NetworkRequest::Kind::signal, target);
-    request.addend = addend;
-    request.sources[0] = request.sources[1] = {};
-    return post(deadline, phase, request);
+    const NetworkRequest requests[] = {signal_of(target, addend)};
+    return post(deadline, phase, requests);
   }
   /// Waits until the sources of all requests posted so far may be reused.
   TOKENYARD_DEVICE bool flush(const Deadline& deadline, uint32_t phase) const {
@@ -115,21 +129,39 @@ class NetworkQueue {
     return request;
   }
 
+  TOKENYARD_DEVICE static NetworkRequest put_of(const NetworkTarget& target,
+                                                const NetworkSource& first,
+                                                const NetworkSource& second, uint8_t pieces) {
+    NetworkRequest request = request_of(NetworkRequest::Kind::put, target);
+    request.pieces = pieces;
+    request.sources[0] = first;
+    request.sources[1] = second;
+    return request;
+  }
+  TOKENYARD_DEVICE static NetworkRequest signal_of(const NetworkTarget& word, uint64_t addend) {
+    NetworkRequest request = request_of(NetworkRequest::Kind::signal, word);
+    request.addend = addend;
+    request.sources[0] = request.sources[1] = {};
+    return request;
+  }
+
+  template <uint32_t count>
   TOKENYARD_DEVICE bool post(const Deadline& deadline, uint32_t phase,
-                             const NetworkRequest& request) const {
+                             const NetworkRequest (&requests)[count]) const {
     // Loaded at once: one after the other, each costs the latency of a GPU's second-level cache.
     QueuePair* const pair = end_->pair;
     NetworkDoorbell* const doorbell = end_->doorbell;
-    const uint32_t count = end_->posted, completed = end_->completed;
-    // The slot is free once the request that used it last has completed.
-    const uint32_t needed = count + 1 - QueuePair::kSlots;
+    const uint32_t first = end_->posted, completed = end_->completed;
+    // A slot is free once the request that used it last has completed.
+    const uint32_t needed = first + count - QueuePair::kSlots;
     if (static_cast<int32_t>(completed - needed) < 0 &&
         !completed_at_least(deadline, phase, needed))
       return false;
-    pair->ring[count % QueuePair::kSlots] = request;
-    end_->posted = count + 1;
-    // Publishes the request and the contents of its sources.
-    store<Order::release, Scope::sys>(&pair->posted, count + 1);
+    for (uint32_t number = 0; number < count; ++number)
+      pair->ring[(first + number) % QueuePair::kSlots] = requests[number];
+    end_->posted = first + count;
+    // Publishes the requests and the contents of their sources.
+    store<Order::release, Scope::sys>(&pair->posted, first + count);
     if (doorbell != nullptr) ring_doorbell(*doorbell);
     return true;
   }
@@ -147,7 +179,7 @@ class NetworkQueue {
       what.seen = end_->completed;
       if (reached()) return true;
       // Now and then: a second look across PCIe takes as long as the first one.
-      if (polls++ % kPollsPerRefusal != 0) return false;
+      if (++polls % kPollsPerRefusal != 0) return false;
       // Acquires the refusal.
       refused = load<Order::acquire, Scope::sys>(&pair.refused);
       return refused != 0;

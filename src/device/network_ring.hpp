@@ -44,6 +44,14 @@ struct SendRing {
   TOKENYARD_DEVICE NetworkTarget slot(uint32_t index) const {
     return slots + (*sent + index) % capacity * slot_bytes;
   }
+  /// Puts the next `count` slots, which must be reserved and lie one behind the other, from one
+  /// source, and signals them.
+  TOKENYARD_DEVICE bool send(const Deadline& deadline, uint32_t phase, uint32_t count,
+                             const NetworkSource& source) const {
+    const NetworkTarget target = slot(0);
+    *sent += count;
+    return queue.put_and_signal(deadline, phase, target, source, arrived, count);
+  }
   /// Signals that the next `count` slots have been put, by this ring's queue.
   TOKENYARD_DEVICE bool publish(const Deadline& deadline, uint32_t phase, uint32_t count) const {
     *sent += count;

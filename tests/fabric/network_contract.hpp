@@ -95,6 +95,7 @@ inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer)
                          .target = window,
                          .source = {.key = scratch.key(), .bytes = 40, .from = scratch.data()},
                          .flag = {},
+                         .each_flag = {},
                          .flushes = 1,
                          .took_ns = fixture.allocate<uint64_t>(1)},
               .facts = {}};
@@ -310,6 +311,35 @@ inline void warps_share_a_queue(World& world, uint32_t blocks, uint32_t warps) {
               SharedParams{fixture.params(), sender, fixture.far_peer()});
   fixture.require_right();
   world.barrier("shared");
+}
+
+/// Puts with their signals, more than a queue holds and from an odd slot on, so that a pair waits
+/// for two slots: none is lost.
+inline void pairs_fill_the_queue(World& world, uint32_t count) {
+  NetworkFixture fixture(world, {});
+  const uint32_t peer = fixture.far_peer();
+  RequestParams params = bad_case(BadRequest::wrong_tag, fixture, peer).params;
+  params.kind = NetworkRequest::Kind::signal;
+  params.target = fixture.targets[peer] + offsetof(NetworkWindow, reused_arrived);
+  params.flushes = 0;
+  fixture.run(network_request_kernel, {}, params);
+  params.kind = NetworkRequest::Kind::put;
+  params.target = fixture.targets[peer];
+  params.count = count;
+  params.each_flag = fixture.targets[peer] + offsetof(NetworkWindow, arrived);
+  fixture.run(network_request_kernel, {}, params);
+  uint32_t sender = 0;
+  while (fixture.far_peer(sender) != world.rank()) ++sender;
+  fixture.run(network_await_kernel, {},
+              AwaitParams{.wait_context = fixture.wait_context(),
+                          .rank = sender,
+                          .word = fixture.window()->arrived[0],
+                          .value = count});
+  fixture.drain();
+  world.barrier("all have come");
+  const uint64_t seen = fixture.read(fixture.window()->arrived[0]);
+  promise(seen == count, fmt::format("{} signals of {} pairs came", seen, count));
+  world.barrier("looked");
 }
 
 /// Carries one put of any size up to kNetworkPutMax.

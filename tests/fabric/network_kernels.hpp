@@ -98,8 +98,8 @@ struct NetworkCall {
   }
 };
 
-/// Order: three puts of a message, the last of which gathers two pieces, then its signal. Every
-/// epoch uses another queue.
+/// Order: three puts of a message, the last of which gathers two pieces, then its signal, in odd
+/// epochs posted with the last put. Every epoch uses another queue.
 TOKENYARD_DEVICE bool send_message(const NetworkCall& call, uint32_t to) {
   const NetworkParams& params = call.params;
   uint8_t* const message = params.scratch->sources[to][params.epoch % 2];
@@ -115,11 +115,15 @@ TOKENYARD_DEVICE bool send_message(const NetworkCall& call, uint32_t to) {
   const NetworkTarget flag =
       params.windows[to] + offsetof(NetworkWindow, arrived) +
       (params.rank * kNetworkQueues + call.queue_of_epoch()) * sizeof(uint64_t);
-  return queue.put(call.deadline, call.kPost, target + head, call.source(message + head, middle)) &&
-         queue.put_inline(call.deadline, call.kPost, target, message, head) &&
-         queue.put(call.deadline, call.kPost, target + head + middle,
-                   call.source(message + head + middle, third),
-                   call.source(message + last, bytes - last)) &&
+  if (!queue.put(call.deadline, call.kPost, target + head, call.source(message + head, middle)) ||
+      !queue.put_inline(call.deadline, call.kPost, target, message, head))
+    return false;
+  const NetworkSource pieces[] = {call.source(message + head + middle, third),
+                                  call.source(message + last, bytes - last)};
+  if (params.epoch % 2 != 0)
+    return queue.put_and_signal(call.deadline, call.kPost, target + head + middle, pieces[0],
+                                pieces[1], flag, 1);
+  return queue.put(call.deadline, call.kPost, target + head + middle, pieces[0], pieces[1]) &&
          queue.signal(call.deadline, call.kPost, flag, 1);
 }
 
@@ -213,13 +217,18 @@ TOKENYARD_DEVICE ReceiveRing receive_ring(const NetworkCall& call, uint32_t from
           .slot_bytes = kRingSlotBytes};
 }
 
-/// Sends a row and its metadata, from two places, as one slot. Two slots have sources of their own.
+/// Sends a row and its metadata, from two places, as one slot, and every third slot from one place.
+/// Two slots have sources of their own.
 TOKENYARD_DEVICE bool send_slot(const NetworkCall& call, uint32_t to, uint32_t number) {
   const NetworkParams& params = call.params;
   const SendRing ring = send_ring(call, to);
   if (!ring.reserve(call.deadline, call.kCredit, 1)) return false;
   if (number % 2 == 0 && !ring.queue.flush(call.deadline, call.kFlush)) return false;
   uint8_t* const row = params.scratch->rows[to][number % 2];
+  if (number % 3 == 2) {
+    write_message(row, kRingSlotBytes, params.rank, to, number);
+    return ring.send(call.deadline, call.kPost, 1, call.source(row, kRingSlotBytes));
+  }
   uint8_t* const metadata = params.scratch->metadata[to][number % 2];
   const uint32_t row_bytes = kRingSlotBytes - kRingMetadataBytes;
   write_message(row, row_bytes, params.rank, to, number);
@@ -272,7 +281,8 @@ struct RequestParams {
   NetworkRequest::Kind kind;
   NetworkTarget target;
   NetworkSource source;
-  NetworkTarget flag;  ///< gets a signal behind them; no key: none
+  NetworkTarget flag;       ///< gets a signal behind them; no key: none
+  NetworkTarget each_flag;  ///< gets a signal with each put; no key: none
   uint32_t flushes;
   uint64_t* took_ns;  ///< from the first post to the end of the flush
 };
@@ -289,6 +299,8 @@ TOKENYARD_DEVICE bool post_request(const Deadline& deadline, const NetworkQueue&
     case NetworkRequest::Kind::put:
       break;
   }
+  if (params.each_flag.key != 0)
+    return queue.put_and_signal(deadline, kPost, params.target, params.source, params.each_flag, 1);
   return queue.put(deadline, kPost, params.target, params.source);
 }
 
@@ -342,9 +354,8 @@ TOKENYARD_DEVICE bool send_sharing(const NetworkCall& call, uint32_t to, uint32_
     const NetworkTarget target = params.windows[to] + offsetof(NetworkWindow, reused) +
                                  name * sizeof(NetworkWindow::reused[0][0]);
     const bool sent = queue.put_inline(call.deadline, call.kPost, target, source, head) &&
-                      queue.put(call.deadline, call.kPost, target + head,
-                                call.source(source + head, bytes - head)) &&
-                      queue.signal(call.deadline, call.kPost, flag, 1) &&
+                      queue.put_and_signal(call.deadline, call.kPost, target + head,
+                                           call.source(source + head, bytes - head), flag, 1) &&
                       queue.flush(call.deadline, call.kFlush);
     if (!sent) return false;
   }

@@ -18,10 +18,11 @@ enum class Clause : uint32_t {
   deregistering,
   leaving,
   pace,
+  pairs,
   shared
 };
 inline constexpr std::array kClauses{"order",         "flush",   "rings", "absent", "bad request",
-                                     "deregistering", "leaving", "pace",  "shared"};
+                                     "deregistering", "leaving", "pace",  "pairs",  "shared"};
 
 /// Runs one clause as a rank.
 struct Drawn {
@@ -65,6 +66,8 @@ struct Drawn {
         return what_was_posted_arrives(world, ending);
       case Clause::pace:
         return keeps_pace(world);
+      case Clause::pairs:
+        return pairs_fill_the_queue(world, QueuePair::kSlots / 2 + 3);
       case Clause::shared:
         return warps_share_a_queue(world, blocks, kSharers / blocks);
     }

@@ -55,6 +55,10 @@ TEST_P(SimulatedNetwork, RingsKeepCredit) {
   run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
 }
 
+TEST_P(SimulatedNetwork, PairsFillTheQueue) {
+  run_hosts(2, 2, [](World& world) { pairs_fill_the_queue(world, 500); });
+}
+
 TEST_P(SimulatedNetwork, TheAbsentAreNamed) {
   run_hosts(2, 2, names_the_absent_over_network);
 }

@@ -85,6 +85,10 @@ TEST_P(Libfabric, AFlushFreesSources) {
   run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
 }
 
+TEST_P(Libfabric, PairsFillTheQueue) {
+  run_hosts(2, 2, [](World& world) { pairs_fill_the_queue(world, 500); });
+}
+
 TEST_P(Libfabric, RingsKeepCredit) {
   run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
   run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });

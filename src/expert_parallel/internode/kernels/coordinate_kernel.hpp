@@ -170,9 +170,7 @@ class RingFiller {
     const NetworkSource source{.key = call_.rails.key,
                                .bytes = slots * ring_.slot_bytes,
                                .from = stage_slot(call_, link_, *ring_.sent)};
-    constexpr auto kPut = static_cast<uint32_t>(Phase::put);
-    return ring_.queue.put(call_.far_deadline, kPut, ring_.slot(0), source) &&
-           ring_.publish(call_.far_deadline, kPut, slots);
+    return ring_.send(call_.far_deadline, static_cast<uint32_t>(Phase::put), slots, source);
   }
 
   /// Lets stage places be written again that the network has read. Never waits: one group of puts

@@ -79,9 +79,9 @@ TOKENYARD_DEVICE bool put_greeting(const RailCall& call, uint32_t link) {
   const NetworkSource source{.key = rails.key,
                              .bytes = rails.layout.greeting.words() * uint32_t{sizeof(uint32_t)},
                              .from = rails.mine<std::byte>(rails.layout.greeting_out(link))};
-  return queue.put(call.far_deadline, kPut, to.window + rails.layout.greeting_in(to.there, parity),
-                   source) &&
-         queue.signal(call.far_deadline, kPut, to.window + rails.layout.greeted(to.there), 1);
+  return queue.put_and_signal(call.far_deadline, kPut,
+                              to.window + rails.layout.greeting_in(to.there, parity), source,
+                              to.window + rails.layout.greeted(to.there), 1);
 }
 
 /// Greets the rail peers whose links this block coordinates. Called by one warp.
