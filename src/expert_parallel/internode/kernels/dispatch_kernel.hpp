@@ -77,27 +77,29 @@ TOKENYARD_DEVICE bool send(const Dispatch& dispatch, Mover& mover) {
   }
 }
 
-/// Stores this rank's rows for its own host, after those for other hosts. Called by each mover.
-TOKENYARD_DEVICE bool send_near(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
+/// Stores the next token of this rank that is for its own host. Called by all lanes of a mover.
+/// `left`: whether there may be more. Returns false if the call has failed.
+TOKENYARD_DEVICE bool send_near(const Dispatch& dispatch, Mover& mover, const Destination& mine,
+                                bool& left) {
   const Hosts& hosts = dispatch.hosts();
   const RailRoute& route = dispatch.params.route;
-  for (;;) {
-    const uint32_t token = warp::once([&] {
-      return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_near, 1);
-    });
-    if (token >= dispatch.input().tokens) return true;
-    if (!await_places(dispatch, token)) return false;
-    int32_t row = -1;
-    if (warp::lane() < hosts.locals) {
-      row = route.places(token)[hosts.local(warp::lane())];
-      if (row >= 0)
-        row += static_cast<int32_t>(route.first_row(dispatch.call.params.rank, warp::lane()));
-    }
-    if (!warp::any(row >= 0)) continue;
-    mover.build(token);
-    mover.deliver(row, mine);
-    mover.let_go();
+  const uint32_t token = warp::once([&] {
+    return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_near, 1);
+  });
+  left = token < dispatch.input().tokens;
+  if (!left) return true;
+  if (!await_places(dispatch, token)) return false;
+  int32_t row = -1;
+  if (warp::lane() < hosts.locals) {
+    row = route.places(token)[hosts.local(warp::lane())];
+    if (row >= 0)
+      row += static_cast<int32_t>(route.first_row(dispatch.call.params.rank, warp::lane()));
   }
+  if (!warp::any(row >= 0)) return true;
+  mover.build(token);
+  mover.deliver(row, mine);
+  mover.let_go();
+  return true;
 }
 
 /// A slot that has arrived, and that this warp alone reads.
@@ -123,10 +125,17 @@ class SlotClaims {
     if (first_ != end_) claim();
   }
 
-  /// Waits for a slot of any source. Called by all lanes, alike. Returns false once there are no
-  /// more, or if the call has failed.
+  // All lanes call these, alike.
+
+  /// Returns whether slots are still to be read.
+  TOKENYARD_DEVICE bool any() const { return warp::any(position_ < end_); }
+  /// Returns whether `next` would find a slot at once.
+  TOKENYARD_DEVICE bool have_arrived() const {
+    return warp::any(position_ < end_ && has_arrived(call_, warp::lane()) > position_);
+  }
+  /// Waits for a slot of any source; there must be one to come. Returns false if the call has
+  /// failed.
   TOKENYARD_DEVICE bool next(ClaimedSlot& slot) {
-    if (!warp::any(position_ < end_)) return false;
     Awaited what{.phase = static_cast<uint32_t>(Phase::slots), .expected = position_ + 1};
     if (position_ < end_) what.rank = call_.rails.links[warp::lane()].rank;
     uint32_t arrived = 0, polls = 0;
@@ -182,19 +191,34 @@ TOKENYARD_DEVICE int32_t forwarded_row(const Dispatch& dispatch, const Mover& mo
   return kept;
 }
 
-/// Hands the slots of other hosts to the ranks of this one. Called by each forwarding warp.
-TOKENYARD_DEVICE bool forward(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
-  const RailCall& call = dispatch.call;
+/// Hands a slot of another host to the ranks of this one. Called by all lanes of a mover.
+TOKENYARD_DEVICE void forward(const Dispatch& dispatch, Mover& mover, const Destination& mine,
+                              const ClaimedSlot& slot) {
+  // Orders the network's stores, which the claim has acquired, before the copy.
+  fence_async();
+  mover.load(ring_slot(dispatch.call, slot.link, slot.position));
+  if (warp::elect()) mark_read(dispatch.call, slot.link, slot.position);
+  mover.deliver(forwarded_row(dispatch, mover, slot), mine);
+  mover.let_go();
+}
+
+/// Stores rows to the ranks of this host: those of slots as they arrive, and this rank's own
+/// whenever no slot has. Called by each mover. Returns false if the call has failed.
+TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
   SlotClaims claims(dispatch);
-  for (ClaimedSlot slot; claims.next(slot);) {
-    // Orders the network's stores, which the claim has acquired, before the copy.
-    fence_async();
-    mover.load(ring_slot(call, slot.link, slot.position));
-    if (warp::elect()) mark_read(call, slot.link, slot.position);
-    mover.deliver(forwarded_row(dispatch, mover, slot), mine);
-    mover.let_go();
+  ClaimedSlot slot;
+  bool near = true;
+  while (claims.any()) {
+    if (near && !claims.have_arrived()) {
+      if (!send_near(dispatch, mover, mine, near)) return false;
+      continue;
+    }
+    if (!claims.next(slot)) return false;
+    forward(dispatch, mover, mine, slot);
   }
-  return !warp::any(call.far_deadline.failed());
+  while (near)
+    if (!send_near(dispatch, mover, mine, near)) return false;
+  return !warp::any(dispatch.call.far_deadline.failed());
 }
 
 /// Marks this rank's places that receive no row. Called by each mover.
@@ -225,8 +249,7 @@ TOKENYARD_DEVICE void move_rows(const Dispatch& dispatch, Mover& mover) {
   // The coordinator drops the slots of a call that is refused.
   if (await_known(dispatch.call) != Outcome::moves) return;
   const Destination mine = Destination::mine(dispatch);
-  if (!forward(dispatch, mover, mine)) return;
-  if (send_near(dispatch, mover, mine) && dispatch.params.counts()) mark_padding(dispatch);
+  if (store_here(dispatch, mover, mine) && dispatch.params.counts()) mark_padding(dispatch);
 }
 
 /// The work of a warp that moves rows.
