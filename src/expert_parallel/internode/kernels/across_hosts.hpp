@@ -151,14 +151,16 @@ struct Link {
 };
 
 /// The counts that an end of a link keeps between calls, in device memory. Positions count a ring's
-/// slots since the exchange was made.
-struct alignas(64) LinkCounts {
-  uint64_t first_out, first_in;  ///< positions at which this call began; the call's end moves them
-  uint64_t sent, taken;          ///< of the rings' owners (network_ring.hpp)
-  uint64_t reusable;             ///< slots of the stage whose puts have read them
-  uint64_t arrived;              ///< slots of the ring, as its coordinator passes it on
-  uint64_t claimed;              ///< dispatch: slots that warps have claimed, or more
-  uint32_t next_sum;             ///< combine: partial sums for the peer that are claimed, or more
+/// slots since the exchange was made. Each word that many warps use at once has a line of its own:
+/// a line answers one of them at a time.
+struct LinkCounts {
+  alignas(128) uint64_t first_out;  ///< position at which this call began; the call's end moves it
+  uint64_t first_in;                ///< the same of the ring in
+  uint64_t sent, taken;             ///< of the rings' owners (network_ring.hpp)
+  alignas(128) uint64_t reusable;   ///< slots of the stage whose puts have read them
+  alignas(128) uint64_t arrived;    ///< slots of the ring, as its coordinator passes it on
+  alignas(128) uint64_t claimed;    ///< dispatch: slots that warps have claimed, or more
+  uint32_t next_sum;  ///< combine: partial sums for the peer that are claimed, or more
 };
 
 inline constexpr uint32_t kSlotsMax = 256;  ///< per ring

@@ -180,15 +180,11 @@ class SumClaims {
   /// or if the call has failed.
   TOKENYARD_DEVICE bool next(ClaimedSum& sum) {
     if (!warp::any(number_ < sums_)) return false;
-    Awaited what{.phase = static_cast<uint32_t>(Phase::stage), .rank = call_.params.rank};
     uint32_t have_room = 0;
-    const bool come = wait_until(
-        what,
-        [&] {
-          have_room = warp::ballot(number_ < sums_ && has_room());
-          return have_room != 0;
-        },
-        [&] { return !warp::any(call_.far_deadline.failed()); });
+    const bool come = call_.await_own_by_warp(Phase::stage, [&] {
+      have_room = warp::ballot(number_ < sums_ && has_room());
+      return have_room != 0;
+    });
     if (!come) return false;
     // Peers in turn.
     const uint32_t behind = have_room & ~((uint32_t{2} << last_) - 1);
@@ -259,14 +255,7 @@ TOKENYARD_DEVICE bool await_sums(const Combine& combine, const int32_t* places) 
     if (place < 0) continue;
     const uint64_t needed =
         call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
-    Awaited what{
-        .phase = static_cast<uint32_t>(Phase::sums), .rank = from.rank, .expected = needed};
-    come = wait_until(call.far_deadline, what,
-                      [&] {
-                        what.seen = has_arrived(call, link);
-                        return what.seen >= needed;
-                      }) &&
-           come;
+    come = call.await_own(Phase::sums, [&] { return has_arrived(call, link) >= needed; }) && come;
   }
   const bool all = warp::all(come);
   // Passes on what each lane has acquired.
@@ -400,8 +389,9 @@ TOKENYARD_DEVICE void coordinate_sends(const Combine& combine) {
 
 TOKENYARD_DEVICE void coordinate_forwards(const Combine& combine) {
   if (!pass_on_greetings(combine.call, {}, false)) return;
-  each_own_link(combine.call,
-                [&](uint32_t link) { drain_ring(combine.call, link, sums_in(combine, link)); });
+  each_own_link(combine.call, [&](uint32_t link) {
+    RingDrainer(combine.call, link, sums_in(combine, link)).drain(Phase::sums);
+  });
 }
 
 TOKENYARD_DEVICE void run_role(const Combine& combine) {

@@ -1,8 +1,8 @@
 /// The two coordinators of a link's rings, a thread per link and direction.
 ///
-///     movers: written[slot] (release)  ->  fill_ring: puts, then the signal  ->  peer: arrived
-///     movers: read[slot] (release)     ->  drain_ring: the credit            ->  peer: credited
-///     peer: its signal of slots        ->  drain_ring: passes it on          ->  movers:
+///     movers: written[slot] (release)  ->  RingFiller: puts, then the signal ->  peer: arrived
+///     movers: read[slot] (release)     ->  RingDrainer: the credit           ->  peer: credited
+///     peer: its signal of slots        ->  RingDrainer: passes it on         ->  movers:
 ///     has_arrived
 ///
 /// Movers do not look at the network's words, which may lie across PCIe: many warps that polled one
@@ -196,37 +196,74 @@ class RingFiller {
   uint32_t ticket_ = 0;
 };
 
-/// Tells the movers of a link's slots as they come, and gives them back as they are read. Returns
-/// false if the call has failed. Called by one thread.
-TOKENYARD_DEVICE bool drain_ring(const RailCall& call, uint32_t link, uint32_t slots) {
-  const ReceiveRing ring = receive_ring(call, link);
-  LinkCounts& counts = call.rails.tables.counts(link);
-  const uint64_t end = counts.first_in + slots;
-  uint64_t arrived = counts.first_in;
-  const auto pass_on_arrivals = [&] {
-    if (arrived == end) return;
-    // Acquires the slots' bytes.
-    const uint64_t seen = load<Order::acquire, Scope::sys>(ring.arrived);
-    if (seen == arrived) return;
-    arrived = seen;
-    // Release: passes them on.
-    store<Order::release, Scope::gpu>(&counts.arrived, arrived);
-  };
-  while (*ring.taken != end) {
-    const uint64_t taken = *ring.taken;
-    const auto most = static_cast<uint32_t>(std::min<uint64_t>(ring.capacity, end - taken));
-    const uint32_t least = std::min(call.rails.chunk, most);
-    uint32_t run = 0;
-    const bool come = call.await_own(Phase::read, [&] {
-      pass_on_arrivals();
-      run = marked(call.rails.tables.read(link), taken, most, ring.capacity);
-      return run >= least;
-    });
-    if (!come || !ring.release(call.far_deadline, static_cast<uint32_t>(Phase::credit_put), run))
-      return false;
+/// A link's in ring during a call, as the only thread that drains it. It alone waits for the peer:
+/// movers that did so would all look at the host's abort flag, across PCIe.
+class RingDrainer {
+ public:
+  TOKENYARD_DEVICE RingDrainer(const RailCall& call, uint32_t link, uint32_t slots)
+      : call_(call),
+        link_(link),
+        ring_(receive_ring(call, link)),
+        counts_(call.rails.tables.counts(link)),
+        end_(counts_.first_in + slots),
+        arrived_(counts_.first_in) {}
+
+  /// Tells the movers of slots as they come, and gives them back as they are read. `phase` names
+  /// the wait for slots. Returns false if the call has failed.
+  TOKENYARD_DEVICE bool drain(Phase phase) {
+    while (*ring_.taken != end_) {
+      const uint32_t slots = await_reads(phase);
+      if (slots == 0 ||
+          !ring_.release(call_.far_deadline, static_cast<uint32_t>(Phase::credit_put), slots))
+        return false;
+    }
+    return true;
   }
-  return true;
-}
+
+ private:
+  /// Waits until some slots have been read; returns their number, or 0 if the call has failed.
+  TOKENYARD_DEVICE uint32_t await_reads(Phase phase) {
+    const uint64_t taken = *ring_.taken;
+    const auto most = static_cast<uint32_t>(std::min<uint64_t>(ring_.capacity, end_ - taken));
+    const uint32_t least = std::min(call_.rails.chunk, most);
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = ring_.rank};
+    uint32_t slots = 0, polls = 0;
+    wait_until(
+        what,
+        [&] {
+          pass_on_arrivals();
+          slots = marked(call_.rails.tables.read(link_), taken, most, ring_.capacity);
+          if (slots < least) slots = 0;
+          what.expected = arrived_ + 1;
+          what.seen = arrived_;
+          return slots != 0;
+        },
+        // Only a wait for the peer has a deadline: slots that have come are this rank's to read.
+        [&] {
+          const bool for_peer = arrived_ < taken + least;
+          if (!for_peer) return !call_.far_deadline.failed();
+          return !call_.far_deadline.give_up(++polls, what);
+        });
+    return slots;
+  }
+
+  TOKENYARD_DEVICE void pass_on_arrivals() {
+    if (arrived_ == end_) return;
+    // Acquires the slots' bytes.
+    const uint64_t seen = load<Order::acquire, Scope::sys>(ring_.arrived);
+    if (seen == arrived_) return;
+    arrived_ = seen;
+    // Release: passes them on.
+    store<Order::release, Scope::gpu>(&counts_.arrived, arrived_);
+  }
+
+  const RailCall& call_;
+  const uint32_t link_;
+  const ReceiveRing ring_;
+  LinkCounts& counts_;
+  const uint64_t end_;
+  uint64_t arrived_;
+};
 
 /// Gives slots of a refused call back as they arrive, unread: their source may have cut the ring
 /// into slots of another size. Returns false if the call has failed. Called by one thread.

@@ -136,21 +136,11 @@ class SlotClaims {
   /// Waits for a slot of any source; there must be one to come. Returns false if the call has
   /// failed.
   TOKENYARD_DEVICE bool next(ClaimedSlot& slot) {
-    Awaited what{.phase = static_cast<uint32_t>(Phase::slots), .expected = position_ + 1};
-    if (position_ < end_) what.rank = call_.rails.links[warp::lane()].rank;
-    uint32_t arrived = 0, polls = 0;
-    const bool come = wait_until(
-        what,
-        [&] {
-          what.seen = position_ < end_ ? has_arrived(call_, warp::lane()) : 0;
-          arrived = warp::ballot(what.seen > position_);
-          return arrived != 0;
-        },
-        [&] {
-          const bool over = position_ < end_ ? call_.far_deadline.give_up(++polls, what)
-                                             : call_.far_deadline.failed();
-          return !warp::any(over);
-        });
+    uint32_t arrived = 0;
+    const bool come = call_.await_own_by_warp(Phase::slots, [&] {
+      arrived = warp::ballot(position_ < end_ && has_arrived(call_, warp::lane()) > position_);
+      return arrived != 0;
+    });
     if (!come) return false;
     // Sources in turn.
     const uint32_t behind = arrived & ~((uint32_t{2} << last_) - 1);
@@ -275,7 +265,8 @@ TOKENYARD_DEVICE void coordinate_forwards(const Dispatch& dispatch) {
   if (outcome == Outcome::failed) return;
   each_own_link(call, [&](uint32_t link) {
     const uint32_t slots = dispatch.params.route.slots_in(link);
-    outcome == Outcome::moves ? drain_ring(call, link, slots) : drop_slots(call, link, slots);
+    outcome == Outcome::moves ? RingDrainer(call, link, slots).drain(Phase::slots)
+                              : drop_slots(call, link, slots);
   });
 }
 

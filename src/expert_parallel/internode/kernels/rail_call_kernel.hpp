@@ -65,6 +65,12 @@ struct RailCall {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = params.rank};
     return wait_until(what, condition, [&] { return !far_deadline.failed(); });
   }
+  /// The same for a warp whose lanes' conditions are alike. Called by all lanes.
+  template <class Condition>
+  TOKENYARD_DEVICE bool await_own_by_warp(Phase phase, Condition condition) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = params.rank};
+    return wait_until(what, condition, [&] { return !warp::any(far_deadline.failed()); });
+  }
   /// Waits until a word that another block of this rank stores carries this call's epoch.
   TOKENYARD_DEVICE bool await_epoch(Phase phase, const uint32_t* word) const {
     // Acquires what the block has stored before it.
