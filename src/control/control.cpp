@@ -74,11 +74,6 @@ void Control::run() {
   }
 }
 
-template <class Body>
-void Control::post(Body body) {
-  asio::post(io_, [this, body = std::move(body)]() mutable { body(*loop_); });
-}
-
 void Control::start(Participant& participant, Contact contact, net::Purpose purpose) {
   own_.contact = contact;
   post([&participant, contact = std::move(contact), purpose](ControlLoop& loop) mutable {
@@ -382,56 +377,6 @@ void Control::give_up_joining(Clock::time_point start) const {
 
 // Afterwards
 // ---------------------------------------------------------------------------------------
-
-void Control::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
-  post([=](ControlLoop& loop) { loop.report_timeout(timeout_report, seen_in); });
-}
-
-void Control::admit(const std::vector<Slot>& slots, Epoch seen_in) {
-  post([=](ControlLoop& loop) { loop.admit(slots, seen_in); });
-}
-
-void Control::send(Slot to, Bytes message) {
-  post([to, message = std::move(message)](ControlLoop& loop) mutable {
-    loop.send(to, std::move(message));
-  });
-}
-
-void Control::withdraw(const std::vector<Slot>& slots) {
-  post([=](ControlLoop& loop) { loop.withdraw(slots); });
-}
-
-void Control::evict(const Member& member) {
-  post([=](ControlLoop& loop) { loop.evict(member); });
-}
-
-void Control::recover(bool wanted) {
-  post([=](ControlLoop& loop) { loop.recover(wanted); });
-}
-
-void Control::abandon(const Member& member, Epoch seen_in) {
-  post([=](ControlLoop& loop) { loop.abandon(member, seen_in); });
-}
-
-void Control::drain() {
-  post([](ControlLoop& loop) { loop.drain(); });
-}
-
-void Control::leave() {
-  post([](ControlLoop& loop) { loop.leave(); });
-}
-
-View Control::view() const {
-  return status_board_.read().view.value_or(View{});
-}
-
-std::vector<Slot> Control::recovers_late() const {
-  return status_board_.read().recovers_late;
-}
-
-std::vector<Member> Control::waiting() const {
-  return status_board_.read().waiting;
-}
 
 void Control::await_farewell() {
   const auto start = Clock::now();

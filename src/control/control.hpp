@@ -46,10 +46,6 @@ class Control final : public MembershipControl, public RankControl {
   ~Control() override;
 
   Member self() const { return own_.member; }
-  /// Returns the address at which others reach this process.
-  const std::string& address() const { return own_.address; }
-  /// Returns how others reach this process; without a contact until it has founded or joined.
-  const ControlEndpoint& endpoint() const { return own_; }
 
   /// Meets the other founders and begins epoch 1 with them. On return the participant has had its
   /// first `install`; it must live until `stop`. Throws PeerTimeout naming a missing rank,
@@ -71,21 +67,28 @@ class Control final : public MembershipControl, public RankControl {
   /// slot and have agreed. Throws PeerTimeout, Fenced or OsError.
   void join(Participant& participant, Contact contact);
 
-  // From any thread, after `found` or `join`.
+  // From any thread, after `found` or `join`. The control thread carries them out.
 
-  void send(Slot to, Bytes message) override;
-  void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override;
-  void admit(const std::vector<Slot>& slots, Epoch seen_in) override;
-  void withdraw(const std::vector<Slot>& slots) override;
-  void evict(const Member& member) override;
-  void recover(bool wanted = true) override;
-  void abandon(const Member& member, Epoch seen_in) override;
-  void drain() override;
-  void leave() override;
-  View view() const;
-  std::vector<Slot> recovers_late() const override;
+  void send(Slot to, Bytes message) override { call(&ControlLoop::send, to, std::move(message)); }
+  void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override {
+    call(&ControlLoop::report_timeout, timeout_report, seen_in);
+  }
+  void admit(const std::vector<Slot>& slots, Epoch seen_in) override {
+    call(&ControlLoop::admit, slots, seen_in);
+  }
+  void withdraw(const std::vector<Slot>& slots) override { call(&ControlLoop::withdraw, slots); }
+  void evict(const Member& member) override { call(&ControlLoop::evict, member); }
+  void recover(bool wanted = true) override { call(&ControlLoop::recover, wanted); }
+  void abandon(const Member& member, Epoch seen_in) override {
+    call(&ControlLoop::abandon, member, seen_in);
+  }
+  void drain() override { call(&ControlLoop::drain); }
+  void leave() override { call(&ControlLoop::leave); }
+
+  View view() const { return status_board_.read().view.value_or(View{}); }
+  std::vector<Slot> recovers_late() const override { return status_board_.read().recovers_late; }
   /// Returns the newcomers that ask to be admitted.
-  std::vector<Member> waiting() const;
+  std::vector<Member> waiting() const { return status_board_.read().waiting; }
   ControlCounters counters() const { return status_board_.counters(); }
 
   /// Says goodbye, waits until no member counts on this process, and ends the thread. The
@@ -104,8 +107,17 @@ class Control final : public MembershipControl, public RankControl {
   static std::shared_ptr<Store> open_store(const ControlOptions& options);
   void start(Participant& participant, Contact contact, net::Purpose purpose);
   void run();
+  /// Has the control thread call `body(loop)`, or a method of the loop.
   template <class Body>
-  void post(Body body);
+  void post(Body body) {
+    asio::post(io_, [this, body = std::move(body)]() mutable { body(*loop_); });
+  }
+  template <class... Parameters>
+  void call(void (ControlLoop::*method)(Parameters...), std::decay_t<Parameters>... arguments) {
+    post([method, ... given = std::move(arguments)](ControlLoop& loop) mutable {
+      (loop.*method)(std::move(given)...);
+    });
+  }
   void await_farewell();
   std::chrono::nanoseconds farewell() const;
 

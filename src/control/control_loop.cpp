@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fnv1a.hpp"
 #include "membership/message_codec.hpp"
-#include "net/job_number.hpp"
 #include "net/key.hpp"
 
 namespace tokenyard::control {
@@ -13,7 +13,7 @@ namespace {
 
 net::Introduction introduction_of(const ControlOptions& options, const ControlEndpoint& own) {
   return {.purpose = net::Purpose::member,
-          .job = net::job_number(options.job),
+          .job = fnv1a(net::as_bytes(options.job)),
           .self = {own.member.slot, own.member.incarnation},
           .epoch = 0,
           .sought = 0};

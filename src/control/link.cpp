@@ -14,17 +14,26 @@ void Link::send(uint16_t kind, std::vector<std::byte> payload) {
   start_writing();
 }
 
-void Link::send_in_parts(uint16_t part, uint16_t last, Bytes message) {
-  if (finishing_) return;
-  spoken_ = true;
-  bulk_queued_ += message->size();
+void Link::send_in_parts(Bulk bulk) {
+  if (finishing_ && heard_) return;
+  bulk_queued_ += bulk.message->size();
   if (bulk_queued_ > kBulkMax) return close();
-  bulk_.push_back({part, last, std::move(message)});
+  bulk_.push_back(std::move(bulk));
   start_writing();
 }
 
+std::deque<Link::Bulk> Link::take_unsent() {
+  return std::exchange(bulk_, {});
+}
+
+void Link::take(bool of_ranks) {
+  heard_ = true;
+  moved_ += of_ranks;
+  if (!bulk_.empty()) start_writing();
+}
+
 void Link::start_writing() {
-  if (writing_) return;
+  if (writing_ || (!heard_ && queue_.empty())) return;
   writing_ = true;
   asio::co_spawn(
       connection_->executor(), [self = shared_from_this()] { return self->write(); },
@@ -35,7 +44,7 @@ void Link::finish() {
   finishing_ = true;
   // Only the other end, or a timeout, closes it for reading: closing a socket with unread bytes
   // sends a reset, which could destroy our last messages.
-  if (!writing_) connection_->finish_writing();
+  if (idle()) connection_->finish_writing();
 }
 
 void Link::close() {
@@ -47,7 +56,7 @@ void Link::close() {
 
 net::awaitable<void> Link::write() {
   try {
-    while (!queue_.empty() || !bulk_.empty()) {
+    while (!queue_.empty() || (heard_ && !bulk_.empty())) {
       if (queue_.empty()) {
         co_await write_part();
         continue;
@@ -57,13 +66,13 @@ net::awaitable<void> Link::write() {
       co_await connection_->write(frame.kind, frame.payload);
       queued_ -= std::min(queued_, frame.payload.size() + net::kFrameHeaderBytes + net::kSealBytes);
     }
-    if (finishing_) connection_->finish_writing();
+    if (finishing_ && bulk_.empty()) connection_->finish_writing();
   } catch (const std::system_error&) {
     // The reader notices that the link is gone, once it has read what had arrived: a process that
     // was stopped, and evicted meanwhile, would else not learn of it.
     finishing_ = true;
     queue_.clear();
-    bulk_.clear();
+    if (heard_) bulk_.clear();
   }
   writing_ = false;
 }

@@ -40,37 +40,36 @@ class Link : public std::enable_shared_from_this<Link> {
 
   /// Queues a message. Closes the link if the queue exceeds its limit.
   void send(uint16_t kind, std::vector<std::byte> payload);
-  /// Queues a message of the ranks: frames of kind `part`, the last one of kind `last`. Closes the
-  /// link if the queue exceeds its limit.
-  void send_in_parts(uint16_t part, uint16_t last, Bytes message);
+  /// A message of the ranks: frames of kind `part`, the last one of kind `last`.
+  struct Bulk {
+    uint16_t part, last;
+    Bytes message;
+    size_t sent = 0;  ///< bytes of it
+  };
+  /// Queues a message of the ranks, which goes out once the link is made. Closes the link if the
+  /// queue exceeds its limit.
+  void send_in_parts(Bulk message);
+  /// Takes the queue of a link that has ended before it was made.
+  std::deque<Bulk> take_unsent();
   /// Sends what is queued, then closes. Later messages are ignored.
   void finish();
   /// Takes what has arrived and nothing after it: the next read fails.
   void finish_reading() { connection_->finish_reading(); }
   void close();
   /// Returns whether nothing is queued or being written.
-  bool idle() const { return !writing_; }
+  bool idle() const { return !writing_ && bulk_.empty(); }
   /// The peer has dialled again, so it has lost this connection.
   void give_up() { given_up_ = true; }
   bool given_up() const { return given_up_; }
   /// Notes a frame that has been read; `of_ranks`: a part of a message of the peer's rank.
-  void take(bool of_ranks) {
-    heard_ = true;
-    moved_ += of_ranks;
-  }
-  /// Returns whether a frame of the peer has arrived, or this rank has sent a message. If not, the
-  /// peer may have given up while it connected, and is going to dial again.
-  bool is_made() const { return heard_ || spoken_; }
+  void take(bool of_ranks);
+  /// Returns whether a frame of the peer has arrived. If not, the peer may have given up while it
+  /// connected, and is going to dial again.
+  bool is_made() const { return heard_; }
   /// Counts the parts of ranks' messages that have been read or written.
   uint64_t moved() const { return moved_; }
 
  private:
-  struct Bulk {
-    uint16_t part, last;
-    Bytes message;
-    size_t sent = 0;  ///< bytes of it
-  };
-
   void start_writing();
   net::awaitable<void> write();
   net::awaitable<void> write_part();
@@ -84,7 +83,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool writing_ = false;
   bool finishing_ = false;
   bool given_up_ = false;
-  bool heard_ = false, spoken_ = false;
+  bool heard_ = false;
   uint64_t moved_ = 0;
 };
 

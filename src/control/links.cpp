@@ -23,16 +23,6 @@ net::Listener listener_at(asio::io_context& io, const std::string& address) {
   }
 }
 
-net::awaitable<net::TcpEndpoint> endpoint_of(ControlEndpoint control_endpoint) {
-  asio::error_code not_numeric;
-  const auto address = asio::ip::make_address(control_endpoint.address, not_numeric);
-  if (!not_numeric) co_return net::TcpEndpoint(address, control_endpoint.port);
-  asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
-  const auto places = co_await resolver.async_resolve(
-      control_endpoint.address, std::to_string(control_endpoint.port), net::use_awaitable);
-  co_return places.begin()->endpoint();
-}
-
 Epoch epoch_in(const net::SealedFrame& frame) {
   Epoch epoch = 0;
   if (frame.payload.size() == sizeof epoch) {
@@ -73,33 +63,38 @@ void Links::want(std::map<Member, ControlEndpoint> wanted) {
   for (const auto& [peer, control_endpoint] : wanted_) dial(peer);
 }
 
+Link* Links::at(const Member& peer) const {
+  const auto found = links_.find(peer);
+  return found == links_.end() ? nullptr : found->second.get();
+}
+
 void Links::send(const Member& peer, Topic topic, std::vector<std::byte> payload) {
-  const auto link = links_.find(peer);
-  if (link != links_.end()) link->second->send(static_cast<uint16_t>(topic), std::move(payload));
+  if (Link* const link = at(peer)) link->send(static_cast<uint16_t>(topic), std::move(payload));
 }
 
 void Links::send_in_parts(const Member& peer, Bytes message) {
-  const auto link = links_.find(peer);
-  if (link == links_.end()) return;
-  link->second->send_in_parts(static_cast<uint16_t>(Topic::part),
-                              static_cast<uint16_t>(Topic::last), std::move(message));
+  send_in_parts(peer, {static_cast<uint16_t>(Topic::part), static_cast<uint16_t>(Topic::last),
+                       std::move(message)});
 }
 
 void Links::say_goodbye(const Member& peer) {
-  const auto link = links_.find(peer);
-  if (link == links_.end()) return;
   const auto kind = static_cast<uint16_t>(Topic::goodbye);
-  link->second->send_in_parts(kind, kind, std::make_shared<const std::vector<std::byte>>());
+  send_in_parts(peer, {kind, kind, std::make_shared<const std::vector<std::byte>>()});
+}
+
+void Links::send_in_parts(const Member& peer, Link::Bulk message) {
+  if (Link* const link = at(peer)) return link->send_in_parts(std::move(message));
+  const auto unsent = unsent_.find(peer);
+  if (unsent != unsent_.end()) unsent->second.push_back(std::move(message));
 }
 
 void Links::hang_up(const Member& peer) {
-  const auto found = links_.find(peer);
-  if (found == links_.end()) return;
-  found->second->finish();
+  if (Link* const link = at(peer)) link->finish();
   part(peer);
 }
 
 void Links::part(const Member& peer) {
+  unsent_.erase(peer);
   const auto found = links_.find(peer);
   if (found == links_.end()) return;
   const std::shared_ptr<Link> link = found->second;
@@ -111,9 +106,7 @@ void Links::part(const Member& peer) {
 /// Our end stays open for writing: a connection that is closed both ways is reset by data that
 /// still come, and what had arrived before them would be lost.
 void Links::expel(const Member& peer) {
-  const auto found = links_.find(peer);
-  if (found == links_.end()) return;
-  found->second->finish_reading();
+  if (Link* const link = at(peer)) link->finish_reading();
   part(peer);
 }
 
@@ -189,8 +182,8 @@ net::awaitable<void> Links::keep_dialling(Member peer) {
 }
 
 net::awaitable<void> Links::reach(const ControlEndpoint& control_endpoint) {
-  const net::TcpEndpoint place = co_await endpoint_of(control_endpoint);
-  net::TcpSocket socket = co_await net::dial(place, kDialMax);
+  net::TcpSocket socket =
+      co_await net::dial(control_endpoint.address, control_endpoint.port, kDialMax);
   const auto connection = std::make_shared<net::Connection>(std::move(socket), silence_);
   const net::StreamTimeout timeout(connection, net::kHandshakeMax);
   net::Introduction self = self_;
@@ -216,9 +209,13 @@ void Links::adopt(std::shared_ptr<net::Connection> connection, net::Handshake::S
   if (found != links_.end()) {
     if (is_kept_over(*found->second, *link)) return put_aside(link);
     if (found->second->side() == link->side()) found->second->give_up();
+    if (!found->second->is_made()) unsent_[peer] = found->second->take_unsent();
     put_aside(found->second);
   }
   links_[peer] = link;
+  for (Link::Bulk& message : std::exchange(unsent_[peer], {}))
+    link->send_in_parts(std::move(message));
+  unsent_.erase(peer);
   listener_.linked(peer, connection->peer().purpose);
 }
 
@@ -258,6 +255,7 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
     reason = error.code().message();
   }
   if (current()) {
+    if (!link->is_made()) unsent_[peer] = link->take_unsent();
     link->close();
     links_.erase(peer);
     if (link->is_made()) {

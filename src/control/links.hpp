@@ -11,12 +11,13 @@
 ///
 /// A link counts from its first frame. A dialler that gives up before it has read the reply leaves
 /// a connection at the acceptor that ends with nothing on it, and dials again: nobody is lost by
-/// that.
+/// that, and messages of the ranks that were to go that way go over the next link.
 ///
 /// Messages of the ranks (exchange.hpp) still count on a link that this process has parted with:
 /// agreements reach a process over any of its links, and must not overtake what a rank had sent.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,6 +119,8 @@ class Links final : public RankLinks {
   static constexpr int kFarewellTurns = 10;
   static constexpr uint32_t kPendingMax = 256;
 
+  Link* at(const Member& peer) const;
+  void send_in_parts(const Member& peer, Link::Bulk message);
   net::awaitable<void> greet(std::shared_ptr<net::Connection> connection, net::Pending pending);
   void dial(const Member& peer);
   net::awaitable<void> keep_dialling(Member peer);
@@ -142,6 +145,8 @@ class Links final : public RankLinks {
   std::map<Member, std::shared_ptr<Link>> links_;
   std::set<std::shared_ptr<Link>> parting_;  ///< being closed; only messages of ranks count
   std::set<std::shared_ptr<Link>> aside_;    ///< surplus; messages still count
+  /// Messages of links that have ended before they were made, for the next ones.
+  std::map<Member, std::deque<Link::Bulk>> unsent_;
   std::map<Member, ControlEndpoint> wanted_;
   std::set<Member> dialling_;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "membership/message_codec.hpp"
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
@@ -20,12 +22,10 @@ Store::Value value_of(uint64_t number) {
 
 uint64_t number_in(const Store::Value& value) {
   uint64_t number = 0;
-  for (const std::byte byte : value) {
-    const auto digit = std::to_integer<uint64_t>(byte) - '0';
-    if (digit > 9) throw OsError("reading the store", 0, "the value of 'generation' is no number");
-    number = 10 * number + digit;
-  }
-  return number;
+  const auto* const text = reinterpret_cast<const char*>(value.data());
+  const auto read = std::from_chars(text, text + value.size(), number);
+  if (read.ec == std::errc() && read.ptr == text + value.size()) return number;
+  throw OsError("reading the store", 0, "the value of 'generation' is no number");
 }
 
 }  // namespace

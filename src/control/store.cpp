@@ -3,7 +3,6 @@
 #include <string_view>
 
 #include "control/file_store.hpp"
-#include "control/store_server.hpp"
 #include "control/tcp_store.hpp"
 #include "tokenyard/error.hpp"
 
@@ -22,12 +21,6 @@ std::optional<net::Address> tcp_address(const std::string& where) {
   auto address = net::parse_address(std::string_view(where).substr(kTcp.size()));
   if (!address) throw InvalidArgument("store", kExpected, where);
   return address;
-}
-
-std::shared_ptr<void> serve_store(const std::string& where, const std::string& secret) {
-  const auto address = tcp_address(where);
-  if (!address) throw InvalidArgument("store", "tcp://host:port", where);
-  return std::make_shared<StoreServer>(address->host, address->port, secret);
 }
 
 std::shared_ptr<Store> Store::open(const std::string& where, const std::string& job,

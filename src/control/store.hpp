@@ -37,8 +37,4 @@ class Store {
 /// InvalidArgument if the rest is invalid.
 std::optional<net::Address> tcp_address(const std::string& where);
 
-/// Serves the store "tcp://host:port" to processes that know the secret, until the result is
-/// destroyed. Its content is lost then. Throws OsError if it cannot listen there.
-std::shared_ptr<void> serve_store(const std::string& where, const std::string& secret);
-
 }  // namespace tokenyard::control

@@ -12,11 +12,6 @@ namespace tokenyard {
 
 namespace {
 
-void insert_sorted(std::vector<uint32_t>& ranks, uint32_t rank) {
-  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
-  if (at == ranks.end() || *at != rank) ranks.insert(at, rank);
-}
-
 /// Returns the shortest absence that peers with this timeout may have taken for this rank's death.
 /// On a busy machine, a thread may well be late by less.
 std::chrono::nanoseconds long_absence(std::chrono::nanoseconds timeout) {
@@ -58,8 +53,7 @@ void AbortFlag::left_out(uint32_t by) {
 
 void AbortFlag::lost(uint32_t rank) {
   const std::lock_guard lock(mutex_);
-  insert_sorted(lost_, rank);
-  note_gone(rank);
+  gone_[rank].lost = true;
   set(abort_for_lost(rank));
   for (const std::span<AbortWord> words : watched_) set_one(words, rank, abort_for_lost(rank));
 }
@@ -67,9 +61,8 @@ void AbortFlag::lost(uint32_t rank) {
 void AbortFlag::watch(std::span<AbortWord> words) {
   const std::lock_guard lock(mutex_);
   watched_.push_back(words);
-  for (const uint32_t rank : left_) set_one(words, rank, kLeft);
-  for (const uint32_t rank : gone_on_) set_one(words, rank, kLeft);
-  for (const uint32_t rank : lost_) set_one(words, rank, abort_for_lost(rank));
+  for (const auto& [rank, gone] : gone_)
+    set_one(words, rank, gone.lost ? abort_for_lost(rank) : kLeft);
   if (!cancelled_ && !left_out_by_) return;
   for (AbortWord& word : words) accelerator_.write_flag(&word, kCancelled);
 }
@@ -82,19 +75,19 @@ void AbortFlag::unwatch(std::span<AbortWord> words) {
 
 void AbortFlag::left(uint32_t rank) {
   const std::lock_guard lock(mutex_);
-  insert_sorted(left_, rank);
+  gone_[rank].left = true;
   end_waits_for_unsent(rank);
 }
 
 void AbortFlag::gone_on(uint32_t rank) {
   const std::lock_guard lock(mutex_);
-  insert_sorted(gone_on_, rank);
+  Gone& gone = gone_[rank];
+  gone.gone_on = true;
   // One that is lost since may not be said to have left.
-  if (!std::binary_search(lost_.begin(), lost_.end(), rank)) end_waits_for_unsent(rank);
+  if (!gone.lost) end_waits_for_unsent(rank);
 }
 
 void AbortFlag::end_waits_for_unsent(uint32_t rank) {
-  note_gone(rank);
   // In this order, so that a wait that sees the first word set also sees the rank's own.
   if (rank < ranks_) accelerator_.write_flag(word_ + 1 + rank, kLeft);
   if (rank < ranks_ && !is_set_ && accelerator_.read_flag(word_) != kRefused)
@@ -102,27 +95,12 @@ void AbortFlag::end_waits_for_unsent(uint32_t rank) {
   for (const std::span<AbortWord> words : watched_) set_one(words, rank, kLeft);
 }
 
-std::vector<uint32_t> AbortFlag::gone_ranks() const {
+std::vector<uint32_t> AbortFlag::ranks_that(const How& how) const {
   const std::lock_guard lock(mutex_);
-  std::vector<uint32_t> gone = lost_;
-  for (const uint32_t rank : left_) insert_sorted(gone, rank);
-  return gone;
-}
-
-std::vector<uint32_t> AbortFlag::lost_ranks() const {
-  const std::lock_guard lock(mutex_);
-  return lost_;
-}
-
-bool AbortFlag::has_left(uint32_t rank) const {
-  const std::lock_guard lock(mutex_);
-  return std::binary_search(left_.begin(), left_.end(), rank) ||
-         std::binary_search(gone_on_.begin(), gone_on_.end(), rank);
-}
-
-bool AbortFlag::has_gone_on(uint32_t rank) const {
-  const std::lock_guard lock(mutex_);
-  return std::binary_search(gone_on_.begin(), gone_on_.end(), rank);
+  std::vector<uint32_t> ranks;
+  for (const auto& [rank, gone] : gone_)
+    if (how(gone)) ranks.push_back(rank);
+  return ranks;
 }
 
 void AbortFlag::on_refusal(std::function<void(const std::string& phase)> check) {
@@ -172,9 +150,9 @@ void AbortFlag::check_absence(const WaitFacts& facts) const {
   TimePoint from = now - waited, until = now;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto gone = gone_at_.find(facts.rank); gone != gone_at_.end()) {
-      from = gone->second - timeout_;
-      until = gone->second;
+    if (const auto gone = gone_.find(facts.rank); gone != gone_.end()) {
+      until = gone->second.at;
+      from = until - timeout_;
     }
   }
   if (const auto absence = absence_around(from, until))
@@ -182,9 +160,9 @@ void AbortFlag::check_absence(const WaitFacts& facts) const {
 }
 
 void AbortFlag::check(const std::string& phase) const {
-  const std::lock_guard lock(mutex_);
-  if (cancelled_) throw Cancelled(phase);
-  if (!lost_.empty()) throw PeerLost(WaitFacts{.rank = lost_.front(), .phase = phase});
+  if (cancelled()) throw Cancelled(phase);
+  const std::vector<uint32_t> lost = lost_ranks();
+  if (!lost.empty()) throw PeerLost(WaitFacts{.rank = lost.front(), .phase = phase});
 }
 
 void AbortFlag::set_all(AbortWord abort_flag) {
@@ -195,10 +173,6 @@ void AbortFlag::set_all(AbortWord abort_flag) {
 
 void AbortFlag::set_one(std::span<AbortWord> words, uint32_t rank, AbortWord abort_flag) {
   if (rank < words.size()) accelerator_.write_flag(&words[rank], abort_flag);
-}
-
-void AbortFlag::note_gone(uint32_t rank) {
-  gone_at_.emplace(rank, Clock::now());
 }
 
 void AbortFlag::set(AbortWord abort_flag) {

@@ -2,6 +2,7 @@
 /// of its kernels.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -56,12 +57,19 @@ class AbortFlag {
   /// Records that rank `by` rebuilds the world without this one. Ends every wait.
   void left_out(uint32_t by);
   /// Returns all ranks that were lost or left, ascending.
-  std::vector<uint32_t> gone_ranks() const;
+  std::vector<uint32_t> gone_ranks() const {
+    return ranks_that([](const Gone& gone) { return gone.lost || gone.left; });
+  }
   /// Returns the ranks that went without a goodbye, ascending.
-  std::vector<uint32_t> lost_ranks() const;
+  std::vector<uint32_t> lost_ranks() const { return ranks_that(&Gone::lost); }
   /// Returns whether the rank has left or gone on.
-  bool has_left(uint32_t rank) const;
-  bool has_gone_on(uint32_t rank) const;
+  bool has_left(uint32_t rank) const {
+    const auto ranks = ranks_that([](const Gone& gone) { return gone.left || gone.gone_on; });
+    return std::ranges::binary_search(ranks, rank);
+  }
+  bool has_gone_on(uint32_t rank) const {
+    return std::ranges::binary_search(ranks_that(&Gone::gone_on), rank);
+  }
   /// Registers [ranks] abort words, in memory shared by host and kernels, for waits that should end
   /// only if the awaited rank itself is gone. A loss sets the rank's word to abort_for_lost(rank),
   /// a goodbye or a rank that goes on sets it to kLeft, and `cancel` and `left_out` set every word
@@ -85,10 +93,17 @@ class AbortFlag {
   void check(const std::string& phase) const;
 
  private:
+  struct Gone {
+    TimePoint at = Clock::now();  ///< when this rank learned of it
+    bool lost = false, left = false, gone_on = false;
+  };
+
+  using How = std::function<bool(const Gone&)>;
+
+  std::vector<uint32_t> ranks_that(const How& how) const;  ///< ascending
   void set(AbortWord abort_flag);
   void set_one(std::span<AbortWord> words, uint32_t rank, AbortWord abort_flag);
   void set_all(AbortWord abort_flag);
-  void note_gone(uint32_t rank);
   void end_waits_for_unsent(uint32_t rank);
   std::optional<Absence> absence_around(TimePoint from, TimePoint until) const;
 
@@ -100,10 +115,9 @@ class AbortFlag {
   mutable std::mutex mutex_;
   std::atomic<bool> cancelled_ = false;
   bool is_set_ = false;
-  std::vector<uint32_t> lost_, left_, gone_on_;  ///< ascending
+  std::map<uint32_t, Gone> gone_;
   std::optional<uint32_t> left_out_by_;
   TimePoint left_out_at_;
-  std::map<uint32_t, TimePoint> gone_at_;  ///< when this rank learned of each loss or goodbye
   std::vector<std::span<AbortWord>> watched_;
   std::function<void(const std::string& phase)> check_refused_;
 };

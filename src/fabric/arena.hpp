@@ -1,9 +1,11 @@
 /// The region of a rank's memory that its peers can reach, and the blocks allocated in it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "device/accelerator.hpp"
 #include "device/peer.hpp"
@@ -52,21 +54,48 @@ class ArenaBlock {
 /// they do not fragment the space for short-lived ones.
 enum class ArenaEnd : uint8_t { lower, upper };
 
+/// Memory that a fabric has mapped for an arena.
+struct Region {
+  std::shared_ptr<void> memory;  ///< keeps this rank's and the peers' regions mapped
+  std::byte* base = nullptr;     ///< start of this rank's region
+  size_t bytes = 0;
+  std::vector<std::byte*> bases;  ///< [ranks] null for ranks without load/store reach
+  uint32_t rank = 0;
+};
+
+/// Fabrics differ in how they map the region and its peers' regions, not in how blocks are
+/// allocated.
+///
+/// A block is freed in stream order: the free records an event on every stream that used the block.
+/// If only one stream did, later work on that stream may reuse the block at once; all others get it
+/// when the events have completed.
 class Arena {
  public:
-  virtual ~Arena() = default;
+  /// `timeout`: how long an allocation may wait for freed blocks that streams still use.
+  Arena(std::shared_ptr<Accelerator> accelerator, Region region, std::chrono::nanoseconds timeout);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
   /// Returns an uninitialised block, aligned to 256 bytes. Throws InvalidArgument naming
   /// arena_bytes, with the bytes requested and the bytes free, if it does not fit.
-  virtual ArenaBlock allocate(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower) = 0;
-  virtual size_t capacity() const = 0;
-  virtual size_t used() const = 0;
-  virtual size_t peak() const = 0;
-  virtual std::byte* base() const = 0;
+  ArenaBlock allocate(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower);
+  size_t capacity() const;
+  size_t used() const;
+  size_t peak() const;
+  std::byte* base() const;
   /// Returns every rank's arena base as this rank's kernels address it; null for ranks without
   /// load/store reach.
-  virtual PeerArray<std::byte> bases() const = 0;
+  PeerArray<std::byte> bases() const;
   /// Returns one entry of that table to host code; the address is still the kernels'.
-  virtual std::byte* base_of(uint32_t rank) const = 0;
+  std::byte* base_of(uint32_t rank) const;
+
+ private:
+  class Pool;
+  friend struct ArenaBlock::State;
+
+  /// Shared with the blocks: a block that outlives the arena keeps the memory mapped.
+  std::shared_ptr<Pool> pool_;
 };
 
 }  // namespace tokenyard

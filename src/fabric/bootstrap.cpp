@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -22,20 +21,6 @@ constexpr std::chrono::milliseconds kAgreementGrace{500};
 /// How long a rank waits for its own messages to leave. A peer that has stopped takes none.
 constexpr std::chrono::seconds kSendingMax{1};
 
-std::vector<std::byte> encode(const std::vector<uint32_t>& numbers) {
-  std::vector<std::byte> bytes(numbers.size() * sizeof(uint32_t));
-  if (!numbers.empty()) std::memcpy(bytes.data(), numbers.data(), bytes.size());
-  return bytes;
-}
-
-std::vector<uint32_t> decode(const std::vector<std::byte>& bytes) {
-  std::vector<uint32_t> numbers(bytes.size() / sizeof(uint32_t));
-  if (!numbers.empty()) {
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(uint32_t));
-  }
-  return numbers;
-}
-
 }  // namespace
 
 Membership Membership::of(const Mesh& mesh, const std::vector<uint32_t>& absent) {
@@ -46,6 +31,15 @@ Membership Membership::of(const Mesh& mesh, const std::vector<uint32_t>& absent)
   return all;
 }
 
+Membership Membership::without(const std::vector<uint32_t>& ranks) const {
+  Membership next;
+  for (uint32_t peer = 0; peer < slots.size(); ++peer) {
+    if (peer == rank) next.rank = static_cast<uint32_t>(next.slots.size());
+    if (present(peer) && std::ranges::count(ranks, peer) == 0) next.slots.push_back(slots[peer]);
+  }
+  return next;
+}
+
 Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelerator& accelerator,
                      AbortFlag& abort_flag)
     : mesh_(std::move(mesh)),
@@ -54,33 +48,34 @@ Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelera
       abort_flag_(abort_flag),
       asked_(membership_.generation),
       agreed_(membership_.generation) {
-  const auto went = [this](uint32_t slot, PeerState state) {
-    const std::optional<uint32_t> gone = rank_at(slot);
-    if (gone == rank()) return abort_flag_.left_out(others().empty() ? rank() : others().front());
-    if (!gone) return;
-    if (state == PeerState::lost) abort_flag_.lost(*gone);
-    if (state == PeerState::left) abort_flag_.left(*gone);
-    for (const auto& asked : asked_by_) note_whether_gone_on(asked.first);
-  };
-  const auto rebuilds = [this](uint32_t slot, const Message& rebuild) {
-    const std::optional<uint32_t> by = rank_at(slot);
-    if (rebuild.kind == MessageKind::gone_on) {
-      if (by && rebuild.generation == generation()) abort_flag_.gone_on(*by);
-      return;
-    }
-    const std::vector<uint32_t> slots = decode(rebuild.bytes);
-    const bool stays = std::ranges::count(slots, membership_.slots[rank()]) != 0;
-    if (!by || rebuild.generation <= generation()) return;
-    if (!stays) abort_flag_.left_out(*by);
-    asked_by_[*by] = slots;
-    note_whether_gone_on(*by);
-  };
-  watch_ = mesh_->mailbox().watch(went, rebuilds);
+  mesh_->mailbox().watch(*this);
   mesh_->mailbox().note_generation(generation());
 }
 
 Bootstrap::~Bootstrap() {
-  mesh_->mailbox().unwatch(watch_);
+  mesh_->mailbox().unwatch(*this);
+}
+
+void Bootstrap::went(uint32_t slot, PeerState state) {
+  const std::optional<uint32_t> gone = rank_at(slot);
+  if (gone == rank()) return abort_flag_.left_out(others().empty() ? rank() : others().front());
+  if (!gone) return;
+  if (state == PeerState::lost) abort_flag_.lost(*gone);
+  if (state == PeerState::left) abort_flag_.left(*gone);
+  for (const auto& asked : asked_by_) note_whether_gone_on(asked.first);
+}
+
+void Bootstrap::said(uint32_t slot, const Message& message) {
+  const std::optional<uint32_t> by = rank_at(slot);
+  if (message.kind == MessageKind::gone_on) {
+    if (by && message.generation == generation()) abort_flag_.gone_on(*by);
+    return;
+  }
+  const bool stays = std::ranges::count(message.slots, membership_.slots[rank()]) != 0;
+  if (!by || message.generation <= generation()) return;
+  if (!stays) abort_flag_.left_out(*by);
+  asked_by_[*by] = message.slots;
+  note_whether_gone_on(*by);
 }
 
 std::vector<std::vector<std::byte>> Bootstrap::all_gather(std::span<const std::byte> mine,
@@ -94,12 +89,8 @@ std::vector<std::vector<std::byte>> Bootstrap::all_gather(std::span<const std::b
   return gathered;
 }
 
-void Bootstrap::barrier(const std::string& what, TimePoint until) {
-  exchange(Message{.what = "barrier " + what, .bytes = {}, .object = {}}, until);
-}
-
-void Bootstrap::barrier_of_survivors(const std::string& what, TimePoint until,
-                                     const std::function<void(uint32_t rank)>& check) {
+void Bootstrap::barrier(const std::string& what, TimePoint until,
+                        const std::function<void(uint32_t rank)>& check) {
   exchange(Message{.what = "barrier " + what, .bytes = {}, .object = {}}, until, check);
 }
 
@@ -120,7 +111,7 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until,
   mine.generation = generation();
   mine.sequence = sequence_++;
   std::vector<Message> messages(size());
-  for (const uint32_t peer : others()) mesh_->send(membership_.slots[peer], mine);
+  send_to_others(mine);
   await_each(mine.what, until, [&](uint32_t peer) {
     // In this order: what a peer sent before it went has arrived before it is marked as gone.
     const bool is_gone = check && std::ranges::count(abort_flag_.gone_ranks(), peer) != 0;
@@ -143,28 +134,6 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until,
   return messages;
 }
 
-Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePoint until) {
-  std::vector<uint32_t> gone(without);
-  std::sort(gone.begin(), gone.end());
-  if (!gone.empty() && gone.back() >= size()) {
-    throw InvalidArgument("without", fmt::format("ranks below {}", size()),
-                          fmt::format("{}", gone.back()));
-  }
-  if (std::binary_search(gone.begin(), gone.end(), rank())) {
-    throw InvalidArgument("without", "ranks other than this one", fmt::format("{}", rank()));
-  }
-
-  Membership next;
-  for (uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) next.rank = static_cast<uint32_t>(next.slots.size());
-    if (present(peer) && !std::binary_search(gone.begin(), gone.end(), peer)) {
-      next.slots.push_back(membership_.slots[peer]);
-    }
-  }
-  next.generation = agree_on_generation(next.slots, "rebuild", until, {});
-  return next;
-}
-
 /// Survivors may ask for different generations: all raise theirs to the highest, and have agreed
 /// once all ask for the same. One that they have agreed on may have messages in it, so a further
 /// call asks for a later one.
@@ -183,14 +152,13 @@ uint32_t Bootstrap::agree_on_generation(const std::vector<uint32_t>& slots, cons
       if (check) check();
       const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer]);
       if (!call || call->generation <= agreed_ || call->what != what) return false;
-      const std::vector<uint32_t> theirs = decode(call->bytes);
-      if (theirs == slots) {
+      if (call->slots == slots) {
         highest = std::max(highest, call->generation);
         return call->generation >= mine;
       }
       if (check || accelerator_.now() < grace_end) return false;
       throw InvalidArgument("without", fmt::format("{}", ranks_without(slots)),
-                            fmt::format("{}", ranks_without(theirs)), peer);
+                            fmt::format("{}", ranks_without(call->slots)), peer);
     });
     if (highest == mine) return agreed_ = mine;
   }
@@ -202,13 +170,8 @@ void Bootstrap::ask_for(uint32_t generation, const std::vector<uint32_t>& slots,
   asked_slots_ = slots;
   mesh_->mailbox().note_generation(generation);
   // Asks the others, too: one of them that lives and calls learns why it is not waited for.
-  for (const uint32_t peer : others()) {
-    mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::rebuild,
-                                                 .generation = generation,
-                                                 .what = what,
-                                                 .bytes = encode(slots),
-                                                 .object = {}});
-  }
+  send_to_others(
+      {.kind = MessageKind::rebuild, .generation = generation, .what = what, .slots = slots});
 }
 
 std::vector<uint32_t> Bootstrap::ranks_without(const std::vector<uint32_t>& slots) const {
@@ -220,14 +183,12 @@ std::vector<uint32_t> Bootstrap::ranks_without(const std::vector<uint32_t>& slot
 }
 
 void Bootstrap::say_gone_on() {
-  if (std::exchange(said_gone_on_, true)) return;
-  for (const uint32_t peer : others()) {
-    mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::gone_on,
-                                                 .generation = generation(),
-                                                 .what = {},
-                                                 .bytes = {},
-                                                 .object = {}});
-  }
+  if (!std::exchange(said_gone_on_, true))
+    send_to_others({.kind = MessageKind::gone_on, .generation = generation()});
+}
+
+void Bootstrap::send_to_others(const Message& message) {
+  for (const uint32_t peer : others()) mesh_->send(membership_.slots[peer], message);
 }
 
 std::optional<uint32_t> Bootstrap::rank_at(uint32_t slot) const {

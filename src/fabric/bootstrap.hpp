@@ -44,9 +44,12 @@ struct Membership {
   /// Everybody on the mesh: rank = slot. The ranks of the slots in `absent` are absent.
   static Membership of(const Mesh& mesh, const std::vector<uint32_t>& absent = {});
   bool present(uint32_t rank) const { return slots[rank] != kAbsent; }
+  /// Returns the present ones but `ranks`, ascending; they are numbered anew, and have no
+  /// generation yet.
+  Membership without(const std::vector<uint32_t>& ranks) const;
 };
 
-class Bootstrap {
+class Bootstrap final : private Mailbox::Watcher {
  public:
   using Check = std::function<void()>;
 
@@ -54,7 +57,7 @@ class Bootstrap {
   /// `abort_flag` for ranks that go. Both must outlive this.
   Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelerator& accelerator,
             AbortFlag& abort_flag);
-  ~Bootstrap();
+  ~Bootstrap() override;
   Bootstrap(const Bootstrap&) = delete;
   Bootstrap& operator=(const Bootstrap&) = delete;
 
@@ -72,14 +75,13 @@ class Bootstrap {
   /// Every rank's bytes, in rank order. Lengths may differ. An absent rank's are empty.
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine,
                                                  const std::string& what, TimePoint until);
-  void barrier(const std::string& what, TimePoint until);
-  /// A barrier that gone ranks do not hold up, although they may be gone before they came. Calls
-  /// `check` in the wait with every rank that has not come; it may throw.
+  /// `check`: set where gone ranks do not hold it up, although they may be gone before they came.
+  /// Calls it in the wait with every rank that has not come; it may throw.
   ///
-  /// Of the ranks that stay, all return from it or none: one returns only once all the others have
-  /// come, and nothing but what a rank did before it came makes `check` throw.
-  void barrier_of_survivors(const std::string& what, TimePoint until,
-                            const std::function<void(uint32_t rank)>& check);
+  /// Of the ranks that stay, all return from such a barrier or none: one returns only once all the
+  /// others have come, and nothing but what a rank did before it came makes `check` throw.
+  void barrier(const std::string& what, TimePoint until,
+               const std::function<void(uint32_t rank)>& check = {});
   /// Every rank's object, in rank order, null for an absent one; only where mesh().one_process().
   std::vector<std::shared_ptr<void>> share(std::shared_ptr<void> mine, const std::string& what,
                                            TimePoint until);
@@ -87,18 +89,14 @@ class Bootstrap {
   /// ways.
   void await_each(const std::string& what, TimePoint until,
                   const std::function<bool(uint32_t rank)>& arrived);
-  /// Returns the world of the present ranks not in `without`, which all of them call. Throws
-  /// InvalidArgument naming both lists if another survivor has another one. May be called again
-  /// after a failure of the new world: every call makes a later generation than those that have
-  /// returned before, on any rank.
-  Membership agree_without(const std::vector<uint32_t>& without, TimePoint until);
   /// Returns the generation of a new world of these slots, ascending, on which their ranks agree;
   /// all of them call it. `what` names the call, also in errors: ranks that agree have made the
-  /// same.
+  /// same. May be called again after a failure of the new world: every call makes a later
+  /// generation than those that have returned before, on any rank.
   ///
   /// `check`: set where the slots follow from an agreement on the members. Then another rank's
   /// slots that differ are only behind or ahead, and are waited for, while `check` is called; it
-  /// may throw.
+  /// may throw. Without it, throws InvalidArgument naming both lists of ranks that are left out.
   uint32_t agree_on_generation(const std::vector<uint32_t>& slots, const std::string& what,
                                TimePoint until, const Check& check);
   /// Tells the others that this rank sends nothing more in this world. Their waits for what it has
@@ -108,7 +106,10 @@ class Bootstrap {
   void check_while_waiting(Check check) { check_ = std::move(check); }
 
  private:
-  /// `check`: as in barrier_of_survivors, which it makes this one.
+  void went(uint32_t slot, PeerState state) override;
+  void said(uint32_t slot, const Message& message) override;
+  void send_to_others(const Message& message);
+  /// `check`: as in barrier.
   std::vector<Message> exchange(Message mine, TimePoint until,
                                 const std::function<void(uint32_t rank)>& check = {});
   void ask_for(uint32_t generation, const std::vector<uint32_t>& slots, const std::string& what);
@@ -136,7 +137,6 @@ class Bootstrap {
   /// Slots of the last world after this one that each rank has asked for; under the mailbox's lock.
   std::map<uint32_t, std::vector<uint32_t>> asked_by_;
   Check check_;
-  uint64_t watch_ = 0;
 };
 
 inline bool is_present(const Bootstrap& ranks, uint32_t rank) {

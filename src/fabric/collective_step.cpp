@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
 #include <exception>
 #include <span>
 #include <string_view>
 
+#include "base/byte_stream.hpp"
 #include "base/os_failure.hpp"
 #include "tokenyard/error.hpp"
 
@@ -15,22 +14,22 @@ namespace tokenyard {
 
 namespace {
 
-/// Precedes a step's result or, if the step failed, the name of the failed call or the sentence of
-/// an error that has no code.
-struct Verdict {
-  uint32_t failed = 0;
-  int32_t code = 0;  ///< error code of the failed call; 0 if there is none
+/// A step's result or, if it failed, the name of the failed call or the sentence of an error that
+/// has no code.
+struct Outcome {
+  bool failed = false;
+  uint32_t code = 0;  ///< error code of the failed call; 0 if there is none
+  std::vector<std::byte> bytes = {};
 };
 
-std::vector<std::byte> behind(const Verdict& verdict, std::span<const std::byte> rest) {
-  std::vector<std::byte> bytes(sizeof verdict + rest.size());
-  std::memcpy(bytes.data(), &verdict, sizeof verdict);
-  std::ranges::copy(rest, bytes.begin() + sizeof verdict);
-  return bytes;
+void visit(auto& stream, MaybeConst<Outcome> auto& outcome) {
+  stream(outcome.failed, outcome.code);
+  stream.text(outcome.bytes);
 }
 
-std::vector<std::byte> failure(int code, std::string_view text) {
-  return behind({.failed = 1, .code = code}, std::as_bytes(std::span(text)));
+Outcome failure(int code, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {true, static_cast<uint32_t>(code), {bytes.begin(), bytes.end()}};
 }
 
 }  // namespace
@@ -38,10 +37,10 @@ std::vector<std::byte> failure(int code, std::string_view text) {
 std::vector<std::vector<std::byte>> collective_step(
     Bootstrap& bootstrap, const std::string& what, TimePoint until,
     const std::function<std::vector<std::byte>()>& step) {
-  std::vector<std::byte> mine;
+  Outcome mine;
   std::exception_ptr failed;
   try {
-    mine = behind({}, step());
+    mine.bytes = step();
   } catch (const OsError& error) {
     failed = std::current_exception();
     mine = failure(error.code, error.call);
@@ -52,25 +51,24 @@ std::vector<std::vector<std::byte>> collective_step(
 
   std::vector<std::vector<std::byte>> results;
   try {
-    results = bootstrap.all_gather(mine, what, until);
+    results = bootstrap.all_gather(to_bytes(mine), what, until);
   } catch (...) {
     if (failed) std::rethrow_exception(failed);  // The step failed first.
     throw;
   }
   for (uint32_t rank = 0; rank < results.size(); ++rank) {
     if (!bootstrap.present(rank)) continue;
-    std::vector<std::byte>& theirs = results[rank];
-    Verdict verdict;
-    if (theirs.size() < sizeof verdict) {
-      throw InvalidArgument(what, fmt::format("{} bytes or more", sizeof verdict),
-                            fmt::format("{} bytes", theirs.size()), rank);
+    auto outcome = from_bytes<Outcome>(results[rank]);
+    if (!outcome) {
+      throw InvalidArgument(what, "the outcome of a step, as this build sends it",
+                            fmt::format("{} other bytes", results[rank].size()), rank);
     }
-    std::memcpy(&verdict, theirs.data(), sizeof verdict);
-    theirs.erase(theirs.begin(), theirs.begin() + sizeof verdict);
-    if (verdict.failed == 0) continue;
-    const std::string text(reinterpret_cast<const char*>(theirs.data()), theirs.size());
-    if (verdict.code == 0) throw Unsupported(what, fmt::format("rank {}: {}", rank, text));
-    os_failed(fmt::format("{} on rank {}", text, rank), verdict.code);
+    results[rank] = std::move(outcome->bytes);
+    if (!outcome->failed) continue;
+    const std::string text(reinterpret_cast<const char*>(results[rank].data()),
+                           results[rank].size());
+    if (outcome->code == 0) throw Unsupported(what, fmt::format("rank {}: {}", rank, text));
+    os_failed(fmt::format("{} on rank {}", text, rank), static_cast<int>(outcome->code));
   }
   return results;
 }

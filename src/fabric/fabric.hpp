@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
-#include "fabric/region_arena.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {

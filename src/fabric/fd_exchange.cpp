@@ -123,13 +123,9 @@ bool trusted(const FileDescriptor& connection, const std::vector<Address>& peers
 }  // namespace
 
 std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
-                                         TimePoint until) {
-  return exchange_fds(bootstrap, mine, what, until, std::vector<bool>(bootstrap.size(), true));
-}
-
-std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
                                          TimePoint until, const std::vector<bool>& near) {
   const uint32_t ranks = bootstrap.size();
+  const auto is_near = [&](uint32_t rank) { return near.empty() || near[rank]; };
   Address me{.name = {}, .secret = net::random_number(), .process = getpid()};
   fmt::format_to_n(me.name, sizeof me.name - 1, "tokenyard-{}-{:016x}", me.process,
                    net::random_number());
@@ -151,7 +147,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   bool out_of_descriptors = false;
   const auto exchange = [&] {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      if (rank == bootstrap.rank() || sent[rank] || !bootstrap.present(rank) || !near[rank])
+      if (rank == bootstrap.rank() || sent[rank] || !bootstrap.present(rank) || !is_near(rank))
         continue;
       sent[rank] = send_to(peers[rank], Label{peers[rank].secret, bootstrap.rank()}, mine);
     }
@@ -166,7 +162,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       auto parcel = receive_from(connection);
       if (!parcel) return false;
       if (parcel->label.secret != me.secret || parcel->label.rank >= ranks) return true;
-      if (!bootstrap.present(parcel->label.rank) || !near[parcel->label.rank]) return true;
+      if (!bootstrap.present(parcel->label.rank) || !is_near(parcel->label.rank)) return true;
       if (!trusted(connection, peers, parcel->label.rank)) return true;
       if (!parcel->descriptor) os_failed("recvmsg of a descriptor", EMFILE);
       received[parcel->label.rank] = std::move(parcel->descriptor);
@@ -176,7 +172,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   try {
     bootstrap.await_each(what, until, [&](uint32_t rank) {
       exchange();
-      return !near[rank] || (sent[rank] && received[rank]);
+      return !is_near(rank) || (sent[rank] && received[rank]);
     });
   } catch (const PeerTimeout&) {
     // We waited in case other threads closed some. None did, and the peer is not to blame.

@@ -20,7 +20,6 @@ class InProcessMesh final : public Mesh {
   void send(uint32_t to, const Message& message) override;
   Mailbox& mailbox() override { return *mailboxes_[slot_]; }
   bool one_process() const override { return true; }
-  std::string name() const override { return "this process"; }
   /// Ends without a goodbye, as a killed process would. For tests.
   void vanish();
 

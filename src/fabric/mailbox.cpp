@@ -10,15 +10,9 @@ Mailbox::Mailbox(uint32_t slots) : slots_(slots) {}
 bool Mailbox::put(uint32_t from, Message message) {
   const std::lock_guard lock(mutex_);
   SlotState& slot = slots_.at(from);
-  if (message.kind == MessageKind::rebuild) {
-    slot.rebuild = std::move(message);
-    for (const auto& [number, watch] : watchers_)
-      if (watch.rebuild_watcher) watch.rebuild_watcher(from, *slot.rebuild);
-    return true;
-  }
-  if (message.kind == MessageKind::gone_on) {
-    for (const auto& [number, watch] : watchers_)
-      if (watch.rebuild_watcher) watch.rebuild_watcher(from, message);
+  if (message.kind != MessageKind::collective) {
+    for (Watcher* const watcher : watchers_) watcher->said(from, message);
+    if (message.kind == MessageKind::rebuild) slot.rebuild = std::move(message);
     return true;
   }
   if (slot.collectives.size() >= kMessagesMax) return false;
@@ -55,7 +49,7 @@ void Mailbox::mark(uint32_t slot, PeerState state) {
   const std::lock_guard lock(mutex_);
   if (slots_.at(slot).state != PeerState::present) return;
   slots_[slot].state = state;
-  for (const auto& [number, watch] : watchers_) watch.watcher(slot, state);
+  for (Watcher* const watcher : watchers_) watcher->went(slot, state);
 }
 
 void Mailbox::revive(uint32_t slot) {
@@ -74,19 +68,18 @@ uint32_t Mailbox::newest_generation() const {
   return newest_generation_;
 }
 
-uint64_t Mailbox::watch(Watcher watcher, RebuildWatcher rebuild_watcher) {
+void Mailbox::watch(Watcher& watcher) {
   const std::lock_guard lock(mutex_);
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (slots_[slot].state != PeerState::present) watcher(slot, slots_[slot].state);
-    if (rebuild_watcher && slots_[slot].rebuild) rebuild_watcher(slot, *slots_[slot].rebuild);
+    if (slots_[slot].state != PeerState::present) watcher.went(slot, slots_[slot].state);
+    if (slots_[slot].rebuild) watcher.said(slot, *slots_[slot].rebuild);
   }
-  watchers_.emplace(++watches_, Watch{std::move(watcher), std::move(rebuild_watcher)});
-  return watches_;
+  watchers_.insert(&watcher);
 }
 
-void Mailbox::unwatch(uint64_t watch) {
+void Mailbox::unwatch(Watcher& watcher) {
   const std::lock_guard lock(mutex_);
-  watchers_.erase(watch);
+  watchers_.erase(&watcher);
 }
 
 }  // namespace tokenyard

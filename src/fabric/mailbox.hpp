@@ -7,11 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +27,7 @@ struct Message {
   uint32_t generation = 0;  ///< of the world that it was sent in; `rebuild`: the one asked for
   uint64_t sequence = 0;    ///< number of the collective in that world
   std::string what = {};    ///< name of the call, for errors and to detect mismatched calls
+  std::vector<uint32_t> slots = {};  ///< `rebuild`: those of the world that is asked for, ascending
   std::vector<std::byte> bytes = {};
   std::shared_ptr<void> object = {};  ///< only between ranks of one process
 };
@@ -63,14 +63,18 @@ class Mailbox {
   /// that its predecessor was in know it as gone.
   void revive(uint32_t slot);
 
-  /// Called once per peer that is gone or goes, by the thread that notices; never after `unwatch`
-  /// has returned.
-  using Watcher = std::function<void(uint32_t slot, PeerState state)>;
-  /// Called likewise for every request to rebuild a world, and every notice of a peer that has gone
-  /// on to another.
-  using RebuildWatcher = std::function<void(uint32_t slot, const Message& message)>;
-  uint64_t watch(Watcher watcher, RebuildWatcher rebuild_watcher = {});
-  void unwatch(uint64_t watch);
+  /// Called by the thread that notices; never after `unwatch` has returned.
+  class Watcher {
+   public:
+    virtual ~Watcher() = default;
+    /// Called once per peer that is gone or goes.
+    virtual void went(uint32_t slot, PeerState state) = 0;
+    /// Called for every message that is of no collective, of which the last request to rebuild a
+    /// world is kept for watchers to come.
+    virtual void said(uint32_t slot, const Message& message) = 0;
+  };
+  void watch(Watcher& watcher);
+  void unwatch(Watcher& watcher);
 
  private:
   struct SlotState {
@@ -82,12 +86,7 @@ class Mailbox {
   mutable std::mutex mutex_;
   std::vector<SlotState> slots_;
   uint32_t newest_generation_ = 0;
-  struct Watch {
-    Watcher watcher;
-    RebuildWatcher rebuild_watcher;
-  };
-  std::map<uint64_t, Watch> watchers_;
-  uint64_t watches_ = 0;
+  std::set<Watcher*> watchers_;
 };
 
 }  // namespace tokenyard

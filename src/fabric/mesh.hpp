@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "fabric/mailbox.hpp"
 
@@ -29,8 +28,6 @@ class Mesh {
   virtual Mailbox& mailbox() = 0;
   /// Returns whether all ranks share a process, so that `Message::object` arrives.
   virtual bool one_process() const = 0;
-  /// Returns how peers are reached, for display: "this process", "TCP".
-  virtual std::string name() const = 0;
 };
 
 }  // namespace tokenyard

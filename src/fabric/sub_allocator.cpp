@@ -18,13 +18,7 @@ std::optional<uint64_t> SubAllocator::allocate(uint64_t bytes) {
   const uint64_t wanted = rounded(bytes);
   const auto best = free_by_size_.lower_bound({wanted, 0});
   if (best == free_by_size_.end()) return std::nullopt;
-  const auto [found, offset] = *best;
-  remove_free(free_.find(offset));
-  if (found > wanted) add_free(offset + wanted, found - wanted);
-  live_.emplace(offset, wanted);
-  used_ += wanted;
-  peak_ = std::max(peak_, used_);
-  return offset;
+  return take({best->second, best->first}, wanted, false);
 }
 
 std::optional<uint64_t> SubAllocator::allocate_high(uint64_t bytes) {
@@ -33,10 +27,14 @@ std::optional<uint64_t> SubAllocator::allocate_high(uint64_t bytes) {
   const auto highest = std::find_if(free_.rbegin(), free_.rend(),
                                     [&](const auto& extent) { return extent.second >= wanted; });
   if (highest == free_.rend()) return std::nullopt;
-  const auto [begin, size] = *highest;
+  return take(*highest, wanted, true);
+}
+
+uint64_t SubAllocator::take(std::pair<uint64_t, uint64_t> extent, uint64_t wanted, bool high) {
+  const auto [begin, size] = extent;
+  const uint64_t offset = high ? begin + size - wanted : begin;
   remove_free(free_.find(begin));
-  if (size > wanted) add_free(begin, size - wanted);
-  const uint64_t offset = begin + size - wanted;
+  if (size > wanted) add_free(high ? begin : begin + wanted, size - wanted);
   live_.emplace(offset, wanted);
   used_ += wanted;
   peak_ = std::max(peak_, used_);
@@ -49,11 +47,6 @@ void SubAllocator::free(uint64_t offset) {
   live_.erase(piece);
   used_ -= bytes;
   add_free(offset, bytes);
-}
-
-void SubAllocator::trim(uint64_t offset, uint64_t bytes) {
-  const auto rest = split(offset, bytes);
-  if (rest) free(*rest);
 }
 
 std::optional<uint64_t> SubAllocator::split(uint64_t offset, uint64_t bytes) {
@@ -73,39 +66,6 @@ uint64_t SubAllocator::bytes_of(uint64_t offset) const {
 
 uint64_t SubAllocator::largest_free() const {
   return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
-}
-
-void SubAllocator::check() const {
-  uint64_t at = 0;
-  uint64_t used = 0;
-  bool last_was_free = false;
-  auto taken = live_.begin();
-  auto open = free_.begin();
-  while (taken != live_.end() || open != free_.end()) {
-    const bool is_free = open != free_.end() && open->first == at;
-    const bool is_live = taken != live_.end() && taken->first == at;
-    if (is_free == is_live) {
-      throw InternalError(fmt::format("arena: offset {} is {}", at,
-                                      is_free ? "both free and live" : "neither free nor live"));
-    }
-    if (is_free && last_was_free) {
-      throw InternalError(fmt::format("arena: adjacent free extents at {} are not merged", at));
-    }
-    if (is_free && !free_by_size_.contains({open->second, open->first})) {
-      throw InternalError(fmt::format("arena: free extent at {} is not indexed", at));
-    }
-    const uint64_t bytes = is_free ? (open++)->second : (taken++)->second;
-    if (bytes == 0 || bytes % kAlignment != 0) {
-      throw InternalError(fmt::format(
-          "arena: {} bytes at {} are not a positive multiple of the alignment", bytes, at));
-    }
-    used += is_free ? 0 : bytes;
-    last_was_free = is_free;
-    at += bytes;
-  }
-  if (at != capacity_) throw InternalError("arena: pieces do not cover the region");
-  if (used != used_) throw InternalError("arena: used bytes are miscounted");
-  if (free_.size() != free_by_size_.size()) throw InternalError("arena: index has extra extents");
 }
 
 uint64_t SubAllocator::rounded(uint64_t bytes) {

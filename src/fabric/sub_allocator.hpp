@@ -27,8 +27,6 @@ class SubAllocator {
   std::optional<uint64_t> allocate_high(uint64_t bytes);
   /// Throws InternalError if no live piece begins at `offset`.
   void free(uint64_t offset);
-  /// Frees all of a live piece past its first `bytes` (rounded up, at least one unit).
-  void trim(uint64_t offset, uint64_t bytes);
   /// Splits a live piece after its first `bytes` (rounded up, at least one unit). Returns the
   /// offset of the second piece, or nothing if there is no rest.
   std::optional<uint64_t> split(uint64_t offset, uint64_t bytes);
@@ -40,10 +38,12 @@ class SubAllocator {
   uint64_t largest_free() const;
   /// Returns how many bytes an allocation of `bytes` takes.
   static uint64_t rounded(uint64_t bytes);
-  /// Throws InternalError unless free and live pieces tile the region and no two free ones adjoin.
-  void check() const;
 
  private:
+  friend struct SubAllocatorCheck;  // A test's.
+
+  /// Takes `wanted` bytes of a free extent: its first ones or, if `high`, its last.
+  uint64_t take(std::pair<uint64_t, uint64_t> extent, uint64_t wanted, bool high);
   void add_free(uint64_t offset, uint64_t bytes);
   void remove_free(std::map<uint64_t, uint64_t>::iterator extent);
   std::map<uint64_t, uint64_t>::iterator live(uint64_t offset);

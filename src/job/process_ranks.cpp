@@ -15,6 +15,7 @@ void visit(auto& stream, MaybeConst<Message> auto& message) {
   stream.wide(message.generation);
   stream.wide(message.sequence);
   stream.text(message.what);
+  stream.list(message.slots, sizeof(uint32_t), [](auto& list, auto& slot) { list(slot); });
   stream.text(message.bytes);
 }
 

@@ -62,7 +62,6 @@ class ProcessRanks final : public Mesh, public control::Inbox {
   bool sent() const override { return unsent_.load() == 0; }
   Mailbox& mailbox() override { return mailbox_; }
   bool one_process() const override { return false; }
-  std::string name() const override { return "TCP"; }
 
   // Of control::Inbox, on the control thread.
   bool received(control::Slot from, std::vector<std::byte> bytes) override;

@@ -43,17 +43,10 @@ bool JoinQueue::was_member(const Member& member) const {
   return found != departed_.end() && found->second == member.incarnation;
 }
 
-std::vector<Member> JoinQueue::all() const {
+std::vector<Member> JoinQueue::all(bool here) const {
   std::vector<Member> members;
-  for (const auto& [member, newcomer] : newcomers_) members.push_back(member);
-  return members;
-}
-
-std::vector<Member> JoinQueue::here() const {
-  std::vector<Member> members;
-  for (const auto& [member, newcomer] : newcomers_) {
-    if (newcomer.requested) members.push_back(member);
-  }
+  for (const auto& [member, newcomer] : newcomers_)
+    if (!here || newcomer.requested) members.push_back(member);
   return members;
 }
 

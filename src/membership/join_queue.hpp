@@ -25,9 +25,8 @@ class JoinQueue {
   void install(const View& before, const View& now);
 
   bool was_member(const Member& member) const;
-  std::vector<Member> all() const;
-  /// Returns the newcomers that have asked this member.
-  std::vector<Member> here() const;
+  /// Returns the newcomers, or if `here` those that have asked this member.
+  std::vector<Member> all(bool here = false) const;
   bool anybody_for(Slot slot) const;
 
  private:

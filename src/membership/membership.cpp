@@ -59,7 +59,7 @@ void Membership::send_to_all(const decltype(Message::body)& body) {
 }
 
 Heartbeat Membership::heartbeat() const {
-  return {.waiting = join_queue_.here(),
+  return {.waiting = join_queue_.all(true),
           .suspected = roster_.suspected(),
           .wants_change = has_reason(),
           .recovers = recovers(),

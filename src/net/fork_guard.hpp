@@ -15,6 +15,7 @@ namespace tokenyard::net {
 // Return a non-blocking, close-on-exec socket that forked children lose. It needs no clean-up
 // beyond closing it. On failure the result is empty and errno is set.
 FileDescriptor open_socket(int family, int type);
+/// Returns the next connection. If none waits, one may come later (as from a stopped process).
 FileDescriptor accept_socket(int listener);
 
 }  // namespace tokenyard::net

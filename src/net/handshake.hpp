@@ -59,7 +59,7 @@ struct ProcessId {
 
 struct Introduction {
   Purpose purpose = Purpose::member;
-  uint64_t job = 0;  ///< job_number() of the job's name
+  uint64_t job = 0;  ///< hash of the job's name: tells jobs apart, proves nothing
   ProcessId self;
   uint64_t epoch = 0;
   /// Incarnation that the dialler wants to reach, since addresses are reused; 0: any process of the

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "net/fork_guard.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::net {
@@ -32,7 +33,7 @@ std::vector<PolledListener::Arrival> PolledListener::poll(Time now) {
 void PolledListener::accept_all(Time now) {
   short_ = false;
   for (size_t count = 0; count < kAcceptsMax; ++count) {
-    FileDescriptor socket = accept_from(listening_.socket);
+    FileDescriptor socket = accept_socket(listening_.socket.native());
     if (!socket) {
       short_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       return;

@@ -12,8 +12,6 @@
 
 namespace tokenyard::net {
 
-namespace {}  // namespace
-
 Poller::Poller()
     : set_(epoll_create1(EPOLL_CLOEXEC)), waker_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!set_) os_failed("epoll_create1");

@@ -107,6 +107,9 @@ awaitable<TcpSocket> dial(TcpEndpoint where, std::optional<std::chrono::nanoseco
 
 awaitable<TcpSocket> dial(std::string host, uint16_t port,
                           std::optional<std::chrono::nanoseconds> time_each) {
+  asio::error_code is_name;  // Only names start the resolver's thread.
+  const auto address = asio::ip::make_address(host, is_name);
+  if (!is_name) co_return co_await dial(TcpEndpoint(address, port), time_each);
   asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
   const auto places = co_await resolver.async_resolve(host, std::to_string(port), use_awaitable);
   std::optional<TcpSocket> socket;

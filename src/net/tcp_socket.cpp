@@ -77,10 +77,6 @@ Listening listen_at(const std::string& address, uint16_t port) {
   return made;
 }
 
-FileDescriptor accept_from(const FileDescriptor& listener) {
-  return accept_socket(listener.native());
-}
-
 FileDescriptor connect_to(const std::string& address, uint16_t port, const Origin& from) {
   const AddressList found = resolve(address, port, AI_NUMERICHOST);
   FileDescriptor made = make_socket(found->ai_family);

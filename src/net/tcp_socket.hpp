@@ -18,9 +18,6 @@ struct Listening {
 /// Listens at a port, or at any free one, of `address` (an IP address or host name). Throws
 /// OsError.
 Listening listen_at(const std::string& address, uint16_t port = 0);
-/// Returns the next connection. Empty, with errno set, if none waits; it may come later (as from a
-/// stopped process).
-FileDescriptor accept_from(const FileDescriptor& listener);
 /// The end of a connection that is about to be made. Empty: as the system chooses.
 struct Origin {
   std::string address;    ///< IP address

@@ -70,7 +70,7 @@ std::unique_ptr<World> JobWorld::make() {
       return std::ranges::count(chosen.slots, member.slot) == 0;
     });
     try {
-      Membership ranks = choice_.renumbers ? renumbered(chosen) : chosen;
+      Membership ranks = choice_.renumbers ? chosen.without({}) : chosen;
       ranks.generation = agree(chosen);
       Inheritance inherited{.job = self_.job,
                             .members = members_,
@@ -121,15 +121,6 @@ Membership JobWorld::chosen_members() const {
     if (!member || !may_stay) slot = kAbsent;
   }
   return chosen;
-}
-
-Membership JobWorld::renumbered(const Membership& ranks) {
-  Membership next;
-  for (uint32_t rank = 0; rank < ranks.slots.size(); ++rank) {
-    if (rank == ranks.rank) next.rank = static_cast<uint32_t>(next.slots.size());
-    if (ranks.present(rank)) next.slots.push_back(ranks.slots[rank]);
-  }
-  return next;
 }
 
 uint32_t JobWorld::agree(const Membership& ranks) const {

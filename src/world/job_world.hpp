@@ -50,8 +50,6 @@ class JobWorld {
   uint32_t rank_of(uint32_t slot) const;
   /// Returns the members of the chosen slots, in the slots' order.
   Membership chosen_members() const;
-  /// Returns the same without empty slots.
-  static Membership renumbered(const Membership& ranks);
   uint32_t agree(const Membership& ranks) const;
   /// Newcomers change nothing for a world that is being made without them.
   void check_members(uint32_t generation) const;

@@ -59,7 +59,6 @@ class SimulatedMesh final : public Mesh {
     return mesh_->mailbox();
   }
   bool one_process() const override { return true; }
-  std::string name() const override { return "the simulator"; }
 
  private:
   std::shared_ptr<InProcessMesh> mesh_;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "device/joint_launches.hpp"
-#include "fabric/region_arena.hpp"
+#include "fabric/arena.hpp"
 #include "fabric/replacement.hpp"
 #include "fabric/world_access.hpp"
 #include "job/job_state.hpp"
@@ -66,7 +66,7 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
   }
   impl->topology.peers = std::move(ground.peers);
   impl->arena =
-      std::make_unique<RegionArena>(impl->accelerator, std::move(ground.region), options.timeout);
+      std::make_unique<Arena>(impl->accelerator, std::move(ground.region), options.timeout);
   std::vector<bool> far;
   for (const PeerReach& peer : impl->topology.peers) far.push_back(peer.reach == Reach::put_signal);
   const bool any_far = std::ranges::find(far, true) != far.end();
@@ -100,7 +100,7 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
   // No rank may store into a region before its owner is ready for it.
   if (inherited.check_at_last && inherited.mutant != WorldMutant::plain_last_barrier) {
     bootstrap.check_while_waiting({});
-    bootstrap.barrier_of_survivors("world is made", until, inherited.check_at_last);
+    bootstrap.barrier("world is made", until, inherited.check_at_last);
   } else {
     bootstrap.barrier("world is made", until);
     bootstrap.check_while_waiting({});
@@ -341,15 +341,16 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
   WorldOptions options = impl_->options;
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
   if (impl_->processes) return rebuild_of_job(*impl_, without, options, until);
-  const Membership next = impl_->bootstrap->agree_without(without, until);
+  Bootstrap& ranks = *impl_->bootstrap;
+  Membership next = ranks.membership().without(present_others(ranks, without));
+  next.generation = ranks.agree_on_generation(next.slots, "rebuild", until, {});
   Inheritance inherited{.mutant = impl_->mutant};
   for (uint32_t rank = 0; rank < size(); ++rank) {
-    const bool stays =
-        std::ranges::binary_search(next.slots, impl_->bootstrap->membership().slots[rank]);
+    const bool stays = std::ranges::binary_search(next.slots, ranks.membership().slots[rank]);
     if (!stays) inherited.left_out.push_back(rank);
   }
-  return join(next, impl_->bootstrap->mesh(), impl_->accelerator, impl_->fabric, options,
-              impl_->absences, impl_->card, impl_->make_network, std::move(inherited));
+  return join(next, ranks.mesh(), impl_->accelerator, impl_->fabric, options, impl_->absences,
+              impl_->card, impl_->make_network, std::move(inherited));
 }
 
 std::vector<uint32_t> World::left_out() const {

@@ -123,6 +123,26 @@ TEST(GroupClosing, CallsOfWhoHasNotClosedItAreRefused) {
   EXPECT_THROW(groups.world.start(1, barrier_call(), id), InvalidArgument);
 }
 
+/// Nothing of its own is broken by that.
+TEST(GroupClosing, WhoHasClosedItHearsThatAnOperationIsBroken) {
+  Groups groups({.ranks = 2});
+  const GroupId id = groups.found_on({0, 1});
+  groups.world.stop(0);
+  const auto barrier = groups.world.start(1, barrier_call(), id, 1s);
+  groups.world.pass(5s);
+  groups.world.poll(2);
+  EXPECT_FALSE(groups.world.control(1).timeout_reports.empty());
+  groups.close(id, {0});
+  groups.world.install(groups.world.agree({}));
+  ASSERT_TRUE(barrier->done());
+  EXPECT_TRUE(failure_of<PeerTimeout>(*barrier));
+  groups.world.wake(0);
+  groups.world.poll(100);
+  groups.close(id, {1});
+  groups.world.install(groups.world.agree({}));
+  groups.expect_forgotten({0, 1});
+}
+
 TEST(GroupClosing, ANameIsTakenWhileItsGroupIsOpen) {
   Groups groups({.ranks = 2});
   groups.found_on({0, 1});

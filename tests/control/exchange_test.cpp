@@ -21,8 +21,9 @@ using ::testing::SizeIs;
 /// read when something happens.
 class End final : private LinkListener {
  public:
-  explicit End(Slot slot, uint64_t incarnation = 1)
+  explicit End(Slot slot, uint64_t incarnation = 1, bool gives_up = false)
       : self{slot, incarnation},
+        greets(!gives_up),
         links(io, net::Key("secret", "exchange test"), "127.0.0.1",
               {.purpose = net::Purpose::member,
                .job = 7,
@@ -48,6 +49,7 @@ class End final : private LinkListener {
   }
 
   const Member self;
+  const bool greets;  ///< else it has gone away while it connected
   RecordedInbox inbox;
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
@@ -58,7 +60,9 @@ class End final : private LinkListener {
 
  private:
   std::optional<Epoch> fenced_since(const net::Introduction&) const override { return {}; }
-  void linked(const Member&, net::Purpose) override {}
+  void linked(const Member& peer, net::Purpose) override {
+    if (greets) links.send(peer, Topic::endpoint, {});
+  }
   void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) override {
     if (is_of_ranks(topic)) return exchange.received(peer, topic, bytes);
     others.push_back(topic);
@@ -92,7 +96,7 @@ class TwoEnds : public ::testing::Test {
     theirs->exchange.install(founders);
   }
   bool linked(const End& with) {
-    return mine.links.contains(with.self) && with.links.contains(mine.self);
+    return mine.links.contains(with.self) && !with.others.empty() && !mine.others.empty();
   }
   void begin() { mine.exchange.install(founders); }
   template <class Condition>
@@ -120,6 +124,7 @@ TEST_F(TwoEnds, MessageBeforeTheBeginningIsKept) {
 
 TEST_F(TwoEnds, LargeMessageLetsControlFramesPass) {
   begin();
+  mine.others.clear();
   const std::string large(32u << 20, 'x');
   theirs->exchange.send(0, message_of(large));
   theirs->links.send(mine.self, Topic::endpoint, {});
@@ -205,20 +210,34 @@ TEST_F(TwoEnds, PeerThatLinksAgainBeforeTheBeginningIsHeard) {
   EXPECT_THAT(messages(), ElementsAre("here"));
 }
 
+/// Nor is anything lost that this rank has said meanwhile: on the link, behind its end, or when
+/// there is the next one already.
 TEST_F(TwoEnds, PeerThatGaveUpWhileItConnectedIsNotLost) {
-  begin();
-  theirs.reset();
-  const auto ended = [&] { return !mine.links.contains({1, 1}); };
-  const auto until = steady_clock::now() + 20s;
-  while (!ended() && steady_clock::now() < until) mine.run();
-  ASSERT_TRUE(ended());
-  theirs = std::make_unique<End>(1);
-  theirs->dial(mine);
-  ASSERT_TRUE(run_until([&] { return linked(*theirs); }));
-  theirs->exchange.install(founders);
-  theirs->send(0, "from the second connection");
-  EXPECT_TRUE(run_until([&] { return !messages().empty(); }));
-  EXPECT_EQ(end(), std::nullopt);
+  for (const bool ends_first : {true, false}) {
+    End rank(0), first(1, 1, true), second(1);
+    first.dial(rank);
+    ASSERT_TRUE(run_both(rank, first, [&] { return rank.links.contains(first.self); }));
+    rank.exchange.install(founders);
+    rank.send(1, "on a link that nobody reads");
+    if (ends_first) {
+      first.links.hang_up_on_all();
+      ASSERT_TRUE(run_both(rank, first, [&] { return !rank.links.contains(first.self); }));
+      rank.send(1, "without a link");
+    }
+    second.dial(rank);
+    second.exchange.install(founders);
+    const size_t sent = ends_first ? 2 : 1;
+    EXPECT_TRUE(run_both(rank, second, [&] { return second.inbox.of(0).messages.size() == sent; }));
+    second.send(0, "from the second connection");
+    EXPECT_TRUE(run_both(rank, second, [&] { return !rank.inbox.of(1).messages.empty(); }));
+    first.links.hang_up_on_all();
+    for (int turn = 0; turn < 100; ++turn) {
+      first.run();
+      rank.run();
+    }
+    EXPECT_EQ(rank.inbox.end_of(1), std::nullopt);
+    EXPECT_EQ(second.inbox.of(0).messages.front(), "on a link that nobody reads");
+  }
 }
 
 /// As a process that is stopped right after it has parted: it has not looked for longer than a link

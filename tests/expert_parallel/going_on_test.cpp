@@ -4,7 +4,7 @@
 
 #include <atomic>
 #include <functional>
-#include <latch>
+#include <future>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -106,8 +106,8 @@ struct Batch {
 /// `exchange_with(batch, exchange)` runs it where no host waits.
 template <class Make, class Exchange>
 void GoingOn::refuse_a_graph_of_before(Make make, Exchange run, bool between_hosts) {
-  std::latch met(kRanks), done(kRanks);
-  std::latch replayed(kRanks - 1), reported(kRanks - 1), replayed_again(kRanks - 1);
+  Meeting met(kRanks), done(kRanks);
+  Meeting replayed(kRanks - 1), reported(kRanks - 1), replayed_again(kRanks - 1);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = between_hosts ? world_between_hosts(job, rank) : world_of(job);
@@ -165,7 +165,7 @@ TEST_F(GoingOn, RefusesAGraphOfBeforeBetweenHosts) {
 }
 
 TEST_F(GoingOn, BetweenHostsAfterARankHasLeftDuringACall) {
-  std::latch met(kRanks), done(kRanks);
+  Meeting met(kRanks), done(kRanks);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_between_hosts(job, rank);
@@ -204,7 +204,7 @@ TEST_F(GoingOn, RefusesAGraphOfLowLatencyOfBefore) {
 /// An exchange goes on by calls of the host, which a CUDA graph cannot hold.
 template <class Make, class Exchange>
 void GoingOn::go_on_before_a_capture(Make make, Exchange run) {
-  std::latch met(kRanks), done(kRanks);
+  Meeting met(kRanks), done(kRanks);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
@@ -246,7 +246,7 @@ TEST_F(GoingOn, LowLatencyDoesNotWithinACapture) {
 
 /// Its peers may have gone on with another exchange, and live.
 TEST_F(GoingOn, ALowLatencyOfAWorldOfBeforeIsClosed) {
-  std::latch met(kRanks), done(kRanks);
+  Meeting met(kRanks), done(kRanks);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
@@ -267,8 +267,8 @@ TEST_F(GoingOn, ALowLatencyOfAWorldOfBeforeIsClosed) {
 }
 
 TEST_F(GoingOn, FollowsANewcomer) {
-  std::latch met(kRanks), left(kRanks), done(kRanks);
-  std::jthread newcomer;
+  Meeting met(kRanks), left(kRanks), done(kRanks);
+  std::future<void> newcomer;
   const ExpertParallelOptions sizes{
       .experts = 6, .places_per_rank = 3, .hidden = kHidden, .topk = kTopk, .tokens_max = kTokens};
   const std::vector<int32_t> map{5, 4, -1, 3, 2, -1, 1, 0, -1};
@@ -302,7 +302,7 @@ TEST_F(GoingOn, FollowsANewcomer) {
     EXPECT_TRUE(exchange.lost_experts().empty());
     EXPECT_EQ(held.size(), 1u);
     if (rank == 0) {
-      newcomer = std::jthread([&] {
+      newcomer = std::async(std::launch::async, [&] {
         const auto joined = Job::join(options(2));
         const auto theirs = world_of(joined);
         ExpertParallel of_newcomer(*theirs, sizes);
@@ -314,11 +314,11 @@ TEST_F(GoingOn, FollowsANewcomer) {
     EXPECT_EQ(held.size(), 2u);
     done.arrive_and_wait();
   });
-  newcomer.join();
+  newcomer.get();
 }
 
 TEST_F(GoingOn, ANewExchangeFindsTheRanksOfNow) {
-  std::latch met(kRanks), done(kRanks);
+  Meeting met(kRanks), done(kRanks);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
@@ -346,7 +346,7 @@ struct MadeInTwoSteps {
 /// Its peers have a session there, or wait for it in a step that it will not make again.
 TEST_F(GoingOn, ARankThatFailsAloneMeetsTheOthersInAnotherWorld) {
   struct Stumble {};
-  std::latch met(kRanks), done(kRanks);
+  Meeting met(kRanks), done(kRanks);
   on_every_rank(kRanks, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
@@ -380,6 +380,129 @@ TEST_F(GoingOn, ARankThatFailsAloneMeetsTheOthersInAnotherWorld) {
     world->barrier("both have made a session");
     done.arrive_and_wait();
   });
+}
+
+/// Stands for the session of an exchange, whose state a test chooses.
+struct Scripted {
+  std::shared_ptr<World> world;
+  bool is_failed = false, is_captured = false, is_retired = false;
+  bool failed() const { return is_failed; }
+  bool captured() const { return is_captured; }
+  void retire() { is_retired = true; }
+};
+
+/// Sessions of one rank of a job.
+struct Alone {
+  static JobOptions options() {
+    JobOptions options;
+    options.size = 2;
+    return options;
+  }
+  /// Makes a call, and returns its session.
+  std::shared_ptr<Scripted> call(std::optional<Stream> stream = std::nullopt) {
+    sessions.for_call(stream, make, [this](Scripted& before, Scripted& now) {
+      EXPECT_EQ(&before, followed) << "a session is told which one it follows";
+      EXPECT_NE(&before, &now);
+      ++changes;
+    });
+    EXPECT_FALSE(sessions.must_go_on());
+    return sessions.now();
+  }
+
+  std::shared_ptr<Job> job = Job::alone(options());
+  std::unique_ptr<World> world =
+      join_job(job, {std::make_shared<RecordingAccelerator>(), std::make_shared<ProcessFabric>()},
+               {.timeout = 30s, .arena_bytes = 1 << 20});
+  const Scripted* followed = nullptr;
+  int changes = 0;
+  std::function<std::shared_ptr<Scripted>(std::shared_ptr<World>, const Scripted*)> make =
+      [this](std::shared_ptr<World> of, const Scripted* before) {
+        followed = before;
+        return std::make_shared<Scripted>(std::move(of));
+      };
+  Sessions<Scripted> sessions{*world, make};
+};
+
+TEST(Sessions, GoOnOnceForARecoveryThatConcernsThem) {
+  Alone alone;
+  EXPECT_EQ(alone.followed, nullptr);
+  const auto first = alone.call();
+  alone.job->recover();
+  EXPECT_EQ(alone.call(), first) << "neither the members have changed nor has it failed";
+  first->is_failed = true;
+  EXPECT_EQ(alone.call(), first) << "the recovery was before the failure";
+  alone.job->recover();
+  EXPECT_TRUE(alone.sessions.must_go_on());
+  const auto second = alone.call();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(alone.changes, 1);
+  EXPECT_TRUE(first->is_retired);
+  EXPECT_FALSE(are_same(*first->world, *second->world));
+  EXPECT_TRUE(are_same(*alone.world, *second->world));
+  EXPECT_EQ(alone.call(), second);
+  EXPECT_EQ(&alone.sessions.last(), second.get());
+  EXPECT_TRUE(alone.sessions.captured().empty());
+}
+
+/// Both exchanges of a world go on, in one world.
+TEST(Sessions, ThatShareAWorldGoOnWithTheFirst) {
+  Alone alone;
+  Sessions<Scripted> others(*alone.world, alone.make);
+  const auto first = others.now();
+  alone.call()->is_failed = true;
+  alone.job->recover();
+  const auto second = alone.call();
+  EXPECT_TRUE(others.must_go_on()) << "its world is another one, though it has not failed";
+  others.for_call(std::nullopt, alone.make, [](Scripted&, Scripted&) {});
+  EXPECT_NE(others.now(), first);
+  EXPECT_TRUE(are_same(*others.now()->world, *second->world));
+  EXPECT_EQ(alone.call(), second);
+}
+
+TEST(Sessions, KeepWhatAGraphHasCapturedAndRefuseMemoryOfBefore) {
+  Alone alone;
+  const auto first = alone.call();
+  first->is_failed = first->is_captured = true;
+  const ArenaBlock before = arena_of(*first->world).allocate(256, Stream{});
+  EXPECT_NO_THROW(alone.sessions.require_not_gone("x", before.data()));
+  alone.job->recover();
+  const auto second = alone.call();
+  EXPECT_THAT(alone.sessions.captured(), ElementsAre(first));
+  EXPECT_THROW(alone.sessions.require_not_gone("x", before.data()), InvalidArgument);
+  const ArenaBlock now = arena_of(*second->world).allocate(256, Stream{});
+  EXPECT_NO_THROW(alone.sessions.require_not_gone("x", now.data()));
+  EXPECT_NO_THROW(alone.sessions.require_not_gone("x", nullptr));
+}
+
+/// The session of before stays, and the next call goes on in a world of its own.
+TEST(Sessions, StayIfNoneCanBeMade) {
+  struct Stumble {};
+  Alone alone;
+  const auto first = alone.call();
+  first->is_failed = true;
+  alone.job->recover();
+  const auto make = std::exchange(
+      alone.make, [](std::shared_ptr<World>, const Scripted*) -> std::shared_ptr<Scripted> {
+        throw Stumble();
+      });
+  EXPECT_THROW(alone.call(), Stumble);
+  EXPECT_EQ(alone.sessions.now(), first);
+  EXPECT_FALSE(first->is_retired);
+  const auto half_made = WorldAccess::pinned(*alone.world);
+  alone.make = make;
+  const auto second = alone.call();
+  EXPECT_NE(second, first);
+  EXPECT_FALSE(are_same(*half_made, *second->world));
+}
+
+/// Threads have no job.
+TEST(Sessions, OfThreadsNeverGoOn) {
+  const auto worlds = World::in_process(1, "host", {.timeout = 20s, .arena_bytes = 1 << 20});
+  const auto make = [](std::shared_ptr<World> of, const Scripted*) {
+    return std::make_shared<Scripted>(std::move(of), true);
+  };
+  Sessions<Scripted> sessions(*worlds[0], make);
+  EXPECT_FALSE(sessions.must_go_on());
 }
 
 void on_every_rank_of_a_world(
@@ -441,7 +564,7 @@ TEST(Sessions, CountACallBetweenHostsThatHasBegun) {
       2, "host", {.timeout = 60s, .arena_bytes = 4 << 20, .hosts = 2, .interrupt = [&] {
                     if (interrupts) throw Interrupted();
                   }});
-  std::latch ready(2), done(2);
+  Meeting ready(2), done(2);
   on_every_rank(2, [&](uint32_t rank) {
     const auto world = WorldAccess::pinned(*worlds[rank]);
     Session session(world, kThroughput, std::make_shared<char>(), nullptr);

@@ -4,13 +4,44 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
+#include <stdexcept>
 #include <string>
 
 #include "tokenyard/job.hpp"
 
 namespace tokenyard::test {
+
+/// A latch at which nobody waits for a rank that has failed: a wait that is not over in time
+/// throws.
+class Meeting {
+ public:
+  explicit Meeting(ptrdiff_t ranks) : missing_(ranks) {}
+
+  void arrive_and_wait() {
+    {
+      const std::lock_guard lock(mutex_);
+      --missing_;
+    }
+    all_came_.notify_all();
+    wait();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    const bool all_came =
+        all_came_.wait_for(lock, std::chrono::seconds(90), [this] { return missing_ <= 0; });
+    if (!all_came) throw std::runtime_error("a rank of the test has not come");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_came_;
+  ptrdiff_t missing_;
+};
 
 class JobOfThree : public ::testing::Test {
  protected:

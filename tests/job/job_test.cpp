@@ -4,9 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <latch>
+#include <future>
 #include <memory>
-#include <thread>
 
 #include "base/environment.hpp"
 #include "fabric/ranks.hpp"
@@ -42,7 +41,7 @@ class JobOfThree : public test::JobOfThree {
 };
 
 TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
-  std::latch done(3);
+  test::Meeting done(3);
   on_every_rank(3, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     use(*job);
@@ -71,7 +70,7 @@ TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
     }
   }
   setenv("TOKENYARD_SECRET", "0123456789abcdef", 1);
-  std::latch done(3);
+  test::Meeting done(3);
   on_every_rank(3, [&](uint32_t rank) {
     JobOptions mine = options(rank);
     mine.secret = rank == 2 ? "0123456789abcdef" : "";
@@ -83,8 +82,8 @@ TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
 }
 
 TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
-  std::latch used(3), left(3), done(3);
-  std::jthread newcomer;
+  test::Meeting used(3), left(3), done(3);
+  std::future<void> newcomer;
   on_every_rank(3, [&](uint32_t rank) {
     auto job = Job::connect(options(rank));
     const auto before = world_of(*job);
@@ -98,7 +97,7 @@ TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
     }
     left.arrive_and_wait();
     if (rank == 0) {
-      newcomer = std::jthread([&] {
+      newcomer = std::async(std::launch::async, [&] {
         const auto joined = Job::join(options(2));
         use(*joined);
       });
@@ -109,13 +108,13 @@ TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
     EXPECT_THROW(before->barrier("of before"), PeerLost);
     done.arrive_and_wait();
   });
-  newcomer.join();
+  newcomer.get();
 }
 
 /// A request of before means the process that held the slot then.
 TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
-  std::latch met(3), left(3), admitted(3), done(3);
-  std::jthread newcomer;
+  test::Meeting met(3), left(3), admitted(3), done(3);
+  std::future<void> newcomer;
   on_every_rank(3, [&](uint32_t rank) {
     JobOptions mine = options(rank);
     mine.on_failure = OnFailure::exclude;
@@ -131,7 +130,7 @@ TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
     }
     left.arrive_and_wait();
     if (rank == 0) {
-      newcomer = std::jthread([&, theirs = options(2)] {
+      newcomer = std::async(std::launch::async, [&, theirs = options(2)] {
         const auto joined = Job::join(theirs);
         admitted.wait();
         use(*joined);
@@ -147,7 +146,7 @@ TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
     use(*job);
     done.arrive_and_wait();
   });
-  newcomer.join();
+  newcomer.get();
 }
 
 /// No connection ends: its job goes on.
@@ -171,7 +170,7 @@ TEST_F(JobOfThree, WaitsForNobodyWhoHasClosedItsWorld) {
 }
 
 TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
-  std::latch met(3);
+  test::Meeting met(3);
   on_every_rank(3, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     met.arrive_and_wait();

@@ -47,7 +47,7 @@ struct Pair {
   FileDescriptor dialled = net::connect_to(listening.address, listening.port);
   FileDescriptor accepted;
   Pair() {
-    while (!(accepted = net::accept_from(listening.socket))) std::this_thread::yield();
+    while (!(accepted = net::accept_socket(listening.socket.native()))) std::this_thread::yield();
   }
 };
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "collectives/transports/tcp_channel.hpp"
+#include "net/fork_guard.hpp"
 #include "net/tcp_pacing.hpp"
 
 namespace tokenyard::net {
@@ -38,7 +39,7 @@ class TcpPacing : public testing::Test {
     at_first_ = choice_of(dialled_.native());
     while (!accepted_) {
       std::this_thread::yield();
-      accepted_ = accept_from(listening_.socket);
+      accepted_ = accept_socket(listening_.socket.native());
     }
   }
 

@@ -35,7 +35,7 @@ class Rank:
 
     def hears(self, word: Any, timeout: float = LONGEST_S) -> None:
         """Waits until the rank says `word`."""
-        kind, value = self._next(timeout)
+        kind, value = self.next_word(timeout)
         assert (kind, value) == ("said", word), f"expected {word!r}, got {kind} {value}"
 
     def result(self, timeout: float = LONGEST_S) -> Any:
@@ -46,7 +46,7 @@ class Rank:
 
     def outcome(self, timeout: float = LONGEST_S) -> tuple[bool, Any]:
         """Returns True and the rank's result, or False and how it ended instead."""
-        kind, value = self._next(timeout)
+        kind, value = self.next_word(timeout)
         return (True, value) if kind == "returned" else (False, f"{kind}: {value}")
 
     def kill(self) -> None:
@@ -72,7 +72,8 @@ class Rank:
         assert self.process.pid is not None
         return self.process.pid
 
-    def _next(self, timeout: float) -> tuple[str, Any]:
+    def next_word(self, timeout: float = LONGEST_S) -> tuple[str, Any]:
+        """Returns what the rank has "said" or "returned", or how it ended."""
         if not self._inbox.poll(timeout):
             raise AssertionError(f"a rank said nothing for {timeout} s")
         try:

@@ -34,10 +34,38 @@ LINE = re.compile(
 )
 
 
-def lines_of(level: str | None, folder: Path) -> list[tuple[str, ...]]:
+MASKS = """
+import ml_dtypes
+import numpy as np
+import tokenyard
+
+SIZES = dict(experts=2, hidden=128, topk=1, tokens_max=4)
+
+def exchange(low_latency, timeout=None):
+    x, ids = np.ones((4, 128), ml_dtypes.bfloat16), np.array([[0], [1], [0], [1]])
+    got = low_latency.dispatch(x, ids, rows="bf16", timeout=timeout)
+    low_latency.combine(got.x, got, np.ones((4, 1), np.float32), timeout=timeout)
+    low_latency.wait()
+
+def skip(world):
+    low_latency = tokenyard.LowLatency(world, **SIZES)
+    exchange(low_latency)
+    if world.rank == 0:
+        exchange(low_latency, timeout=0.05)
+        low_latency.check()  # Once per mask.
+        low_latency.update_mask(1, False)
+        low_latency.check()
+    world.barrier("rank 1 has made one call less")
+
+if __name__ == "__main__":
+    tokenyard.launch(skip, ranks=2, processes=True, timeout=60)
+"""
+
+
+def lines_of(level: str | None, folder: Path, program: str = PROGRAM) -> list[tuple[str, ...]]:
     """Returns level, rank, epoch and text of each line that the ranks of a launch write."""
     path = folder / "program.py"
-    path.write_text(PROGRAM)
+    path.write_text(program)
     environment = {key: text for key, text in os.environ.items() if key != "TOKENYARD_LOG"}
     if level is not None:
         environment["TOKENYARD_LOG"] = level
@@ -68,6 +96,14 @@ def test_more_is_told_to_whom_it_may_concern(tmp_path: Path) -> None:
     assert any("connected with rank 0 at 127.0.0.1:" in text for *_, text in lines)
     levels = {level for level, *_ in lines_of("debug", tmp_path)}
     assert levels == {"debug", "info", "warning"}
+
+
+def test_a_mask_of_low_latency_is_told_once(tmp_path: Path) -> None:
+    lines = [line for line in lines_of("info", tmp_path, MASKS) if "low latency" in line[3]]
+    masked, unmasked = lines
+    assert masked[:3] == ("warning", "0", "1")
+    assert masked[3].startswith("low latency masks rank 1: ")
+    assert unmasked == ("info", "0", "1", "low latency masks rank 1 no more")
 
 
 def test_an_unknown_level_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -143,7 +144,7 @@ def survive(
             fall_soon(blow, 0.0)
         epoch, members, times = go_on(ranks, at, falls.get(rank) == "recovery")
         say("went on")
-        await_file(f"{store.removeprefix('file:')}-done")
+        await_file(done_of(store))
     except (tokenyard.OutOfTouch, tokenyard.Fenced, tokenyard.QuorumLost):
         # This rank was stopped, and the others have gone on.
         reducing.join()
@@ -156,6 +157,13 @@ def survive(
     failures.clear()
     del tokens, ranks, reducing
     return epoch, members, names, times, what_is_left(before)
+
+
+def done_of(store: str) -> str:
+    """Returns the file by which a test tells its ranks that all of them have gone on."""
+    if store.startswith("file:"):
+        return f"{store.removeprefix('file:')}-done"
+    return f"{tempfile.gettempdir()}/tokenyard-{store.removeprefix('tcp://')}-done"
 
 
 def await_file(path: str) -> None:
@@ -260,7 +268,7 @@ def test_survivors_agree_and_go_on(
             rank.hears("went on")
         for number in falls:
             assert_it_knows(ranks[number], blow)
-        Path(f"{store.removeprefix('file:')}-done").touch()
+        Path(done_of(store)).touch()
         outcomes = [rank.result() for rank in survivors]
     epochs, members, failures, times, left = zip(*outcomes, strict=True)
     assert set(map(tuple, members)) == {tuple(n for n in range(RANKS) if n not in falls)}

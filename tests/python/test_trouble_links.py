@@ -23,6 +23,7 @@ from test_trouble import (
     Ranks,
     Tokens,
     await_file,
+    done_of,
     reduce_until_it_fails,
     repeat,
     shared_files,
@@ -58,7 +59,7 @@ def work_on(
         ranks.job.close()
         return "out of touch"
     say("went on")
-    await_file(f"{store.removeprefix('file:')}-done")
+    await_file(done_of(store))
     ranks.job.close()
     failures.clear()
     del tokens, ranks, reducing
@@ -103,7 +104,7 @@ def test_a_cut_link_costs_one_rank(phase: str, ways: str, tmp_path: Path) -> Non
         words = [rank.outcome() for rank in ranks]
         out = [number for number, word in enumerate(words) if word == (True, "out of touch")]
         assert out in ([1], [2]), words
-        Path(f"{store.removeprefix('file:')}-done").touch()
+        Path(done_of(store)).touch()
         outcomes = results([rank for rank in ranks if rank.number not in out])
     epochs, members, left = zip(*outcomes, strict=True)
     assert set(map(tuple, members)) == {tuple(n for n in range(RANKS) if n not in out)}

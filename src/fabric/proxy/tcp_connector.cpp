@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "net/address.hpp"
+#include "net/fork_guard.hpp"
 #include "net/protocol_error.hpp"
 #include "net/tcp_pacing.hpp"
 #include "tokenyard/error.hpp"
@@ -178,7 +179,7 @@ void TcpConnector::accept(TimePoint now) {
   for (;;) {
     FileDescriptor socket;
     for (const net::Listening& listening : listening_)
-      if (!socket) socket = net::accept_from(listening.socket);
+      if (!socket) socket = net::accept_socket(listening.socket.native());
     if (!socket) return;
     net::tune(socket, options_.socket_buffer_bytes);
     if (pending_.size() == kPendingMax) pending_.pop_front();

@@ -32,6 +32,7 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options,
       streams(setup),
       batches(setup),
       experts(world, options.experts, setup.places()) {
+  if (recoveries_of(world) != nullptr) log.emplace(world.rank());
   const std::optional<uint32_t> last = before ? std::optional(before->last_epoch) : Members::kNone;
   const Members members = Members::gather(world, last, map_of(before, experts, setup));
   joined = members.joined;
@@ -87,6 +88,7 @@ void CallContext::require_calls() const {
 
 void CallContext::check() {
   require_calls();
+  if (log) masks.log_changes(*log, membership_epoch_of(setup.world));
   findings.raise(masks);
 }
 

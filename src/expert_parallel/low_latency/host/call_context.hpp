@@ -44,6 +44,7 @@ struct CallContext {
   CallStreams streams;
   Batches batches;
   ExpertMap experts;
+  std::optional<Log> log;        ///< of masks, if the world follows a job
   std::vector<uint32_t> joined;  ///< ranks that had made no calls when this was made, if others had
   bool closed = false;
 };

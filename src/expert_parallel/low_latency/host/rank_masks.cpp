@@ -117,6 +117,22 @@ std::vector<FailedRank> RankMasks::list() const {
   return list;
 }
 
+void RankMasks::log_changes(const Log& log, uint64_t epoch) {
+  for (const FailedRank& failed : list()) {
+    if (logged_.contains(failed.rank)) continue;
+    using Why = FailedRank::Why;
+    const bool is_news = failed.why == Why::timeout || failed.why == Why::differs;
+    log.write(is_news ? LogLevel::warning : LogLevel::info, epoch,
+              fmt::format("low latency masks rank {}: {}", failed.rank, failed.text));
+    logged_.insert(failed.rank);
+  }
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!logged_.contains(rank) || masked(rank)) continue;
+    log.write(LogLevel::info, epoch, fmt::format("low latency masks rank {} no more", rank));
+    logged_.erase(rank);
+  }
+}
+
 void RankMasks::leave_out(uint32_t rank, Stream stream) {
   // Only the lowest byte: the word may already hold the reason why the rank is masked.
   accelerator_.fill(masks().failed + rank, static_cast<int>(Failure::refused), 1, stream);

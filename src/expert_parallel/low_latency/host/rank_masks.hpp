@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
 #include "device/device_memory.hpp"
 #include "expert_parallel/low_latency/kernels/call.hpp"
 #include "fabric/abort_flag.hpp"
@@ -34,6 +35,9 @@ class RankMasks {
   /// Returns the masked ranks, as far as the host can see.
   std::vector<FailedRank> list() const;
   bool masked(uint32_t rank) const;
+  /// Writes a line per rank that is masked, or masked no more, since the last call: a warning where
+  /// nothing else says why. `epoch`: of the membership.
+  void log_changes(const Log& log, uint64_t epoch);
   /// Masks a rank in the order of `stream`: later kernels, captured ones included, treat it as
   /// masked. No kernel reports it, since the rank has not failed; `list` includes it at once.
   void leave_out(uint32_t rank, Stream stream);
@@ -54,6 +58,7 @@ class RankMasks {
   const DeviceMemory failed_, reports_, abort_flags_;
   RankSet left_out_{};  ///< masked by the caller, or absent
   RankSet absent_{};
+  RankSet logged_{};  ///< masked, as the last line says
 };
 
 }  // namespace tokenyard::low_latency

@@ -1,4 +1,4 @@
-#include "fabric/region_arena.hpp"
+#include "fabric/arena.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,28 +14,28 @@ namespace {
 /// Timeout of an arena that waits for streams. No test waits for it to pass: see `while_waiting`.
 constexpr std::chrono::seconds kTimeout{60};
 
-class RegionArenaTest : public testing::Test {
+class ArenaTest : public testing::Test {
  protected:
   static constexpr size_t kUnit = SubAllocator::kAlignment;
 
-  RegionArenaTest() {
+  ArenaTest() {
     auto memory = std::make_shared<std::vector<std::byte>>(16 * kUnit);
     memory_ = memory;
     Region region{
         .memory = memory, .base = memory->data(), .bytes = 8 * kUnit, .bases = {}, .rank = 1};
     region.bases = {nullptr, memory->data(), memory->data() + 8 * kUnit};
-    arena_ = std::make_unique<RegionArena>(gpu_, std::move(region), kTimeout);
+    arena_ = std::make_unique<Arena>(gpu_, std::move(region), kTimeout);
     gpu_->while_waiting = [this] { gpu_->skip(kTimeout); };
   }
 
   std::shared_ptr<ManualAccelerator> gpu_ = std::make_shared<ManualAccelerator>();
   std::weak_ptr<std::vector<std::byte>> memory_;
-  std::unique_ptr<RegionArena> arena_;
+  std::unique_ptr<Arena> arena_;
   Stream left_ = gpu_->make_stream();
   Stream right_ = gpu_->make_stream();
 };
 
-TEST_F(RegionArenaTest, TellsPeersWhereThingsAre) {
+TEST_F(ArenaTest, TellsPeersWhereThingsAre) {
   const ArenaBlock first = arena_->allocate(10, left_);
   const ArenaBlock second = arena_->allocate(10, left_);
   EXPECT_EQ(first.data(), arena_->base());
@@ -46,7 +46,7 @@ TEST_F(RegionArenaTest, TellsPeersWhereThingsAre) {
   EXPECT_EQ(arena_->base_of(0), nullptr);
 }
 
-TEST_F(RegionArenaTest, ReusesAtOnceOnTheSameStreamOnly) {
+TEST_F(ArenaTest, ReusesAtOnceOnTheSameStreamOnly) {
   gpu_->keep_busy(left_);
   ArenaBlock block = arena_->allocate(8 * kUnit, left_);
   block = ArenaBlock();
@@ -58,7 +58,7 @@ TEST_F(RegionArenaTest, ReusesAtOnceOnTheSameStreamOnly) {
   EXPECT_EQ(rest.offset(), 4 * kUnit);
 }
 
-TEST_F(RegionArenaTest, CallsThatRepeatAskForNoEvent) {
+TEST_F(ArenaTest, CallsThatRepeatAskForNoEvent) {
   const size_t before = gpu_->asked();
   std::set<uint64_t> places;
   for (uint32_t call = 0; call < 20; ++call) {
@@ -70,7 +70,7 @@ TEST_F(RegionArenaTest, CallsThatRepeatAskForNoEvent) {
   EXPECT_EQ(gpu_->asked(), before);
 }
 
-TEST_F(RegionArenaTest, AsksForOneEventOfAStreamThatIsBehind) {
+TEST_F(ArenaTest, AsksForOneEventOfAStreamThatIsBehind) {
   gpu_->keep_busy(left_);
   for (uint32_t piece = 1; piece <= 3; ++piece) arena_->allocate(piece * kUnit, left_);
   const size_t before = gpu_->asked();
@@ -78,7 +78,7 @@ TEST_F(RegionArenaTest, AsksForOneEventOfAStreamThatIsBehind) {
   EXPECT_EQ(gpu_->asked(), before + 1);
 }
 
-TEST_F(RegionArenaTest, WaitsForStreamsThatWereRecorded) {
+TEST_F(ArenaTest, WaitsForStreamsThatWereRecorded) {
   gpu_->keep_busy(right_);
   ArenaBlock block = arena_->allocate(8 * kUnit, left_);
   block.record_stream(right_);
@@ -90,7 +90,7 @@ TEST_F(RegionArenaTest, WaitsForStreamsThatWereRecorded) {
   EXPECT_NO_THROW(arena_->allocate(8 * kUnit, left_));
 }
 
-TEST_F(RegionArenaTest, WaitsForAFreedPieceBeforeItRefuses) {
+TEST_F(ArenaTest, WaitsForAFreedPieceBeforeItRefuses) {
   gpu_->keep_busy(left_);
   ArenaBlock block = arena_->allocate(8 * kUnit, left_);
   block = ArenaBlock();
@@ -98,7 +98,7 @@ TEST_F(RegionArenaTest, WaitsForAFreedPieceBeforeItRefuses) {
   EXPECT_EQ(arena_->allocate(8 * kUnit, right_).offset(), 0u);
 }
 
-TEST_F(RegionArenaTest, TrimFreesTheTailInStreamOrder) {
+TEST_F(ArenaTest, TrimFreesTheTailInStreamOrder) {
   gpu_->keep_busy(left_);
   ArenaBlock block = arena_->allocate(8 * kUnit, left_);
   block.trim(kUnit + 1);
@@ -107,7 +107,7 @@ TEST_F(RegionArenaTest, TrimFreesTheTailInStreamOrder) {
   EXPECT_EQ(arena_->allocate(6 * kUnit, left_).offset(), 2 * kUnit);
 }
 
-TEST_F(RegionArenaTest, TwoPiecesOfOneGoApart) {
+TEST_F(ArenaTest, TwoPiecesOfOneGoApart) {
   gpu_->keep_busy(left_);
   ArenaBlock first = arena_->allocate(8 * kUnit, left_);
   {
@@ -123,7 +123,7 @@ TEST_F(RegionArenaTest, TwoPiecesOfOneGoApart) {
   EXPECT_EQ(first.offset(), 0u);
 }
 
-TEST_F(RegionArenaTest, WhatNobodyHasUsedComesBackAtOnce) {
+TEST_F(ArenaTest, WhatNobodyHasUsedComesBackAtOnce) {
   gpu_->keep_busy(left_);
   ArenaBlock first = arena_->allocate(4 * kUnit, left_);
   ArenaBlock last = arena_->allocate(4 * kUnit, left_);
@@ -137,7 +137,7 @@ TEST_F(RegionArenaTest, WhatNobodyHasUsedComesBackAtOnce) {
   EXPECT_EQ(arena_->allocate(6 * kUnit, right_).offset(), kUnit);
 }
 
-TEST_F(RegionArenaTest, WhatWasUsedBeforeComesBackInStreamOrder) {
+TEST_F(ArenaTest, WhatWasUsedBeforeComesBackInStreamOrder) {
   gpu_->keep_busy(left_);
   { const ArenaBlock before = arena_->allocate(8 * kUnit, left_); }
   ArenaBlock first = arena_->allocate(4 * kUnit, left_);
@@ -149,7 +149,7 @@ TEST_F(RegionArenaTest, WhatWasUsedBeforeComesBackInStreamOrder) {
   EXPECT_EQ(arena_->allocate(3 * kUnit, left_).offset() % (3 * kUnit), kUnit);
 }
 
-TEST_F(RegionArenaTest, WhatStaysLiesAtTheUpperEnd) {
+TEST_F(ArenaTest, WhatStaysLiesAtTheUpperEnd) {
   std::vector<ArenaBlock> stay;
   for (uint64_t piece = 1; piece <= 3; ++piece) {
     ArenaBlock block = arena_->allocate(2 * kUnit, left_, ArenaEnd::upper);
@@ -162,7 +162,7 @@ TEST_F(RegionArenaTest, WhatStaysLiesAtTheUpperEnd) {
   EXPECT_EQ(arena_->allocate(5 * kUnit, right_).offset(), 0u);
 }
 
-TEST_F(RegionArenaTest, TheUpperEndOfARestingPieceIsTakenToo) {
+TEST_F(ArenaTest, TheUpperEndOfARestingPieceIsTakenToo) {
   gpu_->keep_busy(left_);
   { const ArenaBlock before = arena_->allocate(8 * kUnit, left_); }
   const ArenaBlock stays = arena_->allocate(kUnit, left_, ArenaEnd::upper);
@@ -170,7 +170,7 @@ TEST_F(RegionArenaTest, TheUpperEndOfARestingPieceIsTakenToo) {
   EXPECT_EQ(arena_->allocate(7 * kUnit, left_).offset(), 0u);
 }
 
-TEST_F(RegionArenaTest, SaysWhatWasAskedForAndWhatIsFree) {
+TEST_F(ArenaTest, SaysWhatWasAskedForAndWhatIsFree) {
   const ArenaBlock block = arena_->allocate(5 * kUnit, left_);
   try {
     arena_->allocate(4 * kUnit, left_);
@@ -182,7 +182,7 @@ TEST_F(RegionArenaTest, SaysWhatWasAskedForAndWhatIsFree) {
   }
 }
 
-TEST_F(RegionArenaTest, QuarantinedPiecesStayTaken) {
+TEST_F(ArenaTest, QuarantinedPiecesStayTaken) {
   ArenaBlock block = arena_->allocate(8 * kUnit, left_);
   block.quarantine();
   EXPECT_FALSE(block);
@@ -190,7 +190,7 @@ TEST_F(RegionArenaTest, QuarantinedPiecesStayTaken) {
   EXPECT_THROW(arena_->allocate(1, left_), InvalidArgument);
 }
 
-TEST_F(RegionArenaTest, APieceKeepsTheMemoryAfterTheArenaHasGone) {
+TEST_F(ArenaTest, APieceKeepsTheMemoryAfterTheArenaHasGone) {
   ArenaBlock block = arena_->allocate(kUnit, left_);
   ArenaBlock moved = std::move(block);
   EXPECT_FALSE(block);
@@ -202,7 +202,7 @@ TEST_F(RegionArenaTest, APieceKeepsTheMemoryAfterTheArenaHasGone) {
   EXPECT_EQ(gpu_->live_events(), 0u) << "all events must be freed";
 }
 
-TEST_F(RegionArenaTest, CountsThePeak) {
+TEST_F(ArenaTest, CountsThePeak) {
   { const ArenaBlock block = arena_->allocate(5 * kUnit, left_); }
   const ArenaBlock block = arena_->allocate(2 * kUnit, left_);
   EXPECT_EQ(arena_->used(), 2 * kUnit);

@@ -1,4 +1,4 @@
-#include "fabric/region_arena.hpp"
+#include "fabric/arena.hpp"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 
 namespace tokenyard {
 
-class RegionArena::Pool {
+class Arena::Pool {
  public:
   struct Taken {
     uint64_t offset;
@@ -190,7 +190,7 @@ class RegionArena::Pool {
 };
 
 struct ArenaBlock::State {
-  std::shared_ptr<RegionArena::Pool> pool;
+  std::shared_ptr<Arena::Pool> pool;
   uint64_t offset = 0;
   size_t bytes = 0;
   std::vector<Stream> streams;
@@ -278,33 +278,33 @@ ArenaBlock::operator bool() const {
   return state_ != nullptr;
 }
 
-RegionArena::RegionArena(std::shared_ptr<Accelerator> accelerator, Region region,
-                         std::chrono::nanoseconds timeout)
+Arena::Arena(std::shared_ptr<Accelerator> accelerator, Region region,
+             std::chrono::nanoseconds timeout)
     : pool_(std::make_shared<Pool>(std::move(accelerator), std::move(region), timeout)) {}
-RegionArena::~RegionArena() = default;
+Arena::~Arena() = default;
 
-ArenaBlock RegionArena::allocate(size_t bytes, Stream stream, ArenaEnd end) {
+ArenaBlock Arena::allocate(size_t bytes, Stream stream, ArenaEnd end) {
   const Pool::Taken taken = pool_->allocate(bytes, stream, end);
   return ArenaBlock(std::make_unique<ArenaBlock::State>(ArenaBlock::State{
       pool_, taken.offset, bytes, std::vector<Stream>{stream}, end, taken.unused}));
 }
 
-size_t RegionArena::capacity() const {
+size_t Arena::capacity() const {
   return pool_->capacity();
 }
-size_t RegionArena::used() const {
+size_t Arena::used() const {
   return pool_->used();
 }
-size_t RegionArena::peak() const {
+size_t Arena::peak() const {
   return pool_->peak();
 }
-std::byte* RegionArena::base() const {
+std::byte* Arena::base() const {
   return pool_->region().base;
 }
-PeerArray<std::byte> RegionArena::bases() const {
+PeerArray<std::byte> Arena::bases() const {
   return {pool_->table(), pool_->region().rank};
 }
-std::byte* RegionArena::base_of(uint32_t rank) const {
+std::byte* Arena::base_of(uint32_t rank) const {
   return pool_->region().bases.at(rank);
 }
 
