@@ -1,0 +1,79 @@
+#include "collectives/device/host/agreed_options.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <random>
+
+#include "collectives/device/host/protocol_choice.hpp"
+#include "fabric/agreement.hpp"
+#include "fabric/gather.hpp"
+#include "fabric/world_access.hpp"
+
+namespace tokenyard::device_collectives {
+
+namespace {
+
+constexpr uint32_t kRanksMax = 1u << Signature::kRootBits;
+constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
+
+/// Values that ranks exchange before they create an object.
+struct Proposal {
+  uint32_t slot_bytes, packet_bytes, chunk_bytes, ring_bytes, arena_tensors;
+  uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
+  Bytes16 key;           ///< of packets; all take rank 0's
+};
+
+Bytes16 key_of(const Options& options) {
+  if (options.key) return std::bit_cast<Bytes16>(*options.key);
+  std::random_device random;
+  return {{random(), random(), random(), random()}};
+}
+
+}  // namespace
+
+WindowLayout layout_of(const Options& options, uint32_t ranks) {
+  return {.ranks = ranks,
+          .slots = options.slot_bytes / Piece8::kBytes,
+          .packets = packet_bytes(options, ranks) / Piece16::kBytes,
+          .rings = ring_layout(options, ranks),
+          .channel_places = channel_places(options, ranks)};
+}
+
+Bytes16 agree_on_options(World& world, const Options& options) {
+  require(options.slot_bytes >= Piece8::kBytes && options.slot_bytes % Piece8::kBytes == 0 &&
+              options.slot_bytes <= kSlotBytesMax,
+          "slot_bytes", fmt::format("a multiple of {} up to {}", Piece8::kBytes, kSlotBytesMax),
+          options.slot_bytes);
+  require(options.packet_bytes % Piece16::kBytes == 0 && options.packet_bytes <= kSlotBytesMax,
+          "packet_bytes", fmt::format("a multiple of {} up to {}", Piece16::kBytes, kSlotBytesMax),
+          options.packet_bytes);
+  if (options.key == std::array<uint32_t, 4>{})
+    throw InvalidArgument("key", "another key than zero, which zeros would equal", "zero");
+  require(options.chunk_bytes > 0 && options.chunk_bytes % 16 == 0 &&
+              options.chunk_bytes <= kChunkBytesMax,
+          "chunk_bytes", fmt::format("a multiple of 16 up to {}", kChunkBytesMax),
+          options.chunk_bytes);
+  require(options.sms <= kBlocksMax, "sms", fmt::format("at most {}", kBlocksMax), options.sms);
+  require(world.size() <= kRanksMax, "ranks", fmt::format("at most {}", kRanksMax), world.size());
+  const Proposal mine{.slot_bytes = options.slot_bytes,
+                      .packet_bytes = options.packet_bytes,
+                      .chunk_bytes = options.chunk_bytes,
+                      .ring_bytes = options.ring_bytes,
+                      .arena_tensors = options.arena_tensors,
+                      .unreachable = first_unreachable(world),
+                      .key = key_of(options)};
+  const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
+  require_reach(world, "DeviceCollectives", proposals);
+  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
+    const Proposal &first = proposals[0], &other = proposals[rank];
+    require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);
+    require_equal("packet_bytes", rank, 0, first.packet_bytes, other.packet_bytes);
+    require_equal("chunk_bytes", rank, 0, first.chunk_bytes, other.chunk_bytes);
+    require_equal("ring_bytes", rank, 0, first.ring_bytes, other.ring_bytes);
+    require_equal("arena_tensors", rank, 0, first.arena_tensors, other.arena_tensors);
+  }
+  return proposals[0].key;
+}
+
+}  // namespace tokenyard::device_collectives

@@ -1,0 +1,130 @@
+#include "collectives/device/host/pair_calls.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "collectives/device/host/launch_shapes.hpp"
+#include "collectives/device/host/parts.hpp"
+#include "collectives/device/host/protocol_choice.hpp"
+#include "collectives/device/kernels/messages.hpp"
+#include "fabric/agreement.hpp"
+
+namespace tokenyard::device_collectives {
+
+namespace {
+
+/// Blocks of a launch of messages, unless options say otherwise.
+constexpr uint32_t kMessagesBlocks = 16;
+
+/// Returns a message whose `first` is not known yet.
+Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
+                   const Options& options, bool receives) {
+  return {.data = const_cast<std::byte*>(tensor.as<std::byte>()),
+          .bytes = tensor.bytes(),
+          .first = 0,
+          .peer = peer,
+          .label = tag << 8 | static_cast<uint32_t>(tensor.type),
+          .chunk_bytes = ring_chunk_bytes(tensor.bytes(), options.chunk_bytes),
+          .receives = receives};
+}
+
+}  // namespace
+
+void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
+                           const Call& call) {
+  session_.begin_call();
+  const std::vector<ConstTensorView> sent =
+      cut("sent", "input", input, result.type, splits.sent, session_.world.size());
+  const std::vector<TensorView> received =
+      cut("received", "result", result, input.type, splits.received, session_.world.size());
+  const uint32_t rank = session_.world.rank(), ranks = session_.world.size();
+  if (input.data == result.data && input.elements() > 0)
+    throw InvalidArgument("result", "another array than the input", "the same");
+  if (splits.sent[rank] != splits.received[rank])
+    throw InvalidArgument("received",
+                          fmt::format("{} elements of this rank's own", splits.sent[rank]),
+                          fmt::format("{}", splits.received[rank]));
+  require(2 * (ranks - 1) <= kMessagesMax, "ranks", fmt::format("at most {}", kMessagesMax / 2 + 1),
+          ranks);
+  const Request request{.operation = Operation::all_to_all,
+                        .input = input,
+                        .result = result,
+                        .rank = rank,
+                        .ranks = ranks};
+  MessagesParams params{.call = session_.params_of(request, {}, Protocol::messages, call),
+                        .collective = true,
+                        .channels = session_.channels.as<uint64_t>(),
+                        .own_bytes = sent[rank].bytes(),
+                        .own_input = sent[rank].as<std::byte>(),
+                        .own_result = received[rank].as<std::byte>(),
+                        .count = 0,
+                        .messages = {}};
+  for (uint32_t turn = 1; turn < ranks; ++turn) {
+    const uint32_t peer = (rank + turn) % ranks;  // Every rank begins with another one.
+    params.messages[params.count++] = message_of(sent[peer], peer, 0, session_.options, false);
+    params.messages[params.count++] = message_of(received[peer], peer, 0, session_.options, true);
+  }
+  session_.last.begin_call(call.stream);
+  launch(params, call);
+}
+
+void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
+                         const Call& call) {
+  session_.begin_call();
+  if (session_.accelerator.capacity().one_grid)
+    throw Unsupported("messages", "ranks that share a GPU launch their kernels together");
+  require(sends.size() + receives.size() <= kMessagesMax, "messages",
+          fmt::format("at most {}", kMessagesMax), sends.size() + receives.size());
+  Request request;
+  request.rank = session_.world.rank();
+  request.ranks = session_.world.size();
+  MessagesParams params{.call = session_.params_of(request, {}, Protocol::messages, call),
+                        .collective = false,
+                        .channels = session_.channels.as<uint64_t>(),
+                        .own_bytes = 0,
+                        .own_input = nullptr,
+                        .own_result = nullptr,
+                        .count = 0,
+                        .messages = {}};
+  std::vector<uint64_t> chunks[kRoles] = {std::vector<uint64_t>(session_.world.size()),
+                                          std::vector<uint64_t>(session_.world.size())};
+  const auto add = [&](const char* argument, const ConstTensorView& tensor,
+                       const char* peer_argument, uint32_t peer, uint32_t tag, bool receiving) {
+    check_array(argument, tensor);
+    require(peer < session_.world.size() && peer != session_.world.rank(), peer_argument,
+            fmt::format("another rank below {}", session_.world.size()), peer);
+    require(tag < kTags, "tag", fmt::format("less than {}", kTags), tag);
+    Message message = message_of(tensor, peer, tag, session_.options, receiving);
+    uint64_t& before = chunks[receiving ? 1 : 0][peer];
+    message.first = before;
+    before += message.chunks(false);
+    params.messages[params.count++] = message;
+  };
+  for (const Send& send : sends) add("tensor", send.tensor, "to", send.to, send.tag, false);
+  for (const Receive& receive : receives)
+    add("tensor", receive.tensor, "from", receive.from, receive.tag, true);
+  if (params.count == 0) return;
+  session_.last_messages.begin_call(call.stream);
+  launch(params, call);
+}
+
+void PairCalls::launch(const MessagesParams& params, const Call& call) {
+  const Capacity capacity = session_.accelerator.capacity();
+  const bool on_host = session_.on_host();
+  const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
+  uint32_t blocks = session_.blocks_for(call, on_host ? kHostBlocksMax : kMessagesBlocks);
+  if (!capacity.one_grid) {  // Whose ranks launch grids of one shape.
+    uint64_t chunks = params.own_bytes / session_.options.chunk_bytes;
+    for (uint32_t i = 0; i < params.count; ++i)
+      chunks += params.messages[i].chunks(params.collective);
+    blocks = static_cast<uint32_t>(std::clamp<uint64_t>(chunks / (warps - 1) + 1, 1, blocks));
+  }
+  const uint32_t least =
+      (params.count + kMessagesOfWarp * (warps - 1) - 1) / (kMessagesOfWarp * (warps - 1));
+  tokenyard::launch(session_.accelerator, messages_kernel,
+                    {.blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true},
+                    call.stream, params);
+}
+
+}  // namespace tokenyard::device_collectives
