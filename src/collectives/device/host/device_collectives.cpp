@@ -6,6 +6,7 @@
 #include <bit>
 #include <random>
 
+#include "collectives/device/host/host_links.hpp"
 #include "collectives/device/host/protocol_choice.hpp"
 #include "collectives/device/host/requests.hpp"
 #include "collectives/device/kernels/direct.hpp"
@@ -46,6 +47,15 @@ constexpr uint32_t kDirectBlocks = 24;
 constexpr uint32_t kMessagesBlocks = 16;
 constexpr uint32_t kRingsWarps = kRingsThreadsMax / kWarpLanes, kHostRingsWarps = 3;
 
+/// The layout where ranks are on several hosts: call words alone. HostLinks have the rest.
+WindowLayout layout_of_words(const Options& options, uint32_t ranks) {
+  return {.ranks = ranks,
+          .slots = 0,
+          .packets = 0,
+          .rings = {.chunk_bytes = options.chunk_bytes, .places = 0},
+          .channel_places = 0};
+}
+
 WindowLayout layout_of(const Options& options, uint32_t ranks) {
   return {.ranks = ranks,
           .slots = options.slot_bytes / Piece8::kBytes,
@@ -84,13 +94,14 @@ Bytes16 agree_on_options(World& world, const Options& options) {
           options.chunk_bytes);
   require(options.sms <= kBlocksMax, "sms", fmt::format("at most {}", kBlocksMax), options.sms);
   require(world.size() <= kRanksMax, "ranks", fmt::format("at most {}", kRanksMax), world.size());
-  const Proposal mine{.slot_bytes = options.slot_bytes,
-                      .packet_bytes = options.packet_bytes,
-                      .chunk_bytes = options.chunk_bytes,
-                      .ring_bytes = options.ring_bytes,
-                      .arena_tensors = options.arena_tensors,
-                      .unreachable = first_unreachable(world),
-                      .key = key_of(options)};
+  const Proposal mine{
+      .slot_bytes = options.slot_bytes,
+      .packet_bytes = options.packet_bytes,
+      .chunk_bytes = options.chunk_bytes,
+      .ring_bytes = options.ring_bytes,
+      .arena_tensors = options.arena_tensors,
+      .unreachable = spans_hosts(world) ? first_out_of_reach(world) : first_unreachable(world),
+      .key = key_of(options)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
   require_reach(world, "DeviceCollectives", proposals);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
@@ -213,6 +224,11 @@ struct DeviceCollectives::Impl {
   void await(Stream stream, const std::string& what);
   void check() const;
   [[noreturn]] void throw_difference() const;
+  void require_one_host(const char* what) const {
+    if (links)
+      throw Unsupported("DeviceCollectives",
+                        fmt::format("{} between hosts do not exist; Collectives has them", what));
+  }
   void require_open() const {
     if (closed) throw InvalidArgument("collectives", "open ones", "closed ones");
   }
@@ -229,6 +245,7 @@ struct DeviceCollectives::Impl {
   DeviceMemory workspace, channels;
   ErrorRecord errors;
   LastStream last, last_messages;
+  std::unique_ptr<HostLinks> links;  ///< if the world spans hosts
   std::chrono::nanoseconds longest_timeout{0};
   bool closed = false;
 };
@@ -239,7 +256,8 @@ DeviceCollectives::Impl::Impl(World& of_caller, const Options& options)
       accelerator(accelerator_of(world)),
       key(agree_on_options(world, options)),
       options(options),
-      layout(layout_of(options, world.size())),
+      layout(spans_hosts(world) ? layout_of_words(options, world.size())
+                                : layout_of(options, world.size())),
       window(arena_of(world).allocate(layout.bytes(), Stream{}, ArenaEnd::upper)),
       workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device),
       channels(accelerator, channels_bytes(world.size()), DeviceMemory::Kind::device),
@@ -252,6 +270,7 @@ DeviceCollectives::Impl::Impl(World& of_caller, const Options& options)
   accelerator.prepare(direct_kernel.entry);
   accelerator.prepare(messages_kernel.entry);
   open();
+  if (spans_hosts(world)) links = std::make_unique<HostLinks>(world, options);
 }
 
 /// Zeroes the window's words before any peer learns its address.
@@ -370,7 +389,8 @@ void DeviceCollectives::Impl::start(const Request& given, const Call& call) {
   CallParams params = params_of(request, movement, protocol, call);
   last.begin_call(call.stream);
   if (protocol == Protocol::rings) {
-    if (request.operation == Operation::all_reduce && request.ranks > 2)
+    if (request.operation == Operation::all_reduce && request.ranks > 2 &&
+        !(links && links->adds_whole(movement.bytes())))
       return launch_large_all_reduce(params, call);
     return launch_rings(params, call);
   }
@@ -422,6 +442,7 @@ void DeviceCollectives::Impl::launch_packets(const CallParams& params, const Cal
 }
 
 void DeviceCollectives::Impl::launch_rings(const CallParams& params, const Call& call) {
+  if (links) return links->launch(params, blocks_for(call, kChannelsMax), call.stream);
   const bool on_host = accelerator.kind() != AcceleratorKind::gpu;
   const uint32_t chosen = on_host                                ? kHostBlocksMax
                           : params.movement.bytes() <= kFewBytes ? kRingsBlocksOfFewBytes
@@ -449,6 +470,8 @@ Protocol DeviceCollectives::Impl::protocol_for(const Request& request, const Mov
   const bool chosen = call.protocol == Protocol::automatic;
   if (call.protocol == Protocol::messages)
     throw InvalidArgument("protocol", "one that a caller may choose", "messages");
+  if (links && !chosen) throw InvalidArgument("protocol", "automatic between hosts", "another");
+  if (links) return Protocol::rings;
   const Protocol protocol =
       chosen ? chosen_protocol(movement, options, request.ranks) : call.protocol;
   if (protocol != Protocol::direct) return protocol;
@@ -482,6 +505,7 @@ void DeviceCollectives::Impl::launch_direct(const CallParams& params, const Call
 /// Sends each other rank its part of the input, and awaits its part of the result.
 void DeviceCollectives::Impl::start_all_to_all(ConstTensorView input, TensorView result,
                                                const Splits& splits, const Call& call) {
+  require_one_host("splits of all_to_all");
   require_open();
   check();
   const std::vector<ConstTensorView> sent =
@@ -522,6 +546,7 @@ void DeviceCollectives::Impl::start_all_to_all(ConstTensorView input, TensorView
 void DeviceCollectives::Impl::start_messages(const std::vector<Send>& sends,
                                              const std::vector<Receive>& receives,
                                              const Call& call) {
+  require_one_host("messages");
   require_open();
   check();
   if (accelerator.capacity().one_grid)
@@ -705,7 +730,10 @@ void DeviceCollectives::close() {
   if (impl_->closed) return;
   impl_->await_last();
   impl_->check();
+  if (impl_->links) impl_->links->drain();
   impl_->world.barrier("DeviceCollectives: close");
+  if (impl_->links) impl_->links->give_back();
+  impl_->links.reset();
   impl_->closed = true;
   impl_->window = ArenaBlock();
 }
