@@ -26,6 +26,7 @@ class HostMovements {
     if (!movers_.meet(free)) return false;
     for (uint32_t link = 0; link < work_.params.link_count; ++link) {
       const uint32_t chunks = outgoing(link);
+      if (end_of(link).is_inline(chunks)) continue;
       for (uint32_t i = 0; i < chunks; ++i) {
         const uint32_t to = destination(link, i);
         movers_.copy(call_.input + call_.movement.input_at(to) + chunk.begin, end_of(link).stage(i),
@@ -36,7 +37,10 @@ class HostMovements {
     for_links(work_, [&](uint32_t link) {
       const uint32_t chunks = outgoing(link);
       if (chunks == 0 && !work_.params.with_greeting) return true;
-      return end_of(link).publish(round, chunks, [&](uint32_t i) {
+      const std::byte* const only =
+          chunks == 0 ? nullptr
+                      : call_.input + call_.movement.input_at(destination(link, 0)) + chunk.begin;
+      return end_of(link).publish(round, chunks, only, [&](uint32_t i) {
         return work_.bytes_of(chunk, call_.rank, destination(link, i));
       });
     });

@@ -50,7 +50,7 @@ class HostReductions {
       if (destination == call_.rank) {
         if (!work_.params.raw)
           add_partial(chunk, destination, number, Peer<std::byte>(own_partial(round)));
-      } else {
+      } else if (!end_of(hosts_.link_to[destination]).is_inline(1)) {
         add_partial(chunk, destination, number, end_of(hosts_.link_to[destination]).stage(0));
       }
       if (call_.movement.input_has_parts) ++number;
@@ -59,7 +59,8 @@ class HostReductions {
     for_links(work_, [&](uint32_t link) {
       const bool sends = sends_on(link);
       if (!sends && !work_.params.with_greeting) return true;
-      return end_of(link).publish(round, sends ? 1 : 0, [&](uint32_t) {
+      const std::byte* const only = input_for(chunk, work_.params.links[link].rank);
+      return end_of(link).publish(round, sends ? 1 : 0, only, [&](uint32_t) {
         return bytes_for(chunk, work_.params.links[link].rank) * wire_size();
       });
     });

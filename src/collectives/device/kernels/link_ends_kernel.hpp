@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "collectives/device/kernels/between_hosts.hpp"
 #include "collectives/device/kernels/device_call_kernel.hpp"
+#include "collectives/device/kernels/pieces.hpp"
 
 namespace tokenyard::device_collectives {
 
@@ -157,10 +159,16 @@ class LinkEnd {
   TOKENYARD_DEVICE Peer<std::byte> stage(uint32_t chunk) const {
     return Peer<std::byte>(params_.far_window + stage_at(chunk));
   }
-  /// Sends a round's chunks, of which `bytes_of(chunk)` are in the stage.
+  /// Returns whether the network reads the only chunk from its request, so that none is staged.
+  TOKENYARD_DEVICE bool is_inline(uint32_t chunks) const {
+    return params_.with_greeting && chunks == 1 && params_.chunk_bytes <= kInlineMax;
+  }
+  /// Sends a round's chunks, of which `bytes_of(chunk)` are in the stage; the only chunk is at
+  /// `only` instead if it `is_inline`.
   template <class BytesOf>
-  TOKENYARD_DEVICE bool publish(uint64_t round, uint32_t chunks, BytesOf bytes_of) const {
-    if (params_.with_greeting) return publish_greeting(chunks, bytes_of);
+  TOKENYARD_DEVICE bool publish(uint64_t round, uint32_t chunks, const std::byte* only,
+                                BytesOf bytes_of) const {
+    if (params_.with_greeting) return publish_greeting(chunks, only, bytes_of);
     const Deadline& deadline = work_.deadlines.links;
     const SendRing ring = send_ring();
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -175,7 +183,7 @@ class LinkEnd {
   }
   /// Waits until the network has read what this call has sent here, in rounds of so many chunks.
   TOKENYARD_DEVICE bool flush(uint32_t chunks) const {
-    if (params_.with_greeting && chunks == 1 && params_.chunk_bytes <= kInlineMax) return true;
+    if (is_inline(chunks)) return true;
     return queue().flush(work_.deadlines.links, phase(WaitPhase::stage));
   }
 
@@ -249,14 +257,17 @@ class LinkEnd {
 
   /// Sends the call word with the chunks behind it.
   template <class BytesOf>
-  TOKENYARD_DEVICE bool publish_greeting(uint32_t chunks, BytesOf bytes_of) const {
+  TOKENYARD_DEVICE bool publish_greeting(uint32_t chunks, const std::byte* only,
+                                         BytesOf bytes_of) const {
     if (chunks == 0) return greet();
     const uint32_t bytes = sizeof(CallWord) + (chunks - 1) * stride() + bytes_of(chunks - 1);
     const Deadline& deadline = work_.deadlines.words;
     bool put;
-    if (bytes <= sizeof(CallWord) + kInlineMax) {
+    if (is_inline(chunks)) {
+      const uint32_t data = bytes_of(0);  // A message may end before.
       const Bytes16 both[2] = {
-          work_.word().bits, load<Order::weak, Scope::gpu>(stage(0).template as<const Bytes16>())};
+          work_.word().bits,
+          data == 0 ? Bytes16{} : std::bit_cast<Bytes16>(load_piece<4>(only, data))};
       put = queue().put_inline(deadline, phase(WaitPhase::greeting_put), greeting_there(), both,
                                bytes);
     } else {
