@@ -22,6 +22,9 @@ constexpr uint32_t kWarps = kBetweenThreadsMax / kWarpLanes, kHostWarps = 3;
 constexpr uint32_t kChunksOfSlot = 8;
 /// All rings and stages of a rank take at most so much, and all places of its host's window.
 constexpr size_t kLinksBytes = 32 << 20, kPlacesBytes = 32 << 20;
+/// Chunks are smaller than slots where that fills the channels' rings, but not much smaller: each
+/// takes a turn.
+constexpr uint64_t kChunkLeast = 16 << 10;
 /// Data that travel with a greeting: more gain nothing by saving a message.
 constexpr uint32_t kGreetingBytes = 8 << 10;
 
@@ -237,24 +240,27 @@ void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
   const bool with_greeting = bytes > 0 && (raw || !movement.reduces) &&
                              bytes <= far_layout_.slot_bytes &&
                              chunks * ((bytes + 15) / 16 * 16) <= far_layout_.greeting_bytes;
-  BetweenHostsParams params{
-      .call = call,
-      .hosts = hosts_,
-      .near = near_layout_,
-      .near_windows = windows_,
-      .far = far_layout_,
-      .far_window = far_.data(),
-      .key = far_.target().key,
-      .links = links_,
-      .link_count = static_cast<uint32_t>(peers_.size()),
-      .counts = counts_.as<LinkCounts>(),
-      .queues = network_of(world_)->queues(),
-      .queue_of = {},
-      .own_partials = own_partials_.as<std::byte>(),
-      .first_epoch = first_epoch_,
-      .chunk_bytes = with_greeting ? static_cast<uint32_t>(bytes) : far_layout_.slot_bytes / wider,
-      .with_greeting = with_greeting,
-      .raw = raw};
+  const uint32_t chunk_max = far_layout_.slot_bytes / wider;
+  const uint64_t share = bytes / (size_t{channels_} * kLinkRounds) / 64 * 64;
+  const auto chunk = static_cast<uint32_t>(
+      std::clamp<uint64_t>(share, std::min<uint64_t>(kChunkLeast, chunk_max), chunk_max));
+  BetweenHostsParams params{.call = call,
+                            .hosts = hosts_,
+                            .near = near_layout_,
+                            .near_windows = windows_,
+                            .far = far_layout_,
+                            .far_window = far_.data(),
+                            .key = far_.target().key,
+                            .links = links_,
+                            .link_count = static_cast<uint32_t>(peers_.size()),
+                            .counts = counts_.as<LinkCounts>(),
+                            .queues = network_of(world_)->queues(),
+                            .queue_of = {},
+                            .own_partials = own_partials_.as<std::byte>(),
+                            .first_epoch = first_epoch_,
+                            .chunk_bytes = with_greeting ? static_cast<uint32_t>(bytes) : chunk,
+                            .with_greeting = with_greeting,
+                            .raw = raw};
   std::ranges::copy(queues_.numbers(), params.queue_of);
   const bool on_host = accelerator_.kind() != AcceleratorKind::gpu;
   tokenyard::launch(accelerator_, between_hosts_kernel,

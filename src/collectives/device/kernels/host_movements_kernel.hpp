@@ -71,7 +71,7 @@ class HostMovements {
       const uint32_t chunks = incoming(link);
       return chunks == 0 || end_of(link).release(chunks);
     });
-    tell_stored(work_, channel_, round);
+    publish_stored(work_, channel_, round);
     return true;
   }
 
@@ -88,7 +88,7 @@ class HostMovements {
           result_of(chunk, from), work_.bytes_of(chunk, from, call_.rank));
     }
     if (!movers_.meet(true)) return false;
-    tell_read(work_, channel_, round);
+    publish_read(work_, channel_, round);
     return true;
   }
 

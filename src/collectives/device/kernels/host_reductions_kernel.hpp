@@ -31,7 +31,7 @@ class HostReductions {
       });
     }
     if (!movers_.meet(true)) return false;
-    tell_stored(work_, channel_, round);
+    publish_stored(work_, channel_, round);
     return true;
   }
 
@@ -64,7 +64,7 @@ class HostReductions {
         return bytes_for(chunk, work_.params.links[link].rank) * wire_size();
       });
     });
-    if (hosts_.locals > 1) tell_read(work_, channel_, round);
+    if (hosts_.locals > 1) publish_read(work_, channel_, round);
     return true;
   }
 

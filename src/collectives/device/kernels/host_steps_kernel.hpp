@@ -87,7 +87,8 @@ TOKENYARD_DEVICE bool await_stored(const BetweenWork& work, uint32_t channel, ui
 }
 /// Stores in a word of all ranks of this host that this rank has ended a round. Each lane's word is
 /// a release of what all movers have done before the step's end.
-TOKENYARD_DEVICE void tell_neighbours(const BetweenWork& work, size_t offset, uint64_t round) {
+TOKENYARD_DEVICE void publish_to_neighbours(const BetweenWork& work, size_t offset,
+                                            uint64_t round) {
   for_neighbours(work, [&](uint32_t place) {
     fence_release<Scope::sys>();
     store<Order::relaxed, Scope::sys>(work.near_word(work.hosts().local(place), offset),
@@ -95,11 +96,13 @@ TOKENYARD_DEVICE void tell_neighbours(const BetweenWork& work, size_t offset, ui
     return true;
   });
 }
-TOKENYARD_DEVICE void tell_stored(const BetweenWork& work, uint32_t channel, uint64_t round) {
-  tell_neighbours(work, work.params.near.filled(work.parity, channel, work.hosts().place), round);
+TOKENYARD_DEVICE void publish_stored(const BetweenWork& work, uint32_t channel, uint64_t round) {
+  publish_to_neighbours(work, work.params.near.filled(work.parity, channel, work.hosts().place),
+                        round);
 }
-TOKENYARD_DEVICE void tell_read(const BetweenWork& work, uint32_t channel, uint64_t round) {
-  tell_neighbours(work, work.params.near.consumed(work.parity, channel, work.hosts().place), round);
+TOKENYARD_DEVICE void publish_read(const BetweenWork& work, uint32_t channel, uint64_t round) {
+  publish_to_neighbours(work, work.params.near.consumed(work.parity, channel, work.hosts().place),
+                        round);
 }
 
 }  // namespace tokenyard::device_collectives

@@ -1,4 +1,5 @@
-/// What the blocks of a call between hosts know, and a rank's ends of its links.
+/// The facts of a call between hosts that the warps of a block share, and a rank's ends of its
+/// links.
 #pragma once
 
 #include <algorithm>
