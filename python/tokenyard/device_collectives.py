@@ -52,7 +52,8 @@ class DeviceCollectives(Closing):
     rank. Failure is permanent: continue the world, and make new collectives on it.
 
     Args:
-        world: the ranks; each must reach the others' memory by loads and stores.
+        world: the ranks. Between hosts there are no messages, no splits, and no choice of a
+            protocol, and reductions go by host, then across hosts in their order.
         sms: multiprocessors of a call at most; may differ among ranks. 0: chosen.
         slot_bytes: largest message that takes the protocol for few bytes.
         packet_bytes: largest message that takes the one for some megabytes, a multiple of 16; 0:
@@ -64,7 +65,8 @@ class DeviceCollectives(Closing):
 
     Raises:
         InvalidArgument: an option is wrong, or differs from another rank's.
-        Unsupported: a rank is not within reach of loads and stores.
+        Unsupported: a rank of one host is not within reach of loads and stores, or a network
+            between hosts has no queue left.
 
     >>> def gradients(world):
     ...     with tokenyard.DeviceCollectives(world) as collectives:
@@ -108,7 +110,7 @@ class DeviceCollectives(Closing):
         chunk_bytes: int = CHUNK_BYTES,
         ring_bytes: int = 0,
     ) -> int:
-        """Returns the bytes of the arena that collectives with these options take on each rank.
+        """Returns the bytes of the arena that collectives take on each rank of one host.
 
         Allocates nothing.
         """

@@ -40,6 +40,7 @@ struct CallCase {
   uint32_t offset = 0;    ///< elements between aligned memory and the tensors
   uint64_t seed = 0;      ///< of the inputs
   Call call = {};
+  std::vector<uint32_t> host_of = {};  ///< [ranks] on which numbers are first reduced; empty: one
 
   bool reduces() const {
     return operation == Operation::all_reduce || operation == Operation::reduce ||
@@ -159,11 +160,27 @@ struct CallCase {
   }
   template <class Message>
   Bytes reduced(const Message& message, uint32_t ranks) const {
+    std::vector<std::vector<uint32_t>> hosts(1);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      const uint32_t host = host_of.empty() ? 0 : host_of[rank];
+      if (host >= hosts.size()) hosts.resize(host + 1);
+      hosts[host].push_back(rank);
+    }
+    Bytes sum = of_host(message, hosts[0]);
+    for (size_t host = 1; host < hosts.size(); ++host) {
+      const Bytes partial = of_host(message, hosts[host]);
+      collectives::combine_of(wide(), op)(sum.data(), sum.data(), partial.data(), elements);
+    }
+    if (op == ReduceOp::average) collectives::divide(sum.data(), wide(), elements, ranks);
+    return narrowed(sum);
+  }
+  template <class Message>
+  Bytes of_host(const Message& message, const std::vector<uint32_t>& members) const {
     const collectives::Combine add = collectives::combine_of(wide(), op);
     Bytes sum(elements * bytes_of(wide()));
-    if (factor == 1) sum = widened(message(0));
-    for (uint32_t source = factor == 1 ? 1 : 0; source < ranks; ++source) {
-      const Bytes summand = widened(message(source));
+    if (factor == 1) sum = widened(message(members[0]));
+    for (size_t i = factor == 1 ? 1 : 0; i < members.size(); ++i) {
+      const Bytes summand = widened(message(members[i]));
       if (factor == 1)
         add(sum.data(), sum.data(), summand.data(), elements);
       else if (wide() == DataType::float64)
@@ -171,8 +188,7 @@ struct CallCase {
       else
         add_scaled<float>(sum, summand);
     }
-    if (op == ReduceOp::average) collectives::divide(sum.data(), wide(), elements, ranks);
-    return narrowed(sum);
+    return sum;
   }
 };
 

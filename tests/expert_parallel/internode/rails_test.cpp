@@ -3,11 +3,11 @@
 #include <chrono>
 #include <thread>
 
-#include "expert_parallel/internode/host/host_map.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
 #include "fabric/host/in_process_fabric.hpp"
+#include "fabric/host_map.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
 #include "simt/host_accelerator.hpp"
@@ -267,7 +267,7 @@ TEST_F(BetweenHosts, BiasesAreAddedFirst) {
 }
 
 TEST(HostMap, EveryHostHasOneForwarderPerSource) {
-  const internode::HostMap map({0, 1, 1, 0, 2, 1});
+  const HostMap map({0, 1, 1, 0, 2, 1});
   EXPECT_EQ(map.forwarder(5, 0), 0u);  // The third of its host has the first of two as its peer.
   EXPECT_EQ(map.forwarder(2, 0), 3u);
   EXPECT_EQ(map.forwarder(5, 2), 4u);
@@ -278,7 +278,7 @@ TEST(HostMap, EveryHostHasOneForwarderPerSource) {
 }
 
 TEST(HostMap, AbsentRanksHaveNoPlaceAndForwardNothing) {
-  const internode::HostMap map({0, UINT32_MAX, 1, 0, 1}, {1});
+  const HostMap map({0, UINT32_MAX, 1, 0, 1}, {1});
   EXPECT_EQ(map.hosts(), 2u);
   EXPECT_EQ(map.members[0], (std::vector<uint32_t>{0, 3}));
   EXPECT_TRUE(map.is_absent(1));

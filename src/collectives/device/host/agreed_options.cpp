@@ -5,6 +5,7 @@
 #include <bit>
 #include <random>
 
+#include "collectives/device/host/host_links.hpp"
 #include "collectives/device/host/protocol_choice.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
@@ -32,6 +33,14 @@ Bytes16 key_of(const Options& options) {
 
 }  // namespace
 
+WindowLayout layout_of_words(const Options& options, uint32_t ranks) {
+  return {.ranks = ranks,
+          .slots = 0,
+          .packets = 0,
+          .rings = {.chunk_bytes = options.chunk_bytes, .places = 0},
+          .channel_places = 0};
+}
+
 WindowLayout layout_of(const Options& options, uint32_t ranks) {
   return {.ranks = ranks,
           .slots = options.slot_bytes / Piece8::kBytes,
@@ -56,13 +65,14 @@ Bytes16 agree_on_options(World& world, const Options& options) {
           options.chunk_bytes);
   require(options.sms <= kBlocksMax, "sms", fmt::format("at most {}", kBlocksMax), options.sms);
   require(world.size() <= kRanksMax, "ranks", fmt::format("at most {}", kRanksMax), world.size());
-  const Proposal mine{.slot_bytes = options.slot_bytes,
-                      .packet_bytes = options.packet_bytes,
-                      .chunk_bytes = options.chunk_bytes,
-                      .ring_bytes = options.ring_bytes,
-                      .arena_tensors = options.arena_tensors,
-                      .unreachable = first_unreachable(world),
-                      .key = key_of(options)};
+  const Proposal mine{
+      .slot_bytes = options.slot_bytes,
+      .packet_bytes = options.packet_bytes,
+      .chunk_bytes = options.chunk_bytes,
+      .ring_bytes = options.ring_bytes,
+      .arena_tensors = options.arena_tensors,
+      .unreachable = spans_hosts(world) ? first_out_of_reach(world) : first_unreachable(world),
+      .key = key_of(options)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
   require_reach(world, "DeviceCollectives", proposals);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {

@@ -9,6 +9,9 @@ namespace tokenyard::device_collectives {
 /// Returns the layout of each rank's window.
 WindowLayout layout_of(const Options& options, uint32_t ranks);
 
+/// The layout where ranks are on several hosts: call words alone. HostLinks have the rest.
+WindowLayout layout_of_words(const Options& options, uint32_t ranks);
+
 /// Compares the options of all ranks; returns the key of packets. Collective. Throws as the
 /// constructor of DeviceCollectives does.
 Bytes16 agree_on_options(World& world, const Options& options);

@@ -59,7 +59,8 @@ void CollectiveCalls::start(const Request& given, const Call& call) {
   CallParams params = session_.params_of(request, movement, protocol, call);
   session_.last.begin_call(call.stream);
   if (protocol == Protocol::rings) {
-    if (request.operation == Operation::all_reduce && request.ranks > 2)
+    const bool adds_whole = session_.links && session_.links->adds_whole(movement.bytes());
+    if (request.operation == Operation::all_reduce && request.ranks > 2 && !adds_whole)
       return launch_large_all_reduce(params, call);
     return launch_rings(params, call);
   }
@@ -105,6 +106,8 @@ void CollectiveCalls::launch_packets(const CallParams& params, const Call& call)
 }
 
 void CollectiveCalls::launch_rings(const CallParams& params, const Call& call) {
+  if (session_.links)
+    return session_.links->launch(params, session_.blocks_for(call, kChannelsMax), call.stream);
   const bool on_host = session_.on_host();
   const uint32_t chosen = on_host                                ? kHostBlocksMax
                           : params.movement.bytes() <= kFewBytes ? kRingsBlocksOfFewBytes
@@ -133,6 +136,9 @@ Protocol CollectiveCalls::protocol_for(const Request& request, const Movement& m
   const bool chosen = call.protocol == Protocol::automatic;
   if (call.protocol == Protocol::messages)
     throw InvalidArgument("protocol", "one that a caller may choose", "messages");
+  if (session_.links && !chosen)
+    throw InvalidArgument("protocol", "automatic between hosts", "another");
+  if (session_.links) return Protocol::rings;
   const Protocol protocol =
       chosen ? chosen_protocol(movement, session_.options, request.ranks) : call.protocol;
   if (protocol != Protocol::direct) return protocol;

@@ -124,7 +124,10 @@ void DeviceCollectives::close() {
   if (impl_->session.closed) return;
   impl_->session.await_last();
   impl_->session.check();
+  if (impl_->session.links) impl_->session.links->drain();
   impl_->session.world.barrier("DeviceCollectives: close");
+  if (impl_->session.links) impl_->session.links->give_back();
+  impl_->session.links.reset();
   impl_->session.closed = true;
   impl_->session.window = ArenaBlock();
 }

@@ -1,5 +1,6 @@
-/// Collectives on tensors of a device, among the ranks of a World that reach one another by loads
-/// and stores. Calls are enqueued in streams and may be captured into CUDA graphs.
+/// Collectives on tensors of a device, among the ranks of a World: by loads and stores inside a
+/// host, by put and signal between hosts. Calls are enqueued in streams and may be captured into
+/// CUDA graphs.
 ///
 /// All ranks make the same collective calls in the same order, also where they use several streams:
 /// a call runs after the previous one. Ranks that make different calls all get the same
@@ -14,7 +15,9 @@
 /// Results are the same bits from run to run, for any number of multiprocessors: reductions fold in
 /// the order of ranks, 16- and 8-bit floats in float32 with one rounding at the end. A result may
 /// lie exactly where the input does (for operations with parts: where the caller's own part does);
-/// any other overlap is a mistake.
+/// any other overlap is a mistake. Between hosts, reductions fold the ranks of each host in their
+/// order, then the hosts in theirs; there are neither messages nor splits, and no other protocol
+/// than Protocol::automatic.
 ///
 /// Protocol::direct moves bytes from tensor to tensor, all of which must lie in the arenas of their
 /// ranks. Its all_to_all is never in place. After a failed call, a late peer may still write into
@@ -88,7 +91,8 @@ inline constexpr uint32_t kTags = (1 << 24) - 1;
 class DeviceCollectives {
  public:
   /// Collective; throws on all ranks alike, unless this rank's own options are wrong. Throws
-  /// Unsupported if a rank cannot reach another one by loads and stores.
+  /// Unsupported if a rank cannot reach another one of its host by loads and stores, or one of
+  /// another host by the network, or if no queue of the network is free.
   explicit DeviceCollectives(World& world, const Options& options = {});
   /// Waits for the last call. Without `close`, the window stays unused while the arena exists.
   ~DeviceCollectives();
@@ -143,7 +147,7 @@ class DeviceCollectives {
   /// Collective. Waits for the last call and frees the window.
   void close();
 
-  /// Returns the bytes of the arena that an object takes on each rank.
+  /// Returns the bytes of the arena that an object takes on each rank, if all are on one host.
   static uint64_t arena_bytes(const Options& options, uint32_t ranks);
 
  private:

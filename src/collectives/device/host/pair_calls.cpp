@@ -33,6 +33,7 @@ Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
 
 void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
                            const Call& call) {
+  session_.require_one_host("splits of all_to_all");
   session_.begin_call();
   const std::vector<ConstTensorView> sent =
       cut("sent", "input", input, result.type, splits.sent, session_.world.size());
@@ -71,6 +72,7 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Split
 
 void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
                          const Call& call) {
+  session_.require_one_host("messages");
   session_.begin_call();
   if (session_.accelerator.capacity().one_grid)
     throw Unsupported("messages", "ranks that share a GPU launch their kernels together");

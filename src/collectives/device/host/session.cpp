@@ -41,7 +41,8 @@ Session::Session(World& of_caller, const Options& options)
       accelerator(accelerator_of(world)),
       key(agree_on_options(world, options)),
       options(options),
-      layout(layout_of(options, world.size())),
+      layout(spans_hosts(world) ? layout_of_words(options, world.size())
+                                : layout_of(options, world.size())),
       window(arena_of(world).allocate(layout.bytes(), Stream{}, ArenaEnd::upper)),
       workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device),
       channels(accelerator, channels_bytes(world.size()), DeviceMemory::Kind::device),
@@ -54,6 +55,7 @@ Session::Session(World& of_caller, const Options& options)
   accelerator.prepare(direct_kernel.entry);
   accelerator.prepare(messages_kernel.entry);
   open();
+  if (spans_hosts(world)) links = std::make_unique<HostLinks>(world, options);
 }
 
 /// Zeroes the window's words before any peer learns its address.
@@ -99,6 +101,12 @@ void Session::await_last() {
 
 void Session::require_open() const {
   if (closed) throw InvalidArgument("collectives", "open ones", "closed ones");
+}
+
+void Session::require_one_host(const char* what) const {
+  if (links)
+    throw Unsupported("DeviceCollectives",
+                      fmt::format("{} between hosts do not exist; Collectives has them", what));
 }
 
 void Session::begin_call() const {

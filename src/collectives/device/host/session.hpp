@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "collectives/device/host/device_collectives.hpp"
+#include "collectives/device/host/host_links.hpp"
 #include "collectives/device/host/requests.hpp"
 #include "collectives/device/kernels/device_call.hpp"
 #include "device/device_memory.hpp"
@@ -29,6 +30,8 @@ struct Session {
   /// Throws the error of the first call that failed, as far as the host can see it.
   void check() const;
   void require_open() const;
+  /// Throws Unsupported, naming `what`, in a world that spans hosts.
+  void require_one_host(const char* what) const;
   /// Waits for a stream's work. A call ends at its deadline; the caller's other work gets as much
   /// time again.
   void await(Stream stream, const std::string& what);
@@ -52,6 +55,7 @@ struct Session {
   DeviceMemory workspace, channels;
   ErrorRecord errors;
   LastStream last, last_messages;
+  std::unique_ptr<HostLinks> links;  ///< if the world spans hosts
   std::chrono::nanoseconds longest_timeout{0};
   bool closed = false;
 

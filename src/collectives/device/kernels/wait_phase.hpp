@@ -18,6 +18,13 @@ enum class WaitPhase : uint32_t {
   done,     ///< a rank's block has moved all it moves
   message,  ///< no wait: a rank sends another message than the one awaited
   counts,   ///< no wait: a rank sends another number of bytes than its peer expects
+  // Between hosts:
+  greeting_put,  ///< a rail peer's greeting is posted
+  greeting,      ///< a rail peer has begun this call
+  credits,       ///< a rail peer has read chunks
+  stage,         ///< the network has read what was sent to a rail peer
+  put,           ///< chunks are posted
+  link_chunk,    ///< a chunk of a rail peer
 };
 
 /// Returns "device collective: call", ... in the order of WaitPhase.

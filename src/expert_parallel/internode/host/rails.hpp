@@ -8,10 +8,10 @@
 
 #include "device/accelerator.hpp"
 #include "device/device_memory.hpp"
-#include "expert_parallel/internode/host/host_map.hpp"
 #include "expert_parallel/internode/kernels/combine.hpp"
 #include "expert_parallel/internode/kernels/dispatch.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/host_map.hpp"
 #include "fabric/network/network_memory.hpp"
 #include "tokenyard/world.hpp"
 

@@ -121,7 +121,7 @@ std::vector<std::string> Failures::names_of_phases() const {
   std::vector<std::string> names(phase_names().begin(), phase_names().end());
   if (!context_.rails) return names;
   // The other end's host and rail say where to look, and whether its neighbours are silent, too.
-  const internode::HostMap& map = context_.rails->map();
+  const HostMap& map = context_.rails->map();
   const uint32_t rank = std::min(context_.health->cell.report().rank, map.ranks() - 1);
   names.resize(static_cast<size_t>(internode::Phase::counts));
   for (const std::string& name : internode::phase_names())

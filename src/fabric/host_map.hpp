@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tokenyard::internode {
+namespace tokenyard {
 
 struct HostMap {
   /// `absent`: ranks without a process, ascending. They have no place and forward nothing.
@@ -34,4 +34,4 @@ struct HostMap {
   std::vector<std::vector<uint32_t>> members;  ///< [hosts] ranks of each, ascending
 };
 
-}  // namespace tokenyard::internode
+}  // namespace tokenyard

@@ -1,8 +1,8 @@
-#include "expert_parallel/internode/host/host_map.hpp"
+#include "fabric/host_map.hpp"
 
 #include <algorithm>
 
-namespace tokenyard::internode {
+namespace tokenyard {
 
 HostMap::HostMap(std::vector<uint32_t> of, const std::vector<uint32_t>& absent)
     : host_of(std::move(of)), place_of(host_of.size(), kAbsent) {
@@ -36,4 +36,4 @@ uint32_t HostMap::links_max() const {
   return static_cast<uint32_t>(most);
 }
 
-}  // namespace tokenyard::internode
+}  // namespace tokenyard

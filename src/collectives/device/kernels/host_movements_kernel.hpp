@@ -1,0 +1,148 @@
+/// The steps of operations that reduce nothing: a rank sends its chunks to its rail peers, these
+/// store them in the windows of the destinations, which copy them to their results.
+#pragma once
+
+#include "collectives/device/kernels/host_steps_kernel.hpp"
+
+namespace tokenyard::device_collectives {
+
+class HostMovements {
+ public:
+  TOKENYARD_DEVICE HostMovements(const BetweenWork& work, Movers& movers, uint32_t channel)
+      : work_(work), call_(work.call), hosts_(work.hosts()), movers_(movers), channel_(channel) {}
+
+  static constexpr uint32_t kSecondLag = kLinkRounds - 1;
+  TOKENYARD_DEVICE uint32_t third_lag() const {
+    return kSecondLag + (work_.params.near.locals_max > 1 ? 1 : 0);
+  }
+
+  /// Sends this rank's chunks to its rail peers.
+  TOKENYARD_DEVICE bool first(uint64_t round) {
+    const HostChunk chunk = work_.chunk(channel_, round);
+    const bool free = for_links(work_, [&](uint32_t link) {
+      const uint32_t chunks = outgoing(link);
+      return chunks == 0 || end_of(link).reserve(round, chunks);
+    });
+    if (!movers_.meet(free)) return false;
+    for (uint32_t link = 0; link < work_.params.link_count; ++link) {
+      const uint32_t chunks = outgoing(link);
+      if (end_of(link).is_inline(chunks)) continue;
+      for (uint32_t i = 0; i < chunks; ++i) {
+        const uint32_t to = destination(link, i);
+        movers_.copy(call_.input + call_.movement.input_at(to) + chunk.begin, end_of(link).stage(i),
+                     work_.bytes_of(chunk, call_.rank, to));
+      }
+    }
+    if (!movers_.meet(true)) return false;
+    for_links(work_, [&](uint32_t link) {
+      const uint32_t chunks = outgoing(link);
+      if (chunks == 0 && !work_.params.with_greeting) return true;
+      const std::byte* const only =
+          chunks == 0 ? nullptr
+                      : call_.input + call_.movement.input_at(destination(link, 0)) + chunk.begin;
+      return end_of(link).publish(round, chunks, only, [&](uint32_t i) {
+        return work_.bytes_of(chunk, call_.rank, destination(link, i));
+      });
+    });
+    return true;
+  }
+
+  /// Passes arrived chunks, and this rank's own, on to the ranks of this host.
+  TOKENYARD_DEVICE bool second(uint64_t round) {
+    const HostChunk chunk = work_.chunk(channel_, round);
+    const bool come = for_links(work_, [&](uint32_t link) {
+      const uint32_t chunks = incoming(link);
+      return chunks == 0 || end_of(link).await(round, chunks);
+    });
+    const bool free = await_read(work_, channel_, round);
+    if (!movers_.meet(come && free)) return false;
+    for (uint32_t place = 0; place < hosts_.locals; ++place) {
+      const uint32_t to = hosts_.local(place);
+      if (call_.movement.sends(call_.rank, to))
+        pass_on(call_.input + call_.movement.input_at(to) + chunk.begin, chunk, call_.rank, to);
+      for (uint32_t link = 0; link < work_.params.link_count; ++link) {
+        const uint32_t from = work_.params.links[link].rank;
+        if (incoming(link) != 0 && call_.movement.sends(from, to))
+          pass_on(end_of(link).chunk(call_.movement.input_has_parts ? place : 0), chunk, from, to);
+      }
+    }
+    if (!movers_.meet(true)) return false;
+    for_links(work_, [&](uint32_t link) {
+      const uint32_t chunks = incoming(link);
+      return chunks == 0 || end_of(link).release(chunks);
+    });
+    publish_stored(work_, channel_, round);
+    return true;
+  }
+
+  /// Copies chunks that ranks of this host have stored here to the result.
+  TOKENYARD_DEVICE bool third(uint64_t round) {
+    if (hosts_.locals == 1) return true;
+    const HostChunk chunk = work_.chunk(channel_, round);
+    if (!movers_.meet(await_stored(work_, channel_, round))) return false;
+    for (uint32_t from = 0; from < call_.ranks; ++from) {
+      const uint32_t writer = hosts_.is_here(from) ? from : hosts_.peer_on(hosts_.host, from);
+      if (writer == call_.rank || !call_.movement.sends(from, call_.rank)) continue;
+      movers_.copy(
+          Peer<const std::byte>(work_.near_chunk(call_.rank, channel_, round, from).address()),
+          result_of(chunk, from), work_.bytes_of(chunk, from, call_.rank));
+    }
+    if (!movers_.meet(true)) return false;
+    publish_read(work_, channel_, round);
+    return true;
+  }
+
+  TOKENYARD_DEVICE bool end() {
+    return for_links(work_, [&](uint32_t link) {
+      const uint32_t chunks = outgoing(link);
+      return chunks == 0 || end_of(link).flush(chunks);
+    });
+  }
+
+ private:
+  TOKENYARD_DEVICE LinkEnd end_of(uint32_t link) const { return {work_, channel_, link}; }
+
+  /// Chunks of a round that a rank sends to each host but its own.
+  TOKENYARD_DEVICE uint32_t chunks_to(uint32_t source, uint32_t host) const {
+    const Movement& movement = call_.movement;
+    if (!movement.has_input(source)) return 0;
+    if (movement.only_to_root && hosts_.host_of[movement.root] != host) return 0;
+    return movement.input_has_parts ? hosts_.size_of(host) : 1;
+  }
+  TOKENYARD_DEVICE uint32_t outgoing(uint32_t link) const {
+    const uint32_t peer = work_.params.links[link].rank, host = hosts_.host_of[peer];
+    return hosts_.peer_on(host, call_.rank) == peer ? chunks_to(call_.rank, host) : 0;
+  }
+  TOKENYARD_DEVICE uint32_t incoming(uint32_t link) const {
+    const uint32_t peer = work_.params.links[link].rank;
+    return hosts_.peer_on(hosts_.host, peer) == call_.rank ? chunks_to(peer, hosts_.host) : 0;
+  }
+  /// Returns the rank that an outgoing chunk is for; one of several, if they get the same.
+  TOKENYARD_DEVICE uint32_t destination(uint32_t link, uint32_t chunk) const {
+    return hosts_.member(hosts_.host_of[work_.params.links[link].rank], chunk);
+  }
+  TOKENYARD_DEVICE std::byte* result_of(const HostChunk& chunk, uint32_t source) const {
+    return call_.result + call_.movement.result_at(source) + chunk.begin;
+  }
+  template <class From>
+  TOKENYARD_DEVICE void pass_on(From from, const HostChunk& chunk, uint32_t source, uint32_t to) {
+    const uint32_t bytes = work_.bytes_of(chunk, source, to);
+    if (to != call_.rank)
+      return movers_.copy(from, work_.near_chunk(to, channel_, chunk.round, source), bytes);
+    std::byte* const result = result_of(chunk, source);
+    if (is_at(from, result)) return;
+    movers_.copy(from, result, bytes);
+  }
+  TOKENYARD_DEVICE static bool is_at(const std::byte* from, const std::byte* to) {
+    return from == to;
+  }
+  TOKENYARD_DEVICE static bool is_at(Peer<const std::byte>, const std::byte*) { return false; }
+
+  const BetweenWork& work_;
+  const CallParams& call_;
+  const HostTable& hosts_;
+  Movers& movers_;
+  const uint32_t channel_;
+};
+
+}  // namespace tokenyard::device_collectives

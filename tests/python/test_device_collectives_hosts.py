@@ -1,0 +1,123 @@
+"""Device collectives between processes that count as being on two hosts, over TCP, beside NumPy."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tokenyard
+from tokenyard import DeviceCollectives, InvalidArgument, PeerLost, PeerTimeout, Unsupported, launch
+
+
+def operations(world: tokenyard.World) -> None:
+    ranks, rank = world.size, world.rank
+    with DeviceCollectives(world) as collectives:
+        for elements in (0, 1, 77, 5000, 300_001):
+            root = elements % ranks
+            numbers = np.random.default_rng(elements).integers(0, 9, (ranks, ranks * elements))
+            inputs = numbers.astype(np.float32)
+            parts = inputs.reshape(ranks, ranks, elements)
+
+            x = inputs[rank].copy()
+            collectives.all_reduce(x)
+            np.testing.assert_array_equal(x, inputs.sum(0))
+            x = inputs[rank].copy()
+            collectives.reduce(x, "max", root=root)
+            np.testing.assert_array_equal(x, inputs.max(0) if rank == root else inputs[rank])
+            x = inputs[rank].copy()
+            collectives.broadcast(x, root=root)
+            np.testing.assert_array_equal(x, inputs[root])
+
+            mine = np.ascontiguousarray(parts[rank, 0])
+            out = np.empty_like(inputs[0])
+            collectives.all_gather(mine, out)
+            np.testing.assert_array_equal(out, parts[:, 0].reshape(-1))
+            out[:] = 0
+            collectives.gather(mine, out, root=root)
+            if rank == root:
+                np.testing.assert_array_equal(out, parts[:, 0].reshape(-1))
+            part = np.empty_like(mine)
+            collectives.scatter(part, inputs[rank], root=root)
+            np.testing.assert_array_equal(part, parts[root, rank])
+            collectives.reduce_scatter(inputs[rank], part)
+            np.testing.assert_array_equal(part, parts[:, rank].sum(0))
+            collectives.all_to_all(inputs[rank], out)
+            np.testing.assert_array_equal(out, parts[:, rank].reshape(-1))
+            collectives.barrier()
+        counts = [3, *[0] * (ranks - 2), 5]
+        out = np.empty(8, np.int64)
+        collectives.all_gather(np.full(counts[rank], rank), out, counts=counts)
+        np.testing.assert_array_equal(out, [0] * 3 + [ranks - 1] * 5)
+        with pytest.raises(Unsupported, match="between hosts"):
+            collectives.exchange()
+        world.barrier()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_operation(ranks: int) -> None:
+    """Three ranks: the first host has one more."""
+    launch(operations, ranks=ranks, processes=True, hosts=2, arena_bytes=64 << 20, timeout=60)
+
+
+def all_reduced(collectives: DeviceCollectives, elements: int, **call: Any) -> None:
+    collectives.all_reduce(np.ones(elements, np.float32), **call)
+    collectives.wait()
+
+
+def differing(world: tokenyard.World) -> tuple[str, int | None]:
+    collectives = DeviceCollectives(world)
+    with pytest.raises(InvalidArgument) as caught:
+        all_reduced(collectives, 3 if world.rank == 2 else 4)
+    world.barrier()
+    return caught.value.argument, caught.value.rank
+
+
+def test_calls_that_differ_are_named_alike() -> None:
+    told = launch(differing, ranks=3, processes=True, hosts=2, arena_bytes=64 << 20, timeout=60)
+    assert told == [("size", 2)] * 3
+
+
+def silent(world: tokenyard.World) -> int | None:
+    collectives = DeviceCollectives(world)
+    all_reduced(collectives, 4)
+    named = None
+    if world.rank != 1:
+        with pytest.raises(PeerTimeout) as caught:
+            all_reduced(collectives, 100_000, timeout=1.0)
+        named = caught.value.rank
+    world.barrier()
+    return named
+
+
+def test_a_silent_rank_is_named_at_the_deadline() -> None:
+    told = launch(silent, ranks=3, processes=True, hosts=2, arena_bytes=64 << 20, timeout=60)
+    assert told == [1, None, 1]
+
+
+def until_one_dies(world: tokenyard.World) -> int:
+    collectives = DeviceCollectives(world)
+    try:
+        for call in range(100_000):
+            all_reduced(collectives, 100_000)
+            if call == 5 and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+    except PeerLost as error:
+        return error.rank
+    return -1
+
+
+def test_a_killed_rank_ends_the_others_calls() -> None:
+    """The deadline is too far to be met."""
+    told = launch(
+        *(until_one_dies, 3),
+        processes=True,
+        hosts=2,
+        arena_bytes=64 << 20,
+        timeout=600,
+        on_death="continue",
+    )
+    assert [told[0], told[2]] == [1, 1]
