@@ -42,6 +42,7 @@ struct CallContext {
   Findings findings;
   RankMasks masks;
   CallStreams streams;
+  std::optional<PutPeers> put_peers;  ///< if there are any, or of any other rank
   Batches batches;
   ExpertMap experts;
   std::vector<uint32_t> joined;  ///< ranks that had made no calls when this was made, if others had
