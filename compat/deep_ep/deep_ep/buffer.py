@@ -25,9 +25,9 @@ from .throughput import Bias, Rows, Throughput
 from .utils.event import EventHandle, EventOverlap
 
 CONTROL_BYTES = 64 << 20
+"""Arena bytes beyond those that callers request: control words, and rounded sizes."""
 BYTES_BY_PUT = 4
 """Bytes for ranks reached by put, per byte of `num_rdma_bytes`: at most so many."""
-"""Arena bytes beyond those that callers request: control words, and rounded sizes."""
 RECEIVED_BYTES = 2 << 30
 """Arena bytes beyond `num_nvl_bytes`: for received rows, which DeepEP allocates from torch."""
 DEFAULT_CHUNKS = (6, 256, 6, 256)
@@ -86,7 +86,9 @@ class Buffer:
         only_put = not allow_nvlink_for_low_latency_mode
         if only_put and not low_latency_mode:
             raise invalid(
-                "allow_nvlink_for_low_latency_mode", "True of a buffer without low_latency_mode", "False"
+                "allow_nvlink_for_low_latency_mode",
+                "True of a buffer without low_latency_mode",
+                "False",
             )
         for name, size in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
             if size < 0:
@@ -106,7 +108,7 @@ class Buffer:
             seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
             size = room + num_rdma_bytes + CONTROL_BYTES
-            # What travels by put takes memory at both ends, see LowLatency.memory.
+            # Messages by put take memory at both ends, see LowLatency.memory.
             size += BYTES_BY_PUT * num_rdma_bytes if only_put else 0
             # Ranks of one host put to one another only if each counts as a host.
             if group is not None:

@@ -187,7 +187,12 @@ class Serving:
         if shape not in self._exchanges:
             with advised(ADVICE):
                 exchange = tokenyard.LowLatency(
-                    self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+                    self._world,
+                    experts=experts,
+                    hidden=hidden,
+                    topk=topk,
+                    tokens_max=tokens_max,
+                    paths=self._paths,
                 )
             for rank in self._left_out:
                 exchange.update_mask(rank, True)

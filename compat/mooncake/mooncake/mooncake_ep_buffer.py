@@ -91,8 +91,8 @@ class Buffer:
             chosen = device or ("cuda" if torch.cuda.is_available() else "host")
             if chosen == "cuda":
                 torch.cuda.init()  # A process that has set no device uses the first one.
-            # What travels by put takes memory at both ends, and ranks of one host put to one
-            # another only if each counts as a host.
+            # Messages by put take memory at both ends, and ranks of one host put to one another
+            # only if each counts as a host.
             put_bytes = BYTES_BY_PUT * num_ep_buffer_bytes if disable_p2p else 0
             world = tokenyard.World.from_torch(
                 group,
@@ -250,7 +250,12 @@ class Buffer:
             tokens_max, hidden, experts, topk = shape
             try:
                 self._exchanges[shape] = tokenyard.LowLatency(
-                    self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+                    self._world,
+                    experts=experts,
+                    hidden=hidden,
+                    topk=topk,
+                    tokens_max=tokens_max,
+                    paths=self._paths,
                 )
             except tokenyard.InvalidArgument as error:
                 if error.argument == "arena_bytes":

@@ -108,6 +108,7 @@ std::string difference_of_low_latency(World& world) {
         {LowLatencyRows::fp8_ue8m0, false, true, ~0u},
         {LowLatencyRows::bf16, true, true, 1u}}) {
     LowLatencyCase of{.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 7168, .topk = 4},
+                      .tokens = {},
                       .picking = {.none = 0.1},
                       .rows = rows,
                       .hooks = hooks,

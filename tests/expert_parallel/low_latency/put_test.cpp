@@ -40,6 +40,7 @@ class LowLatencyByPut : public testing::Test {
   static LowLatencyCase some_tokens(const HostOf& host_of) {
     const auto ranks = static_cast<uint32_t>(host_of.size());
     LowLatencyCase of{.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 64, .topk = 4},
+                      .tokens = {},
                       .picking = {.none = 0.1}};
     for (uint32_t rank = 0; rank < ranks; ++rank) of.tokens.push_back(3 + 5 * rank % 7);
     return of;

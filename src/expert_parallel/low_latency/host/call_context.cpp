@@ -108,7 +108,7 @@ void CallContext::close(bool of_before) {
   closed = true;
   if (of_before) return;
   try {
-    // What this rank has posted lands before the barrier, so that nothing does after it.
+    // Messages and credits of this rank land before the barrier, so that nothing does after it.
     if (put_peers) put_peers->drain();
     setup.world.barrier("LowLatency: close");
     windows.give_back();

@@ -137,10 +137,10 @@ class MessageLayout {
 struct PutPeer {
   uint32_t rank;
   uint32_t there;        ///< this rank's number among the put peers of that one
-  NetworkTarget memory;  ///< what that rank shares with its network
+  NetworkTarget memory;  ///< shared by that rank with its network
 };
 
-/// What this rank remembers of a put peer between calls, in device memory. One thread uses it.
+/// State of a put peer between calls, in device memory. One thread uses it.
 struct alignas(64) PutState {
   uint32_t signalled[kChannels];  ///< epoch that `arrived` there reaches by this rank's signals
   uint32_t credited[kChannels];   ///< the same of `credited` there

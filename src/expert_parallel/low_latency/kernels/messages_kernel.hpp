@@ -113,6 +113,14 @@ class Beats {
   uint32_t polls_left_;
 };
 
+/// Returns the epoch of the message to send or to receive. Dispatch and combine advance their
+/// epochs when they send and when they receive; weights travel before both.
+TOKENYARD_DEVICE uint32_t message_epoch(const MessagesParams& params, Kind kind, bool sending) {
+  const Progress& progress = params.call.workspace->progress[static_cast<uint32_t>(kind)][0];
+  if (params.channel == Channel::weights) return progress.sent + 1;
+  return sending ? progress.sent : progress.received + 1;
+}
+
 /// Tells the peer up to which epoch its landings are free, if it does not know. Called by the
 /// block's first thread; the block has read what it needs of them.
 TOKENYARD_DEVICE void credit(const PutCall& put, const Poster& poster, uint32_t epoch) {
@@ -121,6 +129,14 @@ TOKENYARD_DEVICE void credit(const PutCall& put, const Poster& poster, uint32_t 
   const uint32_t more = epoch - credited;
   if (poster.signal(MessageLayout::credited(put.peer().there, put.params.channel), more))
     credited = epoch;
+}
+
+/// Credits messages that have come after the calls which awaited them. Called between polls: two
+/// ranks that wait for each other's landings are released by this.
+TOKENYARD_DEVICE void credit_late(const PutCall& put, const Poster& poster) {
+  const uint32_t arrived = put.epoch_in(MessageLayout::arrived(put.index, put.params.channel));
+  const uint32_t ended = message_epoch(put.params, put.call.kind, false) - 1;
+  if (poster.has_room()) credit(put, poster, has_reached(arrived, ended) ? ended : arrived);
 }
 
 /// Waits until the peer's message has landed; returns false if the peer is masked, by this call or
@@ -135,7 +151,7 @@ TOKENYARD_DEVICE bool await_message(const PutCall& put, Phase phase) {
     const uint32_t arrived = put.epoch_in(MessageLayout::arrived(put.index, put.params.channel));
     seen = arrived;
     if (has_reached(arrived, epoch)) return true;
-    if (poster.has_room()) credit(put, poster, arrived);
+    credit_late(put, poster);
     beats.exchange(poster);
     return false;
   });
@@ -161,6 +177,7 @@ TOKENYARD_DEVICE bool await_places(const PutCall& put) {
     if (has_reached(credited, last) && (is_first || put.queue().has_read(ticket)) &&
         poster.has_room())
       return true;
+    credit_late(put, poster);
     beats.exchange(poster);
     return false;
   });
@@ -493,14 +510,6 @@ TOKENYARD_DEVICE void await_blocks(const PutCall& put, bool has_peer) {
                    beats.exchange(poster);
                    return false;
                  });
-}
-
-/// Returns the epoch of the message to send or to receive. Dispatch and combine advance their
-/// epochs when they send and when they receive; weights travel before both.
-TOKENYARD_DEVICE uint32_t message_epoch(const MessagesParams& params, Kind kind, bool sending) {
-  const Progress& progress = params.call.workspace->progress[static_cast<uint32_t>(kind)][0];
-  if (params.channel == Channel::weights) return progress.sent + 1;
-  return sending ? progress.sent : progress.received + 1;
 }
 
 TOKENYARD_DEVICE void exchange_messages(const MessagesParams& params) {
