@@ -26,7 +26,7 @@ from .utils.event import EventHandle, EventOverlap
 
 CONTROL_BYTES = 64 << 20
 """Arena bytes beyond those that callers request: control words, and rounded sizes."""
-BYTES_BY_PUT = 4
+BYTES_BY_PUT = 5
 """Bytes for ranks reached by put, per byte of `num_rdma_bytes`: at most so many."""
 RECEIVED_BYTES = 2 << 30
 """Arena bytes beyond `num_nvl_bytes`: for received rows, which DeepEP allocates from torch."""

@@ -16,7 +16,7 @@ from tokenyard.errors import invalid
 TOPK_MAX = 16
 """Experts per token for which memory is sized: the largest number of an exchange."""
 CONTROL_BYTES = 4 << 20
-BYTES_BY_PUT = 4
+BYTES_BY_PUT = 5
 """Bytes for ranks reached by put, per byte of the buffer: at most so many."""
 ADVICE = (
     "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over"

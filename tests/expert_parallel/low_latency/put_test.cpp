@@ -290,7 +290,7 @@ TEST(Mirrors, OverlapOnlyWhereNothingIsWritten) {
           end = to;
         }
         EXPECT_LE(static_cast<size_t>(end), mirrors.bytes);
-        EXPECT_LE(mirrors.bytes, 2 * layout.bytes() + 4096);
+        EXPECT_LE(mirrors.bytes, layout.bytes() * 11 / 5 + 4096);
       }
     }
 }

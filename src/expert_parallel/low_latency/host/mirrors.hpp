@@ -1,6 +1,6 @@
 /// Where this rank's kernels store what is for ranks without load/store: a mirror of each one's
 /// window, of which only what this rank writes is ever used. The mirrors overlap, so that one
-/// begins to be used where the others are not, and all together take little more than one window.
+/// begins to be used where the others are not, and all together take about two windows.
 #pragma once
 
 #include <cstddef>
