@@ -472,10 +472,14 @@ class LowLatency:
     """See tokenyard.LowLatency."""
 
     @staticmethod
-    def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, bf16_rows: bool, places_per_rank: int) -> LowLatency: ...
+    def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, bf16_rows: bool, places_per_rank: int, only_put: bool) -> LowLatency: ...
 
     @staticmethod
-    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, bf16_rows: bool, places_per_rank: int, ranks: int) -> tuple[int, int, int]: ...
+    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, bf16_rows: bool, places_per_rank: int, ranks: int, put_ranks: int) -> tuple[int, int, int, int]: ...
+
+    @property
+    def paths(self) -> list[str]:
+        """[ranks] 'self', 'load_store', 'put', or 'none'."""
 
     @property
     def local_experts(self) -> int: ...

@@ -25,6 +25,19 @@
 
 namespace tokenyard {
 
+/// How an object reaches other ranks.
+enum class LowLatencyPaths : uint8_t {
+  topology,  ///< by loads and stores where they are possible, else by put
+  put,       ///< by put alone: needs a network to every rank, as ranks have whose host_names differ
+};
+/// How a rank reaches another one.
+enum class LowLatencyPath : uint8_t {
+  none,  ///< its slot is empty
+  self,
+  load_store,
+  put,  ///< a message per call and rank, through the network
+};
+
 struct LowLatencyOptions {
   /// Experts of all ranks together; without places_per_rank at least one per rank. Each rank holds
   /// experts / ranks of them, rank after rank, and the first experts % ranks ranks hold one more,
@@ -42,6 +55,7 @@ struct LowLatencyOptions {
                      ///< least 2, one that sends and one that receives; 0: chosen, all there are.
                      ///< The results are the same, bit for bit, for every number
   bool bf16_rows = true;  ///< whether dispatch may deliver BF16, which takes twice the memory
+  LowLatencyPaths paths = LowLatencyPaths::topology;  ///< the same on all ranks
 };
 
 /// The format of delivered rows.
@@ -135,8 +149,9 @@ class LowLatency {
   /// All throw it, too, for an `sms` that some rank's device does not have, and for more experts
   /// and tokens than the shared memory of a dispatch's blocks holds: one bit per pair of them, and
   /// six bytes per choice of the tokens that a block receives, which the receiving blocks share.
-  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object. If
-  /// it follows a job, the object goes on with it: see World.
+  /// Throws Unsupported if a rank can be reached neither by loads and stores nor over a network, or
+  /// if `paths` asks for a network that the World has not. The World outlives the object. If it
+  /// follows a job, the object goes on with it: see World.
   LowLatency(World& world, const LowLatencyOptions& options);
   /// Keeps the arena memory out of use for as long as the World lives, since peers may still write
   /// there; `close` gives it back.
@@ -225,7 +240,8 @@ class LowLatency {
   /// exchange the addresses of their memory; replacements get the expert map, and their experts are
   /// theirs again. Returns their ranks. Calls captured before must be captured anew: they hold the
   /// addresses of memory that is gone. Throws InvalidArgument on all ranks alike if options or maps
-  /// differ; PeerLost or PeerTimeout if a rank does not come.
+  /// differ; PeerLost or PeerTimeout if a rank does not come; Unsupported if ranks are reached by
+  /// put, where only a job's world goes on with others.
   std::vector<uint32_t> admit();
 
   /// Totals of this rank since the object was made, as its host made the calls: the replays of a
@@ -264,10 +280,13 @@ class LowLatency {
     uint64_t arena_bytes;           ///< in the arena, which peers reach
     uint64_t device_bytes;          ///< beside the arena
     uint64_t combine_buffer_bytes;  ///< of each of the two buffers that combine_buffer returns
+    uint64_t network_bytes;  ///< shared with the network: in the arena, or pinned beside a GPU's
   };
-  /// Returns what an object of these options takes on each rank. Makes nothing. Throws
-  /// InvalidArgument.
-  static Memory memory(const LowLatencyOptions& options, uint32_t ranks);
+  /// Returns what an object of these options takes on each rank, if it reaches `put_ranks` of the
+  /// others by put. Makes nothing. Throws InvalidArgument.
+  static Memory memory(const LowLatencyOptions& options, uint32_t ranks, uint32_t put_ranks = 0);
+  /// Returns [ranks] how this rank reaches each.
+  std::vector<LowLatencyPath> paths() const;
 
   /// Places of this rank: local_experts() of them, numbered from first_expert() on. Without an
   /// expert map and places_per_rank, the experts of these numbers.

@@ -10,6 +10,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+
 #include "device/accelerator.hpp"
 #include "ids.hpp"
 #include "registration.hpp"
@@ -230,28 +232,41 @@ void wait(const ServingHandle& self, uint64_t stream) {
 
 std::unique_ptr<ServingHandle> make(const WorldHandle& world, uint32_t experts, uint32_t hidden,
                                     uint32_t topk, uint32_t tokens_max, uint32_t sms,
-                                    bool bf16_rows, uint32_t places_per_rank) {
-  return std::make_unique<ServingHandle>(world,
-                                         LowLatencyOptions{.experts = experts,
-                                                           .places_per_rank = places_per_rank,
-                                                           .hidden = hidden,
-                                                           .topk = topk,
-                                                           .tokens_max = tokens_max,
-                                                           .sms = sms,
-                                                           .bf16_rows = bf16_rows});
+                                    bool bf16_rows, uint32_t places_per_rank, bool only_put) {
+  return std::make_unique<ServingHandle>(
+      world,
+      LowLatencyOptions{.experts = experts,
+                        .places_per_rank = places_per_rank,
+                        .hidden = hidden,
+                        .topk = topk,
+                        .tokens_max = tokens_max,
+                        .sms = sms,
+                        .bf16_rows = bf16_rows,
+                        .paths = only_put ? LowLatencyPaths::put : LowLatencyPaths::topology});
 }
 
-std::tuple<uint64_t, uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidden, uint32_t topk,
-                                                uint32_t tokens_max, bool bf16_rows,
-                                                uint32_t places_per_rank, uint32_t ranks) {
+std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidden,
+                                                          uint32_t topk, uint32_t tokens_max,
+                                                          bool bf16_rows, uint32_t places_per_rank,
+                                                          uint32_t ranks, uint32_t put_ranks) {
   const LowLatency::Memory memory = LowLatency::memory({.experts = experts,
                                                         .places_per_rank = places_per_rank,
                                                         .hidden = hidden,
                                                         .topk = topk,
                                                         .tokens_max = tokens_max,
                                                         .bf16_rows = bf16_rows},
-                                                       ranks);
-  return {memory.arena_bytes, memory.device_bytes, memory.combine_buffer_bytes};
+                                                       ranks, put_ranks);
+  return {memory.arena_bytes, memory.device_bytes, memory.combine_buffer_bytes,
+          memory.network_bytes};
+}
+
+/// Returns [ranks] how this rank reaches each.
+std::vector<std::string> paths(const ServingHandle& self) {
+  constexpr std::array names{"none", "self", "load_store", "put"};
+  std::vector<std::string> paths;
+  for (const LowLatencyPath path : self.get()->exchange.paths())
+    paths.emplace_back(names.at(static_cast<size_t>(path)));
+  return paths;
 }
 
 std::string why(const FailedRank& masked) {
@@ -307,10 +322,10 @@ void register_low_latency(nb::module_& m) {
       });
   nb::class_<ServingHandle> serving(m, "LowLatency", "See tokenyard.LowLatency.");
   serving.def_static("make", &make, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
-                     "tokens_max"_a, "sms"_a, "bf16_rows"_a, "places_per_rank"_a);
+                     "tokens_max"_a, "sms"_a, "bf16_rows"_a, "places_per_rank"_a, "only_put"_a);
   serving.def_static("memory", &memory, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
-                     "tokens_max"_a, "bf16_rows"_a, "places_per_rank"_a, "ranks"_a);
-  serving
+                     "tokens_max"_a, "bf16_rows"_a, "places_per_rank"_a, "ranks"_a, "put_ranks"_a);
+  serving.def_prop_ro("paths", &paths, "[ranks] 'self', 'load_store', 'put', or 'none'.")
       .def_prop_ro("local_experts",
                    [](const ServingHandle& self) { return self.get()->exchange.local_experts(); })
       .def_prop_ro("first_expert",

@@ -152,7 +152,8 @@ Result run(simulation::SeedRun& seed, const Options& options,
   world_options.hosts = options.hosts;
 
   CardOptions card_options = options.card;
-  const bool has_cards = options.hosts > 1 || !options.host_of.empty();
+  const bool has_cards =
+      options.hosts > 1 || !options.host_of.empty() || options.within_hosts;
   if (has_cards && card_options.seed == 0) card_options.seed = seed.random.next();
 
   std::vector<bool> finished(options.ranks);
@@ -167,6 +168,7 @@ Result run(simulation::SeedRun& seed, const Options& options,
         SimulatedCard card;
         card.options = card_options;
         card.queues_per_peer = options.queues_per_peer;
+        card.within_hosts = options.within_hosts;
         card.run = [&](const LaunchShape& shape, const NicParams& params) {
           return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
         };

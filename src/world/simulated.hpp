@@ -28,6 +28,7 @@ struct Options {
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< virtual
   CardOptions card = {};         ///< of each rank's card if hosts > 1; seed 0: drawn
   uint32_t queues_per_peer = 4;  ///< to ranks of other hosts
+  bool within_hosts = false;     ///< see SimulatedCard
   /// A rank that stops during the run, and whether the others notice (its connection closes).
   std::optional<simulation::RankStop> stop = std::nullopt;
   bool stop_is_noticed = false;

@@ -68,7 +68,9 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
   impl->arena =
       std::make_unique<Arena>(impl->accelerator, std::move(ground.region), options.timeout);
   std::vector<bool> far;
-  for (const PeerReach& peer : impl->topology.peers) far.push_back(peer.reach == Reach::put_signal);
+  for (const PeerReach& peer : impl->topology.peers)
+    far.push_back(peer.reach == Reach::put_signal ||
+                  (card.within_hosts && peer.reach == Reach::load_store));
   const bool any_far = std::ranges::find(far, true) != far.end();
   if (any_far && network) {
     impl->network = network({.bootstrap = bootstrap,
@@ -81,6 +83,10 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
                             until);
   } else if (any_far) {
     if (!card.run) throw InternalError("a world with far ranks has nothing that runs its card");
+    ground.far_arenas.resize(bootstrap.size());
+    for (uint32_t rank = 0; rank < bootstrap.size(); ++rank)
+      if (far[rank] && ground.far_arenas[rank] == nullptr)
+        ground.far_arenas[rank] = impl->arena->base_of(rank);
     const SimulatedNetwork::Place place{.bootstrap = bootstrap,
                                         .abort_flag = *impl->abort_flag,
                                         .arena = *impl->arena,
@@ -89,7 +95,7 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
     impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
   for (uint32_t rank = 0; impl->network && rank < bootstrap.size(); ++rank) {
-    if (!impl->network->reaches(rank)) continue;
+    if (impl->topology.peers[rank].reach != Reach::put_signal) continue;
     std::string way = impl->network->way(rank);
     if (!way.empty()) impl->topology.peers[rank].how = std::move(way);
   }

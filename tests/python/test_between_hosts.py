@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import tokenyard
@@ -39,11 +42,73 @@ def describe(world: World) -> tuple[list[str], list[int], int]:
     return [peer.reach for peer in topology.peers], topology.host_of, paths
 
 
-def low_latency(world: World) -> str:
+SIZES = dict(experts=8, hidden=128, topk=2, tokens_max=4)
+
+
+def low_latency(world: World) -> tuple[list[str], list[str], list[int]]:
+    """Batches of every row format, with weights in the dispatch or in the combine, and hooks."""
+    exchange = tokenyard.LowLatency(world, **SIZES, totals=True)
+    x = np.full((4, 128), 1 + world.rank, ml_dtypes.bfloat16)
+    topk_idx = np.array([[0, 7], [3, 4], [-1, 2], [5, 6]])
+    halves = np.full((4, 2), 0.5, np.float32)
+    wrong = []
+    for batch, rows in enumerate(["bf16", "fp8", "fp8_rounded", "fp8_ue8m0"] * 2):
+        early, hook = batch % 3 == world.rank, batch % 2 == 1
+        received = exchange.dispatch(
+            x, topk_idx, halves if early else None, rows=rows, return_recv_hook=hook
+        )
+        if hook:
+            received.hook()
+        assert (
+            received.counts.sum()
+            == world.size * (topk_idx // (8 // world.size) == world.rank).sum()
+        )
+        y = exchange.combine_buffer(received)
+        y[:] = 1 + world.rank
+        home = exchange.combine(y, received, None if early else halves, return_recv_hook=hook)
+        if hook:
+            home.hook()
+        exchange.wait()
+        held = 1 + topk_idx // (8 // world.size)
+        expected = np.where(topk_idx < 0, 0, held).sum(1, keepdims=True) / 2
+        if not (np.asarray(home.x, np.float32) == expected).all():
+            wrong.append(f"batch {batch}, rows {rows}")
+    assert exchange.failed_ranks() == []
+    paths = exchange.paths
+    waited = exchange.metrics()["wait_cycles_by_peer"]
+    exchange.close()
+    return paths, wrong, [rank for rank, cycles in enumerate(waited) if cycles == 0]
+
+
+def only_put(world: World) -> str:
     with pytest.raises(Unsupported) as caught:
-        tokenyard.LowLatency(world, experts=8, hidden=128, topk=2, tokens_max=4)
+        tokenyard.LowLatency(world, **SIZES, paths="put")
     world.barrier()
     return str(caught.value)
+
+
+def lose_a_host(world: World) -> tuple[bool, list[int]]:
+    """The ranks of the second host are killed; the others' sums lack them, and nothing else."""
+    exchange = tokenyard.LowLatency(world, **SIZES)
+    x = np.ones((4, 128), ml_dtypes.bfloat16)
+    topk_idx = np.array([[0, 7], [3, 4], [1, 2], [5, 6]])
+    halves = np.full((4, 2), 0.5, np.float32)
+
+    def step() -> tuple[list[float], list[int]]:
+        rows = exchange.dispatch(x, topk_idx, halves, rows="bf16", timeout=20)
+        y = exchange.combine_buffer(rows)
+        y[:] = 1
+        home = exchange.combine(y, rows, timeout=20)
+        exchange.wait()
+        return home.x[:, 0].astype(float).tolist(), home.lost.tolist()
+
+    assert step() == ([1.0] * 4, [0] * 4)
+    world.barrier()
+    if world.rank >= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    first, second = step(), step()
+    masked = sorted(failed.rank for failed in exchange.failed_ranks())
+    return first == second == ([0.5, 0.5, 1.0, 0.0], [1, 1, 0, 2]), masked
 
 
 def free_port() -> int:
@@ -65,12 +130,36 @@ def test_a_launch_has_hosts() -> None:
     ]
 
 
-def test_an_exchange_that_stays_within_a_host_says_so() -> None:
-    refusals = tokenyard.launch(
-        low_latency, ranks=2, processes=True, hosts=2, arena_bytes=1 << 20, timeout=60
+@pytest.mark.parametrize("processes", [True, False])
+def test_low_latency_between_hosts(processes: bool) -> None:
+    told = tokenyard.launch(
+        low_latency, ranks=4, processes=processes, hosts=2, arena_bytes=1 << 24, timeout=60
     )
-    assert all("cannot load from and store to rank" in refusal for refusal in refusals)
-    assert "another host" in refusals[0]
+    near, put = "load_store", "put"
+    assert told == [
+        (["self", near, put, put], [], []),
+        ([near, "self", put, put], [], []),
+        ([put, put, "self", near], [], []),
+        ([put, put, near, "self"], [], []),
+    ]
+
+
+def test_a_host_that_dies_is_masked() -> None:
+    told = tokenyard.launch(
+        lose_a_host,
+        ranks=4,
+        processes=True,
+        hosts=2,
+        arena_bytes=1 << 24,
+        timeout=60,
+        on_death="continue",
+    )
+    assert told[:2] == [(True, [2, 3]), (True, [2, 3])]
+
+
+def test_put_needs_a_network_within_a_host() -> None:
+    refusals = tokenyard.launch(only_put, ranks=2, arena_bytes=1 << 20, timeout=60)
+    assert all("host_name of its own" in refusal for refusal in refusals)
 
 
 @pytest.mark.parametrize(

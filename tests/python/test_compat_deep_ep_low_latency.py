@@ -294,3 +294,40 @@ def test_rows_that_have_no_scales_care_for_no_flag_of_them(run: Callable[..., No
         assert rows.dtype == torch.bfloat16
 
     run(layer)
+
+
+def test_low_latency_calls_reach_other_hosts() -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
+        for hooks in (False, True):
+            rows, _, handle, _, hook = buffer.low_latency_dispatch(
+                x, topk_idx, LARGEST, EXPERTS, use_fp8=False, return_recv_hook=hooks
+            )
+            if hooks:
+                hook()
+            home, _, hook = buffer.low_latency_combine(
+                rows, topk_idx, topk_weights, handle, return_recv_hook=hooks
+            )
+            if hooks:
+                hook()
+            assert torch.allclose(home.float(), expected, rtol=0.02, atol=0.02)
+        layout = buffer.get_dispatch_layout(topk_idx, EXPERTS)
+        with pytest.raises(tokenyard.Unsupported, match="put"):
+            buffer.dispatch(x, topk_idx=topk_idx, num_tokens_per_expert=layout[2])
+
+    tokenyard.launch(layer, ranks=RANKS, hosts=RANKS, arena_bytes=128 << 20)
+
+
+def test_loads_and_stores_may_be_disallowed() -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world, allow_nvlink_for_low_latency_mode=False)
+        x, topk_idx, _ = inputs(world.rank)
+        buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS, use_fp8=False)
+        (exchange,) = buffer._serving._exchanges.values()
+        assert exchange.paths == ["put" if rank != world.rank else "self" for rank in range(RANKS)]
+        with pytest.raises(tokenyard.InvalidArgument, match="low_latency_mode"):
+            deep_ep.Buffer(world, NVL_BYTES, allow_nvlink_for_low_latency_mode=False)
+
+    tokenyard.launch(layer, ranks=RANKS, hosts=RANKS, arena_bytes=128 << 20)

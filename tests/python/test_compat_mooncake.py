@@ -165,8 +165,6 @@ def test_what_cannot_be_is_named() -> None:
         with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes") as caught:
             buffer.dispatch(x, picks, None, 1 << 15, EXPERTS, -1)
         assert "num_ep_buffer_bytes" in caught.value.__notes__[0]
-        with pytest.raises(tokenyard.Unsupported, match="disable_p2p"):
-            Buffer(world, 0, True)
 
     tokenyard.launch(program, ranks=1, arena_bytes=16 << 20)
 
@@ -356,18 +354,27 @@ def test_a_size_below_nothing_is_refused() -> None:
     tokenyard.launch(layer, ranks=1)
 
 
-def test_ranks_that_memory_does_not_join_are_refused_when_a_buffer_is_made() -> None:
-    """On two hosts: the first call may come minutes later."""
+@pytest.mark.parametrize("disable_p2p", [False, True])
+def test_ranks_of_other_hosts_are_reached_by_put(disable_p2p: bool) -> None:
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world, disable_p2p=disable_p2p)
+        for seed, hooks in enumerate((False, True)):
+            x = inputs(world.rank, seed)[0]
+            home, _ = there_and_back(buffer, everybody(), seed, -1, hooks=hooks)
+            assert torch.equal(home, x * (TOPK / 2))
+        (exchange,) = buffer._exchanges.values()
+        assert exchange.paths.count("put") == RANKS - 1
 
-    def rank(world: tokenyard.World) -> str:
-        with pytest.raises(tokenyard.Unsupported) as caught:
-            Buffer(world)
-        return str(caught.value)
+    tokenyard.launch(program, ranks=RANKS, hosts=RANKS, arena_bytes=64 << 20)
 
-    told = tokenyard.launch(rank, ranks=4, hosts=2)
-    assert len(set(told)) == 1
-    assert "rank 0 cannot reach rank 2" in told[0]
-    assert "use Mooncake itself" in told[0]
+
+def test_put_alone_needs_a_network_within_a_host() -> None:
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world, disable_p2p=True)
+        with pytest.raises(tokenyard.Unsupported, match="host_name"):
+            there_and_back(buffer, everybody(), 0, -1)
+
+    tokenyard.launch(program, ranks=RANKS)
 
 
 def test_the_hint_of_few_experts_is_of_as_many_picks() -> None:

@@ -26,6 +26,8 @@ from .utils.event import EventHandle, EventOverlap
 
 CONTROL_BYTES = 64 << 20
 """Arena bytes beyond those that callers request: control words, and rounded sizes."""
+BYTES_BY_PUT = 5
+"""Bytes for ranks reached by put, per byte of `num_rdma_bytes`: at most so many."""
 RECEIVED_BYTES = 2 << 30
 """Arena bytes beyond `num_nvl_bytes`: for received rows, which DeepEP allocates from torch."""
 DEFAULT_CHUNKS = (6, 256, 6, 256)
@@ -46,16 +48,18 @@ class Buffer:
         explicitly_destroy: whether `destroy` will be called.
         enable_shrink: whether low-latency calls continue without ranks that do not answer. If not,
             the call after one that timed out raises `tokenyard.PeerTimeout`.
-        num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl, use_fabric: no effect,
-            since every peer is reached by loads and stores.
+        allow_nvlink_for_low_latency_mode: whether low-latency calls reach ranks of this host by
+            loads and stores. If not, they go over the network, as to other hosts; then
+            `low_latency_mode` must be on, and `dispatch` and `combine` are refused.
+        num_qps_per_rank, allow_mnnvl, use_fabric: no effect.
         comm: a communicator of mpi4py, whose ranks make the buffer; not used beside a group.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
         timeout: deadline of every wait in seconds; None for the environment's
             TOKENYARD_DEEP_EP_TIMEOUT, or 100. Must be None with a World, which has its own.
 
     Raises:
-        Unsupported: a rank is not within reach of loads and stores, or an option needs what does
-            not exist here.
+        Unsupported: without `low_latency_mode`, a rank is not within reach of loads and stores; or
+            an option needs what does not exist here.
     """
 
     num_sms: int = 20
@@ -79,9 +83,12 @@ class Buffer:
     ) -> None:
         if group is None and comm is None:
             raise invalid("group", "a process group, or comm instead", "None")
-        if not allow_nvlink_for_low_latency_mode:
-            raise unsupported(
-                "allow_nvlink_for_low_latency_mode=False", "there is no other way to a peer yet"
+        only_put = not allow_nvlink_for_low_latency_mode
+        if only_put and not low_latency_mode:
+            raise invalid(
+                "allow_nvlink_for_low_latency_mode",
+                "True of a buffer without low_latency_mode",
+                "False",
             )
         for name, size in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
             if size < 0:
@@ -101,11 +108,20 @@ class Buffer:
             seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
             size = room + num_rdma_bytes + CONTROL_BYTES
+            # Messages by put take memory at both ends, see LowLatency.memory.
+            size += BYTES_BY_PUT * num_rdma_bytes if only_put else 0
+            # Ranks of one host put to one another only if each counts as a host.
             if group is not None:
-                self._world = join_rendezvous(group, device, size, seconds)
+                host = f"deep_ep rank {dist.get_rank(group)}" if only_put else None
+                self._world = join_rendezvous(group, device, size, seconds, host)
             else:
-                self._world = join_through_mpi(comm, device, size, seconds)
-        require_reach(self._world, "Buffer", "DeepEP")
+                host = f"deep_ep rank {comm.Get_rank()}" if only_put else None
+                self._world = join_through_mpi(comm, device, size, seconds, host)
+        if not low_latency_mode:
+            require_reach(self._world, "Buffer", "DeepEP")
+        reaches = {peer.reach for peer in self._world.topology.peers}
+        self._is_near = reaches <= {"self", "load_store"}
+        """Whether `dispatch` and `combine` reach every rank."""
         self.runtime = Runtime(self._world)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
@@ -114,7 +130,7 @@ class Buffer:
             f"num_nvl_bytes, here {num_nvl_bytes}, bounds the tokens of a call, and the rows that"
             " earlier ones brought, which their tensors keep until they die"
         )
-        self._serving = Serving(self._world, enable_shrink)
+        self._serving = Serving(self._world, enable_shrink, only_put)
 
     def destroy(self) -> None:
         """Frees the buffer. Collective; no call may follow."""
@@ -246,6 +262,7 @@ class Buffer:
             [local experts] counts, the handle and the event. Received rows take space in the buffer
             until their tensors are dropped; the handle keeps none.
         """
+        self._require_near("dispatch")
         chosen = config or Buffer.get_dispatch_config(self.group_size)
         with (
             advised(self._advice),
@@ -471,6 +488,10 @@ class Buffer:
     def low_latency_clean_mask_buffer(self) -> None:
         """Unmasks all ranks; see `low_latency_update_mask_buffer`."""
         self._serving.clear_mask()
+
+    def _require_near(self, call: str) -> None:
+        if not self._is_near:
+            raise unsupported(call, "the buffer reaches some of its ranks by put only")
 
     def _require_low_latency(self, async_finish: bool, return_recv_hook: bool) -> None:
         if not self.low_latency_mode:

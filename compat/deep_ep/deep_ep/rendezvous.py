@@ -34,18 +34,30 @@ def timeout_of(asked: float | None) -> float:
 
 
 def join_rendezvous(
-    group: dist.ProcessGroup, device: str | None, arena_bytes: int, timeout: float
+    group: dist.ProcessGroup,
+    device: str | None,
+    arena_bytes: int,
+    timeout: float,
+    host_name: str | None = None,
 ) -> tokenyard.World:
     """Makes a world. Collective. `device`: "cuda" or "host"; None for "cuda" if there are GPUs."""
     world = tokenyard.World.from_torch(
-        group, device=_chosen(device), timeout=timeout, arena_bytes=arena_bytes
+        group,
+        device=_chosen(device),
+        timeout=timeout,
+        arena_bytes=arena_bytes,
+        host_name=host_name,
     )
     assert world is not None  # All ranks of the group are in it.
     return world
 
 
 def join_through_mpi(
-    comm: Any, device: str | None, arena_bytes: int, timeout: float
+    comm: Any,
+    device: str | None,
+    arena_bytes: int,
+    timeout: float,
+    host_name: str | None = None,
 ) -> tokenyard.World:
     """Makes a world of a communicator's ranks, as `join_rendezvous` does of a group's."""
     chosen = _chosen(device)
@@ -62,6 +74,7 @@ def join_through_mpi(
             secret=place.secret,
             timeout=timeout,
             arena_bytes=arena_bytes,
+            host_name=host_name,
         )
     finally:
         if place.held is not None:

@@ -48,9 +48,10 @@ class Serving:
     in a CUDA graph, and needs all ranks alive.
     """
 
-    def __init__(self, world: tokenyard.World, masks: bool) -> None:
+    def __init__(self, world: tokenyard.World, masks: bool, only_put: bool = False) -> None:
         self._world = world
         self._masks = masks
+        self._paths = "put" if only_put else "topology"
         index = world.device_index
         self._device = torch.device("cpu") if index is None else torch.device("cuda", index)
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
@@ -186,7 +187,12 @@ class Serving:
         if shape not in self._exchanges:
             with advised(ADVICE):
                 exchange = tokenyard.LowLatency(
-                    self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+                    self._world,
+                    experts=experts,
+                    hidden=hidden,
+                    topk=topk,
+                    tokens_max=tokens_max,
+                    paths=self._paths,
                 )
             for rank in self._left_out:
                 exchange.update_mask(rank, True)

@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
-from tokenyard.compat.reach import require_reach
 from tokenyard.compat.served_batch import ServedBatch, on_stream_of_call
 from tokenyard.errors import invalid
 
 TOPK_MAX = 16
 """Experts per token for which memory is sized: the largest number of an exchange."""
 CONTROL_BYTES = 4 << 20
+BYTES_BY_PUT = 5
+"""Bytes for ranks reached by put, per byte of the buffer: at most so many."""
 ADVICE = (
     "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over"
     " all shapes of calls"
@@ -66,11 +67,12 @@ class Buffer:
         group: a process group of any backend, or a `tokenyard.World`.
         num_ep_buffer_bytes: arena bytes; see `get_ep_buffer_size_hint`. Ignored with a World, which
             has its arena.
-        disable_p2p: must be False: peers are reached by loads and stores.
+        disable_p2p: whether ranks of this host are reached over the network, too, instead of by
+            loads and stores. A World given as `group` then needs ranks whose host names differ.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
 
     Raises:
-        Unsupported: a rank is not within reach of loads and stores; `disable_p2p`.
+        Unsupported: a rank is within reach of neither loads and stores nor the network.
     """
 
     def __init__(
@@ -80,9 +82,6 @@ class Buffer:
         disable_p2p: bool = False,
         device: str | None = None,
     ) -> None:
-        if disable_p2p:
-            why = "peers are reached by loads and stores"
-            raise tokenyard.Unsupported(f"disable_p2p: {why}", asked="disable_p2p", why=why)
         if num_ep_buffer_bytes < 0:
             raise invalid("num_ep_buffer_bytes", "0 or more", str(num_ep_buffer_bytes))
         self.group, self.num_ep_buffer_bytes = group, num_ep_buffer_bytes
@@ -92,15 +91,19 @@ class Buffer:
             chosen = device or ("cuda" if torch.cuda.is_available() else "host")
             if chosen == "cuda":
                 torch.cuda.init()  # A process that has set no device uses the first one.
+            # Messages by put take memory at both ends, and ranks of one host put to one another
+            # only if each counts as a host.
+            put_bytes = BYTES_BY_PUT * num_ep_buffer_bytes if disable_p2p else 0
             world = tokenyard.World.from_torch(
                 group,
                 device=chosen,
                 timeout=TIMEOUT_S,
-                arena_bytes=num_ep_buffer_bytes + CONTROL_BYTES,
+                arena_bytes=num_ep_buffer_bytes + put_bytes + CONTROL_BYTES,
+                host_name=f"mooncake rank {dist.get_rank(group)}" if disable_p2p else None,
             )
             assert world is not None  # All ranks of the group are in it.
             self._world = world
-        require_reach(self._world, "Buffer", "Mooncake")
+        self._paths = "put" if disable_p2p else "topology"
         self.rank, self.group_size = self._world.rank, self._world.size
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
 
@@ -247,7 +250,12 @@ class Buffer:
             tokens_max, hidden, experts, topk = shape
             try:
                 self._exchanges[shape] = tokenyard.LowLatency(
-                    self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+                    self._world,
+                    experts=experts,
+                    hidden=hidden,
+                    topk=topk,
+                    tokens_max=tokens_max,
+                    paths=self._paths,
                 )
             except tokenyard.InvalidArgument as error:
                 if error.argument == "arena_bytes":

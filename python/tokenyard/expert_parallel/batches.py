@@ -23,6 +23,9 @@ class Memory(NamedTuple):
     """Bytes of device memory outside the arena."""
     combine_buffer_bytes: int
     """Bytes of each of the two buffers of `combine_buffer`, allocated by its first call."""
+    network_bytes: int = 0
+    """Bytes shared with the network, if ranks are reached by put: in the arena, or, on GPUs, pinned
+    memory of its own."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ class LowLatency(Closing):
     and do not wait for it until it is unmasked. Results from the remaining ranks are exact.
 
     Args:
-        world: the ranks that take part; each must reach the others' memory by loads and stores.
+        world: the ranks that take part. Ranks of other hosts are reached by put, see `paths`.
         experts: number of experts over all ranks; without `places_per_rank` at least one per rank.
             Ranks hold experts // ranks consecutive experts each, and the first experts % ranks
             ranks one more, unless `set_expert_map` changes that; see `held_experts`.
@@ -51,6 +51,10 @@ class LowLatency(Closing):
         sms: multiprocessors (blocks, on the host) that a call may use, at least 2: one sends and
             one receives. 0: chosen, up to all of them, by how much work a call has.
         bf16_rows: whether dispatch may deliver "bf16" rows, which doubles the memory.
+        paths: "topology" reaches ranks by loads and stores where they are possible and by put
+            elsewhere; "put" reaches all by put, for which ranks of one host each need a
+            `host_name` of their own. The same on all ranks. The attribute of that name says what
+            was chosen.
         totals: whether calls add up on the device, for `metrics`, the rows that arrive, their
             bytes, the choices that combines lack, and how long calls wait for each rank: a word per
             local expert and per rank in each call, and a sum over tokens behind each combine. Ranks
@@ -58,7 +62,8 @@ class LowLatency(Closing):
 
     Raises:
         InvalidArgument: an argument is wrong, or differs from another rank's.
-        Unsupported: a rank is not within reach of loads and stores.
+        Unsupported: a rank is within reach of neither loads and stores nor a network, or `paths`
+            asks for a network that is not there.
 
     >>> def layer(world):
     ...     exchange = LowLatency(world, experts=4, hidden=32, topk=1, tokens_max=16)
@@ -83,8 +88,11 @@ class LowLatency(Closing):
         sms: int = 0,
         bf16_rows: bool = True,
         places_per_rank: int = 0,
+        paths: str = "topology",
         totals: bool = False,
     ) -> None:
+        if paths not in ("topology", "put"):
+            raise invalid("paths", "topology or put", repr(paths))
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.LowLatency.make(
             native_of(world),
@@ -92,6 +100,7 @@ class LowLatency(Closing):
             sms=size_of("sms", sms),
             bf16_rows=bool(bf16_rows),
             places_per_rank=size_of("places_per_rank", places_per_rank),
+            only_put=paths == "put",
         )
         self.world = world
         self.experts, self.hidden, self.topk = experts, hidden, topk
@@ -118,6 +127,11 @@ class LowLatency(Closing):
         return self._native.first_expert
 
     @property
+    def paths(self) -> list[str]:
+        """How this rank reaches each: "self", "load_store", "put", or "none" for an empty slot."""
+        return self._native.paths
+
+    @property
     def _rows_max(self) -> int:
         """Places for rows per expert."""
         return self.world.size * self.tokens_max
@@ -132,10 +146,12 @@ class LowLatency(Closing):
         ranks: int,
         bf16_rows: bool = True,
         places_per_rank: int = 0,
+        put_ranks: int = 0,
     ) -> Memory:
         """Returns the memory that an exchange with these options takes on each rank.
 
-        Allocates nothing. The options are those of the class; `ranks` is the world's size.
+        Allocates nothing. The options are those of the class; `ranks` is the world's size, and
+        `put_ranks` how many of the others a rank reaches by put.
         """
         return Memory(
             *_tokenyard.LowLatency.memory(
@@ -146,6 +162,7 @@ class LowLatency(Closing):
                 bf16_rows=bool(bf16_rows),
                 places_per_rank=size_of("places_per_rank", places_per_rank),
                 ranks=size_of("ranks", ranks),
+                put_ranks=size_of("put_ranks", put_ranks),
             )
         )
 

@@ -29,6 +29,7 @@ struct SimulatedCard {
   RunAside run;  ///< empty: the world has no far ranks
   CardOptions options = {};
   uint32_t queues_per_peer = 4;
+  bool within_hosts = false;  ///< also to ranks with load/store reach
 };
 
 class SimulatedNetwork final : public Network {

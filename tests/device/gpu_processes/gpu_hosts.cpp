@@ -12,6 +12,8 @@
 
 #include "device/cuda/accelerator.hpp"
 #include "device/gpu_processes/one_per_rank.hpp"
+#include "expert_parallel/low_latency/checks.hpp"
+#include "expert_parallel/low_latency/survivors.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
@@ -96,6 +98,75 @@ std::string difference_of_two_at_once(World& world, const ExchangeCase& exchange
   return text;
 }
 
+/// Low-latency batches of every kind, one of them overlapped with another, on one object each.
+std::string difference_of_low_latency(World& world) {
+  std::string text;
+  const uint32_t ranks = world.size();
+  for (const auto& [rows, hooks, logfmt, early] :
+       {std::tuple{LowLatencyRows::fp8, false, false, 0u},
+        {LowLatencyRows::bf16, true, false, 0u},
+        {LowLatencyRows::fp8_ue8m0, false, true, ~0u},
+        {LowLatencyRows::bf16, true, true, 1u}}) {
+    LowLatencyCase of{.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 7168, .topk = 4},
+                      .tokens = {},
+                      .picking = {.none = 0.1},
+                      .rows = rows,
+                      .hooks = hooks,
+                      .logfmt = logfmt,
+                      .early_weights = early};
+    for (uint32_t rank = 0; rank < ranks; ++rank) of.tokens.push_back(5 + 90 * (rank % 2));
+    LowLatency exchange(world, of.options());
+    for (uint32_t batch = 0; batch < 4 && text.empty(); ++batch, ++of.seed)
+      text += difference_after_batch(exchange, of, of.draw());
+    Survivor all_live(exchange, std::nullopt);
+    for (uint32_t turn = 0; turn < 2; ++turn) {
+      SurvivorBatch one(all_live, of, false);
+      ++of.seed;
+      SurvivorBatch other(all_live, of, false);
+      ++of.seed;
+      overlap(one, other);
+    }
+    for (const FailedRank& failed : exchange.failed_ranks()) text += failed.text;
+    exchange.close();
+  }
+  return text;
+}
+
+/// Returns the time of a dispatch and of a combine of one token per rank, and of 128, in us.
+std::string low_latency_times(World& world) {
+  std::string text;
+  Accelerator& accelerator = accelerator_of(world);
+  for (const uint32_t tokens : {1u, 128u}) {
+    LowLatencyCase of{
+        .shape = {.ranks = world.size(), .experts = 32 * world.size(), .hidden = 7168, .topk = 8},
+        .tokens = std::vector<uint32_t>(world.size(), tokens)};
+    LowLatency exchange(world, of.options());
+    const Tokens mine = of.draw()[world.rank()];
+    of.early_weights = ~0u;
+    const LowLatencyTokens on_device(world, of, mine);
+    const CombineOnDevice combined(exchange, of, mine);
+    double dispatch_us = 0, combine_us = 0;
+    constexpr uint32_t kRounds = 60, kWarm = 10;
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      const auto begin = accelerator.now();
+      const LowLatencyReceived received = exchange.dispatch(on_device.input());
+      exchange.wait();
+      const auto between = accelerator.now();
+      exchange.combine(combined.what(exchange.combine_buffer(received.handle), on_device),
+                       received.handle);
+      exchange.wait();
+      const auto end = accelerator.now();
+      if (round < kWarm) continue;
+      dispatch_us += std::chrono::duration<double, std::micro>(between - begin).count();
+      combine_us += std::chrono::duration<double, std::micro>(end - between).count();
+    }
+    text += fmt::format("{} tokens: dispatch {:.1f} us, combine {:.1f} us, with the host's wait\n",
+                        tokens, dispatch_us / (kRounds - kWarm), combine_us / (kRounds - kWarm));
+    exchange.close();
+  }
+  return text;
+}
+
 class ThreadsAsHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -170,6 +241,13 @@ TEST_F(ThreadsAsHosts, RunTwoExchangesAtOnce) {
   run(2, 2, [](World& world) { EXPECT_EQ(difference_of_two_at_once(world, some_tokens(2)), ""); });
 }
 
+TEST_F(ThreadsAsHosts, MakeLowLatencyBatches) {
+  for (const auto& [hosts, ranks] : {std::pair{2u, 2u}, {2u, 4u}, {3u, 3u}}) {
+    SCOPED_TRACE(::testing::Message() << hosts << " hosts, " << ranks << " ranks");
+    run(hosts, ranks, [](World& world) { EXPECT_EQ(difference_of_low_latency(world), ""); });
+  }
+}
+
 int play(const Role& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
   const auto world = World::connect({.host = "127.0.0.1",
@@ -199,6 +277,11 @@ int play(const Role& role) {
   }
   if (role.act == "at_once") text = difference_of_two_at_once(*world, some_tokens(role.size));
   if (role.act == "calls") text = difference_after_calls(*world, some_tokens(role.size));
+  if (role.act == "low_latency") text = difference_of_low_latency(*world);
+  if (role.act == "low_latency_times") {
+    const std::string times = low_latency_times(*world);
+    if (role.rank == 0) std::cout << times;
+  }
   if (text.empty()) return 0;
   std::cout << "rank " << role.rank << ": " << text << "\n";
   return 1;
@@ -218,7 +301,7 @@ TEST_P(ProcessesAsHosts, DoAllOfIt) {
 
 INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
                          ::testing::Values("contract", "absent", "exchange", "wide", "calls",
-                                           "at_once"),
+                                           "at_once", "low_latency", "low_latency_times"),
                          [](const auto& act) { return act.param; });
 
 }  // namespace

@@ -30,13 +30,15 @@ struct LowLatencyCase {
       {};  ///< rank that gives ids that are no experts where it should give -1
   uint32_t sms = 0;
   uint32_t seed = 1;
+  LowLatencyPaths paths = LowLatencyPaths::topology;
 
   LowLatencyOptions options() const {
     return {.experts = map.given() ? map.experts : shape.experts,
             .places_per_rank = map.given() ? shape.local_experts() : 0,
             .hidden = shape.hidden,
             .topk = shape.topk,
-            .tokens_max = 1 + *std::max_element(tokens.begin(), tokens.end())};
+            .tokens_max = 1 + *std::max_element(tokens.begin(), tokens.end()),
+            .paths = paths};
   }
   bool gives_weights_early(uint32_t rank) const { return early_weights >> rank % 32 & 1; }
   /// Returns all ranks' tokens, whose ids are places if there is a map.

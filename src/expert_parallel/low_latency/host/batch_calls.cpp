@@ -31,7 +31,31 @@ LowLatency::Metrics BatchCalls::totals() const {
           .masked_by_peer = {}};
 }
 
-void BatchCalls::launch_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream) {
+/// Between ranks that put, messages travel between the two parts: what the first has stored in
+/// mirrors leaves, and what comes is stored where the second finds it.
+void BatchCalls::launch_dispatch(const DispatchParams& params, Part part, uint32_t blocks,
+                                 Stream stream) {
+  if (!context_.put_peers) return launch_near_dispatch(params, part, blocks, stream);
+  if (sends(part)) launch_near_dispatch(params, Part::send, blocks, stream);
+  context_.streams.last.begin_call(stream);
+  context_.put_peers->launch_rows(params, part, stream);
+  if (receives(part)) launch_near_dispatch(params, Part::receive, blocks, stream);
+}
+
+void BatchCalls::launch_combine(const CombineParams& params, bool logfmt, Part part,
+                                uint32_t blocks, Stream stream) {
+  if (!context_.put_peers) return launch_near_combine(params, logfmt, part, blocks, stream);
+  context_.streams.last.begin_call(stream);
+  if (sends(part)) {
+    context_.put_peers->launch_weights(params, stream);
+    launch_near_combine(params, logfmt, Part::send, blocks, stream);
+  }
+  context_.put_peers->launch_sums(params, logfmt, part, stream);
+  if (receives(part)) launch_near_combine(params, logfmt, Part::receive, blocks, stream);
+}
+
+void BatchCalls::launch_near_dispatch(DispatchParams params, Part part, uint32_t blocks,
+                                      Stream stream) {
   params.call.whole_gpu = blocks >= setup_.plan.multiprocessors;
   if (part == Part::receive) blocks = setup_.plan.receivers_alone(blocks, params.row.units());
   const Split split = setup_.plan.dispatch(part, blocks, params.tokens);
@@ -57,8 +81,8 @@ void BatchCalls::launch_dispatch(DispatchParams params, Part part, uint32_t bloc
          stream, params);
 }
 
-void BatchCalls::launch_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks,
-                                Stream stream) {
+void BatchCalls::launch_near_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks,
+                                     Stream stream) {
   const Split split = setup_.plan.combine(part, blocks, params.tokens, logfmt);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;

@@ -30,8 +30,13 @@ class BatchCalls {
   /// Enqueues the replacement of a dispatch's choices by places on ranks that take part.
   void launch_placement(const DispatchArguments& input, const CallParams& call,
                         const PlacedChoices& choices, Stream stream);
-  void launch_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream);
-  void launch_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks, Stream stream);
+  void launch_dispatch(const DispatchParams& params, Part part, uint32_t blocks, Stream stream);
+  void launch_combine(const CombineParams& params, bool logfmt, Part part, uint32_t blocks,
+                      Stream stream);
+  /// Launch only the kernels of dispatch and combine, not those of messages to put peers.
+  void launch_near_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream);
+  void launch_near_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks,
+                           Stream stream);
 
   CallContext& context_;
   const Setup& setup_;

@@ -42,7 +42,8 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options,
   for (uint32_t rank = 0; rank < world.size(); ++rank)
     if (!is_present(world, rank)) masks.leave_absent(rank, Stream{});
   windows.fill(streams, {members.epoch, members.epoch});
-  windows.exchange(streams);
+  if (setup.paths.most_put_peers() != 0) put_peers.emplace(setup, streams, members.epoch);
+  windows.exchange(streams, put_peers ? &*put_peers : nullptr);
   experts.set(members.map.map);
   experts.follow(members.map.version);
   experts.set_living(members.living);
@@ -109,8 +110,11 @@ void CallContext::close(bool of_before) {
   closed = true;
   if (of_before) return;
   try {
+    // Messages and credits of this rank land before the barrier, so that nothing does after it.
+    if (put_peers) put_peers->drain();
     setup.world.barrier("LowLatency: close");
     windows.give_back();
+    if (put_peers) put_peers->give_back();
   } catch (const PeerLost& error) {
     if (!masks.masked(error.facts.rank)) throw;
   } catch (const PeerTimeout& error) {

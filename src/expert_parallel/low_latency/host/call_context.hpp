@@ -42,6 +42,7 @@ struct CallContext {
   Findings findings;
   RankMasks masks;
   CallStreams streams;
+  std::optional<PutPeers> put_peers;  ///< if there are any, or of any other rank
   Batches batches;
   ExpertMap experts;
   std::optional<Log> log;        ///< of masks, if the world follows a job

@@ -169,13 +169,26 @@ uint32_t LowLatency::first_expert() const {
   return impl_->sessions.now()->context.setup.first_expert();
 }
 
-LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t ranks) {
+LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t ranks,
+                                      uint32_t put_ranks) {
   low_latency::check_options(options, ranks);
-  return {.arena_bytes = low_latency::window_layout(options, ranks).bytes(),
-          .device_bytes = 2 * low_latency::Batch::bytes(options, ranks) +
-                          sizeof(low_latency::Workspace) +
-                          ExpertMap::device_bytes(options.experts, places_of(options, ranks)),
-          .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks)};
+  if (put_ranks >= ranks)
+    throw InvalidArgument("put_ranks", fmt::format("fewer than {} ranks", ranks),
+                          fmt::format("{}", put_ranks));
+  const low_latency::WindowLayout window = low_latency::window_layout(options, ranks);
+  const uint64_t messages =
+      put_ranks == 0 ? 0 : low_latency::message_layout(options, put_ranks).bytes();
+  return {
+      .arena_bytes = window.bytes() + low_latency::Mirrors::of(window, ranks / 2, put_ranks).bytes,
+      .device_bytes = 2 * low_latency::Batch::bytes(options, ranks) +
+                      sizeof(low_latency::Workspace) +
+                      ExpertMap::device_bytes(options.experts, places_of(options, ranks)),
+      .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks),
+      .network_bytes = messages};
+}
+
+std::vector<LowLatencyPath> LowLatency::paths() const {
+  return impl_->sessions.now()->context.setup.paths.of_ranks();
 }
 
 const LowLatencyOptions& LowLatency::options() const {

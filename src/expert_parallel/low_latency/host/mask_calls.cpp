@@ -125,6 +125,10 @@ void MaskCalls::evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t
 
 std::vector<uint32_t> MaskCalls::admit() {
   context_.require_open();
+  if (context_.put_peers)
+    throw Unsupported("LowLatency",
+                      "admit() where ranks are reached by put: only a job's world goes on with "
+                      "others there");
   // Nothing of this rank is under way when another one learns that it is here.
   const uint32_t last = epoch();
   agree_on_options(setup_.world, setup_.options);
@@ -136,7 +140,7 @@ std::vector<uint32_t> MaskCalls::admit() {
   context_.experts.set_living(members.living);
   mask_the_dead();
   // The last step, after which other ranks may write here.
-  context_.windows.exchange(context_.streams);
+  context_.windows.exchange(context_.streams, nullptr);
   return members.joined;
 }
 

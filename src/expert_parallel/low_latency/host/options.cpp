@@ -20,7 +20,44 @@ struct Proposal {
   uint32_t sms;          ///< this and the fields below may differ among ranks
   Capacity capacity;     ///< of its device
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
+  RankSet puts;          ///< the first kRanksMax ranks that it reaches by put
+  uint32_t paths;        ///< a LowLatencyPaths, the same on all ranks
 };
+
+Proposal proposal_of(const World& world, const LowLatencyOptions& options, const Paths& paths) {
+  Proposal mine{.experts = options.experts,
+                .places_per_rank = options.places_per_rank,
+                .hidden = options.hidden,
+                .topk = options.topk,
+                .tokens_max = options.tokens_max,
+                .bf16_rows = options.bf16_rows,
+                .sms = options.sms,
+                .capacity = accelerator_of(world).capacity(),
+                .unreachable = paths.first_unreachable(),
+                .puts = {},
+                .paths = static_cast<uint32_t>(options.paths)};
+  for (const uint32_t rank : paths.put_peers())
+    if (rank < kRanksMax) mine.puts.insert(rank);
+  return mine;
+}
+
+void require_paths(const World& world, const std::vector<Proposal>& proposals) {
+  for (const uint32_t rank : present_ranks(world)) {
+    const uint32_t peer = proposals[rank].unreachable;
+    if (peer == kAllReached) continue;
+    if (static_cast<LowLatencyPaths>(proposals[rank].paths) == LowLatencyPaths::put)
+      throw Unsupported(
+          "LowLatency",
+          fmt::format("paths 'put' need a network to every rank, and rank {} has none "
+                      "to rank {}: ranks of one host have one if each is given a host_name of "
+                      "its own (TOKENYARD_HOST_NAME)",
+                      rank, peer));
+    throw Unsupported(
+        "LowLatency",
+        fmt::format("rank {} cannot reach rank {}{}", rank, peer,
+                    rank == world.rank() ? ": " + world.topology().peers[peer].why_not : ""));
+  }
+}
 
 /// Throws unless the rank can dispatch on its default number of blocks.
 void require_default_blocks(const Plan& plan, uint32_t rank) {
@@ -82,18 +119,11 @@ void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
                           fmt::format("{}, which takes {} bytes per block", sms, bytes), rank);
 }
 
-void agree_on_options(World& world, const LowLatencyOptions& options) {
-  const Proposal mine{.experts = options.experts,
-                      .places_per_rank = options.places_per_rank,
-                      .hidden = options.hidden,
-                      .topk = options.topk,
-                      .tokens_max = options.tokens_max,
-                      .bf16_rows = options.bf16_rows,
-                      .sms = options.sms,
-                      .capacity = accelerator_of(world).capacity(),
-                      .unreachable = first_unreachable(world)};
-  const std::vector<Proposal> proposals = gather(world, mine, "LowLatency: options");
-  require_reach(world, "LowLatency", proposals);
+Paths agree_on_options(World& world, const LowLatencyOptions& options) {
+  Paths paths(world, options.paths);
+  const std::vector<Proposal> proposals =
+      gather(world, proposal_of(world, options, paths), "LowLatency: options");
+  require_paths(world, proposals);
   const std::vector<uint32_t> present = present_ranks(world);
   const uint32_t first = present.front();
   for (const uint32_t rank : present) {
@@ -104,6 +134,7 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
     require_equal("topk", rank, first, agreed.topk, other.topk);
     require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);
     require_equal("bf16_rows", rank, first, agreed.bf16_rows, other.bf16_rows);
+    require_equal("paths", rank, first, agreed.paths, other.paths);
   }
   check_options(options, world.size());
   for (const uint32_t rank : present) {
@@ -113,6 +144,12 @@ void agree_on_options(World& world, const LowLatencyOptions& options) {
         make_plan(theirs, world.size(), accelerator_of(world).kind(), proposals[rank].capacity),
         rank);
   }
+  std::vector<std::vector<bool>> puts(world.size());
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    for (uint32_t peer = 0; peer < world.size(); ++peer)
+      puts[rank].push_back(proposals[rank].puts.contains(peer));
+  paths.learn(puts);
+  return paths;
 }
 
 }  // namespace tokenyard::low_latency

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "expert_parallel/low_latency/host/paths.hpp"
 #include "expert_parallel/low_latency/host/plan.hpp"
 
 namespace tokenyard::low_latency {
@@ -17,10 +18,10 @@ void require_sms(const Plan& plan, uint32_t sms, std::optional<uint32_t> rank = 
 void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
                            std::optional<uint32_t> rank = std::nullopt);
 
-/// Collective; throws on all ranks alike. Throws Unsupported if a rank cannot load from and store
-/// to every other; InvalidArgument naming the first option in which a rank differs from the first
-/// present one,
-/// that is invalid, or that does not fit some rank's device.
-void agree_on_options(World& world, const LowLatencyOptions& options);
+/// Collective; throws on all ranks alike. Returns this rank's paths to the others. Throws
+/// Unsupported if a rank cannot reach every other one as the options want; InvalidArgument naming
+/// the first option in which a rank differs from the first present one, that is invalid, or that
+/// does not fit some rank's device.
+Paths agree_on_options(World& world, const LowLatencyOptions& options);
 
 }  // namespace tokenyard::low_latency

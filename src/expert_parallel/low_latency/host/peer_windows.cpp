@@ -28,17 +28,21 @@ void PeerWindows::fill(const CallStreams& streams, Drained drained) {
   streams.await(stream, "filled staging");
 }
 
-void PeerWindows::exchange(const CallStreams& streams) {
+void PeerWindows::exchange(const CallStreams& streams, const PutPeers* put_peers) {
   World& world = setup_.world;
   Accelerator& accelerator = setup_.accelerator;
   const Stream stream{};
   windows_.layout = setup_.layout;
   exchange_window_addresses(
-      world, mine_, "LowLatency: windows", [&](std::span<std::byte* const> windows) {
+      world, mine_, "LowLatency: windows", [&](std::span<std::byte* const> mapped) {
+        const std::vector<std::byte*> windows =
+            put_peers != nullptr ? put_peers->with_mirrors(mapped)
+                                 : std::vector<std::byte*>(mapped.begin(), mapped.end());
+        const size_t bytes = windows.size() * sizeof(std::byte*);
         windows_.peers = Peers::of(windows, world.rank(), nullptr);
         if (windows.size() <= Peers::kAtHand) return;
-        if (!table_) table_.emplace(accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
-        accelerator.copy(table_->as<void>(), windows.data(), windows.size_bytes(), stream);
+        if (!table_) table_.emplace(accelerator, bytes, DeviceMemory::Kind::device);
+        accelerator.copy(table_->as<void>(), windows.data(), bytes, stream);
         streams.await(stream, "the table of windows");
         windows_.peers.table = table_->as<std::byte*>();
       });

@@ -5,6 +5,7 @@
 
 #include "device/device_memory.hpp"
 #include "expert_parallel/low_latency/host/call_streams.hpp"
+#include "expert_parallel/low_latency/host/put_peers.hpp"
 #include "expert_parallel/low_latency/host/setup.hpp"
 #include "fabric/arena.hpp"
 
@@ -24,7 +25,8 @@ class PeerWindows {
   void fill(const CallStreams& streams, Drained drained);
   /// Collective: exchanges the addresses of windows that are filled. Repeated when a rank has a new
   /// window; no kernel may be using the addresses.
-  void exchange(const CallStreams& streams);
+  /// `put_peers`: null if there are none.
+  void exchange(const CallStreams& streams, const PutPeers* put_peers);
 
   /// Returns the windows of all ranks, once exchanged.
   const Windows& windows() const { return windows_; }

@@ -28,6 +28,7 @@ void Session::retire() {
   context.batches.end(LowLatencyHandle::Stage::outlived);
   if (!captured()) return;
   unmask_all();
+  if (context.put_peers) context.put_peers->retire(context.streams);
   // Every rank counts from another number on, so no word of a replay is ever awaited; and a wait
   // ends at once.
   const uint32_t epoch = Epochs::last_of(context.epochs.read(context.streams));

@@ -6,21 +6,12 @@
 
 namespace tokenyard::low_latency {
 
-namespace {
-
-Plan agreed_plan(World& world, const LowLatencyOptions& options) {
-  agree_on_options(world, options);
-  return make_plan(options, world.size(), accelerator_of(world).kind(),
-                   accelerator_of(world).capacity());
-}
-
-}  // namespace
-
 Setup::Setup(World& world, const LowLatencyOptions& options)
     : world(world),
       accelerator(accelerator_of(world)),
       options(options),
-      plan(agreed_plan(world, options)),
+      paths(agree_on_options(world, options)),
+      plan(make_plan(options, world.size(), accelerator.kind(), accelerator.capacity())),
       layout(window_layout(options, world.size())),
       sums(SumsLayout::of(options.hidden)),
       homes(ExpertHomes::of(places_of(options, world.size()), world.size())) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "expert_parallel/common/expert_map.hpp"
+#include "expert_parallel/low_latency/host/paths.hpp"
 #include "expert_parallel/low_latency/host/plan.hpp"
 #include "expert_parallel/low_latency/kernels/expert_homes.hpp"
 #include "expert_parallel/low_latency/kernels/sums_layout.hpp"
@@ -24,6 +25,7 @@ struct Setup {
   World& world;
   Accelerator& accelerator;
   const LowLatencyOptions options;
+  const Paths paths;
   const Plan plan;
   const WindowLayout layout;  ///< of every rank's window
   const SumsLayout sums;      ///< layout of partial sums in staging

@@ -13,7 +13,12 @@ std::span<const std::string> phase_names() {
                                                  "low latency combine: weights",
                                                  "low latency combine: sums",
                                                  "low latency dispatch: format of rows",
-                                                 "low latency combine: format of sums"};
+                                                 "low latency combine: format of sums",
+                                                 "low latency between hosts: room",
+                                                 "low latency dispatch: message",
+                                                 "low latency combine: message with weights",
+                                                 "low latency combine: message with sums",
+                                                 "low latency between hosts: own waits"};
   return names;
 }
 

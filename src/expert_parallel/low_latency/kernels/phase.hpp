@@ -17,12 +17,17 @@ enum class Phase : uint32_t {
   combine_partials,  ///< sixteen bytes of a partial sum
   rows_format,       ///< no wait: the rank sent rows in another format
   sums_format,       ///< no wait: the rank sent partial sums in another format
+  put_room,          ///< a rank has read the last message that lay where this one will
+  put_rows,          ///< the message with a source's rows
+  put_weights,       ///< that with its weights, if its combine publishes them
+  put_sums,          ///< that with a rank's partial sums
+  put_end,           ///< this rank's own waits for messages have ended
 };
 
 /// Returns whether the phase is a wait of a sending part.
 inline constexpr bool is_to_send(Phase phase) {
   return phase == Phase::dispatch_room || phase == Phase::combine_room ||
-         phase == Phase::combine_weights;
+         phase == Phase::combine_weights || phase == Phase::put_room;
 }
 
 /// Returns "low latency dispatch: ids", ... in the order of Phase.

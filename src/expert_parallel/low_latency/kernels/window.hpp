@@ -1,6 +1,7 @@
 /// The memory of a rank that its peers write during low-latency calls.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -61,6 +62,25 @@ class WindowLayout {
     WindowLayout layout = *this;
     layout.partials_ += piece * sizeof(Bytes16);
     return layout;
+  }
+
+  /// A part of a window that one source writes.
+  struct Range {
+    size_t begin, bytes;
+  };
+  static constexpr uint32_t kRanges = 10;
+  /// Returns all that a source writes of a window.
+  std::array<Range, kRanges> written_by(uint32_t source) const {
+    std::array<Range, kRanges> ranges{};
+    for (const uint32_t half : {0, 1}) {
+      ranges[half] = {row(half, source, 0), size_t{tokens_max_} * row_bytes_};
+      ranges[2 + half] = {partial(half, source, 0), size_t{tokens_max_} * partial_bytes_};
+      ranges[4 + half] = {ids(half, source, 0), size_t{tokens_max_} * ids_bytes_};
+      ranges[6 + half] = {weight(half, source, 0), size_t{tokens_max_} * weights_bytes_};
+    }
+    ranges[8] = {drained(source), sizeof(Drained)};
+    ranges[9] = {heartbeat(source), sizeof(uint32_t)};
+    return ranges;
   }
 
   size_t staging_bytes() const { return ids_; }
