@@ -1,4 +1,4 @@
-// The switch of a mutant. Each rewritten file includes this header; schemata.py writes the switches,
+// The switch of a mutant. Each rewritten file includes this header; schemata.py writes switches,
 // tree.py the table that they read.
 #pragma once
 #pragma GCC system_header  // No warning is about a mutant.
