@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import fcntl
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import re
 import time
@@ -104,8 +106,13 @@ class Ledger:
 
     def add(self, row: Row) -> None:
         """Adds a row to the file: a sweep may end at any time, and others may add to it."""
-        self.rows = {**self.rows, **self._read(), row.mutant: row}
-        self.write()
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # Another sweep may add a row now.
+            self.rows = {**self.rows, **self._read(), row.mutant: row}
+            self.write()
+        finally:
+            os.close(folder)
 
     def write(self) -> None:
         """Writes the file, sorted, so that two sweeps' rows merge."""
