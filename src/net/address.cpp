@@ -16,12 +16,18 @@ namespace {
 constexpr const char* kElsewhere = "192.0.2.1";
 constexpr const char* kLoopback = "127.0.0.1";
 
-/// Returns the address of the first non-loopback interface that is up; for closed networks.
+/// Returns the address of an interface that is up; for closed networks.
 std::string interface_address() {
   ifaddrs* found = nullptr;
   if (getifaddrs(&found) != 0) return kLoopback;
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, freeifaddrs);
-  for (const ifaddrs* each = list.get(); each != nullptr; each = each->ifa_next) {
+  return first_address(list.get());
+}
+
+}  // namespace
+
+std::string first_address(const ifaddrs* interfaces) {
+  for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
     const bool usable = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET &&
                         (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
     if (!usable) continue;
@@ -30,8 +36,6 @@ std::string interface_address() {
   }
   return kLoopback;
 }
-
-}  // namespace
 
 std::optional<Address> parse_address(std::string_view text) {
   const size_t colon = text.rfind(':');

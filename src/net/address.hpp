@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+struct ifaddrs;
+
 namespace tokenyard::net {
 
 struct Address {
@@ -16,6 +18,10 @@ struct Address {
 /// Parses "host:port"; an IPv6 address is written in brackets. Returns nothing if the text has
 /// another form or the port is 0.
 std::optional<Address> parse_address(std::string_view text);
+
+/// Returns the IPv4 address of the first of these interfaces that is up and no loopback, or the
+/// loopback address if there is none.
+std::string first_address(const ifaddrs* interfaces);
 
 /// Returns the source address of packets to `target`, or of packets on the default route if there
 /// is no target. Falls back to the first non-loopback interface, then to loopback. Sends nothing.

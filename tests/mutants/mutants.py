@@ -12,10 +12,12 @@ import time
 import suites
 import sweep
 import tree as trees
-from parts import BUILD, HERE, PARTS, ROOT
+from parts import BUILD, HERE, PARTS, ROOT, part_of
 from schemata import Mutant
 from suites import PROGRAMS
 from sweep import Judge, Ledger, Row
+
+UNITS_OF_SAMPLE = 2  # Translation units of a file: a header of kernels is in two.
 
 
 def commit() -> str:
@@ -36,7 +38,9 @@ def arguments() -> argparse.Namespace:
         "--sample", action="store_true", help="mutants chosen by the commit, not the ledger's draw"
     )
     parser.add_argument(
-        "--minutes", type=float, help="end after so many minutes of running mutants"
+        "--minutes",
+        type=float,
+        help="end after so many minutes of running mutants; with --sample, after so many in all",
     )
     parser.add_argument("--budget", type=float, default=30, help="seconds per mutant")
     parser.add_argument(
@@ -44,6 +48,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--every", action="store_true", help="all mutants of the parts, not the draw"
+    )
+    parser.add_argument(
+        "--units",
+        type=int,
+        metavar="N",
+        help="only mutants of files that at most N translation units include: a cheap build",
     )
     parser.add_argument("--again", action="store_true", help="run survivors of the ledger again")
     parser.add_argument(
@@ -99,7 +109,7 @@ def report(tree: trees.Tree) -> None:
     unknown = sorted(set(explained) - set(by_name))
     for name in unknown:
         print(f"equivalent.txt names no mutant: {name}")
-    if forgotten := ledger.forget_gone(set(by_name)):
+    if forgotten := ledger.forget_gone(set(by_name) | set(tree.dropped)):
         print(f"{forgotten} rows of the ledger are of lines that have changed; they are left out")
         ledger.write()
     rows = sweep.results(sweep.draw(tree.all()), ledger, explained)
@@ -123,11 +133,9 @@ def chosen_mutants(
 ) -> list[Mutant]:
     """Returns the mutants to run, in order."""
     if options.sample:
-        by_part = sweep.draw(tree.all(), seed=commit(), total=len(PARTS) * len(tree.all()))
-        queues = [by_part[part] for part in parts]
-        return [
-            queue[at] for at in range(max(map(len, queues))) for queue in queues if at < len(queue)
-        ]
+        units = trees.units_of_files()
+        cheap = [m for m in tree.all() if units[m.file] <= (options.units or UNITS_OF_SAMPLE)]
+        return sweep.sample(cheap, commit())
     total = len(PARTS) * len(tree.all()) if options.every else sweep.TOTAL
     drawn = [
         m
@@ -136,10 +144,39 @@ def chosen_mutants(
         for m in those
     ]
     if options.again:
+        explained = sweep.equivalents()
         return [
-            m for m in drawn if m.name in ledger.rows and ledger.rows[m.name].outcome != "caught"
-        ]
+            m for m in drawn
+            if m.name in ledger.rows and ledger.rows[m.name].outcome != "caught"
+            and m.name not in explained
+        ]  # fmt: skip
     return [m for m in drawn if m.name not in ledger.rows]
+
+
+def cheap(mutants: list[Mutant], units: int | None) -> list[Mutant]:
+    """Returns the mutants of files that few translation units include."""
+    if units is None:
+        return mutants
+    count = trees.units_of_files()
+    return [m for m in mutants if m.file.endswith(".py") or count[m.file] <= units]
+
+
+CHOSEN = BUILD / "chosen.json"
+
+
+def built_before(options: argparse.Namespace) -> set[str]:
+    """Returns the names of the mutants that the build holds. They stay: nothing is built twice."""
+    known = json.loads(CHOSEN.read_text()) if CHOSEN.exists() and not options.sample else []
+    return {name for name in known if sweep.has_line(name)}
+
+
+def choose(
+    tree: trees.Tree, wanted: list[Mutant], before: set[str], options: argparse.Namespace
+) -> None:
+    """Makes the build hold the mutants that are wanted beside those that it holds."""
+    names = before if options.built else before | {mutant.name for mutant in wanted}
+    CHOSEN.write_text(json.dumps(sorted(names), indent=0))
+    tree.choose(names)
 
 
 def show(row: Row, mutant: Mutant) -> None:
@@ -156,15 +193,7 @@ def chosen_parts(options: argparse.Namespace) -> list[str]:
     return [list(PARTS)[int(commit(), 16) % len(PARTS)]] if options.sample else list(PARTS)
 
 
-def mutants_of(parts: list[str], known: set[str]) -> trees.Tree:
-    """Returns the mutants of the parts, and of those that were built before.
-
-    So a part can be run without building the others anew.
-    """
-    return trees.Tree(trees.scan(sorted(known | set(parts), key=list(PARTS).index)))
-
-
-def built_programs(options: argparse.Namespace, parts: set[str]) -> list[str]:
+def built_programs(options: argparse.Namespace, parts: list[str]) -> list[str]:
     """Returns the names of the programs to build."""
     if options.programs:
         return options.programs.split(",")
@@ -205,16 +234,18 @@ def run_many(
     tree: trees.Tree,
     judge: Judge,
     options: argparse.Namespace,
-    parts: list[str],
+    ledger: Ledger,
+    wanted: list[Mutant],
     ends: float | None,
 ) -> None:
-    """Runs the chosen mutants, and adds them to the ledger."""
-    if options.sample:
-        (BUILD / "sample.tsv").unlink(missing_ok=True)
-    ledger = Ledger(BUILD / "sample.tsv") if options.sample else Ledger()
+    """Runs the mutants that are wanted, and adds them to the ledger."""
     explained = sweep.equivalents()
     survivors = ran = 0
-    for mutant in chosen_mutants(tree, options, parts, ledger):
+    for mutant in wanted:
+        if not tree.holds(mutant):
+            if mutant.name in tree.dropped and not options.sample:
+                ledger.add(Row(mutant.name, "does not compile", commit=commit()[:7]))
+            continue
         if ends is not None and time.monotonic() > ends:
             break
         if options.sample and not judge.reaching(tree.number(mutant)):
@@ -236,34 +267,50 @@ def main() -> int:
     if options.module and options.parts != ["python"]:
         raise SystemExit("--module FOLDER goes with the part python alone")
     suites.adopt_orphans()
+    started = time.monotonic()
+    seconds = 60 * options.minutes if options.minutes else None
     parts = chosen_parts(options)
-    kept = BUILD / "parts.json"
-    known = set(json.loads(kept.read_text())) if kept.exists() else set()
-    tree = mutants_of(parts, known)
+    (BUILD / "sample.tsv").unlink(missing_ok=True)
+    ledger = Ledger(BUILD / "sample.tsv") if options.sample else Ledger()
+    before = built_before(options)
+    held = {str(part_of(name.split(" ")[0])) for name in before}
+    read = list(PARTS) if options.report else [p for p in PARTS if p in held or p in parts]
+    tree = trees.Tree(trees.scan(read))
+    tree.dropped |= {
+        name: "" for name, row in Ledger().rows.items() if row.outcome == "does not compile"
+    }
     if options.list:
-        for mutant in tree.all():
+        for mutant in (m for m in tree.all() if part_of(m.file) in parts):
             print(f"{mutant.name}\t{mutant.file}:{mutant.line}\t{mutant.change.what}")
         return 0
     if options.report:
         report(tree)
         return 0
-    kept.write_text(json.dumps(sorted(known | set(parts))))
-    programs = built_programs(options, set(parts) if options.sample else known | set(parts))
+    if options.one:
+        wanted = [mutant for mutant in tree.all() if mutant.name == options.one]
+        if not wanted:
+            raise SystemExit(f"no mutant of {', '.join(parts)} is called {options.one}")
+    else:
+        wanted = chosen_mutants(tree, options, parts, ledger)
+        if not options.sample:
+            wanted = cheap(wanted, options.units)
+    choose(tree, wanted, before, options)
+    programs = built_programs(options, parts)
     build(tree, programs, options)
     if options.build_only:
         return 0
-    seconds = 60 * options.minutes if options.minutes else None
-    started = time.monotonic()
     python = "_tokenyard" in programs and not options.no_python
     if options.sample:
-        records = suites.record_some(tree, programs, python, commit(), (seconds or 300) / 2)
+        seconds = seconds or 300
+        share = (seconds - (time.monotonic() - started)) / 2
+        records = suites.record_some(tree, programs, parts, python, commit(), share)
     else:
-        records = suites.record_all(tree, programs, python)
+        records = suites.record_all(tree, programs, parts, python)
         started = time.monotonic()
     judge = Judge(records, options.budget, commit()[:7])
     if options.one:
         return run_one(tree, judge, options.one)
-    run_many(tree, judge, options, parts, started + seconds if seconds else None)
+    run_many(tree, judge, options, ledger, wanted, started + seconds if seconds else None)
     return 0
 
 

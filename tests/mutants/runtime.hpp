@@ -1,8 +1,10 @@
-// The switch of a mutant. Every file of a rewritten tree is compiled with this header in front of
-// it; schemata.py writes the switches, tree.py the table that they read.
+// The switch of a mutant. Each rewritten file includes this header; schemata.py writes switches,
+// tree.py the table that they read.
 #pragma once
+#pragma GCC system_header  // No warning is about a mutant.
 
-#include <type_traits>
+// A mutant may narrow a constant, which even a system's header may not.
+#pragma GCC diagnostic ignored "-Wnarrowing"
 
 extern "C" {
 /// Says that a mutant's place was reached, and returns whether it is the mutant of this process.

@@ -2,8 +2,11 @@
 
 import collections
 import dataclasses
+import fcntl
 import hashlib
+import itertools
 import json
+import os
 import pathlib
 import re
 import time
@@ -57,12 +60,26 @@ def draw(
     }
 
 
+FILES_OF_SAMPLE = 4
+MUTANTS_OF_FILE = 5
+
+
+def sample(mutants: Iterable[Mutant], seed: str) -> list[Mutant]:
+    """Returns mutants of a few files that the seed chooses, so that little has to be built."""
+    by_file: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        by_file.setdefault(mutant.file, []).append(mutant)
+    files = sorted(by_file, key=lambda file: rank(seed, file))[:FILES_OF_SAMPLE]
+    queues = [order(by_file[file], seed)[:MUTANTS_OF_FILE] for file in files]
+    return [m for those in itertools.zip_longest(*queues) for m in those if m is not None]
+
+
 # ---- what is known ------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A mutant's result. `outcome` is caught, survived or unreached."""
+    """A mutant's result. `outcome` is caught, survived, unreached or does not compile."""
 
     mutant: str
     outcome: str
@@ -89,8 +106,13 @@ class Ledger:
 
     def add(self, row: Row) -> None:
         """Adds a row to the file: a sweep may end at any time, and others may add to it."""
-        self.rows = {**self.rows, **self._read(), row.mutant: row}
-        self.write()
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # Another sweep may add a row now.
+            self.rows = {**self.rows, **self._read(), row.mutant: row}
+            self.write()
+        finally:
+            os.close(folder)
 
     def write(self) -> None:
         """Writes the file, sorted, so that two sweeps' rows merge."""
@@ -160,11 +182,6 @@ def _batches(tests: list[Test]) -> Iterator[Step]:
         yield Step(batch)
 
 
-def _words(path: str) -> set[str]:
-    """Returns the words of a file's name: a test of that name is about the file."""
-    return set(re.findall(r"[a-z]+", pathlib.Path(path).stem)) - {"test", "init"}
-
-
 def plan(mutant: Mutant, reaching: list[Test]) -> list[Step]:
     """Returns what to run, in order: near and cheap tests first, then seeds that are new."""
     part = part_of(mutant.file)
@@ -191,8 +208,8 @@ def plan(mutant: Mutant, reaching: list[Test]) -> list[Step]:
     python = [Step(tests) for tests in files.values()]
     steps += sorted(recorded, key=lambda step: step.seconds)
     steps += sorted(elsewhere, key=lambda step: step.seconds)
-    words = _words(mutant.file)
-    steps += sorted(python, key=lambda s: (not words & _words(s.tests[0].of), s.seconds))
+    words = suites.words(mutant.file)
+    steps += sorted(python, key=lambda s: (not words & suites.words(s.tests[0].of), s.seconds))
     by_cost = sorted(
         seeds.values(), key=lambda tests: sum(t.seconds for t in tests) / len(tests) ** 2
     )

@@ -188,6 +188,68 @@ def test_names_survive_moved_lines() -> None:
     assert [m.line + 3 for m in before] == [m.line for m in after]
 
 
+def test_a_build_holds_the_chosen_mutants_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "ROOT", tmp_path / "root")
+    monkeypatch.setattr(trees, "TREE", tmp_path / "tree")
+    monkeypatch.setattr(trees, "BUILD", tmp_path)
+    text = "int f(int a) {\n  return a +\n      g(1, 2);\n}\n"
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "f.cpp").write_text(text)
+    changes = [
+        Change(at, at + 1, "constant", "choice", str(value), "")
+        for at in (text.index("1"), text.index("2"))
+        for value in (7, 8)
+    ]
+    mutants = schemata.named("f.cpp", text.encode(), changes)
+    tree = trees.Tree({"f.cpp": mutants, "g.cpp": schemata.named("g.cpp", b"1", [])})
+    stamp = tree.stamp
+    tree.choose([mutants[1].name, mutants[2].name])
+    assert tree.stamp != stamp
+    assert [tree.holds(mutant) for mutant in mutants] == [False, True, True, False]
+    assert [tree.number(mutant) for mutant in mutants[1:3]] == [0, 1]
+    tree.drop(mutants[1], "error")
+    assert not tree.holds(mutants[1])
+    tree.write_file("f.cpp")
+    head, rest = (tmp_path / "tree" / "f.cpp").read_text().split("\n", 2)[1:]
+    first, body = rest.split("\n", 1)
+    assert first == f'# 1 "{tmp_path}/tree/f.cpp" 3'
+    assert body.count("\n") == text.count("\n")
+    assert head.startswith('extern "C"')
+    assert f"TOKENYARD_MUTANT({trees.table('f.cpp')},1)?(7)" in body
+    assert body.count("TOKENYARD_MUTANT") == 1
+
+
+@needs_compiler
+def test_a_mutant_may_leave_what_warnings_are_about(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "a.cpp"
+    runtime = pathlib.Path(trees.HERE) / "runtime.hpp"
+    body = "int f(int a) { int unused; return static_cast<int>(unsigned{-1}); }"
+    source.write_text(f'#include "{runtime}"\n# 1 "{source}" 3\n{body}\n')
+    command = ["g++", "-Wall", "-Wextra", "-Werror", "-c", str(source), "-o", str(tmp_path / "a")]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def test_what_a_file_costs_is_counted_in_translation_units(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "ROOT", tmp_path)
+    monkeypatch.setattr(trees, "BUILD", tmp_path / "build")
+    scanned = tmp_path / "build" / "scan"
+    scanned.mkdir(parents=True)
+    (scanned / "build.ninja").touch()
+    (tmp_path / "src").mkdir()
+    texts = {"a.hpp": "", "b.hpp": '#include "a.hpp"\n', "a.cpp": '#include "b.hpp"\n',
+             "b.cpp": '#include <vector>\n# include "a.hpp"\n'}  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / "src" / name).write_text(text)
+    entries = [{"file": str(tmp_path / "src" / name)} for name in ("a.cpp", "b.cpp", "b.cpp")]
+    (scanned / "compile_commands.json").write_text(json.dumps(entries))
+    count = trees.units_of_files()
+    assert [count[f"src/{name}"] for name in texts] == [3, 1, 1, 2]
+
+
 def test_names_are_distinct() -> None:
     names = [m.name for m in schemata.named("f.py", PYTHON.encode(), python_scan.scan(PYTHON))]
     assert len(names) == len(set(names))
@@ -433,6 +495,16 @@ def test_a_draw_is_the_same_each_time_and_takes_operators_in_turn() -> None:
     assert [len(drawn[part]) for part in ("net", "fabric", "control")] == [4, 4, 0]
     assert len({m.operator for m in drawn["net"][:3]}) == 3
     assert drawn != sweep.draw(mutants, seed="another", total=36)
+
+
+def test_a_sample_is_of_few_files_and_other_ones_for_another_commit() -> None:
+    mutants = [m for n in range(20) for m in mutants_of(f"src/net/{n}.cpp", 9)]
+    drawn = sweep.sample(mutants, "abc")
+    assert drawn == sweep.sample(reversed(mutants), "abc")
+    assert len({m.file for m in drawn}) == sweep.FILES_OF_SAMPLE
+    assert len({m.file for m in drawn[: sweep.FILES_OF_SAMPLE]}) == sweep.FILES_OF_SAMPLE
+    assert len(drawn) == sweep.FILES_OF_SAMPLE * sweep.MUTANTS_OF_FILE
+    assert drawn != sweep.sample(mutants, "abd")
 
 
 def test_a_ledger_resumes(tmp_path: pathlib.Path) -> None:

@@ -1,8 +1,9 @@
-"""Writes and builds the tree in which every mutant is compiled.
+"""Writes and builds the tree in which the chosen mutants are compiled.
 
-build/mutants/tree is a copy of the sources in which each file of the chosen parts holds its
-mutants, and build/mutants/build is where it is built, as `./run test` builds the tree itself.
-Mutants that do not compile are found from the compiler's complaints, or by halving, and left out.
+build/mutants/tree is a copy of the sources in which each file with chosen mutants holds them. It is
+built in its folder build/host with the options of `./run test`, so the compiler's cache serves
+every file that holds no mutant and includes none. Mutants that do not compile are found from the
+compiler's complaints, or by halving, and left out.
 """
 
 import ast
@@ -25,11 +26,13 @@ from parts import BUILD, HERE, PARTS, ROOT, part_of, sources
 from schemata import Change, Mutant, Rewritten
 
 TREE = BUILD / "tree"
-OBJECTS = BUILD / "build"
+OBJECTS = TREE / "build" / "host"  # As deep in its tree as in any other: the cache asks for that.
 ROUNDS = 40  # Of building and leaving out; each finds what the one before it hid.
-OPTIONS = ("-DTOKENYARD_CUDA=OFF", "-DTOKENYARD_PYTHON=ON", "-DTOKENYARD_UNITY=ON")
-# -O1: twice as much code as the tree itself has, and a mutant lives for seconds.
-FLAGS = "-w -Wno-narrowing -fdiagnostics-column-unit=byte"
+OPTIONS = (
+    f"-DTOKENYARD_WERROR={os.environ.get('TOKENYARD_WERROR', 'OFF')}",
+    "-DTOKENYARD_CUDA=OFF", "-DTOKENYARD_PYTHON=ON", "-DTOKENYARD_UNITY=ON",
+)  # fmt: skip
+TABLES = "src/base/zz_mutants.cpp"  # All parts use its part. The last name moves no unity batch.
 LEFT_OUT = ("bench/results/", "tests/mutants/")
 
 
@@ -52,12 +55,12 @@ def _version(*paths: pathlib.Path) -> str:
     return hashlib.sha1(dumps.encode()).hexdigest()[:16]
 
 
-def configure(source: pathlib.Path, binary: pathlib.Path, *options: str) -> None:
+def configure(source: pathlib.Path, binary: pathlib.Path) -> None:
     """Configures a build once."""
     if (binary / "build.ninja").exists():
         return
     binary.mkdir(parents=True, exist_ok=True)
-    command = ["cmake", "-S", str(source), "-B", str(binary), "-G", "Ninja", *OPTIONS, *options]
+    command = ["cmake", "-S", str(source), "-B", str(binary), "-G", "Ninja", *OPTIONS]
     command.append(f"-DPython_EXECUTABLE={interpreter()}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -126,6 +129,43 @@ def _scan_cpp(missing: set[str], units: dict[str, list[str]], keep) -> None:
         note(f"libclang: {complaint}")
 
 
+# ---- what a file costs ---------------------------------------------------------------------------
+
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_FOLDERS = ("src", "include", "tests", ".", "python/bindings")  # Of the include path.
+
+
+def _included(path: pathlib.Path) -> set[pathlib.Path]:
+    """Returns the files of the tree that a file includes itself."""
+    found = set()
+    for name in _INCLUDE.findall(path.read_bytes()) if path.exists() else []:
+        for folder in (path.parent, *(ROOT / folder for folder in _FOLDERS)):
+            if (folder / name.decode()).is_file():
+                found.add((folder / name.decode()).resolve())
+                break
+    return found
+
+
+def units_of_files() -> collections.Counter[str]:
+    """Returns for each file of the tree how many translation units hold it."""
+    configure(ROOT, BUILD / "scan")
+    known: dict[pathlib.Path, set[pathlib.Path]] = {}
+    count: collections.Counter[str] = collections.Counter()
+    for entry in json.loads((BUILD / "scan" / "compile_commands.json").read_text()):
+        held: set[pathlib.Path] = set()
+        left = [pathlib.Path(entry["file"])]
+        while left:
+            path = left.pop()
+            if path in held:
+                continue
+            held.add(path)
+            if path not in known:
+                known[path] = _included(path)
+            left += known[path]
+        count.update(str(path.relative_to(ROOT)) for path in held if path.is_relative_to(ROOT))
+    return count
+
+
 # ---- writing ------------------------------------------------------------------------------------
 
 
@@ -144,28 +184,45 @@ def table(file: str) -> str:
 
 
 class Tree:
-    """The mutants of some parts, their numbers, and the rewritten sources."""
+    """The mutants of some parts, those of them that a build holds, and the rewritten sources."""
 
     def __init__(self, mutants: dict[str, list[Mutant]]) -> None:
         self.mutants = {file: those for file, those in sorted(mutants.items()) if those}
-        self.first: dict[str, int] = {}
-        count = 0
-        for file, those in self.mutants.items():
-            self.first[file] = count
-            count += len(those)
-        self.bytes = (count + 1 + 4095) // 4096 * 4096
         self._dropped_in = BUILD / "dropped.json"
         self.dropped: dict[str, str] = {}  # Names of mutants that do not compile, and why not.
         if self._dropped_in.exists():
             self.dropped = json.loads(self._dropped_in.read_text())
         self.rewritten: dict[str, Rewritten] = {}
+        self.choose({mutant.name for those in self.mutants.values() for mutant in those})
+
+    def choose(self, names: Iterable[str]) -> None:
+        """Makes a build hold these mutants and no others, and numbers them."""
+        names = set(names)
+        self.chosen = {
+            file: kept
+            for file, those in self.mutants.items()
+            if (kept := [mutant for mutant in those if mutant.name in names])
+        }
+        self.first: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        for file, those in self.chosen.items():
+            self.first[file] = len(self._numbers)
+            for mutant in those:
+                self._numbers[mutant.name] = len(self._numbers)
+        self.bytes = (len(self._numbers) + 1 + 4095) // 4096 * 4096
+        digest = hashlib.sha1("\n".join(self._numbers).encode())
+        self.stamp = digest.hexdigest()[:16]  # Of the numbers: they differ from choice to choice.
 
     def number(self, mutant: Mutant) -> int:
-        """Returns the number by which a mutant is chosen."""
-        return self.first[mutant.file] + mutant.index
+        """Returns the number by which a chosen mutant is switched on."""
+        return self._numbers[mutant.name]
+
+    def holds(self, mutant: Mutant) -> bool:
+        """Returns whether a build has the mutant."""
+        return mutant.name in self._numbers and mutant.name not in self.dropped
 
     def all(self) -> list[Mutant]:
-        """Returns the mutants that compile."""
+        """Returns the mutants that compile, as far as is known."""
         return [m for those in self.mutants.values() for m in those if m.name not in self.dropped]
 
     def drop(self, mutant: Mutant, why: str) -> None:
@@ -176,7 +233,7 @@ class Tree:
         """Writes one rewritten file: all its mutants, or those with the names given."""
         text = (ROOT / file).read_bytes()
         those = [
-            m for m in self.mutants[file]
+            m for m in self.chosen[file]
             if m.name not in self.dropped and (only is None or m.name in only)
         ]  # fmt: skip
         if file.endswith(".py"):
@@ -186,10 +243,17 @@ class Tree:
             _write(TREE / file, with_import(text, done.text))
             return
         name = table(file)
-        done = schemata.rewrite(text, those, lambda m: f"TOKENYARD_MUTANT({name},{m.index})")
+        first = self.first[file]
+        done = schemata.rewrite(
+            text, those, lambda m: f"TOKENYARD_MUTANT({name},{self.number(m) - first})"
+        )
         self.rewritten[file] = done
         head = (
-            f'extern "C" __attribute__((visibility("hidden"))) unsigned char {name}[];\n#line 1\n'
+            f'#include "{TREE}/tests/mutants/runtime.hpp"\n'
+            f'extern "C" __attribute__((visibility("hidden"))) unsigned char {name}[];\n'
+            # The flag 3 says that a system's header begins here: a mutant may leave a variable
+            # unused, and the files around are compiled with the flags that the cache knows.
+            f'# 1 "{TREE / file}" 3\n'
         )
         _write(TREE / file, head.encode() + done.text)
 
@@ -206,19 +270,18 @@ class Tree:
             "tests/mutants/runtime.hpp": (HERE / "runtime.hpp").read_bytes(),
             "tests/mutants/CMakeLists.txt": b"",
             "python/tokenyard_mutants.py": (HERE / "runtime.py").read_bytes(),
-            # In the part that all others use.
-            "src/base/mutants_table.cpp": "\n".join(lines).encode(),
+            TABLES: "\n".join(lines).encode(),
         }
         names = {name for name in sources() if not name.startswith(LEFT_OUT)}
-        for name in names - set(self.mutants):
+        for name in names - set(self.chosen):
             _write(TREE / name, (ROOT / name).read_bytes())
-        for file in self.mutants:
+        for file in self.chosen:
             self.write_file(file)
         for name, text in added.items():
             _write(TREE / name, text)
         for path in TREE.rglob("*"):
             name = str(path.relative_to(TREE))
-            hidden = name.startswith(".") or "__pycache__" in name
+            hidden = name.startswith((".", "build/")) or "__pycache__" in name
             if path.is_file() and not hidden and name not in names and name not in added:
                 path.unlink()
         if not (TREE / ".git").exists():  # Some tests ask git for the files of the tree.
@@ -305,8 +368,8 @@ def _at_line(rewritten: Rewritten, line: int, _column: int) -> list[Mutant]:
 
 def halve(tree: Tree, file: str, compiles) -> int:
     """Finds by halving the mutants of a file without which `compiles()` is true, and drops them."""
-    names = [m.name for m in tree.mutants[file] if m.name not in tree.dropped]
-    by_name = {m.name: m for m in tree.mutants[file]}
+    names = [m.name for m in tree.chosen[file] if m.name not in tree.dropped]
+    by_name = {m.name: m for m in tree.chosen[file]}
     good: set[str] = set()
     tree.write_file(file, good)
     if not compiles():
@@ -360,7 +423,7 @@ def _halve_failed(tree: Tree, log: str) -> int:
         used = {
             os.path.normpath(OBJECTS / w).removeprefix(f"{TREE}/") for w in listing.stdout.split()
         }
-        for file in sorted(used & set(tree.mutants)):
+        for file in sorted(used & set(tree.chosen)):
             found = halve(tree, file, compiles)
             count += found
             if found:
@@ -370,12 +433,11 @@ def _halve_failed(tree: Tree, log: str) -> int:
 
 def build(tree: Tree, targets: list[str], jobs: int) -> None:
     """Builds the targets. Mutants that do not compile are left out until the rest does."""
-    configure(TREE, OBJECTS, f"-DCMAKE_CXX_FLAGS={FLAGS} -include {TREE}/tests/mutants/runtime.hpp",
-              "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1")  # fmt: skip
+    configure(TREE, OBJECTS)
     environment = {**os.environ, "CCACHE_BASEDIR": str(TREE), "CCACHE_NOHASHDIR": "1"}
     for turn in range(ROUNDS):
         done = subprocess.run(
-            ["cmake", "--build", str(OBJECTS), "-j", str(jobs), "--target", *targets, "--", "-k0"],
+            ["ninja", "-C", str(OBJECTS), "-j", str(jobs), "-k0", *targets],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         (BUILD / f"build-{turn}.log").write_text(done.stdout + done.stderr)
@@ -394,7 +456,7 @@ def build(tree: Tree, targets: list[str], jobs: int) -> None:
 
 def check_python(tree: Tree) -> None:
     """Leaves out the mutants with which a Python file cannot be parsed."""
-    for file in tree.mutants:
+    for file in tree.chosen:
         if not file.endswith(".py"):
             continue
 
@@ -410,9 +472,9 @@ def check_python(tree: Tree) -> None:
 
 
 def counts(tree: Tree) -> dict[str, collections.Counter[str]]:
-    """Returns how many mutants each part has, by operator; those left out as "does not compile"."""
+    """Returns how many mutants a build has of each part, by operator; or "does not compile"."""
     found: dict[str, collections.Counter[str]] = {}
-    for file, those in tree.mutants.items():
+    for file, those in tree.chosen.items():
         part = found.setdefault(str(part_of(file)), collections.Counter())
         for mutant in those:
             part["does not compile" if mutant.name in tree.dropped else mutant.operator] += 1

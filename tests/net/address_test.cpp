@@ -1,6 +1,11 @@
 #include "net/address.hpp"
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <array>
 
 #include "net/listener.hpp"
 
@@ -23,6 +28,30 @@ TEST(Address, IsNothingElse) {
                            "node7:1x", "node7:-1", "[]:1"}) {
     EXPECT_FALSE(parse_address(text)) << text;
   }
+}
+
+TEST(Address, OfTheFirstInterfaceThatIsUpAndNoLoopback) {
+  sockaddr_in six{};  // Larger families have larger numbers.
+  six.sin_family = AF_INET6;
+  std::array<sockaddr_in, 4> addresses{};
+  std::array<ifaddrs, 6> list{};
+  for (size_t at = 0; at + 1 < list.size(); ++at) list[at].ifa_next = &list[at + 1];
+  for (size_t at = 0; at < addresses.size(); ++at) {
+    addresses[at].sin_family = AF_INET;
+    addresses[at].sin_addr.s_addr = htonl(0x0a000001 + static_cast<uint32_t>(at));
+    list[at + 2].ifa_addr = reinterpret_cast<sockaddr*>(&addresses[at]);
+  }
+  list[0].ifa_flags = IFF_UP;  // Without an address.
+  list[1].ifa_addr = reinterpret_cast<sockaddr*>(&six);
+  list[1].ifa_flags = IFF_UP;
+  list[2].ifa_flags = IFF_UP | IFF_LOOPBACK;
+  list[3].ifa_flags = IFF_BROADCAST;  // Down.
+  list[4].ifa_flags = IFF_UP | IFF_BROADCAST;
+  list[5].ifa_flags = IFF_UP;
+  EXPECT_EQ(first_address(list.data()), "10.0.0.3");
+  list[3].ifa_next = nullptr;
+  EXPECT_EQ(first_address(list.data()), "127.0.0.1");
+  EXPECT_EQ(first_address(nullptr), "127.0.0.1");
 }
 
 TEST(Address, OfThisProcessIsANumber) {
