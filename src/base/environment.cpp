@@ -51,8 +51,10 @@ std::optional<double> seconds(const char* name) {
 }
 
 constexpr std::string_view kNetworkPrefix = "TOKENYARD_NETWORK_";
-constexpr std::array<std::string_view, 6> kNetworkVariables = {
-    "INTERFACES", "PORTS", "CONNECTIONS", "QUEUES", "QUEUE_DEPTH", "TIMEOUT"};
+constexpr std::array<std::string_view, 13> kNetworkVariables = {
+    "INTERFACES", "PORTS",       "CONNECTIONS",   "QUEUES",        "QUEUE_DEPTH",
+    "TIMEOUT",    "GID_INDEX",   "TRAFFIC_CLASS", "SERVICE_LEVEL", "PKEY",
+    "MTU",        "RETRY_COUNT", "RETRY_TIMEOUT"};
 
 void refuse_unknown_network_variables() {
   for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
@@ -94,7 +96,14 @@ NetworkEnvironment NetworkEnvironment::read() {
           .connections = number<uint32_t>("TOKENYARD_NETWORK_CONNECTIONS"),
           .queues = number<uint32_t>("TOKENYARD_NETWORK_QUEUES"),
           .queue_depth = number<uint32_t>("TOKENYARD_NETWORK_QUEUE_DEPTH"),
-          .timeout_s = seconds("TOKENYARD_NETWORK_TIMEOUT")};
+          .timeout_s = seconds("TOKENYARD_NETWORK_TIMEOUT"),
+          .gid_index = number<uint32_t>("TOKENYARD_NETWORK_GID_INDEX"),
+          .traffic_class = number<uint32_t>("TOKENYARD_NETWORK_TRAFFIC_CLASS"),
+          .service_level = number<uint32_t>("TOKENYARD_NETWORK_SERVICE_LEVEL"),
+          .pkey = text("TOKENYARD_NETWORK_PKEY"),
+          .mtu = number<uint32_t>("TOKENYARD_NETWORK_MTU"),
+          .retry_count = number<uint32_t>("TOKENYARD_NETWORK_RETRY_COUNT"),
+          .retry_timeout = number<uint32_t>("TOKENYARD_NETWORK_RETRY_TIMEOUT")};
 }
 
 std::optional<std::string> host_name() {

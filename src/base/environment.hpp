@@ -38,6 +38,14 @@ struct NetworkEnvironment {
   std::optional<uint32_t> queues;         ///< TOKENYARD_NETWORK_QUEUES
   std::optional<uint32_t> queue_depth;    ///< TOKENYARD_NETWORK_QUEUE_DEPTH
   std::optional<double> timeout_s;        ///< TOKENYARD_NETWORK_TIMEOUT
+  // Of cards alone.
+  std::optional<uint32_t> gid_index;      ///< TOKENYARD_NETWORK_GID_INDEX
+  std::optional<uint32_t> traffic_class;  ///< TOKENYARD_NETWORK_TRAFFIC_CLASS
+  std::optional<uint32_t> service_level;  ///< TOKENYARD_NETWORK_SERVICE_LEVEL
+  std::optional<std::string> pkey;        ///< TOKENYARD_NETWORK_PKEY
+  std::optional<uint32_t> mtu;            ///< TOKENYARD_NETWORK_MTU
+  std::optional<uint32_t> retry_count;    ///< TOKENYARD_NETWORK_RETRY_COUNT
+  std::optional<uint32_t> retry_timeout;  ///< TOKENYARD_NETWORK_RETRY_TIMEOUT
 
   /// Throws InvalidArgument, which names the variable, for a value that is no number, and for a
   /// variable TOKENYARD_NETWORK_... of another name.

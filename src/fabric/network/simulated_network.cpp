@@ -8,6 +8,7 @@
 #include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/network/mlx5_check.hpp"
 #include "fabric/network_fault.hpp"
 #include "tokenyard/error.hpp"
 
@@ -285,28 +286,11 @@ void SimulatedNetwork::finish_stream() const {
 }
 
 void SimulatedNetwork::check(const std::string& phase) {
-  for (size_t number = 0; number < mlx5_.size(); ++number) check_mlx5(number, phase);
+  for (size_t number = 0; number < mlx5_.size(); ++number) {
+    const QueuePair& pair = *pairs_[number];
+    check_mlx5(accelerator_, pair, mlx5_[number], &gone_[pair.peer], phase);
+  }
   check_refusals(accelerator_, pairs_, phase);
-}
-
-/// Throws if the card refused a request that no kernel has waited for.
-void SimulatedNetwork::check_mlx5(size_t number, const std::string& phase) {
-  const QueuePair& pair = *pairs_[number];
-  if (accelerator_.read_flag(&pair.refused) != 0) return;
-  const mlx5::Completion& entry = *mlx5_[number].completion;
-  const uint32_t word = accelerator_.read_flag(&entry.index_opcode);
-  if (mlx5::completed_of(word) != mlx5::Completed::request_error) return;
-  const auto syndrome = mlx5::syndrome_of(accelerator_.read_flag(&entry.syndromes));
-  const auto gone = accelerator_.read_flag(&gone_[pair.peer]);
-  if (syndrome == mlx5::Syndrome::retry_exceeded || (gone != kNoAbort && gone != kCancelled))
-    return;
-  const mlx5::Block& block = mlx5_[number].blocks[mlx5::index_of(word) % mlx5_[number].slots];
-  const Mlx5Refusal refusal = mlx5_refusal(block, syndrome);
-  throw network_fault({.check = static_cast<uint32_t>(refusal.check),
-                       .rank = pair.rank,
-                       .queue = pair.number,
-                       .region = refusal.facts.region},
-                      pair.peer, phase, refusal.facts.expected, refusal.facts.seen);
 }
 
 bool SimulatedNetwork::drain(TimePoint until) {

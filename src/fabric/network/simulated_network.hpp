@@ -70,7 +70,6 @@ class SimulatedNetwork final : public Network {
   void finish_stream() const;
   void start(const SimulatedCard& card, const std::vector<uint64_t>& tables);
   Mlx5SendQueue* make_mlx5(const QueuePair& pair, const CardOptions& options);
-  void check_mlx5(size_t number, const std::string& phase);
   bool is_settled(size_t number) const;
 
   const Place place_;

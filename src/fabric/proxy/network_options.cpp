@@ -13,37 +13,14 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "fabric/network/given_option.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
 namespace {
 
-/// A value, and the name of the option or of the variable that it came from.
-template <class T>
-struct Given {
-  std::optional<T> value;
-  std::string name;
-};
-
-template <class T>
-Given<T> given(const T& option, const std::optional<T>& variable, const std::string& name) {
-  if (option != T{}) return {option, "network." + name};
-  std::string upper = "TOKENYARD_NETWORK_" + name;
-  std::ranges::transform(upper, upper.begin(), [](char letter) {
-    return letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
-  });
-  return {variable, upper};
-}
-
-uint32_t at_most(const Given<uint32_t>& given, uint32_t otherwise, uint32_t most) {
-  const uint32_t value = given.value.value_or(otherwise);
-  if (given.value && (value == 0 || value > most))
-    throw InvalidArgument(given.name, fmt::format("1 to {}", most), fmt::format("{}", value));
-  return value;
-}
-
-std::vector<std::string> interfaces_of(const Given<std::string>& given) {
+std::vector<std::string> interfaces_of(const GivenOption<std::string>& given) {
   std::vector<std::string> names;
   std::string_view rest = given.value ? std::string_view(*given.value) : std::string_view();
   while (given.value) {
@@ -65,7 +42,7 @@ std::vector<std::string> interfaces_of(const Given<std::string>& given) {
   return names;
 }
 
-std::pair<uint16_t, uint16_t> ports_of(const Given<std::string>& given) {
+std::pair<uint16_t, uint16_t> ports_of(const GivenOption<std::string>& given) {
   if (!given.value) return {0, 0};
   const std::string_view text = *given.value;
   const size_t dash = std::min(text.find('-'), text.size());
@@ -82,13 +59,14 @@ std::pair<uint16_t, uint16_t> ports_of(const Given<std::string>& given) {
   return {first, last};
 }
 
-Given<std::string> transport_given(const NetworkOptions& options, const NetworkEnvironment& site) {
+GivenOption<std::string> transport_given(const NetworkOptions& options,
+                                         const NetworkEnvironment& site) {
   if (!options.transport.empty()) return {options.transport, "network.transport"};
   return {site.transport, "TOKENYARD_NETWORK"};
 }
 
 /// Returns the plug-in that a value names; nothing for TCP.
-PluginOptions plugin_of(const Given<std::string>& given) {
+PluginOptions plugin_of(const GivenOption<std::string>& given) {
   const std::string value = given.value.value_or("tcp");
   const size_t slash = value.rfind('/');
   const size_t colon = value.find(':', slash == std::string::npos ? 0 : slash);
@@ -101,7 +79,9 @@ PluginOptions plugin_of(const Given<std::string>& given) {
   } else if (slash != std::string::npos) {
     plugin.library = library;
   } else {
-    throw InvalidArgument(given.name, "\"tcp\", \"libfabric\" or \"libfabric:PROVIDER\"",
+    throw InvalidArgument(given.name,
+                          "\"tcp\", \"libfabric\", \"libfabric:PROVIDER\", \"ibgda\" or "
+                          "\"ibgda:DEVICE\"",
                           "'" + value + "'");
   }
   return plugin;
@@ -116,7 +96,7 @@ void require_no_tcp_options(const ProxyNetworkOptions& chosen) {
   if (chosen.tcp.paths != 0) refuse("connections", fmt::format("{}", chosen.tcp.paths));
 }
 
-std::string interface_of(const Given<std::string>& given) {
+std::string interface_of(const GivenOption<std::string>& given) {
   const std::string name = given.value.value_or("");
   if (name.find(',') != std::string::npos)
     throw InvalidArgument(given.name, "one interface, as over libfabric", "'" + name + "'");
@@ -129,20 +109,20 @@ ProxyNetworkOptions proxy_options_of(const NetworkOptions& options) {
   const NetworkEnvironment site = NetworkEnvironment::read();
   ProxyNetworkOptions chosen;
   chosen.plugin = plugin_of(transport_given(options, site));
-  const auto interfaces = given(options.interfaces, site.interfaces, "interfaces");
+  const auto interfaces = given_option(options.interfaces, site.interfaces, "interfaces");
   if (chosen.plugin.library.empty()) {
     chosen.tcp.interfaces = interfaces_of(interfaces);
   } else {
     chosen.plugin.interface = interface_of(interfaces);
   }
   std::tie(chosen.tcp.port_first, chosen.tcp.port_last) =
-      ports_of(given(options.ports, site.ports, "ports"));
+      ports_of(given_option(options.ports, site.ports, "ports"));
   chosen.tcp.paths =
-      at_most(given(options.connections, site.connections, "connections"), 0, kPathsMax);
+      at_most(given_option(options.connections, site.connections, "connections"), 0, kPathsMax);
   if (!chosen.plugin.library.empty()) require_no_tcp_options(chosen);
-  chosen.queues_per_peer = at_most(given(options.queues, site.queues, "queues"),
+  chosen.queues_per_peer = at_most(given_option(options.queues, site.queues, "queues"),
                                    chosen.queues_per_peer, kQueuesPerPeerMax);
-  chosen.proxy.depth = at_most(given(options.queue_depth, site.queue_depth, "queue_depth"),
+  chosen.proxy.depth = at_most(given_option(options.queue_depth, site.queue_depth, "queue_depth"),
                                chosen.proxy.depth, QueuePair::kSlots);
   if (options.timeout < std::chrono::nanoseconds::zero())
     throw InvalidArgument("network.timeout", "more than 0",

@@ -1,0 +1,395 @@
+#include "ibgda/ibgda_network.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/byte_stream.hpp"
+#include "device/mlx5_queue.hpp"
+#include "device/owned_event.hpp"
+#include "fabric/collective_step.hpp"
+#include "fabric/network/mlx5_check.hpp"
+#include "fabric/network_fault.hpp"
+#include "ibgda/driver_plugin.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::ibgda {
+
+namespace {
+
+constexpr uint32_t kArena = 0;                        ///< number of its region
+constexpr uint32_t kOldValues = kNetworkRegions - 1;  ///< of what fetch-adds return
+constexpr size_t kQueuesOfAllMax = size_t{1} << 20;
+
+}  // namespace
+
+struct IbgdaNetwork::Endpoint {
+  std::string link;  ///< "RoCE v2", alike on all ranks
+  uint32_t queues = 0;
+  MemoryKey arena_key = 0;
+  uint16_t lid = 0;
+  uint8_t mtu = 0;
+  uint64_t gid_high = 0, gid_low = 0;
+  std::vector<uint32_t> pairs;  ///< [ranks][queues] numbers
+
+  void set_gid(const Gid& gid) {
+    gid_high = gid_low = 0;
+    for (size_t byte = 0; byte < 8; ++byte) {
+      gid_high = gid_high << 8 | gid[byte];
+      gid_low = gid_low << 8 | gid[byte + 8];
+    }
+  }
+  Gid gid() const {
+    Gid gid{};
+    for (size_t byte = 0; byte < 8; ++byte) {
+      gid[byte] = static_cast<uint8_t>(gid_high >> 8 * (7 - byte));
+      gid[byte + 8] = static_cast<uint8_t>(gid_low >> 8 * (7 - byte));
+    }
+    return gid;
+  }
+
+  friend void visit(auto& stream, MaybeConst<Endpoint> auto& end) {
+    stream.text(end.link, 64);
+    stream(end.queues, end.arena_key, end.lid, end.mtu, end.gid_high, end.gid_low);
+    stream.require(end.mtu >= 1 && end.mtu <= 5);
+    stream.list(end.pairs, sizeof(uint32_t), [](auto& each, auto& pair) {
+      each(pair);
+      each.require(pair < 1u << 24);
+    });
+    stream.require(end.pairs.size() <= kQueuesOfAllMax);
+  }
+};
+
+IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& options, TimePoint until)
+    : place_(place),
+      options_(options),
+      accelerator_(place.bootstrap.accelerator()),
+      stream_(accelerator_.make_stream()) {
+  std::span<AbortWord> watched;
+  try {
+    collective_step(place_.bootstrap, "network", until, [&] { open(); });
+    const std::vector<Endpoint> endpoints = exchange(until);
+    watched = {gone_->as<AbortWord>(), place_.bootstrap.size()};
+    place_.abort_flag.watch(watched);
+    place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
+    // The end of this step is a barrier: a request to a queue pair that is not ready is lost.
+    collective_step(place_.bootstrap, "network: connections", until, [&] { connect(endpoints); });
+    fill_tables();
+  } catch (...) {
+    if (!watched.empty()) {
+      place_.abort_flag.on_refusal({});
+      place_.abort_flag.unwatch(watched);
+    }
+    queues_.clear();
+    if (registers_ != nullptr && options_.gpu) options_.gpu->unmap_registers(registers_);
+    accelerator_.free_stream(stream_);
+    throw;
+  }
+}
+
+void IbgdaNetwork::open() {
+  const uint32_t ranks = place_.bootstrap.size();
+  if (accelerator_.kind() == AcceleratorKind::gpu && !options_.gpu) {
+    throw Unsupported("network \"ibgda\"",
+                      "this build cannot map a card's registers for kernels of a GPU");
+  }
+  driver_ = options_.driver ? options_.driver : load_rdma_driver();
+  DeviceRequest request = options_.request;
+  if (options_.gpu) request.near = options_.gpu->pci();
+  DeviceChoice choice = choose_device(driver_->devices(), request);
+  auto device = driver_->open(choice.device.name);
+  card_ = std::make_unique<Mlx5Card>(
+      std::move(device), std::move(choice), options_,
+      std::min<std::chrono::nanoseconds>(options_.timeout, place_.timeout / 2));
+  std::byte* const registers = card_->registers().blue_flame;
+  registers_ =
+      options_.gpu ? options_.gpu->map_registers(registers, sizeof(mlx5::BlueFlame)) : registers;
+  const auto shared = [&](size_t bytes) {
+    return std::make_unique<DeviceMemory>(accelerator_, bytes, DeviceMemory::Kind::shared);
+  };
+  const size_t queues = size_t{ranks} * options_.queues_per_peer;
+  gone_ = shared(ranks * sizeof(AbortWord));
+  old_values_ = shared(queues * sizeof(uint64_t));
+  bases_ = device_copy(std::vector<std::byte*>(kNetworkRegions));
+  open_region(kOldValues, old_values_->as<std::byte>(), queues * sizeof(uint64_t));
+  if (reaches_arena()) open_region(kArena, place_.arena.base(), place_.arena.capacity());
+  queues_.resize(queues);
+  for (uint32_t peer = 0; peer < ranks; ++peer)
+    for (uint32_t number = 0; reaches(peer) && number < options_.queues_per_peer; ++number)
+      make_queue(queues_[peer * options_.queues_per_peer + number], peer, number);
+}
+
+void IbgdaNetwork::make_queue(Queue& queue, uint32_t peer, uint32_t number) {
+  const QueueLayout layout(options_.slots);
+  const auto shared = [&](size_t bytes) {
+    return std::make_unique<DeviceMemory>(accelerator_, bytes, DeviceMemory::Kind::shared);
+  };
+  // A card maps memory page by page.
+  queue.memory = shared(layout.bytes + QueueLayout::kPage);
+  const auto begin = reinterpret_cast<uintptr_t>(queue.memory->as<std::byte>());
+  auto* const memory = queue.memory->as<std::byte>() +
+                       (QueueLayout::kPage - begin % QueueLayout::kPage) % QueueLayout::kPage;
+  auto* const record = reinterpret_cast<mlx5::DoorbellRecord*>(memory + layout.pair_record);
+  auto* const completion = reinterpret_cast<mlx5::Completion*>(memory + layout.completions);
+  for (uint32_t entry = 0; entry < options_.slots; ++entry)
+    completion[entry].index_opcode = mlx5::index_opcode_of(0, mlx5::Completed::invalid, 0);
+  queue.shared_pair = shared(sizeof(QueuePair));
+  queue.pair().rank = place_.bootstrap.rank();
+  queue.pair().peer = peer;
+  queue.pair().number = number;
+  queue.card = card_->make_queue(memory, options_.slots);
+  queue.view = {.blocks = reinterpret_cast<mlx5::Block*>(memory + layout.blocks),
+                .record = &record->send,
+                .blue_flame = reinterpret_cast<mlx5::BlueFlame*>(registers_),
+                .completion = completion,
+                .slots = options_.slots,
+                .number = queue.card.number};
+}
+
+std::vector<IbgdaNetwork::Endpoint> IbgdaNetwork::exchange(TimePoint until) {
+  Bootstrap& bootstrap = place_.bootstrap;
+  const DeviceChoice& choice = card_->choice();
+  Endpoint mine{.link = link_text(choice.gid.kind),
+                .queues = options_.queues_per_peer,
+                .arena_key = regions_[kArena].key,
+                .lid = choice.port.lid,
+                .mtu = card_->path().mtu,
+                .pairs = {}};
+  mine.set_gid(choice.gid.gid);
+  for (const Queue& queue : queues_) mine.pairs.push_back(queue.card.number);
+  const auto everybodys = bootstrap.all_gather(to_bytes(mine), "network: endpoints", until);
+  std::vector<Endpoint> endpoints(everybodys.size());
+  std::optional<uint32_t> first;
+  for (uint32_t rank = 0; rank < endpoints.size(); ++rank) {
+    if (!bootstrap.present(rank)) {
+      arena_keys_.push_back(0);
+      continue;
+    }
+    auto endpoint = from_bytes<Endpoint>(everybodys[rank]);
+    if (!endpoint) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    endpoints[rank] = *std::move(endpoint);
+    // Every rank compares with the first, so all find the same one.
+    if (!first) first = rank;
+    const auto require_alike = [&](const char* name, const auto& expected, const auto& seen) {
+      if (expected == seen) return;
+      throw InvalidArgument(name, fmt::format("{}, as on rank {}", expected, *first),
+                            fmt::format("{}", seen), rank);
+    };
+    require_alike("transport", endpoints[*first].link, endpoints[rank].link);
+    require_alike("queues", endpoints[*first].queues, endpoints[rank].queues);
+    require_alike("queue pairs", endpoints.size() * endpoints[rank].queues,
+                  endpoints[rank].pairs.size());
+    const bool known = reaches(rank) || rank == bootstrap.rank();
+    arena_keys_.push_back(known ? endpoints[rank].arena_key : 0);
+  }
+  return endpoints;
+}
+
+void IbgdaNetwork::connect(const std::vector<Endpoint>& endpoints) {
+  const Gid own = card_->choice().gid.gid;
+  for (uint32_t peer = 0; peer < endpoints.size(); ++peer) {
+    if (!reaches(peer)) continue;
+    const Endpoint& end = endpoints[peer];
+    const Gid gid = end.gid();
+    const bool same_subnet = std::equal(own.begin(), own.begin() + 8, gid.begin());
+    PeerPlan plan{.queue_pair = 0,
+                  .lid = end.lid,
+                  .is_global = !same_subnet || end.lid == 0,
+                  .gid = gid,
+                  .route = {}};
+    if (card_->path().ethernet) plan.route = card_->route(gid);
+    for (uint32_t number = 0; number < options_.queues_per_peer; ++number) {
+      const size_t theirs = size_t{place_.bootstrap.rank()} * options_.queues_per_peer + number;
+      plan.queue_pair = end.pairs[theirs];
+      const Queue& queue = queues_[peer * options_.queues_per_peer + number];
+      card_->connect(queue.card, plan, std::min(card_->path().mtu, end.mtu));
+    }
+  }
+}
+
+void IbgdaNetwork::publish_queue(Queue& queue, uint32_t index) {
+  // A stamp is never that of the next entry for its block.
+  std::vector<uint32_t> stamps(options_.slots);
+  for (uint32_t entry = 0; entry < options_.slots; ++entry) stamps[entry] = entry;
+  queue.stamps = device_copy(stamps);
+  const std::vector<Mlx5SendQueue> end{{
+      .blocks = queue.view.blocks,
+      .record = const_cast<uint32_t*>(queue.view.record),
+      .blue_flame = queue.view.blue_flame,
+      .completion = queue.view.completion,
+      .stamps = queue.stamps->as<uint32_t>(),
+      .bases = bases_->as<std::byte*>(),
+      .gone = gone_->as<AbortWord>(),
+      .refused = place_.abort_flag.word_to_refuse(),
+      .old_values = index * sizeof(uint64_t),
+      .old_values_key = regions_[kOldValues].key,
+      .slots = options_.slots,
+      .number = queue.card.number,
+      .reserved = 0,
+      .completed = 0,
+      .ended = 0,
+      .ringers = 0,
+      .rung = 0,
+      .half = 0,
+  }};
+  queue.kernels_end = device_copy(end);
+}
+
+void IbgdaNetwork::fill_tables() {
+  std::vector<QueueEnd> ends(queues_.size());
+  for (uint32_t index = 0; index < queues_.size(); ++index) {
+    Queue& queue = queues_[index];
+    if (!queue.memory) continue;
+    publish_queue(queue, index);
+    ends[index] = {.pair = &queue.pair(),
+                   .mlx5 = queue.kernels_end->as<Mlx5SendQueue>(),
+                   .doorbell = nullptr,
+                   .rank = queue.pair().rank,
+                   .peer = queue.pair().peer,
+                   .number = queue.pair().number,
+                   .posted = 0,
+                   .completed = 0};
+  }
+  ends_ = device_copy(ends);
+  key_table_ = device_copy(arena_keys_);
+}
+
+IbgdaNetwork::~IbgdaNetwork() {
+  // A rank's requests count after it has left.
+  try {
+    accelerator_.drain();
+    (void)drain(accelerator_.now() + place_.timeout);
+  } catch (const std::exception&) {
+    // An interrupt ends the wait, or a card that does not obey.
+  }
+  place_.abort_flag.on_refusal({});
+  place_.abort_flag.unwatch({gone_->as<AbortWord>(), place_.bootstrap.size()});
+  // Peers whose requests still come find no queue pair, and take this rank for silent. A key that
+  // ended first would be a fault of theirs.
+  queues_.clear();
+  if (options_.gpu) options_.gpu->unmap_registers(registers_);
+  accelerator_.free_stream(stream_);
+}
+
+NetworkQueues IbgdaNetwork::queues() const {
+  return {.ends = ends_->as<QueueEnd>(),
+          .arena_keys = key_table_->as<MemoryKey>(),
+          .per_peer = options_.queues_per_peer};
+}
+
+std::string IbgdaNetwork::way(uint32_t rank) const {
+  if (!reaches(rank)) return {};
+  return "ibgda, " + text_of(card_->choice()) + (reaches_arena() ? "" : ", pinned rings");
+}
+
+bool IbgdaNetwork::reaches_arena() const {
+  return !options_.gpu || options_.gpu->exports();
+}
+
+MemoryKey IbgdaNetwork::open_region(uint32_t number, std::byte* base, size_t bytes) {
+  std::optional<DmaBuf> dma_buf;
+  if (options_.gpu) dma_buf = options_.gpu->dma_buf(base, bytes);
+  regions_[number] = card_->make_region(number, base, bytes, dma_buf);
+  accelerator_.copy(bases_->as<std::byte*>() + number, &base, sizeof base, stream_);
+  finish_stream();
+  return regions_[number].key;
+}
+
+MemoryKey IbgdaNetwork::register_memory(std::byte* base, size_t bytes) {
+  if (base == nullptr || bytes == 0)
+    throw InvalidArgument("bytes", "memory of at least 1 byte", fmt::format("{}", bytes));
+  // The first region is the arena's, also where that is not registered.
+  auto* const free = std::find_if(regions_.begin() + 1, regions_.end(),
+                                  [](const CardRegion& region) { return region.key == 0; });
+  if (free == regions_.end())
+    throw InvalidArgument("register_memory",
+                          fmt::format("at most {} regions; deregister one", kNetworkRegions),
+                          fmt::format("{}", kNetworkRegions + 1));
+  return open_region(static_cast<uint32_t>(free - regions_.begin()), base, bytes);
+}
+
+void IbgdaNetwork::deregister(MemoryKey key) {
+  const uint32_t number = region_of_key(key);
+  if (key == 0 || number == kArena || number >= kOldValues || regions_[number].key != key)
+    throw InvalidArgument("key", "one that register_memory returned", fmt::format("{:#x}", key));
+  // Once its key has ended, the card touches the memory no more.
+  regions_[number].close();
+}
+
+bool IbgdaNetwork::is_gone(uint32_t rank) const {
+  const AbortWord word = accelerator_.read_flag(gone_->as<AbortWord>() + rank);
+  return word != kNoAbort && word != kCancelled;
+}
+
+/// Ends the queues to ranks that are gone, which the card would otherwise try for long.
+void IbgdaNetwork::end_gone() {
+  for (Queue& queue : queues_) {
+    if (!queue.memory || queue.has_ended || !is_gone(queue.pair().peer)) continue;
+    queue.has_ended = true;
+    card_->end(queue.card);
+  }
+}
+
+void IbgdaNetwork::check(const std::string& phase) {
+  end_gone();
+  std::vector<QueuePair*> pairs;
+  for (const Queue& queue : queues_) {
+    if (!queue.memory) continue;
+    pairs.push_back(&queue.pair());
+    check_mlx5(accelerator_, queue.pair(), queue.view, gone_->as<AbortWord>() + queue.pair().peer,
+               phase);
+  }
+  check_refusals(accelerator_, pairs, phase);
+}
+
+bool IbgdaNetwork::drain(TimePoint until) {
+  return accelerator_.wait_until(until, [&] {
+    end_gone();
+    return std::ranges::all_of(
+        queues_, [&](const Queue& queue) { return !queue.memory || is_settled(queue); });
+  });
+}
+
+/// A completion says that the peer has taken the request.
+bool IbgdaNetwork::is_settled(const Queue& queue) const {
+  const uint32_t word = accelerator_.read_flag(&queue.view.completion->index_opcode);
+  const auto posted =
+      static_cast<uint16_t>(mlx5::big_endian(accelerator_.read_flag(queue.view.record)));
+  switch (mlx5::completed_of(word)) {
+    case mlx5::Completed::request:
+      return static_cast<uint16_t>(mlx5::index_of(word) + 1) == posted;
+    case mlx5::Completed::request_error:
+      return true;
+    case mlx5::Completed::invalid:
+      break;
+  }
+  return posted == 0;
+}
+
+template <class T>
+std::unique_ptr<DeviceMemory> IbgdaNetwork::device_copy(const std::vector<T>& values) {
+  const size_t bytes = std::max<size_t>(values.size(), 1) * sizeof(T);
+  auto memory = std::make_unique<DeviceMemory>(accelerator_, bytes, DeviceMemory::Kind::device);
+  if (!values.empty())
+    accelerator_.copy(memory->as<T>(), values.data(), values.size() * sizeof(T), stream_);
+  finish_stream();
+  return memory;
+}
+
+void IbgdaNetwork::finish_stream() const {
+  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
+  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
+  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
+    throw InternalError("network: a copy on its stream did not end");
+}
+
+MakeNetwork ibgda_networks(const IbgdaOptions& options) {
+  return [options](const NetworkPlace& place, TimePoint until) {
+    return std::make_shared<IbgdaNetwork>(place, options, until);
+  };
+}
+
+}  // namespace tokenyard::ibgda
