@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "net/fork_guard.hpp"
 #include "net/tcp_socket.hpp"
 
 namespace tokenyard::bench {
@@ -20,7 +21,7 @@ struct RawTcp {
     const net::Listening listening = net::listen_at("127.0.0.1");
     for (uint32_t path = 0; path < paths; ++path) {
       ends[0].push_back(net::connect_to(listening.address, listening.port));
-      while (!(accepted = net::accept_from(listening.socket))) continue;
+      while (!(accepted = net::accept_socket(listening.socket.native()))) continue;
       ends[1].push_back(std::move(accepted));
       for (auto& end : ends) net::tune(end.back(), 0);
     }

@@ -637,7 +637,7 @@ TEST(Sessions, FreeNoWindowThatPeersKnowIfTheyFail) {
     {
       const low_latency::Setup setup(*world, kLowLatency);
       low_latency::PeerWindows windows(setup);
-      windows.exchange(low_latency::CallStreams(setup));
+      windows.exchange(low_latency::CallStreams(setup), nullptr);
       with_window = arena.used();
     }
     EXPECT_EQ(arena.used(), with_window);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "net/fork_guard.hpp"
 #include "net/polled_listener.hpp"
 #include "net/stream.hpp"
 #include "net/tcp_socket.hpp"
@@ -109,7 +110,7 @@ TEST(TcpSockets, SayWhetherTheOtherEndHasGone) {
   FileDescriptor other;
   for (const auto until = std::chrono::steady_clock::now() + 10s;
        !other && std::chrono::steady_clock::now() < until;) {
-    other = accept_from(listener.socket);
+    other = accept_socket(listener.socket.native());
   }
   ASSERT_TRUE(other);
   std::byte byte{};
