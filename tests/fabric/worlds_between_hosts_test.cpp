@@ -10,11 +10,13 @@
 #include "collectives/network_namespaces.hpp"
 #include "fabric/free_port.hpp"
 #include "fabric/network_contract.hpp"
+#include "fabric/proxy/apart_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
 #include "fabric/worlds.hpp"
+#include "simt/host_accelerator.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/job.hpp"
-#include "tokenyard/low_latency.hpp"
+#include "world/in_process.hpp"
 
 namespace tokenyard::testing {
 namespace {
@@ -23,6 +25,18 @@ using collectives::NetworkNamespaces;
 using namespace std::chrono_literals;
 
 constexpr const char* kSecret = "a secret for tests only";
+
+/// Returns the sentence of what `call` throws.
+template <class Thrown>
+std::string sentence_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Thrown& error) {
+    return error.what();
+  }
+  promise(false, "nothing was thrown");
+  return "";
+}
 
 class WorldsBetweenHosts : public ::testing::Test {
  protected:
@@ -63,18 +77,6 @@ class WorldsBetweenHosts : public ::testing::Test {
   static void expect_zero(RankProcesses& ranks, uint32_t count) {
     for (uint32_t rank = 0; rank < count; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
   }
-  /// Returns the sentence of what `call` throws.
-  template <class Thrown>
-  static std::string sentence_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Thrown& error) {
-      return error.what();
-    }
-    promise(false, "nothing was thrown");
-    return "";
-  }
-
   const uint16_t port_ = free_port();
 
  private:
@@ -120,17 +122,32 @@ TEST_F(WorldsBetweenHosts, AJobsHostNameComesFromTheEnvironment) {
   expect_zero(ranks, 2);
 }
 
-TEST_F(WorldsBetweenHosts, ExchangesThatCannotRunBetweenHostsAreRefusedByASentence) {
-  RankProcesses ranks(2, [&](uint32_t rank) {
-    const auto world = connect(rank, 2, rank == 0 ? "a" : "b");
+/// No rank reaches another one in any way.
+class SplitFabric final : public ApartFabric {
+ public:
+  Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) override {
+    Ground ground = ApartFabric::prepare(bootstrap, request, until);
+    for (PeerReach& reach : ground.peers)
+      if (reach.reach == Reach::put_signal) reach = {.how = "nothing", .why_not = "no peer access"};
+    return ground;
+  }
+};
+
+TEST(Reach, AnExchangeIsRefusedByASentenceWhereARankIsOutOfReach) {
+  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+  const auto worlds =
+      join_all(accelerators, std::make_shared<SplitFabric>(), {.arena_bytes = 1 << 20});
+  on_every_rank(2, [&](uint32_t rank) {
     const std::string refusal = sentence_of<Unsupported>([&] {
-      (void)LowLatency(*world, {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
+      (void)ExpertParallel(*worlds[rank],
+                           {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
     });
     promise(holds(refusal, "cannot load from and store to rank"), refusal);
-    promise(holds(refusal, "another host") == (rank == 0), refusal);
-    world->barrier("refused");
+    promise(holds(refusal, "no peer access") == (rank == 0), refusal);
+    worlds[rank]->barrier("refused");
   });
-  expect_zero(ranks, 2);
 }
 
 TEST_F(WorldsBetweenHosts, OptionsThatDifferAreNamedOnEveryRank) {

@@ -10,7 +10,7 @@
 
 namespace tokenyard::testing {
 
-class ApartFabric final : public Fabric {
+class ApartFabric : public Fabric {
  public:
   std::string name() const override { return "host"; }
   std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint) override {
