@@ -72,10 +72,8 @@ class HostReductions {
   TOKENYARD_DEVICE bool third(uint64_t round) {
     if (!call_.movement.has_result(call_.rank)) return true;
     const HostChunk chunk = work_.chunk(channel_, round);
-    bool come = true;
-    if (Movers::is_first())
-      for (uint32_t host = warp::lane(); host < hosts_.hosts; host += kWarpLanes)
-        if (host != hosts_.host) come = end_of(link_from(host)).await(round, 1) && come;
+    const bool come = for_links(
+        work_, [&](uint32_t link) { return !receives_on(link) || end_of(link).await(round, 1); });
     if (!movers_.meet(come)) return false;
     if constexpr (std::same_as<PartialOf<T>, T>)
       add_hosts<T>(chunk);
@@ -84,9 +82,7 @@ class HostReductions {
     else
       add_hosts<PartialOf<T>>(chunk);
     if (!movers_.meet(true)) return false;
-    if (Movers::is_first())
-      for (uint32_t host = warp::lane(); host < hosts_.hosts; host += kWarpLanes)
-        if (host != hosts_.host) end_of(link_from(host)).release(1);
+    for_links(work_, [&](uint32_t link) { return !receives_on(link) || end_of(link).release(1); });
     return true;
   }
 
@@ -104,6 +100,11 @@ class HostReductions {
     const uint32_t peer = work_.params.links[link].rank;
     return hosts_.peer_on(hosts_.host, peer) == call_.rank &&
            call_.movement.sends(call_.rank, peer);
+  }
+  /// Called only by a rank with a result.
+  TOKENYARD_DEVICE bool receives_on(uint32_t link) const {
+    const uint32_t peer = work_.params.links[link].rank;
+    return hosts_.peer_on(hosts_.host_of[peer], call_.rank) == peer;
   }
   TOKENYARD_DEVICE uint32_t link_from(uint32_t host) const {
     return hosts_.link_to[hosts_.peer_on(host, call_.rank)];
