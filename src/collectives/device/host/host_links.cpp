@@ -261,6 +261,7 @@ void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
                             .own_partials = own_partials_.as<std::byte>(),
                             .first_epoch = first_epoch_,
                             .chunk_bytes = with_greeting ? static_cast<uint32_t>(bytes) : chunk,
+                            .wider = wider,
                             .with_greeting = with_greeting,
                             .raw = raw};
   std::ranges::copy(queues_.numbers(), params.queue_of);

@@ -7,7 +7,6 @@
 
 namespace tokenyard::device_collectives {
 
-template <class T>
 class HostReductions {
  public:
   TOKENYARD_DEVICE HostReductions(const BetweenWork& work, Movers& movers, uint32_t channel)
@@ -61,7 +60,7 @@ class HostReductions {
       if (!sends && !work_.params.with_greeting) return true;
       const std::byte* const only = input_for(chunk, work_.params.links[link].rank);
       return end_of(link).publish(round, sends ? 1 : 0, only, [&](uint32_t) {
-        return bytes_for(chunk, work_.params.links[link].rank) * wire_size();
+        return bytes_for(chunk, work_.params.links[link].rank) * work_.params.wider;
       });
     });
     if (hosts_.locals > 1) publish_read(work_, channel_, round);
@@ -75,12 +74,7 @@ class HostReductions {
     const bool come = for_links(
         work_, [&](uint32_t link) { return !receives_on(link) || end_of(link).await(round, 1); });
     if (!movers_.meet(come)) return false;
-    if constexpr (std::same_as<PartialOf<T>, T>)
-      add_hosts<T>(chunk);
-    else if (work_.params.raw)
-      add_hosts<T>(chunk);
-    else
-      add_hosts<PartialOf<T>>(chunk);
+    add_hosts(chunk);
     if (!movers_.meet(true)) return false;
     for_links(work_, [&](uint32_t link) { return !receives_on(link) || end_of(link).release(1); });
     return true;
@@ -93,9 +87,6 @@ class HostReductions {
 
  private:
   TOKENYARD_DEVICE LinkEnd end_of(uint32_t link) const { return {work_, channel_, link}; }
-  TOKENYARD_DEVICE uint32_t wire_size() const {
-    return work_.params.raw ? 1 : sizeof(PartialOf<T>) / sizeof(T);
-  }
   TOKENYARD_DEVICE bool sends_on(uint32_t link) const {
     const uint32_t peer = work_.params.links[link].rank;
     return hosts_.peer_on(hosts_.host, peer) == call_.rank &&
@@ -145,23 +136,20 @@ class HostReductions {
                       .sources = hosts_.locals,
                       .first_scale = call_.factor,
                       .factor = call_.factor};
-    movers_.share(bytes, [&](uint32_t at, uint32_t count) {
-      const auto source = [&](uint32_t place) {
-        const std::byte* const from =
-            place == hosts_.place
-                ? own
-                : work_.near_chunk(call_.rank, channel_, chunk.round, index_of(place, number))
-                      .address();
-        return Peer<const std::byte>(from + at);
-      };
-      fold_hosts<T, T, PartialOf<T>>(by, count, spans::are_aligned(own), source,
-                                     to + spans::distance(at * wire_size()));
+    const auto source = [&](uint32_t place) {
+      return Peer<const std::byte>(
+          place == hosts_.place
+              ? own
+              : work_.near_chunk(call_.rank, channel_, chunk.round, index_of(place, number))
+                    .address());
+    };
+    with_element(call_.type, [&](auto element) {
+      using T = decltype(element);
+      fold<T, T, PartialOf<T>>(by, bytes, spans::are_aligned(own), source, to);
     });
   }
 
-  template <class Wire>
   TOKENYARD_DEVICE void add_hosts(const HostChunk& chunk) {
-    constexpr uint32_t kWire = sizeof(Wire) / sizeof(T);
     const bool raw = work_.params.raw;
     const std::byte* const own = raw ? input_for(chunk, call_.rank) : own_partial(chunk.round);
     std::byte* const result = call_.result + call_.movement.begin + chunk.begin;
@@ -171,14 +159,29 @@ class HostReductions {
                       .first_scale = scale,
                       .later_scale = scale,
                       .divisor = call_.ranks};
-    movers_.share(bytes_for(chunk, call_.rank), [&](uint32_t at, uint32_t count) {
-      const auto source = [&](uint32_t host) {
-        const std::byte* const from =
-            host == hosts_.host ? own : end_of(link_from(host)).chunk(0).address();
-        return Peer<const std::byte>(from + at * kWire);
-      };
-      fold_hosts<T, Wire, T>(by, count, spans::are_aligned(own, result), source,
-                             result + spans::distance(at));
+    const auto source = [&](uint32_t host) {
+      return Peer<const std::byte>(
+          host == hosts_.host ? own : end_of(link_from(host)).chunk(0).address());
+    };
+    const uint32_t bytes = bytes_for(chunk, call_.rank);
+    const bool aligned = spans::are_aligned(own, result);
+    with_element(call_.type, [&](auto element) {
+      using T = decltype(element);
+      if constexpr (!std::same_as<PartialOf<T>, T>)
+        if (!raw) return fold<T, PartialOf<T>, T>(by, bytes, aligned, source, result);
+      fold<T, T, T>(by, bytes, aligned, source, result);
+    });
+  }
+
+  /// Folds `bytes` of T, which the movers share.
+  template <class T, class In, class Out, class Sources, class To>
+  TOKENYARD_DEVICE void fold(const HostFold& by, uint32_t bytes, bool aligned,
+                             const Sources& sources, To to) {
+    movers_.share(bytes, [&](uint32_t at, uint32_t count) {
+      fold_hosts<T, In, Out>(
+          by, count, aligned,
+          [&](uint32_t i) { return sources(i) + spans::distance(at * (sizeof(In) / sizeof(T))); },
+          to + spans::distance(at * (sizeof(Out) / sizeof(T))));
     });
   }
 
