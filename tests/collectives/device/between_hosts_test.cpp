@@ -32,8 +32,8 @@ bool is_float(DataType type) {
          type == DataType::bfloat16 || type == DataType::float32 || type == DataType::float64;
 }
 
-/// Ring slots of 512 bytes, and greetings with up to 64 bytes of data.
-constexpr device_collectives::Options kSmall{.slot_bytes = 64, .chunk_bytes = 64};
+/// Ring slots of 256 bytes, and greetings with up to 64 bytes of data.
+constexpr device_collectives::Options kSmall{.slot_bytes = 64, .chunk_bytes = 256};
 
 Outcomes run(const Hosts& host_of, const Body& body,
              std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(, DeviceCollectivesBetweenHosts,
 TEST(BetweenHosts, LargeMessagesTravelInChunks) {
   for (const Hosts& host_of : {Hosts{0, 1}, Hosts{0, 0, 1, 1}}) {
     expect_none_failed(run(host_of, [&](World& world) {
-      DeviceCollectives collectives(world, {.chunk_bytes = 1 << 10});
+      DeviceCollectives collectives(world, {.chunk_bytes = 8 << 10});
       for (const Operation operation : kOperations)
         for (const uint64_t elements : {40'000u, 100'003u}) {
           const CallCase of{.operation = operation,

@@ -39,8 +39,8 @@ CallCase draw_call(Random& random, const std::vector<uint32_t>& host_of) {
   of.operation = static_cast<Operation>(random.between(1, 9));
   of.type = kTypes[random.below(std::size(kTypes))];
   of.op = random.chance(768) ? ReduceOp::sum : ReduceOp::max;
-  // A round has up to 128 bytes, and there are at most two channels of four rounds.
-  of.elements = random.chance(128) ? 0 : random.between(1, random.chance(384) ? 500 : 40);
+  // A chunk has 64 bytes, and rings hold four of each channel.
+  of.elements = random.chance(128) ? 0 : random.between(1, random.chance(256) ? 200 : 24);
   of.root = random.below(static_cast<uint32_t>(host_of.size()));
   of.in_place = random.chance(512);
   of.offset = random.chance(512) ? 0 : random.below(4);
@@ -52,14 +52,14 @@ CallCase draw_call(Random& random, const std::vector<uint32_t>& host_of) {
 Drawn draw(SeedRun& run) {
   Random& random = run.random;
   Drawn drawn;
-  const uint32_t hosts = random.between(2, random.chance(256) ? 3 : 2);
+  const uint32_t hosts = random.chance(192) ? 3 : 2;
   for (uint32_t host = 0; host < hosts; ++host)
-    for (uint32_t left = random.between(1, hosts > 2 ? 2 : 3); left > 0; --left)
+    for (uint32_t left = random.between(1, random.chance(128) ? 3 : 2); left > 0; --left)
       drawn.host_of.push_back(host);
   run.option("host_of", fmt::format("{}", drawn.host_of));
   drawn.options.slot_bytes = run.option("slot_bytes", 16 * random.between(1, 6));
-  drawn.options.chunk_bytes = run.option("chunk_bytes", 16 * random.between(1, 2));
-  for (uint32_t calls = random.between(1, 4); calls > 0; --calls) {
+  drawn.options.chunk_bytes = 64;
+  for (uint32_t calls = random.between(1, 3); calls > 0; --calls) {
     drawn.calls.push_back(draw_call(random, drawn.host_of));
     run.option("call", drawn.calls.back().text());
   }

@@ -18,7 +18,8 @@ namespace {
 
 /// Warps of a block: those that move data, and the last one, which compares calls.
 constexpr uint32_t kWarps = kBetweenThreadsMax / kWarpLanes, kHostWarps = 3;
-/// A slot of a ring holds so many chunks of Options::chunk_bytes: the warps of a block share it.
+/// A slot of a ring holds so many chunks of Options::chunk_bytes on a GPU: the warps of a block
+/// share it.
 constexpr uint32_t kChunksOfSlot = 8;
 /// All rings and stages of a rank take at most so much, and all places of its host's window.
 constexpr size_t kLinksBytes = 32 << 20, kPlacesBytes = 32 << 20;
@@ -131,7 +132,8 @@ uint32_t HostLinks::served_max() const {
 }
 
 uint32_t HostLinks::slot_bytes(const Options& options) const {
-  const size_t asked = size_t{options.chunk_bytes} * kChunksOfSlot;
+  const bool on_gpu = accelerator_.kind() == AcceleratorKind::gpu;
+  const size_t asked = size_t{options.chunk_bytes} * (on_gpu ? kChunksOfSlot : 1);
   const size_t slots = size_t{2} * map_.links_max() * channels_ * kLinkRounds * map_.locals_max();
   const size_t places = size_t{2} * channels_ * kHostRounds *
                         std::max(map_.ranks(), map_.locals_max() * served_max());
@@ -259,6 +261,7 @@ void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
                             .own_partials = own_partials_.as<std::byte>(),
                             .first_epoch = first_epoch_,
                             .chunk_bytes = with_greeting ? static_cast<uint32_t>(bytes) : chunk,
+                            .wider = wider,
                             .with_greeting = with_greeting,
                             .raw = raw};
   std::ranges::copy(queues_.numbers(), params.queue_of);

@@ -150,6 +150,7 @@ struct BetweenHostsParams {
   std::byte* own_partials;          ///< [channels][kLinkRounds][slot_bytes] this rank's own
   uint64_t first_epoch;             ///< after which calls are counted
   uint32_t chunk_bytes;             ///< of a message
+  uint32_t wider;                   ///< bytes of a partial sum per byte of the result
   bool with_greeting;               ///< the whole message travels with the greeting
   bool raw;                         ///< every host has one rank, whose input is its partial sum
 };

@@ -35,12 +35,10 @@ TOKENYARD_DEVICE void move_between(const BetweenWork& work, BetweenShared& share
     }
     return;
   }
-  with_element(work.call.type, [&](auto element) {
-    for (uint32_t channel = block::index(); channel < channels; channel += grid::blocks()) {
-      const HostReductions<decltype(element)> steps(work, movers, channel);
-      if (!work_off(work, steps, steps.second_lag(), steps.third_lag(), channel)) return;
-    }
-  });
+  for (uint32_t channel = block::index(); channel < channels; channel += grid::blocks()) {
+    const HostReductions steps(work, movers, channel);
+    if (!work_off(work, steps, steps.second_lag(), steps.third_lag(), channel)) return;
+  }
 }
 
 /// Stores a call word, on all ranks of this host, for `source`. Called by one thread, after a fence

@@ -153,10 +153,9 @@ TOKENYARD_DEVICE void fold_hosts(const HostFold& by, uint32_t bytes, bool aligne
                                  const Sources& sources, To to) {
   using namespace host_fold;  // NOLINT(google-build-using-namespace)
   uint32_t done = 0;
-  if (aligned) {
-    if constexpr (sizeof(T) >= 2) done = fold_rows<4, T, In, Out>(by, done, bytes, sources, to);
-    done = fold_rows<1, T, In, Out>(by, done, bytes, sources, to);
-  }
+  // A byte takes a register of its own.
+  constexpr uint32_t kRows = sizeof(T) == 1 ? 1 : 4;
+  if (aligned) done = fold_rows<kRows, T, In, Out>(by, done, bytes, sources, to);
   constexpr uint32_t kIn = Pieces<T, In>::kCount, kOut = Pieces<T, Out>::kCount;
   TOKENYARD_KEEP_ROLLED
   for (uint32_t at = done + spans::lane_at(); at < bytes; at += spans::kRow) {

@@ -7,7 +7,6 @@
 
 namespace tokenyard::device_collectives {
 
-template <class T>
 class HostReductions {
  public:
   TOKENYARD_DEVICE HostReductions(const BetweenWork& work, Movers& movers, uint32_t channel)
@@ -61,7 +60,7 @@ class HostReductions {
       if (!sends && !work_.params.with_greeting) return true;
       const std::byte* const only = input_for(chunk, work_.params.links[link].rank);
       return end_of(link).publish(round, sends ? 1 : 0, only, [&](uint32_t) {
-        return bytes_for(chunk, work_.params.links[link].rank) * wire_size();
+        return bytes_for(chunk, work_.params.links[link].rank) * work_.params.wider;
       });
     });
     if (hosts_.locals > 1) publish_read(work_, channel_, round);
@@ -72,21 +71,12 @@ class HostReductions {
   TOKENYARD_DEVICE bool third(uint64_t round) {
     if (!call_.movement.has_result(call_.rank)) return true;
     const HostChunk chunk = work_.chunk(channel_, round);
-    bool come = true;
-    if (Movers::is_first())
-      for (uint32_t host = warp::lane(); host < hosts_.hosts; host += kWarpLanes)
-        if (host != hosts_.host) come = end_of(link_from(host)).await(round, 1) && come;
+    const bool come = for_links(
+        work_, [&](uint32_t link) { return !receives_on(link) || end_of(link).await(round, 1); });
     if (!movers_.meet(come)) return false;
-    if constexpr (std::same_as<PartialOf<T>, T>)
-      add_hosts<T>(chunk);
-    else if (work_.params.raw)
-      add_hosts<T>(chunk);
-    else
-      add_hosts<PartialOf<T>>(chunk);
+    add_hosts(chunk);
     if (!movers_.meet(true)) return false;
-    if (Movers::is_first())
-      for (uint32_t host = warp::lane(); host < hosts_.hosts; host += kWarpLanes)
-        if (host != hosts_.host) end_of(link_from(host)).release(1);
+    for_links(work_, [&](uint32_t link) { return !receives_on(link) || end_of(link).release(1); });
     return true;
   }
 
@@ -97,13 +87,15 @@ class HostReductions {
 
  private:
   TOKENYARD_DEVICE LinkEnd end_of(uint32_t link) const { return {work_, channel_, link}; }
-  TOKENYARD_DEVICE uint32_t wire_size() const {
-    return work_.params.raw ? 1 : sizeof(PartialOf<T>) / sizeof(T);
-  }
   TOKENYARD_DEVICE bool sends_on(uint32_t link) const {
     const uint32_t peer = work_.params.links[link].rank;
     return hosts_.peer_on(hosts_.host, peer) == call_.rank &&
            call_.movement.sends(call_.rank, peer);
+  }
+  /// Called only by a rank with a result.
+  TOKENYARD_DEVICE bool receives_on(uint32_t link) const {
+    const uint32_t peer = work_.params.links[link].rank;
+    return hosts_.peer_on(hosts_.host_of[peer], call_.rank) == peer;
   }
   TOKENYARD_DEVICE uint32_t link_from(uint32_t host) const {
     return hosts_.link_to[hosts_.peer_on(host, call_.rank)];
@@ -144,23 +136,20 @@ class HostReductions {
                       .sources = hosts_.locals,
                       .first_scale = call_.factor,
                       .factor = call_.factor};
-    movers_.share(bytes, [&](uint32_t at, uint32_t count) {
-      const auto source = [&](uint32_t place) {
-        const std::byte* const from =
-            place == hosts_.place
-                ? own
-                : work_.near_chunk(call_.rank, channel_, chunk.round, index_of(place, number))
-                      .address();
-        return Peer<const std::byte>(from + at);
-      };
-      fold_hosts<T, T, PartialOf<T>>(by, count, spans::are_aligned(own), source,
-                                     to + spans::distance(at * wire_size()));
+    const auto source = [&](uint32_t place) {
+      return Peer<const std::byte>(
+          place == hosts_.place
+              ? own
+              : work_.near_chunk(call_.rank, channel_, chunk.round, index_of(place, number))
+                    .address());
+    };
+    with_element(call_.type, [&](auto element) {
+      using T = decltype(element);
+      fold<T, T, PartialOf<T>>(by, bytes, spans::are_aligned(own), source, to);
     });
   }
 
-  template <class Wire>
   TOKENYARD_DEVICE void add_hosts(const HostChunk& chunk) {
-    constexpr uint32_t kWire = sizeof(Wire) / sizeof(T);
     const bool raw = work_.params.raw;
     const std::byte* const own = raw ? input_for(chunk, call_.rank) : own_partial(chunk.round);
     std::byte* const result = call_.result + call_.movement.begin + chunk.begin;
@@ -170,14 +159,29 @@ class HostReductions {
                       .first_scale = scale,
                       .later_scale = scale,
                       .divisor = call_.ranks};
-    movers_.share(bytes_for(chunk, call_.rank), [&](uint32_t at, uint32_t count) {
-      const auto source = [&](uint32_t host) {
-        const std::byte* const from =
-            host == hosts_.host ? own : end_of(link_from(host)).chunk(0).address();
-        return Peer<const std::byte>(from + at * kWire);
-      };
-      fold_hosts<T, Wire, T>(by, count, spans::are_aligned(own, result), source,
-                             result + spans::distance(at));
+    const auto source = [&](uint32_t host) {
+      return Peer<const std::byte>(
+          host == hosts_.host ? own : end_of(link_from(host)).chunk(0).address());
+    };
+    const uint32_t bytes = bytes_for(chunk, call_.rank);
+    const bool aligned = spans::are_aligned(own, result);
+    with_element(call_.type, [&](auto element) {
+      using T = decltype(element);
+      if constexpr (!std::same_as<PartialOf<T>, T>)
+        if (!raw) return fold<T, PartialOf<T>, T>(by, bytes, aligned, source, result);
+      fold<T, T, T>(by, bytes, aligned, source, result);
+    });
+  }
+
+  /// Folds `bytes` of T, which the movers share.
+  template <class T, class In, class Out, class Sources, class To>
+  TOKENYARD_DEVICE void fold(const HostFold& by, uint32_t bytes, bool aligned,
+                             const Sources& sources, To to) {
+    movers_.share(bytes, [&](uint32_t at, uint32_t count) {
+      fold_hosts<T, In, Out>(
+          by, count, aligned,
+          [&](uint32_t i) { return sources(i) + spans::distance(at * (sizeof(In) / sizeof(T))); },
+          to + spans::distance(at * (sizeof(Out) / sizeof(T))));
     });
   }
 

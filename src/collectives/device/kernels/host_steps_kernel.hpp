@@ -46,7 +46,8 @@ class Movers {
   uint32_t steps_ = 0, turns_ = 0;
 };
 
-/// Calls `body(number)` for each link, a lane each, in the first warp. Returns whether all did.
+/// Calls `body(number)` for each link in the first warp, always in the same lane: a queue has one
+/// user. Returns whether all did.
 template <class Body>
 TOKENYARD_DEVICE bool for_links(const BetweenWork& work, Body body) {
   bool all = true;

@@ -272,9 +272,9 @@ class LinkEnd {
       put = queue().put_inline(deadline, phase(WaitPhase::greeting_put), greeting_there(), both,
                                bytes);
     } else {
-      store<Order::weak, Scope::gpu>(Peer<Bytes16>(reinterpret_cast<Bytes16*>(
-                                         params_.far_window + far().greeting_out(number_))),
-                                     work_.word().bits);
+      store_vector(Peer<Bytes16>(reinterpret_cast<Bytes16*>(params_.far_window +
+                                                            far().greeting_out(number_))),
+                   work_.word().bits);
       put = queue().put(deadline, phase(WaitPhase::greeting_put), greeting_there(),
                         source(far().greeting_out(number_), bytes));
     }
