@@ -120,15 +120,13 @@ TEST_F(WorldsBetweenHosts, AJobsHostNameComesFromTheEnvironment) {
   expect_zero(ranks, 2);
 }
 
-TEST_F(WorldsBetweenHosts, ExchangesThatCannotRunBetweenHostsAreRefusedByASentence) {
+TEST_F(WorldsBetweenHosts, LowLatencySaysThatItPuts) {
   RankProcesses ranks(2, [&](uint32_t rank) {
     const auto world = connect(rank, 2, rank == 0 ? "a" : "b");
-    const std::string refusal = sentence_of<Unsupported>([&] {
-      (void)LowLatency(*world, {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
-    });
-    promise(holds(refusal, "cannot load from and store to rank"), refusal);
-    promise(holds(refusal, "another host") == (rank == 0), refusal);
-    world->barrier("refused");
+    LowLatency exchange(*world, {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
+    promise(exchange.paths()[rank] == LowLatencyPath::self, "the path to itself");
+    promise(exchange.paths()[1 - rank] == LowLatencyPath::put, "the path to the other host");
+    exchange.close();
   });
   expect_zero(ranks, 2);
 }
