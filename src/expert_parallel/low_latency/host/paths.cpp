@@ -43,12 +43,6 @@ void Paths::learn(const std::vector<std::vector<bool>>& puts) {
   }
 }
 
-std::vector<bool> Paths::puts() const {
-  std::vector<bool> puts;
-  for (const LowLatencyPath path : of_ranks_) puts.push_back(path == LowLatencyPath::put);
-  return puts;
-}
-
 std::vector<uint32_t> Paths::put_peers() const {
   std::vector<uint32_t> peers;
   for (uint32_t rank = 0; rank < of_ranks_.size(); ++rank)

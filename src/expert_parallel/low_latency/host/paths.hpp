@@ -14,11 +14,10 @@ class Paths {
   Paths(const World& world, LowLatencyPaths wanted);
   /// Returns the first present rank that cannot be reached as wanted, or kAllReached.
   uint32_t first_unreachable() const { return first_unreachable_; }
-  /// Tells which ranks have how many put peers before which: [ranks][ranks], 1 where a rank puts.
+  /// Learns the paths of all ranks. `puts`: [ranks][ranks] whether one reaches the other by put.
   void learn(const std::vector<std::vector<bool>>& puts);
 
   const std::vector<LowLatencyPath>& of_ranks() const { return of_ranks_; }
-  std::vector<bool> puts() const;
   /// Returns the ranks that this one reaches by put, ascending.
   std::vector<uint32_t> put_peers() const;
   /// Returns the number of this rank among the put peers of another.
