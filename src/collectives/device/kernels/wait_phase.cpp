@@ -9,7 +9,7 @@ std::span<const std::string> phase_names() {
       "device collective: call",    "device collective: data",      "device collective: place",
       "device collective: chunk",   "device collective: operation", "device collective: size",
       "device collective: tensors", "device collective: done",      "device collective: message",
-      "device collective: counts"};
+      "device collective: counts",  "device collective: splits",    "device collective: capacity"};
   return names;
 }
 
