@@ -36,6 +36,7 @@ enum class DataType : uint8_t {
   complex64,
   complex128,
   float8_e4m3fn,
+  float8_e5m2,
 };
 
 /// Returns the bytes of an element; 0 for a value that names no type.
@@ -45,6 +46,7 @@ constexpr size_t bytes_of(DataType type) {
     case DataType::uint8:
     case DataType::int8:
     case DataType::float8_e4m3fn:
+    case DataType::float8_e5m2:
       return 1;
     case DataType::uint16:
     case DataType::int16:

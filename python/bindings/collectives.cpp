@@ -35,7 +35,7 @@ GroupHandle group(const JobHandle& self, const std::vector<uint32_t>& ranks,
 
 void register_enums(nb::module_& m) {
   nb::enum_<DataType> type(m, "DataType");
-  for (int value = 0; value <= int(DataType::float8_e4m3fn); ++value)
+  for (int value = 0; value <= int(DataType::float8_e5m2); ++value)
     type.value(name_of(DataType(value)).c_str(), DataType(value));
   nb::enum_<ReduceOp> op(m, "ReduceOp");
   for (int value = 0; value <= int(ReduceOp::bit_xor); ++value)

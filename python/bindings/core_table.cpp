@@ -30,6 +30,11 @@ struct Device {
   };
   std::shared_ptr<Shared> shared;
 };
+struct DeviceTicket {
+  std::shared_ptr<Device::Shared> shared;
+  device_collectives::CallTicket call;
+  bool is_of_messages;
+};
 struct Failure {
   std::exception_ptr thrown;
 };
@@ -132,15 +137,26 @@ void start(DeviceCollectives& all, const core::DeviceCall& given, const Call& ca
   }
 }
 
-core::Failure* device_call(core::Device* device, const core::DeviceCall* given) {
+core::Failure* device_call(core::Device* device, const core::DeviceCall* given,
+                           core::DeviceTicket** ticket) {
   const uint32_t ranks = device->shared->held->world->size();
   return guarded(device, [&](DeviceCollectives& all) {
     start(all, *given, call_in(given->stream, given->timeout_ns), ranks);
+    *ticket = new core::DeviceTicket{device->shared, all.last_call(), false};
   });
 }
 
+core::Failure* device_failure(core::DeviceTicket* ticket, bool ended) {
+  const std::lock_guard lock(ticket->shared->mutex);
+  const std::exception_ptr thrown = ticket->is_of_messages
+                                        ? DeviceCollectives::error_of_messages(ticket->call)
+                                        : DeviceCollectives::error_of(ticket->call, ended);
+  return thrown ? new core::Failure{thrown} : nullptr;
+}
+
 core::Failure* device_exchange(core::Device* device, const core::DeviceMessage* messages,
-                               uint64_t count, uint64_t stream, int64_t timeout_ns) {
+                               uint64_t count, uint64_t stream, int64_t timeout_ns,
+                               core::DeviceTicket** ticket) {
   return guarded(device, [&](DeviceCollectives& all) {
     std::vector<device_collectives::Send> sends;
     std::vector<device_collectives::Receive> receives;
@@ -152,6 +168,7 @@ core::Failure* device_exchange(core::Device* device, const core::DeviceMessage* 
         sends.push_back({view, message.peer, message.tag});
     }
     all.exchange(sends, receives, call_in(stream, timeout_ns));
+    *ticket = new core::DeviceTicket{device->shared, all.last_call(), true};
   });
 }
 
@@ -193,10 +210,8 @@ constexpr core::Table kTable{
     .device_retired = [](core::Device* device) { return device->shared->retired.load(); },
     .device_call = device_call,
     .device_exchange = device_exchange,
-    .device_failure =
-        [](core::Device* device) {
-          return guarded(device, [](DeviceCollectives& all) { all.check(); });
-        },
+    .device_failure = device_failure,
+    .drop_ticket = [](core::DeviceTicket* ticket) { delete ticket; },
     .set_python_error = [](const core::Failure* failure) { set_python_error(failure->thrown); },
     .drop_failure = [](core::Failure* failure) { delete failure; },
 };

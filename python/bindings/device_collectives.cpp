@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "device_collectives.hpp"
+#include "job.hpp"
 #include "registration.hpp"
 #include "seconds.hpp"
 #include "upon_world.hpp"
@@ -21,6 +22,7 @@ namespace {
 
 using device_collectives::Call;
 using device_collectives::DeviceCollectives;
+using device_collectives::DeviceSplits;
 using device_collectives::Options;
 using device_collectives::Protocol;
 using device_collectives::Receive;
@@ -163,6 +165,19 @@ void all_to_all(const DeviceCollectivesHandle& self, const Array<nb::ro>& input,
   });
 }
 
+using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig>;
+
+void all_to_all_on_device(const DeviceCollectivesHandle& self, const Array<nb::ro>& input,
+                          const Array<>& result, DataType type, const Counts& splits,
+                          const Counts& received, std::optional<double> timeout_s,
+                          const std::string& protocol, uint32_t sms, uint64_t stream) {
+  const Call call = call_of(timeout_s, protocol, sms, stream);
+  const TensorView from = view_of(input, type), to = view_of(result, type);
+  in_turn(self, [&](DeviceCollectives& all) {
+    all.all_to_all(from, to, DeviceSplits{splits.data(), received.data()}, call);
+  });
+}
+
 template <class Given>
 using Messages = std::vector<std::tuple<Given, DataType, uint32_t, uint32_t>>;
 
@@ -182,14 +197,21 @@ void exchange(const DeviceCollectivesHandle& self, const Messages<Array<nb::ro>>
 std::unique_ptr<DeviceCollectivesHandle> make(const WorldHandle& world, uint32_t sms,
                                               uint32_t slot_bytes, uint32_t packet_bytes,
                                               uint32_t chunk_bytes, uint32_t ring_bytes,
-                                              bool arena_tensors) {
+                                              bool arena_tensors, bool keep_inputs,
+                                              const std::string& on_failure,
+                                              const DeviceCollectivesHandle* before) {
+  const std::shared_ptr<HeldDeviceCollectives> follows = before ? before->get() : nullptr;
   return std::make_unique<DeviceCollectivesHandle>(
-      make_upon<HeldDeviceCollectives>(world, Options{.sms = sms,
-                                                      .slot_bytes = slot_bytes,
-                                                      .packet_bytes = packet_bytes,
-                                                      .chunk_bytes = chunk_bytes,
-                                                      .ring_bytes = ring_bytes,
-                                                      .arena_tensors = arena_tensors}));
+      make_upon<HeldDeviceCollectives>(world,
+                                       Options{.sms = sms,
+                                               .slot_bytes = slot_bytes,
+                                               .packet_bytes = packet_bytes,
+                                               .chunk_bytes = chunk_bytes,
+                                               .ring_bytes = ring_bytes,
+                                               .arena_tensors = arena_tensors,
+                                               .keep_inputs = keep_inputs,
+                                               .on_failure = on_failure_of(on_failure)},
+                                       follows));
 }
 
 uint64_t memory(uint32_t ranks, uint32_t slot_bytes, uint32_t packet_bytes, uint32_t chunk_bytes,
@@ -210,7 +232,8 @@ void register_device_collectives(nb::module_& m) {
   nb::class_<DeviceCollectivesHandle> all(m, "DeviceCollectives",
                                           "See tokenyard.DeviceCollectives.");
   all.def_static("make", &device_calls::make, "world"_a, nb::kw_only(), "sms"_a, "slot_bytes"_a,
-                 "packet_bytes"_a, "chunk_bytes"_a, "ring_bytes"_a, "arena_tensors"_a);
+                 "packet_bytes"_a, "chunk_bytes"_a, "ring_bytes"_a, "arena_tensors"_a,
+                 "keep_inputs"_a, "on_failure"_a, "before"_a.none());
   all.def_static("memory", &device_calls::memory, nb::kw_only(), "ranks"_a, "slot_bytes"_a,
                  "packet_bytes"_a, "chunk_bytes"_a, "ring_bytes"_a);
   // The last arguments of every operation are those of a Call.
@@ -233,8 +256,23 @@ void register_device_collectives(nb::module_& m) {
             "factor"_a, "counts"_a);
   operation("all_to_all", &device_calls::all_to_all, input, result, "type"_a, "sent"_a,
             "received"_a);
+  operation("all_to_all_on_device", &device_calls::all_to_all_on_device, input, result, "type"_a,
+            "splits"_a.noconvert(), "received"_a.noconvert());
   all.def("exchange", &device_calls::exchange, "sends"_a, "receives"_a, nb::kw_only(),
           "timeout_s"_a.none(), "sms"_a, "stream"_a);
+  all.def("go_on",
+          [](const DeviceCollectivesHandle& self) {
+            uint64_t calls = 0;
+            in_turn(self, [&](DeviceCollectives& all) { calls = all.go_on(); });
+            return calls;
+          })
+      .def("settle",
+           [](const DeviceCollectivesHandle& self) {
+             in_turn(self, [](DeviceCollectives& all) { all.settle(); });
+           })
+      .def_prop_ro("calls", [](const DeviceCollectivesHandle& self) {
+        return self.get()->collectives.calls();
+      });
   all.def("check",
           [](const DeviceCollectivesHandle& self) {
             in_turn(self, [](DeviceCollectives& all) { all.check(); });

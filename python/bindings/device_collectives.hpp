@@ -11,8 +11,10 @@ namespace tokenyard::python {
 
 /// A rank's DeviceCollectives and its World.
 struct HeldDeviceCollectives : UponWorld {
-  HeldDeviceCollectives(UponWorld upon, const device_collectives::Options& options)
-      : UponWorld(std::move(upon)), collectives(*world, options) {}
+  HeldDeviceCollectives(UponWorld upon, const device_collectives::Options& options,
+                        const std::shared_ptr<HeldDeviceCollectives>& before)
+      : UponWorld(std::move(upon)),
+        collectives(*world, options, before ? &before->collectives : nullptr) {}
   device_collectives::DeviceCollectives collectives;
 };
 

@@ -41,15 +41,14 @@ void JobHandle::close() {
   last.reset();
 }
 
-namespace {
-
-/// Takes a name, since `raise` cannot be an enumerator in Python.
 OnFailure on_failure_of(const std::string& name) {
   if (name == "raise") return OnFailure::raise;
   if (name == "retry") return OnFailure::retry;
   if (name == "exclude") return OnFailure::exclude;
   throw InvalidArgument("on_failure", "'raise', 'retry' or 'exclude'", "'" + name + "'");
 }
+
+namespace {
 
 Places places_of(const std::string& name) {
   if (name == "kept") return Places::kept;

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "forks.hpp"
@@ -13,6 +14,10 @@ namespace tokenyard::python {
 
 /// Throws InvalidArgument in a fork, where no thread of the library runs.
 [[noreturn]] void refuse_fork();
+
+/// Returns what a name stands for; `raise` cannot be an enumerator in Python. Throws
+/// InvalidArgument.
+OnFailure on_failure_of(const std::string& name);
 
 /// One of the handles that share a job, with each other and with its worlds. Shared by calls in
 /// progress, so that `close` on one thread does not destroy it under another.

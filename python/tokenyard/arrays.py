@@ -21,6 +21,7 @@ from .sizes import size_of
 if TYPE_CHECKING:
     import torch
 
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 A = TypeVar("A", NDArray[Any], "torch.Tensor")
 """A NumPy array or a torch tensor; a call returns the kind that it was given.
 
@@ -87,11 +88,11 @@ class NumpyArrays:
         dtype = _name_of(array.dtype)
         if dtype == "bfloat16":
             return array.view(np.uint16)
-        return array.view(np.uint8) if dtype == "float8_e4m3fn" else array
+        return array.view(np.uint8) if dtype in _FLOAT8 else array
 
     def from_native(self, array: Any, dtype: str) -> np.ndarray:
         view = np.asarray(array)
-        if dtype in ("bfloat16", "float8_e4m3fn"):
+        if dtype == "bfloat16" or dtype in _FLOAT8:
             return view.view(getattr(ml_dtypes, dtype))
         return view
 

@@ -11,6 +11,7 @@ from _tokenyard import DataType, ReduceOp
 
 from .arrays import arrays_of
 from .closing import Closing
+from .collectives.options import OnFailure
 from .errors import invalid
 from .expert_parallel.call_device import CallDevice
 from .sizes import size_of
@@ -31,8 +32,9 @@ class DeviceCollectives(Closing):
 
     Arrays are C-contiguous: torch tensors on the world's GPU, or on the host NumPy arrays or CPU
     tensors. They have dtype bool, any integer, float16, bfloat16, float32, float64 or
-    float8_e4m3fn, and where nothing is reduced any other of up to 16 bytes. A result may lie
-    exactly where the input does (where this rank's own part does, if there are parts).
+    float8_e4m3fn or float8_e5m2, and where nothing is reduced any other of up to 16 bytes. A
+    result may lie exactly where the input does (where this rank's own part does, if there are
+    parts).
 
     All operations accept these keywords:
 
@@ -49,7 +51,10 @@ class DeviceCollectives(Closing):
 
     Errors that a rank finds alone are raised at once. A call that fails on the device, since a rank
     is gone, silent or makes another call, raises from `check`, `wait` or the next call, on every
-    rank. Failure is permanent: continue the world, and make new collectives on it.
+    rank. Once a recovery call of the world's job has returned, the next call of all ranks goes on
+    (`go_on`): they agree on the last call that all of them have finished, and each later one counts
+    as failed, also where it has finished. A world without a job does not go on: rebuild it, and
+    make new collectives on it.
 
     Args:
         world: the ranks. Between hosts there are no messages, no splits, and no choice of a
@@ -62,6 +67,12 @@ class DeviceCollectives(Closing):
         ring_bytes: bytes of each ring of chunks; 0: chosen.
         arena_tensors: promises that tensors of larger calls that reduce nothing lie in the ranks'
             arenas (`World.mem_pool`), between which bytes then move directly.
+        keep_inputs: whether calls in place copy their input first, and back if they fail. Not with
+            `arena_tensors`.
+        on_failure: what a call does when ranks are lost: "raise" raises an error. "retry" waits
+            until new processes hold the lost ranks' slots, "exclude" goes on among the survivors,
+            and the call is made again, as the job's `on_failure` says, which must be the same. Then
+            every call waits on the host for its end, and needs `keep_inputs`.
 
     Raises:
         InvalidArgument: an option is wrong, or differs from another rank's.
@@ -87,7 +98,12 @@ class DeviceCollectives(Closing):
         chunk_bytes: int = CHUNK_BYTES,
         ring_bytes: int = 0,
         arena_tensors: bool = False,
+        keep_inputs: bool = False,
+        on_failure: OnFailure = "raise",
+        _before: DeviceCollectives | None = None,
     ) -> None:
+        if on_failure not in ("raise", "retry", "exclude"):
+            raise invalid("on_failure", "'raise', 'retry' or 'exclude'", repr(on_failure))
         self._native = _tokenyard.DeviceCollectives.make(
             native_of(world),
             sms=size_of("sms", sms),
@@ -96,6 +112,9 @@ class DeviceCollectives(Closing):
             chunk_bytes=size_of("chunk_bytes", chunk_bytes),
             ring_bytes=size_of("ring_bytes", ring_bytes),
             arena_tensors=bool(arena_tensors),
+            keep_inputs=bool(keep_inputs),
+            on_failure=on_failure,
+            before=None if _before is None else _before._native,
         )
         self.world = world
         self._device = CallDevice(world.device_index)
@@ -267,6 +286,8 @@ class DeviceCollectives(Closing):
         *,
         sent: Sequence[int] | None = None,
         received: Sequence[int] | None = None,
+        splits: Any = None,
+        received_splits: Any = None,
         **call: Any,
     ) -> None:
         """Exchanges parts between all ranks.
@@ -277,10 +298,28 @@ class DeviceCollectives(Closing):
             sent: elements of each part of `parts`; None if all have as many, on all ranks.
             received: elements of each part of `out`; given with `sent`. Then `out` has memory of
                 its own, and every rank gives both.
+            splits: instead of `sent`, an int64 array of the device, [ranks], which is read in
+                stream order: elements of each part of `parts`, one behind the other. `parts` and
+                `out` may be larger; ranks whose splits exceed `parts`, and those that get more than
+                `out` holds, are named on all ranks.
+            received_splits: given with `splits`, an int64 array of the device, [ranks], which gets
+                the elements of each part of `out`.
         """
         given, kind = self._array("parts", parts, moved=True)
         result, _ = self._array("out", out, written=True, moved=True)
         self._same_kind(parts, out)
+        if (splits is None) != (received_splits is None):
+            raise invalid("received_splits", "an array where `splits` is one, or None", "another")
+        if splits is not None:
+            if sent is not None or received is not None:
+                raise invalid("sent", "None with `splits`", "numbers")
+            self._native.all_to_all_on_device(
+                *(given, result, kind),
+                self._split_array("splits", splits),
+                self._split_array("received_splits", received_splits),
+                **self._call(**call),
+            )
+            return
         if (sent is None) != (received is None):
             raise invalid("received", "numbers of elements where `sent` has them, or None", "one")
         self._native.all_to_all(
@@ -340,6 +379,24 @@ class DeviceCollectives(Closing):
         array, rank, tag = message
         given, kind = self._array("array", array, written=written, moved=True)
         return given, kind, self._rank(peer, rank), size_of("tag", tag, largest=2**24 - 2)
+
+    @property
+    def calls(self) -> int:
+        """The number of the last call, counted alike on all ranks, without messages.
+
+        After the ranks have gone on it is the number of the last call that all of them have
+        finished. Calls that a CUDA graph captures are not counted.
+        """
+        return self._native.calls
+
+    def go_on(self) -> int:
+        """Goes on with the job's ranks of now, if it must, and returns `calls`. Collective.
+
+        Call it after `recover`, `replace` or `shrink` of the job, and repeat the calls from there.
+        Without it the next call goes on, and raises OperationAborted on a rank that has finished a
+        call which not all ranks have finished; that call has done nothing then.
+        """
+        return self._native.go_on()
 
     def check(self) -> None:
         """Raises the error of the first call that failed, as far as this rank can see it."""
@@ -415,6 +472,13 @@ class DeviceCollectives(Closing):
             seen = f"{len(counts)}" if isinstance(counts, Sequence) else type(counts).__name__
             raise invalid(argument, f"{self.world.size} integers, one for each rank", seen)
         return [size_of(argument, count, largest=2**63 - 1) for count in counts]
+
+    def _split_array(self, argument: str, array: Any) -> Any:
+        given, kind = self._array(argument, array, written=True)
+        shape = tuple(arrays_of(argument, array).shape(array))
+        if kind != DataType.int64 or shape != (self.world.size,):
+            raise invalid(argument, f"int64 [{self.world.size}]", f"{kind.name} {list(shape)}")
+        return given
 
     def _stream(self, stream: Any) -> int:
         if stream is None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-_VIEWED = ("bfloat16", "float8_e4m3fn")
+_VIEWED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Dtypes that cross into C++ as unsigned integers of the same size."""
 
 
@@ -46,7 +47,7 @@ class TorchArrays:
     def to_native(self, array: torch.Tensor) -> Any:
         # A capsule: __dlpack__ takes twenty times as long. It would reject tensors that require
         # gradients, which no plain exchange propagates.
-        return to_dlpack(array.view(torch.uint8) if array.dtype == torch.float8_e4m3fn else array)
+        return to_dlpack(array.view(torch.uint8) if array.dtype in _FLOAT8 else array)
 
     def from_native(self, array: Any, dtype: str) -> torch.Tensor:
         tensor = from_dlpack(array.__dlpack__())

@@ -38,6 +38,8 @@ std::string name_of(DataType type) {
       return "complex128";
     case DataType::float8_e4m3fn:
       return "float8_e4m3fn";
+    case DataType::float8_e5m2:
+      return "float8_e5m2";
   }
   return fmt::format("DataType({})", static_cast<int>(type));
 }

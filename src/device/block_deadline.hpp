@@ -8,6 +8,7 @@
 #pragma once
 
 #include "device/apart.hpp"
+#include "device/empty_slots.hpp"
 #include "device/guarded_wait.hpp"
 #include "device/identity.hpp"
 
@@ -41,8 +42,10 @@ TOKENYARD_DEVICE uint32_t turn_after(uint32_t turn) {
 /// Checks on a wait. Arguments travel in registers, as in apart.hpp.
 TOKENYARD_DEVICE_APART Looks look(const WaitContext* wait_context, uint64_t start_ns,
                                   uint32_t polls, uint32_t turn, uint32_t phase, uint32_t rank,
-                                  uint64_t expected, uint64_t seen, bool from_rank) {
+                                  uint64_t expected, uint64_t seen, bool from_rank,
+                                  uint64_t empty) {
   const Deadline deadline(*wait_context, start_ns);
+  rank = EmptySlots{empty}.slot_of(rank);
   const Awaited what{phase, rank, expected, seen, from_rank};
   const Looks over{kOver, turn};
   if (deadline.failed()) return over;
@@ -64,27 +67,31 @@ TOKENYARD_DEVICE_APART Looks look(const WaitContext* wait_context, uint64_t star
 
 }  // namespace block_waits
 
-/// A Deadline whose waits read the abort flag in turns.
+/// A Deadline whose waits read the abort flag in turns. Waits are for members; the abort flag and
+/// reports name their slots.
 class BlockDeadline {
  public:
-  TOKENYARD_DEVICE explicit BlockDeadline(const WaitContext& wait_context)
-      : wait_context_(wait_context), start_ns_(now_ns()) {}
+  TOKENYARD_DEVICE explicit BlockDeadline(const WaitContext& wait_context, EmptySlots empty = {})
+      : wait_context_(wait_context), start_ns_(now_ns()), empty_(empty) {}
   TOKENYARD_DEVICE bool failed() const { return Deadline(wait_context_, start_ns_).failed(); }
   TOKENYARD_DEVICE void fail(Failure failure, const Awaited& what) const {
-    CallDeadline(wait_context_, start_ns_).fail(failure, what);
+    Awaited by_slot = what;
+    by_slot.rank = empty_.slot_of(what.rank);
+    CallDeadline(wait_context_, start_ns_).fail(failure, by_slot);
   }
   /// Called after a poll that found nothing. Returns whether the wait is over.
   TOKENYARD_DEVICE bool give_up(block_waits::Looks& looks, const Awaited& what) const {
     if (++looks.polls % block_waits::kLookEvery != 0) [[likely]]
       return false;
     looks = block_waits::look(&wait_context_, start_ns_, looks.polls, looks.turn, what.phase,
-                              what.rank, what.expected, what.seen, what.from_rank);
+                              what.rank, what.expected, what.seen, what.from_rank, empty_.bits);
     return looks.polls == block_waits::kOver;
   }
 
  private:
   const WaitContext& wait_context_;
   uint64_t start_ns_;
+  EmptySlots empty_;
 };
 
 template <class Condition>

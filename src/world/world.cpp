@@ -10,6 +10,7 @@
 
 #include "device/joint_launches.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/on_failure.hpp"
 #include "fabric/replacement.hpp"
 #include "fabric/world_access.hpp"
 #include "job/job_state.hpp"
@@ -383,6 +384,12 @@ void go_on(World& world) {
   const auto next =
       join_job(impl.job, {impl.accelerator, impl.fabric, impl.make_network}, impl.options, check);
   WorldAccess::go_on_as(world, *next);
+}
+
+std::optional<OnFailure> on_failure_of(const World& world) {
+  const WorldAccess::Impl& impl = WorldAccess::impl(world);
+  if (!impl.follows_job) return std::nullopt;
+  return impl.job->state()->options.on_failure;
 }
 
 bool continue_job_after(World& world, uint32_t rank, bool silent) {

@@ -45,6 +45,7 @@ Elements from_numbers(DataType type, const std::vector<int>& numbers) {
         break;
       case DataType::uint8:
       case DataType::int8:
+      case DataType::float8_e5m2:
       case DataType::float8_e4m3fn:  // Moved, and never reduced.
         put(elements, i, static_cast<uint8_t>(n));
         break;

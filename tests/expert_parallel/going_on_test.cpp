@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "expert_parallel/by_expert/expand_rows.hpp"
-#include "expert_parallel/common/sessions.hpp"
 #include "expert_parallel/low_latency/host/session.hpp"
 #include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
@@ -18,6 +17,7 @@
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/proxy/proxy_network.hpp"
 #include "fabric/ranks.hpp"
+#include "fabric/sessions.hpp"
 #include "job/job_of_three.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/job.hpp"

@@ -16,6 +16,7 @@
 #include "simt/host_accelerator.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/job.hpp"
+#include "tokenyard/low_latency.hpp"
 #include "world/in_process.hpp"
 
 namespace tokenyard::testing {
@@ -118,6 +119,17 @@ TEST_F(WorldsBetweenHosts, AJobsHostNameComesFromTheEnvironment) {
     const PeerReach& other = world->topology().peers[1 - rank];
     promise(other.reach == Reach::put_signal && holds(other.how, "3 connections"), other.how);
     signals_follow_puts(*world, 5);
+  });
+  expect_zero(ranks, 2);
+}
+
+TEST_F(WorldsBetweenHosts, LowLatencySaysThatItPuts) {
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    const auto world = connect(rank, 2, rank == 0 ? "a" : "b");
+    LowLatency exchange(*world, {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
+    promise(exchange.paths()[rank] == LowLatencyPath::self, "the path to itself");
+    promise(exchange.paths()[1 - rank] == LowLatencyPath::put, "the path to the other host");
+    exchange.close();
   });
   expect_zero(ranks, 2);
 }

@@ -26,6 +26,7 @@ DTYPES = (
     torch.float32,
     torch.float64,
     torch.float8_e4m3fn,
+    torch.float8_e5m2,
 )
 SIZES = (0, 1, 7, 1000)
 OPS = {

@@ -19,7 +19,7 @@ except ModuleNotFoundError:
     torch = None
 
 RANKS = 3
-FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 BITWISE = ("bit_and", "bit_or", "bit_xor")
 ARITHMETIC = ("sum", "product", "min", "max")
@@ -83,6 +83,29 @@ def reductions(world: tokenyard.World, name: str) -> None:
 @pytest.mark.parametrize("name", FLOATS + INTEGERS)
 def test_every_dtype_is_reduced(name: str) -> None:
     launch(reductions, ranks=RANKS, args=(name,))
+
+
+def every_e5m2(world: tokenyard.World) -> None:
+    """Every number of E5M2 with others: NumPy folds in float32, ml_dtypes rounds once."""
+    values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2)
+    inputs = [np.roll(np.tile(values, 4), 37 * rank * rank) for rank in range(world.size)]
+    largest = float(ml_dtypes.finfo(ml_dtypes.float8_e5m2).max)
+    with DeviceCollectives(world) as collectives, np.errstate(all="ignore"):
+        for op in (*ARITHMETIC, "average"):
+            wide = inputs[0].astype(np.float32)
+            for one in inputs[1:]:
+                wide = FUNCTIONS[op](wide, one.astype(np.float32))
+            if op == "average":
+                wide = wide / np.float32(world.size)
+            clipped = np.where(np.isinf(wide), wide, np.clip(wide, -largest, largest))
+            x = inputs[world.rank].copy()
+            collectives.all_reduce(x, op)
+            expected = clipped.astype(ml_dtypes.float8_e5m2).astype(np.float32)
+            np.testing.assert_array_equal(x.astype(np.float32), expected)
+
+
+def test_every_number_of_e5m2_is_reduced() -> None:
+    launch(every_e5m2, ranks=RANKS)
 
 
 def moves(world: tokenyard.World, name: str, protocol: str) -> None:
@@ -370,3 +393,85 @@ def test_a_message_that_nobody_sends_ends_at_its_deadline() -> None:
         return named
 
     assert launch(body, ranks=3) == [2, None, None]
+
+
+def splits_on_the_device(world: tokenyard.World, dtype: str, capacity: int) -> None:
+    """Rank s sends 5 * s + d + turn elements to rank d; no host knows what comes."""
+    rank, ranks = world.rank, range(world.size)
+    with DeviceCollectives(world, chunk_bytes=64, ring_bytes=192) as collectives:
+        for turn in range(4):
+            sent = np.array([[5 * s + d + turn for d in ranks] for s in ranks], np.int64)
+            if turn == 3:
+                sent[1] = 0
+            numbers = [mine(s, int(sent[s].sum()) + 3, dtype) for s in ranks]
+            out = np.full(capacity, 7).astype(numbers[0].dtype)
+            before = numbers[rank].copy()
+            received = np.full(world.size, -1, np.int64)
+            collectives.all_to_all(
+                numbers[rank], out, splits=sent[rank].copy(), received_splits=received
+            )
+            assert received.tolist() == sent[:, rank].tolist()
+            parts = []
+            for s in ranks:
+                begin = int(sent[s, :rank].sum())
+                parts.append(numbers[s][begin : begin + int(sent[s, rank])])
+            came = np.concatenate(parts)
+            same(out[: len(came)], came)
+            same(out[len(came) :], np.full(capacity - len(came), 7).astype(out.dtype))
+            same(numbers[rank], before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int64"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_splits_that_only_the_device_knows(dtype: str, ranks: int) -> None:
+    launch(splits_on_the_device, ranks=ranks, args=(dtype, 200))
+
+
+def wrong_splits(world: tokenyard.World, what: str) -> tuple[str, int | None, str]:
+    collectives = DeviceCollectives(world)
+    splits = np.full(world.size, 4, np.int64)
+    out = np.empty(4 * world.size, np.float32)
+    if world.rank == 1 and what == "negative":
+        splits[2] = -1
+    if world.rank == 1 and what == "many":
+        splits[0] = 5
+    if world.rank == 1 and what == "small":
+        out = out[:-1]
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        waited(
+            collectives,
+            collectives.all_to_all,
+            *(np.ones(4 * world.size, np.float32), out),
+            splits=splits,
+            received_splits=np.zeros(world.size, np.int64),
+        )
+    return caught.value.argument, caught.value.rank, caught.value.expected
+
+
+@pytest.mark.parametrize("what", ["negative", "many", "small"])
+def test_splits_that_do_not_fit_are_named_on_all_ranks(what: str) -> None:
+    expected = (
+        ("result", 1, "memory for 48 bytes that others send")
+        if what == "small"
+        else ("splits", 1, "counts of elements, 48 bytes in all at most")
+    )
+    assert launch(wrong_splits, ranks=3, args=(what,)) == [expected] * 3
+
+
+def test_arrays_of_splits_are_checked() -> None:
+    def body(world: tokenyard.World) -> None:
+        collectives = DeviceCollectives(world)
+        x, good = np.ones(4, np.float32), np.ones(1, np.int64)
+        for given, argument in (
+            (dict(splits=good), "received_splits"),
+            (dict(received_splits=good), "received_splits"),
+            (dict(splits=good.astype(np.int32), received_splits=good), "splits"),
+            (dict(splits=good, received_splits=np.ones(2, np.int64)), "received_splits"),
+            (dict(splits=good, received_splits=good, sent=[1], received=[1]), "sent"),
+        ):
+            with pytest.raises(tokenyard.InvalidArgument) as caught:
+                collectives.all_to_all(x, np.empty_like(x), **given)
+            assert caught.value.argument == argument
+        collectives.close()
+
+    launch(body, ranks=1)

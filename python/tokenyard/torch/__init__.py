@@ -42,6 +42,7 @@ __all__ = [
     "collectives",
     "evict",
     "failed_ranks",
+    "go_on",
     "grow",
     "join_group",
     "monitored_barrier",
@@ -73,6 +74,23 @@ def check_device(group: dist.ProcessGroup | None = None) -> None:
         group: a process group; the default group if None.
     """
     state_with_job(group).await_device()
+
+
+def go_on(group: dist.ProcessGroup | None = None) -> int:
+    """Makes the ranks that go on after a failure agree on their calls on CUDA tensors. Collective.
+
+    Call it after `recover`, `replace` or `shrink` of `collectives()`, on every rank of the group
+    that has made such a call. From then on each `Work` that not all of them have finished raises on
+    all of them, and each other one on none: continue after the last one that does not raise.
+    Without it the next call on a CUDA tensor does the same.
+
+    Args:
+        group: a process group; the default group if None.
+
+    Returns:
+        The number of calls on CUDA tensors that all of them have finished.
+    """
+    return state_with_job(group).go_on_device()
 
 
 def failed_ranks(work: dist.Work) -> list[int]:

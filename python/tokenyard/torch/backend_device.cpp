@@ -123,8 +123,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   const bool told = timeout != c10d::kUnsetTimeout;
   const int64_t timeout_ns = nanoseconds_of(told ? timeout : options_->timeout).count();
   const bool host_waits = type == OpType::BARRIER;
-  auto work = c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), outputs,
-                                              device, host_waits);
+  auto work =
+      c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), outputs, host_waits);
   DeviceRun run(device, where, stream_at(where, beside ? Beside::calls : Beside::no), timeout_ns);
   try {
     body(run);
@@ -139,8 +139,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   if (!coalescing_) return work;
   if (!device_coalescing_)
     device_coalescing_ = c10::make_intrusive<DeviceWork>(
-        rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, device, false);
+        rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, false);
   device_coalescing_->add_outputs(outputs);
+  device_coalescing_->follow_call(run.last_call());
   if (const DeviceStream on = stream_at(where, beside ? Beside::calls : Beside::no); on.stream)
     device_coalescing_->follow(*on.stream);
   return work;
@@ -435,7 +436,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
     if (coalescing_) {
       if (!device_coalescing_)
         device_coalescing_ = c10::make_intrusive<DeviceWork>(
-            rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, device, false);
+            rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, false);
       if (!device_messages_)
         device_messages_ = std::make_unique<DeviceRun>(
             device, where, stream_at(where, Beside::messages), timeout_ns);
@@ -447,7 +448,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
     }
   }
   auto work = c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs),
-                                              std::move(outputs), device, false);
+                                              std::move(outputs), false);
   DeviceRun run(device, where, stream_at(where, Beside::messages), timeout_ns);
   add(run);
   run.finish(*work);

@@ -60,6 +60,7 @@ class BackendState:
         self._configurations: set[int] = set()
         self._device_lock = threading.Lock()
         self._device: GroupDevice | None = None
+        self._device_before: GroupDevice | None = None
         _backend_states.add(self)
 
     def enter(self) -> None:
@@ -126,9 +127,13 @@ class BackendState:
             index: the GPU's CUDA ordinal; None for the host, in tests.
         """
         with self._device_lock:
-            if self._device is None:
-                self._device = self._new_device(index)
-            return self._device.capsule
+            return self._device_now(index).capsule
+
+    def _device_now(self, index: int | None) -> GroupDevice:
+        if self._device is None:
+            self._device = self._new_device(index)
+            self._device_before = None
+        return self._device
 
     def _new_device(self, index: int | None) -> GroupDevice:
         with self._lock:
@@ -136,14 +141,29 @@ class BackendState:
         if job is None or group is None:
             raise invalid("group", "a group of a job that runs", "one whose job has ended")
         whole = self._founder and job.has_ranks(self.global_ranks)
-        return GroupDevice(job, group, whole, index, self._timeout, self._options)
+        before = self._device_before
+        return GroupDevice(job, group, whole, index, self._timeout, self._options, before)
 
     def forget_device(self) -> None:
         """Drops the collectives on device tensors; the next call on one makes them anew."""
         with self._device_lock:
             device, self._device = self._device, None
+            if device is not None:
+                self._device_before = device
         if device is not None:
             device.retire()
+
+    def go_on_device(self) -> int:
+        """Makes the collectives on device tensors anew after a failure. Collective.
+
+        Returns:
+            The number of calls that all ranks which have gone on have finished.
+        """
+        with self._device_lock:
+            last = self._device or self._device_before
+            if last is None:
+                return 0
+            return self._device_now(last.index).collectives.go_on()
 
     def await_device(self) -> None:
         """Waits for the calls on device tensors and raises the error of one that failed."""
@@ -268,6 +288,7 @@ class BackendState:
             job, self._job = self._job, None
             group, self._group = self._group, None
         self.forget_device()
+        self._device_before = None
         if job is not None:
             job.backend_states.discard(self)
         if group is not None:

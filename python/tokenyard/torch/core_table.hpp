@@ -11,7 +11,7 @@
 namespace tokenyard::core {
 
 /// Increment it with every change of this file; both sides compare it.
-inline constexpr uint32_t kTableVersion = 3;
+inline constexpr uint32_t kTableVersion = 4;
 inline constexpr char kTableCapsule[] = "tokenyard.core_table";
 inline constexpr char kGroupCapsule[] = "tokenyard.group";
 inline constexpr char kDeviceCapsule[] = "tokenyard.device";
@@ -35,6 +35,7 @@ enum class Type : uint8_t {
   complex64,
   complex128,
   float8_e4m3fn,  ///< reduced on devices only
+  float8_e5m2,    ///< the same
 };
 
 /// In the order of tokenyard::ReduceOp.
@@ -104,11 +105,12 @@ struct DeviceMessage {
   uint32_t tag;
 };
 
-/// An operation in progress, a group, collectives on device tensors, and an exception; the holder
-/// drops each.
+/// An operation in progress, a group, collectives on device tensors, a call of these, and an
+/// exception; the holder drops each.
 struct Work;
 struct Group;
 struct Device;
+struct DeviceTicket;
 struct Failure;
 
 struct Table {
@@ -140,12 +142,15 @@ struct Table {
   void (*drop_device)(Device* device);
   /// Returns whether the group's membership was changed by a call since the device was made.
   bool (*device_retired)(Device* device);
-  /// Enqueues calls. Return null, or why they could not be enqueued.
-  Failure* (*device_call)(Device* device, const DeviceCall* call);
+  /// Enqueues calls, and sets `ticket`. Return null, or why they could not be enqueued.
+  Failure* (*device_call)(Device* device, const DeviceCall* call, DeviceTicket** ticket);
   Failure* (*device_exchange)(Device* device, const DeviceMessage* messages, uint64_t count,
-                              uint64_t stream, int64_t timeout_ns);
-  /// Returns the error of the first call that failed, as far as the host can see it; else null.
-  Failure* (*device_failure)(Device* device);
+                              uint64_t stream, int64_t timeout_ns, DeviceTicket** ticket);
+  /// Returns the error of calls, or null: of those that failed, or that came later, or, once ranks
+  /// have gone on, that not all of them have finished. `ended`: whether their streams have passed
+  /// them.
+  Failure* (*device_failure)(DeviceTicket* ticket, bool ended);
+  void (*drop_ticket)(DeviceTicket* ticket);
 
   /// Sets Python's error to the package's exception. Needs the interpreter lock.
   void (*set_python_error)(const Failure* failure);

@@ -90,17 +90,24 @@ class DeviceRun {
   void call(core::DeviceCall call) {
     call.stream = on_.handle;
     call.timeout_ns = timeout_ns_;
-    if (core::Failure* failed = table->device_call(device_.get(), &call))
+    core::DeviceTicket* made = nullptr;
+    if (core::Failure* failed = table->device_call(device_.get(), &call, &made))
       throw_python(CoreFailure(failed));
+    last_call_ = shared_ticket(made);
   }
+  /// Returns the last call; null if there was none.
+  const SharedTicket& last_call() const { return last_call_; }
   void add(const core::DeviceMessage& message) { messages_.push_back(message); }
 
   /// Enqueues the messages and the copies of results, and tells the work where they end.
   void finish(DeviceWork& work) {
+    if (last_call_) work.follow_call(last_call_);
     if (!messages_.empty()) {
-      core::Failure* failed = table->device_exchange(device_.get(), messages_.data(),
-                                                     messages_.size(), on_.handle, timeout_ns_);
+      core::DeviceTicket* made = nullptr;
+      core::Failure* failed = table->device_exchange(
+          device_.get(), messages_.data(), messages_.size(), on_.handle, timeout_ns_, &made);
       if (failed != nullptr) throw_python(CoreFailure(failed));
+      work.follow_messages(shared_ticket(made));
     }
     {
       const Guard guard(on_);
@@ -155,6 +162,7 @@ class DeviceRun {
   Tensors used_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copied_back_;
   std::vector<core::DeviceMessage> messages_;
+  SharedTicket last_call_;
 };
 
 /// Returns whether the caller goes on beside the call. Older torch versions do not tell.
@@ -174,6 +182,8 @@ inline core::Array reduced_on_device(const Argument& argument, const at::Tensor&
   const bool of_parts = reduction == core::Reduction::sum || reduction == core::Reduction::average;
   if (tensor.scalar_type() == at::kFloat8_e4m3fn)
     return {tensor.data_ptr(), elements, core::Type::float8_e4m3fn};
+  if (tensor.scalar_type() == at::kFloat8_e5m2)
+    return {tensor.data_ptr(), elements, core::Type::float8_e5m2};
   if (tensor.is_complex() && of_parts && tensor.scalar_type() != at::kComplexHalf)
     return {tensor.data_ptr(), 2 * elements,
             tensor.scalar_type() == at::kComplexFloat ? core::Type::float32 : core::Type::float64};

@@ -2,8 +2,9 @@
 ///
 /// Nothing waits for the host: `wait` makes the caller's current stream wait for the calls. A call
 /// that fails on the device ends there, at its deadline at the latest, and the host learns of it
-/// whenever it looks. A work that was not seen to be done before then has failed, as has every
-/// later one.
+/// whenever it looks. A work that was not seen to be done before then has failed, unless it is
+/// known that all ranks have finished it. Once the ranks have gone on (`go_on`), every work has
+/// failed that not all of them have finished, also one that was seen to be done.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -17,8 +18,13 @@
 
 namespace tokenyard::torch_backend {
 
-/// A share of device collectives.
+/// A share of device collectives, and of a call of theirs.
 using SharedDevice = std::shared_ptr<core::Device>;
+using SharedTicket = std::shared_ptr<core::DeviceTicket>;
+
+inline SharedTicket shared_ticket(core::DeviceTicket* ticket) {
+  return SharedTicket(ticket, [](core::DeviceTicket* last) { table->drop_ticket(last); });
+}
 
 inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -28,12 +34,15 @@ inline c10::Stream current_stream(c10::Device device) {
 class DeviceWork final : public c10d::Work {
  public:
   DeviceWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-             std::vector<at::Tensor> outputs, SharedDevice device, bool host_waits)
+             std::vector<at::Tensor> outputs, bool host_waits)
       : Work(rank, type, title, inputs),
         title_(title),
         outputs_(std::move(outputs)),
-        device_(std::move(device)),
         host_waits_(host_waits) {}
+
+  /// Adds calls whose end is the work's: the last of each kind stands for those before.
+  void follow_call(SharedTicket call) { call_ = std::move(call); }
+  void follow_messages(SharedTicket messages) { messages_ = std::move(messages); }
 
   /// Adds the calls that have been enqueued in `stream` so far.
   void follow(c10::Stream stream) {
@@ -71,11 +80,8 @@ class DeviceWork final : public c10d::Work {
     in_range({"timeout"}, timeout.count(), 0, std::numeric_limits<int64_t>::max());
     for (const End& end : ends_) end.event.block(current_stream(end.stream.device()));
     if (host_waits_ || timeout != kNoTimeout) wait_on_host(timeout);
-    if (outcome_ != Outcome::done)
-      if (const std::exception_ptr thrown = failure()) {
-        outcome_ = Outcome::failed;
-        std::rethrow_exception(thrown);
-      }
+    look();
+    if (outcome_ == Outcome::failed) std::rethrow_exception(failure());
     return true;
   }
 
@@ -91,9 +97,9 @@ class DeviceWork final : public c10d::Work {
         devices.push_back(end.stream.device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), devices);
-    if (const std::exception_ptr thrown = outcome_ == Outcome::done ? nullptr : failure()) {
-      outcome_ = Outcome::failed;
-      future_->setError(thrown);
+    look();
+    if (outcome_ == Outcome::failed) {
+      future_->setError(failure());
     } else if (ends_.empty()) {
       future_->markCompleted(c10::IValue(outputs_));
     } else {
@@ -115,16 +121,20 @@ class DeviceWork final : public c10d::Work {
     return std::all_of(ends_.begin(), ends_.end(),
                        [](const End& end) { return end.event.query(); });
   }
-  std::exception_ptr failure() const {
-    core::Failure* failed = table->device_failure(device_.get());
-    return failed == nullptr ? nullptr : exception_of(CoreFailure(failed));
+  CoreFailure failure_seen(bool over) const {
+    core::Failure* failed = call_ ? table->device_failure(call_.get(), over) : nullptr;
+    if (failed == nullptr && messages_ && outcome_ != Outcome::done)
+      failed = table->device_failure(messages_.get(), over);
+    return CoreFailure(failed);
   }
-  /// Learns how the calls have ended, if they have.
+  /// Returns the error of a work that has failed.
+  std::exception_ptr failure() const { return exception_of(failure_seen(true)); }
+  /// Learns how the calls have ended, if they have. A work that is done may still turn out to have
+  /// failed on another rank.
   void look() const {
-    if (outcome_ != Outcome::pending) return;
+    if (outcome_ == Outcome::failed) return;
     const bool over = ended();
-    const CoreFailure failed(table->device_failure(device_.get()));
-    if (failed)
+    if (failure_seen(over))
       outcome_ = Outcome::failed;
     else if (over)
       outcome_ = Outcome::done;
@@ -142,8 +152,8 @@ class DeviceWork final : public c10d::Work {
   using Clock = std::chrono::steady_clock;
   const char* const title_;
   std::vector<at::Tensor> outputs_;
-  const SharedDevice device_;
   const bool host_waits_;
+  SharedTicket call_, messages_;
   std::list<End> ends_;
   mutable std::atomic<Outcome> outcome_ = Outcome::pending;
   c10::intrusive_ptr<c10::ivalue::Future> future_;

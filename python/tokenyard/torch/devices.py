@@ -6,6 +6,7 @@ groups have a world of their own, whose ranks meet through the group.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -17,7 +18,7 @@ import _tokenyard
 
 from ..collectives.group import Group
 from ..device_collectives import DeviceCollectives
-from ..errors import invalid
+from ..errors import Error, invalid
 from ..world.network import native_network
 from ..world.rendezvous import HeldPort, host_address
 from ..world.world import World
@@ -41,9 +42,10 @@ class GroupDevice:
         index: int | None,
         timeout: float,
         options: Options,
+        before: GroupDevice | None,
     ) -> None:
         lost = sorted(set(range(group.size)) - set(group.active_ranks()))
-        if lost:
+        if lost and (not is_whole_job or options.places == "compact"):
             expected = "a process in every place, for tensors of a device: `replace` lost ranks"
             raise invalid("group", expected, f"empty places {lost}")
         needed = DeviceCollectives.memory(ranks=group.size) + SPARE_BYTES
@@ -59,23 +61,31 @@ class GroupDevice:
             self.world = World(native, "host" if index is None else "cuda")
         else:
             self.world = _world_of(group, index, timeout, arena_bytes)
-        self.collectives = DeviceCollectives(self.world)
+        self.index = index
+        again = options.keep_inputs and is_whole_job
+        self.collectives = DeviceCollectives(
+            self.world,
+            keep_inputs=options.keep_inputs,
+            on_failure=options.on_failure if again else "raise",
+            _before=None if before is None else before.collectives,
+        )
         self.capsule: Any = _tokenyard.device_capsule(self.collectives._native)
-        self._index = index
 
     def wait(self) -> None:
         """Waits for all calls, and raises the error of one that failed."""
         stream = 0
-        if self._index is not None:
+        if self.index is not None:
             import torch
 
-            torch.cuda.synchronize(self._index)
-            stream = torch.cuda.current_stream(self._index).cuda_stream
+            torch.cuda.synchronize(self.index)
+            stream = torch.cuda.current_stream(self.index).cuda_stream
         _tokenyard.await_device(self.capsule, stream=stream)
 
     def retire(self) -> None:
         """Makes C++ ask for others before its next call; works keep these until they are done."""
         _tokenyard.retire_device(self.capsule)
+        with contextlib.suppress(Error):  # A call that does not end has not ended well.
+            self.collectives._native.settle()
         self.world.close()
 
 

@@ -39,5 +39,8 @@ class Options:
     """Ranks with the same name use shared memory; detected if empty."""
     device_bytes: int = 0
     """Bytes of a GPU that collectives on CUDA tensors take; 0: as many as they need."""
+    keep_inputs: bool = False
+    """Whether calls in place on CUDA tensors copy their input first, and back if they fail. With it
+    `on_failure` applies to calls on CUDA tensors, too, in groups of all ranks of the job."""
     _host_device: bool = field(default=False, repr=False)
     """Whether CPU tensors take the way of CUDA tensors; for tests of machines without GPUs."""

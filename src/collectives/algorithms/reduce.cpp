@@ -106,6 +106,7 @@ auto with_type(DataType type, Body body) {
     case DataType::complex128:
       return body(TypeTag<Complex<double>>());
     case DataType::float8_e4m3fn:
+    case DataType::float8_e5m2:
       break;
   }
   throw InvalidArgument("array", "elements of a type that can be reduced",

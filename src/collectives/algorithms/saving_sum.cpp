@@ -52,6 +52,7 @@ SavingSum for_this_type(DataType type) {
     case DataType::float16:
     case DataType::bfloat16:
     case DataType::float8_e4m3fn:
+    case DataType::float8_e5m2:
       return nullptr;
   }
   return nullptr;

@@ -86,8 +86,8 @@ struct CallCase {
       collectives::narrow(bytes.data(), numbers.data(), type, count);
     } else if (type == DataType::float32) {
       std::memcpy(bytes.data(), numbers.data(), bytes.size());
-    } else if (type == DataType::float8_e4m3fn) {
-      for (uint64_t i = 0; i < count; ++i) bytes[i] = to_float8_e4m3(numbers[i]).bits;
+    } else if (is_float8()) {
+      for (uint64_t i = 0; i < count; ++i) bytes[i] = to_float8(numbers[i]);
     } else if (type == DataType::float64) {
       const std::vector<double> wide(numbers.begin(), numbers.end());
       std::memcpy(bytes.data(), wide.data(), bytes.size());
@@ -118,32 +118,42 @@ struct CallCase {
 
  private:
   Bytes message_of(const uint8_t* from) const { return Bytes(from, from + part()); }
+  bool is_float8() const {
+    return type == DataType::float8_e4m3fn || type == DataType::float8_e5m2;
+  }
+  uint8_t to_float8(float number) const {
+    return type == DataType::float8_e5m2 ? to_float8_e5m2(number).bits
+                                         : to_float8_e4m3(number).bits;
+  }
+  float from_float8(uint8_t bits) const {
+    return type == DataType::float8_e5m2 ? to_float(Float8E5M2{bits}) : to_float(Float8E4M3{bits});
+  }
   /// The type in which elements are folded; devices fold 8-bit floats, too.
   DataType wide() const {
-    return type == DataType::float8_e4m3fn ? DataType::float32 : collectives::accumulator_of(type);
+    return is_float8() ? DataType::float32 : collectives::accumulator_of(type);
   }
   Bytes widened(const uint8_t* message) const {
     Bytes numbers(elements * bytes_of(wide()));
-    if (type != DataType::float8_e4m3fn) {
+    if (!is_float8()) {
       collectives::widen(numbers.data(), message, type, elements);
       return numbers;
     }
     for (uint64_t i = 0; i < elements; ++i) {
-      const float number = to_float(Float8E4M3{message[i]});
+      const float number = from_float8(message[i]);
       std::memcpy(numbers.data() + i * sizeof(float), &number, sizeof(float));
     }
     return numbers;
   }
   Bytes narrowed(const Bytes& numbers) const {
     Bytes result(part());
-    if (type != DataType::float8_e4m3fn) {
+    if (!is_float8()) {
       collectives::narrow(result.data(), numbers.data(), type, elements);
       return result;
     }
     for (uint64_t i = 0; i < elements; ++i) {
       float number;
       std::memcpy(&number, numbers.data() + i * sizeof(float), sizeof(float));
-      result[i] = to_float8_e4m3(number).bits;
+      result[i] = to_float8(number);
     }
     return result;
   }

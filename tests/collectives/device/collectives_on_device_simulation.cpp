@@ -30,16 +30,17 @@ struct Drawn {
   uint32_t epoch_before = 0;
 };
 
-constexpr DataType kTypes[] = {DataType::uint8,    DataType::int16,        DataType::int32,
-                               DataType::bfloat16, DataType::float16,      DataType::float32,
-                               DataType::float64,  DataType::float8_e4m3fn};
+constexpr DataType kTypes[] = {DataType::uint8,    DataType::int16,         DataType::int32,
+                               DataType::bfloat16, DataType::float16,       DataType::float32,
+                               DataType::float64,  DataType::float8_e4m3fn, DataType::float8_e5m2};
 
 constexpr Protocol kProtocols[] = {Protocol::automatic, Protocol::slots, Protocol::packets,
                                    Protocol::rings, Protocol::direct};
 
 bool is_float(DataType type) {
   return type == DataType::bfloat16 || type == DataType::float16 || type == DataType::float32 ||
-         type == DataType::float64 || type == DataType::float8_e4m3fn;
+         type == DataType::float64 || type == DataType::float8_e4m3fn ||
+         type == DataType::float8_e5m2;
 }
 
 CallCase draw_call(Random& random, uint32_t ranks, uint32_t elements_max) {

@@ -15,15 +15,16 @@ constexpr Operation kOperations[] = {
     Operation::barrier,   Operation::all_reduce,     Operation::reduce,
     Operation::broadcast, Operation::all_gather,     Operation::gather,
     Operation::scatter,   Operation::reduce_scatter, Operation::all_to_all};
-constexpr DataType kTypes[] = {DataType::boolean, DataType::uint8,        DataType::int8,
-                               DataType::uint16,  DataType::int16,        DataType::uint32,
-                               DataType::int32,   DataType::uint64,       DataType::int64,
-                               DataType::float16, DataType::bfloat16,     DataType::float32,
-                               DataType::float64, DataType::float8_e4m3fn};
+constexpr DataType kTypes[] = {DataType::boolean, DataType::uint8,         DataType::int8,
+                               DataType::uint16,  DataType::int16,         DataType::uint32,
+                               DataType::int32,   DataType::uint64,        DataType::int64,
+                               DataType::float16, DataType::bfloat16,      DataType::float32,
+                               DataType::float64, DataType::float8_e4m3fn, DataType::float8_e5m2};
 
 bool is_float(DataType type) {
-  return type == DataType::float8_e4m3fn || type == DataType::float16 ||
-         type == DataType::bfloat16 || type == DataType::float32 || type == DataType::float64;
+  return type == DataType::float8_e4m3fn || type == DataType::float8_e5m2 ||
+         type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32 ||
+         type == DataType::float64;
 }
 
 class DeviceCollectivesTest : public OnDevice {};

@@ -20,9 +20,9 @@ constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
 
 /// Values that ranks exchange before they create an object.
 struct Proposal {
-  uint32_t slot_bytes, packet_bytes, chunk_bytes, ring_bytes, arena_tensors;
+  uint32_t slot_bytes, packet_bytes, chunk_bytes, ring_bytes, arena_tensors, keep_inputs;
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
-  Bytes16 key;           ///< of packets; all take rank 0's
+  Bytes16 key;           ///< of packets; all take the first rank's
 };
 
 Bytes16 key_of(const Options& options) {
@@ -71,19 +71,23 @@ Bytes16 agree_on_options(World& world, const Options& options) {
       .chunk_bytes = options.chunk_bytes,
       .ring_bytes = options.ring_bytes,
       .arena_tensors = options.arena_tensors,
+      .keep_inputs = options.keep_inputs,
       .unreachable = spans_hosts(world) ? first_out_of_reach(world) : first_unreachable(world),
       .key = key_of(options)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
   require_reach(world, "DeviceCollectives", proposals);
-  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
-    const Proposal &first = proposals[0], &other = proposals[rank];
-    require_equal("slot_bytes", rank, 0, first.slot_bytes, other.slot_bytes);
-    require_equal("packet_bytes", rank, 0, first.packet_bytes, other.packet_bytes);
-    require_equal("chunk_bytes", rank, 0, first.chunk_bytes, other.chunk_bytes);
-    require_equal("ring_bytes", rank, 0, first.ring_bytes, other.ring_bytes);
-    require_equal("arena_tensors", rank, 0, first.arena_tensors, other.arena_tensors);
+  const std::vector<uint32_t> members = present_ranks(world);
+  const uint32_t lowest = members.front();
+  for (const uint32_t rank : members) {
+    const Proposal &first = proposals[lowest], &other = proposals[rank];
+    require_equal("slot_bytes", rank, lowest, first.slot_bytes, other.slot_bytes);
+    require_equal("packet_bytes", rank, lowest, first.packet_bytes, other.packet_bytes);
+    require_equal("chunk_bytes", rank, lowest, first.chunk_bytes, other.chunk_bytes);
+    require_equal("ring_bytes", rank, lowest, first.ring_bytes, other.ring_bytes);
+    require_equal("arena_tensors", rank, lowest, first.arena_tensors, other.arena_tensors);
+    require_equal("keep_inputs", rank, lowest, first.keep_inputs, other.keep_inputs);
   }
-  return proposals[0].key;
+  return proposals[lowest].key;
 }
 
 }  // namespace tokenyard::device_collectives

@@ -1,6 +1,7 @@
 #include "collectives/device/host/collective_calls.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "collectives/device/host/launch_shapes.hpp"
 #include "collectives/device/host/protocol_choice.hpp"
@@ -50,23 +51,44 @@ struct PieceBlocks {
 };
 
 void CollectiveCalls::start(const Request& given, const Call& call) {
-  session_.begin_call();
   Request request = given;
-  request.rank = session_.world.rank();
-  request.ranks = session_.world.size();
-  const Movement movement = movement_of(request);
+  request.rank = session_.world->rank();
+  request.ranks = session_.world->size();
+  Movement movement = movement_of(request);
+  movement.root = member_at(request);
+  movement.empty = session_.members.empty;
   const Protocol protocol = protocol_for(request, movement, call);
-  CallParams params = session_.params_of(request, movement, protocol, call);
+  const CallParams params = session_.params_of(request, movement, protocol, call);
   session_.last.begin_call(call.stream);
+  if (movement.result_has_parts && request.result.given())
+    session_.clear_empty(request.result.data, movement.part, call.stream);
+  const bool keeps = session_.options.keep_inputs && overwrites_input(request);
+  if (keeps) session_.keep(request.result, call.stream);
+  launch(request, params, call);
+  if (keeps) session_.restore_if_failed(request.result, call.stream);
+}
+
+uint32_t CollectiveCalls::member_at(const Request& request) const {
+  const std::optional<uint32_t> root = session_.members.at(request.root);
+  if (root) return *root;
+  if (has_root(request.operation))
+    throw OperationAborted(name_of(request.operation), session_.log.calls(),
+                           membership_epoch_of(*session_.world), {request.root});
+  return 0;
+}
+
+void CollectiveCalls::launch(const Request& request, CallParams params, const Call& call) {
+  const Movement movement = params.movement;
+  const Protocol protocol = params.signature.protocol();
   if (protocol == Protocol::rings) {
     const bool adds_whole = session_.links && session_.links->adds_whole(movement.bytes());
-    if (request.operation == Operation::all_reduce && request.ranks > 2 && !adds_whole)
+    if (request.operation == Operation::all_reduce && params.ranks > 2 && !adds_whole)
       return launch_large_all_reduce(params, call);
     return launch_rings(params, call);
   }
   if (protocol == Protocol::direct) return launch_direct(params, call);
   const bool in_packets = protocol == Protocol::packets;
-  const uint64_t most = in_packets ? packet_bytes(session_.options, session_.world.size())
+  const uint64_t most = in_packets ? packet_bytes(session_.options, session_.members.count())
                                    : session_.options.slot_bytes;
   do {
     params.movement.end = std::min(movement.end, params.movement.begin + most);
@@ -94,37 +116,41 @@ PieceBlocks CollectiveCalls::blocks_of_pieces(uint64_t bytes, uint32_t piece_byt
 void CollectiveCalls::launch_slots(const CallParams& params, const Call& call) {
   const PieceBlocks by = blocks_of_pieces(params.movement.bytes(), Piece8::kBytes, call);
   const uint64_t pairs = uint64_t{by.pieces_a_block} * params.ranks;
-  launch(session_.accelerator, slots_kernel, by.shape(pairs), call.stream,
-         SlotsParams{params, by.pieces, by.pieces_a_block});
+  session_.launch_call(slots_kernel, by.shape(pairs), call.stream,
+                       SlotsParams{params, by.pieces, by.pieces_a_block});
 }
 
 void CollectiveCalls::launch_packets(const CallParams& params, const Call& call) {
   const PieceBlocks by = blocks_of_pieces(params.movement.bytes(), Piece16::kBytes, call);
-  launch(session_.accelerator, packets_kernel, by.shape(by.pieces_a_block), call.stream,
-         PacketsParams{params, session_.key, by.pieces, by.pieces_a_block,
-                       !params.movement.reduces || is_summed_in_steps(params)});
+  session_.launch_call(packets_kernel, by.shape(by.pieces_a_block), call.stream,
+                       PacketsParams{params, session_.key, by.pieces, by.pieces_a_block,
+                                     !params.movement.reduces || is_summed_in_steps(params)});
 }
 
 void CollectiveCalls::launch_rings(const CallParams& params, const Call& call) {
-  if (session_.links)
-    return session_.links->launch(params, session_.blocks_for(call, kChannelsMax), call.stream);
+  if (session_.links) {
+    session_.links->launch(params, session_.blocks_for(call, kChannelsMax), call.stream);
+    if (!session_.accelerator.captures(call.stream)) session_.log.launched();
+    return;
+  }
   const bool on_host = session_.on_host();
   const uint32_t chosen = on_host                                ? kHostBlocksMax
                           : params.movement.bytes() <= kFewBytes ? kRingsBlocksOfFewBytes
                                                                  : kRingsBlocks;
   const uint32_t blocks = std::max(session_.blocks_for(call, chosen), 2u);
-  launch(session_.accelerator, rings_kernel,
-         {.blocks = blocks,
-          .warps = on_host ? kHostRingsWarps : kRingsWarps,
-          .overlap_previous = true},
-         call.stream,
-         RingsParams{params,
-                     ring_chunk_bytes(params.movement.bytes(), session_.layout.rings.chunk_bytes),
-                     blocks / 2});
+  session_.launch_call(
+      rings_kernel,
+      {.blocks = blocks,
+       .warps = on_host ? kHostRingsWarps : kRingsWarps,
+       .overlap_previous = true},
+      call.stream,
+      RingsParams{params,
+                  ring_chunk_bytes(params.movement.bytes(), session_.layout.rings.chunk_bytes),
+                  blocks / 2});
 }
 
 bool CollectiveCalls::in_arena(const void* data, uint64_t bytes) const {
-  const Arena& arena = arena_of(session_.world);
+  const Arena& arena = arena_of(*session_.world);
   const auto begin = reinterpret_cast<uintptr_t>(arena.base());
   const auto at = reinterpret_cast<uintptr_t>(data);
   return at >= begin && at + bytes <= begin + arena.capacity();
@@ -134,13 +160,16 @@ bool CollectiveCalls::in_arena(const void* data, uint64_t bytes) const {
 Protocol CollectiveCalls::protocol_for(const Request& request, const Movement& movement,
                                        const Call& call) const {
   const bool chosen = call.protocol == Protocol::automatic;
-  if (call.protocol == Protocol::messages)
-    throw InvalidArgument("protocol", "one that a caller may choose", "messages");
+  if (call.protocol == Protocol::messages || call.protocol == Protocol::splits)
+    throw InvalidArgument("protocol", "one that a caller may choose", "another one");
+  if (call.protocol == Protocol::direct && session_.options.keep_inputs)
+    throw InvalidArgument("protocol", "another one with keep_inputs", "direct");
   if (session_.links && !chosen)
     throw InvalidArgument("protocol", "automatic between hosts", "another");
   if (session_.links) return Protocol::rings;
   const Protocol protocol =
-      chosen ? chosen_protocol(movement, session_.options, request.ranks) : call.protocol;
+      chosen ? chosen_protocol(movement, session_.options, session_.members.count())
+             : call.protocol;
   if (protocol != Protocol::direct) return protocol;
   if (request.operation == Operation::barrier) return Protocol::slots;
   const bool input = !request.input.given() || in_arena(request.input.data, request.input.bytes());
@@ -163,10 +192,10 @@ void CollectiveCalls::launch_direct(const CallParams& params, const Call& call) 
   const Movement& movement = params.movement;
   const bool divided = movement.reduces && !movement.input_has_parts;
   const uint64_t share = movement.bytes() / (divided ? params.ranks : 1);
-  launch(session_.accelerator, direct_kernel,
-         {.blocks = blocks, .warps = warps, .overlap_previous = true}, call.stream,
-         DirectParams{params, direct_chunk_bytes(share, movement.reduces, blocks * (warps - 1),
-                                                 session_.options.chunk_bytes)});
+  session_.launch_call(
+      direct_kernel, {.blocks = blocks, .warps = warps, .overlap_previous = true}, call.stream,
+      DirectParams{params, direct_chunk_bytes(share, movement.reduces, blocks * (warps - 1),
+                                              session_.options.chunk_bytes)});
 }
 
 /// Each rank folds one part, then all gather the parts: fewer bytes than if each rank sent all of

@@ -15,6 +15,9 @@ class CollectiveCalls {
   void start(const Request& request, const Call& call);
 
  private:
+  void launch(const Request& request, CallParams params, const Call& call);
+  /// Returns the member that is the root. Throws OperationAborted if its slot is empty.
+  uint32_t member_at(const Request& request) const;
   Protocol protocol_for(const Request& request, const Movement& movement, const Call& call) const;
   bool in_arena(const void* data, uint64_t bytes) const;
   PieceBlocks blocks_of_pieces(uint64_t bytes, uint32_t piece_bytes, const Call& call) const;

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "collectives/device/host/launch_shapes.hpp"
 #include "collectives/device/host/parts.hpp"
 #include "collectives/device/host/protocol_choice.hpp"
 #include "collectives/device/kernels/messages.hpp"
+#include "collectives/device/kernels/splits.hpp"
 #include "fabric/agreement.hpp"
+#include "fabric/world_access.hpp"
 
 namespace tokenyard::device_collectives {
 
@@ -31,23 +34,28 @@ Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
 
 }  // namespace
 
+void PairCalls::check_members() const {
+  const uint32_t members = session_.members.count();
+  require(2 * (members - 1) <= kMessagesMax, "ranks",
+          fmt::format("at most {}", kMessagesMax / 2 + 1), members);
+}
+
 void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
                            const Call& call) {
   session_.require_one_host("splits of all_to_all");
-  session_.begin_call();
   const std::vector<ConstTensorView> sent =
-      cut("sent", "input", input, result.type, splits.sent, session_.world.size());
+      cut("sent", "input", input, result.type, splits.sent, session_.world->size());
   const std::vector<TensorView> received =
-      cut("received", "result", result, input.type, splits.received, session_.world.size());
-  const uint32_t rank = session_.world.rank(), ranks = session_.world.size();
+      cut("received", "result", result, input.type, splits.received, session_.world->size());
+  const uint32_t rank = session_.world->rank(), ranks = session_.world->size();
   if (input.data == result.data && input.elements() > 0)
     throw InvalidArgument("result", "another array than the input", "the same");
   if (splits.sent[rank] != splits.received[rank])
     throw InvalidArgument("received",
                           fmt::format("{} elements of this rank's own", splits.sent[rank]),
                           fmt::format("{}", splits.received[rank]));
-  require(2 * (ranks - 1) <= kMessagesMax, "ranks", fmt::format("at most {}", kMessagesMax / 2 + 1),
-          ranks);
+  check_members();
+  const Members& members = session_.members;
   const Request request{.operation = Operation::all_to_all,
                         .input = input,
                         .result = result,
@@ -61,27 +69,66 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Split
                         .own_result = received[rank].as<std::byte>(),
                         .count = 0,
                         .messages = {}};
-  for (uint32_t turn = 1; turn < ranks; ++turn) {
-    const uint32_t peer = (rank + turn) % ranks;  // Every rank begins with another one.
-    params.messages[params.count++] = message_of(sent[peer], peer, 0, session_.options, false);
-    params.messages[params.count++] = message_of(received[peer], peer, 0, session_.options, true);
+  for (uint32_t turn = 1; turn < members.count(); ++turn) {
+    // Every rank begins with another one.
+    const uint32_t peer = (members.self + turn) % members.count(), slot = members.slots[peer];
+    params.messages[params.count++] = message_of(sent[slot], peer, 0, session_.options, false);
+    params.messages[params.count++] = message_of(received[slot], peer, 0, session_.options, true);
   }
   session_.last.begin_call(call.stream);
+  for (uint32_t slot = 0; slot < ranks; ++slot)
+    if (!members.at(slot) && received[slot].bytes() != 0)
+      session_.accelerator.fill(received[slot].data, 0, received[slot].bytes(), call.stream);
   launch(params, call);
+}
+
+void PairCalls::all_to_all(ConstTensorView input, TensorView result, const DeviceSplits& splits,
+                           const Call& call) {
+  session_.require_one_host("splits of all_to_all");
+  check_array("input", input);
+  check_array("result", result);
+  check_parts("result", result, input.type, result.elements());
+  if (input.data == result.data && input.elements() > 0)
+    throw InvalidArgument("result", "another array than the input", "the same");
+  if (splits.sent == nullptr || splits.received == nullptr)
+    throw InvalidArgument("splits", "arrays of the device", "none");
+  check_members();
+  const Request request{
+      .operation = Operation::all_to_all, .input = input, .result = result, .ranks = 1};
+  session_.last.begin_call(call.stream);
+  if (session_.members.empty.bits != 0)
+    session_.accelerator.fill(splits.received, 0, session_.world->size() * sizeof(int64_t),
+                              call.stream);
+  const bool on_host = session_.on_host();
+  const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
+  const uint32_t served = kMessagesOfWarp * (warps - 1);
+  const uint32_t least = (2 * session_.members.count() + served - 1) / served;
+  const uint32_t blocks = session_.blocks_for(call, on_host ? kHostBlocksMax : kMessagesBlocks);
+  session_.launch_call(
+      splits_kernel, {.blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true},
+      call.stream,
+      SplitsParams{.call = session_.params_of(request, {}, Protocol::splits, call),
+                   .splits = splits.sent,
+                   .received = splits.received,
+                   .element_bytes = static_cast<uint32_t>(bytes_of(input.type)),
+                   .chunk_bytes = session_.options.chunk_bytes,
+                   .input_bytes = input.bytes(),
+                   .result_bytes = result.bytes()});
 }
 
 void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
                          const Call& call) {
   session_.require_one_host("messages");
-  session_.begin_call();
   if (session_.accelerator.capacity().one_grid)
     throw Unsupported("messages", "ranks that share a GPU launch their kernels together");
   require(sends.size() + receives.size() <= kMessagesMax, "messages",
           fmt::format("at most {}", kMessagesMax), sends.size() + receives.size());
   Request request;
-  request.rank = session_.world.rank();
-  request.ranks = session_.world.size();
-  MessagesParams params{.call = session_.params_of(request, {}, Protocol::messages, call),
+  request.rank = session_.world->rank();
+  request.ranks = session_.world->size();
+  CallParams described = session_.params_of(request, {}, Protocol::messages, call);
+  described.wait_context = session_.message_errors.wait_context(session_.timeout_of(call));
+  MessagesParams params{.call = described,
                         .collective = false,
                         .channels = session_.channels.as<uint64_t>(),
                         .own_bytes = 0,
@@ -89,15 +136,19 @@ void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Recei
                         .own_result = nullptr,
                         .count = 0,
                         .messages = {}};
-  std::vector<uint64_t> chunks[kRoles] = {std::vector<uint64_t>(session_.world.size()),
-                                          std::vector<uint64_t>(session_.world.size())};
+  std::vector<uint64_t> chunks[kRoles] = {std::vector<uint64_t>(session_.world->size()),
+                                          std::vector<uint64_t>(session_.world->size())};
   const auto add = [&](const char* argument, const ConstTensorView& tensor,
                        const char* peer_argument, uint32_t peer, uint32_t tag, bool receiving) {
     check_array(argument, tensor);
-    require(peer < session_.world.size() && peer != session_.world.rank(), peer_argument,
-            fmt::format("another rank below {}", session_.world.size()), peer);
+    require(peer < session_.world->size() && peer != session_.world->rank(), peer_argument,
+            fmt::format("another rank below {}", session_.world->size()), peer);
     require(tag < kTags, "tag", fmt::format("less than {}", kTags), tag);
-    Message message = message_of(tensor, peer, tag, session_.options, receiving);
+    const std::optional<uint32_t> member = session_.members.at(peer);
+    if (!member)
+      throw OperationAborted(receiving ? "receive" : "send", session_.log.calls(),
+                             membership_epoch_of(*session_.world), {peer});
+    Message message = message_of(tensor, *member, tag, session_.options, receiving);
     uint64_t& before = chunks[receiving ? 1 : 0][peer];
     message.first = before;
     before += message.chunks(false);
@@ -124,9 +175,12 @@ void PairCalls::launch(const MessagesParams& params, const Call& call) {
   }
   const uint32_t least =
       (params.count + kMessagesOfWarp * (warps - 1) - 1) / (kMessagesOfWarp * (warps - 1));
-  tokenyard::launch(session_.accelerator, messages_kernel,
-                    {.blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true},
-                    call.stream, params);
+  const LaunchShape shape{
+      .blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true};
+  if (params.collective)
+    session_.launch_call(messages_kernel, shape, call.stream, params);
+  else
+    tokenyard::launch(session_.accelerator, messages_kernel, shape, call.stream, params);
 }
 
 }  // namespace tokenyard::device_collectives

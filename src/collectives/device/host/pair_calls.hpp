@@ -15,10 +15,14 @@ class PairCalls {
 
   /// Sends each other rank its part of the input, and awaits its part of the result.
   void all_to_all(ConstTensorView input, TensorView result, const Splits& splits, const Call& call);
+  void all_to_all(ConstTensorView input, TensorView result, const DeviceSplits& splits,
+                  const Call& call);
   void exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
                 const Call& call);
 
  private:
+  /// Throws InvalidArgument if there are more members than messages of a launch allow.
+  void check_members() const;
   void launch(const MessagesParams& params, const Call& call);
 
   Session& session_;

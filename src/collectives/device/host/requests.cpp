@@ -6,30 +6,6 @@ namespace tokenyard::device_collectives {
 
 namespace {
 
-const char* name_of(Operation operation) {
-  switch (operation) {
-    case Operation::barrier:
-      return "barrier";
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce:
-      return "reduce";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::gather:
-      return "gather";
-    case Operation::scatter:
-      return "scatter";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::all_to_all:
-      return "all_to_all";
-  }
-  return "unknown";
-}
-
 bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter;
@@ -37,7 +13,8 @@ bool reduces(Operation operation) {
 
 bool is_float(DataType type) {
   return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32 ||
-         type == DataType::float64 || type == DataType::float8_e4m3fn;
+         type == DataType::float64 || type == DataType::float8_e4m3fn ||
+         type == DataType::float8_e5m2;
 }
 
 void check_reducible(DataType type, ReduceOp op, double factor) {
@@ -114,20 +91,59 @@ Movement movement_of(const Request& request) {
   return movement;
 }
 
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::barrier:
+      return "barrier";
+    case Operation::all_reduce:
+      return "all_reduce";
+    case Operation::reduce:
+      return "reduce";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::all_gather:
+      return "all_gather";
+    case Operation::gather:
+      return "gather";
+    case Operation::scatter:
+      return "scatter";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::all_to_all:
+      return "all_to_all";
+  }
+  return "unknown";
+}
+
+bool has_root(Operation operation) {
+  return operation == Operation::reduce || operation == Operation::broadcast ||
+         operation == Operation::gather || operation == Operation::scatter;
+}
+
+bool overwrites_input(const Request& request) {
+  const ConstTensorView &input = request.input, &result = request.result;
+  if (!input.given() || !result.given() || input.elements() == 0) return false;
+  // Other operations write around the part of the input that lies in the result.
+  if (!reduces(request.operation) && request.operation != Operation::all_to_all) return false;
+  const auto at = [](const ConstTensorView& view) {
+    return reinterpret_cast<uintptr_t>(view.data);
+  };
+  return at(input) < at(result) + result.bytes() && at(result) < at(input) + input.bytes();
+}
+
 std::string describe(const Signature& signature) {
   const Operation operation = signature.operation();
   if (operation == Operation::barrier) return "barrier";
-  const bool rooted = operation == Operation::reduce || operation == Operation::broadcast ||
-                      operation == Operation::gather || operation == Operation::scatter;
   return fmt::format(
       "{}{} of {}{}{}", name_of(operation),
       reduces(operation) ? fmt::format("({})", tokenyard::name_of(signature.op())) : "",
       tokenyard::name_of(signature.type()),
-      rooted ? fmt::format(", root {}", signature.root()) : "",
+      has_root(operation) ? fmt::format(", root {}", signature.root()) : "",
       signature.protocol() == Protocol::rings      ? ", by rings"
       : signature.protocol() == Protocol::direct   ? ", in the arena"
       : signature.protocol() == Protocol::packets  ? ", in packets"
       : signature.protocol() == Protocol::messages ? ", with a size per pair"
+      : signature.protocol() == Protocol::splits   ? ", with splits on the device"
                                                    : "");
 }
 

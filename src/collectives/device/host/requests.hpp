@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "collectives/device/kernels/call_word.hpp"
 #include "collectives/device/kernels/movement.hpp"
@@ -18,7 +19,7 @@ struct Request {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;
   uint32_t root = 0;
-  uint32_t rank = 0, ranks = 1;  ///< this rank, and how many there are
+  uint32_t rank = 0, ranks = 1;  ///< this rank's slot, and how many slots there are
 
   DataType type() const { return input.given() ? input.type : result.type; }
 };
@@ -32,6 +33,14 @@ void check_parts(const char* argument, const ConstTensorView& view, DataType typ
 
 /// Returns the movement of a request's whole messages. Throws InvalidArgument.
 Movement movement_of(const Request& request);
+
+/// Returns whether a call, whose arguments are right, writes its result over its input.
+bool overwrites_input(const Request& request);
+
+bool has_root(Operation operation);
+
+/// Returns "all_reduce", ...
+const char* name_of(Operation operation);
 
 /// Returns "all_reduce(sum) of float32", ...
 std::string describe(const Signature& signature);

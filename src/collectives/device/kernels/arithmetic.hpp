@@ -22,8 +22,8 @@ struct Boolean {
 };
 
 template <class T>
-inline constexpr bool kIsShortFloat =
-    std::same_as<T, BFloat16> || std::same_as<T, Float16> || std::same_as<T, Float8E4M3>;
+inline constexpr bool kIsShortFloat = std::same_as<T, BFloat16> || std::same_as<T, Float16> ||
+                                      std::same_as<T, Float8E4M3> || std::same_as<T, Float8E5M2>;
 
 /// The type in which elements of type T are folded. Signed integers wrap around, so they are
 /// folded as unsigned ones.
@@ -41,6 +41,10 @@ struct NumberOf<Float16> {
 };
 template <>
 struct NumberOf<Float8E4M3> {
+  using type = float;
+};
+template <>
+struct NumberOf<Float8E5M2> {
   using type = float;
 };
 template <>
@@ -72,6 +76,15 @@ TOKENYARD_DEVICE typename NumberOf<T>::type number_of(T element) {
     return element;
 }
 
+/// Converts to E5M2. An infinity, which only an infinite element can bring, stays one; what is too
+/// large otherwise becomes the largest number, as in E4M3.
+TOKENYARD_DEVICE Float8E5M2 kept_infinity(float number) {
+  constexpr uint32_t kInfinity = 0x7f800000;
+  const auto bits = std::bit_cast<uint32_t>(number);
+  if ((bits & 0x7fffffff) != kInfinity) return to_float8_e5m2(number);
+  return {static_cast<uint8_t>((bits >> 24 & 0x80) | 0x7c)};
+}
+
 template <class T>
 TOKENYARD_DEVICE T element_of(typename NumberOf<T>::type number) {
   if constexpr (std::same_as<T, BFloat16>)
@@ -80,6 +93,8 @@ TOKENYARD_DEVICE T element_of(typename NumberOf<T>::type number) {
     return Float16{static_cast<uint16_t>(to_float16_pair(number, 0.0f) & 0xffff)};
   else if constexpr (std::same_as<T, Float8E4M3>)
     return to_float8_e4m3(number);
+  else if constexpr (std::same_as<T, Float8E5M2>)
+    return kept_infinity(number);
   else if constexpr (std::same_as<T, Boolean>)
     return Boolean{static_cast<uint8_t>(number != 0)};
   else
@@ -221,6 +236,8 @@ TOKENYARD_DEVICE void with_element(DataType type, Body body) {
       return body(BFloat16{});
     case DataType::float8_e4m3fn:
       return body(Float8E4M3{});
+    case DataType::float8_e5m2:
+      return body(Float8E5M2{});
     case DataType::float32:
       return body(float{});
     case DataType::float64:

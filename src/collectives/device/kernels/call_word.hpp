@@ -30,6 +30,7 @@ enum class Protocol : uint8_t {
   direct,     ///< from tensor to tensor, all of which lie in the arena
   packets,    ///< the data is the flag: sixteen bytes in a place that is empty before
   messages,   ///< a size per pair of ranks; no caller chooses it
+  splits,     ///< the same, known on the device only
 };
 
 /// The fields of a call that must agree among ranks, as two numbers that are compared.

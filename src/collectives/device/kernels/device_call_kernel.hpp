@@ -1,5 +1,6 @@
 /// How a call begins and ends on the device.
 ///
+///     begin_deadline    every block: waits for the kernel before, then begins the call's time
 ///     begin_call        every block: reads the epoch
 ///     publish_call      the last warp of block 0: stores the call word on every rank
 ///     await_calls       the same warp, and that of each block of packets: waits for every rank's
@@ -28,6 +29,13 @@ enum class CallBarrier : uint32_t {
   known = 15,  ///< the last warp knows it, too
 };
 
+/// Called first, by all threads. The kernel before may take long: its time is none of this call's.
+TOKENYARD_DEVICE BlockDeadline begin_deadline(const CallParams& params) {
+  grid::let_next_start();
+  grid::wait_for_previous();
+  return BlockDeadline(params.wait_context, params.empty);
+}
+
 /// Called by all threads of a block, whose last warp announces the call while the others move data.
 /// Returns false if an earlier call has failed.
 ///
@@ -36,8 +44,6 @@ enum class CallBarrier : uint32_t {
 /// other warps do not wait for it, and it runs while the epoch is loaded.
 TOKENYARD_DEVICE bool begin_call(const CallParams& params, CallShared& shared,
                                  const BlockDeadline& deadline) {
-  grid::let_next_start();
-  grid::wait_for_previous();
   if (warp::index() + 1 == warp::count()) {
     if (block::index() == 0) fence<Scope::sys>();
     NamedBarrier(CallBarrier::known).sync(block::threads());

@@ -216,7 +216,7 @@ TOKENYARD_DEVICE void meet_blocks(const DirectWork& work) {
 TOKENYARD_DEVICE void exchange_direct(const DirectParams& params) {
   auto& shared = block::shared<CallShared>();
   const CallParams& call = params.call;
-  const BlockDeadline deadline(call.wait_context);
+  const BlockDeadline deadline = begin_deadline(call);
   if (!begin_call(call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
   const DirectWork work{.call = call,

@@ -303,7 +303,7 @@ TOKENYARD_DEVICE void move_packets(const PacketsWork& work) {
 TOKENYARD_DEVICE void exchange_packets(const PacketsParams& params) {
   auto& shared = block::shared<PacketsShared>();
   const CallParams& call = params.call;
-  const BlockDeadline deadline(call.wait_context);
+  const BlockDeadline deadline = begin_deadline(call);
   if (thread::index() == 0) shared.calls = Calls::unknown;
   if (!begin_call(call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;

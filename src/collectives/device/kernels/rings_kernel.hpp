@@ -225,7 +225,7 @@ TOKENYARD_DEVICE void receive(const RingsWork& work) {
 TOKENYARD_DEVICE void exchange_rings(const RingsParams& params) {
   auto& shared = block::shared<CallShared>();
   const CallParams& call = params.call;
-  const BlockDeadline deadline(call.wait_context);
+  const BlockDeadline deadline = begin_deadline(call);
   if (!begin_call(call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
   if (warp::index() + 1 == warp::count()) {

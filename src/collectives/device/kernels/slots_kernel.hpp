@@ -167,7 +167,7 @@ TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const BlockDeadline
 
 TOKENYARD_DEVICE void exchange_slots(const SlotsParams& params) {
   auto& shared = block::shared<CallShared>();
-  const BlockDeadline deadline(params.call.wait_context);
+  const BlockDeadline deadline = begin_deadline(params.call);
   if (!begin_call(params.call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
   if (warp::index() + 1 != warp::count()) return move_pieces(params, deadline, epoch);

@@ -15,6 +15,8 @@ std::span<const std::string> phase_names() {
                                                  "device collective: done",
                                                  "device collective: message",
                                                  "device collective: counts",
+                                                 "device collective: splits",
+                                                 "device collective: capacity",
                                                  "device collective: post of a greeting",
                                                  "device collective: greeting of a rail peer",
                                                  "device collective: credits of a rail peer",

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "base/trace_range.hpp"
-#include "expert_parallel/common/sessions.hpp"
 #include "expert_parallel/low_latency/host/options.hpp"
 #include "expert_parallel/low_latency/host/session.hpp"
+#include "fabric/sessions.hpp"
 
 namespace tokenyard {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/trace_range.hpp"
-#include "expert_parallel/common/sessions.hpp"
 #include "expert_parallel/throughput/host/session.hpp"
+#include "fabric/sessions.hpp"
 
 namespace tokenyard {
 

@@ -7,6 +7,7 @@
 
 #include "expert_parallel/by_expert/expand_rows.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
+#include "fabric/finished_calls.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::throughput {
@@ -51,14 +52,10 @@ std::optional<OperationAborted> Session::undone(const Session& before) const {
   const char* const name = before.captured()
                                ? "a call that a CUDA graph may have made"
                                : before.context.calls.name_of(number - before.agreed.finished);
-  std::vector<uint32_t> lost;
-  for (const uint32_t rank : present_ranks(*before.world)) {
-    const bool is_new = std::ranges::binary_search(agreed.newcomers, rank);
-    if (is_new || !is_present(*world, rank)) lost.push_back(rank);
-  }
   return OperationAborted(
       fmt::format("ExpertParallel.{}, which has returned here but not on all ranks: call", name),
-      number, membership_epoch_of(*before.world), std::move(lost));
+      number, membership_epoch_of(*before.world),
+      lost_between(*before.world, *world, agreed.newcomers));
 }
 
 void Session::set_experts(std::span<const int32_t> expert_at) {

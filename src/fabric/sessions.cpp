@@ -1,4 +1,4 @@
-#include "expert_parallel/common/sessions.hpp"
+#include "fabric/sessions.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-/// An exchange goes on when its job does. All that an exchange has in one world is a session:
+/// An object on a job's world goes on when the job does. "Exchange" here also means collectives on
+/// device tensors. All that an exchange has in one world is a session:
 ///
 ///     call -> Sessions::for_call -> session of the newest epoch -> kernels, memory, routes
 ///
@@ -41,7 +42,7 @@ class Sessions {
   Sessions(World& world, Make make)
       : world_(world), recoveries_(recoveries_of(world)), calls_(calls_so_far()) {
     if (recoveries_ != nullptr && is_behind(world_)) tokenyard::go_on(world_);
-    now_ = make(WorldAccess::pinned(world_), static_cast<const Session*>(nullptr));
+    now_ = make(WorldAccess::pinned(world_), static_cast<Session*>(nullptr));
   }
 
   World& world() const { return world_; }
@@ -96,7 +97,7 @@ class Sessions {
     const bool failed_there = unmade_ && are_same(*unmade_, world_);
     if (!another_has || failed_there) tokenyard::go_on(world_);
     unmade_ = WorldAccess::pinned(world_);
-    std::shared_ptr<Session> next = make(unmade_, static_cast<const Session*>(now_.get()));
+    std::shared_ptr<Session> next = make(unmade_, now_.get());
     unmade_.reset();
     const std::shared_ptr<Session> before = now_;
     {
