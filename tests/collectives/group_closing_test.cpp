@@ -132,10 +132,10 @@ TEST(GroupClosing, WhoHasClosedItHearsThatAnOperationIsBroken) {
   groups.world.pass(5s);
   groups.world.poll(2);
   EXPECT_FALSE(groups.world.control(1).timeout_reports.empty());
-  groups.close(id, {0});
   groups.world.install(groups.world.agree({}));
   ASSERT_TRUE(barrier->done());
   EXPECT_TRUE(failure_of<PeerTimeout>(*barrier));
+  groups.close(id, {0});
   groups.world.wake(0);
   groups.world.poll(100);
   groups.close(id, {1});
