@@ -1,4 +1,4 @@
-// What stores do at the edges: stale errors, other interfaces.
+// Stores at their edges: stale errors, other interfaces.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

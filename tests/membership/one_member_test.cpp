@@ -2,9 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <variant>
-
-#include "membership/membership.hpp"
+#include "membership/one_member.hpp"
 
 namespace tokenyard::membership {
 namespace {
@@ -12,43 +10,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-const MembershipOptions kOptions{
-    .heartbeat = milliseconds(50), .silence = milliseconds(400), .ballot = milliseconds(20)};
-
-View view_of(Epoch epoch, const std::vector<Member>& members) {
-  return {.epoch = epoch, .slots = 3, .members = members};
-}
-
-/// Slot 0 of three.
-struct OneMember {
-  OneMember() { tick(Instant{}); }
-
-  void tick(Instant now) {
-    membership.tick(now);
-    collect();
-  }
-  void hear(const Member& from, decltype(Message::body) body, Instant now) {
-    membership.receive(from, {membership.view().epoch, std::move(body)}, now);
-    collect();
-  }
-  void collect() {
-    for (Effect& effect : membership.take_effects()) {
-      if (auto* send = std::get_if<Send>(&effect)) {
-        stands |= std::holds_alternative<Prepare>(send->message.body);
-        if (const auto* beat = std::get_if<Heartbeat>(&send->message.body)) said = *beat;
-      } else if (const auto* freeze = std::get_if<Freeze>(&effect)) {
-        frozen_in = freeze->epoch;
-      }
-    }
-  }
-
-  const Member self{0, 10}, one{1, 11}, two{2, 12};
-  Membership membership{self, view_of(1, {self, one, two}), kOptions};
-  Heartbeat said;       ///< the last one
-  bool stands = false;  ///< it has asked others for promises
-  Epoch frozen_in = 0;
-};
 
 // A pause of the whole machine: all were stopped, and nobody has been silent.
 TEST(OneMember, AfterAPauseItsTimersStartAnew) {

@@ -64,6 +64,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--programs", metavar="NAME,...", help="build and run only these, such as net_test,simulate"
     )
+    parser.add_argument(
+        "--scripts", metavar="NAME,...", help="run only these tests in Python, such as test_demo"
+    )
     parser.add_argument("--built", action="store_true", help="take what is built as it is")
     parser.add_argument("--no-python", action="store_true", help="without the tests in Python")
     parser.add_argument(
@@ -305,7 +308,8 @@ def main() -> int:
         share = (seconds - (time.monotonic() - started)) / 2
         records = suites.record_some(tree, programs, parts, python, commit(), share)
     else:
-        records = suites.record_all(tree, programs, parts, python)
+        only = options.scripts.split(",") if options.scripts else None
+        records = suites.record_all(tree, programs, parts, python, only)
         started = time.monotonic()
     judge = Judge(records, options.budget, commit()[:7])
     if options.one:

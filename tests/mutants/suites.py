@@ -366,10 +366,19 @@ def words(path: str) -> set[str]:
 
 
 def record_all(
-    tree: Tree, programs: Iterable[str], parts: Iterable[str], python: bool
-) -> list[Record]:
-    """Returns the records of everything that is built and reaches a part."""
-    groups = _groups(Recorder(tree), programs, parts, python)
+    tree: Tree, programs: Iterable[str], parts: Iterable[str], python: bool,
+    only: list[str] | None = None,
+) -> list[Record]:  # fmt: skip
+    """Returns the records of everything that is built and reaches a part.
+
+    Of the tests in Python, perhaps of `only` some files.
+    """
+    recorder = Recorder(tree)
+    groups = _groups(recorder, programs, parts, python)
+    groups = [
+        make for make in groups
+        if only is None or make.func != recorder.script or pathlib.Path(make.args[0]).stem in only
+    ]  # fmt: skip
     return [record for make in groups for record in make()]
 
 
