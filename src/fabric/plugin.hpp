@@ -23,7 +23,7 @@ class KeptSignals {
   std::array<struct sigaction, kSignals.size()> handlers_{};
 };
 
-/// What a shared object must export.
+/// The exports that a shared object must have.
 struct PluginSymbols {
   const char* version;  ///< a uint32_t
   uint32_t expected;

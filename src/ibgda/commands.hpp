@@ -36,7 +36,7 @@ struct QueuePlan {
 prm::Command create_completion_queue(const QueuePlan& plan);
 prm::Command create_queue_pair(const QueuePlan& plan, uint32_t completion_queue);
 
-/// What a site says of its network, and what the port says.
+/// The settings of a site and of its port.
 struct PathPlan {
   uint8_t port;
   uint16_t pkey_index;

@@ -1,4 +1,5 @@
-/// What a card needs to know of a GPU whose kernels drive it. CUDA answers, or a test.
+/// A GPU whose kernels drive a card, as far as the card must know it.
+/// CUDA answers, or a test.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,7 @@ class GpuMemory {
   virtual std::optional<DmaBuf> dma_buf(const std::byte* memory, size_t bytes) const = 0;
   /// Maps a card's registers for kernels, and returns their address there. Throws OsError.
   virtual std::byte* map_registers(std::byte* registers, size_t bytes) = 0;
+  /// `registers`: as the host addresses them.
   virtual void unmap_registers(std::byte* registers) = 0;
 };
 

@@ -84,7 +84,7 @@ IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& option
       place_.abort_flag.unwatch(watched);
     }
     queues_.clear();
-    if (registers_ != nullptr && options_.gpu) options_.gpu->unmap_registers(registers_);
+    unmap_registers();
     accelerator_.free_stream(stream_);
     throw;
   }
@@ -270,8 +270,17 @@ IbgdaNetwork::~IbgdaNetwork() {
   // Peers whose requests still come find no queue pair, and take this rank for silent. A key that
   // ended first would be a fault of theirs.
   queues_.clear();
-  if (options_.gpu) options_.gpu->unmap_registers(registers_);
+  unmap_registers();
   accelerator_.free_stream(stream_);
+}
+
+void IbgdaNetwork::unmap_registers() {
+  if (!options_.gpu || std::exchange(registers_, nullptr) == nullptr) return;
+  try {
+    options_.gpu->unmap_registers(card_->registers().blue_flame);
+  } catch (const std::exception&) {
+    // The process's end unmaps them.
+  }
 }
 
 NetworkQueues IbgdaNetwork::queues() const {

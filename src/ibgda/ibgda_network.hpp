@@ -66,6 +66,7 @@ class IbgdaNetwork final : public Network {
   void fill_tables();
   MemoryKey open_region(uint32_t number, std::byte* base, size_t bytes);
   void end_gone();
+  void unmap_registers();
   bool is_settled(const Queue& queue) const;
   template <class T>
   std::unique_ptr<DeviceMemory> device_copy(const std::vector<T>& values);

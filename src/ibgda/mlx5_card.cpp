@@ -28,11 +28,11 @@ void require_done(int error, std::span<const std::byte> answer, const std::strin
   throw OsError(fmt::format("{} on {}", name, card), error, text);
 }
 
-/// Returns the longest timeout with which all tries together take no longer than `patience`.
-uint8_t ack_timeout_for(std::chrono::nanoseconds patience, uint32_t tries) {
+/// Returns the longest timeout with which all tries together take no longer than `retry_time`.
+uint8_t ack_timeout_for(std::chrono::nanoseconds retry_time, uint32_t tries) {
   uint8_t exponent = 1;
   while (exponent < 31 &&
-         std::chrono::nanoseconds(tries * (int64_t{4096} << (exponent + 1))) <= patience)
+         std::chrono::nanoseconds(tries * (int64_t{4096} << (exponent + 1))) <= retry_time)
     ++exponent;
   return exponent;
 }
@@ -49,7 +49,7 @@ QueueLayout::QueueLayout(uint32_t slots) {
 }
 
 Mlx5Card::Mlx5Card(std::unique_ptr<RdmaDevice> device, DeviceChoice choice,
-                   const IbgdaOptions& options, std::chrono::nanoseconds patience)
+                   const IbgdaOptions& options, std::chrono::nanoseconds retry_time)
     : device_(std::move(device)), choice_(std::move(choice)) {
   const PortFacts& port = choice_.port;
   if (port.ethernet && options.service_level > 7)
@@ -60,17 +60,17 @@ Mlx5Card::Mlx5Card(std::unique_ptr<RdmaDevice> device, DeviceChoice choice,
                           fmt::format("at most {}, that of {} port {}", 128u << port.mtu,
                                       choice_.device.name, port.number),
                           fmt::format("{}", 128u << options.mtu));
-  path_ = {
-      .port = port.number,
-      .pkey_index = pkey_index(options.pkey),
-      .gid_index = static_cast<uint8_t>(choice_.gid.index),
-      .traffic_class = options.traffic_class,
-      .service_level = options.service_level,
-      .mtu = options.mtu != 0 ? options.mtu : port.mtu,
-      .retries = options.retries,
-      .ack_timeout = options.ack_timeout.value_or(ack_timeout_for(patience, options.retries + 1u)),
-      .log_reads = 0,
-      .ethernet = port.ethernet};
+  path_ = {.port = port.number,
+           .pkey_index = pkey_index(options.pkey),
+           .gid_index = static_cast<uint8_t>(choice_.gid.index),
+           .traffic_class = options.traffic_class,
+           .service_level = options.service_level,
+           .mtu = options.mtu != 0 ? options.mtu : port.mtu,
+           .retries = options.retries,
+           .ack_timeout =
+               options.ack_timeout.value_or(ack_timeout_for(retry_time, options.retries + 1u)),
+           .log_reads = 0,
+           .ethernet = port.ethernet};
   check_capabilities();
   registers_ = CardRegisters(*device_, device_->map_registers());
 }

@@ -104,7 +104,7 @@ class Mlx5Card {
   /// Throws Unsupported, naming what the card lacks, InvalidArgument for a value that the port does
   /// not have, and OsError.
   Mlx5Card(std::unique_ptr<RdmaDevice> device, DeviceChoice choice, const IbgdaOptions& options,
-           std::chrono::nanoseconds patience);
+           std::chrono::nanoseconds retry_time);
 
   const DeviceChoice& choice() const { return choice_; }
   /// Registers memory as region `number`. `dma_buf`: of GPU memory.

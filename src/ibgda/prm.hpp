@@ -56,7 +56,7 @@ enum Opcode : uint32_t {
 inline constexpr Field kModifier{0x30, 16};
 inline constexpr Field kStatus{0x00, 8}, kSyndrome{0x20, 32};
 inline constexpr size_t kAnswerBytes = 16;
-/// What a CREATE command has made, in its answer.
+/// The number of the object that a CREATE command has made, in its answer.
 inline constexpr Field kMade{0x48, 24};
 /// The queue pair of a command that changes one.
 inline constexpr Field kQueuePair{0x48, 24};

@@ -39,7 +39,7 @@ struct DeviceFacts {
   std::string name;  ///< "mlx5_0"
   std::string pci;   ///< path of its PCI device in sysfs
   bool is_mlx5 = false;
-  std::string why_not = {};  ///< what keeps this process from using it; empty: nothing
+  std::string why_not = {};  ///< the reason why this process cannot use it, if there is one
   std::vector<PortFacts> ports = {};
 };
 

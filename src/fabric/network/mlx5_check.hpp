@@ -1,4 +1,4 @@
-/// What the host reads of an mlx5 queue pair.
+/// The host's checks of an mlx5 queue pair.
 #pragma once
 
 #include <string>

@@ -1,0 +1,335 @@
+/// The contract of networks over the whole way of mlx5 cards but a card: the host side makes queue
+/// pairs by commands, kernels write entries, and a software card executes them. Then what the host
+/// side says to its card, in which order, and what it refuses.
+#include "ibgda/ibgda_network.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "fabric/host/in_process_fabric.hpp"
+#include "fabric/network_contract.hpp"
+#include "fabric/network_kernel_definitions.hpp"
+#include "fabric/worlds.hpp"
+#include "ibgda/driver_plugin.hpp"
+#include "ibgda/software_cards.hpp"
+#include "simt/host_accelerator.hpp"
+#include "world/in_process.hpp"
+
+namespace tokenyard::testing {
+namespace {
+
+using ibgda::IbgdaOptions;
+using ibgda::testing::Recorded;
+using ibgda::testing::SoftwareCards;
+using ::testing::HasSubstr;
+using Change = std::function<void(uint32_t rank, IbgdaOptions& options)>;
+
+std::vector<std::unique_ptr<World>> make_worlds(const std::shared_ptr<SoftwareCards>& cards,
+                                                uint32_t ranks, uint32_t hosts, uint32_t slots,
+                                                const Change& change = {}) {
+  WorldOptions options;
+  options.timeout = std::chrono::seconds(60);
+  options.arena_bytes = 1 << 20;
+  options.hosts = hosts;
+  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+  return join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options, {},
+                  [=](const NetworkPlace& place, TimePoint until) {
+                    const uint32_t rank = place.bootstrap.rank();
+                    IbgdaOptions chosen;
+                    chosen.driver = cards->driver(rank);
+                    chosen.queues_per_peer = 2;
+                    chosen.slots = slots;
+                    if (change) change(rank, chosen);
+                    return ibgda::ibgda_networks(chosen)(place, until);
+                  });
+}
+
+void run_hosts(const std::shared_ptr<SoftwareCards>& cards, uint32_t ranks, uint32_t hosts,
+               uint32_t slots, const Program& program) {
+  auto worlds = make_worlds(cards, ranks, hosts, slots);
+  on_every_rank(ranks, [&](uint32_t rank) {
+    const std::unique_ptr<World> mine = std::move(worlds[rank]);
+    program(*mine);
+  });
+}
+
+struct Way {
+  const char* name;
+  bool ethernet;
+  uint32_t slots;
+};
+
+class Ibgda : public ::testing::TestWithParam<Way> {
+ protected:
+  void run(uint32_t ranks, uint32_t hosts, const Program& program) {
+    cards_->ethernet = GetParam().ethernet;
+    run_hosts(cards_, ranks, hosts, GetParam().slots, program);
+  }
+
+  std::shared_ptr<SoftwareCards> cards_ = std::make_shared<SoftwareCards>();
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, Ibgda,
+                         ::testing::Values(Way{"infiniband", false, 4}, Way{"roce", true, 64}),
+                         [](const auto& way) { return std::string(way.param.name); });
+
+TEST_P(Ibgda, SignalsFollowPuts) {
+  run(2, 2, [&](World& world) {
+    EXPECT_THAT(network_of(world)->way(1 - world.rank()),
+                HasSubstr(GetParam().ethernet ? "ibgda, mlx5_0 port 2, RoCE v2, GID 3"
+                                              : "ibgda, mlx5_0 port 2, InfiniBand, GID 3"));
+    signals_follow_puts(world, 30);
+  });
+  run(3, 3, [](World& world) { signals_follow_puts(world, 5, {.in_arena = false}); });
+}
+
+TEST_P(Ibgda, AFlushFreesSources) {
+  run(2, 2, [](World& world) { flush_frees_sources(world); });
+}
+
+TEST_P(Ibgda, RingsKeepCredit) {
+  run(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
+  run(2, 2, [](World& world) { rings_keep_credit(world, kRingSlots, 40); });
+}
+
+TEST_P(Ibgda, PairsFillTheQueue) {
+  run(2, 2, [](World& world) { pairs_fill_the_queue(world, 200); });
+}
+
+TEST_P(Ibgda, TheAbsentAreNamed) {
+  run(2, 2, names_the_absent_over_network);
+}
+
+TEST_P(Ibgda, BadRequestsAreRefused) {
+  for (uint32_t what = 0; what < kBadRequests; ++what) {
+    SCOPED_TRACE(what);
+    run(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
+  }
+}
+
+TEST_P(Ibgda, DeregisteringEndsAccesses) {
+  for (uint32_t run_number = 0; run_number < 3; ++run_number)
+    run(2, 2, deregistering_ends_accesses);
+}
+
+TEST_P(Ibgda, WhatWasPostedArrives) {
+  for (uint32_t ending = 0; ending < kEndings; ++ending) {
+    run(2, 2, [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
+  }
+}
+
+TEST_P(Ibgda, WarpsShareAQueue) {
+  run(2, 2, [](World& world) { warps_share_a_queue(world, 2, kSharers / 2); });
+}
+
+TEST_P(Ibgda, CarriesPutsOfAnySize) {
+  for (const uint32_t bytes : {4u, (1u << 20) + 4})
+    run(2, 2, [&](World& world) { carries(world, bytes); });
+}
+
+TEST_P(Ibgda, NetworksComeAndGo) {
+  for (uint32_t cycle = 0; cycle < 10; ++cycle)
+    run(2, 2, [](World& world) { signals_follow_puts(world, 1); });
+}
+
+TEST_P(Ibgda, SurvivorsRebuildAcrossHosts) {
+  run(4, 2, [](World& world) {
+    if (world.rank() == 1) return;
+    const auto smaller = world.rebuild({1});
+    signals_follow_puts(*smaller, 3);
+  });
+}
+
+TEST_P(Ibgda, RegionsHaveNumbersAndTags) {
+  run(2, 2, [](World& world) {
+    Network& network = *network_of(world);
+    // It begins within a page.
+    std::vector<std::byte> memory(5000);
+    const MemoryKey first = network.register_memory(memory.data() + 9, 100);
+    network.deregister(first);
+    const MemoryKey second = network.register_memory(memory.data() + 9, 100);
+    EXPECT_NE(first, second);
+    EXPECT_EQ(region_of_key(first), region_of_key(second));
+    EXPECT_THROW(network.deregister(first), InvalidArgument);
+    EXPECT_THROW(network.deregister(network.arena_key(world.rank())), InvalidArgument);
+    EXPECT_THROW(network.register_memory(nullptr, 1), InvalidArgument);
+    const auto register_many = [&] {
+      for (uint32_t region = 0; region < 1000; ++region)
+        (void)network.register_memory(memory.data(), memory.size());
+    };
+    EXPECT_THROW(register_many(), InvalidArgument);
+    world.barrier("counted");
+  });
+}
+
+std::vector<std::string> names_of(const std::vector<Recorded>& calls) {
+  std::vector<std::string> names;
+  for (const Recorded& call : calls) names.push_back(call.what);
+  return names;
+}
+
+TEST(IbgdaCalls, AreMadeAndUndoneInOrder) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  auto worlds = make_worlds(cards, 2, 2, 4,
+                            [](uint32_t, IbgdaOptions& options) { options.queues_per_peer = 1; });
+  EXPECT_EQ(names_of(cards->calls(0)),
+            (std::vector<std::string>{
+                "open mlx5_0", "QUERY_HCA_CAP", "QUERY_HCA_CAP", "registers", "memory",
+                "CREATE_MKEY",            // words that fetch-adds return
+                "memory", "CREATE_MKEY",  // the arena
+                "umem", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"}));
+  const size_t made = cards->calls(0).size();
+  on_every_rank(2, [&](uint32_t rank) { worlds[rank].reset(); });
+  std::vector<std::string> undone = names_of(cards->calls(0));
+  undone.erase(undone.begin(), undone.begin() + static_cast<ptrdiff_t>(made));
+  std::erase(undone, "2ERR_QP");  // Of the rank that hears first that the other has left.
+  EXPECT_EQ(undone,
+            (std::vector<std::string>{"DESTROY pair", "DESTROY completions", "take back umem",
+                                      "DESTROY key", "deregister memory", "DESTROY key",
+                                      "deregister memory", "unmap registers", "close"}));
+}
+
+TEST(IbgdaCalls, OptionsReachTheCard) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  cards->ethernet = true;
+  auto worlds = make_worlds(cards, 2, 2, 16, [](uint32_t rank, IbgdaOptions& options) {
+    options.queues_per_peer = 1;
+    options.traffic_class = 104;
+    options.service_level = 5;
+    options.pkey = 0x8001;
+    options.mtu = rank == 0 ? 4 : 0;
+    options.retries = 3;
+    options.timeout = std::chrono::milliseconds(600);
+  });
+  on_every_rank(2, [&](uint32_t rank) { worlds[rank].reset(); });
+  using ibgda::prm::QueuePair;
+  const auto field = [&](const char* command, ibgda::prm::Field at) -> uint64_t {
+    for (const Recorded& call : cards->calls(1))
+      if (call.what == command) return ibgda::prm::get(call.bytes, at);
+    return ~uint64_t{0};
+  };
+  EXPECT_EQ(field("RST2INIT_QP", QueuePair::kPkeyIndex), 1u);
+  EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kMtu), 4u) << "the smaller one of both ends";
+  EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kDscp), 26u);
+  EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kEthernetPriority), 5u);
+  EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kGidIndex), 3u);
+  EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kLogReadsServed), 4u) << "the card's limit";
+  EXPECT_EQ(field("RTR2RTS_QP", QueuePair::kRetries), 3u);
+  // Four tries of 4.096 us * 2^15 are 537 ms.
+  EXPECT_EQ(field("RTR2RTS_QP", QueuePair::kAckTimeout), 15u);
+  EXPECT_EQ(field("CREATE_QP", QueuePair::kLogSends), 4u);
+}
+
+/// Returns the error of making worlds of two ranks.
+std::string refusal(const std::shared_ptr<SoftwareCards>& cards, const Change& change = {}) {
+  try {
+    (void)make_worlds(cards, 2, 2, 4, change);
+    return "nothing";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(IbgdaRefusals, ACardThatLacksSomethingIsNamed) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  cards->adds_in_host_order = false;
+  EXPECT_THAT(refusal(cards), HasSubstr("mlx5_0 adds in big-endian order"));
+  EXPECT_EQ(cards->calls(0).back().what, "close");
+  cards->adds_in_host_order = true;
+  EXPECT_THAT(refusal(cards, [](uint32_t, IbgdaOptions& options) { options.pkey = 0x1234; }),
+              HasSubstr("TOKENYARD_NETWORK_PKEY"));
+  EXPECT_THAT(
+      refusal(cards, [](uint32_t, IbgdaOptions& options) { options.request.device = "mlx5_4"; }),
+      HasSubstr("mlx5_4 with an active port and a GID is missing; this host has mlx5_0 "
+                "port 2"));
+}
+
+TEST(IbgdaRefusals, ACommandThatFailsUndoesTheOthers) {
+  for (const char* const call : {"CREATE_MKEY", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP",
+                                 "INIT2RTR_QP", "RTR2RTS_QP", "umem", "registers"}) {
+    const auto cards = std::make_shared<SoftwareCards>();
+    cards->fails = call;
+    EXPECT_THAT(refusal(cards), HasSubstr(std::string(call) + " on mlx5_0")) << call;
+    EXPECT_EQ(cards->calls(0).back().what, "close") << call;
+  }
+}
+
+TEST(IbgdaRefusals, OtherQueuesOnARankAreNamed) {
+  EXPECT_THAT(
+      refusal(std::make_shared<SoftwareCards>(),
+              [](uint32_t rank, IbgdaOptions& options) { options.queues_per_peer = 1 + rank; }),
+      HasSubstr("queues"));
+}
+
+TEST(IbgdaOptions, ComeFromTheEnvironment) {
+  const std::map<std::string, std::string> site = {
+      {"TOKENYARD_NETWORK", "ibgda:mlx5_3:2"},    {"TOKENYARD_NETWORK_GID_INDEX", "5"},
+      {"TOKENYARD_NETWORK_TRAFFIC_CLASS", "106"}, {"TOKENYARD_NETWORK_SERVICE_LEVEL", "3"},
+      {"TOKENYARD_NETWORK_PKEY", "0x8001"},       {"TOKENYARD_NETWORK_MTU", "2048"},
+      {"TOKENYARD_NETWORK_RETRY_COUNT", "0"},     {"TOKENYARD_NETWORK_RETRY_TIMEOUT", "14"},
+      {"TOKENYARD_NETWORK_QUEUE_DEPTH", "100"}};
+  for (const auto& [name, value] : site) setenv(name.c_str(), value.c_str(), 1);
+  EXPECT_TRUE(ibgda::asks_for_ibgda({}));
+  EXPECT_FALSE(ibgda::asks_for_ibgda({.transport = "tcp"}));
+  const IbgdaOptions options = ibgda::ibgda_options_of({.queues = 9});
+  EXPECT_EQ(options.request.device, "mlx5_3");
+  EXPECT_EQ(options.request.port, 2);
+  EXPECT_EQ(options.request.gid_index, 5u);
+  EXPECT_EQ(options.traffic_class, 106);
+  EXPECT_EQ(options.service_level, 3);
+  EXPECT_EQ(options.pkey, 0x8001);
+  EXPECT_EQ(options.mtu, 4);
+  EXPECT_EQ(options.retries, 0);
+  EXPECT_EQ(options.ack_timeout, 14);
+  EXPECT_EQ(options.queues_per_peer, 9u);
+  EXPECT_EQ(options.slots, 128u) << "the next power of 2";
+  const auto refused = [](const char* name, const char* value) {
+    setenv(name, value, 1);
+    std::string told = "nothing";
+    try {
+      (void)ibgda::ibgda_options_of({});
+    } catch (const InvalidArgument& error) {
+      told = error.argument;
+    }
+    unsetenv(name);
+    return told;
+  };
+  for (const auto& [name, value] :
+       std::map<const char*, const char*>{{"TOKENYARD_NETWORK", "ibgda:mlx5_0:x"},
+                                          {"TOKENYARD_NETWORK_GID_INDEX", "256"},
+                                          {"TOKENYARD_NETWORK_TRAFFIC_CLASS", "256"},
+                                          {"TOKENYARD_NETWORK_SERVICE_LEVEL", "16"},
+                                          {"TOKENYARD_NETWORK_PKEY", "0x18001"},
+                                          {"TOKENYARD_NETWORK_MTU", "9000"},
+                                          {"TOKENYARD_NETWORK_RETRY_COUNT", "8"},
+                                          {"TOKENYARD_NETWORK_RETRY_TIMEOUT", "0"},
+                                          {"TOKENYARD_NETWORK_QUEUE_DEPTH", "32769"}}) {
+    EXPECT_EQ(refused(name, value), name);
+  }
+  EXPECT_THROW((void)ibgda::ibgda_options_of({.interfaces = "eth0"}), InvalidArgument);
+  for (const auto& [name, value] : site) unsetenv(name.c_str());
+}
+
+#ifdef TOKENYARD_IBGDA
+TEST(IbgdaPlugin, ListsTheCardsOfThisHost) {
+  const auto driver = ibgda::load_rdma_driver(TOKENYARD_IBGDA);
+  for (const ibgda::DeviceFacts& device : driver->devices()) EXPECT_NE(device.name, "");
+  EXPECT_THROW((void)driver->open("nocard"), Unsupported);
+}
+#endif
+
+TEST(IbgdaPlugin, AnotherLibraryIsRefusedByName) {
+  try {
+    (void)ibgda::load_rdma_driver("libc.so.6");
+    ADD_FAILURE() << "it was loaded";
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("libc.so.6"));
+  }
+}
+
+}  // namespace
+}  // namespace tokenyard::testing
