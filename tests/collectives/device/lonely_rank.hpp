@@ -66,6 +66,7 @@ class LonelyRank {
     std::byte* const windows[] = {aligned(window_), aligned(peers_window_)};
     return {.rank = 0,
             .ranks = 2,
+            .empty = {},
             .signature = Signature::of(Operation::all_reduce, ReduceOp::sum, DataType::float32,
                                        Protocol::slots, 0, kBytes),
             .movement = movement,
