@@ -135,8 +135,7 @@ uint32_t HostLinks::slot_bytes(const Options& options) const {
   const bool on_gpu = accelerator_.kind() == AcceleratorKind::gpu;
   const size_t asked = size_t{options.chunk_bytes} * (on_gpu ? kChunksOfSlot : 1);
   const size_t slots = size_t{2} * map_.links_max() * channels_ * kLinkRounds * map_.locals_max();
-  const size_t places = size_t{2} * channels_ * kHostRounds *
-                        std::max(map_.ranks(), map_.locals_max() * served_max());
+  const size_t places = size_t{2} * channels_ * kHostRounds * map_.locals_max() * served_max();
   const size_t room = std::min(kLinksBytes / slots, kPlacesBytes / places);
   return static_cast<uint32_t>(std::max<size_t>(std::min(asked, room) / 64 * 64, 64));
 }
@@ -154,7 +153,7 @@ HostWindow HostLinks::near_layout(const Options& options) const {
   return {.channels = channels_,
           .locals_max = locals,
           // A rank alone on its host stores nothing there.
-          .chunks = locals == 1 ? 0 : std::max(map_.ranks(), locals * served_max()),
+          .chunks = locals == 1 ? 0 : locals * served_max(),
           .chunk_bytes = slot_bytes(options)};
 }
 

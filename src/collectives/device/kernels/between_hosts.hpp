@@ -54,6 +54,13 @@ struct HostTable {
   }
   TOKENYARD_HOST_DEVICE uint32_t local(uint32_t at) const { return member(host, at); }
   TOKENYARD_HOST_DEVICE bool is_here(uint32_t rank) const { return host_of[rank] == host; }
+  /// The ranks whose chunks the rank at a place passes on, and whose partial sums it makes.
+  TOKENYARD_HOST_DEVICE uint32_t count_served(uint32_t at) const {
+    return first_served[at + 1] - first_served[at];
+  }
+  TOKENYARD_HOST_DEVICE uint32_t served_by(uint32_t at, uint32_t number) const {
+    return served[first_served[at] + number];
+  }
   /// Returns the rank of a host that forwards what `rank` sends there, and makes that host's
   /// partial sums for it.
   TOKENYARD_HOST_DEVICE uint32_t peer_on(uint32_t of_host, uint32_t rank) const {
@@ -77,8 +84,8 @@ struct alignas(64) LinkCounts {
 /// The part of a rank's window into which ranks of its host store.
 ///
 ///     filled[parity][channel][place]     rounds whose chunks the rank at that place has stored
-///     here consumed[parity][channel][place]   rounds whose chunks that rank has read from its
-///     window chunk[parity][channel][round][index]
+///     consumed[parity][channel][place]   rounds whose chunks that rank has read from its window
+///     chunk[parity][channel][round][place][number]      of the rank at that place
 struct HostWindow {
   uint32_t channels, locals_max, chunks, chunk_bytes;
 

@@ -58,12 +58,14 @@ class HostMovements {
     if (!movers_.meet(come && free)) return false;
     for (uint32_t place = 0; place < hosts_.locals; ++place) {
       const uint32_t to = hosts_.local(place);
-      if (call_.movement.sends(call_.rank, to))
-        pass_on(call_.input + call_.movement.input_at(to) + chunk.begin, chunk, call_.rank, to);
-      for (uint32_t link = 0; link < work_.params.link_count; ++link) {
-        const uint32_t from = work_.params.links[link].rank;
-        if (incoming(link) != 0 && call_.movement.sends(from, to))
-          pass_on(end_of(link).chunk(call_.movement.input_has_parts ? place : 0), chunk, from, to);
+      for (uint32_t i = 0; i < hosts_.count_served(hosts_.place); ++i) {
+        const uint32_t from = hosts_.served_by(hosts_.place, i);
+        if (!call_.movement.sends(from, to)) continue;
+        if (from == call_.rank)
+          pass_on(call_.input + call_.movement.input_at(to) + chunk.begin, chunk, i, from, place);
+        else
+          pass_on(end_of(hosts_.link_to[from]).chunk(call_.movement.input_has_parts ? place : 0),
+                  chunk, i, from, place);
       }
     }
     if (!movers_.meet(true)) return false;
@@ -80,12 +82,15 @@ class HostMovements {
     if (hosts_.locals == 1) return true;
     const HostChunk chunk = work_.chunk(channel_, round);
     if (!movers_.meet(await_stored(work_, channel_, round))) return false;
-    for (uint32_t from = 0; from < call_.ranks; ++from) {
-      const uint32_t writer = hosts_.is_here(from) ? from : hosts_.peer_on(hosts_.host, from);
-      if (writer == call_.rank || !call_.movement.sends(from, call_.rank)) continue;
-      movers_.copy(
-          Peer<const std::byte>(work_.near_chunk(call_.rank, channel_, round, from).address()),
-          result_of(chunk, from), work_.bytes_of(chunk, from, call_.rank));
+    for (uint32_t place = 0; place < hosts_.locals; ++place) {
+      if (place == hosts_.place) continue;
+      for (uint32_t i = 0; i < hosts_.count_served(place); ++i) {
+        const uint32_t from = hosts_.served_by(place, i);
+        if (call_.movement.sends(from, call_.rank))
+          movers_.copy(Peer<const std::byte>(
+                           work_.near_chunk(call_.rank, channel_, round, place, i).address()),
+                       result_of(chunk, from), work_.bytes_of(chunk, from, call_.rank));
+      }
     }
     if (!movers_.meet(true)) return false;
     publish_read(work_, channel_, round);
@@ -124,11 +129,14 @@ class HostMovements {
   TOKENYARD_DEVICE std::byte* result_of(const HostChunk& chunk, uint32_t source) const {
     return call_.result + call_.movement.result_at(source) + chunk.begin;
   }
+  /// `number`: of the source among those whose chunks this rank passes on.
   template <class From>
-  TOKENYARD_DEVICE void pass_on(From from, const HostChunk& chunk, uint32_t source, uint32_t to) {
-    const uint32_t bytes = work_.bytes_of(chunk, source, to);
+  TOKENYARD_DEVICE void pass_on(From from, const HostChunk& chunk, uint32_t number, uint32_t source,
+                                uint32_t place) {
+    const uint32_t to = hosts_.local(place), bytes = work_.bytes_of(chunk, source, to);
     if (to != call_.rank)
-      return movers_.copy(from, work_.near_chunk(to, channel_, chunk.round, source), bytes);
+      return movers_.copy(from, work_.near_chunk(to, channel_, chunk.round, hosts_.place, number),
+                          bytes);
     std::byte* const result = result_of(chunk, source);
     if (is_at(from, result)) return;
     movers_.copy(from, result, bytes);

@@ -23,10 +23,9 @@ class HostReductions {
     for (uint32_t place = 0; place < hosts_.locals; ++place) {
       if (place == hosts_.place) continue;
       for_sums_of(place, [&](uint32_t number, uint32_t destination) {
-        movers_.copy(
-            input_for(chunk, destination),
-            work_.near_chunk(hosts_.local(place), channel_, round, index_of(hosts_.place, number)),
-            bytes_for(chunk, destination));
+        movers_.copy(input_for(chunk, destination),
+                     work_.near_chunk(hosts_.local(place), channel_, round, hosts_.place, number),
+                     bytes_for(chunk, destination));
       });
     }
     if (!movers_.meet(true)) return false;
@@ -42,9 +41,8 @@ class HostReductions {
     const bool stored = await_stored(work_, channel_, round);
     if (!movers_.meet(free && stored)) return false;
     uint32_t number = 0;
-    for (uint32_t i = hosts_.first_served[hosts_.place]; i < hosts_.first_served[hosts_.place + 1];
-         ++i) {
-      const uint32_t destination = hosts_.served[i];
+    for (uint32_t i = 0; i < hosts_.count_served(hosts_.place); ++i) {
+      const uint32_t destination = hosts_.served_by(hosts_.place, i);
       if (!call_.movement.sends(call_.rank, destination)) continue;
       if (destination == call_.rank) {
         if (!work_.params.raw)
@@ -104,16 +102,12 @@ class HostReductions {
   template <class Body>
   TOKENYARD_DEVICE void for_sums_of(uint32_t place, Body body) const {
     uint32_t number = 0;
-    for (uint32_t i = hosts_.first_served[place]; i < hosts_.first_served[place + 1]; ++i) {
-      const uint32_t destination = hosts_.served[i];
+    for (uint32_t i = 0; i < hosts_.count_served(place); ++i) {
+      const uint32_t destination = hosts_.served_by(place, i);
       if (!call_.movement.sends(call_.rank, destination)) continue;
       body(number++, destination);
       if (!call_.movement.input_has_parts) return;
     }
-  }
-  /// Returns the place in a window of a rank's chunk for one of its owner's sums.
-  TOKENYARD_DEVICE uint32_t index_of(uint32_t place, uint32_t number) const {
-    return place * hosts_.served_max + number;
   }
   TOKENYARD_DEVICE const std::byte* input_for(const HostChunk& chunk, uint32_t destination) const {
     return call_.input + call_.movement.input_at(destination) + chunk.begin;
@@ -140,8 +134,7 @@ class HostReductions {
       return Peer<const std::byte>(
           place == hosts_.place
               ? own
-              : work_.near_chunk(call_.rank, channel_, chunk.round, index_of(place, number))
-                    .address());
+              : work_.near_chunk(call_.rank, channel_, chunk.round, place, number).address());
     };
     with_element(call_.type, [&](auto element) {
       using T = decltype(element);

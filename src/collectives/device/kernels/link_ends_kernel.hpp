@@ -82,9 +82,11 @@ struct BetweenWork {
   TOKENYARD_DEVICE Peer<Bytes16> near_word(uint32_t rank, size_t offset) const {
     return (params.near_windows.of(rank) + static_cast<std::ptrdiff_t>(offset)).as<Bytes16>();
   }
-  /// Returns a place in the window of a rank of this host.
+  /// Returns a place in the window of a rank of this host, for the rank at `place`: in every call,
+  /// one rank alone writes there.
   TOKENYARD_DEVICE Peer<std::byte> near_chunk(uint32_t rank, uint32_t channel, uint64_t round,
-                                              uint32_t index) const {
+                                              uint32_t place, uint32_t number) const {
+    const uint32_t index = place * params.hosts.served_max + number;
     return params.near_windows.of(rank) +
            static_cast<std::ptrdiff_t>(params.near.chunk(parity, channel, round, index));
   }
