@@ -567,6 +567,8 @@ class DataType(enum.Enum):
 
     float8_e4m3fn = 15
 
+    float8_e5m2 = 16
+
 class ReduceOp(enum.Enum):
     sum = 0
 
@@ -706,7 +708,7 @@ class DeviceCollectives:
     """See tokenyard.DeviceCollectives."""
 
     @staticmethod
-    def make(world: World, *, sms: int, slot_bytes: int, packet_bytes: int, chunk_bytes: int, ring_bytes: int, arena_tensors: bool) -> DeviceCollectives: ...
+    def make(world: World, *, sms: int, slot_bytes: int, packet_bytes: int, chunk_bytes: int, ring_bytes: int, arena_tensors: bool, keep_inputs: bool, on_failure: str, before: DeviceCollectives | None) -> DeviceCollectives: ...
 
     @staticmethod
     def memory(*, ranks: int, slot_bytes: int, packet_bytes: int, chunk_bytes: int, ring_bytes: int) -> int: ...
@@ -729,7 +731,16 @@ class DeviceCollectives:
 
     def all_to_all(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')], type: DataType, sent: Sequence[int], received: Sequence[int], *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
 
+    def all_to_all_on_device(self, input: Annotated[NDArray, dict(order='C', writable=False)], result: Annotated[NDArray, dict(order='C')], type: DataType, splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], received: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], *, timeout_s: float | None, protocol: str, sms: int, stream: int) -> None: ...
+
     def exchange(self, sends: Sequence[tuple[Annotated[NDArray, dict(order='C', writable=False)], DataType, int, int]], receives: Sequence[tuple[Annotated[NDArray, dict(order='C')], DataType, int, int]], *, timeout_s: float | None, sms: int, stream: int) -> None: ...
+
+    def go_on(self) -> int: ...
+
+    def settle(self) -> None: ...
+
+    @property
+    def calls(self) -> int: ...
 
     def check(self) -> None: ...
 

@@ -402,7 +402,7 @@ def splits_on_the_device(world: tokenyard.World, dtype: str, capacity: int) -> N
         for turn in range(4):
             sent = np.array([[5 * s + d + turn for d in ranks] for s in ranks], np.int64)
             if turn == 3:
-                sent[1] = 0
+                sent[world.size - 1] = 0
             numbers = [mine(s, int(sent[s].sum()) + 3, dtype) for s in ranks]
             out = np.full(capacity, 7).astype(numbers[0].dtype)
             before = numbers[rank].copy()
