@@ -40,8 +40,8 @@ inline constexpr uint32_t kControlMagic = 0x4c435954;  // "TYCL"
 /// Version of everything said over these connections, membership and store messages included. A
 /// mismatch is refused when ranks first meet; otherwise an unreadable message would be dropped at
 /// the moment when it matters.
-// 3: promises name the members to evict, and groups have labels and stages.
-inline constexpr uint16_t kControlVersion = 3;
+// 4: messages between ranks have slots, and steps that all complete an outcome.
+inline constexpr uint16_t kControlVersion = 4;
 
 /// The role in which a process connects.
 enum class Purpose : uint16_t {

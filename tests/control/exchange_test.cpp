@@ -227,7 +227,7 @@ TEST_F(TwoEnds, PeerThatGaveUpWhileItConnectedIsNotLost) {
     second.dial(rank);
     second.exchange.install(founders);
     const size_t sent = ends_first ? 2 : 1;
-    EXPECT_TRUE(run_both(rank, second, [&] { return second.inbox.of(0).messages.size() == sent; }));
+    ASSERT_TRUE(run_both(rank, second, [&] { return second.inbox.of(0).messages.size() == sent; }));
     second.send(0, "from the second connection");
     EXPECT_TRUE(run_both(rank, second, [&] { return !rank.inbox.of(1).messages.empty(); }));
     first.links.hang_up_on_all();

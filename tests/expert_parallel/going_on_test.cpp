@@ -444,6 +444,56 @@ TEST(Sessions, GoOnOnceForARecoveryThatConcernsThem) {
   EXPECT_TRUE(alone.sessions.captured().empty());
 }
 
+/// What it does not know of yet is for its next call.
+TEST(Sessions, GoOnForARecoveryThatComesMeanwhile) {
+  Alone alone;
+  const auto ignore = [](Scripted&, Scripted&) {};
+  alone.job->recover();
+  Sessions<Scripted> later(*alone.world, alone.make);
+  later.now()->is_failed = true;
+  EXPECT_FALSE(later.must_go_on()) << "the recovery was before it was made";
+  alone.job->recover();
+  later.for_call(std::nullopt, alone.make, ignore);
+  later.now()->is_failed = true;
+  EXPECT_FALSE(later.must_go_on()) << "the recovery was before the failure";
+  alone.job->recover();
+  const auto recovers_meanwhile = [&](std::shared_ptr<World> of, const Scripted*) {
+    alone.job->recover();
+    return std::make_shared<Scripted>(std::move(of), true);
+  };
+  later.for_call(std::nullopt, recovers_meanwhile, ignore);
+  EXPECT_TRUE(later.must_go_on());
+}
+
+/// Another exchange has gone on before the members changed once more.
+TEST_F(GoingOn, NotInAWorldThatIsBehind) {
+  Meeting met(kRanks), moved(kRanks), done(kRanks);
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    const auto world = world_of(job);
+    const auto make = [](std::shared_ptr<World> of, const Scripted*) {
+      return std::make_shared<Scripted>(std::move(of));
+    };
+    const auto ignore = [](Scripted&, Scripted&) {};
+    Sessions<Scripted> moves(*world, make), follows(*world, make);
+    met.arrive_and_wait();
+    if (rank == 2) job->leave();
+    while (rank != 2 && job->recover() != std::vector<uint32_t>{0, 1})
+      std::this_thread::sleep_for(1ms);
+    if (rank != 2) moves.for_call(std::nullopt, make, ignore);
+    moved.arrive_and_wait();
+    if (rank == 1) job->leave();
+    while (rank == 0 && job->recover() != std::vector<uint32_t>{0})
+      std::this_thread::sleep_for(1ms);
+    if (rank == 0) {
+      follows.for_call(std::nullopt, make, ignore);
+      EXPECT_EQ(membership_epoch_of(*follows.now()->world), job->epoch());
+      EXPECT_FALSE(follows.must_go_on());
+    }
+    done.arrive_and_wait();
+  });
+}
+
 /// Both exchanges of a world go on, in one world.
 TEST(Sessions, ThatShareAWorldGoOnWithTheFirst) {
   Alone alone;
@@ -493,6 +543,27 @@ TEST(Sessions, StayIfNoneCanBeMade) {
   const auto second = alone.call();
   EXPECT_NE(second, first);
   EXPECT_FALSE(are_same(*half_made, *second->world));
+}
+
+/// It meets the others in the world to which they have gone on since.
+TEST(Sessions, ThatCouldNotBeMadeFollowTheOthers) {
+  struct Stumble {};
+  Alone alone;
+  const auto ignore = [](Scripted&, Scripted&) {};
+  Sessions<Scripted> others(*alone.world, alone.make);
+  alone.call()->is_failed = true;
+  alone.job->recover();
+  const auto fails = [](std::shared_ptr<World>, const Scripted*) -> std::shared_ptr<Scripted> {
+    throw Stumble();
+  };
+  EXPECT_THROW(alone.sessions.for_call(std::nullopt, fails, ignore), Stumble);
+  others.for_call(std::nullopt, alone.make, ignore);
+  others.now()->is_failed = true;
+  alone.job->recover();
+  others.for_call(std::nullopt, alone.make, ignore);
+  alone.sessions.for_call(std::nullopt, alone.make, ignore);
+  EXPECT_TRUE(are_same(*alone.sessions.now()->world, *others.now()->world));
+  EXPECT_FALSE(others.must_go_on());
 }
 
 /// Threads have no job.
