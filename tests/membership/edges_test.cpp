@@ -27,6 +27,18 @@ TEST(VerdictEdges, TheSecondReportOfARankCounts) {
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(2));
 }
 
+// Rank 0 waits for rank 1 in one group, and for rank 2 in another.
+TEST(VerdictEdges, BothReportsOfARankCount) {
+  Promised ranks({0, 0, 0, 0});
+  for (const Slot late : {Slot{1}, Slot{2}}) {
+    const GroupId group = 6 + late;
+    ranks.promises[0].progress.push_back({group, {0, late}, 0, 1});
+    ranks.promises[late].progress.push_back({group, {0, late}, 0, 0});
+    ranks.promises[0].timeout_reports.push_back({.slot = late, .group = group, .sequence = 1});
+  }
+  EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(1, 2));
+}
+
 TEST(VerdictEdges, AllNewcomersThatAreWishedForAreAdmitted) {
   Promised ranks({0, 0, 0, 0, 0});
   const Member one{3, 90}, other{4, 91};
@@ -56,6 +68,8 @@ TEST(MemberEdges, OptionsHavePeriods) {
   EXPECT_NO_THROW(Membership(self, view, kOptions));
   EXPECT_THROW(Membership(self, view_of(0, {self, one}), kOptions), InternalError);
   MembershipOptions changed = kOptions;
+  changed.heartbeat = std::chrono::nanoseconds(1);
+  EXPECT_NO_THROW(Membership(self, view, changed));
   changed.ballot = milliseconds(0);
   EXPECT_THROW(Membership(self, view, changed), InternalError);
   changed = kOptions;

@@ -167,18 +167,19 @@ def cheap(mutants: list[Mutant], units: int | None) -> list[Mutant]:
 CHOSEN = BUILD / "chosen.json"
 
 
-def built_before(options: argparse.Namespace) -> set[str]:
+def built_before(options: argparse.Namespace) -> list[str]:
     """Returns the names of the mutants that the build holds. They stay: nothing is built twice."""
-    known = json.loads(CHOSEN.read_text()) if CHOSEN.exists() and not options.sample else []
-    return {name for name in known if sweep.has_line(name)}
+    return json.loads(CHOSEN.read_text()) if CHOSEN.exists() and not options.sample else []
 
 
 def choose(
-    tree: trees.Tree, wanted: list[Mutant], before: set[str], options: argparse.Namespace
+    tree: trees.Tree, wanted: list[Mutant], before: list[str], options: argparse.Namespace
 ) -> None:
     """Makes the build hold the mutants that are wanted beside those that it holds."""
-    names = before if options.built else before | {mutant.name for mutant in wanted}
-    CHOSEN.write_text(json.dumps(sorted(names), indent=0))
+    names = dict.fromkeys(before)
+    if not options.built:
+        names.update(dict.fromkeys(mutant.name for mutant in wanted))
+        CHOSEN.write_text(json.dumps(list(names), indent=0))
     tree.choose(names)
 
 

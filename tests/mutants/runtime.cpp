@@ -1,7 +1,6 @@
 // The table of all mutants and what chooses one: TOKENYARD_MUTANT is its number, and where
 // TOKENYARD_MUTANTS_REACHED names a file, a byte of it becomes 0 for each mutant whose place is
-// reached, by this process or any that it starts. A part of each rewritten tree; tree.py appends
-// the tables of its files.
+// reached, by this process or any that it starts. A part of each rewritten tree.
 
 #include <fcntl.h>
 #include <sys/mman.h>

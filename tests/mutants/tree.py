@@ -32,7 +32,7 @@ OPTIONS = (
     f"-DTOKENYARD_WERROR={os.environ.get('TOKENYARD_WERROR', 'OFF')}",
     "-DTOKENYARD_CUDA=OFF", "-DTOKENYARD_PYTHON=ON", "-DTOKENYARD_UNITY=ON",
 )  # fmt: skip
-TABLES = "src/base/zz_mutants.cpp"  # All parts use its part. The last name moves no unity batch.
+STATES = "src/base/zz_mutants.cpp"  # All parts use its part. The last name moves no unity batch.
 LEFT_OUT = ("bench/results/", "tests/mutants/")
 
 
@@ -178,11 +178,6 @@ def _write(path: pathlib.Path, text: bytes) -> bool:
     return True
 
 
-def table(file: str) -> str:
-    """Returns the name of a file's table of states."""
-    return f"mutants_{hashlib.sha1(file.encode()).hexdigest()[:10]}"
-
-
 class Tree:
     """The mutants of some parts, those of them that a build holds, and the rewritten sources."""
 
@@ -193,22 +188,20 @@ class Tree:
         if self._dropped_in.exists():
             self.dropped = json.loads(self._dropped_in.read_text())
         self.rewritten: dict[str, Rewritten] = {}
-        self.choose({mutant.name for those in self.mutants.values() for mutant in those})
+        self.choose(mutant.name for those in self.mutants.values() for mutant in those)
 
     def choose(self, names: Iterable[str]) -> None:
-        """Makes a build hold these mutants and no others, and numbers them."""
-        names = set(names)
+        """Makes a build hold these mutants and no others; their order numbers them.
+
+        Names of mutants that are no more keep their numbers, so a build that grows leaves files
+        alone that have no new mutants.
+        """
+        self._numbers = {name: number for number, name in enumerate(names)}
         self.chosen = {
             file: kept
             for file, those in self.mutants.items()
-            if (kept := [mutant for mutant in those if mutant.name in names])
+            if (kept := [mutant for mutant in those if mutant.name in self._numbers])
         }
-        self.first: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}
-        for file, those in self.chosen.items():
-            self.first[file] = len(self._numbers)
-            for mutant in those:
-                self._numbers[mutant.name] = len(self._numbers)
         self.bytes = (len(self._numbers) + 1 + 4095) // 4096 * 4096
         digest = hashlib.sha1("\n".join(self._numbers).encode())
         self.stamp = digest.hexdigest()[:16]  # Of the numbers: they differ from choice to choice.
@@ -242,15 +235,13 @@ class Tree:
             )
             _write(TREE / file, with_import(text, done.text))
             return
-        name = table(file)
-        first = self.first[file]
         done = schemata.rewrite(
-            text, those, lambda m: f"TOKENYARD_MUTANT({name},{self.number(m) - first})"
+            text, those, lambda m: f"TOKENYARD_MUTANT(mutants_states,{self.number(m)})"
         )
         self.rewritten[file] = done
         head = (
             f'#include "{TREE}/tests/mutants/runtime.hpp"\n'
-            f'extern "C" __attribute__((visibility("hidden"))) unsigned char {name}[];\n'
+            'extern "C" __attribute__((visibility("hidden"))) unsigned char mutants_states[];\n'
             # The flag 3 says that a system's header begins here: a mutant may leave a variable
             # unused, and the files around are compiled with the flags that the cache knows.
             f'# 1 "{TREE / file}" 3\n'
@@ -259,18 +250,12 @@ class Tree:
 
     def write(self) -> None:
         """Writes the whole tree."""
-        lines = [f"#define MUTANTS_BYTES {self.bytes}", (HERE / "runtime.cpp").read_text()]
-        lines += [
-            f'asm(".globl {table(file)}\\n.hidden {table(file)}\\n'
-            f'.set {table(file)}, mutants_states + {first}\\n");'
-            for file, first in self.first.items()
-            if not file.endswith(".py")
-        ]
+        states = f"#define MUTANTS_BYTES {self.bytes}\n" + (HERE / "runtime.cpp").read_text()
         added = {
             "tests/mutants/runtime.hpp": (HERE / "runtime.hpp").read_bytes(),
             "tests/mutants/CMakeLists.txt": b"",
             "python/tokenyard_mutants.py": (HERE / "runtime.py").read_bytes(),
-            TABLES: "\n".join(lines).encode(),
+            STATES: states.encode(),
         }
         names = {name for name in sources() if not name.startswith(LEFT_OUT)}
         for name in names - set(self.chosen):

@@ -21,10 +21,20 @@ TEST(Address, IsAHostAndAPort) {
   ASSERT_TRUE(six);
   EXPECT_EQ(six->host, "fe80::1");
   EXPECT_EQ(six->port, 1);
+  // The shortest host, and a bracket that nothing closes.
+  const auto shortest = parse_address("h:1");
+  ASSERT_TRUE(shortest);
+  EXPECT_EQ(shortest->host, "h");
+  const auto open = parse_address("[xz:1");
+  ASSERT_TRUE(open);
+  EXPECT_EQ(open->host, "[xz");
+  const auto other = parse_address("[x~:1");
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->host, "[x~");
 }
 
 TEST(Address, IsNothingElse) {
-  for (const char* text : {"", ":", "node7", ":29500", "node7:", "node7:0", "node7:65536",
+  for (const char* text : {"", ":", "7", "node7", ":29500", "node7:", "node7:0", "node7:65536",
                            "node7:1x", "node7:-1", "[]:1"}) {
     EXPECT_FALSE(parse_address(text)) << text;
   }

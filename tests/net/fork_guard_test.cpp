@@ -66,6 +66,16 @@ TEST(ForkGuard, WhatIsClosedEndsThoughAForkLives) {
   EXPECT_TRUE(over);
 }
 
+TEST(ForkGuard, AForkMakesSocketsAndForksOfItsOwn) {
+  const Pair pair;  // So that the guard has been asked for.
+  const auto makes_both = [] {
+    alarm(kLifeOfAForkS);  // Ends a child that waits for itself.
+    const FileDescriptor made = net::open_socket(AF_INET, SOCK_STREAM);
+    return made && status_of_child([] { return true; }) == 0;
+  };
+  EXPECT_EQ(status_of_child(makes_both), 0);
+}
+
 TEST(ForkGuard, DescriptorsStayAndLeadNowhere) {
   const Pair pair;
   const int descriptor = pair.dialled.native();

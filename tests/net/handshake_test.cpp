@@ -79,6 +79,18 @@ TEST(Handshake, BothEndsKnowWhoTheOtherOneIs) {
   EXPECT_EQ(pair.dialler.peer().self, kAcceptor.self);
 }
 
+TEST(Handshake, APieceOfAnotherLengthIsRefused) {
+  for (const size_t more : {0, 2}) {
+    Handshake acceptor(Handshake::Side::acceptor, kKey, Introduction{});
+    try {
+      acceptor.receive(Bytes(acceptor.wanted() - 1 + more));
+      ADD_FAILURE() << more;
+    } catch (const ProtocolError& error) {
+      EXPECT_NE(std::string(error.what()).find("wrong length"), std::string::npos);
+    }
+  }
+}
+
 TEST(Handshake, WhoDoesNotBelongIsToldApart) {
   EXPECT_EQ(refusal(kDialler, Key("another", "test"), kAcceptor, kKey),
             "does not know the job's secret");

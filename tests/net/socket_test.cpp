@@ -255,13 +255,27 @@ TEST_F(QuietClients, WaitWhileThereAreNoDescriptors) {
   EXPECT_FALSE(listener_.is_short());
 }
 
-TEST(PollerTest, SleepsNoLongerThanItIsTold) {
+TEST(PollerTest, SleepsAsLongAsItIsToldAndNoLonger) {
   Poller poller;
+  poller.sleep(0ns);  // The first sleep sees the waker's own registration.
+  const auto asleep = std::chrono::steady_clock::now();
+  poller.sleep(100ms);
+  EXPECT_GE(std::chrono::steady_clock::now() - asleep, 100ms);
   const auto begin = std::chrono::steady_clock::now();
   poller.sleep(0ns);
   poller.wake();
   poller.sleep(std::chrono::hours(1));  // A wake-up before the sleep ends it.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
+}
+
+TEST(PollerTest, NeedsDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_THROW(Poller(), OsError);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace
