@@ -121,4 +121,14 @@ IbgdaOptions ibgda_options_of(const NetworkOptions& options) {
   return chosen;
 }
 
+std::string options_text() {
+  const IbgdaOptions options = ibgda_options_of({});
+  std::string card = options.request.device.empty() ? "a card" : options.request.device;
+  if (options.request.port != 0) card += fmt::format(" port {}", options.request.port);
+  return fmt::format(
+      "{} takes requests from kernels (ibgda), of TOKENYARD_NETWORK; {} queues of {} "
+      "entries per peer",
+      card, options.queues_per_peer, options.slots);
+}
+
 }  // namespace tokenyard::ibgda

@@ -35,4 +35,7 @@ bool asks_for_ibgda(const NetworkOptions& options);
 /// which names an option or a variable, for a value that no card could use.
 IbgdaOptions ibgda_options_of(const NetworkOptions& options);
 
+/// Returns what this host's environment makes of it. Throws as above.
+std::string options_text();
+
 }  // namespace tokenyard::ibgda

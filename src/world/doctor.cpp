@@ -11,6 +11,8 @@
 
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
+#include "ibgda/driver_plugin.hpp"
+#include "ibgda/ibgda_options.hpp"
 #include "net/listener.hpp"
 #include "tokenyard/error.hpp"
 #include "world/doctor_probes.hpp"
@@ -75,6 +77,23 @@ FabricFacts between_hosts(const DoctorProbes& ask) {
             fmt::format("unset {}, or set it to {}", error.argument, error.expected)};
   } catch (const std::exception& error) {
     return {name, false, error.what(), "sudo ip link set dev INTERFACE up"};
+  }
+}
+
+FabricFacts rdma_facts(const DoctorProbes& ask) {
+  const std::string name = "rdma";
+  try {
+    return {name, true, ask.rdma(), ""};
+  } catch (const Unsupported& error) {
+    const bool has_plugin = error.what_asked.find("plug-in") == std::string::npos;
+    return {name, false, error.why,
+            has_plugin ? "bring a port up (ibstat, sudo ip link set dev INTERFACE up); until then "
+                         "hosts are connected over TCP"
+                       : "on a machine with mlx5 cards: cmake --build TREE --target "
+                         "tokenyard_ibgda_plugin (Debian: libibverbs-dev), and put it beside "
+                         "Tokenyard's library; hosts are connected over TCP"};
+  } catch (const std::exception& error) {
+    return {name, false, error.what(), "ibv_devinfo tells more; hosts are connected over TCP"};
   }
 }
 
@@ -167,13 +186,15 @@ std::vector<const GpuFacts*> visible_gpus(const std::vector<GpuFacts>& gpus) {
 }
 
 DoctorProbes DoctorProbes::of_this_machine() {
-  return {.nvidia = ask_nvidia,
-          .toolkit = cuda_toolkit,
-          .in_container = runs_in_container,
-          .share_memory = check_shared_memory,
-          .listen = listen_on_loopback,
-          .worlds = World::in_process,
-          .network = network_text};
+  return {
+      .nvidia = ask_nvidia,
+      .toolkit = cuda_toolkit,
+      .in_container = runs_in_container,
+      .share_memory = check_shared_memory,
+      .listen = listen_on_loopback,
+      .worlds = World::in_process,
+      .network = [] { return ibgda::asks_for_ibgda({}) ? ibgda::options_text() : network_text(); },
+      .rdma = ibgda::rdma_text};
 }
 
 Diagnosis diagnose(const DoctorProbes& ask) {
@@ -184,14 +205,12 @@ Diagnosis diagnose(const DoctorProbes& ask) {
   found.toolkit = toolkit.empty() ? "none: built without CUDA" : toolkit;
   found.driver = nvidia.driver.empty() ? nvidia.why_not : nvidia.driver;
   found.gpus = nvidia.gpus;
-  found.fabrics = {
-      threads(),
-      processes(ask),
-      {"host, simulated", true, "weak memory, faults and virtual time by a seed", ""},
-      nvlink_facts(ask, nvidia),
-      between_hosts(ask),
-      {"rdma", false, "no driver of a network card: hosts are connected over TCP",
-       "choose the card's interface by TOKENYARD_NETWORK_INTERFACES (InfiniBand: over IP)"}};
+  found.fabrics = {threads(),
+                   processes(ask),
+                   {"host, simulated", true, "weak memory, faults and virtual time by a seed", ""},
+                   nvlink_facts(ask, nvidia),
+                   between_hosts(ask),
+                   rdma_facts(ask)};
   return found;
 }
 

@@ -25,6 +25,8 @@ struct DoctorProbes {
                                                     const WorldOptions&)>
       worlds;
   std::function<std::string()> network;  ///< the network between hosts as text; throws as it does
+  std::function<std::string()> rdma;     ///< its cards as text; throws Unsupported, with what is
+                                         ///< missing
 
   static DoctorProbes of_this_machine();
 };

@@ -11,6 +11,7 @@
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
 #include "fabric/replacement.hpp"
+#include "ibgda/ibgda_network.hpp"
 #include "job/job_state.hpp"
 #include "net/key.hpp"
 #include "simt/host_accelerator.hpp"
@@ -39,6 +40,15 @@ void check(const Rendezvous& where) {
   }
 }
 
+/// Returns what makes the network that the options ask for. `gpu`: runs the kernels; null: the
+/// host.
+MakeNetwork network_of(const NetworkOptions& options, const Accelerator* gpu) {
+  if (!ibgda::asks_for_ibgda(options)) return proxy_networks(proxy_options_of(options));
+  ibgda::IbgdaOptions chosen = ibgda::ibgda_options_of(options);
+  if (gpu != nullptr) chosen.gpu = card_registers(*gpu);
+  return ibgda::ibgda_networks(chosen);
+}
+
 Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::string& host_name,
                      const WorldOptions& options) {
   check_options(options);
@@ -47,10 +57,10 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
         "hosts", "1: only worlds in one process simulate hosts; processes have a host_name",
         fmt::format("{}", options.hosts));
   }
-  const ProxyNetworkOptions network = proxy_options_of(options.network);
+  const MakeNetwork network = network_of(options.network, nullptr);
   const auto on_gpu = [&](uint32_t number) {
     Hardware hardware = cuda_hardware(number, host_name, options);
-    hardware.network = proxy_networks(network);
+    hardware.network = network_of(options.network, hardware.accelerator.get());
     return hardware;
   };
   // "cuda:1" names the GPU.
@@ -65,7 +75,7 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   return {.accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt),
           .fabric = std::make_shared<ProcessFabric>(host_name),
-          .network = proxy_networks(network)};
+          .network = network};
 }
 
 std::unique_ptr<World> connect_world(const Rendezvous& where, const std::string& device,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "ibgda/gpu_memory.hpp"
 #include "tokenyard/job.hpp"
 #include "tokenyard/world.hpp"
 #include "world/parts.hpp"
@@ -18,5 +19,8 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& op
 /// Unsupported in a build without CUDA.
 Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
                        const WorldOptions& options);
+
+/// Returns what maps a card's registers for kernels of a GPU. Throws as above.
+std::shared_ptr<ibgda::GpuMemory> card_registers(const Accelerator& accelerator);
 
 }  // namespace tokenyard

@@ -21,6 +21,10 @@ Hardware cuda_hardware(uint32_t, const std::string&, const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 
+std::shared_ptr<ibgda::GpuMemory> card_registers(const Accelerator&) {
+  throw Unsupported("device 'cuda'", kWhyNot);
+}
+
 std::string cuda_toolkit() {
   return "";
 }

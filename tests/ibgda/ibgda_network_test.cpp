@@ -193,6 +193,22 @@ TEST(IbgdaCalls, AreMadeAndUndoneInOrder) {
                                       "deregister memory", "unmap registers", "close"}));
 }
 
+TEST(IbgdaCalls, QueuesToARankThatIsGoneAreEnded) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  auto worlds = make_worlds(cards, 2, 2, 4);
+  worlds[1].reset();
+  Network& network = *network_of(*worlds[0]);
+  const auto ended = [&] {
+    network.check("later");
+    return std::ranges::count(names_of(cards->calls(0)), "2ERR_QP");
+  };
+  Accelerator& accelerator = accelerator_of(*worlds[0]);
+  const TimePoint until = accelerator.now() + std::chrono::seconds(60);
+  EXPECT_TRUE(accelerator.wait_until(until, [&] { return ended() == 2; }));
+  EXPECT_EQ(ended(), 2) << "each once";
+  EXPECT_TRUE(network.drain(until));
+}
+
 TEST(IbgdaCalls, OptionsReachTheCard) {
   const auto cards = std::make_shared<SoftwareCards>();
   cards->ethernet = true;
@@ -258,6 +274,23 @@ TEST(IbgdaRefusals, ACommandThatFailsUndoesTheOthers) {
   }
 }
 
+TEST(IbgdaRefusals, AHostWithoutThePlugInSaysSo) {
+  EXPECT_THAT(refusal(std::make_shared<SoftwareCards>(),
+                      [](uint32_t, IbgdaOptions& options) { options.driver = nullptr; }),
+              HasSubstr("libtokenyard_ibgda.so"));
+}
+
+TEST(IbgdaRefusals, AWrongOptionIsNamedBeforeAnythingIsMade) {
+  WorldOptions options;
+  options.network.transport = "ibgda:mlx5_0:x";
+  try {
+    (void)World::connect({.port = 1, .rank = 0, .size = 1}, "host", options);
+    ADD_FAILURE() << "it was accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "network.transport");
+  }
+}
+
 TEST(IbgdaRefusals, OtherQueuesOnARankAreNamed) {
   EXPECT_THAT(
       refusal(std::make_shared<SoftwareCards>(),
@@ -287,6 +320,10 @@ TEST(IbgdaOptions, ComeFromTheEnvironment) {
   EXPECT_EQ(options.ack_timeout, 14);
   EXPECT_EQ(options.queues_per_peer, 9u);
   EXPECT_EQ(options.slots, 128u) << "the next power of 2";
+  EXPECT_EQ(
+      ibgda::options_text(),
+      "mlx5_3 port 2 takes requests from kernels (ibgda), of TOKENYARD_NETWORK; 4 queues of 128 "
+      "entries per peer");
   const auto refused = [](const char* name, const char* value) {
     setenv(name, value, 1);
     std::string told = "nothing";

@@ -47,7 +47,8 @@ DoctorProbes sound_machine() {
               [](uint32_t ranks, const std::string& device, const WorldOptions& options) {
                 return World::in_process(ranks, device, options);
               },
-          .network = [] { return "eth0"; }};
+          .network = [] { return "eth0"; },
+          .rdma = [] { return "mlx5_0"; }};
 }
 
 DoctorProbes without_gpus(NvidiaFacts::Missing missing, const std::string& why_not) {
@@ -166,9 +167,22 @@ TEST(Doctor, JsonHasTheDocumentedKeys) {
 
 TEST(Doctor, HasNothingToAddOnASoundMachine) {
   const Diagnosis found = diagnose(sound_machine());
-  for (const FabricFacts& facts : found.fabrics)
-    EXPECT_TRUE(facts.remedy.empty() || facts.name == "rdma") << facts.name;
+  for (const FabricFacts& facts : found.fabrics) EXPECT_TRUE(facts.remedy.empty()) << facts.name;
   EXPECT_TRUE(fabric(found, "nvlink").works);
+}
+
+TEST(Doctor, ShowsNetworkCards) {
+  EXPECT_EQ(fabric(diagnose(sound_machine()), "rdma").why, "mlx5_0");
+  DoctorProbes ask = sound_machine();
+  const auto refused = [&](const std::string& what) {
+    ask.rdma = [what]() -> std::string { throw Unsupported(what, "mlx5_0 port 1: down"); };
+    return fabric(diagnose(ask), "rdma");
+  };
+  EXPECT_FALSE(refused("network \"ibgda\"").works);
+  EXPECT_EQ(refused("network \"ibgda\"").why, "mlx5_0 port 1: down");
+  EXPECT_THAT(refused("network \"ibgda\"").remedy, HasSubstr("bring a port up"));
+  EXPECT_THAT(refused("the network's plug-in libtokenyard_ibgda.so").remedy,
+              HasSubstr("--target tokenyard_ibgda_plugin"));
 }
 
 TEST(Doctor, ShowsTheNetworkBetweenHosts) {

@@ -15,7 +15,7 @@ from ..sizes import size_of
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """How ranks reach ranks of other hosts: by a thread per rank, over TCP or libfabric.
+    """How ranks reach ranks of other hosts: a thread per rank over TCP or libfabric, or a card.
 
     None takes the value of the environment variable, and without that the default. `transport`,
     `connections` and `queues` must be alike on all ranks.
@@ -26,8 +26,8 @@ queue_depth=None, timeout=None)
     """
 
     transport: str | None = None
-    """"tcp", "libfabric", or "libfabric:" and the name of a provider; by default "tcp".
-    TOKENYARD_NETWORK"""
+    """"tcp", "libfabric", or "libfabric:" and the name of a provider, "ibgda", or "ibgda:" and the
+    name of a card; by default "tcp". TOKENYARD_NETWORK"""
     interfaces: str | Sequence[str] | None = None
     """Names or addresses of the network interfaces that this rank may use, as a list or with commas
     between them; by default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES"""
