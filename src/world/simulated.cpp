@@ -152,8 +152,7 @@ Result run(simulation::SeedRun& seed, const Options& options,
   world_options.hosts = options.hosts;
 
   CardOptions card_options = options.card;
-  const bool has_cards =
-      options.hosts > 1 || !options.host_of.empty() || options.within_hosts;
+  const bool has_cards = options.hosts > 1 || !options.host_of.empty() || options.within_hosts;
   if (has_cards && card_options.seed == 0) card_options.seed = seed.random.next();
 
   std::vector<bool> finished(options.ranks);

@@ -25,7 +25,7 @@ struct Workspace {
 };
 
 struct CallParams {
-  uint32_t rank, ranks;  ///< this member, and how many there are
+  uint32_t rank, ranks;   ///< this member, and how many there are
   EmptySlots empty = {};  ///< for reports, which name slots
   Signature signature;
   Movement movement;
