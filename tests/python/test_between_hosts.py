@@ -157,6 +157,15 @@ def test_a_host_that_dies_is_masked() -> None:
     assert told[:2] == [(True, [2, 3]), (True, [2, 3])]
 
 
+def test_memory_of_messages_is_told_before_they_are() -> None:
+    near = tokenyard.LowLatency.memory(**SIZES, ranks=4)
+    far = tokenyard.LowLatency.memory(**SIZES, ranks=4, put_ranks=2)
+    assert near.network_bytes == 0 < far.network_bytes
+    assert near.arena_bytes < far.arena_bytes
+    with pytest.raises(InvalidArgument, match="put_ranks"):
+        tokenyard.LowLatency.memory(**SIZES, ranks=4, put_ranks=4)
+
+
 def test_put_needs_a_network_within_a_host() -> None:
     refusals = tokenyard.launch(only_put, ranks=2, arena_bytes=1 << 20, timeout=60)
     assert all("host_name of its own" in refusal for refusal in refusals)
