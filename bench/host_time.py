@@ -2,6 +2,7 @@
 
 python bench/host_time.py                 # two GPUs, one process each
 python bench/host_time.py --device host   # a smoke test
+python bench/host_time.py --torch         # calls of torch.distributed instead, backend tokenyard
 python bench/host_time.py --output bench/results/host_time_2_gpus.json
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +63,36 @@ def rank(world: tokenyard.World, tokens: int, hidden: int, calls: int) -> dict[s
     return results
 
 
+def torch_rank(world: tokenyard.World, folder: str, calls: int) -> dict[str, list[float]]:
+    """The same of torch.distributed on 4 KB in the current stream, and beside it."""
+    import torch.distributed as dist
+
+    import tokenyard.torch
+
+    on_host = world.device_index is None
+    device = torch.device("cpu") if on_host else torch.device("cuda", world.device_index)
+    if not on_host:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "tokenyard",
+        store=dist.FileStore(f"{folder}/store", -1),
+        rank=world.rank,
+        world_size=world.size,
+        pg_options=tokenyard.torch.Options(_host_device=on_host),
+    )
+    x = torch.zeros(1024, device=device)
+    gathered = torch.zeros(1024 * world.size, device=device)
+    times = {
+        "torch all_reduce": lambda: dist.all_reduce(x),
+        "torch all_reduce, async": lambda: dist.all_reduce(x, async_op=True).wait(),
+        "torch all_gather": lambda: dist.all_gather_into_tensor(gathered, x),
+    }
+    results = {name: host_us(world, call, calls) for name, call in times.items()}
+    tokenyard.torch.check_device()
+    dist.destroy_process_group()
+    return results
+
+
 def row(
     name: str, times: list[float], shape: tuple[int, int, int], ranks: int, gpus: int
 ) -> dict[str, Any]:
@@ -88,12 +120,16 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--output", help="JSON file to write, such as bench/results/host_time.json")
+    parser.add_argument("--torch", action="store_true", help="calls of torch.distributed")
     arguments = parser.parse_args()
     small = arguments.device == "host"
     shape = (4, 64, 5) if small else (TOKENS, HIDDEN, CALLS)
-    ranks = tokenyard.launch(
-        rank, ranks=arguments.ranks, processes=True, device=arguments.device, args=shape
-    )
+    where = dict(ranks=arguments.ranks, processes=True, device=arguments.device)
+    if arguments.torch:
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = tokenyard.launch(torch_rank, args=(folder, shape[2]), **where)
+    else:
+        ranks = tokenyard.launch(rank, args=shape, **where)
     gpus = 0 if small else arguments.ranks
     rows = [
         row(

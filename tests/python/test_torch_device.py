@@ -145,11 +145,12 @@ def one_ahead(say: Any, rank: int, size: int, folder: Path) -> tuple[str, list[i
         x = torch.full((70,), rank + 1.0)
         before = [dist.all_reduce(x.clone(), async_op=True) for _ in range(5)]
         if rank == 2:
-            dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=1))
+            backend = dist.group.WORLD._get_backend(CPU)
+            backend._set_default_timeout(timedelta(milliseconds=1))
             work = dist.reduce(x, dst=2, async_op=True)
             with pytest.raises(tokenyard.PeerTimeout):
                 work.wait()
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=60))
+            backend._set_default_timeout(timedelta(seconds=60))
             dist.barrier()
         else:
             dist.barrier()

@@ -130,6 +130,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
     body(run);
     run.finish(*work);
   } catch (...) {
+    run.protect();
     forget_batch();
     throw;
   }

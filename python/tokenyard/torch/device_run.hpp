@@ -116,14 +116,18 @@ class DeviceRun {
       for (const auto& [tensor, copy] : copied_back_) used(tensor).copy_(copy);
     }
     if (!on_.stream) return;
-    // The allocator must not give this memory to the caller's stream before the calls have ended.
-    if (beside_) {
-      const c10::impl::VirtualGuardImpl guard(where_.type());
-      for (const at::Tensor& tensor : used_)
-        if (tensor.has_storage())
-          guard.recordDataPtrOnStream(tensor.storage().data_ptr(), *on_.stream);
-    }
+    protect();
     work.follow(*on_.stream);
+  }
+
+  /// Keeps the allocator from giving the tensors' memory to the caller's stream before the calls
+  /// have ended. Called also where a later step has thrown: calls may have been enqueued.
+  void protect() const {
+    if (!on_.stream || !beside_) return;
+    const c10::impl::VirtualGuardImpl guard(where_.type());
+    for (const at::Tensor& tensor : used_)
+      if (tensor.has_storage())
+        guard.recordDataPtrOnStream(tensor.storage().data_ptr(), *on_.stream);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <list>
+#include <stdexcept>
 #include <thread>
 
 #include "torch_work.hpp"
@@ -127,8 +128,13 @@ class DeviceWork final : public c10d::Work {
       failed = table->device_failure(messages_.get(), over);
     return CoreFailure(failed);
   }
-  /// Returns the error of a work that has failed.
-  std::exception_ptr failure() const { return exception_of(failure_seen(true)); }
+  /// Returns the error of a work that has failed, as it is known now.
+  std::exception_ptr failure() const {
+    if (CoreFailure failed = failure_seen(true)) return exception_of(std::move(failed));
+    // Ranks have gone on since, and the record of failed messages is empty.
+    return std::make_exception_ptr(
+        std::runtime_error(c10::str(title_, ": failed before the ranks of its group went on")));
+  }
   /// Learns how the calls have ended, if they have. A work that is done may still turn out to have
   /// failed on another rank.
   void look() const {
