@@ -444,7 +444,7 @@ TEST(Sessions, GoOnOnceForARecoveryThatConcernsThem) {
   EXPECT_TRUE(alone.sessions.captured().empty());
 }
 
-/// What it does not know of yet is for its next call.
+/// Such a recovery is one for the next call.
 TEST(Sessions, GoOnForARecoveryThatComesMeanwhile) {
   Alone alone;
   const auto ignore = [](Scripted&, Scripted&) {};
