@@ -247,8 +247,6 @@ def run_many(
     survivors = ran = 0
     for mutant in wanted:
         if not tree.holds(mutant):
-            if mutant.name in tree.dropped and not options.sample:
-                ledger.add(Row(mutant.name, "does not compile", commit=commit()[:7]))
             continue
         if ends is not None and time.monotonic() > ends:
             break
@@ -301,6 +299,9 @@ def main() -> int:
     choose(tree, wanted, before, options)
     programs = built_programs(options, parts)
     build(tree, programs, options)
+    if not options.sample:  # The next of the draw take their places, wherever it goes on.
+        for name in sorted(set(tree.dropped) - set(ledger.rows)):
+            ledger.add(Row(name, "does not compile", commit=commit()[:7]))
     if options.build_only:
         return 0
     python = "_tokenyard" in programs and not options.no_python
