@@ -7,13 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/byte_stream.hpp"
 #include "device/mlx5_queue.hpp"
 #include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/network/mlx5_check.hpp"
 #include "fabric/network_fault.hpp"
 #include "ibgda/driver_plugin.hpp"
+#include "ibgda/endpoint.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::ibgda {
@@ -22,46 +22,8 @@ namespace {
 
 constexpr uint32_t kArena = 0;                        ///< number of its region
 constexpr uint32_t kOldValues = kNetworkRegions - 1;  ///< of what fetch-adds return
-constexpr size_t kQueuesOfAllMax = size_t{1} << 20;
 
 }  // namespace
-
-struct IbgdaNetwork::Endpoint {
-  std::string link;  ///< "RoCE v2", alike on all ranks
-  uint32_t queues = 0;
-  MemoryKey arena_key = 0;
-  uint16_t lid = 0;
-  uint8_t mtu = 0;
-  uint64_t gid_high = 0, gid_low = 0;
-  std::vector<uint32_t> pairs;  ///< [ranks][queues] numbers
-
-  void set_gid(const Gid& gid) {
-    gid_high = gid_low = 0;
-    for (size_t byte = 0; byte < 8; ++byte) {
-      gid_high = gid_high << 8 | gid[byte];
-      gid_low = gid_low << 8 | gid[byte + 8];
-    }
-  }
-  Gid gid() const {
-    Gid gid{};
-    for (size_t byte = 0; byte < 8; ++byte) {
-      gid[byte] = static_cast<uint8_t>(gid_high >> 8 * (7 - byte));
-      gid[byte + 8] = static_cast<uint8_t>(gid_low >> 8 * (7 - byte));
-    }
-    return gid;
-  }
-
-  friend void visit(auto& stream, MaybeConst<Endpoint> auto& end) {
-    stream.text(end.link, 64);
-    stream(end.queues, end.arena_key, end.lid, end.mtu, end.gid_high, end.gid_low);
-    stream.require(end.mtu >= 1 && end.mtu <= 5);
-    stream.list(end.pairs, sizeof(uint32_t), [](auto& each, auto& pair) {
-      each(pair);
-      each.require(pair < 1u << 24);
-    });
-    stream.require(end.pairs.size() <= kQueuesOfAllMax);
-  }
-};
 
 IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& options, TimePoint until)
     : place_(place),
@@ -149,7 +111,7 @@ void IbgdaNetwork::make_queue(Queue& queue, uint32_t peer, uint32_t number) {
                 .number = queue.card.number};
 }
 
-std::vector<IbgdaNetwork::Endpoint> IbgdaNetwork::exchange(TimePoint until) {
+std::vector<Endpoint> IbgdaNetwork::exchange(TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   const DeviceChoice& choice = card_->choice();
   Endpoint mine{.link = link_text(choice.gid.kind),

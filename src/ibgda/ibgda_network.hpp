@@ -27,6 +27,8 @@
 
 namespace tokenyard::ibgda {
 
+struct Endpoint;
+
 class IbgdaNetwork final : public Network {
  public:
   /// Collective over the bootstrap. `place` must outlive this. Throws, alike on all ranks,
@@ -48,7 +50,6 @@ class IbgdaNetwork final : public Network {
   bool drain(TimePoint until) override;
 
  private:
-  struct Endpoint;  ///< a rank's part of the exchange
   /// Memory goes last: the card may use it until its queue pair ends.
   struct Queue {
     std::unique_ptr<DeviceMemory> memory, stamps, shared_pair, kernels_end;

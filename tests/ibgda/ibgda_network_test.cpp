@@ -209,6 +209,50 @@ TEST(IbgdaCalls, QueuesToARankThatIsGoneAreEnded) {
   EXPECT_TRUE(network.drain(until));
 }
 
+/// Stands in for CUDA.
+class TestGpu final : public ibgda::GpuMemory {
+ public:
+  explicit TestGpu(bool exports) : exports_(exports) {}
+  std::string pci() const override { return "/sys/devices/pci0/gpu"; }
+  bool exports() const override { return exports_; }
+  std::optional<ibgda::DmaBuf> dma_buf(const std::byte*, size_t bytes) const override {
+    if (!exports_ || bytes != 1 << 20) return std::nullopt;
+    return ibgda::DmaBuf{};
+  }
+  std::byte* map_registers(std::byte* registers, size_t) override {
+    mapped = registers;
+    return registers;
+  }
+  void unmap_registers(std::byte* registers) override {
+    EXPECT_EQ(registers, mapped);
+    mapped = nullptr;
+  }
+  std::byte* mapped = nullptr;
+
+ private:
+  const bool exports_;
+};
+
+TEST(IbgdaCalls, AGpuMapsRegistersAndMayExportItsArena) {
+  for (const bool exports : {true, false}) {
+    const auto cards = std::make_shared<SoftwareCards>();
+    const std::shared_ptr<TestGpu> gpus[] = {std::make_shared<TestGpu>(exports),
+                                             std::make_shared<TestGpu>(exports)};
+    auto worlds = make_worlds(
+        cards, 2, 2, 8, [&](uint32_t rank, IbgdaOptions& options) { options.gpu = gpus[rank]; });
+    EXPECT_NE(gpus[0]->mapped, nullptr);
+    const Network& network = *network_of(*worlds[0]);
+    EXPECT_EQ(network.reaches_arena(), exports);
+    EXPECT_EQ(network.way(1).find("pinned rings") == std::string::npos, exports);
+    EXPECT_EQ(std::ranges::count(names_of(cards->calls(0)), "dma-buf"), exports ? 1 : 0);
+    on_every_rank(2, [&](uint32_t rank) {
+      signals_follow_puts(*worlds[rank], 3);
+      worlds[rank].reset();
+    });
+    EXPECT_EQ(gpus[0]->mapped, nullptr);
+  }
+}
+
 TEST(IbgdaCalls, OptionsReachTheCard) {
   const auto cards = std::make_shared<SoftwareCards>();
   cards->ethernet = true;
