@@ -46,8 +46,8 @@ struct Topology {
 /// has the value of its environment variable, and without that its default. `connections` and
 /// `queues` must be alike on all ranks.
 struct NetworkOptions {
-  /// "tcp", "libfabric", or "libfabric:" and the name of a provider; alike on all ranks. By default
-  /// "tcp". TOKENYARD_NETWORK
+  /// "tcp", "libfabric", "ibgda", or one of the last two, ":" and a provider or card; alike on all
+  /// ranks but for the card. By default "tcp". TOKENYARD_NETWORK
   std::string transport = {};
   /// Names or addresses of the network interfaces that this rank may use, between commas; by
   /// default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES
