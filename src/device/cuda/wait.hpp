@@ -1,8 +1,10 @@
 /// Waits on a GPU, at the cost of the bare polling loop: a wait whose condition holds at once does
 /// nothing else, and one that must poll counts its polls in a register. Every kLookEvery polls it
 /// reads the clock and the call's failure word (in this GPU's L2), every kListenEvery polls the
-/// host's abort flag (across PCIe). If polls take longer than kSlowPollNs on average, because they
-/// may sleep (Completion::done), it reads the flag every kLookEvery polls too.
+/// host's abort flag (across PCIe). Polls may sleep (Completion::done), so warps also take turns by
+/// the clock to read the flag at such a look. More reads would queue up across PCIe, and a wait
+/// would last as long as its read: 300 warps that read at each look held up a network's words by
+/// 70 us.
 #pragma once
 
 #include "device/cuda/memory.hpp"
@@ -15,7 +17,13 @@ namespace cuda_body {
 inline constexpr uint32_t kLookEvery = 64;      // about 50 us of polling L2
 inline constexpr uint32_t kListenEvery = 4096;  // about 3 ms
 static_assert(kListenEvery % kLookEvery == 0);
-inline constexpr uint64_t kSlowPollNs = 4000;
+/// A warp's turn lasts 0.26 ms and comes every 17 ms.
+inline constexpr uint32_t kTurnBits = 18, kTurns = 64;
+
+TOKENYARD_DEVICE bool is_turn_of_warp(uint64_t now_ns) {
+  const uint32_t warp = blockIdx.x * 16 + threadIdx.x / 32;
+  return (static_cast<uint32_t>(now_ns >> kTurnBits) ^ warp) % kTurns == 0;
+}
 static_assert(last_look_for(0) % kLookEvery == 0 && last_look_for(1) % kLookEvery == 0);
 }  // namespace cuda_body
 
@@ -49,13 +57,12 @@ TOKENYARD_DEVICE void Deadline::fail(Failure failure, const Awaited& what) const
 TOKENYARD_DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) return false;
   if (failed()) return true;
-  const uint64_t waited_ns = now_ns() - start_ns_;
-  if (waited_ns >= wait_context_.timeout_ns) {
+  const uint64_t now = now_ns();
+  if (now - start_ns_ >= wait_context_.timeout_ns) {
     fail(Failure::deadline, what);
     return true;
   }
-  if (polls < kPollsMax && polls % cuda_body::kListenEvery != 0 &&
-      waited_ns < polls * cuda_body::kSlowPollNs)
+  if (polls < kPollsMax && polls % cuda_body::kListenEvery != 0 && !cuda_body::is_turn_of_warp(now))
     return false;
   return heed_host(polls, what);
 }

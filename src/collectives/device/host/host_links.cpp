@@ -30,7 +30,8 @@ constexpr uint64_t kChunkLeast = 16 << 10;
 constexpr uint32_t kGreetingBytes = 8 << 10;
 
 bool is_short_float(DataType type) {
-  return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float8_e4m3fn;
+  return type == DataType::float16 || type == DataType::bfloat16 ||
+         type == DataType::float8_e4m3fn || type == DataType::float8_e5m2;
 }
 
 }  // namespace
