@@ -104,7 +104,7 @@ class DeviceCollectives(Closing):
     ) -> None:
         if on_failure not in ("raise", "retry", "exclude"):
             raise invalid("on_failure", "'raise', 'retry' or 'exclude'", repr(on_failure))
-        self._native = _tokenyard.DeviceCollectives.make(
+        self._native: _tokenyard.DeviceCollectives = _tokenyard.DeviceCollectives.make(
             native_of(world),
             sms=size_of("sms", sms),
             slot_bytes=size_of("slot_bytes", slot_bytes),

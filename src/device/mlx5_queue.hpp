@@ -18,6 +18,8 @@
 /// are under way.
 #pragma once
 
+#include <algorithm>
+
 #include "device/memory.hpp"
 #include "device/mlx5_layout.hpp"
 #include "device/mutated.hpp"
@@ -106,31 +108,31 @@ class Mlx5Queue {
     return true;
   }
 
-  /// An entry holds 28 bytes, so more take two.
   TOKENYARD_DEVICE bool put_inline(const Deadline& deadline, uint32_t phase,
                                    const NetworkTarget& target, const void* from,
                                    uint32_t bytes) const {
-    if (bytes > kNetworkInlineMax) {
-      return refuse_size(deadline, phase, target, kNetworkInlineMax,
-                         bytes < 0xffff ? bytes : 0xffff);
-    }
-    constexpr uint32_t kMost = mlx5::Block::kInlineMax;
-    const uint32_t entries = bytes > kMost ? 2 : 1;
+    if (bytes > kNetworkInlineMax) return refuse_inline(deadline, phase, target, bytes);
+    const uint32_t entries = entries_of(bytes);
     Blocks at;
     const bool alive = reserve(deadline, phase, entries, at);
     if (!at.reserved) return alive;
-    for (uint32_t entry = 0; entry < entries; ++entry) {
-      const uint32_t begin = entry * kMost;
-      const uint32_t part = bytes - begin < kMost ? bytes - begin : kMost;
-      mlx5::Block block = block_of(target + begin);
-      block.inline_header = mlx5::big_endian(mlx5::kInline | part);
-      for (uint32_t byte = 0; byte < part; ++byte)
-        block.inline_bytes[byte] = static_cast<const uint8_t*>(from)[begin + byte];
-      const uint32_t segments = part == 0 ? 2 : 2 + (4 + part + 15) / 16;
-      block.control =
-          mlx5::control_of(mlx5::Opcode::rdma_write, 0, at.first + entry, queue_.number, segments);
-      write(at.first + entry, block);
-    }
+    write_inline(at.first, entries, target, from, bytes);
+    publish();
+    return true;
+  }
+  TOKENYARD_DEVICE bool put_inline_and_signal(const Deadline& deadline, uint32_t phase,
+                                              const NetworkTarget& target, const void* from,
+                                              uint32_t bytes, const NetworkTarget& word,
+                                              uint64_t addend) const {
+    // Three entries may be more than the queue has.
+    if (entries_of(bytes) > 1)
+      return put_inline(deadline, phase, target, from, bytes) &&
+             signal(deadline, phase, word, addend);
+    Blocks at;
+    const bool alive = reserve(deadline, phase, 2, at);
+    if (!at.reserved) return alive;
+    write_inline(at.first, 1, target, from, bytes);
+    write_signal(at.first + 1, word, addend);
     publish();
     return true;
   }
@@ -234,6 +236,26 @@ class Mlx5Queue {
     }
     block.control = mlx5::control_of(mlx5::Opcode::rdma_write, 0, index, queue_.number, segments);
     write(index, block);
+  }
+
+  /// An entry holds 28 bytes, so more take two.
+  TOKENYARD_DEVICE static uint32_t entries_of(uint32_t bytes) {
+    return bytes > mlx5::Block::kInlineMax ? 2 : 1;
+  }
+  TOKENYARD_DEVICE void write_inline(uint32_t index, uint32_t entries, const NetworkTarget& target,
+                                     const void* from, uint32_t bytes) const {
+    for (uint32_t entry = 0; entry < entries; ++entry) {
+      const uint32_t begin = entry * mlx5::Block::kInlineMax;
+      const uint32_t part = std::min(bytes - begin, uint32_t{mlx5::Block::kInlineMax});
+      mlx5::Block block = block_of(target + begin);
+      block.inline_header = mlx5::big_endian(mlx5::kInline | part);
+      for (uint32_t byte = 0; byte < part; ++byte)
+        block.inline_bytes[byte] = static_cast<const uint8_t*>(from)[begin + byte];
+      const uint32_t segments = part == 0 ? 2 : 2 + (4 + part + 15) / 16;
+      block.control =
+          mlx5::control_of(mlx5::Opcode::rdma_write, 0, index + entry, queue_.number, segments);
+      write(index + entry, block);
+    }
   }
 
   TOKENYARD_DEVICE void write_signal(uint32_t index, const NetworkTarget& word,
@@ -356,6 +378,10 @@ class Mlx5Queue {
     return static_cast<Ending>(load<Order::acquire, Scope::gpu>(&queue_.ended));
   }
 
+  TOKENYARD_DEVICE bool refuse_inline(const Deadline& deadline, uint32_t phase,
+                                      const NetworkTarget& target, uint32_t bytes) const {
+    return refuse_size(deadline, phase, target, kNetworkInlineMax, bytes < 0xffff ? bytes : 0xffff);
+  }
   /// Refuses a request that no card should see, as a card would.
   TOKENYARD_DEVICE bool refuse_size(const Deadline& deadline, uint32_t phase,
                                     const NetworkTarget& target, uint64_t most,

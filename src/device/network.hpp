@@ -78,12 +78,18 @@ class NetworkQueue {
                                    const NetworkTarget& target, const void* from,
                                    uint32_t bytes) const {
     if (end_->mlx5 != nullptr) return mlx5_queue().put_inline(deadline, phase, target, from, bytes);
-    NetworkRequest request = request_of(NetworkRequest::Kind::put_inline, target);
-    request.inline_bytes = static_cast<uint16_t>(bytes < 0xffff ? bytes : 0xffff);
-    for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte) {
-      request.bytes[byte] = byte < bytes ? static_cast<const uint8_t*>(from)[byte] : uint8_t{0};
+    const NetworkRequest requests[] = {inline_of(target, from, bytes)};
+    return post(deadline, phase, requests);
+  }
+  /// Such a put and the signal behind it, published at once.
+  TOKENYARD_DEVICE bool put_inline_and_signal(const Deadline& deadline, uint32_t phase,
+                                              const NetworkTarget& target, const void* from,
+                                              uint32_t bytes, const NetworkTarget& word,
+                                              uint64_t addend) const {
+    if (end_->mlx5 != nullptr) {
+      return mlx5_queue().put_inline_and_signal(deadline, phase, target, from, bytes, word, addend);
     }
-    const NetworkRequest requests[] = {request};
+    const NetworkRequest requests[] = {inline_of(target, from, bytes), signal_of(word, addend)};
     return post(deadline, phase, requests);
   }
   /// Adds to an 8-byte word that signals alone write, after this queue's earlier puts.
@@ -136,6 +142,14 @@ class NetworkQueue {
     request.pieces = pieces;
     request.sources[0] = first;
     request.sources[1] = second;
+    return request;
+  }
+  TOKENYARD_DEVICE static NetworkRequest inline_of(const NetworkTarget& target, const void* from,
+                                                   uint32_t bytes) {
+    NetworkRequest request = request_of(NetworkRequest::Kind::put_inline, target);
+    request.inline_bytes = static_cast<uint16_t>(bytes < 0xffff ? bytes : 0xffff);
+    for (uint32_t byte = 0; byte < kNetworkInlineMax; ++byte)
+      request.bytes[byte] = byte < bytes ? static_cast<const uint8_t*>(from)[byte] : uint8_t{0};
     return request;
   }
   TOKENYARD_DEVICE static NetworkRequest signal_of(const NetworkTarget& word, uint64_t addend) {

@@ -211,7 +211,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         ("sms",),
     ),
     "LowLatency.combine": (serving_combine, ("sms",)),
-    "LowLatency.memory": (memory(tokenyard.LowLatency), (*SIZES, "ranks", "places_per_rank")),
+    "LowLatency.memory": (
+        memory(tokenyard.LowLatency),
+        (*SIZES, "ranks", "places_per_rank", "put_ranks"),
+    ),
     "LowLatency.evict": (
         lambda ranks, /, **wrong: ranks.serving.evict(**(dict(ranks=[]) | wrong)),
         ("ranks", "epoch"),

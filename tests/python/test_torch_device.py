@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -137,50 +135,6 @@ def test_a_killed_rank_ends_calls(operation: str, tmp_path: Path) -> None:
         ranks[1].kill()
         for rank in (ranks[0], ranks[2]):
             rank.hears("failed")
-
-
-def one_ahead(say: Any, rank: int, size: int, folder: Path) -> tuple[str, list[int], int]:
-    """Ranks 0 and 1 finish a call that rank 2, its root, does not; then rank 1 dies."""
-    with programs.in_group(rank, size, folder, CPU):
-        x = torch.full((70,), rank + 1.0)
-        before = [dist.all_reduce(x.clone(), async_op=True) for _ in range(5)]
-        if rank == 2:
-            backend = dist.group.WORLD._get_backend(CPU)
-            backend._set_default_timeout(timedelta(milliseconds=1))
-            work = dist.reduce(x, dst=2, async_op=True)
-            with pytest.raises(tokenyard.PeerTimeout):
-                work.wait()
-            backend._set_default_timeout(timedelta(seconds=60))
-            dist.barrier()
-        else:
-            dist.barrier()
-            work = dist.reduce(x, dst=2, async_op=True)
-            work.wait()
-            assert work.is_completed()
-        say("called")
-        if rank == 1:
-            signal.pause()
-        job = tokenyard.torch.collectives()
-        while job.recover() != [0, 2]:
-            time.sleep(0.01)
-        agreed = tokenyard.torch.go_on()
-        with pytest.raises((tokenyard.OperationAborted, tokenyard.PeerTimeout)) as caught:
-            work.wait()
-        assert work.is_completed()
-        for one in before:
-            one.wait()
-        y = torch.ones(3)
-        dist.all_reduce(y)
-        assert (y == 2).all()
-        return type(caught.value).__name__, getattr(caught.value, "lost", []), agreed
-
-
-def test_works_that_not_all_have_finished_raise_on_all_survivors(tmp_path: Path) -> None:
-    with ranks_of(one_ahead, 3, tmp_path) as ranks:
-        for rank in ranks:
-            rank.hears("called")
-        ranks[1].kill()
-        assert results([ranks[0], ranks[2]]) == [("OperationAborted", [1], 5)] * 2
 
 
 def trained(say: Any, rank: int, size: int, folder: Path, backend: str, kind: str) -> list[float]:

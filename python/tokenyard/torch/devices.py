@@ -63,7 +63,7 @@ class GroupDevice:
             self.world = _world_of(group, index, timeout, arena_bytes)
         self.index = index
         again = options.keep_inputs and is_whole_job
-        self.collectives = DeviceCollectives(
+        self.collectives: DeviceCollectives = DeviceCollectives(
             self.world,
             keep_inputs=options.keep_inputs,
             on_failure=options.on_failure if again else "raise",

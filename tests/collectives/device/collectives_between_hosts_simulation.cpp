@@ -122,6 +122,9 @@ void run_suite(SeedRun& run) {
       .ranks = drawn.ranks(),
       .host_of = drawn.host_of,
       .arena_bytes = size_t{1} << 20,
+      // Waits of one call may follow those of another, each up to 5/4 of this; the suite's own wait
+      // for a stream lasts 60 s.
+      .timeout = std::chrono::seconds(15),
       .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000),
                .stall_ns_max = may_stall ? run.option("stall", uint32_t{100'000'000}) : 0,
                .first = run.option("first", (run.random.below(2) << 16) - run.random.below(12))},

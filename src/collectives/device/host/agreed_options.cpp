@@ -21,6 +21,7 @@ constexpr uint32_t kSlotBytesMax = 64 << 20, kChunkBytesMax = 1 << 20;
 /// Values that ranks exchange before they create an object.
 struct Proposal {
   uint32_t slot_bytes, packet_bytes, chunk_bytes, ring_bytes, arena_tensors, keep_inputs;
+  uint32_t on_failure;
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
   Bytes16 key;           ///< of packets; all take the first rank's
 };
@@ -72,6 +73,7 @@ Bytes16 agree_on_options(World& world, const Options& options) {
       .ring_bytes = options.ring_bytes,
       .arena_tensors = options.arena_tensors,
       .keep_inputs = options.keep_inputs,
+      .on_failure = static_cast<uint32_t>(options.on_failure),
       .unreachable = spans_hosts(world) ? first_out_of_reach(world) : first_unreachable(world),
       .key = key_of(options)};
   const std::vector<Proposal> proposals = gather(world, mine, "DeviceCollectives: options");
@@ -86,6 +88,7 @@ Bytes16 agree_on_options(World& world, const Options& options) {
     require_equal("ring_bytes", rank, lowest, first.ring_bytes, other.ring_bytes);
     require_equal("arena_tensors", rank, lowest, first.arena_tensors, other.arena_tensors);
     require_equal("keep_inputs", rank, lowest, first.keep_inputs, other.keep_inputs);
+    require_equal("on_failure", rank, lowest, first.on_failure, other.on_failure);
   }
   return proposals[lowest].key;
 }

@@ -59,10 +59,11 @@ void CollectiveCalls::start(const Request& given, const Call& call) {
   movement.empty = session_.members.empty;
   const Protocol protocol = protocol_for(request, movement, call);
   const CallParams params = session_.params_of(request, movement, protocol, call);
+  const bool keeps = session_.options.keep_inputs && overwrites_input(request);
+  if (keeps) session_.require_keeps(call.stream);
   session_.last.begin_call(call.stream);
   if (movement.result_has_parts && request.result.given())
     session_.clear_empty(request.result.data, movement.part, call.stream);
-  const bool keeps = session_.options.keep_inputs && overwrites_input(request);
   if (keeps) session_.keep(request.result, call.stream);
   launch(request, params, call);
   if (keeps) session_.restore_if_failed(request.result, call.stream);

@@ -50,6 +50,7 @@ struct DeviceCollectives::Impl {
   Impl(World& world, const Options& options, std::shared_ptr<Session> follows)
       : options(options), follows(std::move(follows)), sessions(world, make) {
     this->follows.reset();
+    undone = sessions.last().undone();
   }
 
   /// Returns the session of the next call.
@@ -165,12 +166,17 @@ void DeviceCollectives::all_gather(ConstTensorView input, TensorView result,
   impl_->run("all_gather", call, [&](Session& session) {
     const World& world = *session.world;
     const auto parts = parts_of("result", result, "input", input, counts, world);
-    for (uint32_t root = 0; root < parts.size(); ++root)
+    for (uint32_t root = 0; root < parts.size(); ++root) {
+      if (!session.members.at(root)) {
+        session.accelerator.fill(parts[root].data, 0, parts[root].bytes(), call.stream);
+        continue;
+      }
       CollectiveCalls(session).start({.operation = Operation::broadcast,
                                       .input = root == world.rank() ? input : ConstTensorView{},
                                       .result = parts[root],
                                       .root = root},
                                      call);
+    }
   });
 }
 void DeviceCollectives::gather(ConstTensorView input, TensorView result, uint32_t root,
@@ -198,7 +204,15 @@ void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result,
   impl_->run("reduce_scatter", call, [&](Session& session) {
     const World& world = *session.world;
     const auto parts = parts_of("input", input, "result", result, counts, world);
-    for (uint32_t root = 0; root < parts.size(); ++root)
+    // What one reduction has overwritten would not be put back if a later one failed.
+    if (session.options.keep_inputs && result.elements() > 0 &&
+        result.data == parts[world.rank()].data)
+      throw InvalidArgument("result",
+                            "another array than the input, for parts of different sizes with "
+                            "keep_inputs",
+                            "the input's part");
+    for (uint32_t root = 0; root < parts.size(); ++root) {
+      if (!session.members.at(root)) continue;
       CollectiveCalls(session).start({.operation = Operation::reduce,
                                       .input = parts[root],
                                       .result = root == world.rank() ? result : TensorView{},
@@ -206,6 +220,7 @@ void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result,
                                       .factor = by.factor,
                                       .root = root},
                                      call);
+    }
   });
 }
 void DeviceCollectives::all_to_all(ConstTensorView input, TensorView result, const Call& call) {
@@ -235,6 +250,7 @@ uint64_t DeviceCollectives::calls() const {
 uint64_t DeviceCollectives::go_on() {
   impl_->require_open();
   impl_->sessions.for_call(std::nullopt, impl_->make, [](Session&, Session&) {});
+  impl_->undone.reset();
   return calls();
 }
 CallTicket DeviceCollectives::last_call() const {

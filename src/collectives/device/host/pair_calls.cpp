@@ -92,13 +92,14 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Devic
     throw InvalidArgument("result", "another array than the input", "the same");
   if (splits.sent == nullptr || splits.received == nullptr)
     throw InvalidArgument("splits", "arrays of the device", "none");
+  if (splits.sent == splits.received)
+    throw InvalidArgument("received_splits", "another array than the splits", "the same");
+  if (session_.members.empty.bits != 0)
+    throw Unsupported("all_to_all", "splits of the device do not know of empty slots");
   check_members();
   const Request request{
       .operation = Operation::all_to_all, .input = input, .result = result, .ranks = 1};
   session_.last.begin_call(call.stream);
-  if (session_.members.empty.bits != 0)
-    session_.accelerator.fill(splits.received, 0, session_.world->size() * sizeof(int64_t),
-                              call.stream);
   const bool on_host = session_.on_host();
   const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
   const uint32_t served = kMessagesOfWarp * (warps - 1);

@@ -108,7 +108,8 @@ Session::Session(std::shared_ptr<World> of, const Options& options, Session* bef
   accelerator.prepare(splits_kernel.entry);
   if (options.keep_inputs) accelerator.prepare(restore_kernel.entry);
   open();
-  if (spans_hosts(*world)) links = std::make_unique<HostLinks>(*world, options);
+  seen_done_ = agreed_.finished;
+  make_links();
   if (before == nullptr) return;
   before->conclude(*this);
   undone_ = before->undone_here();
@@ -137,6 +138,17 @@ void Session::open() {
       });
 }
 
+/// Peers know the window by now: it is kept if this fails here alone.
+void Session::make_links() {
+  if (!spans_hosts(*world)) return;
+  try {
+    links = std::make_unique<HostLinks>(*world, options);
+  } catch (const std::exception&) {
+    window.quarantine();
+    throw;
+  }
+}
+
 Session::~Session() {
   if (closed) return;
   try {
@@ -158,10 +170,13 @@ void Session::await_last() {
     if (used->in_use()) await(used->get(), "the end of its last call");
 }
 
-void Session::keep(const TensorView& tensor, Stream stream) {
+void Session::require_keeps(Stream stream) const {
   if (accelerator.captures(stream))
     throw InvalidArgument("stream", "one that is not captured, for a call that keeps its input",
                           "one that is captured into a CUDA graph");
+}
+
+void Session::keep(const TensorView& tensor, Stream stream) {
   if (!kept_ || kept_bytes_ < tensor.bytes()) {
     await_last();  // Nothing may use the memory that is freed.
     kept_.reset();

@@ -81,6 +81,8 @@ class Session {
     launch(accelerator, kernel, shape, stream, params);
     if (!accelerator.captures(stream)) log.launched();
   }
+  /// Throws InvalidArgument for a stream in which no input can be kept.
+  void require_keeps(Stream stream) const;
   /// Enqueues a copy of what a call is about to overwrite, its input.
   void keep(const TensorView& tensor, Stream stream);
   /// Enqueues, behind the call, that the kept bytes return if it has failed.
@@ -114,6 +116,7 @@ class Session {
 
  private:
   void open();
+  void make_links();
   /// Ends this session with what the ranks that have gone on agreed on.
   void conclude(const Session& next);
   OperationAborted aborted(uint64_t call) const;

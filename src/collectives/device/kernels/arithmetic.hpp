@@ -76,8 +76,8 @@ TOKENYARD_DEVICE typename NumberOf<T>::type number_of(T element) {
     return element;
 }
 
-/// Converts to E5M2. An infinity, which only an infinite element can bring, stays one; what is too
-/// large otherwise becomes the largest number, as in E4M3.
+/// Converts to E5M2. An infinity, of an element or of a sum too large for float32, stays one; what
+/// is too large otherwise becomes the largest number, as in E4M3.
 TOKENYARD_DEVICE Float8E5M2 kept_infinity(float number) {
   constexpr uint32_t kInfinity = 0x7f800000;
   const auto bits = std::bit_cast<uint32_t>(number);

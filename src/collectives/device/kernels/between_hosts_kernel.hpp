@@ -117,7 +117,7 @@ TOKENYARD_DEVICE bool await_all_words(const BetweenWork& work, const BlockDeadli
 TOKENYARD_DEVICE void exchange_between_hosts(const BetweenHostsParams& params) {
   auto& shared = block::shared<BetweenShared>();
   const CallParams& call = params.call;
-  const BlockDeadline deadline(call.wait_context);
+  const BlockDeadline deadline = begin_deadline(call);
   if (thread::index() == 0) shared.stop[0] = shared.stop[1] = 0;
   if (!begin_call(call, shared, deadline)) return;
   const BetweenDeadlines deadlines(call.wait_context);

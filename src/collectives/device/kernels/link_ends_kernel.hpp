@@ -124,10 +124,8 @@ class LinkEnd {
   TOKENYARD_DEVICE bool greet() const {
     const CallWord word = work_.word();
     const Deadline& deadline = work_.deadlines.words;
-    return queue().put_inline(deadline, phase(WaitPhase::greeting_put), greeting_there(), &word,
-                              sizeof(word)) &&
-           queue().signal(deadline, phase(WaitPhase::greeting_put),
-                          there(far().greeted(link_.there)), 1);
+    return queue().put_inline_and_signal(deadline, phase(WaitPhase::greeting_put), greeting_there(),
+                                         &word, sizeof(word), there(far().greeted(link_.there)), 1);
   }
   /// Waits for the peer's greeting and returns its call word; one of no call if the wait failed.
   TOKENYARD_DEVICE CallWord await_greeting() const {
@@ -174,13 +172,22 @@ class LinkEnd {
     if (params_.with_greeting) return publish_greeting(chunks, only, bytes_of);
     const Deadline& deadline = work_.deadlines.links;
     const SendRing ring = send_ring();
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk + 1 < chunks; ++chunk) {
       const uint32_t bytes = bytes_of(chunk);
       if (bytes > 0 && !queue().put(deadline, phase(WaitPhase::put), ring.slot(chunk),
                                     source(stage_at(chunk), bytes)))
         return false;
     }
-    if (!ring.publish(deadline, phase(WaitPhase::put), chunks)) return false;
+    // The last chunk travels with the signal of all. An empty one has nothing to travel.
+    const uint32_t last = chunks == 0 ? 0 : bytes_of(chunks - 1);
+    const NetworkTarget to = ring.slot(chunks - 1);
+    const NetworkSource from = source(stage_at(chunks - 1), last);
+    *ring.sent += chunks;
+    const bool posted = last == 0
+                            ? queue().signal(deadline, phase(WaitPhase::put), ring.arrived, chunks)
+                            : queue().put_and_signal(deadline, phase(WaitPhase::put), to, from,
+                                                     ring.arrived, chunks);
+    if (!posted) return false;
     counts_.numbers[round % kLinkRounds] = queue().posted();
     return true;
   }
@@ -265,23 +272,20 @@ class LinkEnd {
     if (chunks == 0) return greet();
     const uint32_t bytes = sizeof(CallWord) + (chunks - 1) * stride() + bytes_of(chunks - 1);
     const Deadline& deadline = work_.deadlines.words;
-    bool put;
+    const NetworkTarget greeted = there(far().greeted(link_.there));
     if (is_inline(chunks)) {
       const uint32_t data = bytes_of(0);  // A message may end before.
       const Bytes16 both[2] = {
           work_.word().bits,
           data == 0 ? Bytes16{} : std::bit_cast<Bytes16>(load_piece<4>(only, data))};
-      put = queue().put_inline(deadline, phase(WaitPhase::greeting_put), greeting_there(), both,
-                               bytes);
-    } else {
-      store_vector(Peer<Bytes16>(reinterpret_cast<Bytes16*>(params_.far_window +
-                                                            far().greeting_out(number_))),
-                   work_.word().bits);
-      put = queue().put(deadline, phase(WaitPhase::greeting_put), greeting_there(),
-                        source(far().greeting_out(number_), bytes));
+      return queue().put_inline_and_signal(deadline, phase(WaitPhase::greeting_put),
+                                           greeting_there(), both, bytes, greeted, 1);
     }
-    return put && queue().signal(deadline, phase(WaitPhase::greeting_put),
-                                 there(far().greeted(link_.there)), 1);
+    store_vector(
+        Peer<Bytes16>(reinterpret_cast<Bytes16*>(params_.far_window + far().greeting_out(number_))),
+        work_.word().bits);
+    return queue().put_and_signal(deadline, phase(WaitPhase::greeting_put), greeting_there(),
+                                  source(far().greeting_out(number_), bytes), greeted, 1);
   }
 
   const BetweenWork& work_;

@@ -111,7 +111,11 @@ void CallContext::close(bool of_before) {
   if (of_before) return;
   try {
     // Messages and credits of this rank land before the barrier, so that nothing does after it.
-    if (put_peers) put_peers->drain();
+    // A masked rank may take nothing any more; nor does it come to the barrier.
+    if (put_peers && !put_peers->drain() && masks.list().empty())
+      throw PeerTimeout({.rank = setup.world.rank(),
+                         .phase = "LowLatency: the network's last requests",
+                         .waited_s = std::chrono::duration<double>(setup.world.timeout()).count()});
     setup.world.barrier("LowLatency: close");
     windows.give_back();
     if (put_peers) put_peers->give_back();

@@ -178,13 +178,16 @@ LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t
   const low_latency::WindowLayout window = low_latency::window_layout(options, ranks);
   const uint64_t messages =
       put_ranks == 0 ? 0 : low_latency::message_layout(options, put_ranks).bytes();
-  return {
-      .arena_bytes = window.bytes() + low_latency::Mirrors::of(window, ranks / 2, put_ranks).bytes,
-      .device_bytes = 2 * low_latency::Batch::bytes(options, ranks) +
-                      sizeof(low_latency::Workspace) +
-                      ExpertMap::device_bytes(options.experts, places_of(options, ranks)),
-      .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks),
-      .network_bytes = messages};
+  // Ranks need different amounts; this is enough for each.
+  uint64_t mirrors = 0;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    mirrors = std::max<uint64_t>(mirrors, low_latency::Mirrors::of(window, rank, put_ranks).bytes);
+  return {.arena_bytes = window.bytes() + mirrors,
+          .device_bytes = 2 * low_latency::Batch::bytes(options, ranks) +
+                          sizeof(low_latency::Workspace) +
+                          ExpertMap::device_bytes(options.experts, places_of(options, ranks)),
+          .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks),
+          .network_bytes = messages};
 }
 
 std::vector<LowLatencyPath> LowLatency::paths() const {

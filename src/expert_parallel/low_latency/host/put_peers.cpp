@@ -188,9 +188,9 @@ void PutPeers::launch_sums(const CombineParams& call, bool logfmt, Part part, St
   launch_messages(params, stream);
 }
 
-void PutPeers::drain() const {
+bool PutPeers::drain() const {
   Accelerator& accelerator = setup_.accelerator;
-  (void)network_of(setup_.world)->drain(accelerator.now() + setup_.world.timeout());
+  return network_of(setup_.world)->drain(accelerator.now() + setup_.world.timeout());
 }
 
 void PutPeers::give_back() {

@@ -42,8 +42,8 @@ class PutPeers {
   void launch_weights(const CombineParams& call, Stream stream) const;
   void launch_sums(const CombineParams& call, bool logfmt, Part part, Stream stream) const;
 
-  /// Waits until what this rank has posted has taken effect.
-  void drain() const;
+  /// Returns whether this rank's requests have taken effect within the world's timeout.
+  [[nodiscard]] bool drain() const;
   /// Says that no peer writes here any more.
   void give_back();
   /// Makes kernels that a CUDA graph has captured put nothing.

@@ -64,9 +64,12 @@ class Poster {
     const NetworkQueue queue = put_.queue();
     return queue.has_read(queue.posted() + kAtOnce - QueuePair::kSlots);
   }
-  TOKENYARD_DEVICE bool put(size_t to, const std::byte* from, uint32_t bytes) const {
+  /// Puts, and adds to the peer's word behind it.
+  TOKENYARD_DEVICE bool put_and_signal(size_t to, const std::byte* from, uint32_t bytes,
+                                       size_t word, uint64_t addend) const {
     const NetworkSource source{.key = put_.paths().key, .bytes = bytes, .from = from};
-    return put_.queue().put(deadline_, kPhase, put_.peer().memory + to, source);
+    return put_.queue().put_and_signal(deadline_, kPhase, put_.peer().memory + to, source,
+                                       put_.peer().memory + word, addend);
   }
   TOKENYARD_DEVICE bool signal(size_t to, uint64_t addend) const {
     return put_.queue().signal(deadline_, kPhase, put_.peer().memory + to, addend);
@@ -321,13 +324,12 @@ TOKENYARD_DEVICE void post_message(const PutCall& put, const std::byte* message,
   const uint32_t epoch = put.call.epoch(), parity = put.call.parity(), number = put.channel();
   const uint32_t there = put.peer().there;
   PutState& state = put.state();
-  if (!poster.put(put.paths().layout.landing(there, put.params.channel, parity), message, bytes))
+  if (!poster.put_and_signal(put.paths().layout.landing(there, put.params.channel, parity), message,
+                             bytes, MessageLayout::arrived(there, put.params.channel),
+                             epoch - state.signalled[number]))
     return;
   state.ticket[number][parity] = put.queue().posted();
-  state.sent[number][parity] = epoch;
-  if (poster.signal(MessageLayout::arrived(there, put.params.channel),
-                    epoch - state.signalled[number]))
-    state.signalled[number] = epoch;
+  state.sent[number][parity] = state.signalled[number] = epoch;
 }
 
 /// Lets the sending kernels of later calls write the peer's mirror: what they wrote is in a
