@@ -355,7 +355,7 @@ TEST_P(DeviceCollectivesTest, AnEmptySlotHasNoData) {
     sum.poison();
     parts.poison();
     uneven.poison();
-    collectives.all_reduce(input.view({2}), sum.view({2}), {});
+    collectives.all_reduce(input.view({2}), sum.view({2}), ReduceOp::sum);
     collectives.all_gather(input.view({2}), parts.view({6}));
     const std::vector<uint64_t> counts = {2, 3, 1};
     collectives.all_gather(TensorView(input.data(), {counts[world.rank()]}), uneven.view({6}),
