@@ -23,7 +23,8 @@ paths = world.network_paths()
 mine = world.topology.peers[world.rank ^ 1], world.topology.peers[world.rank ^ 2]
 line = [world.topology.hosts, *(peer.reach for peer in mine), len(paths), all(p.up for p in paths)]
 world.barrier()
-print(world.rank, *line, flush=True)
+text = " ".join(map(str, (world.rank, *line)))
+print(f"{text}\\n", end="", flush=True)  # In one write: other ranks share the stream.
 """
 EXPECTED = [f"{rank} 2 load_store put_signal 6 True" for rank in range(4)]
 """Four ranks, two on each of two hosts, with three connections to each rank of the other."""

@@ -204,7 +204,7 @@ void DeviceCollectives::reduce_scatter(ConstTensorView input, TensorView result,
   impl_->run("reduce_scatter", call, [&](Session& session) {
     const World& world = *session.world;
     const auto parts = parts_of("input", input, "result", result, counts, world);
-    // What one reduction has overwritten would not be put back if a later one failed.
+    // A later reduction that fails would not put back what an earlier one has overwritten.
     if (session.options.keep_inputs && result.elements() > 0 &&
         result.data == parts[world.rank()].data)
       throw InvalidArgument("result",
