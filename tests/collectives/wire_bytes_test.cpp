@@ -35,7 +35,7 @@ TEST(WireBytes, Hello) {
   ASSERT_EQ(hello.size(), net::Handshake::kHelloBytes);
   // A random nonce follows.
   EXPECT_EQ(hex(std::span(hello).first(48)),
-            "5459434c03000200a4a3a2a100000000b8b7b6b5b4b3b2b1c8c7c6c5c4c3c2c1"
+            "5459434c04000200a4a3a2a100000000b8b7b6b5b4b3b2b1c8c7c6c5c4c3c2c1"
             "efcdab8967452301d8d7d6d5d4d3d2d1");
 }
 
