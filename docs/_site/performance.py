@@ -166,12 +166,15 @@ GROUPS: dict[str, list[Table]] = {
     ],
     "Between hosts": [
         Table("across_hosts_2_gpus.json", "Dispatch and combine of two GPUs as two hosts, over TCP",
-              "./run bench across_hosts --connections 2 --sms 8 --tokens 128,1024,4096",
-              lambda row: row["sms"] == 8),
+              "./run bench across_hosts --sms 8 24"),
         Table("across_hosts.json", "Dispatch and combine over modelled links of 50 GB/s",
               "./run bench across_hosts_model --hosts 2 --tokens 512; --hosts 4 --tokens 128"),
-        Table("networks.json", "Puts and round trips over TCP, and pinned memory, 2 GPUs",
+        Table("cuda_collectives_across_hosts.json",
+              "Collectives of two GPUs as two hosts, over TCP",
+              "./run bench collectives_across_hosts"),
+        Table("networks.json", "Puts and round trips over TCP, and pinned memory, one GPU",
               "./run bench networks --device cuda"),
+        Table("networks_2_gpus.json", "The same, 2 GPUs", "./run bench networks --device cuda"),
     ],
 }  # fmt: skip
 ELSEWHERE = {"mutants.json", "install.json"}
