@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "fabric/world_access.hpp"
 
 namespace tokenyard {
@@ -25,6 +27,12 @@ World& with_filled_slots(World& world, const std::string& object) {
         "an empty slot", rank);
   }
   return world;
+}
+
+bool spans_hosts(const World& world) {
+  const std::vector<PeerReach>& peers = world.topology().peers;
+  return std::ranges::any_of(present_ranks(world),
+                             [&](uint32_t rank) { return peers[rank].reach == Reach::put_signal; });
 }
 
 uint32_t first_unreachable(const World& world) {

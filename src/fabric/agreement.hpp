@@ -20,6 +20,9 @@ void require_equal(const char* argument, uint32_t rank, uint32_t first, uint32_t
 /// `object` that needs a process in every slot.
 World& with_filled_slots(World& world, const std::string& object);
 
+/// Returns whether some rank is reached by put and signal only. Alike on all ranks.
+bool spans_hosts(const World& world);
+
 inline constexpr uint32_t kAllReached = 0xffffffff;
 /// Returns the first present rank that this rank cannot reach by loads and stores, or kAllReached.
 uint32_t first_unreachable(const World& world);

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "device/await_stream.hpp"
 #include "device/identity.hpp"
+#include "device/table_image.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
@@ -35,12 +35,6 @@ bool is_short_float(DataType type) {
 }
 
 }  // namespace
-
-bool spans_hosts(const World& world) {
-  const std::vector<PeerReach>& peers = world.topology().peers;
-  return std::ranges::any_of(present_ranks(world),
-                             [&](uint32_t rank) { return peers[rank].reach == Reach::put_signal; });
-}
 
 uint32_t first_out_of_reach(const World& world) {
   const Topology& topology = world.topology();
@@ -197,19 +191,12 @@ void HostLinks::fill_tables() {
     std::byte* const base = arena_of(world_).base_of(peer);
     addresses.push_back(base == nullptr ? nullptr : base + everybodys[peer].near_offset);
   }
-  std::vector<std::byte> image;
-  const auto append = [&](const auto& values) {
-    const size_t at = image.size();
-    const auto bytes = std::as_bytes(std::span(values));
-    image.insert(image.end(), bytes.begin(), bytes.end());
-    image.resize((image.size() + 63) / 64 * 64);
-    return at;
-  };
-  const size_t links_at = append(links), addresses_at = append(addresses);
-  const size_t host_of_at = append(map_.host_of), place_of_at = append(map_.place_of);
-  const size_t first_at = append(first), members_at = append(members);
-  const size_t first_served_at = append(first_served), served_at = append(served);
-  const size_t link_to_at = append(link_to);
+  TableImage image;
+  const size_t links_at = image.append(links), addresses_at = image.append(addresses);
+  const size_t host_of_at = image.append(map_.host_of), place_of_at = image.append(map_.place_of);
+  const size_t first_at = image.append(first), members_at = image.append(members);
+  const size_t first_served_at = image.append(first_served), served_at = image.append(served);
+  const size_t link_to_at = image.append(link_to);
   tables_ = std::make_unique<DeviceMemory>(accelerator_, image.size(), DeviceMemory::Kind::device);
   std::byte* const base = tables_->as<std::byte>();
   accelerator_.copy(base, image.data(), image.size(), Stream{});

@@ -16,8 +16,6 @@
 
 namespace tokenyard::device_collectives {
 
-/// Returns whether some rank is reached by put and signal only. Alike on all ranks.
-bool spans_hosts(const World& world);
 /// Returns the first rank that this one reaches in no way, or kAllReached.
 uint32_t first_out_of_reach(const World& world);
 

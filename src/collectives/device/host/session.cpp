@@ -19,6 +19,7 @@
 #include "collectives/device/kernels/slots.hpp"
 #include "collectives/device/kernels/splits.hpp"
 #include "device/await_stream.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/exchange_window_addresses.hpp"
 #include "fabric/world_access.hpp"
 

@@ -1,10 +1,10 @@
 #include "expert_parallel/internode/host/rails.hpp"
+#include "device/table_image.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/internode/kernels/rail_shared.hpp"
@@ -95,12 +95,6 @@ World& supported(World& world) {
 }
 
 }  // namespace
-
-bool spans_hosts(const World& world) {
-  const std::vector<PeerReach>& peers = world.topology().peers;
-  return std::ranges::any_of(present_ranks(world),
-                             [&](uint32_t rank) { return peers[rank].reach == Reach::put_signal; });
-}
 
 RailExchange::Queues::Queues(Network& network)
     : network_(network), numbers_(network.claim_queues(kQueues)) {}
@@ -198,18 +192,11 @@ void RailExchange::fill_tables() {
     std::byte* const base = map_.is_absent(peer) ? nullptr : arena_of(world_).base_of(peer);
     addresses.push_back(base == nullptr ? nullptr : base + everybodys[peer].near_offset);
   }
-  std::vector<std::byte> image;
-  const auto append = [&](const auto& values) {
-    const size_t at = image.size();
-    const auto bytes = std::as_bytes(std::span(values));
-    image.insert(image.end(), bytes.begin(), bytes.end());
-    image.resize((image.size() + 63) / 64 * 64);
-    return at;
-  };
-  const size_t links_at = append(links), addresses_at = append(addresses);
-  const size_t host_of_at = append(map_.host_of), place_of_at = append(map_.place_of);
-  const size_t first_at = append(first), members_at = append(members);
-  const size_t link_to_at = append(link_to);
+  TableImage image;
+  const size_t links_at = image.append(links), addresses_at = image.append(addresses);
+  const size_t host_of_at = image.append(map_.host_of), place_of_at = image.append(map_.place_of);
+  const size_t first_at = image.append(first), members_at = image.append(members);
+  const size_t link_to_at = image.append(link_to);
   tables_.emplace(accelerator_, image.size(), DeviceMemory::Kind::device);
   std::byte* const base = tables_->as<std::byte>();
   accelerator_.copy(base, image.data(), image.size(), Stream{});

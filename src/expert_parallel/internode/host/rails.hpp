@@ -17,9 +17,6 @@
 
 namespace tokenyard::internode {
 
-/// Returns whether some rank is reached by put and signal only. Alike on all ranks.
-bool spans_hosts(const World& world);
-
 class RailExchange {
  public:
   /// The exchange that all ranks make.

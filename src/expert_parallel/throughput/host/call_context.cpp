@@ -1,4 +1,5 @@
 #include "expert_parallel/throughput/host/call_context.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/world_access.hpp"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ CallContext::CallContext(const std::shared_ptr<World>& world, const ExpertParall
       window(setup),
       observation(setup, window.blocks_max()),
       last_stream(setup.accelerator) {
-  if (!internode::spans_hosts(*world)) return;
+  if (!spans_hosts(*world)) return;
   rails.emplace(setup.world, internode::RailExchange::Shape{
                                  .experts = setup.places(),
                                  .topk = options.topk,
