@@ -240,7 +240,8 @@ def test_results_have_one_row_per_line(tmp_path: Path) -> None:
     write_results(path, dict(gpus=2), rows)
     assert json.loads(path.read_text()) == dict(environment=dict(gpus=2), rows=rows)
     assert path.read_text().splitlines()[2] == '{"case":"a","ours":{"median":0.1}},'
+    # Digits are not compared: the C++ benches' writer may print a number in one digit more.
     for kept in (ROOT / "bench/results").glob("*.json"):
-        measured = json.loads(kept.read_text())
-        write_results(path, measured["environment"], measured["rows"])
-        assert kept.read_text() == path.read_text(), kept.name
+        rows = json.loads(kept.read_text())["rows"]
+        lines = kept.read_text().splitlines()[2:-1]
+        assert [json.loads(line.rstrip(",")) for line in lines] == rows, kept.name
