@@ -182,5 +182,23 @@ TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
   });
 }
 
+TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
+  test::Meeting met(3);
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    met.arrive_and_wait();
+    if (rank == 1) return;  // Leaves.
+    const auto world =
+        job->world("host", {.timeout = 30s, .arena_bytes = 1 << 16, .compact = true});
+    EXPECT_EQ(world->size(), 2u);
+    EXPECT_EQ(world->rank(), rank / 2);
+    EXPECT_THAT(world->left_out(), ElementsAre(1));
+    const auto mine = std::byte(rank);
+    const auto all = world->all_gather({&mine, 1}, "ranks of the job");
+    ASSERT_EQ(all.size(), 2u);
+    EXPECT_EQ(all[1].at(0), std::byte(2));
+  });
+}
+
 }  // namespace
 }  // namespace tokenyard
