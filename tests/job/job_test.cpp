@@ -48,6 +48,7 @@ TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
     use(*job);  // Another world in the same epoch.
     EXPECT_EQ(job->epoch(), 1u);
     EXPECT_EQ(world_of(*job)->job(), job);
+    EXPECT_THROW(job->evict(rank), InvalidArgument) << "it would leave";
     const JobMetrics metrics = job->metrics();
     EXPECT_THAT(metrics.active, ElementsAre(0, 1, 2));
     EXPECT_EQ(metrics.joined, 3u);

@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "fabric/manual_accelerator.hpp"
 #include "job/process_ranks.hpp"
+#include "world/job_world.hpp"
 
 namespace tokenyard {
 namespace {
@@ -121,6 +123,34 @@ TEST_F(PlayedControl, HasMembersThatAreGoneEvicted) {
   ranks_.gone(kPeer.slot, false);
   EXPECT_THAT(await_members().members, ElementsAre(kSelf, kThird));
   EXPECT_THAT(abandoned_, ElementsAre(Pair(kPeer, 1)));
+}
+
+/// Its rank 1 is slot 2, and slot 1 is none of its ranks.
+TEST_F(PlayedControl, AWorldNamesItsRanksNotTheirSlots) {
+  const std::shared_ptr<void> no_owner;
+  const auto leave_out_rank_1 = [&] {
+    JobWorld world(
+        {.job = nullptr,
+         .ranks = std::shared_ptr<ProcessRanks>(no_owner, &ranks_),
+         .check_ended = [] {}},
+        {.accelerator = std::shared_ptr<Accelerator>(no_owner, &clock_), .fabric = nullptr}, {},
+        nullptr, clock_.now() + milliseconds(50), {.slots = {0, 2}, .processes = ranks_.view()});
+    world.leave_out({1}, ranks_.epoch());
+  };
+  try {
+    leave_out_rank_1();
+    ADD_FAILURE() << "nobody agrees";
+  } catch (const PeerTimeout& error) {
+    EXPECT_EQ(error.facts.rank, 1u);
+  }
+  EXPECT_THAT(abandoned_, ElementsAre(Pair(kThird, 1)));
+  ranks_.quorum_missing({0, 1, 2}, 4);
+  try {
+    leave_out_rank_1();
+    ADD_FAILURE() << "too few answer";
+  } catch (const QuorumLost& error) {
+    EXPECT_THAT(error.answering, ElementsAre(0, 1));
+  }
 }
 
 /// The control plane ends the connection to such a peer.
