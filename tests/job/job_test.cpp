@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 
@@ -198,6 +199,27 @@ TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
     const auto all = world->all_gather({&mine, 1}, "ranks of the job");
     ASSERT_EQ(all.size(), 2u);
     EXPECT_EQ(all[1].at(0), std::byte(2));
+  });
+}
+
+/// Also where nobody has asked for news before.
+TEST_F(JobOfThree, TellsOfTheFirstChangeAfterTheCall) {
+  test::Meeting met(3), told(3);
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    std::promise<void> changed;
+    std::atomic<bool> is_told = false;
+    const auto listening = job->on_change([&] {
+      if (!is_told.exchange(true)) changed.set_value();
+    });
+    EXPECT_FALSE(is_told) << "nothing has changed yet";
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+    } else {
+      EXPECT_EQ(changed.get_future().wait_for(30s), std::future_status::ready);
+    }
+    told.arrive_and_wait();
   });
 }
 
