@@ -54,14 +54,9 @@ def rows_of(place: Place) -> Iterator[dict[str, Any]]:
     import tokenyard
 
     shape = Shape(place.ranks, **place.shape)
-    world = tokenyard.World.connect(
-        "127.0.0.1",
-        place.ports[1],
-        rank=place.rank,
-        size=place.ranks,
-        device="cuda",
-        arena_bytes=8 << 30,
-    )
+    store = f"tcp://127.0.0.1:{place.ports[1]}"
+    job = tokenyard.connect(store, rank=place.rank, size=place.ranks)
+    world = job.world(device="cuda", arena_bytes=8 << 30)
     peer = importlib.import_module(place.peer)
     if place.kind == "throughput":
         sms_max = max(*place.values, ours.AT_ONCE_SMS)

@@ -1,6 +1,6 @@
 """The program of one rank: its share of every step, and the recovery after a loss.
 
-    "continue"   survivors rebuild the world without the lost rank, and share its work
+    "continue"   survivors make a world without the lost rank, and share its work
     "replace"    survivors let a new process take its place, and send it their state
 
 The last message of a lost rank may be lost, too, so survivors may differ by a step: the furthest
@@ -23,6 +23,7 @@ import tokenyard
 
 from .work import SharedSteps, Work
 
+ARENA_BYTES = 16 << 20
 NO_STEP = -1
 """Step of a new process, which has no state yet."""
 
@@ -109,7 +110,9 @@ class Rank:
         if self._blow.on_death == "replace":
             self._world = self._world.replace([suspect])
         else:
-            self._world = self._world.rebuild(without=[suspect])
+            job = self._world.job
+            job.recover()
+            self._world = job.world(arena_bytes=ARENA_BYTES, compact=True)
         self._share_state()
         lost = [rank for rank, pid in enumerate(before) if pid not in self._pids]
         self._report.lost += lost

@@ -11,7 +11,7 @@ import numpy as np
 
 import tokenyard
 
-from .rank import Blow, RankReport, run_rank
+from .rank import ARENA_BYTES, Blow, RankReport, run_rank
 from .work import Work
 
 BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -42,7 +42,7 @@ def play(work: Work, blow: Blow, timeout: float) -> bool:
         ranks=work.ranks,
         processes=True,
         timeout=timeout,
-        arena_bytes=16 << 20,
+        arena_bytes=ARENA_BYTES,
         args=(work, blow),
         on_death=blow.on_death,
     )

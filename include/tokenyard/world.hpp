@@ -76,6 +76,9 @@ struct WorldOptions {
       size_t{1} << 30;          ///< peer-visible memory per rank; host memory is committed lazily
   uint32_t hosts = 1;           ///< simulated hosts (in-process worlds only)
   NetworkOptions network = {};  ///< to ranks of other hosts (worlds of processes only)
+  /// Whether the job's active ranks are numbered anew from 0, so that the world has no absent rank,
+  /// as a megakernel demands; such a world does not follow its job (Job::world only).
+  bool compact = false;
   /// Called periodically by every wait; may throw to end the wait (Python's Ctrl-C).
   std::function<void()> interrupt = [] {};
 };
@@ -91,8 +94,9 @@ struct NetworkPath {
   double bytes_per_second = 0;  ///< as last measured under load; 0: never
 };
 
-/// Where the ranks of a job meet: in a store that rank 0 serves at host:port.
-struct Rendezvous {
+/// Where the ranks of a job meet: in a store that rank 0 serves at host:port. Deprecated: it goes
+/// with World::connect.
+struct [[deprecated("Job::connect takes a JobOptions")]] Rendezvous {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
   uint32_t rank = 0, size = 1;
@@ -123,9 +127,9 @@ class World {
   /// the network between hosts. `device`: "host", or "cuda", with one GPU per rank.
   /// Blocks until all ranks have come. Throws PeerTimeout naming a missing rank, Unsupported naming
   /// ranks that cannot be connected. The job ends with the world, and those made from it, unless
-  /// something else stands on it.
-  static std::unique_ptr<World> connect(const Rendezvous& rendezvous, const std::string& device,
-                                        const WorldOptions& options = {});
+  /// something else stands on it. Deprecated: call Job::connect, then Job::world.
+  [[deprecated("call Job::connect, then Job::world")]] static std::unique_ptr<World> connect(
+      const Rendezvous& rendezvous, const std::string& device, const WorldOptions& options = {});
   /// Makes a world inside this process and returns one World per rank, each for one thread, which
   /// should own it: others wait in vain for a rank that has ended until its World has, too, or
   /// until the function of its `goodbye` was called. `device` "host", or "cuda": rank r on GPU r
@@ -158,7 +162,8 @@ class World {
   /// nothing. Throws Unsupported for worlds of processes, which say goodbye when they end.
   std::function<void()> goodbye() const;
   /// Returns the ranks that have left or whose control connection has closed, ascending. A rank
-  /// that was absent from the start is none of them.
+  /// that was absent from the start is none of them. Deprecated where the ranks are processes:
+  /// Job::active_ranks says who is left.
   std::vector<uint32_t> lost() const;
   /// Collective among the ranks not in `without`. Makes a new World over the surviving connections,
   /// with new memory and with ranks renumbered in order; this World must not be used afterwards.
@@ -169,6 +174,8 @@ class World {
   /// new World has the same ranks, or PeerLost names one that is gone. Throws OutOfTouch if the
   /// others go on without this rank, QuorumLost if too few ranks answer until the deadline. In
   /// other worlds all callers must name the same ranks.
+  /// Deprecated where the ranks are processes: call Job::recover, then Job::world, whose
+  /// WorldOptions::compact renumbers the ranks. Threads have no job.
   std::unique_ptr<World> rebuild(const std::vector<uint32_t>& without, size_t arena_bytes = 0);
   /// Returns the ranks that `rebuild` left out when it made this World, ascending, as they were
   /// numbered before, those that were absent there included; empty in a World that was not rebuilt.

@@ -125,10 +125,11 @@ std::unique_ptr<JobHandle> share_job(const JobHandle& self) {
 
 std::unique_ptr<WorldHandle> make_world(const JobHandle& self, const std::string& device,
                                         double timeout_s, size_t arena_bytes,
-                                        const NetworkOptions& network) {
+                                        const NetworkOptions& network, bool compact) {
   const WorldOptions options{.timeout = nanoseconds_of(timeout_s),
                              .arena_bytes = arena_bytes,
                              .network = network,
+                             .compact = compact,
                              .interrupt = Interrupt()};
   return unlocked(
       self, [&](Job& job) { return std::make_unique<WorldHandle>(job.world(device, options)); });
@@ -174,7 +175,7 @@ nb::class_<JobHandle> register_job(nb::module_& m) {
           [](const JobHandle& self) { return unlocked(self, [](Job& of) { return of.size(); }); })
       .def("share", &share_job, "Returns another handle of the job, whose end ends nothing.")
       .def("world", &make_world, nb::kw_only(), "device"_a, "timeout_s"_a, "arena_bytes"_a,
-           "network"_a)
+           "network"_a, "compact"_a = false)
       .def("metrics", &job_metrics)
       .def("active_ranks",
            [](const JobHandle& self) {

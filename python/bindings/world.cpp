@@ -48,19 +48,19 @@ std::unique_ptr<WorldHandle> connect(const std::string& host, uint16_t port, uin
                                      double timeout_s, double rendezvous_s, size_t arena_bytes,
                                      const std::string& host_name, const NetworkOptions& network,
                                      const std::vector<uint32_t>& joins) {
-  const Rendezvous rendezvous{.host = host,
-                              .port = port,
-                              .rank = rank,
-                              .size = size,
-                              .local_rank = local_rank,
-                              .job = job,
-                              .secret = secret,
-                              .host_name = host_name};
+  const MeetingPlace where{.host = host,
+                           .port = port,
+                           .rank = rank,
+                           .size = size,
+                           .local_rank = local_rank,
+                           .job = job,
+                           .secret = secret,
+                           .host_name = host_name};
   const WorldOptions options = options_of(timeout_s, arena_bytes, 1, rendezvous_s, network);
   nb::gil_scoped_release unlocked;
-  return std::make_unique<WorldHandle>(
-      joins.empty() ? World::connect(rendezvous, device, options)
-                    : connect_as_replacement(rendezvous, joins, device, options));
+  return std::make_unique<WorldHandle>(joins.empty()
+                                           ? connect_world(where, device, options)
+                                           : connect_as_replacement(where, joins, device, options));
 }
 
 std::vector<std::unique_ptr<WorldHandle>> in_process(uint32_t ranks, const std::string& device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -11,6 +12,7 @@ from .errors import Error
 from .membership import Members
 from .sizes import size_of
 from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, World, rendezvous
+from .world.launched import Launched
 from .world.network import NetworkOptions, native_network
 from .world.world import check_device, check_timeout
 
@@ -38,6 +40,8 @@ class Job(Members):
     """
 
     _launcher: str | None = None
+    _launched: Launched | None = None
+    """The connection to the launch that started this rank, if it did."""
 
     @property
     def launcher(self) -> str | None:
@@ -59,6 +63,7 @@ class Job(Members):
         arena_bytes: int = DEFAULT_ARENA_BYTES,
         timeout: float = DEFAULT_TIMEOUT,
         network: NetworkOptions | None = None,
+        compact: bool = False,
     ) -> World:
         """Makes a world of the job's active ranks. Collective among them; blocks.
 
@@ -72,6 +77,8 @@ class Job(Members):
             arena_bytes: bytes of this rank that its peers can reach.
             timeout: deadline of this call and of every later wait of the world, in seconds.
             network: options of the network to ranks of other hosts; see NetworkOptions.
+            compact: whether the active ranks are numbered anew, from 0, so that the world has no
+                absent rank, as a megakernel demands. Its exchanges do not go on by themselves.
 
         Raises:
             PeerTimeout: a rank has not called it in time; names it.
@@ -83,10 +90,22 @@ class Job(Members):
             timeout_s=check_timeout(timeout),
             arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
             network=native_network(network),
+            compact=bool(compact),
         )
-        world = World(native, device)
+        launched = self._launched
+        if launched is not None:
+            empty = native.left_out
+            slots = [slot for slot in range(launched.ranks) if slot not in empty]
+            launched = dataclasses.replace(launched, slots=slots, new=False)
+            self._went_on(self.active_ranks())
+        world = World(native, device, launched)
         world._launcher = self._launcher
         return world
+
+    def _went_on(self, members: list[int]) -> list[int]:
+        if self._launched is not None:
+            self._launched.tell_left_out(set(range(self._launched.ranks)) - set(members))
+        return members
 
     def collectives(self) -> Collectives:
         """Returns the collectives of this job; they end with the job, not when they are closed."""

@@ -120,7 +120,7 @@ class Members(Closing):
             PeerTimeout: a rank has not called it in time.
             QuorumLost: too few ranks answer.
         """
-        return self._native.shrink()
+        return self._went_on(self._native.shrink())
 
     def recover(
         self, *, wait_for_replacements: bool = False, timeout: float | None = None
@@ -143,7 +143,12 @@ class Members(Closing):
             QuorumLost: too few ranks answer.
         """
         limit = None if timeout is None else check_timeout(timeout)
-        return self._native.recover(wait_for_replacements=wait_for_replacements, timeout_s=limit)
+        members = self._native.recover(wait_for_replacements=wait_for_replacements, timeout_s=limit)
+        return self._went_on(members)
+
+    def _went_on(self, members: list[int]) -> list[int]:
+        """Returns the members that go on, once whoever started them knows."""
+        return members
 
     def replace(self, rank: int, *, timeout: float | None = None) -> None:
         """Waits until a new process has taken a lost rank's place by `join`.

@@ -23,7 +23,8 @@ World& with_filled_slots(World& world, const std::string& object) {
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     if (is_present(world, rank)) continue;
     throw InvalidArgument(
-        "world", "a process in every slot for " + object + "; rebuild() leaves empty slots out",
+        "world",
+        "a process in every slot for " + object + "; a compact world of the job has no other",
         "an empty slot", rank);
   }
   return world;

@@ -74,12 +74,12 @@ void Mailbox::watch(Watcher& watcher) {
     if (slots_[slot].state != PeerState::present) watcher.went(slot, slots_[slot].state);
     if (slots_[slot].rebuild) watcher.said(slot, *slots_[slot].rebuild);
   }
-  watchers_.insert(&watcher);
+  watchers_.push_back(&watcher);
 }
 
 void Mailbox::unwatch(Watcher& watcher) {
   const std::lock_guard lock(mutex_);
-  watchers_.erase(&watcher);
+  std::erase(watchers_, &watcher);
 }
 
 }  // namespace tokenyard

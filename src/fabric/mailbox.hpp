@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +72,7 @@ class Mailbox {
     /// world is kept for watchers to come.
     virtual void said(uint32_t slot, const Message& message) = 0;
   };
+  /// Watchers are called in the order in which they began.
   void watch(Watcher& watcher);
   void unwatch(Watcher& watcher);
 
@@ -86,7 +86,7 @@ class Mailbox {
   mutable std::mutex mutex_;
   std::vector<SlotState> slots_;
   uint32_t newest_generation_ = 0;
-  std::set<Watcher*> watchers_;
+  std::vector<Watcher*> watchers_;  ///< not by address, which no seed draws
 };
 
 }  // namespace tokenyard

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fabric/meeting_place.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -25,10 +26,10 @@ std::map<uint32_t, uint64_t> leave_out(World& world, const std::vector<uint32_t>
 std::unique_ptr<World> refill(World& world, const std::vector<uint32_t>& ranks, size_t arena_bytes,
                               std::chrono::nanoseconds timeout);
 
-/// As a new process, joins the job of World::connect in a lost rank's place, and returns its end of
+/// As a new process, joins the job of connect_world in a lost rank's place, and returns its end of
 /// the world that `refill` returns. `slots`: [ranks of that world] the place of each in the job;
-/// `rank` and `size` of `where` are the job's. Throws what World::connect throws.
-std::unique_ptr<World> connect_as_replacement(const Rendezvous& where,
+/// `rank` and `size` of `where` are the job's. Throws what connect_world throws.
+std::unique_ptr<World> connect_as_replacement(const MeetingPlace& where,
                                               const std::vector<uint32_t>& slots,
                                               const std::string& device,
                                               const WorldOptions& options);

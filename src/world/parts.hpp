@@ -92,7 +92,7 @@ struct JobMember {
 };
 
 /// Returns a world of the members, as Job::world does. `absences`: as for `join`. `slots`: [ranks]
-/// of the world, if they are not all slots of the job.
+/// of the world, if they are not all slots of the job. WorldOptions::compact leaves empty ones out.
 std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
                                     const WorldOptions& options,
                                     std::shared_ptr<const AbsenceWatch> absences,

@@ -24,7 +24,7 @@ constexpr size_t kJobMax = 256;
 /// Time for the goodbye of a world's own job, after which nobody waits for this process.
 constexpr std::chrono::seconds kGoodbyeMax{2};
 
-void check(const Rendezvous& where) {
+void check(const MeetingPlace& where) {
   if (where.size == 0) throw InvalidArgument("size", "at least 1", "0");
   if (where.rank >= where.size) {
     throw InvalidArgument("rank", fmt::format("below {}", where.size),
@@ -78,9 +78,9 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
           .network = network};
 }
 
-std::unique_ptr<World> connect_world(const Rendezvous& where, const std::string& device,
-                                     const WorldOptions& options, bool joins,
-                                     const std::vector<uint32_t>& slots) {
+std::unique_ptr<World> connect_or_join(const MeetingPlace& where, const std::string& device,
+                                       const WorldOptions& options, bool joins,
+                                       const std::vector<uint32_t>& slots) {
   const std::string host_name =
       where.host_name.empty() ? tokenyard::host_name().value_or("") : where.host_name;
   const Hardware hardware = hardware_of(device, where.local_rank, host_name, options);
@@ -89,7 +89,7 @@ std::unique_ptr<World> connect_world(const Rendezvous& where, const std::string&
 
 }  // namespace
 
-std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& world, bool joins) {
+std::shared_ptr<Job> connect_job(const MeetingPlace& where, const WorldOptions& world, bool joins) {
   check(where);
   const bool serves = where.rank == 0 && !joins;
   const bool is_ipv6 = where.host.find(':') != std::string::npos;
@@ -135,18 +135,18 @@ std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& wo
   }
 }
 
-std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
-                                      const WorldOptions& options) {
-  return connect_world(rendezvous, device, options, false, {});
+std::unique_ptr<World> connect_world(const MeetingPlace& where, const std::string& device,
+                                     const WorldOptions& options) {
+  return connect_or_join(where, device, options, false, {});
 }
 
-std::unique_ptr<World> connect_as_replacement(const Rendezvous& where,
+std::unique_ptr<World> connect_as_replacement(const MeetingPlace& where,
                                               const std::vector<uint32_t>& slots,
                                               const std::string& device,
                                               const WorldOptions& options) {
   std::vector<uint32_t> all(where.size);
   std::iota(all.begin(), all.end(), 0u);
-  return connect_world(where, device, options, true, slots == all ? decltype(all)() : slots);
+  return connect_or_join(where, device, options, true, slots == all ? decltype(all)() : slots);
 }
 
 std::unique_ptr<World> Job::world(const std::string& device, const WorldOptions& options) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "fabric/meeting_place.hpp"
 #include "ibgda/gpu_memory.hpp"
 #include "tokenyard/job.hpp"
 #include "tokenyard/world.hpp"
@@ -11,8 +12,8 @@
 
 namespace tokenyard {
 
-/// Founds the job of World::connect, or joins it in place of a lost rank. Throws what that throws.
-std::shared_ptr<Job> connect_job(const Rendezvous& where, const WorldOptions& options,
+/// Founds the job of connect_world, or joins it in place of a lost rank. Throws what that throws.
+std::shared_ptr<Job> connect_job(const MeetingPlace& where, const WorldOptions& options,
                                  bool joins = false);
 
 /// Returns this rank's GPU, and how it reaches the others. `host_name`: see hosts_by_name. Throws

@@ -1,6 +1,10 @@
+/// Calls that stay for one version.
 #include "base/environment.hpp"
 #include "control/host_secret.hpp"
+#include "fabric/meeting_place.hpp"
 #include "tokenyard/world.hpp"
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace tokenyard {
 
@@ -24,6 +28,19 @@ Rendezvous Rendezvous::from_environment() {
   where.local_rank = environment.local_rank.value_or(where.rank);
   where.secret = control::secret_in_environment().value_or("");
   return where;
+}
+
+std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
+                                      const WorldOptions& options) {
+  return connect_world({.host = rendezvous.host,
+                        .port = rendezvous.port,
+                        .rank = rendezvous.rank,
+                        .size = rendezvous.size,
+                        .local_rank = rendezvous.local_rank,
+                        .job = rendezvous.job,
+                        .secret = rendezvous.secret,
+                        .host_name = rendezvous.host_name},
+                       device, options);
 }
 
 }  // namespace tokenyard

@@ -131,9 +131,9 @@ std::unique_ptr<World> join_members(JobMember self, const Hardware& hardware,
                                     const std::vector<uint32_t>& slots) {
   check_options(options);
   const TimePoint until = hardware.accelerator->now() + options.timeout;
-  const bool follows_job = self.job != nullptr && slots.empty();
+  const bool follows_job = self.job != nullptr && slots.empty() && !options.compact;
   return JobWorld(std::move(self), hardware, options, std::move(absences), until,
-                  {.slots = slots, .follows_job = follows_job})
+                  {.slots = slots, .renumbers = options.compact, .follows_job = follows_job})
       .make();
 }
 

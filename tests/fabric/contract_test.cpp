@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "fabric/meeting_place.hpp"
 #include "fabric/worlds.hpp"
 
 namespace tokenyard::testing {
@@ -85,7 +86,7 @@ TEST(WorldArguments, AreCheckedBeforeAnythingHappens) {
   EXPECT_THROW((void)World::in_process(1, "host", {.arena_bytes = 1}), InvalidArgument);
   EXPECT_THROW((void)World::in_process(1, "host", {.timeout = std::chrono::seconds(0)}),
                InvalidArgument);
-  EXPECT_THROW((void)World::connect({.size = 1}, "host", {.hosts = 2}), InvalidArgument);
+  EXPECT_THROW((void)connect_world({.size = 1}, "host", {.hosts = 2}), InvalidArgument);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fabric/free_port.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/ranks.hpp"
 #include "tokenyard/world.hpp"
 
@@ -111,7 +112,7 @@ inline void run_processes(const std::string& device, uint32_t ranks, const World
                           const Program& program) {
   const uint16_t port = free_port();
   RankProcesses processes(ranks, [&](uint32_t rank) {
-    const auto world = World::connect(
+    const auto world = connect_world(
         {.port = port, .rank = rank, .size = ranks, .local_rank = rank}, device, options);
     program(*world);
   });

@@ -9,6 +9,7 @@
 #include "base/mapping.hpp"
 #include "collectives/network_namespaces.hpp"
 #include "fabric/free_port.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/network_contract.hpp"
 #include "fabric/proxy/apart_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
@@ -44,14 +45,14 @@ class WorldsBetweenHosts : public ::testing::Test {
   std::unique_ptr<World> connect(uint32_t rank, uint32_t ranks, const std::string& host_name,
                                  const NetworkOptions& network = {},
                                  const std::string& store = "127.0.0.1") const {
-    return World::connect({.host = store,
-                           .port = port_,
-                           .rank = rank,
-                           .size = ranks,
-                           .local_rank = rank,
-                           .secret = kSecret,
-                           .host_name = host_name},
-                          "host", {.timeout = 60s, .arena_bytes = 1 << 20, .network = network});
+    return connect_world({.host = store,
+                          .port = port_,
+                          .rank = rank,
+                          .size = ranks,
+                          .local_rank = rank,
+                          .secret = kSecret,
+                          .host_name = host_name},
+                         "host", {.timeout = 60s, .arena_bytes = 1 << 20, .network = network});
   }
   std::shared_ptr<Job> join(uint32_t rank, uint32_t ranks, const std::string& host) const {
     JobOptions options;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "fabric/contract.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/worlds.hpp"
 #include "faults/board.hpp"
 
@@ -108,7 +109,7 @@ void fault(Where where, int signal, uint32_t victim) {
       board.show(Sign::started);
       board.await(Sign::started, kRanks);
       const auto world =
-          World::connect({.port = port, .rank = rank, .size = kRanks}, "host", options);
+          connect_world({.port = port, .rank = rank, .size = kRanks}, "host", options);
       if (rank != victim) return survive(*world, board, victim, where, dead);
       // The victim takes part until it is killed or stopped, during its peers' waits.
       ContractSite site(*world);
@@ -188,7 +189,7 @@ TEST(Faults, AStoppedRankThatWakesIsOutside) {
     board.await(Sign::started, kAll);
     const WorldOptions options{.timeout = rank == kSleeper ? kTimeout : kAmple,
                                .arena_bytes = 8 << 20};
-    const auto world = World::connect({.port = port, .rank = rank, .size = kAll}, "host", options);
+    const auto world = connect_world({.port = port, .rank = rank, .size = kAll}, "host", options);
     ContractSite site(*world);
     site.run(contract_exchange_kernel, 1, world->timeout());
     world->barrier("ready");
@@ -220,8 +221,8 @@ std::unique_ptr<World> connect_to(uint16_t port, uint32_t rank, uint32_t size,
                                   std::chrono::nanoseconds timeout, Board& board) {
   board.show(Sign::started);
   board.await(Sign::started, size);
-  auto world = World::connect({.port = port, .rank = rank, .size = size}, "host",
-                              {.timeout = timeout, .arena_bytes = 1 << 20});
+  auto world = connect_world({.port = port, .rank = rank, .size = size}, "host",
+                             {.timeout = timeout, .arena_bytes = 1 << 20});
   world->barrier("all are here");
   return world;
 }
@@ -416,7 +417,7 @@ TEST(Faults, NothingIsLeftWhenAllAreKilled) {
   {
     RankProcesses ranks(3, [&](uint32_t rank) {
       const auto world =
-          World::connect({.port = port, .rank = rank, .size = 3}, "host", {.arena_bytes = 8 << 20});
+          connect_world({.port = port, .rank = rank, .size = 3}, "host", {.arena_bytes = 8 << 20});
       world->barrier("ready");
       board.show(Sign::waiting);
       board.await(Sign::waiting, 3);

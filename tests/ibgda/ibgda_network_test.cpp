@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "fabric/host/in_process_fabric.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/network_contract.hpp"
 #include "fabric/network_kernel_definitions.hpp"
 #include "fabric/worlds.hpp"
@@ -328,7 +329,7 @@ TEST(IbgdaRefusals, AWrongOptionIsNamedBeforeAnythingIsMade) {
   WorldOptions options;
   options.network.transport = "ibgda:mlx5_0:x";
   try {
-    (void)World::connect({.port = 1, .rank = 0, .size = 1}, "host", options);
+    (void)connect_world({.port = 1, .rank = 0, .size = 1}, "host", options);
     ADD_FAILURE() << "it was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(error.argument, "network.transport");

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 
@@ -48,6 +49,7 @@ TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
     use(*job);  // Another world in the same epoch.
     EXPECT_EQ(job->epoch(), 1u);
     EXPECT_EQ(world_of(*job)->job(), job);
+    EXPECT_THROW(job->evict(rank), InvalidArgument) << "it would leave";
     const JobMetrics metrics = job->metrics();
     EXPECT_THAT(metrics.active, ElementsAre(0, 1, 2));
     EXPECT_EQ(metrics.joined, 3u);
@@ -179,6 +181,45 @@ TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
     EXPECT_EQ(world->size(), 3u);
     EXPECT_EQ(world->topology().peers[1].reach, Reach::none);
     world->barrier("without rank 1");
+  });
+}
+
+TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
+  test::Meeting met(3);
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    met.arrive_and_wait();
+    if (rank == 1) return;  // Leaves.
+    const auto world =
+        job->world("host", {.timeout = 30s, .arena_bytes = 1 << 16, .compact = true});
+    EXPECT_EQ(world->size(), 2u);
+    EXPECT_EQ(world->rank(), rank / 2);
+    EXPECT_THAT(world->left_out(), ElementsAre(1));
+    const auto mine = std::byte(rank);
+    const auto all = world->all_gather({&mine, 1}, "ranks of the job");
+    ASSERT_EQ(all.size(), 2u);
+    EXPECT_EQ(all[1].at(0), std::byte(2));
+  });
+}
+
+/// Also where nobody has asked for news before.
+TEST_F(JobOfThree, TellsOfTheFirstChangeAfterTheCall) {
+  test::Meeting met(3), told(3);
+  on_every_rank(3, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    std::promise<void> changed;
+    std::atomic<bool> is_told = false;
+    const auto listening = job->on_change([&] {
+      if (!is_told.exchange(true)) changed.set_value();
+    });
+    EXPECT_FALSE(is_told) << "nothing has changed yet";
+    met.arrive_and_wait();
+    if (rank == 2) {
+      job->leave();
+    } else {
+      EXPECT_EQ(changed.get_future().wait_for(30s), std::future_status::ready);
+    }
+    told.arrive_and_wait();
   });
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "fabric/free_port.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/ranks.hpp"
 #include "job/job_state.hpp"
 #include "simt/host_accelerator.hpp"
@@ -27,12 +28,12 @@ using testing::HasSubstr;
 /// Ample time for what should happen at once, on any machine.
 constexpr milliseconds kSoon{30'000};
 
-std::shared_ptr<ProcessRanks> connect(const Rendezvous& where, milliseconds time = kSoon) {
+std::shared_ptr<ProcessRanks> connect(const MeetingPlace& where, milliseconds time = kSoon) {
   const auto job = connect_job(where, {.timeout = time});
   return {job, &job->state()->ranks()};
 }
 
-Rendezvous place(uint16_t port, uint32_t rank, uint32_t size) {
+MeetingPlace place(uint16_t port, uint32_t rank, uint32_t size) {
   return {.port = port, .rank = rank, .size = size, .secret = "of this test"};
 }
 
@@ -178,7 +179,7 @@ TEST(ProcessRanks, SizesThatDifferAreNamed) {
 TEST(ProcessRanks, WithoutTheSecretNobodyJoins) {
   const uint16_t port = free_port();
   const auto failures = run_ranks(2, [&](uint32_t rank) {
-    Rendezvous where = place(port, rank, 2);
+    MeetingPlace where = place(port, rank, 2);
     if (rank == 1) where.secret = "a guess";
     connect(where, milliseconds(1000));
   });
@@ -235,7 +236,7 @@ TEST(ProcessRanks, OneWorldAfterTheOtherOnOnePort) {
   on_every_rank(2, [&](uint32_t rank) {
     const auto first = connect(place(port, rank, 2));
     const auto second = connect(place(port, rank, 2));  // While the first lives.
-    Rendezvous where = place(port, rank, 2);
+    MeetingPlace where = place(port, rank, 2);
     where.job = "night shift";
     const auto third = connect(where);
     for (const auto& ranks : {first, second, third}) {
@@ -335,7 +336,7 @@ TEST(ProcessRanks, ExcuseNobodyForALaterWaitOrAProcessThatIsGone) {
 }
 
 TEST(ProcessRanks, ChecksItsArguments) {
-  const auto refused = [](const Rendezvous& where) {
+  const auto refused = [](const MeetingPlace& where) {
     try {
       connect(where);
     } catch (const InvalidArgument& error) {

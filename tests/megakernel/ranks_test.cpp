@@ -7,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "fabric/meeting_place.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "world/in_process.hpp"
 
@@ -63,7 +64,7 @@ TEST_P(RunningRanks, AnEmptySlotIsRefused) {
         ADD_FAILURE() << "it was made";
       } catch (const InvalidArgument& error) {
         EXPECT_EQ(error.rank, 1u);
-        EXPECT_THAT(error.what(), HasSubstr("rebuild() leaves empty slots out"));
+        EXPECT_THAT(error.what(), HasSubstr("a compact world of the job has no other"));
       }
     };
     expect_refused([&] { TensorMemory(world).shared(8); });
@@ -211,8 +212,8 @@ TEST(RunningProcesses, ARankThatIsKilledEndsTheRunOfItsPeer) {
   std::array<int, 2> joined{};
   ASSERT_EQ(pipe(joined.data()), 0);
   RankProcesses processes(2, [&](uint32_t rank) {
-    const auto world = World::connect({.port = port, .rank = rank, .size = 2, .local_rank = rank},
-                                      "host", OnDevices::quick(std::chrono::seconds(5)));
+    const auto world = connect_world({.port = port, .rank = rank, .size = 2, .local_rank = rank},
+                                     "host", OnDevices::quick(std::chrono::seconds(5)));
     if (write(joined[1], "x", 1) != 1) throw std::runtime_error("the pipe is closed");
     try {
       pass_round(*world, 1'000'000'000);

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ranks import Rank
 
 CLONE_NEWNET = 0x40000000
 ESTABLISHED = "01"
@@ -44,6 +45,15 @@ class Links:
         theirs = {(there, here) for here, there in self._connections(destination)}
         for here, there in self._connections(source) & theirs:
             self._rule("add", here, there)
+
+    def cut_between(self, one: Rank, other: Rank, ways: str) -> None:
+        """Cuts what one rank sends to the other and, if it is "both ways", the other way, too."""
+        here, there = one.process.pid, other.process.pid
+        assert here is not None
+        assert there is not None
+        self.cut(here, there)
+        if ways == "both ways":
+            self.cut(there, here)
 
     def heal(self) -> None:
         """Drops nothing any more."""

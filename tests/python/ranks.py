@@ -14,11 +14,37 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import tokenyard
+
 LONGEST_S = 120.0
 """Seconds after which any test's rank is killed."""
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["numpy", "ml_dtypes", "tokenyard"])
+
+
+@contextlib.contextmanager
+def world_alone(**options: Any) -> Iterator[tokenyard.World]:
+    """A world of one rank, which is this thread. `options`: as `Job.world`."""
+    with (
+        tokenyard.Collectives.alone(rank=0, size=1) as collectives,
+        collectives.job.world(**options) as world,
+    ):
+        yield world
+
+
+@contextlib.contextmanager
+def world_at(
+    port: int, rank: int, size: int, *, arena_bytes: int = 1 << 20, **options: Any
+) -> Iterator[tokenyard.World]:
+    """A world of a job whose rank 0 serves the store. `options`: as `tokenyard.connect`."""
+    store = f"tcp://127.0.0.1:{port}"
+    timeout = options.get("timeout", 30.0)
+    with (
+        tokenyard.connect(store, rank=rank, size=size, host_store=rank == 0, **options) as job,
+        job.world(arena_bytes=arena_bytes, timeout=timeout) as world,
+    ):
+        yield world
 
 
 class Rank:

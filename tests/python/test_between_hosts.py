@@ -12,6 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from ranks import world_alone
 
 import tokenyard
 from tokenyard import InvalidArgument, NetworkOptions, Unsupported, World
@@ -187,15 +188,21 @@ def test_put_needs_a_network_within_a_host() -> None:
     ],
 )
 def test_unusable_options_are_named(options: NetworkOptions, argument: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        World.connect("127.0.0.1", 1, rank=0, size=1, arena_bytes=1 << 16, network=options)
+    with (
+        pytest.raises(InvalidArgument) as caught,
+        world_alone(arena_bytes=1 << 16, network=options),
+    ):
+        pass
     assert caught.value.argument == argument
 
 
 def test_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENYARD_NETWORK_NIC", "eth0")
-    with pytest.raises(InvalidArgument, match="TOKENYARD_NETWORK_INTERFACES") as caught:
-        World.connect("127.0.0.1", 1, rank=0, size=1, arena_bytes=1 << 16)
+    with (
+        pytest.raises(InvalidArgument, match="TOKENYARD_NETWORK_INTERFACES") as caught,
+        world_alone(arena_bytes=1 << 16),
+    ):
+        pass
     assert caught.value.argument == "TOKENYARD_NETWORK_NIC"
 
 

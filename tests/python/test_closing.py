@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from holdings import cycle
-from ranks import file_store, results_of
+from ranks import file_store, results_of, world_at
 from test_collectives import connect
 
 import tokenyard
@@ -106,9 +106,7 @@ def test_worlds() -> None:
 
 def make_worlds_of_processes(say: Any, rank: int, size: int, port: int) -> None:
     def once(number: int) -> None:
-        with tokenyard.World.connect(
-            "127.0.0.1", port, rank=rank, size=size, job=f"world {number}", arena_bytes=1 << 16
-        ) as world:
+        with world_at(port, rank, size, job=f"world {number}", arena_bytes=1 << 16) as world:
             assert world.size == size
 
     cycle(once, 300, lambda: None)

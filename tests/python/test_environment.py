@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from ranks import world_alone
 
 import tokenyard
 from tokenyard.world.environment import PORT_FIRST, PORTS, find_rank
@@ -290,7 +291,7 @@ def test_a_world_says_how_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*TORCHRUN, "TOKENYARD_STORE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TOKENYARD_SECRET", SECRET)
-    with tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1) as world:
+    with world_alone() as world:
         assert world.launcher is None
     for name, text in (OPEN_MPI | dict(PMIX_NAMESPACE=f"test-{os.getpid()}")).items():
         monkeypatch.setenv(name, text)
@@ -303,8 +304,8 @@ def test_a_world_says_how_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "1")
     with tokenyard.World.from_env() as world:
         assert (world.launcher, world.rank, world.size) == ("Open MPI", 0, 1)
-        with world.rebuild([]) as rebuilt:
-            assert rebuilt.launcher == "Open MPI"
+        with world.job.world() as another:
+            assert another.launcher == "Open MPI"
 
 
 PROGRAM = """

@@ -4,6 +4,7 @@ are missing here."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import socket
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from ranks import file_store
+from ranks import file_store, world_alone
 
 import tokenyard
+
+pytestmark = pytest.mark.filterwarnings("ignore:World.connect is deprecated")
 
 BF16 = ml_dtypes.bfloat16
 NEVER = (-1, 2**70, 1.5, True, "3", None)
@@ -31,7 +34,8 @@ class Ranks:
     def __init__(self, folder: Path) -> None:
         store = file_store(folder)
         self.job = tokenyard.Collectives.connect(store, secret="s", rank=0, size=1, size_max=2)
-        self.world = tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1)
+        self._end = contextlib.ExitStack()
+        self.world = self._end.enter_context(world_alone())
         self.exchange = tokenyard.ExpertParallel(self.world, **SHAPE)
         self.serving = tokenyard.LowLatency(self.world, **SHAPE)
         self.device = tokenyard.DeviceCollectives(self.world)
@@ -47,6 +51,7 @@ class Ranks:
         self.exchange.close()
         self.serving.close()
         self.device.close()
+        self._end.close()
 
 
 def connect_job(ranks: Ranks, /, **wrong: Any) -> Any:

@@ -42,7 +42,7 @@ def wait(world):
 if __name__ == "__main__":
     try:
         if "{mode}" == "main":
-            world = tokenyard.World.connect("127.0.0.1", {port}, rank=0, size=2, timeout=600)
+            job = tokenyard.connect("tcp://127.0.0.1:{port}", rank=0, size=2, timeout=600)
         tokenyard.launch(wait, ranks=2, processes="{mode}" == "processes", timeout=600)
     except KeyboardInterrupt:
         print("interrupted", flush=True)

@@ -228,7 +228,10 @@ def sleep_through(say: Any, rank: int, size: int, store: str) -> str:
             exchange.dispatch(tokens_of(rank), experts_for(list(range(size)), rank))
         with pytest.raises(tokenyard.Fenced):
             job.world(arena_bytes=ARENA_BYTES, timeout=5)
-        with pytest.raises((tokenyard.OutOfTouch, tokenyard.QuorumLost)):
+        with (
+            pytest.warns(DeprecationWarning, match="World.rebuild"),
+            pytest.raises((tokenyard.OutOfTouch, tokenyard.QuorumLost)),
+        ):
             world.rebuild([0, 2, 3])
         return "told"
 
@@ -246,9 +249,9 @@ def test_sleeper_is_told_that_the_others_have_gone_on(tmp_path: Path) -> None:
 
 
 def share(say: Any, rank: int, size: int, port: int) -> list[int]:
-    world = tokenyard.World.connect(
-        "127.0.0.1", port, rank=rank, size=size, secret="x" * 16, arena_bytes=1 << 20, timeout=20
-    )
+    os.environ |= dict(RANK=str(rank), WORLD_SIZE=str(size), MASTER_PORT=str(port))
+    os.environ["TOKENYARD_SECRET"] = "x" * 16
+    world = tokenyard.World.from_env(arena_bytes=1 << 20, timeout=20)
     collectives = world.job.collectives()
     check_sum(collectives.world(), rank, list(range(size)))
     collectives.close()
@@ -257,8 +260,9 @@ def share(say: Any, rank: int, size: int, port: int) -> list[int]:
     world.close()
     next_world = job.world(arena_bytes=1 << 20)
     gathered = next_world.all_gather(bytes([rank]))
-    smaller = next_world.rebuild([])
-    smaller.barrier()
+    compact = job.world(arena_bytes=1 << 20, compact=True)
+    assert (compact.rank, compact.size) == (rank, size)
+    compact.barrier()
     return [each[0] for each in gathered]
 
 

@@ -23,7 +23,8 @@ def fall(world):
         while True:
             world.barrier("until it falls")
     except tokenyard.PeerLost as error:
-        world.rebuild([error.rank]).barrier("without it")
+        world.job.recover()
+        world.job.world(arena_bytes=1 << 20, compact=True).barrier("without it")
 
 if __name__ == "__main__":
     tokenyard.launch(fall, ranks=3, processes=True, timeout=60, on_death="continue")

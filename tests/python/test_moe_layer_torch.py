@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import world_alone
 
 import tokenyard
-from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch
@@ -146,10 +146,8 @@ def alone() -> Iterator[tokenyard.World]:
 
     torch's compiler keeps state on its thread, and crashes if that has ended.
     """
-    port = HeldPort()
-    with tokenyard.World.connect("127.0.0.1", port.number, rank=0, size=1) as world:
+    with world_alone() as world:
         yield world
-    port.release()
     torch._dynamo.reset()
 
 

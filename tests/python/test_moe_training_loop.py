@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ranks import world_alone
 
 import tokenyard
-from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch
@@ -61,10 +61,8 @@ def test_dataloader_workers_are_forked_beside_an_exchange(processes: bool) -> No
 @pytest.fixture
 def alone() -> Iterator[tokenyard.World]:
     """A world of one rank on this thread, which torch's compiler needs to live on."""
-    port = HeldPort()
-    with tokenyard.World.connect("127.0.0.1", port.number, rank=0, size=1) as world:
+    with world_alone() as world:
         yield world
-    port.release()
     torch._dynamo.reset()
 
 

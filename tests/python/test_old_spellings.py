@@ -329,3 +329,25 @@ def test_help_shows_the_new_spelling(kind: Any) -> None:
     assert list(dispatch)[:4] == ["self", "x", "topk_idx", "topk_weights"]
     assert "rows" in dispatch
     assert "as_fp8" not in dispatch
+
+
+def test_worlds_of_processes_had_calls_that_their_job_has() -> None:
+    with pytest.warns(DeprecationWarning, match=r"World.connect is deprecated: use tokenyard.conn"):
+        world = tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1, arena_bytes=1 << 16)
+    with pytest.warns(DeprecationWarning, match=r"World.lost is deprecated: use world.job.active_"):
+        assert world.lost() == []
+    with pytest.warns(DeprecationWarning, match=r"World.rebuild is deprecated: use world.job.reco"):
+        rebuilt = world.rebuild([])
+    rebuilt.barrier()
+    assert rebuilt.job.active_ranks() == [0]
+    rebuilt.close()
+
+
+def test_threads_have_no_job_and_keep_the_calls_of_their_world() -> None:
+    def rebuild(world: tokenyard.World) -> int:
+        assert world.lost() == []
+        return world.rebuild([]).size
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tokenyard.launch(rebuild, ranks=2, arena_bytes=1 << 16) == [2, 2]

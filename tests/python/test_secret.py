@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from programs import run_python
-from ranks import file_store, ranks_of, results_of
+from ranks import file_store, ranks_of, results_of, world_alone
 
 import tokenyard
 from tokenyard import membership
@@ -189,11 +189,11 @@ def test_an_error_of_another_secret_shows_neither(kind: str, tmp_path: Path) -> 
             assert OTHER not in text
 
 
-def join_a_world(say: Any, rank: int, size: int, port: int, secrets: list[str | None]) -> str:
+def join_a_world(say: Any, rank: int, size: int, port: int, secrets: list[str]) -> str:
+    os.environ |= dict(RANK=str(rank), WORLD_SIZE=str(size), MASTER_PORT=str(port))
+    os.environ["TOKENYARD_SECRET"] = secrets[rank]
     try:
-        with tokenyard.World.connect(
-            "127.0.0.1", port, rank=rank, size=size, secret=secrets[rank], timeout=3
-        ) as world:
+        with tokenyard.World.from_env(timeout=3) as world:
             return str(world.all_gather(b"%d" % rank))
     except tokenyard.Error as error:
         return f"{type(error).__name__}: {error}"
@@ -213,14 +213,14 @@ def test_nobody_joins_a_world_without_its_secret() -> None:
 def test_ranks_without_one_share_a_file_of_their_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1):
+    with world_alone():
         pass  # Needs none.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     command = (
         "import sys, tokenyard\n"
-        "world = tokenyard.World.connect('127.0.0.1', int(sys.argv[1]), rank=int(sys.argv[2]),"
-        " size=2, timeout=60)\n"
-        "world.barrier()\n"
+        "store, rank = 'tcp://127.0.0.1:' + sys.argv[1], int(sys.argv[2])\n"
+        "with tokenyard.connect(store, rank=rank, size=2, timeout=60) as job:\n"
+        "    job.world().barrier()\n"
     )
     held = HeldPort()
     running = [

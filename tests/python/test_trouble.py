@@ -240,6 +240,7 @@ TROUBLE = [
     ("dispatch", {0: "phase"}, signal.SIGKILL),
     ("combine", {1: "phase", 3: "phase"}, signal.SIGKILL),
     ("dispatch", {3: "phase", 0: "recovery"}, signal.SIGKILL),
+    ("dispatch", {1: "phase"}, signal.SIGSTOP),
     ("combine", {3: "phase"}, signal.SIGSTOP),
     ("hooks", {2: "phase"}, signal.SIGSTOP),
 ]

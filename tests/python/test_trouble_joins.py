@@ -75,7 +75,7 @@ def exchange(world: tokenyard.World, members: list[int]) -> None:
 def stay(say: Any, rank: int, size: int, store: str, falls: int) -> int:
     ranks = Ranks(rank, size, store, PATIENT_S)
     say("at work")
-    while not ranks.world.lost():
+    while ranks.job.epoch() == 1:
         time.sleep(0.01)
     return until_all_are_here(ranks, size, dies=rank == falls)
 

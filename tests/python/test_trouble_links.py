@@ -85,7 +85,7 @@ def go_on(ranks: Ranks, at: float) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("ways", ["both ways", "one way"])
-@pytest.mark.parametrize("phase", ["dispatch", "hooks"])
+@pytest.mark.parametrize("phase", ["dispatch", "combine", "hooks"])
 def test_a_cut_link_costs_one_rank(phase: str, ways: str, tmp_path: Path) -> None:
     before = shared_files()
     store = file_store(tmp_path)
@@ -95,12 +95,7 @@ def test_a_cut_link_costs_one_rank(phase: str, ways: str, tmp_path: Path) -> Non
     ):
         for rank in ranks:
             rank.hears("at work")
-        one, other = ranks[1].process.pid, ranks[2].process.pid
-        assert one is not None
-        assert other is not None
-        links.cut(one, other)
-        if ways == "both ways":
-            links.cut(other, one)
+        links.cut_between(ranks[1], ranks[2], ways)
         words = [rank.outcome() for rank in ranks]
         out = [number for number, word in enumerate(words) if word == (True, "out of touch")]
         assert out in ([1], [2]), words

@@ -1,5 +1,5 @@
-"""A rank of a megakernel dies or stops in the midst of a run: the run of the others ends with an
-error that names it, and a new kernel on the job runs without it."""
+"""A rank of a megakernel dies, stops or loses a link in the midst of a run: the run of the others
+ends with an error that names it, and a new kernel on the job runs without it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from links import Links, links_of_a_test
 from ranks import file_store, ranks_of, results
 from test_trouble import LOSSES, PATIENT_S, Ranks, fall_soon, shared_files
 
@@ -46,8 +47,17 @@ def has_recovered(job: tokenyard.Job, size: int) -> bool:
 
 
 def work(
-    say: Any, rank: int, size: int, store: str, falls: int, blow: signal.Signals, timeout: float
+    say: Any,
+    rank: int,
+    size: int,
+    store: str,
+    timeout: float,
+    falls: int = -1,
+    blow: signal.Signals = signal.SIGKILL,
+    links: Links | None = None,
 ) -> Any:
+    if links is not None:
+        links.enter()
     ranks = Ranks(rank, size, store, timeout)
     kernel = kernel_that_meets(ranks.world)
     assert kernel.run(10) == 10
@@ -62,7 +72,8 @@ def work(
         deadline = at + PATIENT_S
         while not has_recovered(ranks.job, size):
             assert time.monotonic() < deadline
-        world = ranks.make_world().rebuild([])  # A megakernel counts on every rank.
+        # A megakernel counts on every rank.
+        world = ranks.job.world(arena_bytes=1 << 24, timeout=timeout, compact=True)
         assert world.size == size - 1
         assert kernel_that_meets(world).run(10) == 10
         ones = np.ones(8)
@@ -79,7 +90,7 @@ def work(
 def test_the_others_run_another_kernel(blow: signal.Signals, tmp_path: Path) -> None:
     falls = 1
     before = shared_files()
-    with ranks_of(work, SIZE, file_store(tmp_path), falls, blow, PATIENT_S) as ranks:
+    with ranks_of(work, SIZE, file_store(tmp_path), PATIENT_S, falls, blow) as ranks:
         for rank in ranks:
             rank.hears("at work")
         outcomes = results([rank for rank in ranks if rank.number != falls])
@@ -89,4 +100,25 @@ def test_the_others_run_another_kernel(blow: signal.Signals, tmp_path: Path) -> 
     for named, members in outcomes:
         assert members == [rank for rank in range(SIZE) if rank != falls]
         assert named == falls or blow == signal.SIGSTOP  # A stopped one may be waited for by both.
+    assert shared_files() <= before
+
+
+@pytest.mark.parametrize("ways", ["both ways", "one way"])
+def test_a_cut_link_ends_the_run(ways: str, tmp_path: Path) -> None:
+    """The kernels' memory is not cut: the ranks learn it by silence, and one of the two is out."""
+    before = shared_files()
+    arguments = (file_store(tmp_path), PATIENT_S, -1, signal.SIGKILL)
+    with (
+        links_of_a_test() as links,
+        ranks_of(work, SIZE, *arguments, links) as ranks,
+    ):
+        for rank in ranks:
+            rank.hears("at work")
+        links.cut_between(ranks[1], ranks[2], ways)
+        outcomes = results(ranks)
+    assert outcomes.count("out of touch") == 1
+    out = outcomes.index("out of touch")
+    assert out in (1, 2)
+    left = [rank for rank in range(SIZE) if rank != out]
+    assert [outcomes[rank] for rank in left] == [(out, left)] * 2
     assert shared_files() <= before

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from ranks import world_alone
 
 import tokenyard
 
@@ -353,6 +354,7 @@ def test_a_world_that_is_none(kind: Any) -> None:
     assert caught.value.argument == "world"
 
 
+@pytest.mark.filterwarnings("ignore:World.connect is deprecated")
 @pytest.mark.parametrize("argument", ["host", "job"])
 @pytest.mark.parametrize("value", [None, 5, ""])
 def test_names_that_a_world_cannot_have(argument: str, value: Any) -> None:
@@ -380,6 +382,5 @@ def test_a_subclass_of_a_tensor_is_a_tensor() -> None:
 
 
 def test_a_world_on_the_host_has_no_pool() -> None:
-    world = tokenyard.World.connect("127.0.0.1", 0, rank=0, size=1)
-    with world, pytest.raises(tokenyard.Unsupported):
+    with world_alone() as world, pytest.raises(tokenyard.Unsupported):
         world.mem_pool()

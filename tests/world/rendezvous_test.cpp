@@ -5,8 +5,13 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <vector>
 
+#include "tokenyard/job.hpp"
 #include "tokenyard/world.hpp"
+
+// The calls that it tests are deprecated.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace tokenyard {
 namespace {
@@ -94,6 +99,12 @@ TEST_F(FromEnvironment, NamesWhatIsMissingOrNoNumber) {
   set("WORLD_SIZE", "2");
   set("MASTER_PORT", "70000");
   EXPECT_EQ(complaint(), "MASTER_PORT: '70000'");
+}
+
+TEST(OldWorldConnect, MakesAJobAndAWorld) {
+  const auto world = World::connect({.rank = 0, .size = 1}, "host", {.arena_bytes = 1 << 16});
+  world->barrier("alone");
+  EXPECT_EQ(world->job()->active_ranks(), std::vector<uint32_t>{0});
 }
 
 }  // namespace

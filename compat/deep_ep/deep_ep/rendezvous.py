@@ -61,24 +61,13 @@ def join_through_mpi(
 ) -> tokenyard.World:
     """Makes a world of a communicator's ranks, as `join_rendezvous` does of a group's."""
     chosen = _chosen(device)
-    place = from_mpi(comm)
-    try:
-        return tokenyard.World.connect(
-            place.host,
-            place.port,
-            rank=place.rank,
-            size=place.size,
-            local_rank=place.local_rank,
-            device=chosen,
-            job=place.job,
-            secret=place.secret,
-            timeout=timeout,
-            arena_bytes=arena_bytes,
-            host_name=host_name,
-        )
-    finally:
-        if place.held is not None:
-            place.held.release()
+    return tokenyard.World._at(
+        from_mpi(comm),
+        device=chosen,
+        timeout=timeout,
+        arena_bytes=arena_bytes,
+        host_name=host_name,
+    )
 
 
 def _chosen(device: str | None) -> str:

@@ -20,7 +20,7 @@ from ..collectives.group import Group
 from ..device_collectives import DeviceCollectives
 from ..errors import Error, invalid
 from ..world.network import native_network
-from ..world.rendezvous import HeldPort, host_address
+from ..world.rendezvous import HeldPort, Place, host_address
 from ..world.world import World
 from .jobs import Job
 from .options import Options
@@ -102,18 +102,17 @@ def _world_of(group: Group, index: int | None, timeout: float, arena_bytes: int)
         told = [json.loads(bytes(one).rstrip(b"\0")) for one in cards]
         hosts = [host for host, *_ in told]
         _, address, (port, job, secret) = told[0]
-        return World.connect(
-            "127.0.0.1" if len(set(hosts)) == 1 else address,
-            port,
+        place = Place(
+            host="127.0.0.1" if len(set(hosts)) == 1 else address,
+            port=port,
             rank=group.rank,
             size=group.size,
-            local_rank=index,
-            device="host" if index is None else "cuda",
+            local_rank=group.rank if index is None else index,
             job=job,
             secret=secret,
-            timeout=timeout,
-            arena_bytes=arena_bytes,
         )
+        device = "host" if index is None else "cuda"
+        return World._at(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
     finally:
         if held is not None:
             held.release()

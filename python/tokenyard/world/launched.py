@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -45,10 +45,14 @@ class Launched:
         """Sends the message (time, kind, value) to the launch."""
         self.home.send_bytes(pickle.dumps((time.monotonic_ns(), kind, value)))
 
+    def tell_left_out(self, slots: Iterable[int]) -> None:
+        """Tells the launch that the others go on without these."""
+        if gone := sorted(slots):
+            self.tell("left_out", gone)
+
     def without(self, gone: Sequence[int]) -> Launched:
         """Returns the connection of a world rebuilt without `gone`, and reports these ranks."""
-        if gone:
-            self.tell("left_out", [self.slots[rank] for rank in gone])
+        self.tell_left_out(self.slots[rank] for rank in gone)
         staying = [slot for rank, slot in enumerate(self.slots) if rank not in gone]
         return replace(self, slots=staying, new=False)
 

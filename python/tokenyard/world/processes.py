@@ -21,7 +21,7 @@ from typing import Any
 
 import _tokenyard
 
-from ..errors import Error, OsError, OutOfTouch, PeerLost, ProcessDied, invalid
+from ..errors import Error, Fenced, OsError, OutOfTouch, PeerLost, ProcessDied, invalid
 from .launched import Launched
 from .network import NetworkOptions
 from .outcomes import LISTEN_S, Outcomes, exited
@@ -176,7 +176,7 @@ class _Launch:
 
     def _take_failure(self, rank: int, error: BaseException) -> None:
         # The failure of a rank that was left out does not concern the others.
-        dead = isinstance(error, (ProcessDied, OutOfTouch)) or rank in self._left_out
+        dead = isinstance(error, (ProcessDied, OutOfTouch, Fenced)) or rank in self._left_out
         if rank in self._killed:
             error.add_note("by the launch: the other ranks had gone on without it, and ended")
         if self._on_death != "end" and dead:

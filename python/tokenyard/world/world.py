@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -38,8 +39,9 @@ class World(Closing):
     Ranks of one host share memory; ranks of different hosts are joined by a network. `topology`
     says how each is reached, and why.
 
-    `launch` makes one per rank; `from_env`, `from_torch` and `connect` are for programs that
-    already run as one process per rank. A world is a context manager that closes it.
+    `launch` makes one per rank; `from_env` and `from_torch` are for programs that already run as
+    one process per rank, and a `Job` makes worlds, too. A world is a context manager that closes
+    it.
 
     A world, and exchanges made on it, may be used by one thread at a time (`cancel` by any), and
     only in the process that made it, not in a fork.
@@ -86,6 +88,8 @@ class World(Closing):
     ) -> World:
         """Joins the world whose rank 0 listens on host:port; blocks until all ranks have joined.
 
+        Deprecated: use `tokenyard.connect("tcp://host:port", ...)`, then the `world` of that job.
+
         Args:
             host, port: address on which rank 0 listens and to which the others connect.
             rank, size: this rank's number, and the number of ranks.
@@ -108,23 +112,58 @@ class World(Closing):
                 one number, or sizes that differ.
             Unsupported: the network cannot connect two ranks, which it names, with the reason.
         """
-        ranks = size_of("size", size, smallest=1)
-        number = size_of("rank", rank, largest=ranks - 1)
-        native = _tokenyard.World.connect(
+        _deprecated("connect", 'tokenyard.connect("tcp://host:port", ...), then its world(...)')
+        place = Place(
             host=text_of("host", host),
             port=size_of("port", port, largest=65535),
-            rank=number,
-            size=ranks,
-            local_rank=number if local_rank is None else size_of("local_rank", local_rank),
+            rank=rank,
+            size=size,
+            local_rank=rank if local_rank is None else local_rank,
             job=text_of("job", job),
             secret=secret_or_none(secret, secret_file) or "",
-            device=check_device(device),
-            timeout_s=check_timeout(timeout),
-            rendezvous_s=0.0,
-            arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
-            host_name="" if host_name is None else text_of("host_name", host_name),
-            network=native_network(network),
         )
+        return cls._at(
+            place,
+            device=device,
+            timeout=timeout,
+            arena_bytes=arena_bytes,
+            host_name=host_name,
+            network=network,
+        )
+
+    @classmethod
+    def _at(
+        cls,
+        place: Place,
+        *,
+        device: str = "host",
+        timeout: float = DEFAULT_TIMEOUT,
+        arena_bytes: int = DEFAULT_ARENA_BYTES,
+        host_name: str | None = None,
+        network: NetworkOptions | None = None,
+    ) -> World:
+        """Makes a world, and its job, of the ranks that meet at a place; not for users."""
+        ranks = size_of("size", place.size, smallest=1)
+        number = size_of("rank", place.rank, largest=ranks - 1)
+        try:
+            native = _tokenyard.World.connect(
+                host=place.host,
+                port=place.port,
+                rank=number,
+                size=ranks,
+                local_rank=size_of("local_rank", place.local_rank),
+                job=place.job,
+                secret=place.secret or "",
+                device=check_device(device),
+                timeout_s=check_timeout(timeout),
+                rendezvous_s=0.0,
+                arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+                host_name="" if host_name is None else text_of("host_name", host_name),
+                network=native_network(network),
+            )
+        finally:
+            if place.held is not None:
+                place.held.release()
         return cls(native, device)
 
     @classmethod
@@ -150,7 +189,10 @@ class World(Closing):
         and WORLD_SIZE one that the processes of this user on this host share.
 
         Args:
-            device, timeout, arena_bytes, host_name, network: as `connect`.
+            device, timeout, arena_bytes, network: as `Job.world`.
+            host_name: ranks with the same name share memory, others reach one another over the
+                network; else that of TOKENYARD_HOST_NAME. If there is none, ranks of one machine
+                and network namespace share memory.
 
         Raises:
             InvalidArgument: names a variable that is missing, out of range, or contradicts another;
@@ -160,7 +202,7 @@ class World(Closing):
         place = rendezvous.from_environment(check_timeout(timeout))
         assert place.found is not None
         try:
-            world = cls._rendezvous(
+            world = cls._at(
                 place,
                 device=device,
                 timeout=timeout,
@@ -199,7 +241,7 @@ class World(Closing):
             ranks: ranks of the group that form this rank's world; ranks[i] becomes rank i. All
                 ranks if None.
             device: "host" or "cuda"; None for "cuda" if the group uses NCCL, else "host".
-            timeout, arena_bytes, host_name, network: as `connect`. A group of backend "tokenyard"
+            timeout, arena_bytes, host_name, network: as `from_env`. A group of backend "tokenyard"
                 has the hosts of its job.
 
         Returns:
@@ -222,7 +264,7 @@ class World(Closing):
         place = rendezvous.from_torch(group, ranks)
         if place is None:
             return None
-        return cls._rendezvous(
+        return cls._at(
             place,
             device=chosen,
             timeout=timeout,
@@ -230,36 +272,6 @@ class World(Closing):
             host_name=host_name,
             network=network,
         )
-
-    @classmethod
-    def _rendezvous(
-        cls,
-        place: Place,
-        *,
-        device: str,
-        timeout: float,
-        arena_bytes: int,
-        host_name: str | None,
-        network: NetworkOptions | None,
-    ) -> World:
-        try:
-            return cls.connect(
-                place.host,
-                place.port,
-                rank=place.rank,
-                size=place.size,
-                local_rank=place.local_rank,
-                device=device,
-                job=place.job,
-                secret=place.secret,
-                timeout=timeout,
-                arena_bytes=arena_bytes,
-                host_name=host_name,
-                network=network,
-            )
-        finally:
-            if place.held is not None:
-                place.held.release()
 
     @property
     def rank(self) -> int:
@@ -306,7 +318,9 @@ class World(Closing):
         """
         from ..job import Job
 
-        return Job(self._native.job(), founds=False)
+        job = Job(self._native.job(), founds=False)
+        job._launcher, job._launched = self._launcher, self._launched
+        return job
 
     @property
     def topology(self) -> _tokenyard.Topology:
@@ -377,8 +391,21 @@ class World(Closing):
         return self._launched is not None and self._launched.new
 
     def lost(self) -> list[int]:
-        """Returns the ranks that are known to be gone, ascending; does not wait."""
+        """Returns the ranks that are known to be gone, ascending; does not wait.
+
+        Deprecated for ranks that are processes: `world.job.active_ranks()` says who is left.
+        """
+        if self._has_job():
+            _deprecated("lost", "world.job.active_ranks()")
         return self._native.lost()
+
+    def _has_job(self) -> bool:
+        """Returns whether its ranks are processes."""
+        try:
+            self._native.job()
+        except Unsupported:
+            return False
+        return True
 
     def cancel(self) -> None:
         """Ends every wait of this rank with Cancelled; any thread may call it."""
@@ -404,6 +431,9 @@ class World(Closing):
         named rank stays if it names a lost rank itself: it waited for that one, so waits for it
         failed.
 
+        Deprecated for ranks that are processes: call `world.job.recover()`, then
+        `world.job.world(compact=True)`, or without `compact` to keep their numbers.
+
         Args:
             without: ranks to leave out; may be empty.
 
@@ -415,6 +445,8 @@ class World(Closing):
             OsError: a rank cannot allocate its arena; names it.
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
+        if self._has_job():
+            _deprecated("rebuild", "world.job.recover(), then world.job.world(compact=True)")
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
         launched = None if self._launched is None else self._launched.without(native.left_out)
         world = World(native, self._device, launched)
@@ -519,6 +551,11 @@ class World(Closing):
         if self._native.closed:
             return "World(closed)"
         return f"World(rank={self.rank}, size={self.size}, device={self._device!r})"
+
+
+def _deprecated(name: str, instead: str) -> None:
+    text = f"World.{name} is deprecated: use {instead}"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def native_of(world: Any) -> Any:

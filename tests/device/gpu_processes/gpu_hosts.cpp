@@ -17,6 +17,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/network_contract.hpp"
 #include "fabric/network_kernel_definitions.hpp"
 
@@ -250,13 +251,13 @@ TEST_F(ThreadsAsHosts, MakeLowLatencyBatches) {
 
 int play(const Role& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
-  const auto world = World::connect({.host = "127.0.0.1",
-                                     .port = role.port,
-                                     .rank = role.rank,
-                                     .size = role.size,
-                                     .local_rank = role.rank,
-                                     .host_name = "host " + std::to_string(role.rank)},
-                                    device, options(1));
+  const auto world = connect_world({.host = "127.0.0.1",
+                                    .port = role.port,
+                                    .rank = role.rank,
+                                    .size = role.size,
+                                    .local_rank = role.rank,
+                                    .host_name = "host " + std::to_string(role.rank)},
+                                   device, options(1));
   if (role.rank == 0) std::cout << world->topology().text();
   std::string text;
   if (role.act == "contract") {

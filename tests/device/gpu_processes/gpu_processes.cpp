@@ -13,6 +13,7 @@
 #include "device/cuda/accelerator.hpp"
 #include "device/gpu_processes/one_per_rank.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::test {
@@ -46,14 +47,14 @@ int die_or_name_the_dead(World& world, const ExchangeCase& exchange_case) {
 
 int play(const Role& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
-  const auto world = World::connect({.host = "127.0.0.1",
-                                     .port = role.port,
-                                     .rank = role.rank,
-                                     .size = role.size,
-                                     .local_rank = role.rank},
-                                    "cuda",
-                                    {.timeout = std::chrono::seconds(role.act == "die" ? 5 : 30),
-                                     .arena_bytes = size_t{64} << 20});
+  const auto world = connect_world({.host = "127.0.0.1",
+                                    .port = role.port,
+                                    .rank = role.rank,
+                                    .size = role.size,
+                                    .local_rank = role.rank},
+                                   "cuda",
+                                   {.timeout = std::chrono::seconds(role.act == "die" ? 5 : 30),
+                                    .arena_bytes = size_t{64} << 20});
   if (role.rank == 0) std::cout << world->topology().text();
   const ExchangeCase exchange_case = exchange_of(role.size);
   if (role.act == "die") return die_or_name_the_dead(*world, exchange_case);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "expert_parallel/low_latency/survivors.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/worlds.hpp"
 
 namespace tokenyard::test {
@@ -93,7 +94,7 @@ void fault(const Fault& fault, uint32_t victim) {
     options.timeout = std::chrono::seconds(60);
     options.arena_bytes = 8 << 20;
     const auto world =
-        World::connect({.port = port, .rank = rank, .size = kCase.shape.ranks}, "host", options);
+        connect_world({.port = port, .rank = rank, .size = kCase.shape.ranks}, "host", options);
     run_batches(*world, {victim}, fault);
   });
   for (uint32_t rank = 0; rank < kCase.shape.ranks; ++rank) {
@@ -137,7 +138,7 @@ TEST(LowLatencyFaults, AllButOneDie) {
     options.timeout = std::chrono::seconds(60);
     options.arena_bytes = 8 << 20;
     const auto world =
-        World::connect({.port = port, .rank = rank, .size = kCase.shape.ranks}, "host", options);
+        connect_world({.port = port, .rank = rank, .size = kCase.shape.ranks}, "host", options);
     LowLatency exchange(*world, kCase.options());
     if (difference_after_batch(exchange, kCase, kCase.draw()) != "")
       throw WrongBatch("before anybody died");

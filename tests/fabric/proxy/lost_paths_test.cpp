@@ -12,6 +12,7 @@
 #include "collectives/network_namespaces.hpp"
 #include "fabric/free_port.hpp"
 #include "fabric/host/in_process_fabric.hpp"
+#include "fabric/meeting_place.hpp"
 #include "fabric/network_contract.hpp"
 #include "fabric/proxy/proxy_network.hpp"
 #include "fabric/worlds.hpp"
@@ -65,18 +66,18 @@ class LostPaths : public ::testing::Test {
 
   std::unique_ptr<World> join(uint32_t rank, uint32_t connections) {
     network_->enter(rank);
-    return World::connect({.host = NetworkNamespaces::address(0),
-                           .port = port_,
-                           .rank = rank,
-                           .size = kHosts,
-                           .local_rank = rank,
-                           .secret = "a secret for tests only"},
-                          "host",
-                          {.timeout = 60s,
-                           .arena_bytes = 1 << 20,
-                           .network = {.interfaces = NetworkNamespaces::card_name(0) + "," +
-                                                     NetworkNamespaces::card_name(1),
-                                       .connections = connections}});
+    return connect_world({.host = NetworkNamespaces::address(0),
+                          .port = port_,
+                          .rank = rank,
+                          .size = kHosts,
+                          .local_rank = rank,
+                          .secret = "a secret for tests only"},
+                         "host",
+                         {.timeout = 60s,
+                          .arena_bytes = 1 << 20,
+                          .network = {.interfaces = NetworkNamespaces::card_name(0) + "," +
+                                                    NetworkNamespaces::card_name(1),
+                                      .connections = connections}});
   }
   void publish(const World& world, uint64_t epoch) {
     uint64_t up = 0, losses = 0;

@@ -322,7 +322,7 @@ class ExchangingProgram final : public Program,
     const uint32_t generation = impl.bootstrap->generation();
     epoch_ = impl.epoch;
     if (shared_.worlds.made(process_.self, generation, slots_of(*world),
-                            job_.agreement.views().at(epoch_)))
+                            job_.agreement.views().at(epoch_), job_.newest()))
       strike_at_a_world();
     begin_from(*world, generation);
     const auto calls = calls_on(*world, shared_.shapes, generation);

@@ -18,14 +18,16 @@ using membership::Slot;
 using membership::View;
 
 /// Of the members that stay, all have the same world in the end, or none: worlds of one generation
-/// have the same members, those of an epoch that its maker has seen.
+/// have the same members, those of an epoch that its maker has seen. A process that is out already
+/// may have one that nobody else gets: it may hear that a link has ended before it hears why.
 class WorldChecker {
  public:
   using Generation = uint32_t;
 
-  /// Returns whether it is the first that has this world.
+  /// `newest`: of the job; `view`: of the world. Returns whether it is the first that has this
+  /// world.
   bool made(const Member& by, Generation generation, const std::vector<Slot>& slots,
-            const View& view) {
+            const View& view, const View& newest) {
     std::vector<Slot> members;
     for (const Member& member : view.members) members.push_back(member.slot);
     expect(view.contains(by) && members == slots,
@@ -38,26 +40,32 @@ class WorldChecker {
       for (const Member& member : view.members)
         expect(std::ranges::count(other.second, member) == 0,
                "worlds: slot {} has a world of generation {} of {}, and slot {} one of others",
-               by.slot, generation, collectives::simulated::text(view), made_by.begin()->slot);
+               by.slot, generation, collectives::simulated::text(view), made_by.all.begin()->slot);
     }
     const bool is_first = !worlds_.contains(key);
-    worlds_[key].insert(by);
+    Makers& makers = worlds_[key];
+    makers.all.insert(by);
+    makers.have_member |= newest.contains(by);
     return is_first;
   }
   /// Nothing has ever happened to these processes: they have all worlds that others have of them.
   void at_the_end(const std::set<Member>& untouched) const {
     for (const auto& [key, made_by] : worlds_) {
       for (const Member& member : key.second)
-        expect(made_by.contains(member) || !untouched.contains(member),
+        expect(!made_by.have_member || made_by.all.contains(member) || !untouched.contains(member),
                "worlds: slot {} lacks the world of generation {}, which slot {} has", member.slot,
-               key.first, made_by.begin()->slot);
+               key.first, made_by.all.begin()->slot);
     }
   }
   size_t worlds() const { return worlds_.size(); }
 
  private:
   using Key = std::pair<Generation, std::vector<Member>>;
-  std::map<Key, std::set<Member>> worlds_;  ///< the processes that have made each
+  struct Makers {
+    std::set<Member> all;
+    bool have_member = false;  ///< whether one of them was a member when it had made the world
+  };
+  std::map<Key, Makers> worlds_;
 };
 
 /// All survivors count the same finished calls: in a new world they are one call apart at most, and
