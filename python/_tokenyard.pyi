@@ -19,9 +19,9 @@ def warn_of_leaks(warn: bool) -> None:
     """
 
 class NetworkOptions:
-    """See tokenyard.NetworkOptions; 0: not set."""
+    """See tokenyard.NetworkOptions; 0, '' or None: not set."""
 
-    def __init__(self, *, transport: str = ..., interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ...) -> None: ...
+    def __init__(self, *, transport: str = ..., interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ..., gid_index: int | None = ..., traffic_class: int | None = ..., service_level: int | None = ..., pkey: str = ..., mtu: int = ..., retry_count: int | None = ..., retry_timeout: int = ...) -> None: ...
 
 class NetworkPath:
     """A connection to a rank of another host."""
@@ -57,6 +57,31 @@ class NetworkPath:
     @property
     def bytes_per_second(self) -> float:
         """Rate as last measured under load; 0 if never."""
+
+class PeerTimes:
+    """Times of put and signal to a rank."""
+
+    @property
+    def rank(self) -> int:
+        """The other rank."""
+
+    @property
+    def how(self) -> str:
+        """The way to it, as in the topology."""
+
+    @property
+    def round_trip_us(self) -> float:
+        """
+        Microseconds of a put of 8 bytes and its signal, both ways: the median of 64.
+        """
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Rate of puts of 1 MiB from this rank."""
+
+    @property
+    def error(self) -> str:
+        """Why it could not be measured; empty if it was."""
 
 class PeerReach:
     """The way from this rank to a peer's memory."""
@@ -179,6 +204,8 @@ class World:
     def topology(self) -> Topology: ...
 
     def network_paths(self) -> list[NetworkPath]: ...
+
+    def time_peers(self, *, timeout_s: float) -> list[PeerTimes]: ...
 
     def job(self) -> Job: ...
 

@@ -3,6 +3,8 @@
 ///     tokenyard::Diagnosis found = tokenyard::doctor();
 ///     found.self_tests = tokenyard::self_test(found);
 ///     std::puts(found.text().c_str());
+///
+/// And times the network of a world: `time_peers`.
 #pragma once
 
 #include <chrono>
@@ -11,6 +13,8 @@
 #include <vector>
 
 namespace tokenyard {
+
+class World;
 
 struct GpuFacts {
   uint32_t index = 0;  ///< among the machine's GPUs, as nvidia-smi counts them
@@ -69,5 +73,20 @@ Diagnosis doctor();
 /// failures rather than throw.
 std::vector<SelfTest> self_test(const Diagnosis& found,
                                 std::chrono::nanoseconds duration = std::chrono::seconds(1));
+
+/// How fast this rank's network reaches another rank.
+struct PeerTimes {
+  uint32_t rank = 0;            ///< the other one
+  std::string how;              ///< see PeerReach
+  double round_trip_us = 0;     ///< of a put of 8 bytes and its signal, both ways; the median of 64
+  double bytes_per_second = 0;  ///< of puts of 1 MiB from this rank
+  std::string error;            ///< why it could not be measured; empty if it was
+};
+
+/// Collective. Times put and signal to each rank that this one reaches only so: a pair of ranks
+/// after the other, as many pairs at a time as there are. `timeout`: of a pair, at most the
+/// world's. A rank that does not answer is told in `error`. Takes one of the network's queues and
+/// about 2 MiB of the arena meanwhile. Throws, alike on all ranks, if these are missing.
+std::vector<PeerTimes> time_peers(World& world, std::chrono::nanoseconds timeout);
 
 }  // namespace tokenyard

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,13 +45,16 @@ struct Topology {
 
 /// How ranks reach ranks of other hosts: by a thread per rank, over TCP. A field that is not set
 /// has the value of its environment variable, and without that its default. `connections` and
-/// `queues` must be alike on all ranks.
+/// `queues` must be alike on all ranks. A transport that cannot obey a field or a variable refuses
+/// it by name.
 struct NetworkOptions {
   /// "tcp", "libfabric", "ibgda", or one of the last two, ":" and a provider or card; alike on all
   /// ranks but for the card. By default "tcp". TOKENYARD_NETWORK
   std::string transport = {};
   /// Names or addresses of the network interfaces that this rank may use, between commas; by
-  /// default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES
+  /// default the one by which it reaches the job. Over "ibgda" they are cards ("mlx5_0", or
+  /// "mlx5_0:1" with a port) or their interfaces, and the nearest to the GPU is used. "2=eth0"
+  /// counts only for the rank of local rank, or GPU, 2. TOKENYARD_NETWORK_INTERFACES
   std::string interfaces = {};
   /// Ports on which it may listen, as "20000-20100"; by default any. TOKENYARD_NETWORK_PORTS
   std::string ports = {};
@@ -65,6 +69,23 @@ struct NetworkOptions {
   /// How long requests wait for a connection that has broken, or on which nothing moves, at most
   /// half of the world's timeout; by default 5 s. TOKENYARD_NETWORK_TIMEOUT, in seconds
   std::chrono::nanoseconds timeout{0};
+  // Of cards (ibgda), but for `traffic_class`, which TCP has, too.
+  /// Index of the card's address in its port's table; by default the best one.
+  /// TOKENYARD_NETWORK_GID_INDEX
+  std::optional<uint32_t> gid_index = {};
+  /// 0 to 255, whose upper six bits are the DSCP of IP packets. TOKENYARD_NETWORK_TRAFFIC_CLASS
+  std::optional<uint32_t> traffic_class = {};
+  /// 0 to 15; on Ethernet the priority, 0 to 7. TOKENYARD_NETWORK_SERVICE_LEVEL
+  std::optional<uint32_t> service_level = {};
+  /// Key of the partition, as "0x8001"; by default the port's first. TOKENYARD_NETWORK_PKEY
+  std::string pkey = {};
+  /// Bytes of a packet, 256 to 4096; by default the port's. TOKENYARD_NETWORK_MTU
+  uint32_t mtu = 0;
+  /// Times that a request is sent again, 0 to 7; by default 7. TOKENYARD_NETWORK_RETRY_COUNT
+  std::optional<uint32_t> retry_count = {};
+  /// 1 to 31: a request is sent again after 4.096 us * 2^this; by default the longest with which
+  /// all tries end within `timeout`. TOKENYARD_NETWORK_RETRY_TIMEOUT
+  uint32_t retry_timeout = 0;
 };
 
 struct WorldOptions {

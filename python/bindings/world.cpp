@@ -15,6 +15,7 @@
 #include "job.hpp"
 #include "registration.hpp"
 #include "seconds.hpp"
+#include "tokenyard/doctor.hpp"
 #include "unlocked.hpp"
 
 namespace nb = nanobind;
@@ -96,6 +97,13 @@ void barrier(const WorldHandle& self, const std::string& what) {
   world->barrier(what);
 }
 
+std::vector<PeerTimes> times_of_peers(const WorldHandle& self, double timeout_s) {
+  const std::shared_ptr<World> world = self.get();
+  const Callers::Turn turn = self.turn();
+  nb::gil_scoped_release unlocked;
+  return time_peers(*world, nanoseconds_of(timeout_s));
+}
+
 std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32_t>& without,
                                      size_t arena_bytes) {
   const std::shared_ptr<World> world = self.get();
@@ -161,6 +169,7 @@ void register_world(nb::module_& m) {
       // By value: a Topology may outlive its World.
       .def_prop_ro("topology", [](const WorldHandle& self) { return self.get()->topology(); })
       .def("network_paths", [](const WorldHandle& self) { return self.get()->network_paths(); })
+      .def("time_peers", &times_of_peers, nb::kw_only(), "timeout_s"_a)
       .def("job", &job_of)
       .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
       .def("barrier", &barrier, nb::kw_only(), "what"_a)

@@ -17,7 +17,7 @@ reports which fabrics work on this machine.
 import warnings
 from typing import Any
 
-from _tokenyard import CollectivesCounters, FailedRank, NetworkPath, PeerReach, Topology
+from _tokenyard import CollectivesCounters, FailedRank, NetworkPath, PeerReach, PeerTimes, Topology
 from _tokenyard import version as __version__
 
 from . import at_exit as at_exit
@@ -84,6 +84,7 @@ __all__ = [
     "PeerLost",
     "PeerReach",
     "PeerTimeout",
+    "PeerTimes",
     "ProcessDied",
     "QuorumLost",
     "Received",

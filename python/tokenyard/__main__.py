@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,9 @@ import _tokenyard
 
 from .collectives import StoreServer
 from .errors import Error
+from .peer_times import rows_of, table_of
 from .secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, checked_secret, secret_of
+from .world import World
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +32,18 @@ def main(arguments: list[str] | None = None) -> int:
         "--no-self-test",
         action="store_true",
         help="leave out the dispatch and combine among ranks of this machine, a second per device",
+    )
+    doctor.add_argument(
+        "--peers",
+        action="store_true",
+        help="instead, time put and signal between the ranks of a job: start this command on each"
+        " rank by torchrun, srun or mpirun; rank 0 prints the times",
+    )
+    doctor.add_argument(
+        "--device", default="host", choices=["host", "cuda"], help="of the ranks (%(default)s)"
+    )
+    doctor.add_argument(
+        "--timeout", type=float, default=30.0, help="seconds for the ranks to meet (%(default)s)"
     )
     store = commands.add_parser(
         "store",
@@ -48,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if chosen.command == "store":
         return _serve(chosen.host, chosen.port, chosen.secret_file)
+    if chosen.peers:
+        return _peers(chosen.device, chosen.timeout, as_json=chosen.json)
     found = _tokenyard.doctor(self_test=not chosen.no_self_test)
     return _say((found.json() if chosen.json else str(found)).rstrip())
 
@@ -66,6 +83,20 @@ def _say(text: str) -> int:
             print(f"python -m tokenyard: standard output: {error.strerror}", file=sys.stderr)
             return 1
     return 0
+
+
+def _peers(device: str, timeout: float, *, as_json: bool) -> int:
+    """Times the network of a launcher's job; rank 0 prints, and each rank says why it failed."""
+    try:
+        with World.from_env(device=device, timeout=timeout, arena_bytes=16 << 20) as world:
+            rows = rows_of(world)
+            if world.rank != 0:
+                return 1 if any(row["error"] for row in rows if row["rank"] == world.rank) else 0
+            said = _say(json.dumps({"peers": rows}, indent=2) if as_json else table_of(rows))
+            return 1 if any(row["error"] for row in rows) else said
+    except (OSError, Error) as error:
+        print(f"python -m tokenyard doctor: {error}", file=sys.stderr)
+        return 1
 
 
 def _serve(host: str, port: int, secret_file: str | None) -> int:

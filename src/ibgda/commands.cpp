@@ -120,7 +120,7 @@ prm::Command to_receive(uint32_t queue_pair, const PathPlan& path, const PeerPla
   command.set(QueuePair::kRemoteWrite, 1);
   command.set(QueuePair::kRemoteAtomic, 1);
   command.set(QueuePair::kAtomicMode, QueuePair::kUpToEightBytes);
-  command.set(QueuePair::kLogReadsServed, path.log_reads);
+  command.set(QueuePair::kLogReadsServed, path.log_reads_served);
   command.set(QueuePair::kNotReadyDelay, kNotReadyDelay);
   command.set(QueuePair::kPort, path.port);
   command.set(QueuePair::kPkeyIndex, path.pkey_index);
@@ -147,7 +147,7 @@ prm::Command to_send(uint32_t queue_pair, const PathPlan& path) {
   prm::Command command = of_queue_pair(prm::kReceiveToSend, queue_pair);
   command.set(QueuePair::kMigration, QueuePair::kMigrated);
   command.set(QueuePair::kLogAckEvery, kLogAckEvery);
-  command.set(QueuePair::kLogReadsAsked, path.log_reads);
+  command.set(QueuePair::kLogReadsAsked, path.log_reads_asked);
   command.set(QueuePair::kRetries, path.retries);
   command.set(QueuePair::kNotReadyRetries, kNotReadyRetries);
   command.set(QueuePair::kAckTimeout, path.ack_timeout);

@@ -36,15 +36,19 @@ struct QueuePlan {
 prm::Command create_completion_queue(const QueuePlan& plan);
 prm::Command create_queue_pair(const QueuePlan& plan, uint32_t completion_queue);
 
+/// A queue pair has three bits for the logarithm of the reads under way.
+inline constexpr uint8_t kLogReadsMax = 7;
+
 /// The settings of a site and of its port.
 struct PathPlan {
   uint8_t port;
   uint16_t pkey_index;
   uint8_t gid_index, traffic_class, service_level;
-  uint8_t mtu;          ///< as in PortFacts
-  uint8_t retries;      ///< 0 to 7
-  uint8_t ack_timeout;  ///< a request is sent again after 4.096 us * 2^this
-  uint8_t log_reads;    ///< reads and atomics under way, each way
+  uint8_t mtu;               ///< as in PortFacts
+  uint8_t retries;           ///< 0 to 7
+  uint8_t ack_timeout;       ///< a request is sent again after 4.096 us * 2^this
+  uint8_t log_reads_asked;   ///< reads and atomics of this end under way
+  uint8_t log_reads_served;  ///< of the other end
   bool ethernet;
 };
 /// The other end.

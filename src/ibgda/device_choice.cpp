@@ -43,13 +43,26 @@ const GidFacts* gid_of(const PortFacts& port, const DeviceRequest& request) {
   return best == port.gids.end() ? nullptr : &*best;
 }
 
+bool is_allowed(const DeviceFacts& device, const PortFacts& port, const DeviceRequest& request) {
+  return request.allowed.empty() || std::ranges::any_of(request.allowed, [&](const CardName& card) {
+           const bool is_named = card.name.empty() || card.name == device.name ||
+                                 std::ranges::count(port.nets, card.name) != 0;
+           return is_named && (card.port == 0 || card.port == port.number);
+         });
+}
+
+std::string text_of(const CardName& card) {
+  std::string text = card.name.empty() ? "an mlx5 card" : card.name;
+  if (card.port != 0) text += fmt::format(" port {}", card.port);
+  return text;
+}
+
 /// Returns what is missing of a port; empty: nothing.
 std::string missing_of(const DeviceFacts& device, const PortFacts& port,
                        const DeviceRequest& request) {
-  if (!request.device.empty() && request.device != device.name) return "not asked for";
+  if (!is_allowed(device, port, request)) return "not asked for";
   if (!device.is_mlx5) return "not a card of mlx5";
   if (!device.why_not.empty()) return device.why_not;
-  if (request.port != 0 && request.port != port.number) return "not asked for";
   if (port.state != "active") return "its state is " + port.state;
   if (gid_of(port, request) == nullptr)
     return request.gid_index ? fmt::format("no GID {}", *request.gid_index) : "no GID";
@@ -116,8 +129,10 @@ DeviceChoice choose_device(const std::vector<DeviceFacts>& devices, const Device
     for (const PortFacts& port : device.ports)
       if (missing_of(device, port, request).empty()) usable.emplace_back(&device, &port);
   if (usable.empty()) {
-    std::string wanted = request.device.empty() ? "an mlx5 card" : request.device;
-    if (request.port != 0) wanted += fmt::format(" port {}", request.port);
+    std::vector<std::string> names;
+    for (const CardName& card : request.allowed) names.push_back(text_of(card));
+    if (names.empty()) names.push_back(text_of(CardName{}));
+    const std::string wanted = fmt::format("{}", fmt::join(names, " or "));
     throw Unsupported("network \"ibgda\"",
                       fmt::format("{} with an active port and a GID is missing; this host has {}",
                                   wanted, text_of(devices, request)));

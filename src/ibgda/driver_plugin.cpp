@@ -17,7 +17,8 @@ std::shared_ptr<RdmaDriver> load_rdma_driver(const std::string& library) {
 
 std::string rdma_text() {
   const auto devices = load_rdma_driver()->devices();
-  const DeviceChoice choice = choose_device(devices, {});
+  const DeviceRequest request = asks_for_ibgda({}) ? ibgda_options_of({}).request : DeviceRequest{};
+  const DeviceChoice choice = choose_device(devices, request);
   return "cards, over TOKENYARD_NETWORK=ibgda: " + text_of(devices) + "; chosen would be " +
          text_of(choice);
 }

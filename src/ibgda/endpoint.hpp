@@ -7,6 +7,7 @@
 
 #include "base/byte_stream.hpp"
 #include "device/network_request.hpp"
+#include "ibgda/commands.hpp"
 #include "ibgda/rdma_driver.hpp"
 
 namespace tokenyard::ibgda {
@@ -17,7 +18,8 @@ struct Endpoint {
   uint32_t queues = 0;
   MemoryKey arena_key = 0;
   uint16_t lid = 0;
-  uint8_t mtu = 0;  ///< as in PortFacts
+  uint8_t mtu = 0;                                    ///< as in PortFacts
+  uint8_t log_reads_asked = 0, log_reads_served = 0;  ///< see CardLimits
   uint64_t gid_high = 0, gid_low = 0;
   std::vector<uint32_t> pairs = {};  ///< [ranks][queues] numbers
 
@@ -39,7 +41,9 @@ struct Endpoint {
 
   friend void visit(auto& stream, MaybeConst<Endpoint> auto& end) {
     stream.text(end.link, 64);
-    stream(end.queues, end.arena_key, end.lid, end.mtu, end.gid_high, end.gid_low);
+    stream(end.queues, end.arena_key, end.lid, end.mtu, end.log_reads_asked, end.log_reads_served,
+           end.gid_high, end.gid_low);
+    stream.require(end.log_reads_asked <= kLogReadsMax && end.log_reads_served <= kLogReadsMax);
     stream.require(end.mtu >= 1 && end.mtu <= 5);
     stream.list(end.pairs, sizeof(uint32_t), [](auto& each, auto& pair) {
       each(pair);

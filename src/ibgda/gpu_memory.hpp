@@ -21,8 +21,8 @@ class GpuMemory {
   virtual ~GpuMemory() = default;
   /// Returns the path of the GPU's PCI device in sysfs; empty: unknown.
   virtual std::string pci() const = 0;
-  /// Returns whether the driver exports memory of this GPU.
-  virtual bool exports() const = 0;
+  /// Returns why a card may not use memory of this GPU; empty: it may.
+  virtual std::string why_not_exported() const = 0;
   /// Returns the dma-buf of memory of this GPU, or nothing for memory of the host. Throws OsError.
   virtual std::optional<DmaBuf> dma_buf(const std::byte* memory, size_t bytes) const = 0;
   /// Maps a card's registers for kernels, and returns their address there. Throws OsError.

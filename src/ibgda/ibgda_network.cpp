@@ -28,6 +28,7 @@ constexpr uint32_t kOldValues = kNetworkRegions - 1;  ///< of what fetch-adds re
 IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& options, TimePoint until)
     : place_(place),
       options_(options),
+      log_(place.bootstrap.rank()),
       accelerator_(place.bootstrap.accelerator()),
       stream_(accelerator_.make_stream()) {
   std::span<AbortWord> watched;
@@ -45,9 +46,7 @@ IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& option
       place_.abort_flag.on_refusal({});
       place_.abort_flag.unwatch(watched);
     }
-    queues_.clear();
-    unmap_registers();
-    accelerator_.free_stream(stream_);
+    close_all();
     throw;
   }
 }
@@ -77,11 +76,24 @@ void IbgdaNetwork::open() {
   old_values_ = shared(queues * sizeof(uint64_t));
   bases_ = device_copy(std::vector<std::byte*>(kNetworkRegions));
   open_region(kOldValues, old_values_->as<std::byte>(), queues * sizeof(uint64_t));
-  if (reaches_arena()) open_region(kArena, place_.arena.base(), place_.arena.capacity());
+  open_arena();
   queues_.resize(queues);
   for (uint32_t peer = 0; peer < ranks; ++peer)
     for (uint32_t number = 0; reaches(peer) && number < options_.queues_per_peer; ++number)
       make_queue(queues_[peer * options_.queues_per_peer + number], peer, number);
+}
+
+/// Memory of a GPU needs a dma-buf, which its driver or the card's may refuse: rows lie in pinned
+/// memory then.
+void IbgdaNetwork::open_arena() {
+  if (options_.gpu) why_pinned_ = options_.gpu->why_not_exported();
+  if (!reaches_arena()) return;
+  try {
+    open_region(kArena, place_.arena.base(), place_.arena.capacity());
+  } catch (const OsError& error) {
+    if (!options_.gpu) throw;
+    why_pinned_ = error.what();
+  }
 }
 
 void IbgdaNetwork::make_queue(Queue& queue, uint32_t peer, uint32_t number) {
@@ -118,7 +130,9 @@ std::vector<Endpoint> IbgdaNetwork::exchange(TimePoint until) {
                 .queues = options_.queues_per_peer,
                 .arena_key = regions_[kArena].key,
                 .lid = choice.port.lid,
-                .mtu = card_->path().mtu,
+                .mtu = card_->limits().mtu,
+                .log_reads_asked = card_->limits().log_reads_asked,
+                .log_reads_served = card_->limits().log_reads_served,
                 .pairs = {}};
   mine.set_gid(choice.gid.gid);
   for (const Queue& queue : queues_) mine.pairs.push_back(queue.card.number);
@@ -167,7 +181,10 @@ void IbgdaNetwork::connect(const std::vector<Endpoint>& endpoints) {
       const size_t theirs = size_t{place_.bootstrap.rank()} * options_.queues_per_peer + number;
       plan.queue_pair = end.pairs[theirs];
       const Queue& queue = queues_[peer * options_.queues_per_peer + number];
-      card_->connect(queue.card, plan, std::min(card_->path().mtu, end.mtu));
+      card_->connect(queue.card, plan,
+                     {.mtu = end.mtu,
+                      .log_reads_asked = end.log_reads_asked,
+                      .log_reads_served = end.log_reads_served});
     }
   }
 }
@@ -231,7 +248,29 @@ IbgdaNetwork::~IbgdaNetwork() {
   place_.abort_flag.unwatch({gone_->as<AbortWord>(), place_.bootstrap.size()});
   // Peers whose requests still come find no queue pair, and take this rank for silent. A key that
   // ended first would be a fault of theirs.
+  close_all();
+}
+
+void IbgdaNetwork::close_all() {
+  const auto tell = [&](const std::string& what, const std::string& why) {
+    log_.write(LogLevel::warning, place_.bootstrap.generation(),
+               fmt::format("network: {} keeps {} until it is closed: {}",
+                           card_->choice().device.name, what, why));
+  };
+  for (Queue& queue : queues_) {
+    const std::string why = queue.card.close();
+    if (why.empty()) continue;
+    tell(fmt::format("a queue to rank {}", queue.pair().peer), why);
+    kept_.push_back(std::move(queue.memory));
+  }
   queues_.clear();
+  for (uint32_t number = 0; number < regions_.size(); ++number) {
+    try {
+      if (regions_[number].key != 0) regions_[number].close();
+    } catch (const std::exception& error) {
+      tell(fmt::format("region {}", number), error.what());
+    }
+  }
   unmap_registers();
   accelerator_.free_stream(stream_);
 }
@@ -253,11 +292,12 @@ NetworkQueues IbgdaNetwork::queues() const {
 
 std::string IbgdaNetwork::way(uint32_t rank) const {
   if (!reaches(rank)) return {};
-  return "ibgda, " + text_of(card_->choice()) + (reaches_arena() ? "" : ", pinned rings");
+  return "ibgda, " + text_of(card_->choice()) +
+         (reaches_arena() ? "" : ", pinned rings (" + why_pinned_ + ")");
 }
 
 bool IbgdaNetwork::reaches_arena() const {
-  return !options_.gpu || options_.gpu->exports();
+  return why_pinned_.empty();
 }
 
 MemoryKey IbgdaNetwork::open_region(uint32_t number, std::byte* base, size_t bytes) {

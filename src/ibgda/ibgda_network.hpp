@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
 #include "device/device_memory.hpp"
 #include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
@@ -60,6 +61,7 @@ class IbgdaNetwork final : public Network {
   };
 
   void open();
+  void open_arena();
   void make_queue(Queue& queue, uint32_t peer, uint32_t number);
   void publish_queue(Queue& queue, uint32_t index);
   std::vector<Endpoint> exchange(TimePoint until);
@@ -67,6 +69,8 @@ class IbgdaNetwork final : public Network {
   void fill_tables();
   MemoryKey open_region(uint32_t number, std::byte* base, size_t bytes);
   void end_gone();
+  /// Ends queues, then regions. Tells what the card keeps, in the log.
+  void close_all();
   void unmap_registers();
   bool is_settled(const Queue& queue) const;
   template <class T>
@@ -76,11 +80,15 @@ class IbgdaNetwork final : public Network {
 
   const NetworkPlace place_;
   const IbgdaOptions options_;
+  const Log log_;
   Accelerator& accelerator_;
   std::shared_ptr<RdmaDriver> driver_;
   Stream stream_;
   std::unique_ptr<DeviceMemory> gone_, bases_, old_values_, ends_, key_table_;
+  /// Memory that the card may touch until it is closed, since it did not obey.
+  std::vector<std::unique_ptr<DeviceMemory>> kept_;
   std::unique_ptr<Mlx5Card> card_;
+  std::string why_pinned_;          ///< why the arena is not registered; empty: it is
   std::byte* registers_ = nullptr;  ///< as kernels address them
   std::array<CardRegion, kNetworkRegions> regions_;
   std::vector<Queue> queues_;  ///< [ranks][queues_per_peer] empty where there is none

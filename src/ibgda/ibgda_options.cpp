@@ -23,55 +23,55 @@ std::string transport_of(const NetworkOptions& options, const NetworkEnvironment
   return options.transport.empty() ? site.transport.value_or("") : options.transport;
 }
 
-/// Reads "DEVICE" or "DEVICE:PORT".
-DeviceRequest request_of(const std::string& text, const std::string& from) {
-  DeviceRequest request;
+/// Reads "CARD" or "CARD:PORT".
+CardName card_of(const std::string& text, const std::string& from, const char* expected) {
+  CardName card;
   const size_t colon = text.find(':');
-  request.device = text.substr(0, colon);
-  if (colon == std::string::npos) return request;
+  card.name = text.substr(0, colon);
+  if (colon == std::string::npos) return card;
   const char* const end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, request.port);
-  if (error != std::errc() || stopped != end || request.port == 0)
-    throw InvalidArgument(from, "\"ibgda:DEVICE\" or \"ibgda:DEVICE:PORT\"", "'" + text + "'");
-  return request;
+  const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, card.port);
+  if (error != std::errc() || stopped != end || card.port == 0)
+    throw InvalidArgument(from, expected, "'" + text + "'");
+  return card;
 }
 
-uint8_t below(const std::optional<uint32_t>& value, const char* variable, uint32_t most,
-              uint8_t otherwise) {
-  if (value && *value > most)
-    throw InvalidArgument(variable, fmt::format("0 to {}", most), fmt::format("{}", *value));
-  return static_cast<uint8_t>(value.value_or(otherwise));
-}
-
-std::optional<uint16_t> pkey_of(const std::optional<std::string>& text) {
-  if (!text) return std::nullopt;
-  std::string_view digits = *text;
+std::optional<uint16_t> pkey_of(const GivenOption<std::string>& given) {
+  if (!given.value) return std::nullopt;
+  std::string_view digits = *given.value;
   if (digits.starts_with("0x")) digits.remove_prefix(2);
   uint16_t key = 0;
   const char* const end = digits.data() + digits.size();
   const auto [stopped, error] = std::from_chars(digits.data(), end, key, 16);
   if (error != std::errc() || stopped != end)
-    throw InvalidArgument("TOKENYARD_NETWORK_PKEY", "four hexadecimal digits, as 0x8001",
-                          "'" + *text + "'");
+    throw InvalidArgument(given.name, "four hexadecimal digits, as 0x8001",
+                          "'" + *given.value + "'");
   return key;
 }
 
-uint8_t mtu_of(const std::optional<uint32_t>& bytes) {
-  if (!bytes) return 0;
+uint8_t mtu_of(const GivenOption<uint32_t>& given) {
+  if (!given.value) return 0;
   for (uint8_t mtu = 1; mtu <= 5; ++mtu)
-    if (*bytes == 128u << mtu) return mtu;
-  throw InvalidArgument("TOKENYARD_NETWORK_MTU", "256, 512, 1024, 2048 or 4096",
-                        fmt::format("{}", *bytes));
+    if (*given.value == 128u << mtu) return mtu;
+  throw InvalidArgument(given.name, "256, 512, 1024, 2048 or 4096",
+                        fmt::format("{}", *given.value));
 }
 
-void require_none_of_tcp(const NetworkOptions& options) {
-  const auto refuse = [](const char* option, const std::string& seen) {
-    throw InvalidArgument(fmt::format("network.{}", option),
-                          "nothing, as ibgda:DEVICE names a card", seen);
-  };
-  if (!options.ports.empty()) refuse("ports", options.ports);
-  if (!options.interfaces.empty()) refuse("interfaces", options.interfaces);
-  if (options.connections != 0) refuse("connections", fmt::format("{}", options.connections));
+/// Returns the cards that a rank may use: the one of the transport, or those of `interfaces`.
+std::vector<CardName> allowed_of(const NetworkOptions& options, const NetworkEnvironment& site,
+                                 uint32_t local_rank) {
+  const std::string transport = transport_of(options, site);
+  const auto interfaces = given_option(options.interfaces, site.interfaces, "interfaces");
+  if (transport.size() > kName.size()) {
+    refuse_given(interfaces, "ibgda:DEVICE names a card");
+    return {card_of(transport.substr(kName.size() + 1),
+                    options.transport.empty() ? "TOKENYARD_NETWORK" : "network.transport",
+                    "\"ibgda:DEVICE\" or \"ibgda:DEVICE:PORT\"")};
+  }
+  std::vector<CardName> allowed;
+  for (const std::string& name : interfaces_for(interfaces, local_rank))
+    allowed.push_back(card_of(name, interfaces.name, "cards, as mlx5_0 or mlx5_0:1"));
+  return allowed;
 }
 
 }  // namespace
@@ -81,29 +81,37 @@ bool asks_for_ibgda(const NetworkOptions& options) {
   return transport == kName || transport.starts_with(std::string(kName) + ":");
 }
 
-IbgdaOptions ibgda_options_of(const NetworkOptions& options) {
+IbgdaOptions ibgda_options_of(const NetworkOptions& options, uint32_t local_rank) {
   const NetworkEnvironment site = NetworkEnvironment::read();
-  const std::string transport = transport_of(options, site);
   IbgdaOptions chosen;
-  if (transport.size() > kName.size()) {
-    chosen.request =
-        request_of(transport.substr(kName.size() + 1),
-                   options.transport.empty() ? "TOKENYARD_NETWORK" : "network.transport");
-  }
-  require_none_of_tcp(options);
-  chosen.request.gid_index = site.gid_index;
-  if (site.gid_index) (void)below(site.gid_index, "TOKENYARD_NETWORK_GID_INDEX", 255, 0);
-  chosen.traffic_class = below(site.traffic_class, "TOKENYARD_NETWORK_TRAFFIC_CLASS", 255, 0);
-  // On Ethernet it is the priority, of three bits; the network checks that.
-  chosen.service_level = below(site.service_level, "TOKENYARD_NETWORK_SERVICE_LEVEL", 15, 0);
-  chosen.pkey = pkey_of(site.pkey);
-  chosen.mtu = mtu_of(site.mtu);
-  chosen.retries = below(site.retry_count, "TOKENYARD_NETWORK_RETRY_COUNT", 7, chosen.retries);
-  if (site.retry_timeout) {
-    chosen.ack_timeout = below(site.retry_timeout, "TOKENYARD_NETWORK_RETRY_TIMEOUT", 31, 0);
-    if (*chosen.ack_timeout == 0)
-      throw InvalidArgument("TOKENYARD_NETWORK_RETRY_TIMEOUT", "1 to 31, as 0 never ends", "0");
-  }
+  chosen.request.allowed = allowed_of(options, site, local_rank);
+  refuse_given(given_option(options.ports, site.ports, "ports"),
+               "a card's port is part of its name, as mlx5_0:1");
+  refuse_given(given_option(options.connections, site.connections, "connections"),
+               "a card has a queue pair per queue");
+  const auto gid_index = given_option(options.gid_index, site.gid_index, "gid_index");
+  if (gid_index.value) chosen.request.gid_index = up_to(gid_index, 0, 255);
+  const auto small = [](const std::optional<uint32_t>& option,
+                        const std::optional<uint32_t>& variable, const char* name, uint32_t most,
+                        uint8_t otherwise) {
+    return static_cast<uint8_t>(up_to(given_option(option, variable, name), otherwise, most));
+  };
+  chosen.traffic_class = small(options.traffic_class, site.traffic_class, "traffic_class", 255, 0);
+  // On Ethernet it is the priority, of three bits; the card checks that.
+  chosen.service_level = small(options.service_level, site.service_level, "service_level", 15, 0);
+  chosen.retries = small(options.retry_count, site.retry_count, "retry_count", 7, chosen.retries);
+  const auto pkey = given_option(options.pkey, site.pkey, "pkey");
+  const auto mtu = given_option(options.mtu, site.mtu, "mtu");
+  chosen.pkey = pkey_of(pkey);
+  chosen.mtu = mtu_of(mtu);
+  chosen.names = {.service_level =
+                      given_option(options.service_level, site.service_level, "service_level").name,
+                  .pkey = pkey.name,
+                  .mtu = mtu.name};
+  // 0 would never end.
+  const auto retry_timeout =
+      given_option(options.retry_timeout, site.retry_timeout, "retry_timeout");
+  if (retry_timeout.value) chosen.ack_timeout = static_cast<uint8_t>(at_most(retry_timeout, 1, 31));
   chosen.queues_per_peer = at_most(given_option(options.queues, site.queues, "queues"),
                                    chosen.queues_per_peer, kQueuesMax);
   const auto depth = given_option(options.queue_depth, site.queue_depth, "queue_depth");
@@ -123,8 +131,11 @@ IbgdaOptions ibgda_options_of(const NetworkOptions& options) {
 
 std::string options_text() {
   const IbgdaOptions options = ibgda_options_of({});
-  std::string card = options.request.device.empty() ? "a card" : options.request.device;
-  if (options.request.port != 0) card += fmt::format(" port {}", options.request.port);
+  std::string card = options.request.allowed.empty() ? "a card" : "";
+  for (const CardName& each : options.request.allowed) {
+    card += (card.empty() ? "" : " or ") + each.name;
+    if (each.port != 0) card += fmt::format(" port {}", each.port);
+  }
   return fmt::format(
       "{} takes requests from kernels (ibgda), of TOKENYARD_NETWORK; {} queues of {} "
       "entries per peer",

@@ -14,6 +14,11 @@
 
 namespace tokenyard::ibgda {
 
+/// Where a value came from that only the port can refuse: an option, or a variable.
+struct OptionNames {
+  std::string service_level = "network.service_level", pkey = "network.pkey", mtu = "network.mtu";
+};
+
 struct IbgdaOptions {
   std::shared_ptr<RdmaDriver> driver = {};  ///< null: that of the plug-in
   std::shared_ptr<GpuMemory> gpu = {};      ///< null: kernels run on the host
@@ -26,6 +31,7 @@ struct IbgdaOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);  ///< for all retries together
   uint32_t queues_per_peer = 4;                                ///< alike on all ranks
   uint32_t slots = 128;                                        ///< entries per queue, a power of 2
+  OptionNames names = {};
 };
 
 /// Returns whether the options or the environment ask for this network.
@@ -33,7 +39,8 @@ bool asks_for_ibgda(const NetworkOptions& options);
 
 /// Returns the options, with the environment's where they say nothing. Throws InvalidArgument,
 /// which names an option or a variable, for a value that no card could use.
-IbgdaOptions ibgda_options_of(const NetworkOptions& options);
+/// `local_rank`: this process's, or its GPU's number; cards may be allowed for it alone.
+IbgdaOptions ibgda_options_of(const NetworkOptions& options, uint32_t local_rank = 0);
 
 /// Returns what this host's environment makes of it. Throws as above.
 std::string options_text();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -28,16 +29,40 @@ void require_done(int error, std::span<const std::byte> answer, const std::strin
   throw OsError(fmt::format("{} on {}", name, card), error, text);
 }
 
+/// A card may wait for up to so many times the timeout that it was given.
+constexpr uint32_t kTimeoutSlack = 4;
+
 /// Returns the longest timeout with which all tries together take no longer than `retry_time`.
 uint8_t ack_timeout_for(std::chrono::nanoseconds retry_time, uint32_t tries) {
   uint8_t exponent = 1;
-  while (exponent < 31 &&
-         std::chrono::nanoseconds(tries * (int64_t{4096} << (exponent + 1))) <= retry_time)
+  while (exponent < 31 && std::chrono::nanoseconds(kTimeoutSlack * tries *
+                                                   (int64_t{4096} << (exponent + 1))) <= retry_time)
     ++exponent;
   return exponent;
 }
 
 }  // namespace
+
+void release_object(RdmaDevice& device, const Handle& object) {
+  const int error = device.destroy(object);
+  if (error != 0) throw OsError("end of a card's object", error, std::strerror(error));
+}
+
+void CardRegion::close() {
+  std::string why = key_object.release();
+  // Without the registration behind it a key reaches nothing.
+  const std::string memory_why = memory.release();
+  if (why.empty()) why = memory_why;
+  if (!why.empty()) throw OsError("a card keeps a region", EBUSY, why);
+  key = 0;
+}
+
+std::string CardQueue::close() {
+  std::string errors;
+  for (const std::string& why : {pair.release(), completions.release(), memory.release()})
+    if (!why.empty()) errors += (errors.empty() ? "" : "; ") + why;
+  return errors;
+}
 
 QueueLayout::QueueLayout(uint32_t slots) {
   const auto pages = [](size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
@@ -53,15 +78,15 @@ Mlx5Card::Mlx5Card(std::unique_ptr<RdmaDevice> device, DeviceChoice choice,
     : device_(std::move(device)), choice_(std::move(choice)) {
   const PortFacts& port = choice_.port;
   if (port.ethernet && options.service_level > 7)
-    throw InvalidArgument("TOKENYARD_NETWORK_SERVICE_LEVEL", "0 to 7 on Ethernet",
+    throw InvalidArgument(options.names.service_level, "0 to 7 on Ethernet",
                           fmt::format("{}", options.service_level));
   if (options.mtu > port.mtu)
-    throw InvalidArgument("TOKENYARD_NETWORK_MTU",
+    throw InvalidArgument(options.names.mtu,
                           fmt::format("at most {}, that of {} port {}", 128u << port.mtu,
                                       choice_.device.name, port.number),
                           fmt::format("{}", 128u << options.mtu));
   path_ = {.port = port.number,
-           .pkey_index = pkey_index(options.pkey),
+           .pkey_index = pkey_index(options),
            .gid_index = static_cast<uint8_t>(choice_.gid.index),
            .traffic_class = options.traffic_class,
            .service_level = options.service_level,
@@ -69,20 +94,22 @@ Mlx5Card::Mlx5Card(std::unique_ptr<RdmaDevice> device, DeviceChoice choice,
            .retries = options.retries,
            .ack_timeout =
                options.ack_timeout.value_or(ack_timeout_for(retry_time, options.retries + 1u)),
-           .log_reads = 0,
+           .log_reads_asked = 0,
+           .log_reads_served = 0,
            .ethernet = port.ethernet};
   check_capabilities();
   registers_ = CardRegisters(*device_, device_->map_registers());
 }
 
-uint16_t Mlx5Card::pkey_index(const std::optional<uint16_t>& pkey) const {
+uint16_t Mlx5Card::pkey_index(const IbgdaOptions& options) const {
+  const std::optional<uint16_t>& pkey = options.pkey;
   if (!pkey) return 0;
   const std::vector<uint16_t>& keys = choice_.port.pkeys;
   // The highest bit says whether this port is a full member of the partition.
   const auto at =
       std::ranges::find_if(keys, [&](uint16_t key) { return (key & 0x7fff) == (*pkey & 0x7fff); });
   if (at == keys.end()) {
-    throw InvalidArgument("TOKENYARD_NETWORK_PKEY",
+    throw InvalidArgument(options.names.pkey,
                           fmt::format("one of {} port {}: {:#06x}", choice_.device.name,
                                       choice_.port.number, fmt::join(keys, ", ")),
                           fmt::format("{:#06x}", *pkey));
@@ -115,10 +142,11 @@ void Mlx5Card::check_capabilities() {
           "has no masked fetch-add of 8 bytes");
   require(prm::get(atomic, Capabilities::kHostOrder) == 1,
           "adds in big-endian order; its driver must set it to the host's");
-  // A queue pair has three bits for it.
-  path_.log_reads =
-      static_cast<uint8_t>(std::min({uint64_t{7}, prm::get(general, Capabilities::kLogReadsAsked),
-                                     prm::get(general, Capabilities::kLogReadsServed)}));
+  const auto log_of = [&](prm::Field field) {
+    return static_cast<uint8_t>(std::min<uint64_t>(kLogReadsMax, prm::get(general, field)));
+  };
+  path_.log_reads_asked = log_of(Capabilities::kLogReadsAsked);
+  path_.log_reads_served = log_of(Capabilities::kLogReadsServed);
   klms_max_ = uint64_t{1} << prm::get(general, Capabilities::kLogKlmsMax);
 }
 
@@ -181,9 +209,11 @@ CardQueue Mlx5Card::make_queue(std::byte* memory, uint32_t slots) {
   return queue;
 }
 
-void Mlx5Card::connect(const CardQueue& queue, const PeerPlan& peer, uint8_t mtu) {
+void Mlx5Card::connect(const CardQueue& queue, const PeerPlan& peer, const CardLimits& there) {
   PathPlan path = path_;
-  path.mtu = mtu;
+  path.mtu = std::min(path.mtu, there.mtu);
+  path.log_reads_asked = std::min(path.log_reads_asked, there.log_reads_served);
+  path.log_reads_served = std::min(path.log_reads_served, there.log_reads_asked);
   modify(queue.pair, to_receive(queue.number, path, peer), "INIT2RTR_QP");
   modify(queue.pair, to_send(queue.number, path), "RTR2RTS_QP");
 }

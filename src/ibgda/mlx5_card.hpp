@@ -17,9 +17,9 @@
 
 namespace tokenyard::ibgda {
 
-/// Calls `release` once, when it ends. A card that does not obey keeps what it has until the
-/// process closes it, so a failure is not reported.
-template <class Thing, void (*release)(RdmaDevice&, const Thing&)>
+/// Calls `release` once, when it ends. A card that does not obey keeps what it has until it is
+/// closed: `release` tells so, a destructor cannot.
+template <class Thing, void (*give_back)(RdmaDevice&, const Thing&)>
 class Owned {
  public:
   Owned() = default;
@@ -28,22 +28,23 @@ class Owned {
       : device_(std::exchange(other.device_, nullptr)), thing_(other.thing_) {}
   Owned& operator=(Owned&& other) noexcept {
     if (this != &other) {
-      reset();
+      (void)release();
       device_ = std::exchange(other.device_, nullptr);
       thing_ = other.thing_;
     }
     return *this;
   }
-  ~Owned() { reset(); }
+  ~Owned() { (void)release(); }
 
   const Thing& get() const { return thing_; }
-  void reset() {
-    if (RdmaDevice* const device = std::exchange(device_, nullptr)) {
-      try {
-        release(*device, thing_);
-      } catch (const std::exception&) {
-        // See above.
-      }
+  /// Returns the error of a card that does not obey; empty: there was none.
+  std::string release() noexcept {
+    RdmaDevice* const device = std::exchange(device_, nullptr);
+    try {
+      if (device != nullptr) give_back(*device, thing_);
+      return {};
+    } catch (const std::exception& error) {
+      return error.what();
     }
   }
 
@@ -52,9 +53,8 @@ class Owned {
   Thing thing_{};
 };
 
-inline void release_object(RdmaDevice& device, const Handle& object) {
-  device.destroy(object);
-}
+/// Throws OsError if the card refuses.
+void release_object(RdmaDevice& device, const Handle& object);
 inline void release_lent(RdmaDevice& device, const QueueMemory& memory) {
   device.take_back(memory);
 }
@@ -76,11 +76,9 @@ struct CardRegion {
   CardObject key_object;
   MemoryKey key = 0;  ///< region_of_key of it is the region's number
 
-  void close() {
-    key_object.reset();
-    memory.reset();
-    key = 0;
-  }
+  /// Throws OsError if the card does not obey: it may then still touch the memory, and the region's
+  /// number stays in use.
+  void close();
 };
 
 /// Where a queue pair's parts lie in memory of host and kernels: page by page, as cards have them.
@@ -93,10 +91,21 @@ struct QueueLayout {
 
 /// A queue pair that is not connected yet. Ends before its memory.
 struct CardQueue {
+  /// Returns the errors of a card that does not obey, between semicolons: it may then still touch
+  /// the memory. Empty: there was none.
+  std::string close();
+
   LentMemory memory;
   CardObject completions;
   CardObject pair;
   uint32_t number = 0;  ///< of the pair
+};
+
+/// What the two ends of a queue pair must agree on.
+struct CardLimits {
+  uint8_t mtu = 0;  ///< as in PortFacts
+  /// Reads and atomics that it can ask for, and serve, at once.
+  uint8_t log_reads_asked = 0, log_reads_served = 0;
 };
 
 class Mlx5Card {
@@ -112,17 +121,23 @@ class Mlx5Card {
                          const std::optional<DmaBuf>& dma_buf);
   /// Makes a queue pair in `memory`, which begins at a page and has the layout's bytes.
   CardQueue make_queue(std::byte* memory, uint32_t slots);
-  /// Brings it into service. `mtu`: the smaller one of both ends.
-  void connect(const CardQueue& queue, const PeerPlan& peer, uint8_t mtu);
+  /// Brings it into service. `there`: what the other end's card can do; the smaller one of both
+  /// counts.
+  void connect(const CardQueue& queue, const PeerPlan& peer, const CardLimits& there);
   /// Ends it: all its requests complete with errors, and nothing of the peer is taken any more.
   void end(const CardQueue& queue);
   EthernetRoute route(const Gid& peer);
   const RegisterPage& registers() const { return registers_.get(); }
   const PathPlan& path() const { return path_; }
+  CardLimits limits() const {
+    return {.mtu = path_.mtu,
+            .log_reads_asked = path_.log_reads_asked,
+            .log_reads_served = path_.log_reads_served};
+  }
 
  private:
   void check_capabilities();
-  uint16_t pkey_index(const std::optional<uint16_t>& pkey) const;
+  uint16_t pkey_index(const IbgdaOptions& options) const;
   CardObject create(const prm::Command& command, const char* name, uint32_t& number);
   void modify(const CardObject& object, const prm::Command& command, const char* name);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/os_failure.hpp"
+#include "ibgda/device_choice.hpp"
 #include "ibgda/driver_plugin.hpp"
 #include "ibgda/rdma_driver.hpp"
 #include "tokenyard/error.hpp"
@@ -57,18 +58,16 @@ Context open_context(ibv_device* device) {
   return Context(mlx5dv_open_device(device, &attributes));
 }
 
-/// Calls `each` with every device of this host.
-void for_each_device(const auto& each) {
-  int count = 0;
-  ibv_device** const list = ibv_get_device_list(&count);
-  if (list == nullptr) {
-    // A kernel without RDMA.
-    if (errno == ENOSYS) return;
-    os_failed("ibv_get_device_list");
-  }
-  const std::unique_ptr<ibv_device*, decltype(&ibv_free_device_list)> kept(list,
-                                                                           ibv_free_device_list);
-  for (int index = 0; index < count; ++index) each(list[index]);
+using DeviceList = std::unique_ptr<ibv_device*, decltype(&ibv_free_device_list)>;
+
+/// Returns the devices of this host, and their number.
+DeviceList list_devices(int& count) {
+  DeviceList list(ibv_get_device_list(&count), ibv_free_device_list);
+  if (list) return list;
+  // A kernel without RDMA.
+  count = 0;
+  if (errno != ENOSYS) os_failed("ibv_get_device_list");
+  return list;
 }
 
 std::string pci_of(const ibv_device& device) {
@@ -153,21 +152,20 @@ PortFacts port_of(ibv_context* context, uint8_t number) {
   return port;
 }
 
-DeviceFacts facts_of(ibv_device* device) {
-  DeviceFacts facts{.name = ibv_get_device_name(device),
-                    .pci = pci_of(*device),
-                    .is_mlx5 = mlx5dv_is_supported(device)};
+void ask(ibv_device* device, DeviceFacts& facts) {
+  facts.name = ibv_get_device_name(device);
+  facts.pci = pci_of(*device);
+  facts.is_mlx5 = mlx5dv_is_supported(device);
   const Context context = facts.is_mlx5 ? open_context(device) : Context(ibv_open_device(device));
   if (!context) {
     facts.why_not = fmt::format("it cannot be opened{}: {}",
                                 facts.is_mlx5 ? " for commands (DEVX)" : "", std::strerror(errno));
-    return facts;
+    return;
   }
   ibv_device_attr attributes{};
   require_zero(ibv_query_device(context.get(), &attributes), "ibv_query_device");
   for (uint8_t number = 1; number <= attributes.phys_port_cnt; ++number)
     facts.ports.push_back(port_of(context.get(), number));
-  return facts;
 }
 
 class Device final : public RdmaDevice {
@@ -283,18 +281,22 @@ class Device final : public RdmaDevice {
 class RdmaCore final : public RdmaDriver {
  public:
   std::vector<DeviceFacts> devices() override {
-    std::vector<DeviceFacts> found;
-    for_each_device([&](ibv_device* device) { found.push_back(facts_of(device)); });
-    return found;
+    int count = 0;
+    const DeviceList list = list_devices(count);
+    return ask_each(static_cast<size_t>(count),
+                    [&](size_t index, DeviceFacts& facts) { ask(list.get()[index], facts); });
   }
   std::unique_ptr<RdmaDevice> open(const std::string& name) override {
     std::unique_ptr<RdmaDevice> opened;
-    for_each_device([&](ibv_device* device) {
-      if (name != ibv_get_device_name(device)) return;
+    int count = 0;
+    const DeviceList list = list_devices(count);
+    for (int index = 0; index < count; ++index) {
+      ibv_device* const device = list.get()[index];
+      if (name != ibv_get_device_name(device)) continue;
       Context context = open_context(device);
       if (!context) os_failed("mlx5dv_open_device of " + name);
       opened = std::make_unique<Device>(std::move(context));
-    });
+    }
     if (!opened) throw Unsupported("network \"ibgda\"", name + " is there no more");
     return opened;
   }

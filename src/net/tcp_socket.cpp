@@ -108,6 +108,21 @@ void tune(const FileDescriptor& socket, int buffer_bytes) {
   }
 }
 
+void set_traffic_class(const FileDescriptor& socket, uint8_t traffic_class) {
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof own;
+  if (getsockname(socket.native(), reinterpret_cast<sockaddr*>(&own), &bytes) != 0)
+    os_failed("getsockname");
+  // Packets of IPv4 addresses may leave a socket of IPv6.
+  const int value = traffic_class;
+  const auto set_on = [&](int level, int option) {
+    return setsockopt(socket.native(), level, option, &value, sizeof value) == 0;
+  };
+  const bool ipv4 = set_on(IPPROTO_IP, IP_TOS);
+  if (own.ss_family == AF_INET6 ? !set_on(IPPROTO_IPV6, IPV6_TCLASS) : !ipv4)
+    os_failed("setsockopt of a traffic class");
+}
+
 Moved send_now(const FileDescriptor& socket, std::span<const std::byte> bytes) {
   return moved(::send(socket.native(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }

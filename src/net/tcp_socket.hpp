@@ -33,6 +33,8 @@ FileDescriptor connect_to(const std::string& address, uint16_t port, const Origi
 /// not read for that long, and a rank may compute for a minute before it takes part. The control
 /// plane detects dead peers; it ends the epoch, and this socket with it.
 void tune(const FileDescriptor& socket, int buffer_bytes);
+/// Sets the byte of IP packets that holds the DSCP in its upper six bits.
+void set_traffic_class(const FileDescriptor& socket, uint8_t traffic_class);
 
 struct Moved {
   size_t bytes = 0;

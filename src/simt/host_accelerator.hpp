@@ -12,7 +12,7 @@
 namespace tokenyard::simt {
 
 /// One per rank. Only the rank's thread may launch; any thread may use memory and flags.
-class HostAccelerator final : public Accelerator {
+class HostAccelerator : public Accelerator {
  public:
   /// `interrupt` is called periodically by everything that waits; an exception ends the wait.
   explicit HostAccelerator(std::function<void()> interrupt);

@@ -42,9 +42,9 @@ void check(const MeetingPlace& where) {
 
 /// Returns what makes the network that the options ask for. `gpu`: runs the kernels; null: the
 /// host.
-MakeNetwork network_of(const NetworkOptions& options, const Accelerator* gpu) {
-  if (!ibgda::asks_for_ibgda(options)) return proxy_networks(proxy_options_of(options));
-  ibgda::IbgdaOptions chosen = ibgda::ibgda_options_of(options);
+MakeNetwork network_of(const NetworkOptions& options, const Accelerator* gpu, uint32_t local_rank) {
+  if (!ibgda::asks_for_ibgda(options)) return proxy_networks(proxy_options_of(options, local_rank));
+  ibgda::IbgdaOptions chosen = ibgda::ibgda_options_of(options, local_rank);
   if (gpu != nullptr) chosen.gpu = card_registers(*gpu);
   return ibgda::ibgda_networks(chosen);
 }
@@ -57,10 +57,10 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
         "hosts", "1: only worlds in one process simulate hosts; processes have a host_name",
         fmt::format("{}", options.hosts));
   }
-  const MakeNetwork network = network_of(options.network, nullptr);
+  const MakeNetwork network = network_of(options.network, nullptr, local_rank);
   const auto on_gpu = [&](uint32_t number) {
     Hardware hardware = cuda_hardware(number, host_name, options);
-    hardware.network = network_of(options.network, hardware.accelerator.get());
+    hardware.network = network_of(options.network, hardware.accelerator.get(), number);
     return hardware;
   };
   // "cuda:1" names the GPU.

@@ -259,6 +259,36 @@ TEST_F(NetworkOptionsOfASite, UnusableValuesAreNamed) {
   }
 }
 
+TEST_F(NetworkOptionsOfASite, WhatATransportCannotObeyIsNamed) {
+  for (const auto& [name, value] :
+       {std::pair("GID_INDEX", "3"), std::pair("SERVICE_LEVEL", "0"), std::pair("PKEY", "0x8001"),
+        std::pair("MTU", "4096"), std::pair("RETRY_COUNT", "7"),
+        std::pair("RETRY_TIMEOUT", "14")}) {
+    const std::string variable = std::string("TOKENYARD_NETWORK_") + name;
+    setenv(variable.c_str(), value, 1);
+    EXPECT_EQ(refusal_of({}).argument, variable);
+    EXPECT_EQ(refusal_of({.transport = "libfabric"}).argument, variable);
+    unsetenv(variable.c_str());
+  }
+  EXPECT_EQ(refusal_of({.gid_index = 0}).argument, "network.gid_index");
+  EXPECT_EQ(refusal_of({.mtu = 4096}).argument, "network.mtu");
+  EXPECT_TRUE(holds(refusal_of({.mtu = 4096}).expected, "only cards"));
+  EXPECT_EQ(refusal_of({.traffic_class = 256}).argument, "network.traffic_class");
+  EXPECT_EQ(proxy_options_of({.traffic_class = 104}).tcp.traffic_class, 104);
+  set("TOKENYARD_NETWORK_TRAFFIC_CLASS", "0");
+  EXPECT_EQ(proxy_options_of({}).tcp.traffic_class, 0);
+  EXPECT_EQ(refusal_of({.transport = "libfabric"}).argument, "TOKENYARD_NETWORK_TRAFFIC_CLASS");
+}
+
+TEST_F(NetworkOptionsOfASite, InterfacesMayBeGivenPerLocalRank) {
+  const NetworkOptions options{.interfaces = "0=lo, 1=127.0.0.1"};
+  EXPECT_EQ(proxy_options_of(options, 0).tcp.interfaces, std::vector<std::string>{"lo"});
+  EXPECT_EQ(proxy_options_of(options, 1).tcp.interfaces, std::vector<std::string>{"127.0.0.1"});
+  EXPECT_THROW((void)proxy_options_of(options, 2), InvalidArgument);
+  EXPECT_EQ(refusal_of({.interfaces = "x=lo"}).argument, "network.interfaces");
+  EXPECT_EQ(refusal_of({.interfaces = "1="}).argument, "network.interfaces");
+}
+
 TEST_F(NetworkOptionsOfASite, ATransportIsChosenByName) {
   EXPECT_EQ(proxy_options_of({}).plugin.library, "");
   EXPECT_TRUE(holds(refusal_of({.transport = "pigeons"}).argument, "network.transport"));

@@ -52,7 +52,8 @@ const PathPlan kRoce{.port = 2,
                      .mtu = 5,
                      .retries = 6,
                      .ack_timeout = 18,
-                     .log_reads = 4,
+                     .log_reads_asked = 4,
+                     .log_reads_served = 4,
                      .ethernet = true};
 const PeerPlan kPeer{
     .queue_pair = 0xfedcba,

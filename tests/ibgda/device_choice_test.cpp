@@ -47,7 +47,7 @@ TEST(IbgdaDevices, TheOneNearestToTheGpuIsTaken) {
   EXPECT_EQ(near("/sys/devices/pci0000:80/x"), "mlx5_1") << "of equals the first";
   EXPECT_EQ(near("/sys/devices/pci0000:00/a/bb"), "mlx5_0") << "folders count, not letters";
   EXPECT_EQ(near(""), "mlx5_0");
-  EXPECT_EQ(choose_device(devices, {.device = "mlx5_1"}).device.name, "mlx5_1");
+  EXPECT_EQ(choose_device(devices, {.allowed = {{.name = "mlx5_1"}}}).device.name, "mlx5_1");
 }
 
 TEST(IbgdaDevices, AFasterPortComesFirst) {
@@ -83,10 +83,38 @@ TEST(IbgdaDevices, WhatIsMissingIsToldInOneSentence) {
   EXPECT_THAT(told, HasSubstr("mlx5_7: permission denied"));
   EXPECT_THAT(told, HasSubstr("mlx5_2 port 1 (Ethernet, active, 400 Gbit/s): no GID"));
   const std::vector<DeviceFacts> one = {card("mlx5_0", "", "active")};
-  EXPECT_THAT(refusal(one, {.device = "mlx5_9", .port = 2}), HasSubstr("mlx5_9 port 2 with an"));
+  EXPECT_THAT(refusal(one, {.allowed = {{.name = "mlx5_9", .port = 2}}}),
+              HasSubstr("mlx5_9 port 2 with an"));
   EXPECT_THAT(refusal(one, {.gid_index = 8}), HasSubstr("no GID 8"));
   EXPECT_TRUE(has_usable(one));
   EXPECT_FALSE(has_usable({other, closed, bare}));
+}
+
+TEST(IbgdaDevices, AListAllowsSomeCards) {
+  std::vector<DeviceFacts> devices = {card("mlx5_0", "/sys/devices/pci0000:00/a", "active"),
+                                      card("mlx5_1", "/sys/devices/pci0000:80/b", "active"),
+                                      card("mlx5_2", "/sys/devices/pci0000:80/c", "active")};
+  devices[2].ports[0].nets = {"eth2"};
+  const auto chosen = [&](const std::vector<CardName>& allowed) {
+    return choose_device(devices, {.allowed = allowed, .near = "/sys/devices/pci0000:80/gpu"})
+        .device.name;
+  };
+  EXPECT_EQ(chosen({}), "mlx5_1");
+  EXPECT_EQ(chosen({{.name = "mlx5_0"}, {.name = "eth2"}}), "mlx5_2") << "of these the nearest";
+  EXPECT_EQ(chosen({{.name = "mlx5_0"}, {.name = "eth2", .port = 2}}), "mlx5_0");
+  EXPECT_THAT(refusal(devices, {.allowed = {{.name = "mlx5_7"}, {.name = "mlx5_0", .port = 2}}}),
+              HasSubstr("mlx5_7 or mlx5_0 port 2 with an active port"));
+}
+
+TEST(IbgdaDevices, OneThatCannotBeAskedHidesNoOther) {
+  const std::vector<DeviceFacts> devices = ask_each(3, [](size_t index, DeviceFacts& facts) {
+    facts = card("mlx5_" + std::to_string(index), "", "active");
+    if (index == 1) throw OsError("ibv_query_device", 5, "it hangs");
+  });
+  EXPECT_EQ(choose_device({devices[0], devices[1]}, {}).device.name, "mlx5_0");
+  EXPECT_EQ(choose_device({devices[1], devices[2]}, {}).device.name, "mlx5_2");
+  EXPECT_THAT(text_of(devices), HasSubstr("mlx5_1 port 1"));
+  EXPECT_THAT(text_of(devices), HasSubstr("it hangs"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "ibgda/driver_plugin.hpp"
 #include "ibgda/software_cards.hpp"
 #include "simt/host_accelerator.hpp"
+#include "tokenyard/doctor.hpp"
 #include "world/in_process.hpp"
 
 namespace tokenyard::testing {
@@ -25,17 +26,17 @@ using ibgda::IbgdaOptions;
 using ibgda::testing::Recorded;
 using ibgda::testing::SoftwareCards;
 using ::testing::HasSubstr;
+using namespace std::chrono_literals;
 using Change = std::function<void(uint32_t rank, IbgdaOptions& options)>;
 
-std::vector<std::unique_ptr<World>> make_worlds(const std::shared_ptr<SoftwareCards>& cards,
-                                                uint32_t ranks, uint32_t hosts, uint32_t slots,
-                                                const Change& change = {}) {
+std::vector<std::unique_ptr<World>> make_worlds(
+    const std::shared_ptr<SoftwareCards>& cards, uint32_t ranks, uint32_t hosts, uint32_t slots,
+    const Change& change = {}, std::vector<std::shared_ptr<Accelerator>> accelerators = {}) {
   WorldOptions options;
   options.timeout = std::chrono::seconds(60);
-  options.arena_bytes = 1 << 20;
+  options.arena_bytes = 4 << 20;
   options.hosts = hosts;
-  std::vector<std::shared_ptr<Accelerator>> accelerators;
-  for (uint32_t rank = 0; rank < ranks; ++rank)
+  for (auto rank = static_cast<uint32_t>(accelerators.size()); rank < ranks; ++rank)
     accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
   return join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options, {},
                   [=](const NetworkPlace& place, TimePoint until) {
@@ -213,11 +214,12 @@ TEST(IbgdaCalls, QueuesToARankThatIsGoneAreEnded) {
 /// Stands in for CUDA.
 class TestGpu final : public ibgda::GpuMemory {
  public:
-  explicit TestGpu(bool exports) : exports_(exports) {}
+  explicit TestGpu(bool exports, bool refuses = false) : exports_(exports), refuses_(refuses) {}
   std::string pci() const override { return "/sys/devices/pci0/gpu"; }
-  bool exports() const override { return exports_; }
+  std::string why_not_exported() const override { return exports_ ? "" : "it exports nothing"; }
   std::optional<ibgda::DmaBuf> dma_buf(const std::byte*, size_t bytes) const override {
-    if (!exports_ || bytes != 1 << 20) return std::nullopt;
+    if (!exports_ || bytes != 4 << 20) return std::nullopt;
+    if (refuses_) throw OsError("cuMemGetHandleForAddressRange", 1, "no dma-buf");
     return ibgda::DmaBuf{};
   }
   std::byte* map_registers(std::byte* registers, size_t) override {
@@ -231,21 +233,31 @@ class TestGpu final : public ibgda::GpuMemory {
   std::byte* mapped = nullptr;
 
  private:
-  const bool exports_;
+  const bool exports_, refuses_;
 };
 
 TEST(IbgdaCalls, AGpuMapsRegistersAndMayExportItsArena) {
-  for (const bool exports : {true, false}) {
+  struct Gpu {
+    bool exports, refuses;
+    const char* way;
+  };
+  for (const Gpu& kind :
+       {Gpu{true, false, "GID 3"}, Gpu{false, false, "pinned rings (it exports nothing)"},
+        Gpu{true, true, "pinned rings (cuMemGetHandleForAddressRange"}}) {
+    SCOPED_TRACE(kind.way);
     const auto cards = std::make_shared<SoftwareCards>();
-    const std::shared_ptr<TestGpu> gpus[] = {std::make_shared<TestGpu>(exports),
-                                             std::make_shared<TestGpu>(exports)};
+    const std::shared_ptr<TestGpu> gpus[] = {std::make_shared<TestGpu>(kind.exports, kind.refuses),
+                                             std::make_shared<TestGpu>(kind.exports)};
     auto worlds = make_worlds(
         cards, 2, 2, 8, [&](uint32_t rank, IbgdaOptions& options) { options.gpu = gpus[rank]; });
     EXPECT_NE(gpus[0]->mapped, nullptr);
     const Network& network = *network_of(*worlds[0]);
-    EXPECT_EQ(network.reaches_arena(), exports);
-    EXPECT_EQ(network.way(1).find("pinned rings") == std::string::npos, exports);
-    EXPECT_EQ(std::ranges::count(names_of(cards->calls(0)), "dma-buf"), exports ? 1 : 0);
+    const bool reaches = kind.exports && !kind.refuses;
+    EXPECT_EQ(network.reaches_arena(), reaches);
+    EXPECT_THAT(network.way(1), HasSubstr(kind.way));
+    EXPECT_EQ(network.way(1).find("pinned rings") == std::string::npos, reaches);
+    EXPECT_EQ(std::ranges::count(names_of(cards->calls(0)), "dma-buf"), reaches ? 1 : 0);
+    // A rank whose arena is pinned and one whose is not reach each other.
     on_every_rank(2, [&](uint32_t rank) {
       signals_follow_puts(*worlds[rank], 3);
       worlds[rank].reset();
@@ -280,9 +292,110 @@ TEST(IbgdaCalls, OptionsReachTheCard) {
   EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kGidIndex), 3u);
   EXPECT_EQ(field("INIT2RTR_QP", QueuePair::kLogReadsServed), 4u) << "the card's limit";
   EXPECT_EQ(field("RTR2RTS_QP", QueuePair::kRetries), 3u);
-  // Four tries of 4.096 us * 2^15 are 537 ms.
-  EXPECT_EQ(field("RTR2RTS_QP", QueuePair::kAckTimeout), 15u);
+  // Four tries of 4.096 us * 2^13 are 134 ms, and a card may take four times as long.
+  EXPECT_EQ(field("RTR2RTS_QP", QueuePair::kAckTimeout), 13u);
   EXPECT_EQ(field("CREATE_QP", QueuePair::kLogSends), 4u);
+}
+
+/// Signals are fetch-adds: an end that has more under way than the other one serves is refused.
+TEST(IbgdaCalls, TheEndsAgreeOnReadsUnderWay) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  cards->log_reads = {{0, {4, 5}}, {1, {6, 2}}};
+  auto worlds = make_worlds(cards, 2, 2, 16,
+                            [](uint32_t, IbgdaOptions& options) { options.queues_per_peer = 1; });
+  on_every_rank(2, [&](uint32_t rank) { worlds[rank].reset(); });
+  using ibgda::prm::QueuePair;
+  const auto field = [&](uint32_t rank, const char* command, ibgda::prm::Field at) -> uint64_t {
+    for (const Recorded& call : cards->calls(rank))
+      if (call.what == command) return ibgda::prm::get(call.bytes, at);
+    return ~uint64_t{0};
+  };
+  EXPECT_EQ(field(0, "RTR2RTS_QP", QueuePair::kLogReadsAsked), 2u) << "what rank 1 serves";
+  EXPECT_EQ(field(1, "INIT2RTR_QP", QueuePair::kLogReadsServed), 2u);
+  EXPECT_EQ(field(1, "RTR2RTS_QP", QueuePair::kLogReadsAsked), 5u) << "what rank 0 serves";
+  EXPECT_EQ(field(0, "INIT2RTR_QP", QueuePair::kLogReadsServed), 5u);
+}
+
+/// Says when memory of a size is freed.
+class WatchedAccelerator final : public simt::HostAccelerator {
+ public:
+  WatchedAccelerator(std::shared_ptr<SoftwareCards> cards, uint32_t rank, size_t bytes)
+      : simt::HostAccelerator([] {}), cards_(std::move(cards)), rank_(rank), bytes_(bytes) {}
+  void* allocate_shared(size_t bytes) override {
+    void* const memory = simt::HostAccelerator::allocate_shared(bytes);
+    if (bytes == bytes_) watched_.push_back(memory);
+    return memory;
+  }
+  void free_shared(void* memory) override {
+    if (std::ranges::count(watched_, memory) != 0) cards_->record(rank_, "free");
+    simt::HostAccelerator::free_shared(memory);
+  }
+
+ private:
+  const std::shared_ptr<SoftwareCards> cards_;
+  const uint32_t rank_;
+  const size_t bytes_;
+  std::vector<void*> watched_;
+};
+
+TEST(IbgdaCalls, MemoryThatACardKeepsIsNotUsedAgain) {
+  const size_t queue_bytes = ibgda::QueueLayout(4).bytes + ibgda::QueueLayout::kPage;
+  for (const char* const call : {"none", "take back umem", "DESTROY pair", "deregister memory"}) {
+    SCOPED_TRACE(call);
+    const auto cards = std::make_shared<SoftwareCards>();
+    std::vector<std::shared_ptr<Accelerator>> accelerators;
+    for (uint32_t rank = 0; rank < 2; ++rank)
+      accelerators.push_back(std::make_shared<WatchedAccelerator>(cards, rank, queue_bytes));
+    auto worlds = make_worlds(
+        cards, 2, 2, 4, [](uint32_t, IbgdaOptions& options) { options.queues_per_peer = 1; },
+        accelerators);
+    std::vector<std::byte> memory(5000);
+    Network& network = *network_of(*worlds[0]);
+    const MemoryKey key = network.register_memory(memory.data(), memory.size());
+    cards->fails = call;
+    const bool keeps_memory = std::string(call) == "deregister memory";
+    if (keeps_memory) {
+      EXPECT_THROW(network.deregister(key), OsError);
+    } else {
+      network.deregister(key);
+    }
+    EXPECT_EQ(region_of_key(network.register_memory(memory.data(), 1)) == region_of_key(key),
+              !keeps_memory);
+    ::testing::internal::CaptureStderr();
+    on_every_rank(2, [&](uint32_t rank) { worlds[rank].reset(); });
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    const std::vector<std::string> names = names_of(cards->calls(0));
+    const auto freed = std::ranges::find(names, "free"), closed = std::ranges::find(names, "close");
+    ASSERT_NE(freed, names.end());
+    const bool keeps_queue = call[0] == 't' || call[0] == 'D';
+    EXPECT_EQ(closed < freed, keeps_queue);
+    EXPECT_EQ(told.find("mlx5_0 keeps a queue to rank 1 until it is closed") != std::string::npos,
+              keeps_queue)
+        << told;
+    EXPECT_EQ(told.find("mlx5_0 keeps region") != std::string::npos, keeps_memory) << told;
+  }
+}
+
+/// The card drops packets both ways; the job's links stay. Both ends name each other, and the third
+/// rank is measured, or hears whose network has failed.
+TEST(IbgdaCalls, ThePeerThatDoesNotAnswerIsToldByTheDoctor) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  auto worlds = make_worlds(cards, 3, 3, 64);
+  cards->partition(0, 1);
+  std::vector<std::vector<PeerTimes>> times(3);
+  on_every_rank(3, [&](uint32_t rank) { times[rank] = time_peers(*worlds[rank], 3s); });
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    for (const PeerTimes& each : times[rank]) {
+      if (rank + each.rank == 1) {
+        EXPECT_THAT(each.error, HasSubstr("rank " + std::to_string(each.rank)));
+      } else {
+        EXPECT_EQ(each.error.empty(), each.bytes_per_second > 0);
+        if (!each.error.empty()) {
+          EXPECT_THAT(each.error, HasSubstr("since the network of rank"));
+        }
+      }
+    }
+  }
 }
 
 /// Returns the error of making worlds of two ranks.
@@ -302,16 +415,17 @@ TEST(IbgdaRefusals, ACardThatLacksSomethingIsNamed) {
   EXPECT_EQ(cards->calls(0).back().what, "close");
   cards->adds_in_host_order = true;
   EXPECT_THAT(refusal(cards, [](uint32_t, IbgdaOptions& options) { options.pkey = 0x1234; }),
-              HasSubstr("TOKENYARD_NETWORK_PKEY"));
+              HasSubstr("network.pkey: expected one of mlx5_0 port 2: 0xffff, 0x8001"));
   EXPECT_THAT(
-      refusal(cards, [](uint32_t, IbgdaOptions& options) { options.request.device = "mlx5_4"; }),
+      refusal(cards, [](uint32_t,
+                        IbgdaOptions& options) { options.request.allowed = {{.name = "mlx5_4"}}; }),
       HasSubstr("mlx5_4 with an active port and a GID is missing; this host has mlx5_0 "
                 "port 2"));
 }
 
 TEST(IbgdaRefusals, ACommandThatFailsUndoesTheOthers) {
   for (const char* const call : {"CREATE_MKEY", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP",
-                                 "INIT2RTR_QP", "RTR2RTS_QP", "umem", "registers"}) {
+                                 "INIT2RTR_QP", "RTR2RTS_QP", "umem", "registers", "memory"}) {
     const auto cards = std::make_shared<SoftwareCards>();
     cards->fails = call;
     EXPECT_THAT(refusal(cards), HasSubstr(std::string(call) + " on mlx5_0")) << call;
@@ -354,8 +468,9 @@ TEST(IbgdaOptions, ComeFromTheEnvironment) {
   EXPECT_TRUE(ibgda::asks_for_ibgda({}));
   EXPECT_FALSE(ibgda::asks_for_ibgda({.transport = "tcp"}));
   const IbgdaOptions options = ibgda::ibgda_options_of({.queues = 9});
-  EXPECT_EQ(options.request.device, "mlx5_3");
-  EXPECT_EQ(options.request.port, 2);
+  ASSERT_EQ(options.request.allowed.size(), 1u);
+  EXPECT_EQ(options.request.allowed[0].name, "mlx5_3");
+  EXPECT_EQ(options.request.allowed[0].port, 2);
   EXPECT_EQ(options.request.gid_index, 5u);
   EXPECT_EQ(options.traffic_class, 106);
   EXPECT_EQ(options.service_level, 3);
@@ -389,11 +504,55 @@ TEST(IbgdaOptions, ComeFromTheEnvironment) {
                                           {"TOKENYARD_NETWORK_MTU", "9000"},
                                           {"TOKENYARD_NETWORK_RETRY_COUNT", "8"},
                                           {"TOKENYARD_NETWORK_RETRY_TIMEOUT", "0"},
-                                          {"TOKENYARD_NETWORK_QUEUE_DEPTH", "32769"}}) {
+                                          {"TOKENYARD_NETWORK_QUEUE_DEPTH", "32769"},
+                                          {"TOKENYARD_NETWORK_INTERFACES", "mlx5_1"},
+                                          {"TOKENYARD_NETWORK_PORTS", "5000"},
+                                          {"TOKENYARD_NETWORK_CONNECTIONS", "2"}}) {
     EXPECT_EQ(refused(name, value), name);
   }
-  EXPECT_THROW((void)ibgda::ibgda_options_of({.interfaces = "eth0"}), InvalidArgument);
   for (const auto& [name, value] : site) unsetenv(name.c_str());
+}
+
+TEST(IbgdaOptions, OptionsComeBeforeTheEnvironment) {
+  setenv("TOKENYARD_NETWORK_GID_INDEX", "5", 1);
+  setenv("TOKENYARD_NETWORK_INTERFACES", "0=mlx5_0,1=mlx5_1:2,mlx5_9", 1);
+  const IbgdaOptions options = ibgda::ibgda_options_of({.transport = "ibgda",
+                                                        .gid_index = 0,
+                                                        .traffic_class = 104,
+                                                        .service_level = 2,
+                                                        .pkey = "8001",
+                                                        .mtu = 1024,
+                                                        .retry_count = 0,
+                                                        .retry_timeout = 9},
+                                                       1);
+  unsetenv("TOKENYARD_NETWORK_GID_INDEX");
+  unsetenv("TOKENYARD_NETWORK_INTERFACES");
+  EXPECT_EQ(options.request.gid_index, 0u);
+  ASSERT_EQ(options.request.allowed.size(), 2u) << "one of GPU 0 does not count";
+  EXPECT_EQ(options.request.allowed[0].name, "mlx5_1");
+  EXPECT_EQ(options.request.allowed[0].port, 2);
+  EXPECT_EQ(options.request.allowed[1].name, "mlx5_9");
+  EXPECT_EQ(options.traffic_class, 104);
+  EXPECT_EQ(options.service_level, 2);
+  EXPECT_EQ(options.pkey, 0x8001);
+  EXPECT_EQ(options.mtu, 3);
+  EXPECT_EQ(options.retries, 0);
+  EXPECT_EQ(options.ack_timeout, 9);
+  const auto refused = [](const NetworkOptions& wrong) {
+    try {
+      (void)ibgda::ibgda_options_of(wrong);
+    } catch (const InvalidArgument& error) {
+      return error.argument;
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refused({.ports = "5000"}), "network.ports");
+  EXPECT_EQ(refused({.connections = 2}), "network.connections");
+  EXPECT_EQ(refused({.interfaces = "1=mlx5_0"}), "network.interfaces") << "none for GPU 0";
+  EXPECT_EQ(refused({.gid_index = 256}), "network.gid_index");
+  EXPECT_EQ(refused({.mtu = 1500}), "network.mtu");
+  EXPECT_EQ(refused({.pkey = "none"}), "network.pkey");
+  EXPECT_EQ(refused({.retry_timeout = 32}), "network.retry_timeout");
 }
 
 #ifdef TOKENYARD_IBGDA

@@ -108,6 +108,8 @@ class SoftwareCards : public std::enable_shared_from_this<SoftwareCards> {
   bool ethernet = false;
   bool adds_in_host_order = true;
   std::string fails = {};  ///< a call that the driver refuses
+  /// [ranks] logarithms of the reads under way that its card can ask for, and serve
+  std::map<uint32_t, std::pair<uint8_t, uint8_t>> log_reads = {};
 
   /// Returns the driver of the host on which a rank is.
   std::shared_ptr<RdmaDriver> driver(uint32_t rank);
@@ -136,6 +138,8 @@ class SoftwareCards : public std::enable_shared_from_this<SoftwareCards> {
     const std::lock_guard lock(mutex_);
     return calls_[rank];
   }
+  /// Drops all packets between two ranks from now on.
+  void partition(uint32_t one, uint32_t other);
   uint32_t draw() {
     const std::lock_guard lock(mutex_);
     return ++number_;
@@ -176,6 +180,7 @@ class SoftwareDevice final : public RdmaDevice {
     if (!living_.empty()) std::terminate();
   }
 
+  uint32_t rank() const { return rank_; }
   uint32_t protection_domain() override { return 0x2000 + rank_; }
   uint32_t event_queue() override { return 5; }
 
@@ -188,8 +193,10 @@ class SoftwareDevice final : public RdmaDevice {
       set(out, Capabilities::kBlueFlame, 1);
       set(out, Capabilities::kLogBlueFlameBytes, 9);
       set(out, Capabilities::kLogKlmsMax, 4);
-      set(out, Capabilities::kLogReadsAsked, 4);
-      set(out, Capabilities::kLogReadsServed, 9);
+      const auto limits = cards_->log_reads.find(rank_);
+      const bool is_given = limits != cards_->log_reads.end();
+      set(out, Capabilities::kLogReadsAsked, is_given ? limits->second.first : 4);
+      set(out, Capabilities::kLogReadsServed, is_given ? limits->second.second : 9);
     } else if (group == Capabilities::kAtomic * 2 + 1) {
       set(out, Capabilities::kHostOrder, cards_->adds_in_host_order ? 1 : 0);
       set(out, Capabilities::kOperations, 0xf);
@@ -239,6 +246,7 @@ class SoftwareDevice final : public RdmaDevice {
 
   int destroy(Handle object) override {
     const auto number = static_cast<uint32_t>(object);
+    if (keeps("DESTROY", number)) return EBUSY;
     const std::string kind = end("DESTROY", number);
     if (kind == "key") close_key(keys_.extract(number).mapped());
     if (kind == "pair") destroy_pair(number);
@@ -252,7 +260,9 @@ class SoftwareDevice final : public RdmaDevice {
     return {.handle = number, .number = number};
   }
   void take_back(const QueueMemory& memory) override {
-    end("take back", static_cast<uint32_t>(memory.handle));
+    const auto number = static_cast<uint32_t>(memory.handle);
+    if (keeps("take back", number)) throw OsError("umem on mlx5_0", EBUSY, "it is in use");
+    end("take back", number);
   }
   RegisteredMemory register_memory(void* memory, size_t bytes) override {
     const uint32_t number = begin("memory");
@@ -264,7 +274,9 @@ class SoftwareDevice final : public RdmaDevice {
     return register_memory(reinterpret_cast<void*>(address), bytes);
   }
   void deregister(const RegisteredMemory& memory) override {
-    end("deregister", static_cast<uint32_t>(memory.handle));
+    const auto number = static_cast<uint32_t>(memory.handle);
+    if (keeps("deregister", number)) throw OsError("memory on mlx5_0", EBUSY, "it is in use");
+    end("deregister", number);
     registered_.erase(memory.key);
   }
   RegisterPage map_registers() override {
@@ -302,6 +314,15 @@ class SoftwareDevice final : public RdmaDevice {
     const uint32_t number = cards_->draw();
     living_[number] = kind;
     return number;
+  }
+  /// Returns whether the driver does not obey; the thing then lives as long as the card.
+  bool keeps(const std::string& what, uint32_t number) {
+    const std::string call = what + " " + living_.at(number);
+    if (call != cards_->fails) return false;
+    note(call + " fails");
+    if (living_[number] == "pair") destroy_pair(number);
+    living_.erase(number);
+    return true;
   }
   std::string end(const std::string& what, uint32_t number) {
     const std::string kind = living_.at(number);
@@ -502,6 +523,17 @@ class SoftwareDriver final : public RdmaDriver {
   const std::shared_ptr<SoftwareCards> cards_;
   const uint32_t rank_;
 };
+
+inline void SoftwareCards::partition(uint32_t one, uint32_t other) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [number, pair] : pairs_) {
+    const auto peer = pairs_.find(pair->peer);
+    if (!pair->queue || peer == pairs_.end()) continue;
+    const uint32_t here = pair->device->rank(), there = peer->second->device->rank();
+    if ((here == one && there == other) || (here == other && there == one))
+      pair->queue->lose_peer();
+  }
+}
 
 inline std::shared_ptr<RdmaDriver> SoftwareCards::driver(uint32_t rank) {
   return std::make_shared<SoftwareDriver>(shared_from_this(), rank);

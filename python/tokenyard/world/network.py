@@ -18,11 +18,13 @@ class NetworkOptions:
     """How ranks reach ranks of other hosts: a thread per rank over TCP or libfabric, or a card.
 
     None takes the value of the environment variable, and without that the default. `transport`,
-    `connections` and `queues` must be alike on all ranks.
+    `connections` and `queues` must be alike on all ranks. A transport that cannot obey an option or
+    a variable refuses it by name.
 
     >>> NetworkOptions(connections=4)
     NetworkOptions(transport=None, interfaces=None, ports=None, connections=4, queues=None, \
-queue_depth=None, timeout=None)
+queue_depth=None, timeout=None, gid_index=None, traffic_class=None, service_level=None, pkey=None, \
+mtu=None, retry_count=None, retry_timeout=None)
     """
 
     transport: str | None = None
@@ -30,7 +32,9 @@ queue_depth=None, timeout=None)
     name of a card; by default "tcp". TOKENYARD_NETWORK"""
     interfaces: str | Sequence[str] | None = None
     """Names or addresses of the network interfaces that this rank may use, as a list or with commas
-    between them; by default the one by which it reaches the job. TOKENYARD_NETWORK_INTERFACES"""
+    between them; by default the one by which it reaches the job. Over "ibgda" they are cards
+    ("mlx5_0", or "mlx5_0:1" with a port) or their interfaces, and the nearest to the GPU is used.
+    "2=eth0" counts only for the rank of local rank, or GPU, 2. TOKENYARD_NETWORK_INTERFACES"""
     ports: str | None = None
     """Ports on which it may listen, such as "20000-20100"; by default any.
     TOKENYARD_NETWORK_PORTS"""
@@ -45,6 +49,24 @@ queue_depth=None, timeout=None)
     timeout: float | None = None
     """Seconds that requests wait for a connection that has broken, or on which nothing moves, at
     most half of the world's timeout; by default 5. TOKENYARD_NETWORK_TIMEOUT"""
+    gid_index: int | None = None
+    """Of cards ("ibgda"), as those below: index of the address in its port's table; by default the
+    best one. TOKENYARD_NETWORK_GID_INDEX"""
+    traffic_class: int | None = None
+    """0 to 255, whose upper six bits are the DSCP of IP packets; TCP has it, too.
+    TOKENYARD_NETWORK_TRAFFIC_CLASS"""
+    service_level: int | None = None
+    """0 to 15; on Ethernet the priority, 0 to 7. TOKENYARD_NETWORK_SERVICE_LEVEL"""
+    pkey: int | str | None = None
+    """Key of the partition, a number or hexadecimal digits; by default the port's first.
+    TOKENYARD_NETWORK_PKEY"""
+    mtu: int | None = None
+    """Bytes of a packet, 256 to 4096; by default the port's. TOKENYARD_NETWORK_MTU"""
+    retry_count: int | None = None
+    """Times that a request is sent again, 0 to 7; by default 7. TOKENYARD_NETWORK_RETRY_COUNT"""
+    retry_timeout: int | None = None
+    """1 to 31: a request is sent again after 4.096 us * 2^this; by default the longest with which
+    all tries end within `timeout`. TOKENYARD_NETWORK_RETRY_TIMEOUT"""
 
 
 def native_network(options: NetworkOptions | None) -> Any:
@@ -70,11 +92,30 @@ def native_network(options: NetworkOptions | None) -> Any:
         queues=_number("queues", options.queues),
         queue_depth=_number("queue_depth", options.queue_depth),
         timeout_s=_seconds(options.timeout),
+        gid_index=_setting("gid_index", options.gid_index, 255),
+        traffic_class=_setting("traffic_class", options.traffic_class, 255),
+        service_level=_setting("service_level", options.service_level, 15),
+        pkey=_partition(options.pkey),
+        mtu=_number("mtu", options.mtu),
+        retry_count=_setting("retry_count", options.retry_count, 7),
+        retry_timeout=_number("retry_timeout", options.retry_timeout),
     )
 
 
 def _number(name: str, value: int | None) -> int:
     return 0 if value is None else size_of(f"network.{name}", value, smallest=1, largest=2**32 - 1)
+
+
+def _setting(name: str, value: int | None, largest: int) -> int | None:
+    if value is None:
+        return None
+    return size_of(f"network.{name}", value, smallest=0, largest=largest)
+
+
+def _partition(value: int | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{size_of('network.pkey', value, smallest=0, largest=0xFFFF):#06x}"
 
 
 def _seconds(value: float | None) -> float:

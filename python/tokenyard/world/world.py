@@ -336,6 +336,17 @@ class World(Closing):
         """
         return self._native.network_paths()
 
+    def time_peers(self, *, timeout: float = 5.0) -> list[_tokenyard.PeerTimes]:
+        """Times put and signal to each rank that is reached only so. Collective.
+
+        A rank that does not answer within `timeout` seconds is told in `error`. Meanwhile a queue
+        of the network is used, and about 2 MiB of the arena.
+
+        Raises:
+            Unsupported: a rank has no queue or memory left.
+        """
+        return self._native.time_peers(timeout_s=check_timeout(timeout))
+
     def network_metrics(self) -> dict[str, Any]:
         """Returns totals of the network to ranks of other hosts; see `prometheus_text`.
 

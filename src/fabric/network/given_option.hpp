@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tokenyard/error.hpp"
 
@@ -20,14 +21,21 @@ struct GivenOption {
 };
 
 template <class T>
-GivenOption<T> given_option(const T& option, const std::optional<T>& variable,
+GivenOption<T> given_option(const std::optional<T>& option, const std::optional<T>& variable,
                             const std::string& name) {
-  if (option != T{}) return {option, "network." + name};
+  if (option) return {option, "network." + name};
   std::string upper = "TOKENYARD_NETWORK_" + name;
   std::ranges::transform(upper, upper.begin(), [](char letter) {
     return letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
   });
   return {variable, upper};
+}
+
+/// The same for an option that is not set if it is T{}.
+template <class T>
+GivenOption<T> given_option(const T& option, const std::optional<T>& variable,
+                            const std::string& name) {
+  return given_option(option == T{} ? std::nullopt : std::optional(option), variable, name);
 }
 
 /// Returns the value, or `otherwise`. Throws InvalidArgument if it is 0 or more than `most`.
@@ -37,5 +45,25 @@ inline uint32_t at_most(const GivenOption<uint32_t>& given, uint32_t otherwise, 
     throw InvalidArgument(given.name, fmt::format("1 to {}", most), fmt::format("{}", value));
   return value;
 }
+
+/// Returns the value, or `otherwise`. Throws InvalidArgument if it is more than `most`.
+inline uint32_t up_to(const GivenOption<uint32_t>& given, uint32_t otherwise, uint32_t most) {
+  const uint32_t value = given.value.value_or(otherwise);
+  if (given.value && value > most)
+    throw InvalidArgument(given.name, fmt::format("0 to {}", most), fmt::format("{}", value));
+  return value;
+}
+
+/// Throws InvalidArgument if the option is set: the transport cannot obey it, for this reason.
+template <class T>
+void refuse_given(const GivenOption<T>& given, const std::string& why) {
+  if (!given.value) return;
+  throw InvalidArgument(given.name, "nothing, as " + why, fmt::format("{}", *given.value));
+}
+
+/// Returns the entries between commas that count for a process of this local rank, or GPU: those
+/// without a number, and "2=eth0", as "eth0", for 2. Throws InvalidArgument for an empty entry, and
+/// if none counts.
+std::vector<std::string> interfaces_for(const GivenOption<std::string>& given, uint32_t local_rank);
 
 }  // namespace tokenyard

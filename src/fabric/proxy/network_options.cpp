@@ -20,25 +20,12 @@ namespace tokenyard {
 
 namespace {
 
-std::vector<std::string> interfaces_of(const GivenOption<std::string>& given) {
-  std::vector<std::string> names;
-  std::string_view rest = given.value ? std::string_view(*given.value) : std::string_view();
-  while (given.value) {
-    const size_t comma = rest.find(',');
-    std::string name(rest.substr(0, comma));
-    std::erase(name, ' ');
-    const auto refuse = [&](const char* expected) {
-      throw InvalidArgument(given.name, expected, "'" + *given.value + "'");
-    };
-    if (name.empty()) refuse("names or addresses of interfaces, between commas");
-    if (std::ranges::count(names, name) != 0) refuse("each interface once");
-    if (names.size() == kPathsMax) refuse("at most 6 interfaces");
-    // Throws if there is no such interface, or it is of no use.
-    address_of_interface(name, given.name);
-    names.push_back(std::move(name));
-    if (comma == std::string_view::npos) break;
-    rest = rest.substr(comma + 1);
-  }
+std::vector<std::string> interfaces_of(const GivenOption<std::string>& given, uint32_t local_rank) {
+  std::vector<std::string> names = interfaces_for(given, local_rank);
+  if (names.size() > kPathsMax)
+    throw InvalidArgument(given.name, "at most 6 interfaces", "'" + *given.value + "'");
+  // Throws if there is no such interface, or it is of no use.
+  for (const std::string& name : names) address_of_interface(name, given.name);
   return names;
 }
 
@@ -88,38 +75,54 @@ PluginOptions plugin_of(const GivenOption<std::string>& given) {
 }
 
 /// Refuses options that a plug-in would not obey.
-void require_no_tcp_options(const ProxyNetworkOptions& chosen) {
-  const auto refuse = [](const char* option, const std::string& seen) {
-    throw InvalidArgument(fmt::format("network.{}", option), "nothing, as only TCP has it", seen);
-  };
-  if (chosen.tcp.port_first != 0) refuse("ports", fmt::format("{}", chosen.tcp.port_first));
-  if (chosen.tcp.paths != 0) refuse("connections", fmt::format("{}", chosen.tcp.paths));
+void require_no_tcp_options(const NetworkOptions& options, const NetworkEnvironment& site) {
+  const std::string why = "only TCP has it";
+  refuse_given(given_option(options.ports, site.ports, "ports"), why);
+  refuse_given(given_option(options.connections, site.connections, "connections"), why);
+  refuse_given(given_option(options.traffic_class, site.traffic_class, "traffic_class"),
+               "only TCP and ibgda have it");
 }
 
-std::string interface_of(const GivenOption<std::string>& given) {
-  const std::string name = given.value.value_or("");
-  if (name.find(',') != std::string::npos)
-    throw InvalidArgument(given.name, "one interface, as over libfabric", "'" + name + "'");
-  return name;
+/// Refuses options that only cards obey.
+void require_no_card_options(const NetworkOptions& options, const NetworkEnvironment& site) {
+  const std::string why = "only cards (ibgda) have it";
+  refuse_given(given_option(options.gid_index, site.gid_index, "gid_index"), why);
+  refuse_given(given_option(options.service_level, site.service_level, "service_level"), why);
+  refuse_given(given_option(options.pkey, site.pkey, "pkey"), why);
+  refuse_given(given_option(options.mtu, site.mtu, "mtu"), why);
+  refuse_given(given_option(options.retry_count, site.retry_count, "retry_count"), why);
+  refuse_given(given_option(options.retry_timeout, site.retry_timeout, "retry_timeout"), why);
+}
+
+std::string interface_of(const GivenOption<std::string>& given, uint32_t local_rank) {
+  const std::vector<std::string> names = interfaces_for(given, local_rank);
+  if (names.size() > 1)
+    throw InvalidArgument(given.name, "one interface, as over libfabric", "'" + *given.value + "'");
+  return names.empty() ? "" : names.front();
 }
 
 }  // namespace
 
-ProxyNetworkOptions proxy_options_of(const NetworkOptions& options) {
+ProxyNetworkOptions proxy_options_of(const NetworkOptions& options, uint32_t local_rank) {
   const NetworkEnvironment site = NetworkEnvironment::read();
   ProxyNetworkOptions chosen;
   chosen.plugin = plugin_of(transport_given(options, site));
   const auto interfaces = given_option(options.interfaces, site.interfaces, "interfaces");
   if (chosen.plugin.library.empty()) {
-    chosen.tcp.interfaces = interfaces_of(interfaces);
+    chosen.tcp.interfaces = interfaces_of(interfaces, local_rank);
   } else {
-    chosen.plugin.interface = interface_of(interfaces);
+    chosen.plugin.interface = interface_of(interfaces, local_rank);
+    require_no_tcp_options(options, site);
   }
+  require_no_card_options(options, site);
+  const auto traffic_class =
+      given_option(options.traffic_class, site.traffic_class, "traffic_class");
+  if (traffic_class.value)
+    chosen.tcp.traffic_class = static_cast<uint8_t>(up_to(traffic_class, 0, 255));
   std::tie(chosen.tcp.port_first, chosen.tcp.port_last) =
       ports_of(given_option(options.ports, site.ports, "ports"));
   chosen.tcp.paths =
       at_most(given_option(options.connections, site.connections, "connections"), 0, kPathsMax);
-  if (!chosen.plugin.library.empty()) require_no_tcp_options(chosen);
   chosen.queues_per_peer = at_most(given_option(options.queues, site.queues, "queues"),
                                    chosen.queues_per_peer, kQueuesPerPeerMax);
   chosen.proxy.depth = at_most(given_option(options.queue_depth, site.queue_depth, "queue_depth"),

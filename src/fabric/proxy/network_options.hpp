@@ -8,7 +8,8 @@ namespace tokenyard {
 
 /// Returns the options, with the environment's where they say nothing. Throws InvalidArgument,
 /// which names an option or a variable, for a value that no network could use.
-ProxyNetworkOptions proxy_options_of(const NetworkOptions& options);
+/// `local_rank`: this process's, or its GPU's number; interfaces may be given for it alone.
+ProxyNetworkOptions proxy_options_of(const NetworkOptions& options, uint32_t local_rank = 0);
 
 /// Returns what this host's environment makes of the network, and the interfaces that it has.
 /// Throws as above, and OsError.

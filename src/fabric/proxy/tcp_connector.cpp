@@ -145,7 +145,7 @@ void TcpConnector::dial(uint32_t rank, Peer& peer, uint32_t number, TimePoint no
           .since = now,
           .output = {},
           .input = {}});
-      net::tune(path.dialling->socket, options_.socket_buffer_bytes);
+      tune(path.dialling->socket);
     }
     const Outcome outcome = advance(*path.dialling, now);
     if (outcome == Outcome::waits &&
@@ -175,13 +175,18 @@ void TcpConnector::dial(uint32_t rank, Peer& peer, uint32_t number, TimePoint no
   if (again_) path.rest = std::min(path.rest * 2, kDialRestMax);
 }
 
+void TcpConnector::tune(const FileDescriptor& socket) const {
+  net::tune(socket, options_.socket_buffer_bytes);
+  if (options_.traffic_class) net::set_traffic_class(socket, *options_.traffic_class);
+}
+
 void TcpConnector::accept(TimePoint now) {
   for (;;) {
     FileDescriptor socket;
     for (const net::Listening& listening : listening_)
       if (!socket) socket = net::accept_socket(listening.socket.native());
     if (!socket) return;
-    net::tune(socket, options_.socket_buffer_bytes);
+    tune(socket);
     if (pending_.size() == kPendingMax) pending_.pop_front();
     pending_.push_back(Greeting{
         .socket = std::move(socket),

@@ -40,6 +40,7 @@ struct TcpOptions {
   /// many as a rank has interfaces.
   uint32_t paths = 0;
   int socket_buffer_bytes = 0;  ///< per connection and direction; 0: as the system chooses
+  std::optional<uint8_t> traffic_class = {};  ///< of its IP packets
 };
 
 /// Where a rank's proxy can be reached, and as what it is known.
@@ -115,6 +116,7 @@ class TcpConnector {
 
   net::Introduction introduction(uint32_t path, uint32_t life, uint64_t sought) const;
   void dial(uint32_t rank, Peer& peer, uint32_t path, TimePoint now);
+  void tune(const FileDescriptor& socket) const;
   void accept(TimePoint now);
   void advance_pending(TimePoint now);
   void adopt(Greeting& pending);

@@ -1,4 +1,5 @@
 /// A GPU whose kernels drive a network card: they ring its doorbells themselves.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 
 #include "device/cuda/runtime.hpp"
 #include "ibgda/gpu_memory.hpp"
+#include "tokenyard/error.hpp"
 #include "world/processes.hpp"
 
 namespace tokenyard {
@@ -31,9 +33,40 @@ class CardRegisters final : public ibgda::GpuMemory {
     const std::filesystem::path real = std::filesystem::canonical(path, error);
     return error ? std::string() : real.string();
   }
-  // Rows lie in pinned memory. No card has been met that would read GPU memory.
-  bool exports() const override { return false; }
-  std::optional<ibgda::DmaBuf> dma_buf(const std::byte*, size_t) const override { return {}; }
+  std::string why_not_exported() const override {
+    const auto attribute = entry<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute");
+    if (attribute == nullptr || handle_of_range() == nullptr)
+      return "the CUDA driver exports no dma-buf";
+    const auto value_of = [&](CUdevice_attribute which) {
+      int value = 0;
+      return attribute(&value, which, device_) == CUDA_SUCCESS ? value : 0;
+    };
+    if (value_of(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0)
+      return "the GPU or its driver exports no dma-buf (it needs NVIDIA's open kernel modules)";
+    // A kernel that sees a signal must see the puts before it.
+    if (value_of(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) <
+        CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
+      return "the GPU does not see a card's writes in order";
+    return {};
+  }
+  std::optional<ibgda::DmaBuf> dma_buf(const std::byte* memory, size_t bytes) const override {
+    const cuda::OnDevice on(device_);
+    cudaPointerAttributes facts{};
+    cuda::check(cudaPointerGetAttributes(&facts, memory), "cudaPointerGetAttributes");
+    if (facts.type != cudaMemoryTypeDevice) return std::nullopt;
+    // The range is of whole pages of the host.
+    const auto begin = reinterpret_cast<uintptr_t>(memory) / kPage * kPage;
+    const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes + kPage - 1) / kPage * kPage;
+    int descriptor = -1;
+    const CUresult result =
+        handle_of_range()(&descriptor, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    if (result != CUDA_SUCCESS) {
+      throw OsError("cuMemGetHandleForAddressRange", static_cast<int>(result),
+                    "the driver exports no dma-buf of this memory");
+    }
+    return ibgda::DmaBuf{.descriptor = FileDescriptor(descriptor),
+                         .offset = reinterpret_cast<uintptr_t>(memory) - begin};
+  }
 
   std::byte* map_registers(std::byte* registers, size_t) override {
     const cuda::OnDevice on(device_);
@@ -51,6 +84,21 @@ class CardRegisters final : public ibgda::GpuMemory {
 
  private:
   static constexpr size_t kPage = 4096;
+  /// Returns a call of the driver as of CUDA 11.7, the first with dma-bufs; null: it has none.
+  template <class Call>
+  static Call entry(const char* name) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    const cudaError_t result =
+        cudaGetDriverEntryPointByVersion(name, &address, 11070, cudaEnableDefault, &found);
+    if (result == cudaSuccess && found == cudaDriverEntryPointSuccess)
+      return reinterpret_cast<Call>(address);
+    cudaGetLastError();
+    return nullptr;
+  }
+  static decltype(&cuMemGetHandleForAddressRange) handle_of_range() {
+    return entry<decltype(&cuMemGetHandleForAddressRange)>("cuMemGetHandleForAddressRange");
+  }
   static std::byte* page_of(std::byte* registers) {
     return registers - reinterpret_cast<uintptr_t>(registers) % kPage;
   }

@@ -1,0 +1,43 @@
+#include "fabric/network/given_option.hpp"
+
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+namespace tokenyard {
+
+std::vector<std::string> interfaces_for(const GivenOption<std::string>& given,
+                                        uint32_t local_rank) {
+  std::vector<std::string> names;
+  if (!given.value) return names;
+  const auto refuse = [&](const std::string& expected) {
+    throw InvalidArgument(given.name, expected, "'" + *given.value + "'");
+  };
+  std::string_view rest = *given.value;
+  for (size_t comma = 0; comma != std::string_view::npos; rest = rest.substr(comma + 1)) {
+    comma = rest.find(',');
+    std::string name(rest.substr(0, comma));
+    std::erase(name, ' ');
+    bool counts = true;
+    if (const size_t equals = name.find('='); equals != std::string::npos) {
+      uint32_t number = 0;
+      const char* const end = name.data() + equals;
+      const auto [stopped, error] = std::from_chars(name.data(), end, number);
+      if (error != std::errc() || stopped != end) refuse("a local rank before '=', as 2=eth0");
+      counts = number == local_rank;
+      name.erase(0, equals + 1);
+    }
+    if (name.empty()) refuse("names or addresses of interfaces, between commas");
+    if (!counts) {
+      if (comma == std::string_view::npos) break;
+      continue;
+    }
+    if (std::ranges::count(names, name) != 0) refuse("each interface once");
+    names.push_back(std::move(name));
+    if (comma == std::string_view::npos) break;
+  }
+  if (names.empty()) refuse(fmt::format("an interface for local rank {}", local_rank));
+  return names;
+}
+
+}  // namespace tokenyard

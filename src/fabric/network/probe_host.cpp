@@ -1,0 +1,1 @@
+#include "fabric/network/probe_kernel.hpp"
