@@ -30,22 +30,30 @@ uint16_t remote_of(const EventTriggers& event) {
   return event.others ? WaitRecord::kSomeRanks : WaitRecord::kOneRank;
 }
 
-std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compiled& compiled) {
+std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compiled& compiled,
+                                 const FarRanks& far) {
   const Triggers& triggers = compiled.triggers;
   const Graph::TaskNode& node = graph.tasks()[task];
   const uint32_t rank = graph.place().rank;
+  const NetworkPlan* const network = compiled.network.empty() ? nullptr : &compiled.network[rank];
+  const std::vector<uint32_t> to_network =
+      network == nullptr ? std::vector<uint32_t>{} : network->signals_of(task);
+  const uint32_t read = network == nullptr ? kNoEvent : network->read[task];
   // Task bodies handle carried events and dynamic signals.
   const auto is_counted = [&](const Wait& wait) { return !graph.events()[wait.event.id].carried; };
   const auto is_static = [&](const Signal& signal) {
-    return !signal.dynamic && !graph.events()[signal.event.id].carried;
+    return !signal.dynamic && !graph.events()[signal.event.id].carried &&
+           !far.between(rank, signal.rank);
   };
   Packet head{};
   head.task = task;
   head.type = node.type;
   head.waits =
-      static_cast<uint32_t>(std::count_if(node.waits.begin(), node.waits.end(), is_counted));
+      static_cast<uint32_t>(std::count_if(node.waits.begin(), node.waits.end(), is_counted)) +
+      (read == kNoEvent ? 0 : 1);
   head.signals =
-      static_cast<uint32_t>(std::count_if(node.signals.begin(), node.signals.end(), is_static));
+      static_cast<uint32_t>(std::count_if(node.signals.begin(), node.signals.end(), is_static)) +
+      static_cast<uint32_t>(to_network.size());
   head.args_at = static_cast<uint32_t>(sizeof(Packet) + head.waits * sizeof(WaitRecord) +
                                        head.signals * sizeof(SignalRecord));
   head.bytes = rounded(head.args_at + node.args.size());
@@ -70,6 +78,18 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
                       .remote = remote_of(event),
                       .rank = static_cast<uint16_t>(event.remote ? event.remote_rank : rank)});
   }
+  if (read != kNoEvent)
+    append(bytes, WaitRecord{.event = read,
+                             .triggers = triggers[rank][read].triggers,
+                             .lag = 1,
+                             .remote = 0,
+                             .rank = static_cast<uint16_t>(rank)});
+  for (const uint32_t event : to_network)
+    append(bytes, SignalRecord{.event = event,
+                               .rank = static_cast<uint16_t>(rank),
+                               .count = 1,
+                               .sys = 0,
+                               .follows = 0});
   for (uint32_t i = 0; i < node.signals.size(); ++i) {
     const Signal& signal = node.signals[i];
     if (!is_static(signal)) continue;
@@ -178,6 +198,25 @@ void check_schedulable(std::span<const Graph> graphs) {
   }
 }
 
+/// Plans what each rank's network block does, and counts the signals of its events.
+void add_network(Compiled& compiled, std::span<const Graph> graphs, const FarRanks& far) {
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
+    const NetworkPlan& plan = compiled.network.emplace_back(plan_network(graphs, rank, far));
+    std::vector<EventTriggers>& triggers = compiled.triggers[rank];
+    const size_t before = triggers.size();
+    triggers.resize(before + plan.events.size());
+    for (const FarMessage& message : plan.messages) {
+      EventTriggers& published = triggers[plan.published[message.rank]];
+      published = {.triggers = published.triggers + 1, .others = true};
+    }
+    for (uint32_t task = 0; task < plan.sent.size(); ++task) {
+      if (plan.sent[task] != kNoEvent) triggers[plan.sent[task]] = {.triggers = 1, .others = true};
+      if (plan.read[task] != kNoEvent)
+        triggers[plan.read[task]] = {.triggers = plan.read_signals[task], .others = true};
+    }
+  }
+}
+
 Placement in_order(const Launches& launches, size_t ranks) {
   Placement placement;
   for (uint32_t rank = 0; rank < ranks; ++rank)
@@ -188,10 +227,12 @@ Placement in_order(const Launches& launches, size_t ranks) {
 }  // namespace
 
 Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
-                 std::optional<Placement> placement) {
+                 std::optional<Placement> placement, const FarRanks& far) {
   check_tables(graphs);
+  check_far_accesses(graphs, far);
   check_shapes(shapes);
-  Compiled compiled{.triggers = count_triggers(graphs), .placement = {}, .launches = {}};
+  Compiled compiled{
+      .triggers = count_triggers(graphs), .placement = {}, .launches = {}, .network = {}};
   const bool dynamic = shapes[0].schedulers > 0;
   const GraphOrder events_only(graphs, GraphOrder::Beside::events_only);
   if (placement) {
@@ -217,19 +258,20 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
   const GraphOrder visible(graphs,
                            dynamic ? GraphOrder::Beside::barriers : GraphOrder::Beside::queues,
                            &compiled.placement, GraphOrder::Carried::left_out);
-  prove_regions(graphs, order, visible);
+  prove_regions(graphs, order, visible, far);
+  if (far.any()) add_network(compiled, graphs, far);
   return compiled;
 }
 
 Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& shape,
-                     const Compiled& compiled) {
+                     const Compiled& compiled, const FarRanks& far) {
   const Graph& graph = graphs[rank];
   Program program;
   program.positions.push_back(0);
   program.queues.push_back(0);
   for (const std::vector<uint32_t>& queue : compiled.placement.queues[rank]) {
     for (const uint32_t task : queue) {
-      const std::vector<std::byte> packet = packet_of(graph, task, compiled);
+      const std::vector<std::byte> packet = packet_of(graph, task, compiled, far);
       program.packets.insert(program.packets.end(), packet.begin(), packet.end());
       program.positions.push_back(static_cast<uint32_t>(program.packets.size() / kPacketAlignment));
     }
@@ -241,6 +283,11 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
     program.events.push_back({.triggers = compiled.triggers[rank][event].triggers,
                               .dynamic_max = graph.events()[event].dynamic_max,
                               .awaited = awaited[event] ? 1u : 0u});
+  if (!compiled.network.empty())
+    for (size_t i = 0; i < compiled.network[rank].events.size(); ++i)
+      program.events.push_back({.triggers = compiled.triggers[rank][program.events.size()].triggers,
+                                .dynamic_max = 0,
+                                .awaited = 1});
   for (const Graph::TaskNode& task : graph.tasks()) {
     const TaskType& type = graph.task_set().types[task.type];
     program.scratch_bytes = std::max(program.scratch_bytes, type.scratch_bytes);

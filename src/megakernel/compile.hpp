@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "megakernel/far_ranks.hpp"
 #include "megakernel/kernels/run_params.hpp"
+#include "megakernel/network_plan.hpp"
 #include "megakernel/placement/launches.hpp"
 #include "megakernel/placement/placement.hpp"
 #include "megakernel/proofs/triggers.hpp"
@@ -21,12 +23,14 @@ struct Compiled {
   Triggers triggers;
   Placement placement;  ///< dynamic runs: all tasks of a rank in packet order
   Launches launches;    ///< dynamic runs only
+  /// [ranks] between hosts; else empty. `triggers` has its events, too.
+  std::vector<NetworkPlan> network;
 };
 
 /// Compiles and proves the graphs. `shapes`: [ranks]; `placement`: if given, used instead of a
 /// computed one. Throws InvalidGraph.
 Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
-                 std::optional<Placement> placement = std::nullopt);
+                 std::optional<Placement> placement = std::nullopt, const FarRanks& far = {});
 
 /// The tables of one rank, in the form that its device uses.
 struct Program {
@@ -53,7 +57,7 @@ struct Program {
 
 /// Returns the tables of `rank`. Throws InvalidGraph (packet).
 Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& shape,
-                     const Compiled& compiled);
+                     const Compiled& compiled, const FarRanks& far = {});
 
 /// Throws InvalidGraph (packet) if the packets of a dynamic run, each of `packet_units` units of
 /// kPacketAlignment, exceed the range of a PacketPlace.

@@ -9,6 +9,7 @@
 #include "fabric/arena.hpp"
 #include "megakernel/compile.hpp"
 #include "megakernel/kernels/run_params.hpp"
+#include "megakernel/network_tables.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::megakernel {

@@ -37,6 +37,8 @@ std::string name(GraphFault fault) {
       return "tables differ";
     case GraphFault::undeclared_access:
       return "undeclared access";
+    case GraphFault::between_hosts:
+      return "between hosts";
   }
   return "unknown";
 }

@@ -49,8 +49,9 @@ Megakernel::Impl::Impl(World& of_caller, const Graph& graph, const MegakernelOpt
     : pinned(WorldAccess::pinned(of_caller)),
       world(with_filled_slots(*pinned, "a megakernel")),
       accelerator(accelerator_of(world)),
+      far(world),
       graph(graph),
-      shape(shape_of(options, graph, accelerator)),
+      shape(shape_of(options, graph, accelerator, far.any())),
       kernel(kernel_of(options, graph.task_set(), accelerator)),
       watch(options.check_accesses || accelerator.kind() == AcceleratorKind::simulated
                 ? std::make_unique<AccessWatch>(this->graph)
@@ -58,22 +59,28 @@ Megakernel::Impl::Impl(World& of_caller, const Graph& graph, const MegakernelOpt
       cell(accelerator, abort_flag_of(world)) {
   const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
   const std::vector<Graph> graphs = gather_graphs(world, graph);
-  const Compiled compiled = compile(graphs, shapes);
-  agree_on_accesses(world, graph, shape);
-  program = make_program(graphs, world.rank(), shape, compiled);
+  const Compiled compiled = compile(graphs, shapes, std::nullopt, far);
+  agree_on_accesses(world, graph, shape, far);
+  program = make_program(graphs, world.rank(), shape, compiled, far);
   triggers = compiled.triggers[world.rank()];
   signallers = dynamic_signallers(graphs, world.rank());
   if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
   // Every rank checks all ranks, so that all throw alike.
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     const Shape& of_rank = shapes[rank];
-    const Program theirs = make_program(graphs, rank, of_rank, compiled);
+    const Program theirs = make_program(graphs, rank, of_rank, compiled, far);
     check_capacity(theirs, of_rank, graphs[rank], accelerator.capacity());
     // Ranks that share a GPU form one grid, whose blocks all have the same size.
     tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
   }
   accelerator.prepare(kernel);
-  tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
+  if (far.any()) {
+    const NetworkPlan& plan = compiled.network[world.rank()];
+    network = std::make_unique<NetworkTables>(world, graph, plan, far);
+    for (const std::string& name : plan.events) this->graph.event({.name = name});
+  }
+  tables =
+      std::make_unique<DeviceTables>(world, program, this->graph, shape, options.trace_records);
   traced = traced_graph(graphs, world.rank());
 }
 
@@ -87,6 +94,7 @@ Megakernel::Impl::~Impl() {
     }
   }
   if (failure && tables) tables->quarantine();
+  if (failure && network) network->quarantine();
 }
 
 void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
@@ -96,6 +104,7 @@ void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
     throw InvalidArgument("run", "no other run: stop() the previous one first", "it still runs");
   RunParams params{};
   tables->describe(params);
+  if (network) network->describe(params);
   params.rank = world.rank();
   params.ranks = world.size();
   params.run = static_cast<uint32_t>(++runs);
@@ -193,6 +202,7 @@ uint32_t Megakernel::Impl::end_run() {
     least = std::min(least, tables->progress()[block]);
   finished += least;
   if (cell.failed()) throw_failure();
+  if (network) drain_network();
   check_counts();
   try {
     abort_flag_of(world).check_ended("megakernel: a run");
@@ -201,6 +211,17 @@ uint32_t Megakernel::Impl::end_run() {
     throw;
   }
   return static_cast<uint32_t>(least);
+}
+
+/// Waits until what this rank has put has landed: peers may free their memory once all runs have
+/// ended.
+void Megakernel::Impl::drain_network() {
+  try {
+    network->drain();
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+    throw;
+  }
 }
 
 Megakernel::Megakernel(World& world, const Graph& graph, const MegakernelOptions& options)

@@ -30,13 +30,15 @@ struct Megakernel::Impl {
   [[noreturn]] void throw_failure();
   void check_usable() const;
   void check_counts();
+  void drain_network();
   [[noreturn]] void throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const;
   void require_started(const char* call) const;
 
   const std::shared_ptr<World> pinned;  ///< stays when the caller's World goes on
   World& world;
   Accelerator& accelerator;
-  const Graph graph;
+  const FarRanks far;
+  Graph graph;  ///< and the events of its network plan
   const Shape shape;
   const KernelEntry& kernel;
   const std::unique_ptr<const AccessWatch> watch;
@@ -47,6 +49,7 @@ struct Megakernel::Impl {
   std::vector<std::string> signallers;        ///< [events] tasks with dynamic signals; empty: none
   uint32_t tail_bytes = 0;                    ///< shared memory per block, enough for any rank
   std::unique_ptr<DeviceTables> tables;
+  std::unique_ptr<NetworkTables> network;  ///< between hosts
   TracedGraph traced;
   /// Kernels see the lower half, which wraps; tickets must not.
   uint64_t runs = 0;

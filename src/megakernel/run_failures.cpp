@@ -74,6 +74,11 @@ void Megakernel::Impl::throw_failure() {
     // Refused: the ranks disagree, or a task exceeds its bound.
     const uint64_t tasks = graph.tasks().size();
     if (stall.what == Stalled::surplus) throw_surplus(stall.event, report.expected, report.seen);
+    if (stall.what == Stalled::far_loop)
+      throw InvalidArgument(
+          fmt::format("end_loop() of task '{}'", graph.tasks()[stall.task].name),
+          "this rank, or another one of its host: each host's ranks end their loops themselves",
+          fmt::format("rank {}", report.seen));
     if (report.phase < tasks)
       throw InvalidArgument(
           fmt::format("expect() of task '{}'", graph.tasks()[report.phase].name),

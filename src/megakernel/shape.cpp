@@ -16,25 +16,30 @@ constexpr uint32_t kRingGpu = 6, kRingHost = 3;
 
 }  // namespace
 
-Shape shape_of(const MegakernelOptions& options, const Graph& graph,
-               const Accelerator& accelerator) {
+Shape shape_of(const MegakernelOptions& options, const Graph& graph, const Accelerator& accelerator,
+               bool between_hosts) {
   const bool gpu = accelerator.kind() == AcceleratorKind::gpu;
   const uint32_t multiprocessors = accelerator.capacity().multiprocessors;
   const auto chosen = [](uint32_t asked, uint32_t otherwise) {
     return asked != 0 ? asked : otherwise;
   };
-  Shape shape{
-      .workers = chosen(options.workers, gpu ? multiprocessors - options.schedulers : kWorkersHost),
-      .compute_warps = chosen(options.compute_warps,
-                              gpu ? kWarpsGpu : std::max(kWarpsHost, graph.warps_needed())),
-      .streams = {.unit_bytes = options.unit_bytes,
-                  .depth = chosen(options.ring_units, gpu ? kRingGpu : kRingHost),
-                  .in_flight = options.in_flight},
-      .schedulers = options.schedulers,
-      .task_slots = options.task_slots,
-      .event_slots = options.event_slots};
+  const uint32_t network_blocks = between_hosts ? 1 : 0;
+  const uint32_t free = multiprocessors - options.schedulers - network_blocks;
+  Shape shape{.workers = chosen(options.workers, gpu ? free : kWorkersHost),
+              .compute_warps = chosen(options.compute_warps,
+                                      gpu ? kWarpsGpu : std::max(kWarpsHost, graph.warps_needed())),
+              .streams = {.unit_bytes = options.unit_bytes,
+                          .depth = chosen(options.ring_units, gpu ? kRingGpu : kRingHost),
+                          .in_flight = options.in_flight},
+              .schedulers = options.schedulers,
+              .task_slots = options.task_slots,
+              .event_slots = options.event_slots,
+              .network_blocks = network_blocks};
   if (shape.schedulers > kSchedulersMax)
     throw InvalidArgument("schedulers", fmt::format("at most {}", kSchedulersMax),
+                          fmt::format("{}", shape.schedulers));
+  if (shape.schedulers > 0 && between_hosts)
+    throw InvalidArgument("schedulers", "0 between hosts, where runs are static",
                           fmt::format("{}", shape.schedulers));
   if (shape.schedulers > 0 && shape.workers > kScheduledMax)
     throw InvalidArgument("workers", fmt::format("at most {} with schedulers", kScheduledMax),

@@ -45,6 +45,9 @@ std::string text(const Graph& graph, const StallRecord& stall) {
       return fmt::format("{} counts {} signals to {} of iteration {}, expected {}",
                          task_text(graph, stall.task), stall.have, event_text(graph, stall.event),
                          stall.iteration, stall.need);
+    case Stalled::far_loop:
+      return fmt::format("{} ends the loop of rank {}, which is on another host",
+                         task_text(graph, stall.task), stall.have);
     case Stalled::queue:
       return fmt::format("awaits a free slot in a queue of rank {}", stall.rank);
   }
@@ -121,9 +124,9 @@ std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const St
   std::vector<std::string> names(graph.tasks().size(), "megakernel: a task");
   if (task < names.size()) names[task] = phase_of(graph, stall);
   const size_t iteration = names.size() + static_cast<size_t>(RunPhase::iteration);
-  for (const char* name :
-       {"a rank begins the run", "the end of an iteration", "the next task",
-        "a task's streamed data", "the host", "a free slot in a queue", "tasks of an iteration"})
+  for (const char* name : {"a rank begins the run", "the end of an iteration", "the next task",
+                           "a task's streamed data", "the host", "a free slot in a queue",
+                           "tasks of an iteration", "a request of the network"})
     names.push_back(fmt::format("megakernel: {}", name));
   // In a dynamic run, the leader names the task that cannot begin.
   if (task == iteration) names[iteration] = phase_of(graph, stall);

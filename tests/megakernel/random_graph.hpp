@@ -33,6 +33,9 @@ struct RandomGraphOptions {
   uint32_t pinned = 0;       ///< workers to which a third of the tasks are pinned; 0: none
   uint32_t last_of_run = 0;  ///< gated: iterations per run, decided on the device
   bool strays = false;       ///< one task writes a cell that it does not declare
+  /// [ranks] or empty: one host. Tasks put to cells of other hosts: each such cell has one writer,
+  /// and readers of its own rank, of which one comes after the writer.
+  std::vector<uint32_t> host_of = {};
 };
 
 /// The plan of one task, before it has arguments.
@@ -67,6 +70,7 @@ class RandomGraph {
       : options_(options), random_(seed), cells_(options.ranks) {
     for (auto& of_rank : cells_) of_rank.resize(options.cells);
     for (uint32_t task = 0; task < options.tasks; ++task) plan(task);
+    read_puts();
     if (options.dynamic_counts) add_dynamic();
     close_iterations();
     if (options.pacing != Pacing::pipelined) join_some();
@@ -76,6 +80,14 @@ class RandomGraph {
   const RandomGraphOptions& options() const { return options_; }
   size_t cell_bytes() const {
     return (options_.cells + dynamic_events_ * kBurstCells) * kCellWords * sizeof(uint32_t);
+  }
+
+  /// Returns the number of cells that ranks of other hosts write.
+  uint32_t puts() const {
+    uint32_t count = 0;
+    for (const auto& of_rank : cells_)
+      for (const CellState& state : of_rank) count += state.is_put ? 1 : 0;
+    return count;
   }
 
   /// Returns the first task that writes; with `strays`, it does not declare its last write.
@@ -149,6 +161,7 @@ class RandomGraph {
   static constexpr uint32_t kBurstCells = kShares + 1;  ///< the shares' and the counting task's
   static constexpr uint32_t kUnits = 7;
   struct CellState {
+    bool is_put = false;  ///< written by a rank of another host
     uint32_t writer = kNobody;
     std::vector<uint32_t> readers = {};  ///< since its last write
     uint32_t first_writer = kNobody;     ///< first writer of an iteration
@@ -170,6 +183,11 @@ class RandomGraph {
   void touch(TouchPlan& plan, uint32_t task, bool write) {
     const TouchPlan::Cell cell{below(options_.ranks), below(options_.cells)};
     CellState& state = cells_[cell.rank][cell.index];
+    const bool far = are_far(plan.rank, cell.rank);
+    if (far && (!write || state.writer != kNobody)) return;
+    if (state.is_put && (write || cell.rank != plan.rank)) return;
+    // Readers of a cell that may yet be put to are of its own rank.
+    if (!options_.host_of.empty() && !write && cell.rank != plan.rank) return;
     std::set<uint32_t> after = plan.after;
     if (state.writer != kNobody) after.insert(state.writer);
     if (write) after.insert(state.readers.begin(), state.readers.end());
@@ -185,6 +203,7 @@ class RandomGraph {
     if (has(plan.writes) || (!write && has(read_cells))) return;
     plan.after = std::move(after);
     if (write) {
+      state.is_put = far;
       plan.writes.push_back(cell);
       if (state.first_writer == kNobody) state.first_writer = task;
       state.writer = task;
@@ -194,6 +213,26 @@ class RandomGraph {
       if (state.writer == kNobody) state.early.push_back(task);
       state.readers.push_back(task);
     }
+  }
+
+  bool are_far(uint32_t rank, uint32_t other) const {
+    return !options_.host_of.empty() && options_.host_of[rank] != options_.host_of[other];
+  }
+
+  /// Adds readers of cells that are put to and not read afterwards: only they show that the put has
+  /// landed before the next one.
+  void read_puts() {
+    for (uint32_t rank = 0; rank < cells_.size(); ++rank)
+      for (uint32_t index = 0; index < cells_[rank].size(); ++index) {
+        CellState& state = cells_[rank][index];
+        if (!state.is_put || !state.readers.empty()) continue;
+        TouchPlan plan;
+        plan.rank = rank;
+        plan.after.insert(state.writer);
+        plan.reads.push_back({{rank, index}, state.writer, 0, 0, 0});
+        state.readers.push_back(static_cast<uint32_t>(plans_.size()));
+        plans_.push_back(std::move(plan));
+      }
   }
 
   /// Adds bursts: one task determines how many of the others will signal, and one waits for these.

@@ -24,6 +24,7 @@ enum class GraphFault : uint8_t {
   packet,             ///< the waits, signals and arguments of a task do not fit its packet
   tables_differ,      ///< the ranks declare different events, types or sizes
   undeclared_access,  ///< a task touches bytes that its regions do not declare
+  between_hosts,      ///< a task needs more of a rank on another host than put and signal
 };
 /// Returns the fault in words: "cycle", "trigger count", ...
 std::string name(GraphFault fault);

@@ -11,6 +11,7 @@
 
 #include "device/accelerator.hpp"
 #include "device/network.hpp"
+#include "fabric/network/mirrors.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -50,6 +51,9 @@ class Network {
   /// Keeps memory until this network has ended: peers may still put there. Any thread may call it.
   void keep(std::shared_ptr<void> memory);
 
+  /// Returns the mirrors of peers' memory, from which this rank's kernels put.
+  Mirrors& mirrors() { return mirrors_; }
+
   /// Returns a name of the way to a rank, such as "proxy/tcp", for the topology; or nothing, if the
   /// fabric has named it.
   virtual std::string way(uint32_t) const { return {}; }
@@ -69,6 +73,7 @@ class Network {
   std::mutex claims_mutex_;
   std::vector<bool> claimed_;  ///< [queues_per_peer]
   std::vector<std::shared_ptr<void>> kept_memory_;
+  Mirrors mirrors_;
 };
 
 /// The world that a network is made for.

@@ -187,8 +187,10 @@ class Context {
     if (surplus > 0) refuse(Stalled::surplus, event, n, n + surplus);
   }
   /// Makes this iteration the last one on `rank`. Called by one thread before its task signals the
-  /// loop's event, or an event that precedes it. Relaxed: the signal publishes it.
+  /// loop's event, or an event that precedes it. A rank on another host ends its loop itself: a
+  /// task that names one fails the run. Relaxed: the signal publishes it.
   TOKENYARD_DEVICE void end_loop(uint32_t rank) const {
+    if (!working_.params.windows.reaches(rank)) return refuse(Stalled::far_loop, {}, 0, rank);
     store<Order::relaxed, Scope::sys>(working_.params.windows.last(rank), iteration_ + 1);
   }
   TOKENYARD_DEVICE void end_loop() const { end_loop(rank()); }

@@ -89,6 +89,7 @@
 #include "device/memory.hpp"
 #include "device/peer.hpp"
 #include "device/wait.hpp"
+#include "megakernel/kernels/network_block.hpp"
 #include "megakernel/kernels/packet.hpp"
 #include "megakernel/kernels/queue.hpp"
 
@@ -128,6 +129,8 @@ struct Windows {
   TOKENYARD_DEVICE Peer<std::byte> base(uint32_t rank) const {
     return rank == bases.self ? Peer<std::byte>(own) : bases.of(rank);
   }
+  /// Returns whether this rank loads and stores the other's memory.
+  TOKENYARD_DEVICE bool reaches(uint32_t rank) const { return bool(base(rank)); }
 
   /// Returns the word that `source` writes when it begins a run.
   TOKENYARD_DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source) const {
@@ -217,7 +220,8 @@ enum class Stalled : uint32_t {
   loop,
   host,
   queue,
-  surplus
+  surplus,
+  far_loop  ///< not a wait: a task ends the loop of a rank on another host
 };
 struct StallRecord {
   Stalled what = Stalled::nothing;
@@ -362,12 +366,13 @@ struct RunParams {
   TraceRecord* trace;    ///< [workers][trace_records] or null
   uint32_t* trace_used;  ///< [workers]
   uint32_t trace_records;
+  NetworkBlockParams network;
   WaitContext wait_context;  ///< per iteration
 };
 
 /// Values of Awaited::phase past the task indices, which stand for the waiting task.
-enum class RunPhase : uint32_t { ready_word, loop, packet, units, host, queue, iteration };
-inline constexpr uint32_t kRunPhases = 7;
+enum class RunPhase : uint32_t { ready_word, loop, packet, units, host, queue, iteration, network };
+inline constexpr uint32_t kRunPhases = 8;
 TOKENYARD_HOST_DEVICE uint32_t phase_of(const RunParams& params, RunPhase phase) {
   return params.tasks + static_cast<uint32_t>(phase);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "megakernel/kernels/expected_kernel.hpp"
+#include "megakernel/kernels/network_block_kernel.hpp"
 #include "megakernel/kernels/scheduler_kernel.hpp"
 #include "megakernel/kernels/streaming_kernel.hpp"
 #include "megakernel/kernels/taken.hpp"
@@ -57,9 +58,10 @@ class Worker {
     const uint32_t length = run_length(params());
     if (block::index() == 0)
       for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
-        // Release: this rank's host and kernels have read all results of the previous run.
-        store<Order::release, Scope::sys>(params().windows.ready_word(rank, params().rank),
-                                          Stamped{params().run, length});
+        if (params().windows.reaches(rank))
+          // Release: this rank's host and kernels have read all results of the previous run.
+          store<Order::release, Scope::sys>(params().windows.ready_word(rank, params().rank),
+                                            Stamped{params().run, length});
     for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
       await_ready(working_, rank);
     if (block::index() == 0 && first_thread())
@@ -371,10 +373,13 @@ TOKENYARD_DEVICE void run_graph(const RunParams& params) {
                   .idle = idle,
                   .began_ns = now_ns(),
                   .settles = List::kSettles};
-  if (List::kScheduled && block::index() >= params.workers) {
+  if (params.network.blocks != 0 && block::index() == params.workers) {
+    run_network_block(&params);
+  } else if (List::kScheduled && block::index() >= params.workers) {
     if constexpr (List::kScheduled) Scheduler(working).run();
   } else if (warp::index() < params.compute_warps) {
     Worker<List>(working).run();
+    leave_to_network(params);
   } else if (loads_as(params, 1, kFeederLane)) {
     Feeder<List::kScheduled>(working).run();
   } else {

@@ -7,6 +7,8 @@
 
 #include "base/archive.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/network/network.hpp"
+#include "megakernel/network_tables.hpp"
 #include "megakernel/proofs/declared_access.hpp"
 #include "megakernel/proofs/triggers.hpp"
 #include "tokenyard/megakernel/error.hpp"
@@ -60,14 +62,29 @@ std::vector<uint64_t> places_of(World& world, const Graph& graph) {
       const bool inside =
           everywhere && base != nullptr && at >= base && at < base + arena.capacity();
       places.push_back(inside ? static_cast<uint64_t>(at - base) : kUnknown);
+      if (at == nullptr || base != nullptr) continue;
+      // Where the target lies in the rank's arena, its owner says the same.
+      const auto mirror = network_of(world)->mirrors().from(at);
+      if (mirror && mirror->target.key == network_of(world)->arena_key(rank))
+        places.back() = mirror->target.offset;
     }
   return places;
 }
 
-GraphFindings findings_of(World& world, const Graph& graph, const Shape& shape) {
+/// Checks that all regions of far ranks that tasks write have a mirror.
+void check_mirrors(World& world, const Graph& graph, const FarRanks& far) {
+  for (const Graph::TaskNode& task : graph.tasks())
+    for (const Region& region : task.writes)
+      if (far.between(world.rank(), region.rank) && region.begin < region.end)
+        (void)puts_of(world, graph, region);
+}
+
+GraphFindings findings_of(World& world, const Graph& graph, const Shape& shape,
+                          const FarRanks& far) {
   GraphFindings findings{.places = places_of(world, graph)};
   try {
     check_units(graph, shape);
+    check_mirrors(world, graph, far);
     DeclaredAccess(graph).check_arguments();
   } catch (const InvalidGraph& error) {
     findings.fails = true;
@@ -96,9 +113,9 @@ void check_places(const Graph& graph, std::span<const GraphFindings> all) {
 
 }  // namespace
 
-void agree_on_accesses(World& world, const Graph& graph, const Shape& shape) {
+void agree_on_accesses(World& world, const Graph& graph, const Shape& shape, const FarRanks& far) {
   ArchiveWriter writer(kFindingsArchive);
-  writer(findings_of(world, graph, shape));
+  writer(findings_of(world, graph, shape, far));
   std::vector<GraphFindings> all;
   for (const auto& theirs : world.all_gather(writer.sealed(), "megakernel: accesses")) {
     ArchiveReader reader(kFindingsArchive, theirs, static_cast<uint32_t>(all.size()));

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "megakernel/far_ranks.hpp"
 #include "megakernel/proofs/order.hpp"
 #include "megakernel/proofs/triggers.hpp"
 
@@ -26,10 +27,12 @@ void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& trigger
 /// read or both add, are ordered within an iteration, and each precedes the other's repetition in
 /// the next iteration. Every byte read was written before, in this iteration or, if the tensor is
 /// given, at any time. `visible` is the order in which tasks see each other's memory, which is
-/// weaker than `order` where events are carried; tensors of words need only `order`. Throws
-/// InvalidGraph (read_after_write, write_after_read, write_after_write, across_iterations,
-/// no_producer).
+/// weaker than `order` where events are carried; tensors of words need only `order`. A write to a
+/// far rank is a put: it ends, for this proof, when an event of that rank is complete that its task
+/// signals itself, since a network applies no signal before the puts that were posted before it,
+/// and promises nothing else. Throws InvalidGraph (read_after_write, write_after_read,
+/// write_after_write, across_iterations, no_producer).
 void prove_regions(std::span<const Graph> graphs, const GraphOrder& order,
-                   const GraphOrder& visible);
+                   const GraphOrder& visible, const FarRanks& far = {});
 
 }  // namespace tokenyard::megakernel

@@ -90,14 +90,24 @@ GraphFault fault_of(const Access& first, const Access& second) {
 
 class RegionProof {
  public:
-  RegionProof(std::span<const Graph> graphs, const GraphOrder& order, bool words)
-      : graphs_(graphs), order_(order), tensors_(accesses_of(graphs, words)) {}
+  RegionProof(std::span<const Graph> graphs, const GraphOrder& order, const FarRanks& far,
+              bool words)
+      : graphs_(graphs), order_(order), far_(far), tensors_(accesses_of(graphs, words)) {}
 
   void run() {
     for (const TensorAccesses& tensor : tensors_)
       for_each_conflict(tensor.list, [&](uint32_t a, uint32_t b) { ask(tensor, a, b); });
-    answers_ = order_.precedes(pairs_);
+    // Puts of one task to the same bytes would land in any order.
+    if (!graphs_[0].is_once())
+      for (const TensorAccesses& tensor : tensors_)
+        for (uint32_t i = 0; i < tensor.list.size(); ++i) {
+          if (!is_put(tensor, tensor.list[i])) continue;
+          puts_.push_back({&tensor, i, i});
+          question(tensor, tensor.list[i], tensor.list[i], 1);
+        }
+    answer();
     for (size_t i = 0; i < conflicts_.size(); ++i) judge(i);
+    for (size_t i = 0; i < puts_.size(); ++i) judge_put(i);
     for (const TensorAccesses& tensor : tensors_)
       if (graphs_[tensor.rank].tensors()[tensor.tensor].given == Given::no) judge_producers(tensor);
   }
@@ -108,16 +118,41 @@ class RegionProof {
   void ask(const TensorAccesses& tensor, uint32_t a, uint32_t b) {
     const Access &first = tensor.list[a], &second = tensor.list[b];
     if (first.streams || second.streams) throw_streamed(tensor, first, second);
-    // A task orders its own accesses, also between iterations.
+    // A task orders its own accesses, also between iterations; a put lands by itself (run()).
     if (first.rank == second.rank && first.task == second.task) return;
     conflicts_.push_back({&tensor, a, b});
-    const auto at = [&](const Access& access, uint32_t iteration) {
-      return order_.task(access.rank, access.task, iteration);
-    };
-    pairs_.emplace_back(at(first, 0), at(second, 0));
-    pairs_.emplace_back(at(second, 0), at(first, 0));
-    pairs_.emplace_back(at(first, 0), at(second, 1));
-    pairs_.emplace_back(at(second, 0), at(first, 1));
+    question(tensor, first, second, 0);
+    question(tensor, second, first, 0);
+    question(tensor, first, second, 1);
+    question(tensor, second, first, 1);
+  }
+
+  /// Asks whether `first` has ended before `second` of this iteration, or of the next, begins.
+  void question(const TensorAccesses& tensor, const Access& first, const Access& second,
+                uint32_t iteration) {
+    first_pair_.push_back(pairs_.size());
+    const GraphOrder::Node begin = order_.task(second.rank, second.task, iteration);
+    if (!is_put(tensor, first)) {
+      pairs_.emplace_back(order_.task(first.rank, first.task, 0), begin);
+      return;
+    }
+    // It has landed once an event is complete that its task signals on the owner's rank.
+    for (const Signal& signal : graphs_[first.rank].tasks()[first.task].signals)
+      if (signal.rank == tensor.rank)
+        pairs_.emplace_back(order_.event(tensor.rank, signal.event.id, 0), begin);
+  }
+  bool is_put(const TensorAccesses& tensor, const Access& access) const {
+    return access.kind == Kind::write && far_.between(access.rank, tensor.rank);
+  }
+
+  void answer() {
+    first_pair_.push_back(pairs_.size());
+    const std::vector<bool> holds = order_.precedes(pairs_);
+    for (size_t i = 0; i + 1 < first_pair_.size(); ++i)
+      answers_.push_back(std::find(holds.begin() + static_cast<ptrdiff_t>(first_pair_[i]),
+                                   holds.begin() + static_cast<ptrdiff_t>(first_pair_[i + 1]),
+                                   true) !=
+                         holds.begin() + static_cast<ptrdiff_t>(first_pair_[i + 1]));
   }
 
   void judge(size_t conflict) {
@@ -125,7 +160,12 @@ class RegionProof {
     const bool a_first = answers_[conflict * kQuestions],
                b_first = answers_[conflict * kQuestions + 1];
     const Access &first = tensor->list[a], &second = tensor->list[b];
-    if (!a_first && !b_first) throw_unordered(fault_of(first, second), *tensor, first, second, "");
+    if (!a_first && !b_first) {
+      // A put first: what its witness lacks is that it has landed.
+      const bool turned = is_put(*tensor, second) && !is_put(*tensor, first);
+      const Access &one = turned ? second : first, &other = turned ? first : second;
+      throw_unordered(fault_of(one, other), *tensor, one, other, "");
+    }
     // Each must also precede the other's repetition in the next iteration.
     if (!graphs_[0].is_once() && !answers_[conflict * kQuestions + 2])
       throw_unordered(GraphFault::across_iterations, *tensor, first, second,
@@ -135,6 +175,13 @@ class RegionProof {
                       " in the next iteration");
     if (a_first && second.kind == Kind::read) produced_[{tensor, b}].push_back(a);
     if (b_first && first.kind == Kind::read) produced_[{tensor, a}].push_back(b);
+  }
+
+  void judge_put(size_t put) {
+    if (answers_[conflicts_.size() * kQuestions + put]) return;
+    const auto [tensor, a, b] = puts_[put];
+    throw_unordered(GraphFault::across_iterations, *tensor, tensor->list[a], tensor->list[b],
+                    " in the next iteration");
   }
 
   /// Checks that every byte read has an earlier writer in the same iteration.
@@ -174,7 +221,12 @@ class RegionProof {
                                 std::min(first.end, second.end))),
          fmt::format("{} {} them{}", task_name(graphs_[second.rank], second.task),
                      verb(second.kind), when),
-         "and no path of events and queues orders the two"},
+         is_put(tensor, first)
+             ? fmt::format("and no path from an event of rank {} that the former signals itself "
+                           "orders the two: only that shows that what it puts to this other host "
+                           "has landed",
+                           tensor.rank)
+             : "and no path of events and queues orders the two"},
         "an event that the later task awaits");
   }
 
@@ -194,19 +246,21 @@ class RegionProof {
 
   std::span<const Graph> graphs_;
   const GraphOrder& order_;
+  const FarRanks& far_;
   std::vector<TensorAccesses> tensors_;
-  std::vector<Conflict> conflicts_;
-  std::vector<GraphOrder::Pair> pairs_;  ///< [conflicts * kQuestions]
-  std::vector<bool> answers_;
+  std::vector<Conflict> conflicts_, puts_;
+  std::vector<GraphOrder::Pair> pairs_;  ///< several per question: one that holds suffices
+  std::vector<size_t> first_pair_;       ///< [questions + 1]
+  std::vector<bool> answers_;            ///< [conflicts * kQuestions + puts]
   std::map<std::pair<const TensorAccesses*, uint32_t>, std::vector<uint32_t>> produced_;
 };
 
 }  // namespace
 
 void prove_regions(std::span<const Graph> graphs, const GraphOrder& order,
-                   const GraphOrder& visible) {
-  RegionProof(graphs, order, true).run();
-  RegionProof(graphs, visible, false).run();
+                   const GraphOrder& visible, const FarRanks& far) {
+  RegionProof(graphs, order, far, true).run();
+  RegionProof(graphs, visible, far, false).run();
 }
 
 }  // namespace tokenyard::megakernel
