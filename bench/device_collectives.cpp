@@ -5,11 +5,13 @@
 //   ./run bench device_collectives --operations all_reduce --bytes 4096,1048576
 //   ./run bench device_collectives --nccl libnccl.so.2     # NCCL beside ours in the same run
 //   ./run bench device_collectives --shared                # ranks on one GPU, launched one by one
+//   ./run bench device_collectives --keep-inputs           # in place, beside calls that keep none
 //   ./run bench device_collectives --device host --smoke   # a smoke test
 //
 // Calls are made in trains behind a pause; the time is a train's between events, per call. Ranks
 // that share a GPU are launched together by the host, so their trains cannot be captured: their
-// times are those of launches and of the GPU's own memory, and say nothing about links.
+// times are those of launches and of the GPU's own memory, and say nothing about links. Calls that
+// keep their input cannot be captured either.
 //
 // `bytes` is the size of the whole tensor: of the input, or of the result if only that has all
 // parts. The floor is the bytes that a rank must send over the link's measured rate (347 GB/s by
@@ -52,6 +54,7 @@ struct Settings {
   uint32_t trains = 20, slot_bytes = Options{}.slot_bytes, chunk_bytes = Options{}.chunk_bytes;
   uint32_t packet_bytes = Options{}.packet_bytes;
   bool shared = false;
+  bool keep_inputs = false;  ///< all_reduce in place, beside one that keeps no input
   std::string protocol = "automatic", type = "fp32", device = "cuda", nccl, output;
 
   DataType data_type() const { return type == "fp32" ? DataType::float32 : DataType::bfloat16; }
@@ -63,18 +66,32 @@ struct Settings {
                                    : Protocol::automatic;
   }
   Options options() const {
-    return {.slot_bytes = slot_bytes, .packet_bytes = packet_bytes, .chunk_bytes = chunk_bytes};
+    return {.slot_bytes = slot_bytes,
+            .packet_bytes = packet_bytes,
+            .chunk_bytes = chunk_bytes,
+            .keep_inputs = keep_inputs};
   }
+  Options options_of_peer() const {
+    Options options = this->options();
+    options.keep_inputs = false;
+    return options;
+  }
+  bool one_by_one() const { return shared || keep_inputs; }
+  std::string how() const { return keep_inputs ? " in place" : shared ? "" : " graph"; }
 };
 
 /// One rank's tensors for one size: small whole numbers, whose sums are exact in every type.
 class Tensors {
  public:
-  /// Protocol::direct needs tensors of the arena.
-  Tensors(World& world, DataType type, uint64_t bytes, bool in_arena)
+  /// Protocol::direct needs tensors of the arena. `in_place`: the result is the input.
+  Tensors(World& world, DataType type, uint64_t bytes, bool in_arena, bool in_place)
       : world_(world), type_(type), count_(bytes / bytes_of(type)), memory_(accelerator_of(world)) {
     const std::vector<uint8_t> numbers = pattern(world.rank());
     input_ = const_cast<uint8_t*>(memory_.upload(numbers));
+    if (in_place) {
+      result_ = input_;
+      return;
+    }
     if (!in_arena) {
       result_ = static_cast<uint8_t*>(memory_.reserve(numbers.size() + 16));
       return;
@@ -195,7 +212,7 @@ std::vector<double> time_trains(World& world, const Settings& settings, Stream s
   const auto enqueue = [&] {
     for (uint32_t i = 0; i < kTrain; ++i) call();
   };
-  const Launched how = settings.shared ? Launched::one_by_one : Launched::as_a_graph;
+  const Launched how = settings.one_by_one() ? Launched::one_by_one : Launched::as_a_graph;
   run_trains(
       world, stream, settings.trains, how, enqueue, [] {}, [&](double us) { times.push_back(us); });
   return times;
@@ -212,10 +229,22 @@ PeerTimes time_nccl(World& world, NcclPeer& nccl, const Settings& settings, cons
   return {"nccl", times};
 }
 
+/// Returns the times of the same calls of collectives that keep no inputs.
+PeerTimes time_plain(World& world, DeviceCollectives& plain, const Settings& settings,
+                     const Tensors& tensors, const std::string& operation, const Call& call) {
+  const Spread times = over_ranks(world, time_trains(world, settings, call.stream, [&] {
+                                    tensors.start(plain, operation, call);
+                                  }));
+  plain.wait(call.stream);
+  return {"without keep_inputs", times};
+}
+
 void run_rank(World& world, const Settings& settings, Report* report) {
   const Stream stream = accelerator_of(world).make_stream();
   {
     DeviceCollectives collectives(world, settings.options());
+    std::optional<DeviceCollectives> plain;
+    if (settings.keep_inputs) plain.emplace(world, settings.options_of_peer());
     std::optional<NcclPeer> nccl;
     if (!settings.nccl.empty()) nccl.emplace(world, settings.nccl);
     for (const std::string& operation : settings.operations)
@@ -223,8 +252,8 @@ void run_rank(World& world, const Settings& settings, Report* report) {
         if (operation == "barrier" && bytes != settings.bytes.front()) continue;
         if (bytes < world.size() * bytes_of(settings.data_type()) && operation != "barrier")
           continue;
-        const Tensors tensors(world, settings.data_type(), bytes,
-                              settings.of() == Protocol::direct);
+        const Tensors tensors(world, settings.data_type(), bytes, settings.of() == Protocol::direct,
+                              settings.keep_inputs);
         for (const uint32_t sms : settings.sms) {
           const Call call{.stream = stream, .protocol = settings.of(), .sms = sms};
           const auto start = [&] { tensors.start(collectives, operation, call); };
@@ -233,17 +262,19 @@ void run_rank(World& world, const Settings& settings, Report* report) {
           tensors.check(operation, stream);
           const Spread ours = over_ranks(world, time_trains(world, settings, stream, start));
           collectives.wait(stream);
-          tensors.check(operation, stream);
+          // Each call in place begins with the sum before.
+          if (!settings.keep_inputs) tensors.check(operation, stream);
           std::optional<PeerTimes> peer;
+          if (plain) peer = time_plain(world, *plain, settings, tensors, operation, call);
           if (nccl) peer = time_nccl(world, *nccl, settings, tensors, operation, stream);
           if (report == nullptr) continue;
           const bool on_gpus = settings.device == "cuda";
           const bool linked = on_gpus && !settings.shared;
           report->add(
               {.name = operation == "barrier"
-                           ? operation + (settings.shared ? "" : " graph")
+                           ? operation + settings.how()
                            : fmt::format("{} {} {}{}", operation, text_of_bytes(bytes),
-                                         settings.type, settings.shared ? "" : " graph"),
+                                         settings.type, settings.how()),
                .gpus = on_gpus ? (settings.shared ? 1 : settings.ranks) : 0,
                .ranks = settings.ranks,
                .tokens = 0,
@@ -257,6 +288,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
         }
       }
     collectives.close();
+    if (plain) plain->close();
   }
   accelerator_of(world).free_stream(stream);
 }
@@ -264,7 +296,8 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 void run(const Settings& settings) {
   const uint64_t most = *std::max_element(settings.bytes.begin(), settings.bytes.end());
   const WorldOptions options{
-      .arena_bytes = DeviceCollectives::arena_bytes(settings.options(), settings.ranks) +
+      .arena_bytes = DeviceCollectives::arena_bytes(settings.options(), settings.ranks) *
+                         (settings.keep_inputs ? 2 : 1) +
                      (settings.of() == Protocol::direct ? 2 * most : 0) + (size_t{4} << 20)};
   auto worlds = settings.shared ? worlds_on(settings.ranks, settings.device, options)
                                 : worlds_apart(settings.ranks, settings.device, options);
@@ -318,9 +351,13 @@ int main(int argc, char** argv) {
   app.add_option("--nccl", settings.nccl,
                  "measure NCCL beside ours: its library, such as libnccl.so.2");
   app.add_flag("--shared", settings.shared, "all ranks on one GPU, launched one by one");
+  app.add_flag("--keep-inputs", settings.keep_inputs,
+               "all_reduce in place that keeps its input, beside one that does not; one by one")
+      ->excludes("--nccl");
   app.add_option("--output", settings.output,
                  "JSON file to write, such as bench/results/cuda_collectives.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
+  if (settings.keep_inputs) settings.operations = {"all_reduce"};
   return exit_of_run([&] { run(settings); });
 }

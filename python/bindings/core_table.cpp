@@ -21,7 +21,8 @@ struct Work {
 struct Group {
   std::shared_ptr<tokenyard::Group> group;
 };
-/// Threads of torch take turns.
+/// Threads of torch take turns. None of them holds Python's lock while it waits for its turn, or
+/// during it: a call may wait for other ranks on the host.
 struct Device {
   struct Shared {
     std::shared_ptr<python::HeldDeviceCollectives> held;
@@ -179,8 +180,13 @@ nb::capsule device_capsule(const DeviceCollectivesHandle& handle) {
                      [](void* device) noexcept { delete static_cast<core::Device*>(device); });
 }
 
+/// Waits for calls that were made before, also those of other threads.
 void retire_device(const nb::capsule& device) {
-  static_cast<core::Device*>(device.data())->shared->retired = true;
+  auto* const retired = static_cast<core::Device*>(device.data());
+  retired->shared->retired = true;
+  const nb::gil_scoped_release unlocked;
+  const std::lock_guard lock(retired->shared->mutex);
+  retired->shared->held->collectives.settle();
 }
 
 /// Waits on the host for all work of a stream, then throws the error of a failed call.
@@ -231,7 +237,8 @@ void register_core_table(nb::module_& m) {
   m.def("device_capsule", &device_capsule, nb::arg("collectives"),
         "Returns collectives on device tensors as a capsule, for torch's backend.");
   m.def("retire_device", &retire_device, nb::arg("device"),
-        "Makes torch's backend ask for other device collectives before its next call.");
+        "Makes torch's backend ask for other device collectives before its next call, and waits "
+        "for the calls that were made.");
   m.def("await_device", &await_device, nb::arg("device"), nb::kw_only(), nb::arg("stream"),
         "Waits for all work of a stream, then raises the error of a failed call.");
   m.def("group_capsule", &group_capsule, nb::arg("group"),

@@ -55,12 +55,13 @@ class Sessions {
   Session& last() const { return *now_; }
 
   /// Returns whether the next collective call goes on. One atomic load, unless there was a
-  /// recovery.
-  bool must_go_on() {
+  /// recovery. `asked`: the caller goes on after every recovery, since all other ranks do: only
+  /// some may know of a failure.
+  bool must_go_on(bool asked = false) {
     if (recoveries_ == nullptr) return false;
     if (!are_same(*now_->world, world_)) return true;
     if (calls_so_far() == calls_) return false;
-    if (is_behind(*now_->world) || now_->failed()) return true;
+    if (asked || is_behind(*now_->world) || now_->failed()) return true;
     calls_ = calls_so_far();
     return false;
   }
@@ -68,8 +69,8 @@ class Sessions {
   /// throws. Calls `change(before, now)` at the end. Throws InvalidArgument if it must while
   /// `stream`, that of the call, is captured into a CUDA graph.
   template <class Make, class Change>
-  Session& for_call(std::optional<Stream> stream, Make make, Change change) {
-    if (!must_go_on()) return *now_;
+  Session& for_call(std::optional<Stream> stream, Make make, Change change, bool asked = false) {
+    if (!must_go_on(asked)) return *now_;
     if (stream) refuse_capture(*now_->world, *stream);
     go_on(make, change);
     return *now_;

@@ -138,6 +138,32 @@ def test_a_call_that_one_survivor_has_not_finished_is_aborted_on_the_others(
     assert seen == [(6, [("DeviceCollectives.reduce", 6, [LOST])]), (6, [])]
 
 
+def fail_alone(say: Any, rank: int, size: int, store: str) -> tuple[int, float]:
+    """Rank 2 alone knows that a call has failed; the recovery changes no member."""
+    with enter(rank, size, store) as job:
+        world = world_of(job)
+        collectives = tokenyard.DeviceCollectives(world)
+        x = np.full(70, rank + 1.0, np.float32)
+        for _ in range(5):
+            collectives.all_reduce(x)
+        if rank == 2:
+            with pytest.raises(tokenyard.PeerTimeout):
+                checked(collectives, lambda: collectives.reduce(x, root=2, timeout=1e-3))
+        world.barrier()
+        if rank != 2:
+            checked(collectives, lambda: collectives.reduce(x, root=2))
+        job.recover()
+        agreed = collectives.go_on()
+        y = np.full(3, rank + 1.0, np.float32)
+        collectives.all_reduce(y)
+        collectives.close()
+        return agreed, float(y[0])
+
+
+def test_ranks_that_know_of_no_failure_go_on_with_those_that_do(tmp_path: Path) -> None:
+    assert results_of(fail_alone, SIZE, file_store(tmp_path)) == [(5, member_sum([0, 1, 2]))] * SIZE
+
+
 def differ(say: Any, rank: int, size: int, store: str) -> int:
     """Makes five calls, then one that differs: all ranks refuse it."""
     with enter(rank, size, store) as job:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +138,147 @@ def test_a_killed_rank_ends_calls(operation: str, tmp_path: Path) -> None:
         ranks[1].kill()
         for rank in (ranks[0], ranks[2]):
             rank.hears("failed")
+
+
+def finish_one_more(say: Any, rank: int, size: int, folder: Path) -> list[list[str]]:
+    """Ranks 0 and 1 finish the sixth call; rank 2, its root, does not wait for their parts.
+
+    Returns how each of the works ended before the ranks went on, and after.
+    """
+    with programs.in_group(rank, size, folder, CPU):
+        store = dist.distributed_c10d._get_default_store()
+        x = torch.full((70,), float(rank))
+        works = [dist.all_reduce(x, async_op=True) for _ in range(5)]
+        for work in works:
+            work.wait()
+        if rank == 2:
+            dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=1), dist.group.WORLD)
+        else:
+            store.wait(["failed"])
+        works.append(dist.reduce(x, 2, async_op=True))
+        seen = [[how_ended(work) for work in works]]
+        store.set("failed", "1")
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=60), dist.group.WORLD)
+        say("called")
+        if rank == 1:
+            signal.pause()
+        job = tokenyard.torch.collectives()
+        while job.recover() != [0, 2]:
+            time.sleep(0.01)
+        assert tokenyard.torch.go_on() == 5
+        seen.append([how_ended(work) for work in works])
+        works[-1].get_future()  # Of a failed work, without a deadlock.
+        y = torch.full((3,), float(rank))
+        dist.all_reduce(y)
+        assert (y == 2).all()
+        return seen
+
+
+def how_ended(work: Any) -> str:
+    try:
+        work.wait()
+    except tokenyard.Error as error:
+        assert not work.is_success()
+        return type(error).__name__
+    return "done"
+
+
+def test_works_that_not_all_ranks_have_finished_raise_on_every_survivor(tmp_path: Path) -> None:
+    with ranks_of(finish_one_more, 3, tmp_path) as ranks:
+        for rank in ranks:
+            rank.hears("called")
+        ranks[1].kill()
+        seen = results([ranks[0], ranks[2]])
+    well = ["done"] * 5
+    # Rank 0 has all of the last call's data: it has none to wait for.
+    assert seen[0] == [[*well, "done"], [*well, "OperationAborted"]]
+    assert seen[1] == [[*well, "PeerTimeout"], [*well, "OperationAborted"]]
+
+
+def polling(say: Any, rank: int, size: int, folder: Path, join: bool) -> None:
+    """A thread polls a work while another one's call waits on the host for a new rank."""
+    options = dict(keep_inputs=True, on_failure="retry", join=join)
+    with programs.in_group(rank, size, folder, CPU, **options):
+        x = torch.ones(10)
+        if not join:
+            work = dist.all_reduce(x, async_op=True)
+            work.wait()
+            say("called")
+            if rank == 1:
+                signal.pause()
+            polls = 0
+
+            def poll() -> None:
+                nonlocal polls
+                while caller.is_alive():
+                    work.is_completed()
+                    polls += 1
+
+            x = torch.ones(10)
+            caller = threading.Thread(target=dist.all_reduce, args=(x,))
+            poller = threading.Thread(target=poll)
+            caller.start()
+            poller.start()
+            # Until a poll waits for the call. A call that Python's lock stops never gets here.
+            before, since = -1, time.monotonic()
+            while time.monotonic() < since + 0.5:
+                if polls != before:
+                    before, since = polls, time.monotonic()
+                time.sleep(0.01)
+            say("others run")
+            caller.join()
+            poller.join()
+        else:
+            dist.all_reduce(x)
+        assert (x == size).all()
+
+
+def test_a_thread_that_polls_a_work_stops_no_other(tmp_path: Path) -> None:
+    with ranks_of(polling, 2, tmp_path, False) as ranks:
+        for rank in ranks:
+            rank.hears("called")
+        ranks[1].kill()
+        ranks[0].hears("others run")
+        new = Rank(polling, 1, 2, tmp_path, True)
+        try:
+            results([ranks[0], new])
+        finally:
+            new.end()
+
+
+def aborted(say: Any, rank: int, size: int, folder: Path) -> str | None:
+    """Aborts the group while its first call on a device waits for another rank, which never comes.
+
+    Returns the error of that call.
+    """
+    with programs.in_group(rank, size, folder, CPU):
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 1:
+            store.wait(["aborted"])
+            dist.distributed_c10d._abort_process_group()
+            return None
+        errors: list[str] = []
+
+        def call() -> None:
+            try:
+                dist.all_reduce(torch.ones(3))
+            except tokenyard.Error as error:
+                errors.append(type(error).__name__)
+
+        state = tokenyard.torch.backend_state.state_with_job(None)
+        caller = threading.Thread(target=call)
+        caller.start()
+        while not state._device_lock.locked():
+            time.sleep(0.01)
+        dist.distributed_c10d._abort_process_group()
+        store.set("aborted", "1")
+        caller.join()
+        return errors[0]
+
+
+def test_abort_does_not_wait_for_the_first_call(tmp_path: Path) -> None:
+    """That call would end with PeerTimeout."""
+    assert results_of(aborted, 2, tmp_path)[0] == "Cancelled"
 
 
 def trained(say: Any, rank: int, size: int, folder: Path, backend: str, kind: str) -> list[float]:

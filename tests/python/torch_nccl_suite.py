@@ -4,22 +4,29 @@
     python tests/python/torch_nccl_suite.py --file test_c10d_nccl.py   # a copy of torch's source
 
 The tests are torch.testing's DistributedTest with BACKEND=nccl, and test_c10d_nccl.py of the
-installed version of torch, which is fetched, or given by --file. They name nccl, so here nccl
-stands for tokenyard; --backend nccl runs them unchanged, for comparison. A test whose source uses
-what only NCCL's own class has is not run, and says what (`ONLY_NCCL`). Prints which tests pass, are
-skipped, or fail and why; the exit status is the number of failures.
+installed version of torch, which is fetched, or given by --file; test_c10d_common.py lies beside
+it. They name nccl, so here nccl stands for tokenyard; --backend nccl runs them unchanged, for
+comparison. A test whose source uses what only NCCL's own class has is not run, and says what
+(`ONLY_NCCL`). Several processes share the tests (--shards), whose ranks are forked from them: none
+of these may use CUDA. Ends after --seconds, and says which tests it has not reached. Prints which
+tests pass, are skipped, or fail and why; the exit status is 1 if any fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import inspect
+import json
 import multiprocessing
 import os
 import re
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -29,7 +36,7 @@ from typing import Any
 
 from torch_suite import Listing
 
-SOURCE = "https://raw.githubusercontent.com/pytorch/pytorch/{}/test/distributed/test_c10d_nccl.py"
+SOURCE = "https://raw.githubusercontent.com/pytorch/pytorch/{}/test/distributed/{}"
 ONLY_NCCL = {
     r"ProcessGroupNCCL|_get_backend\(.*\)\._|HeartbeatMonitor": "NCCL's own class",
     r"TORCH_NCCL|NCCL_[A-Z]": "NCCL's environment variables",
@@ -50,7 +57,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="REGEX", help="tests whose name matches")
     parser.add_argument("--backend", choices=("tokenyard", "nccl"), default="tokenyard")
     parser.add_argument("--file", type=Path, metavar="FILE", help="torch's test_c10d_nccl.py")
+    parser.add_argument("--without-file", action="store_true", help="DistributedTest alone")
+    parser.add_argument("--shards", type=int, default=8, metavar="N", help="tests at a time (8)")
+    parser.add_argument("--each", type=int, default=30, metavar="S", help="seconds of a test (30)")
+    parser.add_argument("--seconds", type=int, default=240, metavar="S", help="of all (240)")
+    parser.add_argument("--list", action="store_true", help="names the tests, runs none")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the list, as text")
+    parser.add_argument("--shard", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -77,15 +91,15 @@ def nccl_is_tokenyard() -> None:
 
 
 def source_of_torch(folder: str) -> Path:
-    """Fetches the file of the installed version."""
+    """Fetches the files of the installed version."""
     import torch
 
     version = torch.__version__.partition("+")[0]
     tag = f"v{version}" if re.fullmatch(r"[\d.]+", version) else torch.version.git_version
-    path = Path(folder) / "test_c10d_nccl.py"
-    with urllib.request.urlopen(SOURCE.format(tag), timeout=60) as answer:
-        path.write_bytes(answer.read())
-    return path
+    for name in ("test_c10d_common.py", "test_c10d_nccl.py"):
+        with urllib.request.urlopen(SOURCE.format(tag, name), timeout=60) as answer:
+            (Path(folder) / name).write_bytes(answer.read())
+    return Path(folder) / "test_c10d_nccl.py"
 
 
 def module_at(path: Path) -> ModuleType:
@@ -93,6 +107,7 @@ def module_at(path: Path) -> ModuleType:
     assert described is not None
     assert described.loader is not None
     module = importlib.util.module_from_spec(described)
+    sys.path.insert(0, str(path.parent))  # It imports test_c10d_common.
     sys.modules[described.name] = module
     described.loader.exec_module(module)
     return module
@@ -136,47 +151,161 @@ def own_tests(path: Path) -> Iterator[unittest.TestCase]:
     yield from cases_of(unittest.defaultTestLoader.loadTestsFromModule(module_at(path)))
 
 
-def main() -> int:
+def keep_from_cuda() -> None:
+    """Has this process ask NVML for GPUs: what is forked from a user of CUDA cannot use it."""
     import torch
 
-    chosen = parse()
-    ranks = chosen.ranks or torch.cuda.device_count()
-    if ranks < 2:
-        print("needs two GPUs")
-        return 1
-    # distributed_test reads these when it is imported.
-    os.environ.update(BACKEND="nccl", WORLD_SIZE=str(ranks), INIT_METHOD="env://")
-    listing = Listing()
-    not_run: dict[str, str] = {}
+    torch.cuda.is_bf16_supported = lambda *_, **__: True
+    torch.accelerator.device_count = torch.cuda.device_count
+    torch.accelerator.is_available = torch.cuda.is_available
+
+
+class Results(Listing):
+    """Writes every outcome to a file, too, and ends a test of this process that takes too long."""
+
+    def __init__(self, path: Path, seconds: int) -> None:
+        super().__init__()
+        self._file = path.open("a", buffering=1)
+        self._seconds = seconds
+        signal.signal(signal.SIGALRM, self._late)
+
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+        super().startTest(test)
+        # torch ends tests of several processes sooner.
+        signal.alarm(self._seconds + 15)
+
+    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+        signal.alarm(0)
+        super().stopTest(test)
+
+    def tell(self, name: str, outcome: str, why: str) -> None:
+        self._file.write(json.dumps([name, outcome, why]) + "\n")
+
+    def _note(self, test: unittest.TestCase, outcome: str, why: str) -> None:
+        super()._note(test, outcome, why)
+        name = test.id().rpartition(".")[2]
+        self.tell(name, *self.lines[name])
+
+    def _late(self, *_: object) -> None:
+        raise TimeoutError(f"Error: not done after {self._seconds + 15} s")
+
+
+def run_shard(chosen: argparse.Namespace) -> int:
+    """Runs every `shards`-th test. All shards know all tests, in the same order."""
+    # torch reads these when it or its tests are imported.
+    os.environ.update(
+        BACKEND="nccl",
+        WORLD_SIZE=str(chosen.ranks),
+        INIT_METHOD="env://",
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+        DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(chosen.each),
+    )
+    results = Results(chosen.results, chosen.each)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TEMP_DIR"] = folder
         for name in ("barrier", "test_dir", "init_dir"):
             (Path(folder) / name).mkdir()
+        keep_from_cuda()
         if chosen.backend == "tokenyard":
             nccl_is_tokenyard()
-        path = chosen.file or source_of_torch(folder)
-        for test in (*shared_tests(), *own_tests(path)):
+        tests = list(shared_tests())
+        from torch.testing._internal import common_distributed
+
+        common_distributed.TIMEOUT_OVERRIDE.clear()
+        try:
+            if not chosen.without_file:
+                tests += own_tests(chosen.file)
+        except Exception as error:  # Of another version of torch.
+            results.tell("test_c10d_nccl.py", "failed", f"cannot be imported: {error!r}")
+        import torch
+
+        assert not torch.cuda.is_initialized(), "an import uses CUDA, so no rank can be forked"
+        number = 0
+        for test in tests:
             name = test.id().rpartition(".")[2]
             if not re.search(chosen.only, name):
                 continue
+            number += 1
+            if number % chosen.shards != chosen.shard:
+                continue
             why = why_not(test) if chosen.backend == "tokenyard" else None
-            if why is None:
-                test.run(listing)
+            if why is not None:
+                results.tell(name, "not run", why)
+            elif chosen.list:
+                results.tell(name, "listed", "")
             else:
-                not_run[name] = why
-                print(f"not run  {name} {why}", flush=True)
-    counts = {
-        kind: sum(outcome == kind for outcome, _ in listing.lines.values())
-        for kind in ("passed", "skipped", "differs", "failed")
-    }
-    total = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    total += f", {len(not_run)} not run"
-    print(total)
+                results.tell(name, "not reached", "")
+                test.run(results)
+    return 0
+
+
+def outcomes_in(paths: list[Path]) -> dict[str, tuple[str, str]]:
+    outcomes: dict[str, tuple[str, str]] = {}
+    for path in paths:
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with contextlib.suppress(json.JSONDecodeError):  # The last one may be cut.
+                name, outcome, why = json.loads(line)
+                outcomes[name] = (outcome, why)
+    return outcomes
+
+
+def run_shards(chosen: argparse.Namespace, folder: str) -> dict[str, tuple[str, str]]:
+    given = ["--ranks", str(chosen.ranks), "--only", chosen.only, "--backend", chosen.backend]
+    given += ["--shards", str(chosen.shards), "--each", str(chosen.each)]
+    given += ["--without-file"] if chosen.without_file else ["--file", str(chosen.file.resolve())]
+    given += ["--list"] if chosen.list else []
+    files = [Path(folder) / f"{shard}.jsonl" for shard in range(chosen.shards)]
+    shards = [
+        subprocess.Popen(
+            [sys.executable, __file__, *given, "--shard", str(shard), "--results", str(file)],
+            start_new_session=True,
+        )
+        for shard, file in enumerate(files)
+    ]
+    end = time.monotonic() + chosen.seconds
+    try:
+        for shard in shards:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                shard.wait(max(end - time.monotonic(), 0))
+    finally:
+        for shard in shards:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shard.pid, signal.SIGKILL)
+            shard.wait()
+    outcomes = outcomes_in(files)
+    for number, shard in enumerate(shards):
+        if shard.returncode not in (0, -signal.SIGKILL):
+            outcomes[f"shard {number}"] = ("failed", f"ended with status {shard.returncode}")
+    return outcomes
+
+
+def main() -> int:
+    import torch
+
+    chosen = parse()
+    if chosen.shard is not None:
+        return run_shard(chosen)
+    chosen.ranks = chosen.ranks or torch.cuda.device_count()
+    if chosen.ranks < 2:
+        print("needs two GPUs")
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        if chosen.backend == "tokenyard":
+            from tokenyard.torch import build
+
+            build.load()  # Compiles it once, for all processes.
+        if not chosen.without_file:
+            chosen.file = chosen.file or source_of_torch(folder)
+        outcomes = run_shards(chosen, folder)
+    kinds = ("passed", "skipped", "differs", "failed", "not reached", "not run", "listed")
+    counts = {kind: sum(outcome == kind for outcome, _ in outcomes.values()) for kind in kinds}
+    total = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    lines = [f"{outcome:12} {name}  {why}" for name, (outcome, why) in outcomes.items()]
+    text = "\n".join([*sorted(lines), "", total or "no tests"])
+    print(text)
     if chosen.out is not None:
-        lines = [f"{outcome:8} {name}  {why}" for name, (outcome, why) in listing.lines.items()]
-        lines += [f"not run  {name}  {why}" for name, why in not_run.items()]
-        chosen.out.write_text("\n".join([total, "", *sorted(lines)]) + "\n")
-    return counts["failed"]
+        chosen.out.write_text(text + "\n")
+    return int(counts["failed"] > 0 or not outcomes)
 
 
 if __name__ == "__main__":

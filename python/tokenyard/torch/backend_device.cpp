@@ -67,6 +67,7 @@ bool TokenyardBackend::on_device(const at::Tensor& tensor) const {
 }
 
 SharedDevice TokenyardBackend::device_at(c10::Device where) {
+  const Unlocked unlocked;  // First: a thread that holds the mutex may wait for Python's lock.
   const std::lock_guard lock(device_mutex_);
   if (device_ && !table->device_retired(device_.get())) {
     if (device_index_ != where.index())
@@ -96,6 +97,7 @@ DeviceStream TokenyardBackend::stream_at(c10::Device where, Beside beside) {
   if (where.is_cpu()) return {};
   const c10::impl::VirtualGuardImpl guard(where.type());
   c10::Stream stream = guard.getStream(where);
+  const Unlocked unlocked;  // As in device_at.
   const std::lock_guard lock(device_mutex_);
   if (beside != Beside::no) {
     std::optional<c10::Stream>& own = beside == Beside::calls ? calls_stream_ : messages_stream_;

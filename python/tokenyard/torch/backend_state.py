@@ -21,7 +21,7 @@ import torch.distributed as dist
 import _tokenyard
 
 from ..collectives.group import Group
-from ..errors import invalid
+from ..errors import Cancelled, invalid
 from ..sizes import size_of
 from . import build
 from .devices import GroupDevice
@@ -131,18 +131,25 @@ class BackendState:
 
     def _device_now(self, index: int | None) -> GroupDevice:
         if self._device is None:
-            self._device = self._new_device(index)
-            self._device_before = None
+            job, device = self._new_device(index)
+            with self._lock:
+                attached = self._job is job
+                if attached:
+                    self._device, self._device_before = device, None
+            if not attached:
+                device.retire()
+                raise Cancelled("tokenyard: the process group was aborted", phase="world")
+            return device
         return self._device
 
-    def _new_device(self, index: int | None) -> GroupDevice:
+    def _new_device(self, index: int | None) -> tuple[Job, GroupDevice]:
         with self._lock:
             job, group = self._job, self._group
         if job is None or group is None:
             raise invalid("group", "a group of a job that runs", "one whose job has ended")
         whole = self._founder and job.has_ranks(self.global_ranks)
         before = self._device_before
-        return GroupDevice(job, group, whole, index, self._timeout, self._options, before)
+        return job, GroupDevice(job, group, whole, index, self._timeout, self._options, before)
 
     def forget_device(self) -> None:
         """Drops the collectives on device tensors; the next call on one makes them anew."""
@@ -197,7 +204,7 @@ class BackendState:
         That ends all waits in the job. Operations of any other group end at their deadlines, but
         its backend waits for them no more.
         """
-        job, founder = self._detach()
+        job, founder = self._detach(cancel=True)
         if job is not None and founder:
             job.abandon()
         elif job is not None:
@@ -282,13 +289,22 @@ class BackendState:
             self._job, self._group, self._founder = job, group, founder
         job.backend_states.add(self)
 
-    def _detach(self) -> tuple[Job | None, bool]:
-        """Detaches the group and closes it; may be called again, since torch's users may."""
+    def _detach(self, *, cancel: bool = False) -> tuple[Job | None, bool]:
+        """Detaches the group and closes it; may be called again, since torch's users may.
+
+        Args:
+            cancel: whether calls on device tensors end at once.
+        """
+        # Not with the device lock: a thread that makes a device, and may wait for ranks that never
+        # come, finds the group detached and drops what it has made.
         with self._lock:
             job, self._job = self._job, None
             group, self._group = self._group, None
-        self.forget_device()
-        self._device_before = None
+            device, self._device, self._device_before = self._device, None, None
+        if device is not None:
+            if cancel:
+                device.world.cancel()  # Ends its calls, for which `retire` waits.
+            device.retire()
         if job is not None:
             job.backend_states.discard(self)
         if group is not None:

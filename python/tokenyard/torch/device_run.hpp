@@ -91,8 +91,9 @@ class DeviceRun {
     call.stream = on_.handle;
     call.timeout_ns = timeout_ns_;
     core::DeviceTicket* made = nullptr;
-    if (core::Failure* failed = table->device_call(device_.get(), &call, &made))
-      throw_python(CoreFailure(failed));
+    if (CoreFailure failed =
+            enqueued([&] { return table->device_call(device_.get(), &call, &made); }))
+      throw_python(std::move(failed));
     last_call_ = shared_ticket(made);
   }
   /// Returns the last call; null if there was none.
@@ -104,9 +105,11 @@ class DeviceRun {
     if (last_call_) work.follow_call(last_call_);
     if (!messages_.empty()) {
       core::DeviceTicket* made = nullptr;
-      core::Failure* failed = table->device_exchange(
-          device_.get(), messages_.data(), messages_.size(), on_.handle, timeout_ns_, &made);
-      if (failed != nullptr) throw_python(CoreFailure(failed));
+      CoreFailure failed = enqueued([&] {
+        return table->device_exchange(device_.get(), messages_.data(), messages_.size(), on_.handle,
+                                      timeout_ns_, &made);
+      });
+      if (failed) throw_python(std::move(failed));
       work.follow_messages(shared_ticket(made));
     }
     {
@@ -138,6 +141,12 @@ class DeviceRun {
     }
     std::optional<c10::StreamGuard> guard;
   };
+
+  template <class Enqueue>
+  static CoreFailure enqueued(const Enqueue& enqueue) {
+    const Unlocked unlocked;
+    return CoreFailure(enqueue());
+  }
 
   const at::Tensor& used(const at::Tensor& tensor) { return used_.emplace_back(tensor); }
 

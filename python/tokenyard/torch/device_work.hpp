@@ -12,6 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <list>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -19,12 +20,28 @@
 
 namespace tokenyard::torch_backend {
 
+/// Releases Python's lock, if this thread holds it. The lock of the collectives comes before
+/// Python's: a call may hold it while it waits for another rank on the host, and must not find a
+/// thread that waits for it and keeps all others from running. Whoever holds it calls no Python.
+class Unlocked {
+ public:
+  Unlocked() {
+    if (PyGILState_Check() != 0) released_.emplace();
+  }
+
+ private:
+  std::optional<pybind11::gil_scoped_release> released_;
+};
+
 /// A share of device collectives, and of a call of theirs.
 using SharedDevice = std::shared_ptr<core::Device>;
 using SharedTicket = std::shared_ptr<core::DeviceTicket>;
 
 inline SharedTicket shared_ticket(core::DeviceTicket* ticket) {
-  return SharedTicket(ticket, [](core::DeviceTicket* last) { table->drop_ticket(last); });
+  return SharedTicket(ticket, [](core::DeviceTicket* last) {
+    const Unlocked unlocked;  // The last ticket of a session may wait for its calls.
+    table->drop_ticket(last);
+  });
 }
 
 inline c10::Stream current_stream(c10::Device device) {
@@ -90,6 +107,8 @@ class DeviceWork final : public c10d::Work {
 
   /// Returns a future that is completed in stream order, as the caller's streams see it.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    look();  // Before the lock, which no thread may hold that waits for Python's.
+    const std::exception_ptr failed = outcome_ == Outcome::failed ? failure() : nullptr;
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
     std::vector<c10::Device> devices;
@@ -98,9 +117,8 @@ class DeviceWork final : public c10d::Work {
         devices.push_back(end.stream.device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), devices);
-    look();
-    if (outcome_ == Outcome::failed) {
-      future_->setError(failure());
+    if (failed) {
+      future_->setError(failed);
     } else if (ends_.empty()) {
       future_->markCompleted(c10::IValue(outputs_));
     } else {
@@ -123,6 +141,7 @@ class DeviceWork final : public c10d::Work {
                        [](const End& end) { return end.event.query(); });
   }
   CoreFailure failure_seen(bool over) const {
+    const Unlocked unlocked;
     core::Failure* failed = call_ ? table->device_failure(call_.get(), over) : nullptr;
     if (failed == nullptr && messages_ && outcome_ != Outcome::done)
       failed = table->device_failure(messages_.get(), over);

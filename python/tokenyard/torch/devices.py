@@ -83,9 +83,8 @@ class GroupDevice:
 
     def retire(self) -> None:
         """Makes C++ ask for others before its next call; works keep these until they are done."""
-        _tokenyard.retire_device(self.capsule)
         with contextlib.suppress(Error):  # A call that does not end has not ended well.
-            self.collectives._native.settle()
+            _tokenyard.retire_device(self.capsule)
         self.world.close()
 
 

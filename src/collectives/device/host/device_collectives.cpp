@@ -249,7 +249,8 @@ uint64_t DeviceCollectives::calls() const {
 }
 uint64_t DeviceCollectives::go_on() {
   impl_->require_open();
-  impl_->sessions.for_call(std::nullopt, impl_->make, [](Session&, Session&) {});
+  impl_->sessions.for_call(
+      std::nullopt, impl_->make, [](Session&, Session&) {}, true);
   impl_->undone.reset();
   return calls();
 }

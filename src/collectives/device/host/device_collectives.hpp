@@ -181,9 +181,10 @@ class DeviceCollectives {
   /// Returns the number of the last collective call: after going on, that of the last call which
   /// all ranks that have gone on have finished. Calls that a CUDA graph captures have none.
   uint64_t calls() const;
-  /// Collective. Goes on, if the job's ranks have changed or a call has failed, and the job has
-  /// recovered; returns `calls`. The first other call does the same, but throws OperationAborted
-  /// if this rank has finished a call that not all have finished, and has done nothing then.
+  /// Collective. Goes on, if the job has recovered since the last call; returns `calls`. All ranks
+  /// call it, those that know of no failure, too. The first other call goes on only if the job's
+  /// ranks have changed or this rank knows of a failure, and throws OperationAborted if this rank
+  /// has finished a call that not all have finished, and has done nothing then.
   uint64_t go_on();
   /// Returns the last collective call.
   CallTicket last_call() const;

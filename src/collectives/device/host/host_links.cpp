@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "device/await_stream.hpp"
 #include "device/identity.hpp"
@@ -28,6 +29,34 @@ constexpr size_t kLinksBytes = 32 << 20, kPlacesBytes = 32 << 20;
 constexpr uint64_t kChunkLeast = 16 << 10;
 /// Data that travel with a greeting: more gain nothing by saving a message.
 constexpr uint32_t kGreetingBytes = 8 << 10;
+
+using BetweenKernel = Kernel<BetweenHostsParams>;
+
+constexpr std::array kKernels = {
+    &move_between_hosts_kernel,          &reduce_floats_between_hosts_kernel,
+    &reduce_halves_between_hosts_kernel, &reduce_float8s_between_hosts_kernel,
+    &reduce_bytes_between_hosts_kernel,  &reduce_integers_between_hosts_kernel};
+
+const BetweenKernel& kernel_of(const CallParams& call) {
+  if (!call.movement.reduces) return move_between_hosts_kernel;
+  switch (call.type) {
+    case DataType::float32:
+    case DataType::float64:
+      return reduce_floats_between_hosts_kernel;
+    case DataType::float16:
+    case DataType::bfloat16:
+      return reduce_halves_between_hosts_kernel;
+    case DataType::float8_e4m3fn:
+    case DataType::float8_e5m2:
+      return reduce_float8s_between_hosts_kernel;
+    case DataType::boolean:
+    case DataType::uint8:
+    case DataType::int8:
+      return reduce_bytes_between_hosts_kernel;
+    default:
+      return reduce_integers_between_hosts_kernel;
+  }
+}
 
 bool is_short_float(DataType type) {
   return type == DataType::float16 || type == DataType::bfloat16 ||
@@ -77,7 +106,7 @@ HostLinks::HostLinks(World& world, const Options& options)
       own_partials_(accelerator_, size_t{channels_} * kLinkRounds * far_layout_.slot_bytes,
                     DeviceMemory::Kind::device),
       first_epoch_(epoch_before(world)) {
-  accelerator_.prepare(between_hosts_kernel.entry);
+  for (const BetweenKernel* kernel : kKernels) accelerator_.prepare(kernel->entry);
   accelerator_.fill(near_.data(), 0, near_layout_.words_bytes(), Stream{});
   accelerator_.fill(far_.data(), 0, far_layout_.words_bytes(), Stream{});
   await_copies("an empty window between hosts");
@@ -253,7 +282,7 @@ void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
                             .raw = raw};
   std::ranges::copy(queues_.numbers(), params.queue_of);
   const bool on_host = accelerator_.kind() != AcceleratorKind::gpu;
-  tokenyard::launch(accelerator_, between_hosts_kernel,
+  tokenyard::launch(accelerator_, kernel_of(call),
                     {.blocks = std::clamp(blocks, 1u, channels_),
                      .warps = on_host ? kHostWarps : kWarps,
                      .overlap_previous = true},

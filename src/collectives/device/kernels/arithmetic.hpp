@@ -208,6 +208,18 @@ class Fold {
   Number numbers_[kElements] = {};
 };
 
+/// Some of the types that can be reduced.
+template <class... Types>
+struct ElementTypes {
+  template <class T>
+  static constexpr bool kHas = (std::same_as<T, Types> || ...);
+};
+using FloatTypes = ElementTypes<float, double>;
+using HalfTypes = ElementTypes<Float16, BFloat16>;
+using Float8Types = ElementTypes<Float8E4M3, Float8E5M2>;
+using ByteTypes = ElementTypes<Boolean, uint8_t, int8_t>;
+using IntegerTypes = ElementTypes<uint16_t, int16_t, uint32_t, int32_t, uint64_t, int64_t>;
+
 /// Calls `body` with an element of the type, of a kind that can be reduced.
 template <class Body>
 TOKENYARD_DEVICE void with_element(DataType type, Body body) {

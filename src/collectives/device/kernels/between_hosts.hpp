@@ -162,6 +162,13 @@ struct BetweenHostsParams {
   bool raw;                         ///< every host has one rank, whose input is its partial sum
 };
 
-TOKENYARD_DECLARE_KERNEL(between_hosts_kernel, BetweenHostsParams);
+/// Calls that reduce nothing.
+TOKENYARD_DECLARE_KERNEL(move_between_hosts_kernel, BetweenHostsParams);
+/// Reductions of the types of a group (arithmetic.hpp).
+TOKENYARD_DECLARE_KERNEL(reduce_floats_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_halves_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_float8s_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_bytes_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_integers_between_hosts_kernel, BetweenHostsParams);
 
 }  // namespace tokenyard::device_collectives

@@ -8,10 +8,10 @@ namespace tokenyard::device_collectives {
 
 /// Works off one channel. Called by all movers; returns whether they go on.
 template <class Steps>
-TOKENYARD_DEVICE bool work_off(const BetweenWork& work, Steps steps, uint32_t second_lag,
-                               uint32_t third_lag, uint32_t channel) {
+TOKENYARD_DEVICE bool work_off(const BetweenWork& work, Steps steps, uint32_t channel) {
   const uint64_t rounds = work.rounds(channel);
   if (rounds == 0) return true;
+  const uint32_t second_lag = steps.second_lag(), third_lag = steps.third_lag();
   for (uint64_t turn = 0; turn < rounds + third_lag; ++turn) {
     if (turn < rounds && !steps.first(turn)) return false;
     if (turn >= second_lag && turn - second_lag < rounds && !steps.second(turn - second_lag))
@@ -23,22 +23,14 @@ TOKENYARD_DEVICE bool work_off(const BetweenWork& work, Steps steps, uint32_t se
 }
 
 /// Moves the data of this block's channels. Called by all movers.
+template <class Steps>
 TOKENYARD_DEVICE void move_between(const BetweenWork& work, BetweenShared& shared) {
   Movers movers(shared);
   if (block::index() == 0 && !work.params.with_greeting)
     for_links(work, [&](uint32_t link) { return LinkEnd(work, 0, link).greet(); });
   const uint32_t channels = work.params.near.channels;
-  if (!work.call.movement.reduces) {
-    for (uint32_t channel = block::index(); channel < channels; channel += grid::blocks()) {
-      const HostMovements steps(work, movers, channel);
-      if (!work_off(work, steps, steps.kSecondLag, steps.third_lag(), channel)) return;
-    }
-    return;
-  }
-  for (uint32_t channel = block::index(); channel < channels; channel += grid::blocks()) {
-    const HostReductions steps(work, movers, channel);
-    if (!work_off(work, steps, steps.second_lag(), steps.third_lag(), channel)) return;
-  }
+  for (uint32_t channel = block::index(); channel < channels; channel += grid::blocks())
+    if (!work_off(work, Steps(work, movers, channel), channel)) return;
 }
 
 /// Stores a call word, on all ranks of this host, for `source`. Called by one thread, after a fence
@@ -114,6 +106,9 @@ TOKENYARD_DEVICE bool await_all_words(const BetweenWork& work, const BlockDeadli
   return true;
 }
 
+/// `Steps`: HostMovements or HostReductions, which take the compiler long for each type. So each
+/// group of types is a kernel of its own (../CMakeLists.txt).
+template <class Steps>
 TOKENYARD_DEVICE void exchange_between_hosts(const BetweenHostsParams& params) {
   auto& shared = block::shared<BetweenShared>();
   const CallParams& call = params.call;
@@ -128,15 +123,12 @@ TOKENYARD_DEVICE void exchange_between_hosts(const BetweenHostsParams& params) {
                          .epoch = epoch,
                          .digest = digest_of(call, epoch),
                          .parity = parity_of(epoch)};
-  if (warp::index() + 1 < warp::count()) return move_between(work, shared);
+  if (warp::index() + 1 < warp::count()) return move_between<Steps>(work, shared);
   if (block::index() == 0) {
     if (warp::elect()) store_on_host(work, call.rank, work.word());
     if (pass_greetings_on(work)) await_all_words(work, deadline);
   }
   pass_epoch(call, epoch);
 }
-
-TOKENYARD_DEFINE_KERNEL(between_hosts_kernel, exchange_between_hosts, BetweenHostsParams,
-                        BetweenShared, kBetweenThreadsMax)
 
 }  // namespace tokenyard::device_collectives

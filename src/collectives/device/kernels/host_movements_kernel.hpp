@@ -11,9 +11,9 @@ class HostMovements {
   TOKENYARD_DEVICE HostMovements(const BetweenWork& work, Movers& movers, uint32_t channel)
       : work_(work), call_(work.call), hosts_(work.hosts()), movers_(movers), channel_(channel) {}
 
-  static constexpr uint32_t kSecondLag = kLinkRounds - 1;
+  TOKENYARD_DEVICE static uint32_t second_lag() { return kLinkRounds - 1; }
   TOKENYARD_DEVICE uint32_t third_lag() const {
-    return kSecondLag + (work_.params.near.locals_max > 1 ? 1 : 0);
+    return second_lag() + (work_.params.near.locals_max > 1 ? 1 : 0);
   }
 
   /// Sends this rank's chunks to its rail peers.

@@ -7,6 +7,8 @@
 
 namespace tokenyard::device_collectives {
 
+/// `Types`: an ElementTypes; calls have one of them.
+template <class Types>
 class HostReductions {
  public:
   TOKENYARD_DEVICE HostReductions(const BetweenWork& work, Movers& movers, uint32_t channel)
@@ -138,7 +140,8 @@ class HostReductions {
     };
     with_element(call_.type, [&](auto element) {
       using T = decltype(element);
-      fold<T, T, PartialOf<T>>(by, bytes, spans::are_aligned(own), source, to);
+      if constexpr (Types::template kHas<T>)
+        fold<T, T, PartialOf<T>>(by, bytes, spans::are_aligned(own), source, to);
     });
   }
 
@@ -160,9 +163,11 @@ class HostReductions {
     const bool aligned = spans::are_aligned(own, result);
     with_element(call_.type, [&](auto element) {
       using T = decltype(element);
-      if constexpr (!std::same_as<PartialOf<T>, T>)
-        if (!raw) return fold<T, PartialOf<T>, T>(by, bytes, aligned, source, result);
-      fold<T, T, T>(by, bytes, aligned, source, result);
+      if constexpr (Types::template kHas<T>) {
+        if constexpr (!std::same_as<PartialOf<T>, T>)
+          if (!raw) return fold<T, PartialOf<T>, T>(by, bytes, aligned, source, result);
+        fold<T, T, T>(by, bytes, aligned, source, result);
+      }
     });
   }
 
