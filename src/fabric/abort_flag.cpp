@@ -131,6 +131,12 @@ void AbortFlag::check_left_out(const WaitFacts& facts) const {
                    absence ? absence->length() : std::chrono::nanoseconds(0), true);
 }
 
+bool AbortFlag::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  const bool lost = std::ranges::any_of(gone_, [](const auto& gone) { return gone.second.lost; });
+  return lost || cancelled_ || left_out_by_.has_value();
+}
+
 void AbortFlag::check_ended(const std::string& phase) const {
   if (cancelled()) throw Cancelled(phase);
   check_left_out({.phase = phase});
@@ -225,11 +231,22 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
       abort_flag_.check_absence(facts);
       facts.phase = after_goodbye(facts.phase);
       throw PeerLost(facts);
-    case Failure::network:
-      // A wait that the network's abort word has ended knows no more than that.
-      if (report().detail == 0) abort_flag_.check_refused(facts.phase);
-      throw network_fault(NetworkFaultDetail::of(report().detail), facts.rank, facts.phase,
-                          facts.expected, facts.seen);
+    case Failure::network: {
+      const auto fault = NetworkFaultDetail::of(report().detail);
+      // A wait that the network's abort word has ended knows no more than that. Of a connection the
+      // network knows the cause, and whether the job tells that the peer is gone.
+      if (report().detail == 0 || fault.check == static_cast<uint32_t>(NetworkCheck::connection))
+        abort_flag_.check_refused(facts.phase);
+      if (const auto left = abort_flag_.gone_ranks();
+          !left.empty() && abort_flag_.lost_ranks().empty()) {
+        facts.rank = left.front();
+        facts.phase = after_goodbye(facts.phase);
+        throw PeerLost(facts);
+      }
+      if (!abort_flag_.has_ended())
+        throw network_fault(fault, facts.rank, facts.phase, facts.expected, facts.seen);
+      break;
+    }
     case Failure::abort_flag:
       break;
   }

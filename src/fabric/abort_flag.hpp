@@ -78,9 +78,11 @@ class AbortFlag {
   void unwatch(std::span<AbortWord> words);
   /// Sets what throws NetworkFault if a request of this rank was refused, before any kernel runs;
   /// empty: nothing does. `check_refused` calls it, since a wait that a refusal has ended, or made
-  /// late, may be one that posted nothing.
+  /// late, may be one that posted nothing. It may wait for the job to tell of a peer's end first.
   void on_refusal(std::function<void(const std::string& phase)> check);
   void check_refused(const std::string& phase) const;
+  /// Returns whether `cancel`, `left_out` or a loss ends this rank's waits.
+  bool has_ended() const;
   /// Throws OutOfTouch if this rank has been left out. Waits call it before they continue.
   void check_left_out(const WaitFacts& facts) const;
   /// Throws Cancelled, or OutOfTouch as above; for a wait that names no rank.

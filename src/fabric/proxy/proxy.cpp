@@ -314,7 +314,7 @@ void Proxy::poll_peers() {
 void Proxy::give_up(Queue& queue, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
-    causes_.try_emplace(queue.peer, why);
+    unreachable_.try_emplace(queue.peer, Unreachable{.cause = why, .since = Clock::now()});
   }
   refuse(queue, NetworkCheck::connection,
          {.region = 0, .expected = load_acquire(queue.pair->posted), .seen = queue.completed});
@@ -480,8 +480,14 @@ std::optional<std::string> Proxy::failure() const {
 std::string Proxy::cause(uint32_t peer) const {
   const std::lock_guard lock(mutex_);
   if (failure_) return "the thread of the network has failed: " + *failure_;
-  const auto cause = causes_.find(peer);
-  return cause == causes_.end() ? "" : cause->second;
+  const auto found = unreachable_.find(peer);
+  return found == unreachable_.end() ? "" : found->second.cause;
+}
+
+std::optional<TimePoint> Proxy::unreachable_since(uint32_t peer) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = unreachable_.find(peer);
+  return found == unreachable_.end() ? std::nullopt : std::optional(found->second.since);
 }
 
 std::chrono::nanoseconds Proxy::processor_time() {

@@ -79,6 +79,8 @@ class Proxy final : private TransportListener {
   std::optional<std::string> failure() const;
   /// Returns why requests to a peer have failed; empty if none have.
   std::string cause(uint32_t peer) const;
+  /// Returns when requests to a peer first failed because it cannot be reached.
+  std::optional<TimePoint> unreachable_since(uint32_t peer) const;
 
   // Counters for tests and metrics.
   uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
@@ -155,7 +157,11 @@ class Proxy final : private TransportListener {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Task>> tasks_;  ///< under mutex_
   std::optional<std::string> failure_;        ///< under mutex_
-  std::map<uint32_t, std::string> causes_;    ///< of failed peers, under mutex_
+  struct Unreachable {
+    std::string cause;
+    TimePoint since;
+  };
+  std::map<uint32_t, Unreachable> unreachable_;  ///< by peer, under mutex_
   std::thread thread_;
 };
 

@@ -306,14 +306,30 @@ void ProxyNetwork::finish_stream() const {
 
 void ProxyNetwork::check(const std::string& phase) {
   if (proxy_ == nullptr) return;
+  std::vector<QueuePair*> faulty = pairs_;
+  for (QueuePair*& pair : faulty)
+    if (pair != nullptr && is_told_gone(*pair)) pair = nullptr;
   try {
-    check_refusals(accelerator_, pairs_, phase);
+    check_refusals(accelerator_, faulty, phase);
   } catch (const NetworkFault& fault) {
     if (fault.facts.check != "connection") throw;
     NetworkFault::Facts facts = fault.facts;
     facts.cause = proxy_->cause(facts.peer);
     throw NetworkFault(facts);
   }
+}
+
+/// Returns whether a queue has failed because its peer cannot be reached, and the job tells that the
+/// peer is gone. It may do so later than the network: so waits for it, until a timeout has passed
+/// since the queue failed.
+bool ProxyNetwork::is_told_gone(const QueuePair& pair) const {
+  const auto check = static_cast<NetworkCheck>(accelerator_.read_flag(&pair.refused));
+  if (check != NetworkCheck::connection) return false;
+  // Unset if this rank's own thread has failed.
+  const std::optional<TimePoint> since = proxy_->unreachable_since(pair.peer);
+  return since && accelerator_.wait_until(*since + place_.timeout, [&] {
+    return accelerator_.read_flag(&gone_[pair.peer]) != kNoAbort;
+  });
 }
 
 bool ProxyNetwork::drain(TimePoint until) {

@@ -64,6 +64,7 @@ class ProxyNetwork final : public Network {
   std::chrono::nanoseconds grace() const;
   MemoryKey draw_key(uint32_t region) const;
   Proxy::Wait wait() const;
+  bool is_told_gone(const QueuePair& pair) const;
   void finish_stream() const;
 
   const NetworkPlace place_;
