@@ -252,7 +252,7 @@ IbgdaNetwork::~IbgdaNetwork() {
 }
 
 void IbgdaNetwork::close_all() {
-  const auto tell = [&](const std::string& what, const std::string& why) {
+  const auto warn = [&](const std::string& what, const std::string& why) {
     log_.write(LogLevel::warning, place_.bootstrap.generation(),
                fmt::format("network: {} keeps {} until it is closed: {}",
                            card_->choice().device.name, what, why));
@@ -260,7 +260,7 @@ void IbgdaNetwork::close_all() {
   for (Queue& queue : queues_) {
     const std::string why = queue.card.close();
     if (why.empty()) continue;
-    tell(fmt::format("a queue to rank {}", queue.pair().peer), why);
+    warn(fmt::format("a queue to rank {}", queue.pair().peer), why);
     kept_.push_back(std::move(queue.memory));
   }
   queues_.clear();
@@ -268,7 +268,7 @@ void IbgdaNetwork::close_all() {
     try {
       if (regions_[number].key != 0) regions_[number].close();
     } catch (const std::exception& error) {
-      tell(fmt::format("region {}", number), error.what());
+      warn(fmt::format("region {}", number), error.what());
     }
   }
   unmap_registers();

@@ -101,7 +101,7 @@ struct CardQueue {
   uint32_t number = 0;  ///< of the pair
 };
 
-/// What the two ends of a queue pair must agree on.
+/// The values on which the two ends of a queue pair must agree.
 struct CardLimits {
   uint8_t mtu = 0;  ///< as in PortFacts
   /// Reads and atomics that it can ask for, and serve, at once.

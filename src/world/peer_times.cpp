@@ -207,7 +207,7 @@ class PeerTimer {
     return true;
   }
 
-  /// What a rank tells all others after a round.
+  /// The words of a rank to all others after a round.
   struct State {
     uint64_t failed = 0;  ///< whether its network has
     double round_trip_us = 0;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -75,35 +74,6 @@ def test_every_pair_of_ranks_is_timed() -> None:
         assert row["error"] == ""
         assert "proxy/tcp" in row["how"]
         assert min(row["round_trip_us"], row["bytes_per_second"]) > 0
-
-
-def close_descriptors() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
-
-
-@pytest.mark.parametrize(
-    ("special", "before", "told"),
-    [
-        ({"TOKENYARD_NETWORK": "ibgda"}, None, "rank 1"),
-        ({"TOKENYARD_NETWORK_QUEUES": "3"}, None, "queues"),
-        ({"TOKENYARD_NETWORK_PORTS": "1-1"}, None, "rank 1"),
-        ({}, close_descriptors, "rank 1"),
-    ],
-    ids=["transport", "queues", "port", "descriptors"],
-)
-def test_what_differs_on_a_rank_is_told_on_all(
-    special: dict[str, str], before: Callable[[], None] | None, told: str
-) -> None:
-    done = doctors(
-        "--timeout", "20", special={1: special}, before={1: before} if before is not None else None
-    )
-    for each in done:
-        assert each.returncode == 1
-        assert each.stdout == ""
-        assert len(each.stderr.splitlines()) == 1, each.stderr
-        assert each.stderr.startswith("python -m tokenyard doctor: ")
-    for each in (done[0], done[2]):
-        assert told in each.stderr, each.stderr
 
 
 def test_a_way_with_a_smaller_mtu_is_told() -> None:

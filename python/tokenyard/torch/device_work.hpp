@@ -22,7 +22,8 @@ namespace tokenyard::torch_backend {
 
 /// Releases Python's lock, if this thread holds it. The lock of the collectives comes before
 /// Python's: a call may hold it while it waits for another rank on the host, and must not find a
-/// thread that waits for it and keeps all others from running. Whoever holds it calls no Python.
+/// thread that waits for it and keeps all others from running. A thread that holds it calls no
+/// Python.
 class Unlocked {
  public:
   Unlocked() {

@@ -319,9 +319,9 @@ void ProxyNetwork::check(const std::string& phase) {
   }
 }
 
-/// Returns whether a queue has failed because its peer cannot be reached, and the job tells that the
-/// peer is gone. It may do so later than the network: so waits for it, until a timeout has passed
-/// since the queue failed.
+/// Returns whether a queue has failed because its peer cannot be reached, and the job tells that
+/// the peer is gone. It may do so later than the network: so waits for it, until a timeout has
+/// passed since the queue failed.
 bool ProxyNetwork::is_told_gone(const QueuePair& pair) const {
   const auto check = static_cast<NetworkCheck>(accelerator_.read_flag(&pair.refused));
   if (check != NetworkCheck::connection) return false;
