@@ -237,9 +237,9 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
       // network knows the cause, and whether the job tells that the peer is gone.
       if (report().detail == 0 || fault.check == static_cast<uint32_t>(NetworkCheck::connection))
         abort_flag_.check_refused(facts.phase);
-      if (const auto left = abort_flag_.gone_ranks();
-          !left.empty() && abort_flag_.lost_ranks().empty()) {
-        facts.rank = left.front();
+      if (const auto gone = abort_flag_.gone_ranks();
+          !gone.empty() && abort_flag_.lost_ranks().empty()) {
+        facts.rank = gone.front();
         facts.phase = after_goodbye(facts.phase);
         throw PeerLost(facts);
       }

@@ -110,9 +110,10 @@ def hosts_of_a_test(hosts: int, ranks_per_host: int) -> Iterator[Hosts]:
     """Makes hosts; skips the test where the system does not allow it."""
     made = Hosts(f"tokenyard-hosts-{os.getpid()}", hosts, ranks_per_host)
     try:
-        made.make()
+        try:
+            made.make()
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no network namespaces, firewall or rates here: {error}")
         yield made
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespaces, firewall or rates here: {error}")
     finally:
         made.remove()

@@ -228,7 +228,7 @@ def test_a_killed_rank(phase: str, tmp_path: Path) -> None:
         blow_falls(tmp_path, hosts, [3], phase, lambda ranks: ranks[3].kill())
 
 
-@pytest.mark.parametrize("phase", ["combine", "serve"])
+@pytest.mark.parametrize("phase", ["combine"])
 def test_a_stopped_rank(phase: str, tmp_path: Path) -> None:
     def wakes(ranks: list[Rank]) -> None:
         ranks[3].wake()
@@ -238,7 +238,7 @@ def test_a_stopped_rank(phase: str, tmp_path: Path) -> None:
         blow_falls(tmp_path, hosts, [3], phase, lambda ranks: ranks[3].stop(), recovered=wakes)
 
 
-@pytest.mark.parametrize("phase", ["dispatch", "serve"])
+@pytest.mark.parametrize("phase", ["dispatch"])
 def test_a_whole_host_is_killed(phase: str, tmp_path: Path) -> None:
     with hosts_of_a_test(3, 2) as hosts:
         blow_falls(
