@@ -787,7 +787,7 @@ def device_capsule(collectives: DeviceCollectives) -> CapsuleType:
 
 def retire_device(device: CapsuleType) -> None:
     """
-    Makes torch's backend ask for other device collectives before its next call.
+    Makes torch's backend ask for other device collectives before its next call, and waits for the calls that were made.
     """
 
 def await_device(device: CapsuleType, *, stream: int) -> None:
