@@ -32,10 +32,14 @@ constexpr uint32_t kGreetingBytes = 8 << 10;
 
 using BetweenKernel = Kernel<BetweenHostsParams>;
 
-constexpr std::array kKernels = {
-    &move_between_hosts_kernel,          &reduce_floats_between_hosts_kernel,
-    &reduce_halves_between_hosts_kernel, &reduce_float8s_between_hosts_kernel,
-    &reduce_bytes_between_hosts_kernel,  &reduce_integers_between_hosts_kernel};
+constexpr std::array kKernels = {&move_between_hosts_kernel,
+                                 &reduce_floats_between_hosts_kernel,
+                                 &reduce_halves_between_hosts_kernel,
+                                 &reduce_float8s_between_hosts_kernel,
+                                 &reduce_bytes_between_hosts_kernel,
+                                 &reduce_integers16_between_hosts_kernel,
+                                 &reduce_integers32_between_hosts_kernel,
+                                 &reduce_integers64_between_hosts_kernel};
 
 const BetweenKernel& kernel_of(const CallParams& call) {
   if (!call.movement.reduces) return move_between_hosts_kernel;
@@ -53,8 +57,14 @@ const BetweenKernel& kernel_of(const CallParams& call) {
     case DataType::uint8:
     case DataType::int8:
       return reduce_bytes_between_hosts_kernel;
+    case DataType::uint16:
+    case DataType::int16:
+      return reduce_integers16_between_hosts_kernel;
+    case DataType::uint32:
+    case DataType::int32:
+      return reduce_integers32_between_hosts_kernel;
     default:
-      return reduce_integers_between_hosts_kernel;
+      return reduce_integers64_between_hosts_kernel;
   }
 }
 

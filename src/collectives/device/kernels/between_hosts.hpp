@@ -169,6 +169,8 @@ TOKENYARD_DECLARE_KERNEL(reduce_floats_between_hosts_kernel, BetweenHostsParams)
 TOKENYARD_DECLARE_KERNEL(reduce_halves_between_hosts_kernel, BetweenHostsParams);
 TOKENYARD_DECLARE_KERNEL(reduce_float8s_between_hosts_kernel, BetweenHostsParams);
 TOKENYARD_DECLARE_KERNEL(reduce_bytes_between_hosts_kernel, BetweenHostsParams);
-TOKENYARD_DECLARE_KERNEL(reduce_integers_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_integers16_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_integers32_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_integers64_between_hosts_kernel, BetweenHostsParams);
 
 }  // namespace tokenyard::device_collectives
