@@ -15,7 +15,7 @@ PAGES = {
         "Worlds",
         [
             "launch", "World", "Topology", "PeerReach", "FailedRank", "NetworkOptions",
-            "NetworkPath",
+            "NetworkPath", "PeerTimes",
         ],
     ),
     "expert_parallel": (
