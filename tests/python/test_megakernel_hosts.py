@@ -36,7 +36,7 @@ class AllReduce:
                 writes=[self.parts.part(begin, end).of(to)],
                 waits=[taken.before()],
                 signals=[here.on(to)],
-                to=pieces[to].part(begin, end),
+                to=pieces[to].at(begin),
                 words=COUNT,
                 **{"from": numbers},
             )
