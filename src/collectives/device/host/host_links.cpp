@@ -32,14 +32,12 @@ constexpr uint32_t kGreetingBytes = 8 << 10;
 
 using BetweenKernel = Kernel<BetweenHostsParams>;
 
-constexpr std::array kKernels = {&move_between_hosts_kernel,
-                                 &reduce_floats_between_hosts_kernel,
-                                 &reduce_halves_between_hosts_kernel,
-                                 &reduce_float8s_between_hosts_kernel,
-                                 &reduce_bytes_between_hosts_kernel,
-                                 &reduce_integers16_between_hosts_kernel,
-                                 &reduce_integers32_between_hosts_kernel,
-                                 &reduce_integers64_between_hosts_kernel};
+constexpr std::array kKernels = {
+    &move_between_hosts_kernel,          &reduce_floats_between_hosts_kernel,
+    &reduce_halves_between_hosts_kernel, &reduce_float8s_between_hosts_kernel,
+    &reduce_bytes_between_hosts_kernel,  &reduce_integers16_between_hosts_kernel,
+    &reduce_uint32_between_hosts_kernel, &reduce_int32_between_hosts_kernel,
+    &reduce_uint64_between_hosts_kernel, &reduce_int64_between_hosts_kernel};
 
 const BetweenKernel& kernel_of(const CallParams& call) {
   if (!call.movement.reduces) return move_between_hosts_kernel;
@@ -61,10 +59,13 @@ const BetweenKernel& kernel_of(const CallParams& call) {
     case DataType::int16:
       return reduce_integers16_between_hosts_kernel;
     case DataType::uint32:
+      return reduce_uint32_between_hosts_kernel;
     case DataType::int32:
-      return reduce_integers32_between_hosts_kernel;
+      return reduce_int32_between_hosts_kernel;
+    case DataType::uint64:
+      return reduce_uint64_between_hosts_kernel;
     default:
-      return reduce_integers64_between_hosts_kernel;
+      return reduce_int64_between_hosts_kernel;
   }
 }
 

@@ -219,8 +219,6 @@ using HalfTypes = ElementTypes<Float16, BFloat16>;
 using Float8Types = ElementTypes<Float8E4M3, Float8E5M2>;
 using ByteTypes = ElementTypes<Boolean, uint8_t, int8_t>;
 using Integer16Types = ElementTypes<uint16_t, int16_t>;
-using Integer32Types = ElementTypes<uint32_t, int32_t>;
-using Integer64Types = ElementTypes<uint64_t, int64_t>;
 
 /// Calls `body` with an element of the type, of a kind that can be reduced.
 template <class Body>

@@ -164,13 +164,15 @@ struct BetweenHostsParams {
 
 /// Calls that reduce nothing.
 TOKENYARD_DECLARE_KERNEL(move_between_hosts_kernel, BetweenHostsParams);
-/// Reductions of the types of a group (arithmetic.hpp).
+/// Reductions of the types of a group (arithmetic.hpp), or of one type.
 TOKENYARD_DECLARE_KERNEL(reduce_floats_between_hosts_kernel, BetweenHostsParams);
 TOKENYARD_DECLARE_KERNEL(reduce_halves_between_hosts_kernel, BetweenHostsParams);
 TOKENYARD_DECLARE_KERNEL(reduce_float8s_between_hosts_kernel, BetweenHostsParams);
 TOKENYARD_DECLARE_KERNEL(reduce_bytes_between_hosts_kernel, BetweenHostsParams);
 TOKENYARD_DECLARE_KERNEL(reduce_integers16_between_hosts_kernel, BetweenHostsParams);
-TOKENYARD_DECLARE_KERNEL(reduce_integers32_between_hosts_kernel, BetweenHostsParams);
-TOKENYARD_DECLARE_KERNEL(reduce_integers64_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_uint32_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_int32_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_uint64_between_hosts_kernel, BetweenHostsParams);
+TOKENYARD_DECLARE_KERNEL(reduce_int64_between_hosts_kernel, BetweenHostsParams);
 
 }  // namespace tokenyard::device_collectives
