@@ -23,13 +23,6 @@ FarRanks::FarRanks(World& world) {
   }
 }
 
-FarRanks::FarRanks(const std::vector<uint32_t>& domain_of) {
-  for (const uint32_t domain : domain_of) {
-    std::vector<bool>& far = far_.emplace_back();
-    for (const uint32_t other : domain_of) far.push_back(other != domain);
-  }
-}
-
 std::vector<uint32_t> FarRanks::of(uint32_t rank) const {
   std::vector<uint32_t> ranks;
   for (uint32_t other = 0; other < far_.size(); ++other)

@@ -14,8 +14,6 @@ class FarRanks {
   FarRanks() = default;
   /// Collective if some ranks are.
   explicit FarRanks(World& world);
-  /// `domain_of`: [ranks] ranks of one domain load and store one another's memory.
-  explicit FarRanks(const std::vector<uint32_t>& domain_of);
 
   bool any() const { return !far_.empty(); }
   bool between(uint32_t rank, uint32_t other) const { return any() && far_[rank][other]; }

@@ -39,26 +39,12 @@ std::vector<FarPut> puts_of(World& world, const Graph& graph, const Region& regi
   return puts;
 }
 
-class NetworkTables::Queue {
- public:
-  explicit Queue(Network& network) : network_(network), numbers_(network.claim_queues(1)) {}
-  ~Queue() { network_.give_back_queues(numbers_); }
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
-  bool exists() const { return !numbers_.empty(); }
-  uint32_t number() const { return numbers_[0]; }
-
- private:
-  Network& network_;
-  const std::vector<uint32_t> numbers_;
-};
-
 NetworkTables::NetworkTables(World& world, const Graph& graph, const NetworkPlan& plan,
                              const FarRanks& far)
     : world_(world),
       layout_{.ranks = world.size(), .events = static_cast<uint32_t>(graph.events().size())},
       landing_(world, layout_.bytes()),
-      queue_(std::make_unique<Queue>(*network_of(world))) {
+      queue_(*network_of(world)) {
   accelerator_of(world).fill(landing_.data(), 0, layout_.bytes(), {});
   await_stream(world, {}, "zeroed words of the network");
   introduce(graph, plan, far);
@@ -89,7 +75,7 @@ void NetworkTables::introduce(const Graph& graph, const NetworkPlan& plan, const
   const std::vector<Mine> everybodys = gather(world_,
                                               Mine{.offset = landing_.target().offset,
                                                    .key = landing_.target().key,
-                                                   .has_queue = queue_->exists() ? 1u : 0u},
+                                                   .has_queue = queue_.exist() ? 1u : 0u},
                                               "megakernel: landings of networks");
   for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
     if (everybodys[rank].has_queue != 0) continue;
@@ -150,7 +136,7 @@ void NetworkTables::introduce(const Graph& graph, const NetworkPlan& plan, const
              .landing = landing_.data(),
              .layout = layout_,
              .queues = network_of(world_)->queues(),
-             .queue = queue_->number(),
+             .queue = queue_.number(),
              .left = place(std::vector<uint64_t>(1))};
 }
 

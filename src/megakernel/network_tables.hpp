@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/device_memory.hpp"
+#include "fabric/network/claimed_queues.hpp"
 #include "fabric/network/network_memory.hpp"
 #include "megakernel/kernels/run_params.hpp"
 #include "megakernel/network_plan.hpp"
@@ -33,9 +34,6 @@ class NetworkTables {
   void quarantine() { quarantined_ = true; }
 
  private:
-  /// A queue at every peer that no other exchange uses.
-  class Queue;
-
   template <class T>
   T* place(const std::vector<T>& values);
   void introduce(const Graph& graph, const NetworkPlan& plan, const FarRanks& far);
@@ -43,7 +41,7 @@ class NetworkTables {
   World& world_;
   const LandingLayout layout_;
   NetworkMemory landing_;
-  std::unique_ptr<Queue> queue_;
+  ClaimedQueues queue_;
   std::vector<std::unique_ptr<DeviceMemory>> tables_;
   NetworkBlockParams params_{};
   bool quarantined_ = false;

@@ -10,6 +10,7 @@
 #include "device/await_stream.hpp"
 #include "fabric/abort_flag.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/network/claimed_queues.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/network/network_memory.hpp"
 #include "fabric/network/probe.hpp"
@@ -40,22 +41,6 @@ constexpr const char* kLargeOnes =
     " (puts of 8 bytes arrived, those of 1 MiB did not: does a part of the way have a smaller MTU "
     "than "
     "the interfaces? ping -M do -s SIZE shows which sizes pass)";
-
-/// A queue that nobody else uses.
-class ClaimedQueue {
- public:
-  explicit ClaimedQueue(Network& network) : network_(network), numbers_(network.claim_queues(1)) {}
-  ~ClaimedQueue() { network_.give_back_queues(numbers_); }
-  ClaimedQueue(const ClaimedQueue&) = delete;
-  ClaimedQueue& operator=(const ClaimedQueue&) = delete;
-
-  bool exists() const { return !numbers_.empty(); }
-  uint32_t number() const { return numbers_.front(); }
-
- private:
-  Network& network_;
-  const std::vector<uint32_t> numbers_;
-};
 
 class PeerTimer {
  public:
@@ -104,9 +89,9 @@ class PeerTimer {
     if (memory_) memory_->make_known();
     places_ = gather(world_,
                      Introduction{.place = memory_ ? memory_->target() : NetworkTarget{},
-                                  .state = !memory_           ? uint64_t{1}
-                                           : !queue_.exists() ? uint64_t{2}
-                                                              : uint64_t{0}},
+                                  .state = !memory_          ? uint64_t{1}
+                                           : !queue_.exist() ? uint64_t{2}
+                                                             : uint64_t{0}},
                      "doctor: memory of puts");
     for (const uint32_t rank : present_ranks(world_)) {
       if (places_[rank].state == 0) continue;
@@ -219,7 +204,7 @@ class PeerTimer {
   Network& network_;
   const std::chrono::nanoseconds timeout_;
   const size_t words_bytes_;
-  const ClaimedQueue queue_;
+  const ClaimedQueues queue_;
   DeviceMemory result_;
   std::optional<NetworkMemory> memory_;
   std::vector<Introduction> places_;  ///< [ranks]

@@ -28,12 +28,10 @@ std::vector<std::string> interfaces_for(const GivenOption<std::string>& given,
       name.erase(0, equals + 1);
     }
     if (name.empty()) refuse("names or addresses of interfaces, between commas");
-    if (!counts) {
-      if (comma == std::string_view::npos) break;
-      continue;
+    if (counts) {
+      if (std::ranges::count(names, name) != 0) refuse("each interface once");
+      names.push_back(std::move(name));
     }
-    if (std::ranges::count(names, name) != 0) refuse("each interface once");
-    names.push_back(std::move(name));
     if (comma == std::string_view::npos) break;
   }
   if (names.empty()) refuse(fmt::format("an interface for local rank {}", local_rank));

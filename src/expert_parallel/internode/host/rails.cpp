@@ -33,7 +33,7 @@ constexpr uint32_t kChunkMax = 8;
 constexpr size_t kMebibyte = size_t{1} << 20;
 
 /// Queues of an exchange at every peer.
-constexpr uint32_t kQueues = 2;
+constexpr uint32_t kFillQueue = 0, kDrainQueue = 1, kQueues = 2;
 
 /// Returns the bytes of a ring. It must hold the bytes of 20 us: 1 MB at 50 GB/s,
 /// where few peers share the rate more. All rings of a rank take at most 64 MiB.
@@ -96,13 +96,6 @@ World& supported(World& world) {
 
 }  // namespace
 
-RailExchange::Queues::Queues(Network& network)
-    : network_(network), numbers_(network.claim_queues(kQueues)) {}
-
-RailExchange::Queues::~Queues() {
-  network_.give_back_queues(numbers_);
-}
-
 RailExchange::RailExchange(World& world, const Shape& shape)
     : world_(supported(world)),
       accelerator_(accelerator_of(world)),
@@ -113,7 +106,7 @@ RailExchange::RailExchange(World& world, const Shape& shape)
       layout_(layout_of(shape, map_, accelerator_.kind())),
       near_(arena_of(world).allocate(layout_.near_bytes(), Stream{}, ArenaEnd::upper)),
       far_(world, layout_.far_bytes()),
-      queues_(std::in_place, *network_of(world)) {
+      queues_(std::in_place, *network_of(world), kQueues) {
   accelerator_.prepare(dispatch_kernel.entry);
   accelerator_.prepare(combine_kernel.entry);
   accelerator_.fill(near_.data(), 0, layout_.near_bytes(), Stream{});
@@ -155,7 +148,7 @@ void RailExchange::fill_tables() {
                                               Mine{.near_offset = near_.offset(),
                                                    .far_offset = far_.target().offset,
                                                    .far_key = far_.target().key,
-                                                   .has_queues = queues_->empty() ? 0u : 1u},
+                                                   .has_queues = queues_->exist() ? 1u : 0u},
                                               "ExpertParallel: windows between hosts");
   const uint32_t ranks = map_.ranks(), hosts = map_.hosts(), rank = world_.rank();
   for (uint32_t peer = 0; peer < ranks; ++peer)
@@ -246,8 +239,8 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
                      .columns = columns_.count()},
           .columns = columns_,
           .queues = network_of(world_)->queues(),
-          .fill_queue = queues_->fill(),
-          .drain_queue = queues_->drain(),
+          .fill_queue = queues_->number(kFillQueue),
+          .drain_queue = queues_->number(kDrainQueue),
           .slot = slot,
           .capacity = capacity,
           .chunk = std::clamp(capacity / 8, 1u, kChunkMax),

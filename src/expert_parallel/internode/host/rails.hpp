@@ -12,6 +12,7 @@
 #include "expert_parallel/internode/kernels/dispatch.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/host_map.hpp"
+#include "fabric/network/claimed_queues.hpp"
 #include "fabric/network/network_memory.hpp"
 #include "tokenyard/world.hpp"
 
@@ -62,22 +63,6 @@ class RailExchange {
   }
 
  private:
-  /// Queues at every peer that no other exchange uses, as long as this object lives.
-  class Queues {
-   public:
-    explicit Queues(Network& network);
-    ~Queues();
-    Queues(const Queues&) = delete;
-    Queues& operator=(const Queues&) = delete;
-    bool empty() const { return numbers_.empty(); }
-    uint32_t fill() const { return numbers_[0]; }
-    uint32_t drain() const { return numbers_[1]; }
-
-   private:
-    Network& network_;
-    const std::vector<uint32_t> numbers_;
-  };
-
   Rails rails(const SlotLayout& slot) const;
   DispatchParams dispatch_params(const throughput::DispatchParams& call, uint32_t blocks) const;
   SlotLayout partial_slot(const throughput::CombineParams& call) const;
@@ -93,7 +78,7 @@ class RailExchange {
   const WindowLayout layout_;
   ArenaBlock near_;                        ///< first part of the window
   NetworkMemory far_;                      ///< second part
-  std::optional<Queues> queues_;           ///< unless retired
+  std::optional<ClaimedQueues> queues_;    ///< unless retired
   bool is_known_ = false;                  ///< whether peers may have the window's address
   std::optional<DeviceMemory> tables_;     ///< Hosts, Links and addresses
   std::optional<DeviceMemory> workspace_;  ///< RailTables

@@ -35,12 +35,6 @@ MessageLayout message_layout(const LowLatencyOptions& options, uint32_t peers) {
        .partial_pieces = std::max(sums.bf16_pieces, sums.logfmt_pieces)});
 }
 
-PutPeers::Queue::Queue(Network& network) : network_(network), numbers_(network.claim_queues(1)) {}
-
-PutPeers::Queue::~Queue() {
-  network_.give_back_queues(numbers_);
-}
-
 PutPeers::PutPeers(const Setup& setup, const CallStreams& streams, uint32_t epoch)
     : setup_(setup),
       ranks_(setup.paths.put_peers()),
@@ -73,7 +67,7 @@ void PutPeers::introduce(const CallStreams& streams, uint32_t epoch) {
   const std::vector<Mine> everybodys = gather(world,
                                               Mine{.offset = shared_.target().offset,
                                                    .key = shared_.target().key,
-                                                   .has_queue = queue_->exists() ? 1u : 0u},
+                                                   .has_queue = queue_->exist() ? 1u : 0u},
                                               "LowLatency: memory of messages");
   for (const uint32_t rank : present_ranks(world)) {
     if (everybodys[rank].has_queue != 0) continue;

@@ -15,6 +15,7 @@
 #include "expert_parallel/low_latency/kernels/dispatch.hpp"
 #include "expert_parallel/low_latency/kernels/messages.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/network/claimed_queues.hpp"
 #include "fabric/network/network_memory.hpp"
 
 namespace tokenyard::low_latency {
@@ -50,21 +51,6 @@ class PutPeers {
   void retire(const CallStreams& streams) const;
 
  private:
-  /// A queue at every peer that no other exchange uses, as long as this object lives.
-  class Queue {
-   public:
-    explicit Queue(Network& network);
-    ~Queue();
-    Queue(const Queue&) = delete;
-    Queue& operator=(const Queue&) = delete;
-    bool exists() const { return !numbers_.empty(); }
-    uint32_t number() const { return numbers_[0]; }
-
-   private:
-    Network& network_;
-    const std::vector<uint32_t> numbers_;
-  };
-
   MessagesParams messages(Channel channel, const CallParams& call, Part part) const;
   void launch_messages(const MessagesParams& params, Stream stream) const;
   void introduce(const CallStreams& streams, uint32_t epoch);
@@ -76,7 +62,7 @@ class PutPeers {
   const Mirrors mirrors_;
   ArenaBlock mirror_memory_;
   NetworkMemory shared_;  ///< with the network
-  std::optional<Queue> queue_;
+  std::optional<ClaimedQueues> queue_;
   std::optional<DeviceMemory> tables_;
   DeviceMemory workspace_;
   PutPaths paths_{};
