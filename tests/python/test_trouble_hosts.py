@@ -92,6 +92,7 @@ class Exchanges:
         try:
             received = self.dispatch()
         except tokenyard.OperationAborted:
+            self.step -= 1  # It has done nothing, and not every rank is told so.
             received = self.dispatch()
         self.combine(received)
         assert self.serve()
