@@ -34,6 +34,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 def test_package_and_examples_pass_the_type_checker() -> None:
     pytest.importorskip("mypy")
+    pytest.importorskip("torch", reason="types of torch are unknown without it")
     done = run_python("-m", "mypy", "--cache-dir", "build/mypy", cwd=ROOT)
     assert done.returncode == 0, done.stdout
 
