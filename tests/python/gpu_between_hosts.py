@@ -1,4 +1,5 @@
-"""Tensors on GPUs travel between hosts: dispatch and combine, compared with sums of torch.
+"""Tensors on GPUs travel between hosts: dispatch and combine, compared with sums of torch, and a
+megakernel's copies, compared with the numbers that were copied.
 
 Run it on a machine with one GPU or two, with the package and torch installed:
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 import argparse
 import sys
 from typing import Any
+
+from megakernel_programs import add_up
 
 EXPERTS, HIDDEN, TOPK, TOKENS, RANKS = 16, 2048, 4, 300, 2
 
@@ -63,6 +66,15 @@ def exchange(world: Any, device: str) -> str:
     return str(world.topology.peers[1 - world.rank].how)
 
 
+def exchange_and_add_up(world: Any, device: str) -> str:
+    """Returns how the other rank is reached, after calls and a megakernel that were right."""
+    how = exchange(world, device)
+    of_ranks = world.size * (world.size + 1) / 2
+    if (seen := add_up(world)) != [step * of_ranks for step in range(1, 6)]:
+        raise AssertionError(f"rank {world.rank}: a megakernel added up {seen}")
+    return how
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("host", "cuda"), default="cuda")
@@ -74,7 +86,7 @@ def main() -> int:
     kinds = [False, True] if device == "host" or torch.cuda.device_count() >= RANKS else [False]
     for processes in kinds:
         told = tokenyard.launch(
-            exchange,
+            exchange_and_add_up,
             ranks=RANKS,
             processes=processes,
             hosts=RANKS,
