@@ -15,14 +15,9 @@ namespace tokenyard::device_collectives {
 
 namespace {
 
-/// The warps of a block.
-struct PieceWarps {
-  uint32_t movers_max;  ///< that move data
-  uint32_t others;      ///< beside them
-};
-/// On a host each thread costs a fiber.
-constexpr PieceWarps kSlotsWarps{kSlotsThreadsMax / kWarpLanes - 1, 1}, kHostSlotsWarps{1, 1};
-constexpr PieceWarps kPacketsWarps{kPacketsThreadsMax / kWarpLanes, 0}, kHostPacketsWarps{2, 0};
+/// Threads of a block that move data; and on a host, where each costs a fiber.
+constexpr uint32_t kMoversMax = kSlotsThreadsMax - kWarpLanes, kHostMoversMax = kWarpLanes;
+static_assert(kSlotsThreadsMax == kPacketsThreadsMax);
 /// Blocks of a call of slots or packets: more of them do not make it faster.
 constexpr uint32_t kSlotsBlocksMax = 64;
 /// Blocks of a call of rings, unless options say otherwise; half of them send. Few bytes take the
@@ -40,34 +35,20 @@ bool is_summed_in_steps(const CallParams& params) {
   return adds && is_float;
 }
 
+}  // namespace
+
 /// The division of a message's pieces among the blocks of a call of slots or packets.
 struct PieceBlocks {
-  uint32_t pieces, blocks, pieces_a_block;
-  PieceWarps warps;
-
-  PieceBlocks(uint64_t bytes, uint32_t piece_bytes, PieceWarps warps, uint32_t blocks_max)
-      : pieces(static_cast<uint32_t>((bytes + piece_bytes - 1) / piece_bytes)),
-        blocks(std::clamp(parts_of(pieces, warps.movers_max * kWarpLanes), 1u, blocks_max)),
-        pieces_a_block(std::max(parts_of(pieces, blocks), 1u)),
-        warps(warps) {}
+  uint32_t pieces, blocks, pieces_a_block, mover_warps_max;
 
   /// `tasks`: of a block's threads. Not cooperative: no block waits for a block of its own rank,
   /// and blocks send first.
   LaunchShape shape(uint64_t tasks) const {
-    // The last warp reads no epoch, so there is another one.
-    const auto movers = static_cast<uint32_t>(std::clamp<uint64_t>(
-        (tasks + kWarpLanes - 1) / kWarpLanes, 2 - warps.others, warps.movers_max));
-    return {.blocks = blocks,
-            .warps = movers + warps.others,
-            .cooperative = false,
-            .overlap_previous = true};
+    const auto movers = static_cast<uint32_t>(
+        std::clamp<uint64_t>((tasks + kWarpLanes - 1) / kWarpLanes, 1, mover_warps_max));
+    return {.blocks = blocks, .warps = movers + 1, .cooperative = false, .overlap_previous = true};
   }
-
- private:
-  static uint32_t parts_of(uint32_t whole, uint32_t part) { return (whole + part - 1) / part; }
 };
-
-}  // namespace
 
 void CollectiveCalls::start(const Request& given, const Call& call) {
   Request request = given;
@@ -120,25 +101,31 @@ void CollectiveCalls::launch(const Request& request, CallParams params, const Ca
   } while (params.movement.begin < movement.end);
 }
 
+PieceBlocks CollectiveCalls::blocks_of_pieces(uint64_t bytes, uint32_t piece_bytes,
+                                              const Call& call) const {
+  const bool on_host = session_.on_host();
+  const uint32_t movers_max = on_host ? kHostMoversMax : kMoversMax;
+  const uint32_t blocks_max = session_.blocks_for(call, on_host ? kHostBlocksMax : kSlotsBlocksMax);
+  const auto pieces = static_cast<uint32_t>((bytes + piece_bytes - 1) / piece_bytes);
+  const uint32_t blocks = std::clamp((pieces + movers_max - 1) / movers_max, 1u, blocks_max);
+  return {.pieces = pieces,
+          .blocks = blocks,
+          .pieces_a_block = std::max((pieces + blocks - 1) / blocks, 1u),
+          .mover_warps_max = movers_max / kWarpLanes};
+}
+
 void CollectiveCalls::launch_slots(const CallParams& params, const Call& call) {
-  const PieceBlocks by(params.movement.bytes(), Piece8::kBytes,
-                       session_.on_host() ? kHostSlotsWarps : kSlotsWarps, piece_blocks_max(call));
+  const PieceBlocks by = blocks_of_pieces(params.movement.bytes(), Piece8::kBytes, call);
   const uint64_t pairs = uint64_t{by.pieces_a_block} * params.ranks;
   session_.launch_call(slots_kernel, by.shape(pairs), call.stream,
                        SlotsParams{params, by.pieces, by.pieces_a_block});
 }
 
 void CollectiveCalls::launch_packets(const CallParams& params, const Call& call) {
-  const PieceBlocks by(params.movement.bytes(), Piece16::kBytes,
-                       session_.on_host() ? kHostPacketsWarps : kPacketsWarps,
-                       piece_blocks_max(call));
+  const PieceBlocks by = blocks_of_pieces(params.movement.bytes(), Piece16::kBytes, call);
   session_.launch_call(packets_kernel, by.shape(by.pieces_a_block), call.stream,
                        PacketsParams{params, session_.key, by.pieces, by.pieces_a_block,
                                      !params.movement.reduces || is_summed_in_steps(params)});
-}
-
-uint32_t CollectiveCalls::piece_blocks_max(const Call& call) const {
-  return session_.blocks_for(call, session_.on_host() ? kHostBlocksMax : kSlotsBlocksMax);
 }
 
 void CollectiveCalls::launch_rings(const CallParams& params, const Call& call) {

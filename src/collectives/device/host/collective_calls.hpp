@@ -5,6 +5,8 @@
 
 namespace tokenyard::device_collectives {
 
+struct PieceBlocks;
+
 class CollectiveCalls {
  public:
   explicit CollectiveCalls(Session& session) : session_(session) {}
@@ -18,7 +20,7 @@ class CollectiveCalls {
   uint32_t member_at(const Request& request) const;
   Protocol protocol_for(const Request& request, const Movement& movement, const Call& call) const;
   bool in_arena(const void* data, uint64_t bytes) const;
-  uint32_t piece_blocks_max(const Call& call) const;
+  PieceBlocks blocks_of_pieces(uint64_t bytes, uint32_t piece_bytes, const Call& call) const;
   void launch_slots(const CallParams& params, const Call& call);
   void launch_packets(const CallParams& params, const Call& call);
   void launch_rings(const CallParams& params, const Call& call);

@@ -20,8 +20,7 @@
 /// 4. A thread sends a piece to every rank before it stores a result there, so the result may lie
 ///    where the input does.
 /// 5. No block waits for a block of its own rank, and a thread sends a step of pieces before it
-///    awaits the previous one, or calls. All blocks of a rank are resident together, so each goes
-///    on.
+///    awaits the previous one. All blocks of a rank are resident together, so each goes on.
 #pragma once
 
 #include "collectives/device/kernels/device_call.hpp"
@@ -29,10 +28,8 @@
 
 namespace tokenyard::device_collectives {
 
-/// All threads move data. The last warp of a block also compares calls, once it has sent its first
-/// step; that of block 0 publishes its own before. A warp more would leave 96 registers to a
-/// thread.
-inline constexpr uint32_t kPacketsThreadsMax = 512;
+/// The last warp of a block publishes and compares calls; the others move data.
+inline constexpr uint32_t kPacketsThreadsMax = 544;
 
 struct PacketsParams {
   CallParams call;

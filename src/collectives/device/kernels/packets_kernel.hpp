@@ -33,7 +33,7 @@ struct PacketsWork {
   const BlockDeadline& deadline;
   const Calls& calls;  ///< of the block
   const Bytes16 key;
-  uint32_t parity = 0;           ///< once the call has begun
+  const uint32_t parity;
   const uint32_t first, stride;  ///< this thread's pieces
   const uint32_t count, whole;   ///< how many there are; those at the front that fill steps
   const uint64_t bytes;          ///< of a message
@@ -62,7 +62,7 @@ TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDea
                                      const PacketsShared& shared) {
   const CallParams& call = params.call;
   const Movement& movement = call.movement;
-  const uint32_t threads = block::threads();
+  const uint32_t threads = block::threads() - kWarpLanes;
   const uint32_t begin = std::min(block::index() * params.pieces_a_block, params.pieces);
   const uint32_t end = std::min(begin + params.pieces_a_block, params.pieces);
   const uint32_t first = begin + thread::index();
@@ -82,6 +82,7 @@ TOKENYARD_DEVICE PacketsWork work_of(const PacketsParams& params, const BlockDea
           .deadline = deadline,
           .calls = shared.calls,
           .key = params.key,
+          .parity = parity_of(shared.epoch),
           .first = first,
           .stride = threads,
           .count = pieces_before(end),
@@ -123,50 +124,16 @@ TOKENYARD_DEVICE void store_pieces(const PacketsWork& work, std::byte* to,
   }
 }
 
-/// Pieces of a thread's first step. They are loaded before the epoch is known: the loads of the
-/// two, each of which takes as long as a store to a peer, are under way together.
-struct FirstPieces {
-  Piece16 held[4];
-};
-
-/// Returns the first of the ranks that this one sends to: every rank begins with another one.
-TOKENYARD_DEVICE uint32_t first_rank(const CallParams& call) {
-  return (call.rank + 1) % call.ranks;
-}
-
-/// Loads what the thread's first step sends to first_rank.
-TOKENYARD_DEVICE FirstPieces load_first(const PacketsWork& work) {
-  FirstPieces first{};
-  const uint32_t rank = first_rank(work.call);
-  if (work.count == 0 || !work.call.movement.sends(work.call.rank, rank)) return first;
-  uint32_t done = 0;
-  next_step(work, done, [&]<uint32_t count>(const PacketStep<count>& step) {
-    Piece16 held[count];
-    load_pieces(work, work.input(rank), step, held);
-    TOKENYARD_UNROLL
-    for (uint32_t k = 0; k < count; ++k) first.held[k] = held[k];
-    return true;
-  });
-  return first;
-}
-
-/// Sends pieces to every rank that wants them. `first`: what load_first has returned, if these are
-/// the pieces of the thread's first step.
+/// Sends pieces to every rank that wants them.
 template <uint32_t count>
-TOKENYARD_DEVICE void send_step(const PacketsWork& work, const PacketStep<count>& step,
-                                const FirstPieces* first) {
+TOKENYARD_DEVICE void send_step(const PacketsWork& work, const PacketStep<count>& step) {
   const CallParams& call = work.call;
   TOKENYARD_KEEP_ROLLED
-  for (uint32_t turn = 0; turn + 1 < call.ranks; ++turn) {
-    const uint32_t rank = (first_rank(call) + turn) % call.ranks;
+  for (uint32_t turn = 1; turn < call.ranks; ++turn) {
+    const uint32_t rank = (call.rank + turn) % call.ranks;  // Every rank begins with another one.
     if (!call.movement.sends(call.rank, rank)) continue;
     Piece16 held[count];
-    if (first != nullptr && turn == 0) {
-      TOKENYARD_UNROLL
-      for (uint32_t k = 0; k < count; ++k) held[k] = first->held[k];
-    } else {
-      load_pieces(work, work.input(rank), step, held);
-    }
+    load_pieces(work, work.input(rank), step, held);
     const Peer<Bytes16> to = call.windows.packets(rank, work.parity, call.rank);
     TOKENYARD_UNROLL
     for (uint32_t k = 0; k < count; ++k)
@@ -317,39 +284,20 @@ TOKENYARD_DEVICE bool take_step(const PacketsWork& work, const PacketStep<count>
   return !movement.sends(work.call.rank, work.call.rank) || fold_step(work, step);
 }
 
-/// Sends the pieces of the thread's first step; returns how many. `first`: what load_first
-/// returned.
-TOKENYARD_DEVICE uint32_t send_first(const PacketsWork& work, const FirstPieces& first) {
-  uint32_t sent = 0;
-  if (work.count != 0)
-    next_step(work, sent, [&](const auto& step) {
-      send_step(work, step, &first);
-      return true;
-    });
-  return sent;
-}
-
-/// Sends and takes the thread's pieces, a step behind those that it sends. `sent`: by send_first.
-TOKENYARD_DEVICE void move_packets(const PacketsWork& work, uint32_t sent) {
-  uint32_t taken = 0;
+/// Sends and takes the thread's pieces, a step behind those that it sends.
+TOKENYARD_DEVICE void move_packets(const PacketsWork& work) {
+  uint32_t sent = 0, taken = 0;
   TOKENYARD_KEEP_ROLLED
   while (taken < work.count) {
+    const bool is_first = sent == 0;
     if (sent < work.count)
       next_step(work, sent, [&](const auto& step) {
-        send_step(work, step, nullptr);
+        send_step(work, step);
         return true;
       });
+    if (is_first && sent < work.count) continue;
     if (!next_step(work, taken, [&](const auto& step) { return take_step(work, step); })) return;
   }
-}
-
-/// Waits for the calls of all ranks, and tells the other warps of the block whether they are alike.
-TOKENYARD_DEVICE void learn_calls(const CallParams& call, PacketsShared& shared,
-                                  const BlockDeadline& deadline) {
-  const bool alike = await_calls(call, shared.epoch, deadline);
-  if (warp::elect())
-    store<Order::relaxed, Scope::block>(&shared.calls, alike ? Calls::alike : Calls::different);
-  pass_epoch(call, shared.epoch);
 }
 
 TOKENYARD_DEVICE void exchange_packets(const PacketsParams& params) {
@@ -357,20 +305,14 @@ TOKENYARD_DEVICE void exchange_packets(const PacketsParams& params) {
   const CallParams& call = params.call;
   const BlockDeadline deadline = begin_deadline(call);
   if (thread::index() == 0) shared.calls = Calls::unknown;
-  const bool is_last_warp = warp::index() + 1 == warp::count();
-  const bool announces = is_last_warp && block::index() == 0;
-  PacketsWork work = work_of(params, deadline, shared);
-  // Nothing delays the call word, for which every block of every rank waits.
-  FirstPieces first = announces ? FirstPieces{} : load_first(work);
   if (!begin_call(call, shared, deadline)) return;
-  work.parity = parity_of(shared.epoch);
-  if (announces) {
-    publish_call(call, shared.epoch);
-    first = load_first(work);
-  }
-  const uint32_t sent = send_first(work, first);
-  if (is_last_warp) learn_calls(call, shared, deadline);
-  move_packets(work, sent);
+  const uint64_t epoch = shared.epoch;
+  if (warp::index() + 1 != warp::count()) return move_packets(work_of(params, deadline, shared));
+  if (block::index() == 0) publish_call(call, epoch);
+  const bool alike = await_calls(call, epoch, deadline);
+  if (warp::elect())
+    store<Order::relaxed, Scope::block>(&shared.calls, alike ? Calls::alike : Calls::different);
+  pass_epoch(call, epoch);
 }
 
 TOKENYARD_DEFINE_KERNEL(packets_kernel, exchange_packets, PacketsParams, PacketsShared,

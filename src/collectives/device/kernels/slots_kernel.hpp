@@ -36,7 +36,7 @@ struct SlotsWork {
   const SlotsRange range;
   const BlockDeadline& deadline;
   const uint32_t threads;
-  uint32_t epoch = 0, digest = 0, parity = 0;  ///< once the call has begun
+  const uint32_t epoch, digest, parity;
 
   TOKENYARD_DEVICE Piece8 own(uint32_t destination, uint32_t piece) const {
     return load_piece<2>(call.input + call.movement.input_at(destination) + range.at(piece),
@@ -48,40 +48,17 @@ struct SlotsWork {
   }
 };
 
-/// A piece that a thread sends.
-struct SlotsErrand {
-  uint32_t rank, piece;
-};
-
-/// How many pieces the threads of the block send: pairs of rank and piece.
-TOKENYARD_DEVICE uint32_t errands_of(const SlotsWork& work) {
-  return (work.call.ranks - 1) * work.range.count;
-}
-
-TOKENYARD_DEVICE SlotsErrand errand(const SlotsWork& work, uint32_t index) {
-  const uint32_t turn = index / work.range.count;
-  // Every rank begins with another one.
-  return {.rank = (work.call.rank + 1 + turn) % work.call.ranks,
-          .piece = work.range.first + (index - turn * work.range.count)};
-}
-
-/// Returns the first piece that the thread sends. Called before the epoch is known: the loads of
-/// the two, each of which takes as long as a store to a peer, are under way together.
-TOKENYARD_DEVICE Piece8 load_first(const SlotsWork& work) {
-  if (thread::index() >= errands_of(work)) return {};
-  const auto [rank, piece] = errand(work, thread::index());
-  return work.call.movement.sends(work.call.rank, rank) ? work.own(rank, piece) : Piece8{};
-}
-
-/// Sends the block's pieces to every rank that wants them. `first`: what load_first has returned.
-TOKENYARD_DEVICE void send_pieces(const SlotsWork& work, const Piece8& first) {
+/// Sends the block's pieces to every rank that wants them: pairs of rank and piece, a thread each.
+TOKENYARD_DEVICE void send_pieces(const SlotsWork& work) {
   const CallParams& call = work.call;
-  const uint32_t errands = errands_of(work);
-  for (uint32_t i = thread::index(); i < errands; i += work.threads) {
-    const auto [rank, piece] = errand(work, i);
+  const uint32_t pairs = (call.ranks - 1) * work.range.count;
+  for (uint32_t i = thread::index(); i < pairs; i += work.threads) {
+    const uint32_t turn = i / work.range.count;
+    const uint32_t piece = work.range.first + (i - turn * work.range.count);
+    // Every rank begins with another one.
+    const uint32_t rank = (call.rank + 1 + turn) % call.ranks;
     if (!call.movement.sends(call.rank, rank)) continue;
-    const Piece8 data = i == thread::index() ? first : work.own(rank, piece);
-    const Slot slot = Slot::of(data, work.epoch, work.digest);
+    const Slot slot = Slot::of(work.own(rank, piece), work.epoch, work.digest);
     store<Order::relaxed, Scope::sys>(call.windows.slots(rank, work.parity, call.rank) + piece,
                                       slot.bits);
   }
@@ -138,7 +115,6 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
   for (uint32_t i = thread::index(); i < work.range.count; i += work.threads) {
     const uint32_t piece = work.range.first + i;
     const Folding by{call.op, call.factor, call.ranks};
-    const Piece8 own = work.own(call.rank, piece);  // while the others' are on their way
     Fold<T, 2> fold;
     TOKENYARD_KEEP_ROLLED
     for (uint32_t first = 0; first < call.ranks; first += kSourcesAtOnce) {
@@ -152,8 +128,10 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
       for (uint32_t k = 0; k < kSourcesAtOnce; ++k) {
         const uint32_t source = first + k;
         if (source >= call.ranks) break;
-        Piece8 data = own;
-        if (source != call.rank) {
+        Piece8 data;
+        if (source == call.rank) {
+          data = work.own(source, piece);
+        } else {
           const Peer<Bytes16> at = call.windows.slots(call.rank, work.parity, source) + piece;
           if (!await_piece(work, source, at, slots[k])) return false;
           data = slots[k].data();
@@ -169,9 +147,17 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
   return true;
 }
 
-TOKENYARD_DEVICE void move_pieces(const SlotsWork& work, const Piece8& first) {
-  const CallParams& call = work.call;
-  send_pieces(work, first);
+TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const BlockDeadline& deadline,
+                                  uint64_t epoch) {
+  const CallParams& call = params.call;
+  const SlotsWork work{.call = call,
+                       .range = SlotsRange::of(params),
+                       .deadline = deadline,
+                       .threads = block::threads() - kWarpLanes,
+                       .epoch = static_cast<uint32_t>(epoch),
+                       .digest = digest_of(call, epoch),
+                       .parity = parity_of(epoch)};
+  send_pieces(work);
   NamedBarrier(SlotsBarrier::sent).sync(work.threads);
   if (!call.movement.reduces)
     receive_pieces(work);
@@ -181,27 +167,15 @@ TOKENYARD_DEVICE void move_pieces(const SlotsWork& work, const Piece8& first) {
 
 TOKENYARD_DEVICE void exchange_slots(const SlotsParams& params) {
   auto& shared = block::shared<CallShared>();
-  const CallParams& call = params.call;
-  const BlockDeadline deadline = begin_deadline(call);
-  const bool moves = warp::index() + 1 != warp::count();
-  SlotsWork work{.call = call,
-                 .range = SlotsRange::of(params),
-                 .deadline = deadline,
-                 .threads = block::threads() - kWarpLanes};
-  const Piece8 first = moves ? load_first(work) : Piece8{};
-  if (!begin_call(call, shared, deadline)) return;
+  const BlockDeadline deadline = begin_deadline(params.call);
+  if (!begin_call(params.call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
-  if (moves) {
-    work.epoch = static_cast<uint32_t>(epoch);
-    work.digest = digest_of(call, epoch);
-    work.parity = parity_of(epoch);
-    return move_pieces(work, first);
-  }
+  if (warp::index() + 1 != warp::count()) return move_pieces(params, deadline, epoch);
   if (block::index() == 0) {
-    publish_call(call, epoch);
-    await_calls(call, epoch, deadline);
+    publish_call(params.call, epoch);
+    await_calls(params.call, epoch, deadline);
   }
-  pass_epoch(call, epoch);
+  pass_epoch(params.call, epoch);
 }
 
 TOKENYARD_DEFINE_KERNEL(slots_kernel, exchange_slots, SlotsParams, CallShared, kSlotsThreadsMax)
