@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import json
@@ -151,13 +152,31 @@ def own_tests(path: Path) -> Iterator[unittest.TestCase]:
     yield from cases_of(unittest.defaultTestLoader.loadTestsFromModule(module_at(path)))
 
 
-def keep_from_cuda() -> None:
-    """Has this process ask NVML for GPUs: what is forked from a user of CUDA cannot use it."""
+def keep_from_cuda(gpus: int) -> None:
+    """Answers questions about GPUs in CUDA's place: what is forked from its user cannot use it."""
+    import torch
+    import torch.utils._triton
+
+    torch.cuda.is_available = torch.accelerator.is_available = lambda: True
+    torch.cuda.device_count = torch.accelerator.device_count = lambda: gpus
+    torch.cuda.is_bf16_supported = lambda *_, **__: True
+    # torch's tests import this one late; it asks CUDA whether Triton can be used.
+    asks = torch.utils._triton.has_triton
+    torch.utils._triton.has_triton = lambda: False
+    importlib.import_module("torch.testing._internal.common_device_type")
+    torch.utils._triton.has_triton = asks
+
+
+def require_forks() -> None:
+    """Raises if this process has used CUDA, so that no rank can be forked from it."""
     import torch
 
-    torch.cuda.is_bf16_supported = lambda *_, **__: True
-    torch.accelerator.device_count = torch.cuda.device_count
-    torch.accelerator.is_available = torch.cuda.is_available
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: sys.exit(int(torch.cuda._is_in_bad_fork()))
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == 0, "an import uses CUDA, so no rank can be forked"
 
 
 class Results(Listing):
@@ -205,7 +224,7 @@ def run_shard(chosen: argparse.Namespace) -> int:
         os.environ["TEMP_DIR"] = folder
         for name in ("barrier", "test_dir", "init_dir"):
             (Path(folder) / name).mkdir()
-        keep_from_cuda()
+        keep_from_cuda(chosen.ranks)
         if chosen.backend == "tokenyard":
             nccl_is_tokenyard()
         tests = list(shared_tests())
@@ -217,9 +236,7 @@ def run_shard(chosen: argparse.Namespace) -> int:
                 tests += own_tests(chosen.file)
         except Exception as error:  # Of another version of torch.
             results.tell("test_c10d_nccl.py", "failed", f"cannot be imported: {error!r}")
-        import torch
-
-        assert not torch.cuda.is_initialized(), "an import uses CUDA, so no rank can be forked"
+        require_forks()
         number = 0
         for test in tests:
             name = test.id().rpartition(".")[2]

@@ -205,6 +205,7 @@ class TokenyardBackend final : public c10d::Backend {
   std::unique_ptr<DeviceRun> device_messages_;  ///< of the coalesced calls
 
   const bool host_device_;
+  const SharedEvents events_ = std::make_shared<StreamEvents>();
   std::mutex device_mutex_;
   SharedDevice device_;
   c10::DeviceIndex device_index_ = -1;

@@ -127,7 +127,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   const bool host_waits = type == OpType::BARRIER;
   auto work =
       c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), outputs, host_waits);
-  DeviceRun run(device, where, stream_at(where, beside ? Beside::calls : Beside::no), timeout_ns);
+  DeviceRun run(device, where, stream_at(where, beside ? Beside::calls : Beside::no), events_,
+                timeout_ns);
   try {
     body(run);
     run.finish(*work);
@@ -146,7 +147,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   device_coalescing_->add_outputs(outputs);
   device_coalescing_->follow_call(run.last_call());
   if (const DeviceStream on = stream_at(where, beside ? Beside::calls : Beside::no); on.stream)
-    device_coalescing_->follow(*on.stream);
+    device_coalescing_->follow(*on.stream, events_, beside);
   return work;
 }
 
@@ -442,7 +443,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
             rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, false);
       if (!device_messages_)
         device_messages_ = std::make_unique<DeviceRun>(
-            device, where, stream_at(where, Beside::messages), timeout_ns);
+            device, where, stream_at(where, Beside::messages), events_, timeout_ns);
       device_messages_->follow_caller();
       add(*device_messages_);
       device_coalescing_->add_outputs(outputs);
@@ -452,7 +453,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
   }
   auto work = c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs),
                                               std::move(outputs), false);
-  DeviceRun run(device, where, stream_at(where, Beside::messages), timeout_ns);
+  DeviceRun run(device, where, stream_at(where, Beside::messages), events_, timeout_ns);
   add(run);
   run.finish(*work);
   ++calls_;

@@ -25,8 +25,13 @@ class DeviceRun {
   using Tensors = std::vector<at::Tensor>;
 
   /// `on`: the caller's current stream, or one beside it, which then waits for it.
-  DeviceRun(SharedDevice device, c10::Device where, DeviceStream on, int64_t timeout_ns)
-      : device_(std::move(device)), where_(where), on_(on), timeout_ns_(timeout_ns) {
+  DeviceRun(SharedDevice device, c10::Device where, DeviceStream on, SharedEvents events,
+            int64_t timeout_ns)
+      : device_(std::move(device)),
+        where_(where),
+        on_(on),
+        events_(std::move(events)),
+        timeout_ns_(timeout_ns) {
     follow_caller();
   }
 
@@ -36,9 +41,7 @@ class DeviceRun {
     const c10::Stream current = current_stream(where_);
     beside_ = current != *on_.stream;
     if (!beside_) return;
-    c10::Event event(current.device_type());
-    event.record(current);
-    event.block(*on_.stream);
+    StreamEnd(events_, current).block(*on_.stream);
   }
 
   /// Returns the tensor, or a contiguous copy, to be read.
@@ -120,7 +123,7 @@ class DeviceRun {
     }
     if (!on_.stream) return;
     protect();
-    work.follow(*on_.stream);
+    work.follow(*on_.stream, events_, beside_);
   }
 
   /// Keeps the allocator from giving the tensors' memory to the caller's stream before the calls
@@ -170,6 +173,7 @@ class DeviceRun {
   const SharedDevice device_;
   const c10::Device where_;
   const DeviceStream on_;
+  const SharedEvents events_;
   const int64_t timeout_ns_;
   bool beside_ = false;
   Tensors used_;

@@ -7,7 +7,6 @@
 /// failed that not all of them have finished, also one that was seen to be done.
 #pragma once
 
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -16,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "stream_events.hpp"
 #include "torch_work.hpp"
 
 namespace tokenyard::torch_backend {
@@ -63,11 +63,12 @@ class DeviceWork final : public c10d::Work {
   void follow_call(SharedTicket call) { call_ = std::move(call); }
   void follow_messages(SharedTicket messages) { messages_ = std::move(messages); }
 
-  /// Adds the calls that have been enqueued in `stream` so far.
-  void follow(c10::Stream stream) {
-    c10::Event event(stream.device_type());
-    event.record(stream);
-    ends_.push_back({stream, std::move(event)});
+  /// Adds the calls that have been enqueued in `stream` so far. `beside`: the caller goes on in
+  /// another one, and later calls of others follow in this one.
+  void follow(c10::Stream stream, const SharedEvents& events, bool beside) {
+    const std::lock_guard lock(mutex_);
+    ends_.emplace_back(events, stream);
+    if (beside) ends_.back().mark();
   }
   void add_outputs(const std::vector<at::Tensor>& outputs) {
     outputs_.insert(outputs_.end(), outputs.begin(), outputs.end());
@@ -79,6 +80,7 @@ class DeviceWork final : public c10d::Work {
   }
 
   bool isCompleted() override {
+    mark();
     look();
     return outcome_ != Outcome::pending;
   }
@@ -97,7 +99,10 @@ class DeviceWork final : public c10d::Work {
   /// Makes the current stream wait. The host waits, too, for a barrier and if there is a timeout.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     in_range({"timeout"}, timeout.count(), 0, std::numeric_limits<int64_t>::max());
-    for (const End& end : ends_) end.event.block(current_stream(end.stream.device()));
+    {
+      const std::lock_guard lock(mutex_);
+      for (StreamEnd& end : ends_) end.block(current_stream(end.stream().device()));
+    }
     if (host_waits_ || timeout != kNoTimeout) wait_on_host(timeout);
     look();
     if (outcome_ == Outcome::failed) std::rethrow_exception(failure());
@@ -113,9 +118,9 @@ class DeviceWork final : public c10d::Work {
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
     std::vector<c10::Device> devices;
-    for (const End& end : ends_)
-      if (std::find(devices.begin(), devices.end(), end.stream.device()) == devices.end())
-        devices.push_back(end.stream.device());
+    for (const StreamEnd& end : ends_)
+      if (std::find(devices.begin(), devices.end(), end.stream().device()) == devices.end())
+        devices.push_back(end.stream().device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), devices);
     if (failed) {
@@ -123,8 +128,8 @@ class DeviceWork final : public c10d::Work {
     } else if (ends_.empty()) {
       future_->markCompleted(c10::IValue(outputs_));
     } else {
-      const c10::StreamGuard guard(ends_.back().stream);
-      for (const End& end : ends_) end.event.block(ends_.back().stream);
+      const c10::StreamGuard guard(ends_.back().stream());
+      for (StreamEnd& end : ends_) end.block(ends_.back().stream());
       future_->markCompleted(c10::IValue(outputs_));
     }
     return future_;
@@ -132,14 +137,16 @@ class DeviceWork final : public c10d::Work {
 
  private:
   enum class Outcome : uint8_t { pending, done, failed };
-  struct End {
-    c10::Stream stream;
-    c10::Event event;
-  };
 
+  /// Marks the caller's own stream, which has gone on since: somebody asks for its end.
+  void mark() {
+    const std::lock_guard lock(mutex_);
+    for (StreamEnd& end : ends_) end.mark();
+  }
   bool ended() const {
+    const std::lock_guard lock(mutex_);
     return std::all_of(ends_.begin(), ends_.end(),
-                       [](const End& end) { return end.event.query(); });
+                       [](const StreamEnd& end) { return end.passed(); });
   }
   CoreFailure failure_seen(bool over) const {
     const Unlocked unlocked;
@@ -180,7 +187,7 @@ class DeviceWork final : public c10d::Work {
   std::vector<at::Tensor> outputs_;
   const bool host_waits_;
   SharedTicket call_, messages_;
-  std::list<End> ends_;
+  std::list<StreamEnd> ends_;
   mutable std::atomic<Outcome> outcome_ = Outcome::pending;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
