@@ -173,14 +173,20 @@ void Membership::give_way(Ballot higher, Instant now) {
 
 /// Waits for every member that answers, unless it is heard and fails to promise for too long. Does
 /// not wait for one that another member has abandoned, though this one may not suspect it yet.
+///
+/// A leader that leaves also waits, for one silence, for members that say they do not hear it: they
+/// may have abandoned it because it leaves. It counts towards the quorum, so without this wait a
+/// minority could go on without a healthy member. A member that is truly deaf leads meanwhile.
 bool Membership::awaits_promises(Instant now) const {
   if (!candidacy_.promises.contains(self_.slot)) return true;
-  if (now - candidacy_.begun > options_.silence * kFreezeTimeoutFactor) return false;
+  const Instant waited = now - candidacy_.begun;
+  if (waited > options_.silence * kFreezeTimeoutFactor) return false;
   if (options_.mutant == Mutant::quorum_is_enough) return false;
+  const bool waits_for_deaf = leaving_ && waited <= options_.silence;
   const auto& peers = roster_.peers();
   return std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
-    return peer.answers() && !peer.leaving && !candidacy_.promises.contains(peer.member.slot) &&
-           !candidacy_.is_abandoned(peer.member);
+    return (waits_for_deaf ? peer.is_heard() : peer.answers()) && !peer.leaving &&
+           !candidacy_.promises.contains(peer.member.slot) && !candidacy_.is_abandoned(peer.member);
   });
 }
 

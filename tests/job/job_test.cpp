@@ -7,6 +7,8 @@
 #include <atomic>
 #include <future>
 #include <memory>
+#include <stdexcept>
+#include <string>
 
 #include "base/environment.hpp"
 #include "fabric/ranks.hpp"
@@ -41,9 +43,25 @@ class JobOfThree : public test::JobOfThree {
   }
 };
 
+TEST(Meeting, EndsForAllOnceARankHasFailed) {
+  test::Meeting met(2);
+  std::string other;
+  EXPECT_THROW(test::on_every_rank(2, {&met},
+                                   [&](uint32_t rank) {
+                                     if (rank == 0) throw std::logic_error("of this test");
+                                     try {
+                                       met.arrive_and_wait();
+                                     } catch (const std::runtime_error& error) {
+                                       other = error.what();
+                                     }
+                                   }),
+               std::logic_error);
+  EXPECT_EQ(other, "another rank of the test has failed");
+}
+
 TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
   test::Meeting done(3);
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     use(*job);
     use(*job);  // Another world in the same epoch.
@@ -73,7 +91,7 @@ TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
   }
   setenv("TOKENYARD_SECRET", "0123456789abcdef", 1);
   test::Meeting done(3);
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&done}, [&](uint32_t rank) {
     JobOptions mine = options(rank);
     mine.secret = rank == 2 ? "0123456789abcdef" : "";
     const auto job = Job::connect(mine);
@@ -86,7 +104,7 @@ TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
 TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
   test::Meeting used(3), left(3), done(3);
   std::future<void> newcomer;
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&used, &left, &done}, [&](uint32_t rank) {
     auto job = Job::connect(options(rank));
     const auto before = world_of(*job);
     use(*job);
@@ -117,7 +135,7 @@ TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
 TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
   test::Meeting met(3), left(3), admitted(3), done(3);
   std::future<void> newcomer;
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&met, &left, &admitted, &done}, [&](uint32_t rank) {
     JobOptions mine = options(rank);
     mine.on_failure = OnFailure::exclude;
     auto job = Job::connect(mine);
@@ -173,7 +191,7 @@ TEST_F(JobOfThree, WaitsForNobodyWhoHasClosedItsWorld) {
 
 TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
   test::Meeting met(3);
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&met}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     met.arrive_and_wait();
     if (rank == 1) return;  // Leaves instead.
@@ -186,7 +204,7 @@ TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
 
 TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
   test::Meeting met(3);
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&met}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     met.arrive_and_wait();
     if (rank == 1) return;  // Leaves.
@@ -205,7 +223,7 @@ TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
 /// Also where nobody has asked for news before.
 TEST_F(JobOfThree, TellsOfTheFirstChangeAfterTheCall) {
   test::Meeting met(3), told(3);
-  on_every_rank(3, [&](uint32_t rank) {
+  test::on_every_rank(3, {&met, &told}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     std::promise<void> changed;
     std::atomic<bool> is_told = false;

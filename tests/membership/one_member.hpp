@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,6 +37,7 @@ struct OneMember {
         stands |= std::holds_alternative<Prepare>(send->message.body);
         if (const auto* beat = std::get_if<Heartbeat>(&send->message.body)) said = *beat;
         if (const auto* made = std::get_if<Promise>(&send->message.body)) promised = *made;
+        if (const auto* asked = std::get_if<Accept>(&send->message.body)) proposed = asked->verdict;
       } else if (const auto* freeze = std::get_if<Freeze>(&effect)) {
         frozen_in = freeze->epoch;
       }
@@ -44,9 +46,10 @@ struct OneMember {
 
   const Member self{0, 10}, one{1, 11}, two{2, 12};
   Membership membership{self, view_of(1, {self, one, two}), kOptions};
-  Heartbeat said;       ///< the last one
-  Promise promised;     ///< the last one
-  bool stands = false;  ///< it has asked others for promises
+  Heartbeat said;                   ///< the last one
+  Promise promised;                 ///< the last one
+  bool stands = false;              ///< it has asked others for promises
+  std::optional<Verdict> proposed;  ///< the last one
   Epoch frozen_in = 0;
 };
 

@@ -83,5 +83,39 @@ TEST(OneMember, ALeaderDoesNotAdmitAnEvictedProcessThatAPromiseNames) {
   EXPECT_FALSE(member.membership.view().contains(member.two));
 }
 
+// Slot 0 leaves and leads, and rank 1 has asked to go on without it, since it had closed its world.
+struct LeavingLeader : testing::Test {
+  LeavingLeader() {
+    member.membership.leave(milliseconds(1));
+    member.membership.frozen({}, milliseconds(1));
+    member.hear(member.one, Heartbeat{.suspected = {0}, .wants_change = true}, milliseconds(2));
+    for (now = milliseconds(10); !member.stands && now < milliseconds(200); now += milliseconds(10))
+      member.tick(now);
+    member.hear(member.two, Promise{.ballot = {1, 0}}, now);
+  }
+  std::vector<Member> members() const { return member.proposed->next.members; }
+
+  OneMember member;
+  Instant now{};
+};
+
+TEST_F(LeavingLeader, LeavesNobodyBehindThatHasAbandonedIt) {
+  ASSERT_TRUE(member.stands);
+  EXPECT_FALSE(member.proposed);
+  member.hear(member.one, Promise{.ballot = {1, 0}, .evicts = {member.self}}, now);
+  ASSERT_TRUE(member.proposed);
+  EXPECT_THAT(members(), ElementsAre(member.one, member.two));
+}
+
+TEST_F(LeavingLeader, WaitsOneSilenceForWhoDoesNotHearIt) {
+  for (const Instant end = now + kOptions.silence * 2; !member.proposed && now < end;) {
+    member.hear(member.one, Heartbeat{.suspected = {0}}, now);
+    member.hear(member.two, Heartbeat{}, now);
+    member.tick(now += milliseconds(10));
+  }
+  ASSERT_TRUE(member.proposed);
+  EXPECT_THAT(members(), ElementsAre(member.two));
+}
+
 }  // namespace
 }  // namespace tokenyard::membership

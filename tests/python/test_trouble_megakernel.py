@@ -1,9 +1,11 @@
-"""A rank of a megakernel dies, stops or loses a link in the midst of a run: the run of the others
-ends with an error that names it, and a new kernel on the job runs without it."""
+"""A rank of a megakernel dies, stops or loses a link in the midst of a run, while another thread of
+each rank reduces: both calls of the others end with an error that names it. Once the job has
+recovered, a new kernel and all_reduce run without it, again at the same time."""
 
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,14 @@ import numpy as np
 import pytest
 from links import Links, links_of_a_test
 from ranks import file_store, ranks_of, results
-from test_trouble import LOSSES, PATIENT_S, Ranks, fall_soon, shared_files
+from test_trouble import (
+    LOSSES,
+    PATIENT_S,
+    Ranks,
+    fall_soon,
+    reduce_until_it_fails,
+    shared_files,
+)
 
 import tokenyard
 from tokenyard.megakernel import Graph, Megakernel
@@ -46,6 +55,23 @@ def has_recovered(job: tokenyard.Job, size: int) -> bool:
         return False
 
 
+def reduce_and_run(job: tokenyard.Job, kernel: Megakernel, size: int) -> None:
+    """Reduces in another thread while the kernel runs; both are right."""
+    sums: list[float] = []
+
+    def reduce() -> None:
+        for _ in range(10):
+            ones = np.ones(1000)
+            job.collectives().world().all_reduce(ones).wait()
+            sums.extend({float(ones.min()), float(ones.max())})
+
+    reducing = threading.Thread(target=reduce)
+    reducing.start()
+    assert kernel.run(10) == 10
+    reducing.join()
+    assert sums == [size] * 10
+
+
 def work(
     say: Any,
     rank: int,
@@ -61,6 +87,9 @@ def work(
     ranks = Ranks(rank, size, store, timeout)
     kernel = kernel_that_meets(ranks.world)
     assert kernel.run(10) == 10
+    failures: list[Any] = []
+    reducing = threading.Thread(target=reduce_until_it_fails, args=(ranks.job, failures))
+    reducing.start()
     say("at work")
     if rank == falls:
         fall_soon(blow, 0.1)
@@ -69,20 +98,20 @@ def work(
             run_for_ever(kernel)
         at = time.monotonic()
         del kernel
+        reducing.join()
         deadline = at + PATIENT_S
         while not has_recovered(ranks.job, size):
             assert time.monotonic() < deadline
         # A megakernel counts on every rank.
         world = ranks.job.world(arena_bytes=1 << 24, timeout=timeout, compact=True)
         assert world.size == size - 1
-        assert kernel_that_meets(world).run(10) == 10
-        ones = np.ones(8)
-        ranks.job.collectives().world().all_reduce(ones).wait()
-        assert (ones == size - 1).all()
+        reduce_and_run(ranks.job, kernel_that_meets(world), size - 1)
         world.barrier("all have run")
         lost: Any = caught.value
-        return lost.rank, ranks.job.active_ranks()
+        assert [type(error) for error in failures] == [tokenyard.OperationAborted]
+        return lost.rank, failures[0].lost, ranks.job.active_ranks()
     except (tokenyard.OutOfTouch, tokenyard.Fenced):
+        reducing.join()
         return "out of touch"
 
 
@@ -97,8 +126,9 @@ def test_the_others_run_another_kernel(blow: signal.Signals, tmp_path: Path) -> 
         if blow == signal.SIGSTOP:
             ranks[falls].wake()
             assert ranks[falls].result() == "out of touch"
-    for named, members in outcomes:
+    for named, lost, members in outcomes:
         assert members == [rank for rank in range(SIZE) if rank != falls]
+        assert lost == [falls]
         assert named == falls or blow == signal.SIGSTOP  # A stopped one may be waited for by both.
     assert shared_files() <= before
 
@@ -120,5 +150,5 @@ def test_a_cut_link_ends_the_run(ways: str, tmp_path: Path) -> None:
     out = outcomes.index("out of touch")
     assert out in (1, 2)
     left = [rank for rank in range(SIZE) if rank != out]
-    assert [outcomes[rank] for rank in left] == [(out, left)] * 2
+    assert [outcomes[rank] for rank in left] == [(out, [out], left)] * 2
     assert shared_files() <= before
