@@ -253,15 +253,16 @@ nb::list last_trace(const ExchangeHandle& self) {
 std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t experts,
                                               uint32_t hidden, uint32_t topk, uint32_t tokens_max,
                                               uint32_t sms, uint32_t sms_max,
-                                              uint32_t places_per_rank) {
-  return std::make_unique<ExchangeHandle>(world,
-                                          ExpertParallelOptions{.experts = experts,
-                                                                .places_per_rank = places_per_rank,
-                                                                .hidden = hidden,
-                                                                .topk = topk,
-                                                                .tokens_max = tokens_max,
-                                                                .sms = sms,
-                                                                .sms_max = sms_max});
+                                              uint32_t places_per_rank, uint32_t ring_rows) {
+  return std::make_unique<ExchangeHandle>(
+      world, ExpertParallelOptions{.experts = experts,
+                                   .places_per_rank = places_per_rank,
+                                   .hidden = hidden,
+                                   .topk = topk,
+                                   .tokens_max = tokens_max,
+                                   .sms = sms,
+                                   .sms_max = sms_max,
+                                   .tuning = {.ring_rows = ring_rows}});
 }
 
 }  // namespace
@@ -290,7 +291,8 @@ void register_expert_parallel(nb::module_& m) {
   nb::class_<ExchangeHandle> exchange(m, "ExpertParallel", "See tokenyard.ExpertParallel.");
   exchange
       .def_static("make", &make_exchange, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a,
-                  "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a)
+                  "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a,
+                  "ring_rows"_a)
       .def_prop_ro("sms",
                    [](const ExchangeHandle& self) { return self.get()->expert_parallel.sms(); })
       .def_prop_ro(

@@ -21,7 +21,8 @@ def test_what_callers_ask_of_the_runtime() -> None:
         runtime = buffer.runtime
         assert runtime.is_available()
         assert (runtime.get_rdma_rank(), runtime.get_num_rdma_ranks()) == (0, 1)
-        assert runtime.get_root_rdma_rank(True) == 0
+        assert runtime.get_root_rdma_rank(True) == world.rank
+        assert runtime.get_root_rdma_rank(False) == 0
         assert runtime.get_local_device_id() == -1
         runtime.sync([0] * world.size, [None] * world.size, None)
         buffer.destroy()

@@ -72,6 +72,22 @@ CALLS = {
     "Buffer.combine": dict(
         x=NONE, handle=NONE, topk_weights=None, bias=None, config=None, **EVENTS
     ),
+    "Buffer.internode_dispatch": dict(
+        x=NONE,
+        handle=None,
+        num_tokens_per_rank=None,
+        num_tokens_per_rdma_rank=None,
+        is_token_in_rank=None,
+        num_tokens_per_expert=None,
+        topk_idx=None,
+        topk_weights=None,
+        expert_alignment=1,
+        config=None,
+        **EVENTS,
+    ),
+    "Buffer.internode_combine": dict(
+        x=NONE, handle=NONE, topk_weights=None, bias=None, config=None, **EVENTS
+    ),
     "Buffer.get_low_latency_rdma_size_hint": dict(
         num_max_dispatch_tokens_per_rank=NONE, hidden=NONE, num_ranks=NONE, num_experts=NONE
     ),

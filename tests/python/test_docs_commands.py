@@ -136,7 +136,11 @@ def cpp_tests() -> set[tuple[str, str]]:
 
 THEIRS = {"test_intranode", "test_ep", "test_recovery_p2p"}
 """Of DeepEP and Mooncake."""
-THEIR_FILES = {"tests/elastic/test_ep.py", "tests/legacy/test_intranode.py"}
+THEIR_FILES = {
+    "tests/elastic/test_ep.py",
+    "tests/legacy/test_internode.py",
+    "tests/legacy/test_intranode.py",
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.hosts import queues_per_peer
 from tokenyard.compat.reach import require_reach
 from tokenyard.errors import invalid
 
-from .config import Config
+from .config import RDMA_CHUNKS, Config
 from .handles import DispatchHandle, LowLatencyHandle, check_handle
+from .rdma_ranks import RdmaRanks
 from .refusal import refuse, unsupported
 from .rendezvous import join_rendezvous, join_through_mpi, timeout_of
 from .room import advised
@@ -26,12 +28,10 @@ from .utils.event import EventHandle, EventOverlap
 
 CONTROL_BYTES = 64 << 20
 """Arena bytes beyond those that callers request: control words, and rounded sizes."""
-BYTES_BY_PUT = 5
-"""Bytes for ranks reached by put, per byte of `num_rdma_bytes`: at most so many."""
 RECEIVED_BYTES = 2 << 30
 """Arena bytes beyond `num_nvl_bytes`: for received rows, which DeepEP allocates from torch."""
-DEFAULT_CHUNKS = (6, 256, 6, 256)
-"""Chunk sizes of returned configurations; ignored here."""
+DEFAULT_CHUNKS = (6, 256, *RDMA_CHUNKS)
+"""Chunk sizes of returned configurations, with which exchanges choose their own."""
 
 
 class Buffer:
@@ -43,23 +43,27 @@ class Buffer:
         num_nvl_bytes: memory for `dispatch` and `combine`. Together with 2 GiB more (not with a
             World) it bounds the tokens per call, and the rows of earlier calls that tensors and
             handles keep.
-        num_rdma_bytes: memory for low-latency calls; see `get_low_latency_rdma_size_hint`.
+        num_rdma_bytes: memory for low-latency calls; see `get_low_latency_rdma_size_hint`. If the
+            group spans hosts, room for messages to other hosts is added.
         low_latency_mode: whether low-latency calls are allowed.
         explicitly_destroy: whether `destroy` will be called.
         enable_shrink: whether low-latency calls continue without ranks that do not answer. If not,
             the call after one that timed out raises `tokenyard.PeerTimeout`.
+        num_qps_per_rank: queues per peer between hosts, at least 8. Each shape of low-latency calls
+            takes one, each other one two. The environment's TOKENYARD_NETWORK_QUEUES precedes.
         allow_nvlink_for_low_latency_mode: whether low-latency calls reach ranks of this host by
-            loads and stores. If not, they go over the network, as to other hosts; then
-            `low_latency_mode` must be on, and `dispatch` and `combine` are refused.
-        num_qps_per_rank, allow_mnnvl, use_fabric: no effect.
+            loads and stores. If not, all calls go over the network, as to other hosts; then
+            `low_latency_mode` must be on.
+        allow_mnnvl, use_fabric: no effect.
         comm: a communicator of mpi4py, whose ranks make the buffer; not used beside a group.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
         timeout: deadline of every wait in seconds; None for the environment's
             TOKENYARD_DEEP_EP_TIMEOUT, or 100. Must be None with a World, which has its own.
 
     Raises:
-        Unsupported: without `low_latency_mode`, a rank is not within reach of loads and stores; or
-            an option needs what does not exist here.
+        Unsupported: without `low_latency_mode`, a rank of this host is not within reach of loads
+            and stores, or one of another host not within reach of the network; or an option needs
+            what does not exist here.
     """
 
     num_sms: int = 20
@@ -107,25 +111,25 @@ class Buffer:
         else:
             seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
-            size = room + num_rdma_bytes + CONTROL_BYTES
-            # Messages by put take memory at both ends, see LowLatency.memory.
-            size += BYTES_BY_PUT * num_rdma_bytes if only_put else 0
-            # Ranks of one host put to one another only if each counts as a host.
-            if group is not None:
-                host = f"deep_ep rank {dist.get_rank(group)}" if only_put else None
-                self._world = join_rendezvous(group, device, size, seconds, host)
-            else:
-                host = f"deep_ep rank {comm.Get_rank()}" if only_put else None
-                self._world = join_through_mpi(comm, device, size, seconds, host)
+            join = join_through_mpi if group is None else join_rendezvous
+            rank = comm.Get_rank() if group is None else dist.get_rank(group)
+            self._world = join(
+                comm if group is None else group,
+                device,
+                room + num_rdma_bytes + CONTROL_BYTES,
+                seconds,
+                # Ranks of one host put to one another only if each counts as a host.
+                f"deep_ep rank {rank}" if only_put else None,
+                queues_per_peer(num_qps_per_rank),
+                num_rdma_bytes if low_latency_mode else 0,
+            )
         if not low_latency_mode:
-            require_reach(self._world, "Buffer", "DeepEP")
-        reaches = {peer.reach for peer in self._world.topology.peers}
-        self._is_near = reaches <= {"self", "load_store"}
-        """Whether `dispatch` and `combine` reach every rank."""
-        self.runtime = Runtime(self._world)
+            require_reach(self._world, "Buffer", "DeepEP", hosts=True)
+        self._hosts = RdmaRanks(self._world)
+        self.runtime = Runtime(self._world, self._hosts)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
-        self._throughput = Throughput(self._world, room)
+        self._throughput = Throughput(self._world, self._hosts, room)
         self._advice = (
             f"num_nvl_bytes, here {num_nvl_bytes}, bounds the tokens of a call, and the rows that"
             " earlier ones brought, which their tensors keep until they die"
@@ -207,8 +211,8 @@ class Buffer:
         previous_event: EventOverlap | None = None,
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> tuple[torch.Tensor, None, torch.Tensor, torch.Tensor, EventOverlap]:
-        """Returns the number of tokens per rank and per expert, and each token's ranks.
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, EventOverlap]:
+        """Returns the number of tokens per rank, host and expert, and each token's ranks.
 
         Only a dispatch without topk_idx reads them; any other dispatch counts by itself.
 
@@ -216,14 +220,15 @@ class Buffer:
             topk_idx: [tokens, topk] int64 or int32, -1 for none.
 
         Returns:
-            [ranks] int32, None, [experts] int32, [tokens, ranks] bool, and the event.
+            [ranks] int32, [hosts] int32 (None if there is one host), [experts] int32,
+            [tokens, ranks] bool, and the event.
         """
         with self._stream.turn((previous_event,), async_finish) as turn:
-            layout = layout_of(topk_idx, num_experts, self.group_size)
+            layout = layout_of(topk_idx, num_experts, self.group_size, self._hosts)
             turn.uses(topk_idx)
         if async_finish:
             self._stream.caller_uses(*layout)
-        return layout[0], None, layout[1], layout[2], turn.end
+        return (*layout, turn.end)
 
     def dispatch(
         self,
@@ -262,7 +267,6 @@ class Buffer:
             [local experts] counts, the handle and the event. Received rows take space in the buffer
             until their tensors are dropped; the handle keeps none.
         """
-        self._require_near("dispatch")
         chosen = config or Buffer.get_dispatch_config(self.group_size)
         with (
             advised(self._advice),
@@ -330,13 +334,71 @@ class Buffer:
             self._stream.caller_uses(out, home)
         return out, home, turn.end
 
-    def internode_dispatch(self, *arguments: Any, **options: Any) -> Any:
-        """Raises Unsupported: use `dispatch`, which serves all ranks within reach of loads."""
-        raise unsupported("internode_dispatch", "all ranks are those of one host; call dispatch")
+    def internode_dispatch(
+        self,
+        x: Rows,
+        handle: DispatchHandle | None = None,
+        num_tokens_per_rank: torch.Tensor | None = None,
+        num_tokens_per_rdma_rank: torch.Tensor | None = None,
+        is_token_in_rank: torch.Tensor | None = None,
+        num_tokens_per_expert: torch.Tensor | None = None,
+        topk_idx: torch.Tensor | None = None,
+        topk_weights: torch.Tensor | None = None,
+        expert_alignment: int = 1,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Any, ...]:
+        """As `dispatch`, which serves several hosts, too.
 
-    def internode_combine(self, *arguments: Any, **options: Any) -> Any:
-        """Raises Unsupported: use `combine`; see `internode_dispatch`."""
-        raise unsupported("internode_combine", "all ranks are those of one host; call combine")
+        Raises:
+            Unsupported: all ranks are on one host.
+        """
+        self._require_hosts("internode_dispatch", "dispatch")
+        return self.dispatch(
+            x,
+            handle,
+            num_tokens_per_rank,
+            num_tokens_per_rdma_rank,
+            is_token_in_rank,
+            num_tokens_per_expert,
+            topk_idx,
+            topk_weights,
+            expert_alignment,
+            config=config,
+            previous_event=previous_event,
+            async_finish=async_finish,
+            allocate_on_comm_stream=allocate_on_comm_stream,
+        )
+
+    def internode_combine(
+        self,
+        x: torch.Tensor,
+        handle: DispatchHandle,
+        topk_weights: torch.Tensor | None = None,
+        bias: Bias = None,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
+        """As `combine`, which serves several hosts, too.
+
+        Raises:
+            Unsupported: all ranks are on one host.
+        """
+        self._require_hosts("internode_combine", "combine")
+        return self.combine(
+            x,
+            handle,
+            topk_weights,
+            bias,
+            config,
+            previous_event,
+            async_finish,
+            allocate_on_comm_stream,
+        )
 
     def clean_low_latency_buffer(
         self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
@@ -489,9 +551,9 @@ class Buffer:
         """Unmasks all ranks; see `low_latency_update_mask_buffer`."""
         self._serving.clear_mask()
 
-    def _require_near(self, call: str) -> None:
-        if not self._is_near:
-            raise unsupported(call, "the buffer reaches some of its ranks by put only")
+    def _require_hosts(self, call: str, instead: str) -> None:
+        if self._hosts.count == 1:
+            raise unsupported(call, f"all ranks are those of one host; call {instead}")
 
     def _require_low_latency(self, async_finish: bool, return_recv_hook: bool) -> None:
         if not self.low_latency_mode:

@@ -1,4 +1,4 @@
-"""DeepEP's tuning parameters; only the number of multiprocessors has an effect here."""
+"""DeepEP's tuning parameters: multiprocessors of a call, and room between hosts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ CALLS_HELD = 3
 being combined."""
 METADATA_BYTES = 512
 """Bytes for a row's ids, weights and source; enough for 32 experts per token."""
+RANKS_PER_HOST = 8
+"""Ranks per host of which DeepEP's hints and tuned tables tell."""
+RDMA_CHUNKS = (6, 256)
+"""Default rows per chunk, and per ring, between hosts: ours are chosen, unless others are given."""
+RINGS_BYTES_MAX = 64 << 20
+"""Bytes of all rings of a rank, at most."""
 
 
 @dataclass(frozen=True)
 class Config:
     """The configuration of a call.
 
-    Only `num_sms` has an effect: rows go directly to their final place, so there are no chunks to
-    tune. The other fields are accepted and checked like DeepEP's, so that its tuned tables work.
+    Rows within a host go directly to their final place, so there are no chunks to tune. Between
+    hosts, DeepEP's channels, one per two multiprocessors, have a ring of
+    `num_max_rdma_chunked_recv_tokens` rows each, and ours share one as large as all of these
+    together, as far as 64 MiB per rank suffice. The first call of a shape decides. The other fields
+    are accepted and checked like DeepEP's, so that its tuned tables work.
     """
 
     num_sms: int = 20
     num_max_nvl_chunked_send_tokens: int = 6
     num_max_nvl_chunked_recv_tokens: int = 256
-    num_max_rdma_chunked_send_tokens: int = 6
-    num_max_rdma_chunked_recv_tokens: int = 256
+    num_max_rdma_chunked_send_tokens: int = RDMA_CHUNKS[0]
+    num_max_rdma_chunked_recv_tokens: int = RDMA_CHUNKS[1]
 
     def __post_init__(self) -> None:
         if self.num_sms < 0:
@@ -47,8 +56,24 @@ class Config:
         return TOKENS_HINTED * num_ranks * (hidden_bytes + METADATA_BYTES)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns 0: all ranks are within reach of loads and stores."""
-        return 0
+        """Returns the bytes of rings between hosts of eight ranks: 0 for one such host."""
+        hosts = -(-num_ranks // RANKS_PER_HOST)
+        return 2 * (hosts - 1) * self._ring_rows(hosts, hidden_bytes) * _slot_bytes(hidden_bytes)
+
+    def ring_rows(self, hosts: int, hidden_bytes: int) -> int:
+        """Returns the rows of a ring between hosts; 0: chosen by the exchange."""
+        chunks = (self.num_max_rdma_chunked_send_tokens, self.num_max_rdma_chunked_recv_tokens)
+        return 0 if hosts < 2 or chunks == RDMA_CHUNKS else self._ring_rows(hosts, hidden_bytes)
+
+    def _ring_rows(self, hosts: int, hidden_bytes: int) -> int:
+        rows = max(self.num_sms // 2, 1) * self.num_max_rdma_chunked_recv_tokens
+        # A ring and a stage, from which the network reads, per other host.
+        most = RINGS_BYTES_MAX // (2 * max(hosts - 1, 1)) // _slot_bytes(hidden_bytes)
+        return max(min(rows, most), 1)
+
+
+def _slot_bytes(hidden_bytes: int) -> int:
+    return hidden_bytes + METADATA_BYTES
 
 
 def tokens_max(room: int, hidden_bytes: int, num_ranks: int) -> int:

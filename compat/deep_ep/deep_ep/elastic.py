@@ -1,4 +1,4 @@
-"""`ElasticBuffer`: DeepEP's second API, on one host, over Tokenyard."""
+"""`ElasticBuffer`: DeepEP's second API, over Tokenyard."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.hosts import QUEUES_MIN, queues_per_peer
 from tokenyard.compat.reach import require_reach
 from tokenyard.errors import invalid
 
@@ -16,6 +17,7 @@ from .elastic_exchanges import ElasticExchanges
 from .elastic_handle import EPHandle
 from .elastic_sizes import buffer_bytes
 from .handles import check_handle
+from .rdma_ranks import RdmaRanks
 from .refusal import unsupported
 from .rendezvous import join_rendezvous
 from .room import advised
@@ -47,12 +49,14 @@ class ElasticBuffer:
         num_gpu_timeout_secs: deadline of every wait.
         explicitly_destroy: whether `destroy` will be called.
         deterministic: no effect; calls are always deterministic.
+        num_allocated_qps: queues per peer between hosts, as `num_qps_per_rank` of `Buffer`.
         use_fp8_dispatch, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx,
-            num_allocated_qps, num_cpu_timeout_secs: no effect.
+            num_cpu_timeout_secs: no effect.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
 
     Raises:
-        Unsupported: a rank is not within reach of loads and stores.
+        Unsupported: a rank of this host is not within reach of loads and stores, or one of another
+            host not within reach of the network.
     """
 
     def __init__(
@@ -94,9 +98,14 @@ class ElasticBuffer:
             self._world = group
         else:
             self._world = join_rendezvous(
-                group, device, num_bytes + CONTROL_BYTES, num_gpu_timeout_secs
+                group,
+                device,
+                num_bytes + CONTROL_BYTES,
+                num_gpu_timeout_secs,
+                network=queues_per_peer(num_allocated_qps),
             )
-        require_reach(self._world, "ElasticBuffer", "DeepEP")
+        require_reach(self._world, "ElasticBuffer", "DeepEP", hosts=True)
+        self._hosts = RdmaRanks(self._world)
         self.rank_idx, self.num_ranks = self._world.rank, self._world.size
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
@@ -145,11 +154,11 @@ class ElasticBuffer:
         return self._stream.stream
 
     def get_physical_domain_size(self) -> tuple[int, int]:
-        """Returns (1, ranks): all reach one another by loads and stores."""
-        return 1, self.num_ranks
+        """Returns the number of hosts, and the ranks of the largest one."""
+        return self._hosts.count, self._hosts.largest
 
     def get_logical_domain_size(self) -> tuple[int, int]:
-        """Returns (1, ranks), like `get_physical_domain_size`."""
+        """Returns (1, ranks): rows and handles are those of one domain, over hosts, too."""
         return 1, self.num_ranks
 
     def get_theoretical_num_sms(
@@ -169,8 +178,8 @@ class ElasticBuffer:
         return SMS
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
-        """Returns 0: no network is used."""
-        return 0
+        """Returns the queues per peer that suffice between hosts; 0 on one host."""
+        return QUEUES_MIN if self._hosts.count > 1 else 0
 
     def barrier(
         self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True
@@ -324,7 +333,8 @@ class ElasticBuffer:
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
         """Returns to each token its biases plus the sum of its results over its ranks. Collective.
 
-        Sums are in float32, in DeepEP's order.
+        Sums are in float32, in DeepEP's order. Between hosts they are in the order of the ranks,
+        and each other host's sum is rounded once before.
 
         Args:
             x: [rows, hidden] bfloat16 in the layout of the dispatch's rows; rows by expert are
@@ -348,7 +358,7 @@ class ElasticBuffer:
                 if not self.allow_multiple_reduction:
                     y, beside = x.float(), tuple(each.float() for each in biases)
             # Two addends without a bias need no order.
-            ordered = self.num_ranks > 2 or biases
+            ordered = self._hosts.count == 1 and (self.num_ranks > 2 or biases)
             home: Any = handle.exchange.combine(
                 y,
                 handle.route,

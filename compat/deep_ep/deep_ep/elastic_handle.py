@@ -113,8 +113,13 @@ class EPHandle:
         return torch.cat([number[:, None], row[:, None], slots], 1)
 
     @cached_property
-    def dst_buffer_slot_idx(self) -> torch.Tensor:
-        """[tokens, topk] int32: the token's row on the rank of each choice, or -1."""
+    def dst_buffer_slot_idx(self) -> torch.Tensor | None:
+        """[tokens, topk] int32: the token's row on the rank of each choice, or -1.
+
+        None between hosts, where a rank does not know the rows of its tokens.
+        """
+        if self.exchange.world.topology.hosts > 1:
+            return None
         rank = self._rank_of_choice
         return self.route.row_on.gather(1, rank.clamp(min=0)).where(rank >= 0, -1)
 

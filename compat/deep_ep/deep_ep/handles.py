@@ -25,7 +25,9 @@ def check_handle(handle: object, kind: type, call: str) -> None:
 class DispatchHandle(Sequence[Any]):
     """The handle of `Buffer.dispatch`.
 
-    Reads as (rank_prefix_matrix, None, None, source tokens, is_token_in_rank, None).
+    Reads as (rank_prefix_matrix, None, None, source tokens, is_token_in_rank, None); between hosts
+    as DeepEP's ten parts, (is_token_in_rank, None, None, None, None, None, ends of the rows from
+    each rank, source tokens, None, None).
     """
 
     def __init__(
@@ -33,28 +35,41 @@ class DispatchHandle(Sequence[Any]):
         exchange: tokenyard.ExpertParallel,
         received: tokenyard.Received[torch.Tensor],
         is_token_in_rank: torch.Tensor | None,
+        spans_hosts: bool = False,
     ) -> None:
         self.exchange = exchange
         self.route = received.route
         self._rows_from = received.rows_from_on_device
         self._source_token = received.source_token
         self._is_token_in_rank = is_token_in_rank
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: Any) -> Any:
-        parts: list[Callable[[], Any]] = [
+        nothing = [lambda: None]
+        self._parts: list[Callable[[], Any]] = [
             self._rank_prefix_matrix,
-            lambda: None,
-            lambda: None,
+            *(2 * nothing),
             lambda: self._source_token,
             lambda: self._is_token_in_rank,
-            lambda: None,
+            *nothing,
         ]
+        if spans_hosts:
+            self._parts = [
+                lambda: self._is_token_in_rank,
+                *(5 * nothing),
+                self._rank_prefix_sum,
+                lambda: self._source_token,
+                *(2 * nothing),
+            ]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return tuple(part() for part in parts[index])
-        return parts[index]()
+            return tuple(part() for part in self._parts[index])
+        return self._parts[index]()
+
+    def _rank_prefix_sum(self) -> torch.Tensor:
+        """Returns [ranks] int32: rows from ranks 0 to r."""
+        return self._rows_from.cumsum(0, dtype=torch.int32)
 
     def _rank_prefix_matrix(self) -> torch.Tensor:
         """Returns [ranks, ranks] int32: rows from ranks 0 to r in this rank's column, -1 elsewhere.

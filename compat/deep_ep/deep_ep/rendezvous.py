@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.hosts import gather_over_group, message_bytes, spans_hosts
 from tokenyard.errors import invalid
 from tokenyard.world import check_timeout
 from tokenyard.world.rendezvous import from_mpi
@@ -39,14 +40,26 @@ def join_rendezvous(
     arena_bytes: int,
     timeout: float,
     host_name: str | None = None,
+    network: tokenyard.NetworkOptions | None = None,
+    low_latency_bytes: int = 0,
 ) -> tokenyard.World:
-    """Makes a world. Collective. `device`: "cuda" or "host"; None for "cuda" if there are GPUs."""
+    """Makes a world. Collective.
+
+    Args:
+        device: "cuda" or "host"; None for "cuda" if there are GPUs.
+        low_latency_bytes: those among `arena_bytes` that are for low-latency calls. Messages to
+            other hosts take more, which are added if there are several.
+    """
+    chosen = _chosen(device)
+    if low_latency_bytes and spans_hosts(gather_over_group(group), host_name):
+        arena_bytes += message_bytes(low_latency_bytes, chosen)
     world = tokenyard.World.from_torch(
         group,
-        device=_chosen(device),
+        device=chosen,
         timeout=timeout,
         arena_bytes=arena_bytes,
         host_name=host_name,
+        network=network,
     )
     assert world is not None  # All ranks of the group are in it.
     return world
@@ -58,15 +71,21 @@ def join_through_mpi(
     arena_bytes: int,
     timeout: float,
     host_name: str | None = None,
+    network: tokenyard.NetworkOptions | None = None,
+    low_latency_bytes: int = 0,
 ) -> tokenyard.World:
     """Makes a world of a communicator's ranks, as `join_rendezvous` does of a group's."""
     chosen = _chosen(device)
+    place = from_mpi(comm)
+    if low_latency_bytes and spans_hosts(comm.allgather, host_name):
+        arena_bytes += message_bytes(low_latency_bytes, chosen)
     return tokenyard.World._at(
-        from_mpi(comm),
+        place,
         device=chosen,
         timeout=timeout,
         arena_bytes=arena_bytes,
         host_name=host_name,
+        network=network,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from tokenyard.errors import invalid
 
 from .expert_ranks import first_experts, ranks_of
+from .rdma_ranks import RdmaRanks
 
 
 class Layout(NamedTuple):
@@ -16,14 +17,21 @@ class Layout(NamedTuple):
 
     num_tokens_per_rank: torch.Tensor
     """[ranks] int32."""
+    num_tokens_per_rdma_rank: torch.Tensor | None
+    """[hosts] int32; None of ranks of one host."""
     num_tokens_per_expert: torch.Tensor
     """[experts] int32."""
     is_token_in_rank: torch.Tensor
     """[tokens, ranks] bool."""
 
 
-def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
+def layout_of(
+    topk_idx: torch.Tensor, experts: int, ranks: int, hosts: RdmaRanks | None = None
+) -> Layout:
     """Returns the layout of expert ids, without waiting for the GPU.
+
+    Args:
+        hosts: those of the ranks; None of ranks of one host.
 
     >>> layout_of(torch.tensor([[0, 3], [2, -1]]), experts=4, ranks=2)[0].tolist()
     [1, 2]
@@ -42,7 +50,12 @@ def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
     there = ranks_of(somebody, experts, ranks).masked_fill(somebody == experts, ranks)
     in_rank.scatter_(1, there, True)
     in_rank = in_rank[:, :ranks].contiguous()
-    return Layout(in_rank.sum(0, dtype=torch.int32), counts[:experts], in_rank)
+    on_hosts = None
+    if hosts is not None and hosts.count > 1:
+        rows = torch.zeros(ids.size(0), hosts.count, dtype=torch.int32, device=ids.device)
+        rows.index_add_(1, hosts.on_device, in_rank.to(torch.int32))
+        on_hosts = (rows > 0).sum(0, dtype=torch.int32)
+    return Layout(in_rank.sum(0, dtype=torch.int32), on_hosts, counts[:experts], in_rank)
 
 
 def one_expert_a_rank(is_token_in_rank: torch.Tensor, experts: int) -> torch.Tensor:

@@ -7,12 +7,15 @@ from typing import Any
 import tokenyard
 from tokenyard.errors import invalid
 
+from .rdma_ranks import RdmaRanks
+
 
 class Runtime:
-    """Stands for DeepEP's C++ object. All ranks use loads and stores: there is one RDMA rank, 0."""
+    """Stands for DeepEP's C++ object. A host is an RDMA rank."""
 
-    def __init__(self, world: tokenyard.World) -> None:
+    def __init__(self, world: tokenyard.World, hosts: RdmaRanks) -> None:
         self._device_index = world.device_index
+        self._hosts = hosts
         self._available = True
 
     def close(self) -> None:
@@ -24,13 +27,16 @@ class Runtime:
         return self._available
 
     def get_rdma_rank(self) -> int:
-        return 0
+        """Returns the number of this rank's host."""
+        return self._hosts.mine
 
     def get_num_rdma_ranks(self) -> int:
-        return 1
+        """Returns the number of hosts."""
+        return self._hosts.count
 
     def get_root_rdma_rank(self, is_global: bool) -> int:
-        return 0
+        """Returns the first host's number; with `is_global` its rank on this rank's rail."""
+        return self._hosts.root if is_global else 0
 
     def get_local_device_id(self) -> int:
         """Returns the index of this rank's GPU; -1 on the host, as torch numbers the CPU."""

@@ -13,6 +13,7 @@ from tokenyard.errors import invalid
 from .config import Config, tokens_max
 from .expert_ranks import first_experts
 from .handles import DispatchHandle
+from .rdma_ranks import RdmaRanks
 from .routing import one_expert_a_rank
 
 Rows = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -43,8 +44,8 @@ class Throughput:
     width, number of experts and topk.
     """
 
-    def __init__(self, world: tokenyard.World, room: int) -> None:
-        self._world = world
+    def __init__(self, world: tokenyard.World, hosts: RdmaRanks, room: int) -> None:
+        self._world, self._hosts = world, hosts
         self._room = room
         self._exchanges: dict[tuple[int, int, int], tokenyard.ExpertParallel] = {}
 
@@ -66,7 +67,7 @@ class Throughput:
                 raise invalid("is_token_in_rank", "a tensor, where topk_idx is None", "None")
             choices = one_expert_a_rank(is_token_in_rank, experts)
         tokens, scales = _parts(x)
-        exchange = self._exchange(tokens.size(1), experts, choices.size(1))
+        exchange = self._exchange(tokens.size(1), experts, choices.size(1), config)
         received = exchange.dispatch(
             tokens,
             choices,
@@ -76,7 +77,8 @@ class Throughput:
             sms=_sms(config),
         )
         rows = received.x if received.scales is None else (received.x, received.scales)
-        handle = DispatchHandle(exchange, received, is_token_in_rank)
+        spans_hosts = self._hosts.count > 1
+        handle = DispatchHandle(exchange, received, is_token_in_rank, spans_hosts)
         if topk_idx is None:
             counts = [] if num_worst_tokens else self._counts_of(num_tokens_per_expert)
             return Dispatched(rows, None, None, _aligned(counts, expert_alignment), handle)
@@ -117,7 +119,9 @@ class Throughput:
             exchange.close()
         self._exchanges.clear()
 
-    def _exchange(self, hidden: int, experts: int, topk: int) -> tokenyard.ExpertParallel:
+    def _exchange(
+        self, hidden: int, experts: int, topk: int, config: Config
+    ) -> tokenyard.ExpertParallel:
         shape = (hidden, experts, topk)
         if shape not in self._exchanges:
             tokens = tokens_max(self._room, 2 * hidden, self._world.size)
@@ -135,6 +139,7 @@ class Throughput:
                 topk=topk,
                 tokens_max=min(tokens, TOKENS_LIMIT),
                 sms_max=SMS_MAX,
+                ring_rows=config.ring_rows(self._hosts.count, 2 * hidden),
             )
         return self._exchanges[shape]
 

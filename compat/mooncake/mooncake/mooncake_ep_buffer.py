@@ -10,14 +10,18 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.hosts import (
+    gather_over_group,
+    message_bytes,
+    queues_per_peer,
+    spans_hosts,
+)
 from tokenyard.compat.served_batch import ServedBatch, on_stream_of_call
 from tokenyard.errors import invalid
 
-TOPK_MAX = 16
-"""Experts per token for which memory is sized: the largest number of an exchange."""
+from .ep import Runtime, get_ep_buffer_size_hint
+
 CONTROL_BYTES = 4 << 20
-BYTES_BY_PUT = 5
-"""Bytes for ranks reached by put, per byte of the buffer: at most so many."""
 ADVICE = (
     "num_ep_buffer_bytes is the memory of all calls: use the sum of get_ep_buffer_size_hint over"
     " all shapes of calls"
@@ -65,8 +69,9 @@ class Buffer:
 
     Args:
         group: a process group of any backend, or a `tokenyard.World`.
-        num_ep_buffer_bytes: arena bytes; see `get_ep_buffer_size_hint`. Ignored with a World, which
-            has its arena.
+        num_ep_buffer_bytes: arena bytes; see `get_ep_buffer_size_hint`. If the group spans hosts,
+            or with `disable_p2p`, room for messages is added. Ignored with a World, which has its
+            arena.
         disable_p2p: whether ranks of this host are reached over the network, too, instead of by
             loads and stores. A World given as `group` then needs ranks whose host names differ.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
@@ -91,20 +96,24 @@ class Buffer:
             chosen = device or ("cuda" if torch.cuda.is_available() else "host")
             if chosen == "cuda":
                 torch.cuda.init()  # A process that has set no device uses the first one.
-            # Messages by put take memory at both ends, and ranks of one host put to one another
-            # only if each counts as a host.
-            put_bytes = BYTES_BY_PUT * num_ep_buffer_bytes if disable_p2p else 0
+            # Ranks of one host put to one another only if each counts as a host.
+            host_name = f"mooncake rank {dist.get_rank(group)}" if disable_p2p else None
+            size = num_ep_buffer_bytes + CONTROL_BYTES
+            if spans_hosts(gather_over_group(group), host_name):
+                size += message_bytes(num_ep_buffer_bytes, chosen)
             world = tokenyard.World.from_torch(
                 group,
                 device=chosen,
                 timeout=TIMEOUT_S,
-                arena_bytes=num_ep_buffer_bytes + put_bytes + CONTROL_BYTES,
-                host_name=f"mooncake rank {dist.get_rank(group)}" if disable_p2p else None,
+                arena_bytes=size,
+                host_name=host_name,
+                network=queues_per_peer(0),
             )
             assert world is not None  # All ranks of the group are in it.
             self._world = world
         self._paths = "put" if disable_p2p else "topology"
         self.rank, self.group_size = self._world.rank, self._world.size
+        self.runtime = Runtime(self._world, disable_p2p)
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
 
     @staticmethod
@@ -112,13 +121,15 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
         """Returns the bytes for calls of this shape with up to 16 experts per token."""
-        return tokenyard.LowLatency.memory(
-            experts=num_experts,
-            hidden=hidden,
-            topk=min(TOPK_MAX, num_experts),
-            tokens_max=num_max_dispatch_tokens_per_rank,
-            ranks=num_ranks,
-        ).arena_bytes
+        return get_ep_buffer_size_hint(
+            num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts
+        )
+
+    def connect(self, is_update: bool = False) -> None:
+        """Does nothing: the ranks met when the buffer was made. With `is_update`, as
+        `update_ep_member`."""
+        if is_update:
+            self.update_ep_member()
 
     def dispatch(
         self,

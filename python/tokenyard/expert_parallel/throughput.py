@@ -46,6 +46,8 @@ class ExpertParallel(Closing):
             reserves.
         sms: multiprocessors (blocks, on the host) that a call may use; 0: chosen, see `sms`.
         sms_max: largest `sms` of a single call; 0: the same as `sms`.
+        ring_rows: between hosts, BF16 rows in the ring of each rank of another host that this rank
+            exchanges rows with; 0: chosen. No result depends on it. See `docs/expert_parallel.md`.
 
     Raises:
         InvalidArgument: an argument is wrong, or differs from another rank's.
@@ -74,6 +76,7 @@ class ExpertParallel(Closing):
         sms: int = 0,
         sms_max: int = 0,
         places_per_rank: int = 0,
+        ring_rows: int = 0,
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.ExpertParallel.make(
@@ -82,6 +85,7 @@ class ExpertParallel(Closing):
             places_per_rank=size_of("places_per_rank", places_per_rank),
             sms=size_of("sms", sms),
             sms_max=size_of("sms_max", sms_max),
+            ring_rows=size_of("ring_rows", ring_rows),
         )
         self.world = world
         self.experts, self.hidden, self.topk = experts, hidden, topk

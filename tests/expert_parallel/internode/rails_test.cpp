@@ -524,6 +524,49 @@ TEST_F(BetweenHosts, ARankThatWaitsForASilentOneIsNotNamed) {
     EXPECT_EQ(error_of<PeerTimeout>(outcomes[rank]).facts.rank, 2u);
 }
 
+/// No rank knows the counts for ranks of another host, so places follow from the tokens.
+TEST_F(BetweenHosts, PlacesForTheTokensOfAllRanksAreEnough) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.tokens = {9, 0, 40, 23};
+  constexpr uint32_t kPlaces = 4 * 40;
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallelOptions options = exchange_case.options();
+    options.tokens_max = 1000;
+    ExpertParallel exchange(world, options);
+    const std::vector<Tokens> all = exchange_case.draw();
+    const Tokens& mine = all[world.rank()];
+    const TokensOnDevice tokens(accelerator_of(world), mine, true);
+    const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+    EXPECT_EQ(difference_with_places(exchange, tokens, exchange_case.shape, mine, expected,
+                                     kPlaces - static_cast<uint32_t>(expected.rows.size())),
+              "");
+  }));
+}
+
+TEST_F(BetweenHosts, UnequalPlacesAreNamedOnAllRanks) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  for (const uint32_t odd : {0u, 2u}) {
+    const Outcomes outcomes = run(2, 4, [&](World& world) {
+      ExpertParallelOptions options = exchange_case.options();
+      options.tokens_max = 1000;
+      ExpertParallel exchange(world, options);
+      const std::vector<Tokens> all = exchange_case.draw();
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      DispatchInput input = tokens.input();
+      input.received_tokens_max = world.rank() == odd ? 100 : 200;
+      exchange.dispatch(input);
+      exchange.wait();
+    });
+    for (const auto& outcome : outcomes) {
+      const auto error = error_of<InvalidArgument>(outcome);
+      EXPECT_EQ(error.argument, "received_tokens_max");
+      EXPECT_EQ(error.expected, "places for 200 rows");
+      EXPECT_EQ(error.seen, "100");
+      EXPECT_EQ(error.rank, odd);
+    }
+  }
+}
+
 TEST_F(BetweenHosts, RefusesWhatItCannotDoWhenTheCallIsMade) {
   const ExchangeCase exchange_case = some_tokens(2);
   expect_none_failed(run(2, 2, [&](World& world) {

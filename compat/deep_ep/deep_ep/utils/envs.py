@@ -76,7 +76,7 @@ def init_dist(
 
 
 def get_physical_domain_size(group: dist.ProcessGroup) -> tuple[int, int]:
-    """Returns (1, ranks of the group): all reach one another by loads and stores."""
+    """Returns (1, ranks of the group), as on one host: only a buffer knows its hosts."""
     return 1, group.size()
 
 

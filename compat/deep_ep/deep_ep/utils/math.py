@@ -68,6 +68,24 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
     x[:, :columns] = found[:, :columns]
 
 
+def create_grouped_scores(
+    scores: torch.Tensor, group_idx: torch.Tensor, num_groups: int
+) -> torch.Tensor:
+    """Returns scores of experts with 0 for those outside of each token's groups.
+
+    Args:
+        scores: [tokens, experts]; experts form num_groups groups of equal size, in order.
+        group_idx: [tokens, any] int64 groups of each token.
+
+    >>> create_grouped_scores(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[1]]), 2).tolist()
+    [[0.0, 0.0, 3.0, 4.0]]
+    """
+    tokens, experts = scores.shape
+    chosen = torch.zeros(tokens, num_groups, dtype=torch.bool, device=scores.device)
+    chosen.scatter_(1, group_idx, True)
+    return scores.masked_fill(~chosen.repeat_interleave(experts // num_groups, 1), 0)
+
+
 def count_bytes(*tensors: torch.Tensor | tuple[torch.Tensor, ...] | None) -> int:
     """Returns the total bytes of all tensors."""
     total = 0

@@ -37,9 +37,10 @@ struct DispatchWords {
 struct Verdict {
   uint32_t refusing_rank = kNone;  ///< first rank with a bad token
   uint32_t differing_rank = kNone;
+  uint32_t unequal_rank = kNone;  ///< first rank with other places than the first present one
 
   TOKENYARD_DEVICE bool refused() const {
-    return refusing_rank != kNone || differing_rank != kNone;
+    return refusing_rank != kNone || differing_rank != kNone || unequal_rank != kNone;
   }
 };
 
@@ -105,12 +106,36 @@ class Receiver {
         verdict.refusing_rank = first + first_bit(refusing);
     }
     verdict.differing_rank = call_.shared.differing_rank;
+    verdict.unequal_rank = first_unequal_rank();
     for (uint32_t place = 0; place < dispatch_.hosts().locals; place += kWordsAtOnce)
       // A copy: device code cannot refer to the constant, as std::min does.
       read_rows(place, std::min(uint32_t{kWordsAtOnce}, dispatch_.hosts().locals - place));
     read_slots();
     if (warp::elect()) table().epoch() = call_.epoch();
     return !warp::any(failed_);
+  }
+
+  /// Returns the places of a rank, as far as rows may need them.
+  TOKENYARD_DEVICE uint32_t places_of(uint32_t rank) const {
+    const uint32_t most = call_.params.ranks * dispatch_.params.route.tokens_max;
+    const uint32_t named = dispatch_.tail.ready_words().of(throughput::ReadyWord::places, rank);
+    return named == 0 || named > most ? most : named;
+  }
+
+  /// Returns the first rank with other places than the first present one; kNone if all have equally
+  /// many. A rank's host has checked that it sends no more tokens than its places divided by the
+  /// ranks. So rows fit everywhere if places are equal, although no rank knows the rows of another
+  /// host.
+  TOKENYARD_DEVICE uint32_t first_unequal_rank() const {
+    const uint32_t places = places_of(call_.params.first_present);
+    for (uint32_t first = 0; first < call_.params.ranks; first += kWarpLanes) {
+      const uint32_t rank = first + warp::lane();
+      const uint32_t unequal =
+          warp::ballot(rank < call_.params.ranks && !call_.params.absent.contains(rank) &&
+                       places_of(rank) != places);
+      if (unequal != 0) return first + first_bit(unequal);
+    }
+    return kNone;
   }
 
   /// Finds the first row of each source on some ranks of this host.
@@ -207,6 +232,7 @@ class Receiver {
       publish(record.id_low, ready_words.of(word, rank));
       return publish(record.id_high, ready_words.of(word, first));
     }
+    if (verdict.refusing_rank == kNone) return report_places(record, verdict.unequal_rank);
     const uint32_t rank = verdict.refusing_rank;
     const auto read = [&](uint32_t word) {
       return call_.await_word(Phase::ready, rank, layout_.refusal(rank, word)).value;
@@ -217,6 +243,19 @@ class Receiver {
     publish(record.token, token_and_kind >> 2);
     publish(record.id_low, read(1));
     publish(record.id_high, read(2));
+  }
+
+  /// Reports the rank with fewer places, of two, and the places of the other.
+  TOKENYARD_DEVICE void report_places(throughput::CountsRecord& record, uint32_t unequal) const {
+    using throughput::publish;
+    const uint32_t first = call_.params.first_present;
+    const bool fewer = places_of(unequal) < places_of(first);
+    const uint32_t rank = fewer ? unequal : first, other = fewer ? first : unequal;
+    publish(record.refusal, static_cast<uint32_t>(RefusalKind::overflow));
+    publish(record.rank, rank);
+    publish(record.token, places_of(rank));
+    publish(record.id_low, places_of(other));
+    publish(record.id_high, 0);
   }
 
   const Dispatch& dispatch_;

@@ -135,12 +135,14 @@ void Dispatcher::require_served_between_hosts(const DispatchArguments& given) co
   if (!context_.rails) return;
   if (given.watcher)
     throw Unsupported("watcher", "between hosts a dispatch has no readiness words");
-  // Senders know the counts of their own host alone, so no rank could tell all that rows overflow.
-  const uint32_t rows_max = setup_.world.size() * setup_.options.tokens_max;
-  if (given.received_tokens_max != 0 && given.received_tokens_max < rows_max)
-    throw Unsupported(
-        "received_tokens_max",
-        fmt::format("between hosts it must be at least {}, all ranks' tokens_max", rows_max));
+  // Receivers know the counts for their own host alone, so no rank could tell all that rows
+  // overflow. Equal places on all ranks, which the kernel sees to, are enough for as many tokens of
+  // each.
+  const uint64_t rows = uint64_t{setup_.world.size()} * given.tokens;
+  if (given.received_tokens_max != 0 && given.received_tokens_max < rows)
+    throw Unsupported("received_tokens_max",
+                      fmt::format("between hosts it must be at least {}, {} times the {} tokens",
+                                  rows, setup_.world.size(), given.tokens));
 }
 
 Received Dispatcher::dispatch(const DispatchInput& input, Stream stream) {
