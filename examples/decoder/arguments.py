@@ -22,6 +22,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     command.add_argument(
         "--processes", action="store_true", help="one process per rank, not a thread"
     )
+    command.add_argument(
+        "--hosts",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="hosts that the ranks count as being on: a divisor of --ranks (1)",
+    )
     command.add_argument("--device", choices=("host", "cuda"), default="host", help="(host)")
     command.add_argument(
         "--config",

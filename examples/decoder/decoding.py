@@ -152,6 +152,7 @@ def run(chosen: argparse.Namespace) -> int:
             ranks=chosen.ranks,
             processes=chosen.processes,
             device=chosen.device,
+            hosts=chosen.hosts,
             args=(job,),
         )
     except KeyboardInterrupt:

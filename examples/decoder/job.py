@@ -126,6 +126,8 @@ def _config(chosen: argparse.Namespace) -> tuple[dict[str, Any], Config]:
 def _check(chosen: argparse.Namespace, config: Config, prompts: list[list[int]]) -> None:
     """Raises Refused for options that cannot work together."""
     config.check(chosen.ranks)
+    if chosen.ranks % chosen.hosts:
+        raise Refused(f"--hosts: a divisor of the {chosen.ranks} ranks, not {chosen.hosts}")
     if chosen.weights is not None:
         first_file(chosen.weights).open("rb").close()
         if importlib.util.find_spec("safetensors") is None:

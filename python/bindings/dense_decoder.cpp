@@ -1,5 +1,6 @@
 /// Bindings of a dense decoder's graph; see tokenyard.megakernel.DenseDecoder.
 #include "decoder/dense_decoder.hpp"
+#include "fabric/agreement.hpp"
 #include "fabric/world_access.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -138,8 +139,10 @@ uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_
   if (asked != 0) return asked;
   const World& world = *memory.held()->world;
   const Accelerator& accelerator = accelerator_of(world);
+  // Between hosts, one multiprocessor runs the network block.
+  const uint32_t reserved = spans_hosts(world) ? 1 : 0;
   return accelerator.kind() == AcceleratorKind::gpu
-             ? shape.blocks_of(accelerator.capacity().multiprocessors, world.size())
+             ? shape.blocks_of(accelerator.capacity().multiprocessors - reserved, world.size())
              : shape.blocks_of(std::max<uint32_t>(2, sequences) * shape.kv_heads, world.size());
 }
 

@@ -65,8 +65,19 @@ const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& opt
   return shape;
 }
 
-const TaskSet& tasks_of(const DecoderOptions& options) {
-  return dense_tasks({.alone = options.place.ranks == 1,
+/// Returns the ranks whose memory this rank's tasks reach, or all others.
+std::vector<uint32_t> ranks_of(const TensorMemory& memory, const Graph::Place& place,
+                               bool reached) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < place.ranks; ++rank)
+    if (memory.reaches(rank) == reached) ranks.push_back(rank);
+  return ranks;
+}
+
+const TaskSet& tasks_of(const DecoderOptions& options, bool between_hosts) {
+  return dense_tasks({.ranks = options.place.ranks == 1 ? DenseRanks::one
+                               : between_hosts          ? DenseRanks::on_several_hosts
+                                                        : DenseRanks::on_one_host,
                       .sequences = static_cast<uint32_t>(options.prompts.size())});
 }
 
@@ -82,8 +93,10 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
     : memory_(memory),
       place_(options.place),
       shape_(checked(shape, options).of_rank(options.place.ranks)),
+      near_(ranks_of(memory, place_, true)),
+      far_(ranks_of(memory, place_, false)),
       weights_(weights),
-      graph_(tasks_of(options), place_),
+      graph_(tasks_of(options, !far_.empty()), place_),
       sequences_(static_cast<uint32_t>(options.prompts.size())),
       blocks_(options.blocks),
       head_blocks_(options.blocks / shape_.kv_heads),
@@ -106,8 +119,10 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
     for (uint32_t block = 0; block < blocks_; ++block)
       if (block % head_blocks_ < sequences_ * splits_) attend_split(layer, block);
     for (uint32_t block = 0; block < blocks_; ++block) project_attention(layer, block);
+    exchange_sums(2 * layer);
     for (uint32_t block = 0; block < blocks_; ++block) gate_up(layer, block);
     for (uint32_t block = 0; block < blocks_; ++block) project_down(layer, block);
+    exchange_sums(2 * layer + 1);
   }
   for (uint32_t block = 0; block < blocks_; ++block) project_logits(block);
   if (place_.ranks > 1) send_best();
@@ -138,10 +153,14 @@ void DenseDecoder::make_sums() {
     sums_ = {carried<uint64_t>(count)};
     return;
   }
-  for (const TensorView& piece : memory_.shared(count * sizeof(uint64_t)))
+  for (const TensorView& piece : memory_.shared_on_host(count * sizeof(uint64_t)))
     sums_.push_back(piece.as<uint64_t>());
   for (const TensorView& piece : memory_.shared(size_t{place_.ranks} * sequences_ * sizeof(Best)))
     best_of_ranks_.push_back(piece.data);
+  if (far_.empty()) return;
+  outgoing_ = carried<uint64_t>(count);
+  for (const TensorView& piece : memory_.shared(place_.ranks * count * sizeof(uint64_t)))
+    incoming_.push_back(piece.as<uint64_t>());
 }
 
 void DenseDecoder::make_prompts(const DecoderOptions& options) {
@@ -207,8 +226,10 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   position_t_ = tensor("position", sequences_ * sizeof(uint32_t), Given::always, false);
   broken_t_ = tensor("broken", sizeof(uint32_t), Given::always, true);
   best_t_ = tensor("best of blocks", blocks_ * size_t{sequences_} * sizeof(Best), Given::no, false);
-  best_of_ranks_t_ =
-      tensor("best of ranks", place_.ranks * size_t{sequences_} * sizeof(Best), Given::no, false);
+  const size_t best_bytes = place_.ranks * size_t{sequences_} * sizeof(Best);
+  best_of_ranks_t_ = graph_.tensor({.name = "best of ranks",
+                                    .bytes = best_bytes,
+                                    .places = places_of(best_of_ranks_, 0, best_bytes)});
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     for (const char* stage : {"attention", "feed-forward"})
       sums_t_.push_back(tensor(fmt::format("sums after {} {}", stage, layer),
@@ -225,6 +246,26 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
     cache_t_.push_back(
         tensor(fmt::format("new keys and values {}", layer), heads * sequences_, Given::no, false));
   }
+  for (uint32_t stage = 0; !far_.empty() && stage < 2 * shape_.layers; ++stage) {
+    outgoing_t_.push_back(tensor(fmt::format("sums for other hosts {}", stage),
+                                 hidden * sizeof(uint64_t), Given::always, true));
+    const size_t begin = place_.ranks * stage_words(stage) * sizeof(uint64_t);
+    const size_t bytes = place_.ranks * stage_words(1) * sizeof(uint64_t);
+    incoming_t_.push_back(graph_.tensor({.name = fmt::format("sums of other hosts {}", stage),
+                                         .bytes = bytes,
+                                         .places = places_of(incoming_, begin, bytes)}));
+  }
+}
+
+template <class T>
+std::vector<ConstTensorView> DenseDecoder::places_of(const std::vector<T*>& pieces, size_t begin,
+                                                     size_t bytes) const {
+  std::vector<ConstTensorView> places;
+  if (far_.empty()) return places;
+  for (T* const piece : pieces)
+    places.push_back(
+        ConstTensorView::bytes_at(reinterpret_cast<const std::byte*>(piece) + begin, bytes));
+  return places;
 }
 
 void DenseDecoder::make_events() {
@@ -241,6 +282,10 @@ void DenseDecoder::make_events() {
   }
   for (uint32_t i = 0; i < shape_.layers * parts_; ++i)
     inner_ready_.push_back(event("inner elements of layer and part", i, true));
+  for (uint32_t stage = 0; !far_.empty() && stage < 2 * shape_.layers; ++stage) {
+    outgoing_ready_.push_back(event("sums for other hosts", stage, true));
+    sums_arrived_.push_back(event("sums of other hosts", stage, false));
+  }
   logits_ready_ = graph_.event({.name = "logits"});
   all_ranks_best_ = graph_.event({.name = "all ranks' best"});
   best_taken_ = graph_.event({.name = "best taken by all ranks"});

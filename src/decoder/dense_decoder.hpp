@@ -3,8 +3,9 @@
 ///
 /// Several ranks can share a model (tensor parallelism): each has its part of the heads, of the
 /// feed-forward's inner elements and of the vocabulary. A block adds each of its products to the
-/// sums of every rank, so the next stage waits no longer for other ranks than for this one, and all
-/// ranks have bitwise equal results: those of one rank alone if the terms are the same.
+/// sums of every rank of its host, so the next stage waits no longer for these ranks than for this
+/// one. Ranks of other hosts get all terms of a rank at once (tasks/between_hosts.hpp). All ranks
+/// have bitwise equal results: those of one rank alone if the terms are the same.
 #pragma once
 
 #include <cstdint>
@@ -93,12 +94,21 @@ class DenseDecoder {
   void make_prompts(const DecoderOptions& options);
   Tensor given(const std::string& name, const void* at, uint64_t bytes);
   void make_words(const DecoderOptions& options);
+  /// Returns the same bytes of each rank's piece, as places of a tensor that ranks of other hosts
+  /// write; nothing if there are none.
+  template <class T>
+  std::vector<ConstTensorView> places_of(const std::vector<T*>& pieces, size_t begin,
+                                         size_t bytes) const;
   void make_events();
   void project_qkv(uint32_t layer, uint32_t block);
   void attend_split(uint32_t layer, uint32_t block);
   void project_attention(uint32_t layer, uint32_t block);
   void gate_up(uint32_t layer, uint32_t block);
   void project_down(uint32_t layer, uint32_t block);
+  /// Add the tasks that exchange a stage's sums with ranks of other hosts, if there are any.
+  void exchange_sums(uint32_t stage);
+  void send_sums(uint32_t stage);
+  void add_sums(uint32_t stage, uint32_t block);
   void project_logits(uint32_t block);
   void send_best();
   /// Adds the task that ends a step: it decides each sequence's next token.
@@ -117,9 +127,11 @@ class DenseDecoder {
   uint32_t* inner_of(uint32_t layer, uint32_t part) const;
   /// Returns the most positions per split; the last split has the new token as well.
   uint32_t rows_max(const DecoderWeights::Layer& layer) const;
-  /// Returns the sums of a stage on all ranks.
+  /// Returns the sums of a stage that this rank's products are added to.
   template <class Sums>
-  Sums sums_everywhere(uint32_t stage) const;
+  Sums sums_to_add_to(uint32_t stage) const;
+  /// Declares that a task adds its rows to them.
+  void declare_adds(TaskOptions& options, uint32_t stage, const Span& rows) const;
   /// Adds a task whose arguments differ by kind; `fill` fills them in.
   template <template <class> class Type, class Fill>
   void add_of_kind(Fill fill, TaskOptions options);
@@ -133,10 +145,15 @@ class DenseDecoder {
   /// or part, and the carried vector.
   uint32_t attention_terms() const { return shape_.kv_heads * place_.ranks + 1; }
   uint32_t inner_terms() const { return parts_ * place_.ranks + 1; }
+  /// Returns the event that a stage's sums carry.
+  Event after(uint32_t stage) const {
+    return (stage % 2 == 0 ? after_attention_ : after_inner_)[stage / 2];
+  }
 
   TensorMemory& memory_;
   const Graph::Place place_;
-  const DecoderShape shape_;  ///< this rank's part
+  const DecoderShape shape_;                ///< this rank's part
+  const std::vector<uint32_t> near_, far_;  ///< ranks of this host, itself too; of other hosts
   const DecoderWeights weights_;
   Graph graph_;
   uint32_t sequences_, blocks_;
@@ -146,9 +163,12 @@ class DenseDecoder {
   std::vector<uint32_t> stop_tokens_;
   uint32_t prompt_stride_;
 
-  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers] vectors in VectorWords order
-  void* qkv_ = nullptr;          ///< [layers][kv heads][sequences][head_words] Stamped
-  uint32_t* inner_ = nullptr;    ///< [layers][parts] vectors of the parts' elements
+  std::vector<uint64_t*> sums_;   ///< [ranks] each [2 * layers] vectors in VectorWords order; null
+                                  ///< for ranks of other hosts
+  uint64_t* outgoing_ = nullptr;  ///< [2 * layers] this rank's terms for ranks of other hosts
+  std::vector<uint64_t*> incoming_;  ///< [ranks] each [2 * layers][ranks] vectors, by their sender
+  void* qkv_ = nullptr;              ///< [layers][kv heads][sequences][head_words] Stamped
+  uint32_t* inner_ = nullptr;        ///< [layers][parts] vectors of the parts' elements
   uint32_t* broken_ = nullptr;
   void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
   void* partial_weights_ = nullptr;   ///< [layers][kv heads][sequences][splits][group] SplitWeight
@@ -161,9 +181,12 @@ class DenseDecoder {
 
   Tensor token_t_, position_t_, best_t_, best_of_ranks_t_, broken_t_;
   std::vector<Tensor> sums_t_, qkv_t_, inner_t_, cache_t_, partial_t_;
+  std::vector<Tensor> outgoing_t_, incoming_t_;       ///< [2 * layers], between hosts
   std::vector<Event> after_attention_, after_inner_;  ///< [layers] carried
   std::vector<Event> qkv_ready_, attended_;           ///< [layers * kv heads] carried
   std::vector<Event> inner_ready_;                    ///< [layers * parts] carried
+  std::vector<Event> outgoing_ready_;                 ///< [2 * layers] carried
+  std::vector<Event> sums_arrived_;                   ///< [2 * layers]
   Event logits_ready_, all_ranks_best_, best_taken_, step_ended_;
 };
 

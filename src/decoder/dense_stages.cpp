@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "decoder/dense_decoder.hpp"
+#include "decoder/tasks/between_hosts.hpp"
 #include "decoder/tasks/layer.hpp"
 #include "decoder/tasks/logits.hpp"
 #include "decoder/tasks/next_tokens.hpp"
@@ -13,12 +14,24 @@
 namespace tokenyard::megakernel {
 
 template <class Sums>
-Sums DenseDecoder::sums_everywhere(uint32_t stage) const {
+Sums DenseDecoder::sums_to_add_to(uint32_t stage) const {
   Sums sums{};
-  sums.count = place_.ranks;
-  for (uint32_t rank = 0; rank < place_.ranks; ++rank)
-    sums.of_rank[rank] = Peer<uint64_t>(sums_[rank] + stage_words(stage));
+  for (const uint32_t rank : near_)
+    sums.of_rank[sums.count++] = Peer<uint64_t>(sums_[rank] + stage_words(stage));
+  if (!far_.empty()) sums.of_rank[sums.count++] = Peer<uint64_t>(outgoing_ + stage_words(stage));
   return sums;
+}
+
+void DenseDecoder::declare_adds(TaskOptions& options, uint32_t stage, const Span& rows) const {
+  for (const uint32_t rank : near_) {
+    options.adds.push_back(rows_of_sums(stage, rows).of(rank));
+    options.signals.push_back({after(stage), rank});
+  }
+  options.adds.push_back(broken_t_.all());
+  if (far_.empty()) return;
+  options.adds.push_back(
+      outgoing_t_[stage].part(rows.begin * sizeof(uint64_t), rows.end * sizeof(uint64_t)));
+  options.signals.push_back({outgoing_ready_[stage]});
 }
 
 std::vector<Region> DenseDecoder::everywhere(const Region& region) const {
@@ -167,11 +180,9 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
   const uint32_t splits = sequences_ * splits_;
   TaskOptions options{.name = fmt::format("attention out {} {}", layer, block),
                       .reads = {partial_t_[layer].part(head * splits, (head + 1) * splits)},
-                      .adds = everywhere(rows_of_sums(2 * layer, rows)),
                       .waits = {{attended_[index]}},
-                      .signals = to_everybody(after_attention_[layer]),
                       .worker = block};
-  options.adds.push_back(broken_t_.all());
+  declare_adds(options, 2 * layer, rows);
   add_of_kind<ProjectAttention>(
       [&](auto& args) {
         args = {
@@ -179,7 +190,7 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
                                head * bands_of(shape_.hidden) + bands.begin, group_columns()),
             .parts = static_cast<const Stamped*>(partial_) + first * group_columns(),
             .split_weights = static_cast<SplitWeight*>(partial_weights_) + first * shape_.group(),
-            .sums = sums_everywhere<decltype(args.sums)>(2 * layer),
+            .sums = sums_to_add_to<decltype(args.sums)>(2 * layer),
             .broken = broken_,
             .heads = shape_.group(),
             .dim = shape_.head_dim,
@@ -236,17 +247,15 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
   TaskOptions options{.name = fmt::format("down {} {}", layer, block),
                       .reads = {inner_t_[layer].part(part * columns_ * sizeof(uint32_t),
                                                      (part + 1) * columns_ * sizeof(uint32_t))},
-                      .adds = everywhere(rows_of_sums(2 * layer + 1, rows)),
                       .waits = {{inner_ready_[index]}},
-                      .signals = to_everybody(after_inner_[layer]),
                       .worker = block};
-  options.adds.push_back(broken_t_.all());
+  declare_adds(options, 2 * layer + 1, rows);
   add_of_kind<ProjectDown>(
       [&](auto& args) {
         args = {.weights = band_of(weights_.layers[layer].down, bands.begin, shape_.inner) +
                            part * tiles_of(columns_) * kTileElements,
                 .inner = inner_of(layer, part),
-                .sums = sums_everywhere<decltype(args.sums)>(2 * layer + 1),
+                .sums = sums_to_add_to<decltype(args.sums)>(2 * layer + 1),
                 .broken = broken_,
                 .first_row = rows.begin,
                 .bands = bands.count(),
@@ -255,6 +264,58 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
                 .inner_event = inner_ready_[index].id};
       },
       std::move(options));
+}
+
+void DenseDecoder::exchange_sums(uint32_t stage) {
+  if (far_.empty()) return;
+  send_sums(stage);
+  for (uint32_t block = 0; block < blocks_; ++block) add_sums(stage, block);
+}
+
+void DenseDecoder::send_sums(uint32_t stage) {
+  using Send = SendSums<Together<>>;
+  const size_t words = stage_words(1), bytes = words * sizeof(uint64_t);
+  const size_t at = (place_.ranks * size_t{stage} + place_.rank) * words;
+  Send::Args args{.sums = outgoing_ + stage_words(stage),
+                  .to = {},
+                  .ranks = 0,
+                  .hidden = shape_.hidden,
+                  .words = static_cast<uint32_t>(words),
+                  .terms = stage % 2 == 0 ? shape_.kv_heads : parts_,
+                  .sums_event = outgoing_ready_[stage].id};
+  TaskOptions options{.name = fmt::format("sums for other hosts {}", stage),
+                      .reads = {outgoing_t_[stage].all()},
+                      .writes = {outgoing_t_[stage].all()},
+                      .waits = {{outgoing_ready_[stage]}},
+                      .worker = blocks_ - 1};
+  const Region own = incoming_t_[stage].part(place_.rank * bytes, (place_.rank + 1) * bytes);
+  for (const uint32_t rank : far_) {
+    args.to[args.ranks++] = Peer<uint64_t>(incoming_[rank] + at);
+    options.writes.push_back(own.of(rank));
+    options.signals.push_back({sums_arrived_[stage], rank});
+  }
+  graph_.add<Send>(args, std::move(options));
+}
+
+void DenseDecoder::add_sums(uint32_t stage, uint32_t block) {
+  using Add = AddSums<Together<>>;
+  const auto words = static_cast<uint32_t>(stage_words(1));
+  const Span mine = share(words, block, blocks_);
+  if (mine.count() == 0) return;
+  Add::Args args{
+      .from = {}, .sums = sums_of(stage), .ranks = 0, .begin = mine.begin, .end = mine.end};
+  TaskOptions options{.name = fmt::format("sums of other hosts {} {}", stage, block),
+                      .adds = {sums_t_[stage].all()},
+                      .waits = {{sums_arrived_[stage]}},
+                      .signals = {{after(stage)}},
+                      .worker = block};
+  for (const uint32_t rank : far_) {
+    const size_t first = size_t{rank} * words;
+    args.from[args.ranks++] = incoming_[place_.rank] + place_.ranks * stage_words(stage) + first;
+    options.reads.push_back(incoming_t_[stage].part((first + mine.begin) * sizeof(uint64_t),
+                                                    (first + mine.end) * sizeof(uint64_t)));
+  }
+  graph_.add<Add>(args, std::move(options));
 }
 
 void DenseDecoder::project_logits(uint32_t block) {

@@ -78,6 +78,11 @@ struct TensorMemory::Impl {
   std::vector<std::unique_ptr<FarPiece>> far_pieces;
 
   std::vector<TensorView> between_hosts(size_t bytes);
+  /// Views of ranks of other hosts are empty.
+  std::vector<TensorView> in_arenas(size_t bytes);
+  bool reaches(uint32_t rank) const {
+    return world.topology().peers[rank].reach != Reach::put_signal;
+  }
 };
 
 TensorMemory::TensorMemory(World& world)
@@ -152,9 +157,7 @@ std::vector<TensorView> TensorMemory::Impl::between_hosts(size_t bytes) {
   return pieces;
 }
 
-std::vector<TensorView> TensorMemory::shared(size_t bytes) {
-  World& world = with_filled_slots(impl_->world, "a megakernel");
-  if (spans_hosts(world)) return impl_->between_hosts(bytes);
+std::vector<TensorView> TensorMemory::Impl::in_arenas(size_t bytes) {
   ArenaBlock block = arena_of(world).allocate(bytes, {});
   accelerator_of(world).fill(block.data(), 0, bytes, {});
   await_stream(world, {}, "a zeroed tensor");
@@ -166,10 +169,29 @@ std::vector<TensorView> TensorMemory::shared(size_t bytes) {
   for (const Place& theirs : places) {
     const auto rank = static_cast<uint32_t>(pieces.size());
     check_bytes(bytes, theirs.bytes, rank);
-    pieces.push_back(TensorView::bytes_at(arena_of(world).base_of(rank) + theirs.offset, bytes));
+    pieces.push_back(
+        reaches(rank) ? TensorView::bytes_at(arena_of(world).base_of(rank) + theirs.offset, bytes)
+                      : TensorView{});
   }
-  impl_->shared.push_back(std::move(block));
+  shared.push_back(std::move(block));
   return pieces;
+}
+
+std::vector<TensorView> TensorMemory::shared(size_t bytes) {
+  World& world = with_filled_slots(impl_->world, "a megakernel");
+  return spans_hosts(world) ? impl_->between_hosts(bytes) : impl_->in_arenas(bytes);
+}
+
+std::vector<TensorView> TensorMemory::shared_on_host(size_t bytes) {
+  with_filled_slots(impl_->world, "a megakernel");
+  return impl_->in_arenas(bytes);
+}
+
+bool TensorMemory::reaches(uint32_t rank) const {
+  if (rank >= impl_->world.size())
+    throw InvalidArgument("rank", "below " + std::to_string(impl_->world.size()),
+                          std::to_string(rank));
+  return impl_->reaches(rank);
 }
 
 void TensorMemory::write(const TensorView& to, const ConstTensorView& from) {

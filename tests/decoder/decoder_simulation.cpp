@@ -1,7 +1,9 @@
 // Suite `decoder`: a dense decoder whose stages pass on words, and which loads its cache ahead,
 // under weak memory and adversarial schedules: with one sequence or several, on one rank or
-// several, one of which may stop midway. Its logits must equal those of the plain model for every
-// sequence, on every rank for its part of the vocabulary.
+// several, which may be on several hosts, and one of which may stop midway. Its logits must equal
+// those of the plain model for every sequence, on every rank for its part of the vocabulary.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "decoder/plain_decoder.hpp"
@@ -18,7 +20,21 @@ struct Drawn {
   DecoderShape shape;
   Model::Extras extras;
   uint32_t ranks, sequences, blocks, compute_warps, ring_units, in_flight, steps, seed;
+  std::vector<uint32_t> host_of;  ///< [ranks]
+
+  bool spans_hosts() const { return host_of.back() > 0; }
 };
+
+/// Draws the host of each rank: mostly one for all.
+std::vector<uint32_t> draw_hosts(SeedRun& run, uint32_t ranks) {
+  std::vector<uint32_t> host_of(1, 0);
+  const bool several = ranks > 1 && run.random.chance(256);
+  while (host_of.size() < ranks)
+    host_of.push_back(host_of.back() + (several && run.random.chance(512) ? 1 : 0));
+  if (several && host_of.back() == 0) host_of.back() = 1;
+  run.option("host_of", fmt::format("{}", host_of));
+  return host_of;
+}
 
 Drawn draw(SeedRun& run) {
   simulation::Random& random = run.random;
@@ -62,7 +78,8 @@ Drawn draw(SeedRun& run) {
                                    random.between(sequences == 1 ? 1 : 2, sequences == 1 ? 3 : 4)),
           .in_flight = random.between(1, 2),
           .steps = run.option("steps", random.between(1, 3)),
-          .seed = static_cast<uint32_t>(random.below(3))};
+          .seed = static_cast<uint32_t>(random.below(3)),
+          .host_of = draw_hosts(run, ranks)};
 }
 
 /// Returns the logits of the last step, in which all tokens come from the prompt.
@@ -97,11 +114,20 @@ void run_suite(SeedRun& run) {
       expected[s] = plain.logits(prompts[s][step]);
   }
   simulated::Options options{.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18};
+  if (drawn.spans_hosts()) {
+    options.host_of = drawn.host_of;
+    options.arena_bytes = size_t{1} << 21;
+    options.card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000)};
+    options.queues_per_peer = 1;
+    run.reach("sums between hosts");
+  }
   if (drawn.ranks > 1 && run.random.chance(256)) {
     options.stop = simulation::RankStop{
         .rank = run.option("stops", run.random.below(drawn.ranks)),
         .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
         .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    // Other fates also lose stores that an applied signal of the network has released.
+    if (drawn.spans_hosts()) options.stop->fate = simulation::InFlight::land;
     options.stop_is_noticed = run.option("noticed", run.random.chance(512));
   }
   const simulated::Result result = simulated::run(run, options, [&](World& world) {
@@ -124,6 +150,7 @@ const bool registered = simulation::add_suite(
          "logits of a dense decoder with carried words and prefetch, under adversarial delivery",
      .run = run_suite,
      .explained = {},
+     .reaches = {{"sums between hosts", 100}},
      .seeds = 300});
 
 }  // namespace

@@ -17,7 +17,15 @@ using Prompts = std::vector<std::vector<uint32_t>>;
 
 struct Spread {
   uint32_t ranks = 1, blocks = 4, ring_units = 0;
+  uint32_t hosts = 1;  ///< on which the ranks are, equal parts in order
 };
+
+WorldOptions options_of(const Spread& spread) {
+  // Between hosts cards are threads, too, which a loaded machine keeps waiting.
+  return {.timeout = std::chrono::seconds(spread.hosts > 1 ? 120 : 20),
+          .arena_bytes = size_t{16} << 20,
+          .hosts = spread.hosts};
+}
 
 /// Returns [sequences][steps] logits of the whole vocabulary; all tokens come from the prompts.
 std::vector<std::vector<Vector>> logits_of(const std::string& device, const Model& model,
@@ -26,25 +34,23 @@ std::vector<std::vector<Vector>> logits_of(const std::string& device, const Mode
   const size_t mine = vocabulary / spread.ranks;
   std::vector<std::vector<Vector>> all(prompts.size(),
                                        std::vector<Vector>(steps, Vector(vocabulary)));
-  run_threads(
-      device, spread.ranks, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20},
-      [&](World& world) {
-        const Graph::Place place{.rank = world.rank(), .ranks = spread.ranks};
-        TensorMemory memory(world);
-        const DenseDecoder decoder(memory, model.shape, model.placed(memory, place),
-                                   {.blocks = spread.blocks, .prompts = prompts, .place = place});
-        Megakernel kernel(world, decoder.graph(),
-                          {.workers = spread.blocks,
-                           .unit_bytes = decoder.unit_bytes(),
-                           .ring_units = spread.ring_units});
-        for (size_t step = 0; step < steps; ++step) {
-          EXPECT_EQ(kernel.run(1), 1u) << "of rank " << place.rank << " in step " << step;
-          for (size_t s = 0; s < prompts.size(); ++s)
-            memory.read({all[s][step].data() + place.rank * mine, {mine}},
-                        {decoder.logits + s * mine, {mine}});
-        }
-        world.barrier("all have their logits");
-      });
+  run_threads(device, spread.ranks, options_of(spread), [&](World& world) {
+    const Graph::Place place{.rank = world.rank(), .ranks = spread.ranks};
+    TensorMemory memory(world);
+    const DenseDecoder decoder(memory, model.shape, model.placed(memory, place),
+                               {.blocks = spread.blocks, .prompts = prompts, .place = place});
+    Megakernel kernel(world, decoder.graph(),
+                      {.workers = spread.blocks,
+                       .unit_bytes = decoder.unit_bytes(),
+                       .ring_units = spread.ring_units});
+    for (size_t step = 0; step < steps; ++step) {
+      EXPECT_EQ(kernel.run(1), 1u) << "of rank " << place.rank << " in step " << step;
+      for (size_t s = 0; s < prompts.size(); ++s)
+        memory.read({all[s][step].data() + place.rank * mine, {mine}},
+                    {decoder.logits + s * mine, {mine}});
+    }
+    world.barrier("all have their logits");
+  });
   return all;
 }
 
@@ -56,25 +62,23 @@ std::vector<Prompts> tokens_of(const std::string& device, const Model& model,
   DecoderShape shape = model.shape;
   shape.positions_max = 12;
   std::vector<Prompts> all(spread.ranks);
-  run_threads(
-      device, spread.ranks, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20},
-      [&](World& world) {
-        const Graph::Place place{.rank = world.rank(), .ranks = spread.ranks};
-        TensorMemory memory(world);
-        const DenseDecoder decoder(
-            memory, shape, model.placed(memory, place),
-            {.blocks = spread.blocks, .prompts = prompts, .stop_tokens = stops, .place = place});
-        Megakernel kernel(world, decoder.graph(),
-                          {.workers = spread.blocks, .unit_bytes = decoder.unit_bytes()});
-        kernel.run(0);
-        std::vector<uint32_t> tokens(shape.positions_max + 1);
-        for (size_t s = 0; s < prompts.size(); ++s) {
-          memory.read(TensorView::of(std::span(tokens)),
-                      {decoder.tokens + s * tokens.size(), {tokens.size()}});
-          all[place.rank].push_back(tokens);
-        }
-        world.barrier("all have their tokens");
-      });
+  run_threads(device, spread.ranks, options_of(spread), [&](World& world) {
+    const Graph::Place place{.rank = world.rank(), .ranks = spread.ranks};
+    TensorMemory memory(world);
+    const DenseDecoder decoder(
+        memory, shape, model.placed(memory, place),
+        {.blocks = spread.blocks, .prompts = prompts, .stop_tokens = stops, .place = place});
+    Megakernel kernel(world, decoder.graph(),
+                      {.workers = spread.blocks, .unit_bytes = decoder.unit_bytes()});
+    kernel.run(0);
+    std::vector<uint32_t> tokens(shape.positions_max + 1);
+    for (size_t s = 0; s < prompts.size(); ++s) {
+      memory.read(TensorView::of(std::span(tokens)),
+                  {decoder.tokens + s * tokens.size(), {tokens.size()}});
+      all[place.rank].push_back(tokens);
+    }
+    world.barrier("all have their tokens");
+  });
   return all;
 }
 
@@ -154,6 +158,48 @@ TEST_P(SameBits, OfRanksThatShareAModel) {
   }
 }
 
+/// The same for ranks that cannot add to each other's sums, one or two per host.
+TEST_P(SameBits, OfRanksOnSeveralHosts) {
+  DecoderShape shape = kSmall;
+  shape.layers = 1;
+  shape.inner = 4 * kVectorMax;
+  const Model model(shape, {.biases = true, .norms = true, .windows = {2}});
+  const Prompts prompts = prompts_of(8, 3, shape.vocabulary);
+  const auto alone = logits_of(GetParam(), model, prompts, {.blocks = 32});
+  struct Hosts {
+    uint32_t hosts, ranks, sequences;
+  };
+  for (const auto& [hosts, ranks, sequences] :
+       {Hosts{2, 2, 1}, {2, 2, 8}, {2, 4, 2}, {4, 4, 1}, {2, 4, 4}}) {
+    // A GPU's rank is alone on its host, since TCP does not reach GPUs' memory.
+    if (!on_host() && (hosts != ranks || !devices_apart(ranks))) continue;
+    const Prompts some(prompts.begin(), prompts.begin() + sequences);
+    const uint32_t blocks = std::max(2u, sequences) * shape.kv_heads / ranks;
+    const auto found =
+        logits_of(GetParam(), model, some, {.ranks = ranks, .blocks = blocks, .hosts = hosts});
+    for (uint32_t s = 0; s < sequences; ++s)
+      ASSERT_NO_FATAL_FAILURE(expect_same_bits(
+          found[s], alone[s],
+          fmt::format("sequence {} of {} on {} ranks of {} hosts", s, sequences, ranks, hosts)));
+  }
+}
+
+TEST_P(SameBits, OfThreeHosts) {
+  if (!devices_apart(3)) GTEST_SKIP() << "ranks need devices of their own";
+  DecoderShape shape = kSmall;
+  shape.vocabulary = 99;
+  shape.kv_heads = 3;
+  shape.query_heads = 6;
+  shape.inner = 3 * kVectorMax;
+  const Model model(shape);
+  const Prompts prompts = prompts_of(2, 3, shape.vocabulary);
+  const auto alone = logits_of(GetParam(), model, prompts, {.blocks = 6});
+  const auto found = logits_of(GetParam(), model, prompts, {.ranks = 3, .blocks = 2, .hosts = 3});
+  for (uint32_t s = 0; s < prompts.size(); ++s)
+    ASSERT_NO_FATAL_FAILURE(
+        expect_same_bits(found[s], alone[s], fmt::format("sequence {} on 3 hosts", s)));
+}
+
 /// Chosen tokens, on every rank: greedy, with a stop token, from prompts of different lengths.
 TEST_P(SameBits, OfTokensThatRanksDecide) {
   const Model model(kSmall);
@@ -168,6 +214,9 @@ TEST_P(SameBits, OfTokensThatRanksDecide) {
     const auto two = tokens_of(GetParam(), model, prompts, {.ranks = 2, .blocks = 8}, stops_at);
     EXPECT_EQ(two[0], one[0]);
     EXPECT_EQ(two[1], one[0]);
+    const auto hosts =
+        tokens_of(GetParam(), model, prompts, {.ranks = 2, .blocks = 8, .hosts = 2}, stops_at);
+    EXPECT_EQ(hosts, two);
     EXPECT_EQ(one[0] == alone[0], stops_at.empty());
   }
 }

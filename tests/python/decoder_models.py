@@ -93,33 +93,50 @@ def saved(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]) 
     return folder
 
 
-def logits_by_graph(
-    config: dict[str, Any], tensors: dict[str, np.ndarray], *, ranks: int = 1, tiles: bool = False
+def logits_of_rank(
+    world: tokenyard.World, config: dict[str, Any], tensors: dict[str, np.ndarray], tiles: bool
 ) -> np.ndarray:
-    """Returns the megakernel's logits [positions, vocabulary] for the tokens FED."""
+    """Returns a rank's part of what `logits_by_graph` returns."""
     model_config = config_for(config)
     weights = read_weights(Drawn(tensors), model_config)
+    prompt = [*FED, 0]
+    if tiles:
+        graph = DecodeGraph(world, model_config, weights, prompt=prompt, stops=[], tiles=4)
+        kernel = Megakernel(world, graph.graph, workers=4, unit_bytes=UNIT_BYTES)
+    else:
+        graph = DenseGraph(world, model_config, weights, prompts=[prompt], stops=[], blocks=0)
+        kernel = Megakernel(
+            world,
+            graph.graph,
+            workers=graph.decoder.blocks,
+            unit_bytes=graph.decoder.unit_bytes,
+        )
+    mine = model_config.vocab_size // world.size
+    found = []
+    for _ in FED:
+        assert kernel.run(1) == 1
+        found.append(graph.memory.read(graph.logits.piece, np.float32, mine).copy())
+    world.barrier("all have their logits")
+    return np.stack(found)
 
-    def of_rank(world: tokenyard.World) -> np.ndarray:
-        prompt = [*FED, 0]
-        if tiles:
-            graph = DecodeGraph(world, model_config, weights, prompt=prompt, stops=[], tiles=4)
-            kernel = Megakernel(world, graph.graph, workers=4, unit_bytes=UNIT_BYTES)
-        else:
-            graph = DenseGraph(world, model_config, weights, prompts=[prompt], stops=[], blocks=0)
-            kernel = Megakernel(
-                world,
-                graph.graph,
-                workers=graph.decoder.blocks,
-                unit_bytes=graph.decoder.unit_bytes,
-            )
-        mine = model_config.vocab_size // world.size
-        found = []
-        for _ in FED:
-            assert kernel.run(1) == 1
-            found.append(graph.memory.read(graph.logits.piece, np.float32, mine).copy())
-        world.barrier("all have their logits")
-        return np.stack(found)
 
-    parts = tokenyard.launch(of_rank, ranks=ranks)
+def logits_by_graph(
+    config: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+    *,
+    ranks: int = 1,
+    tiles: bool = False,
+    hosts: int = 1,
+) -> np.ndarray:
+    """Returns the megakernel's logits [positions, vocabulary] for the tokens FED.
+
+    `hosts`: on which the ranks count as being. If there are several, each rank is a process.
+    """
+    parts = tokenyard.launch(
+        logits_of_rank,
+        ranks=ranks,
+        processes=hosts > 1,
+        hosts=hosts,
+        args=(config, tensors, tiles),
+    )
     return np.concatenate(parts, axis=1)

@@ -102,8 +102,13 @@ class TensorMemory {
   /// only.
   uint64_t guard_bytes() const;
   /// Collective. Returns each rank's zeroed memory, [ranks], at the addresses that this rank's
-  /// tasks use.
+  /// tasks use: for a rank of another host those of a mirror, which the network puts there.
   std::vector<TensorView> shared(size_t bytes);
+  /// Collective. Returns the same for the ranks of this rank's host only; other views are empty.
+  std::vector<TensorView> shared_on_host(size_t bytes);
+  /// Returns whether tasks of this rank load and store memory of `rank`: it is on the same host.
+  /// Throws InvalidArgument if there is no such rank.
+  bool reaches(uint32_t rank) const;
   /// Copies between memory of this rank's host and memory of any rank, and waits for the copy.
   /// Throws InvalidArgument unless both views are contiguous and have equally many bytes.
   void write(const TensorView& to, const ConstTensorView& from);

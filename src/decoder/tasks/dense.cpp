@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "decoder/tasks/dense_list.hpp"
+#include "decoder/tasks/hosts_list.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -16,6 +16,10 @@ TOKENYARD_DECLARE_KERNEL(shared_dense_kernel, RunParams);
 TOKENYARD_DECLARE_KERNEL(shared_batch_2_kernel, RunParams);
 TOKENYARD_DECLARE_KERNEL(shared_batch_4_kernel, RunParams);
 TOKENYARD_DECLARE_KERNEL(shared_batch_8_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(hosts_dense_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(hosts_batch_2_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(hosts_batch_4_kernel, RunParams);
+TOKENYARD_DECLARE_KERNEL(hosts_batch_8_kernel, RunParams);
 
 namespace {
 
@@ -25,22 +29,43 @@ const TaskSet& set_of(const Kernel<RunParams>& kernel) {
   return set;
 }
 
+/// Returns the set of the kernel for these ranks.
+template <class OfOne, class OfHost, class OfHosts>
+const TaskSet& set_of(DenseRanks ranks, const Kernel<RunParams>& of_one,
+                      const Kernel<RunParams>& of_host, const Kernel<RunParams>& of_hosts) {
+  switch (ranks) {
+    case DenseRanks::one:
+      return set_of<OfOne>(of_one);
+    case DenseRanks::on_one_host:
+      return set_of<OfHost>(of_host);
+    case DenseRanks::on_several_hosts:
+      return set_of<OfHosts>(of_hosts);
+  }
+  throw InternalError("a kind of ranks without a kernel");
+}
+template <uint32_t sequences>
+const TaskSet& batched_set_of(DenseRanks ranks, const Kernel<RunParams>& of_one,
+                              const Kernel<RunParams>& of_host, const Kernel<RunParams>& of_hosts) {
+  return set_of<BatchedDenseTasks<sequences>, SharedBatchedDenseTasks<sequences>,
+                HostsBatchedDenseTasks<sequences>>(ranks, of_one, of_host, of_hosts);
+}
+
 }  // namespace
 
 const TaskSet& dense_tasks(const DenseKernel& kind) {
   switch (kind.sequences) {
     case 1:
-      return kind.alone ? set_of<DenseTasks>(dense_kernel)
-                        : set_of<SharedDenseTasks>(shared_dense_kernel);
+      return set_of<DenseTasks, SharedDenseTasks, HostsDenseTasks>(
+          kind.ranks, dense_kernel, shared_dense_kernel, hosts_dense_kernel);
     case 2:
-      return kind.alone ? set_of<BatchedDenseTasks<2>>(batch_2_kernel)
-                        : set_of<SharedBatchedDenseTasks<2>>(shared_batch_2_kernel);
+      return batched_set_of<2>(kind.ranks, batch_2_kernel, shared_batch_2_kernel,
+                               hosts_batch_2_kernel);
     case 4:
-      return kind.alone ? set_of<BatchedDenseTasks<4>>(batch_4_kernel)
-                        : set_of<SharedBatchedDenseTasks<4>>(shared_batch_4_kernel);
+      return batched_set_of<4>(kind.ranks, batch_4_kernel, shared_batch_4_kernel,
+                               hosts_batch_4_kernel);
     case 8:
-      return kind.alone ? set_of<BatchedDenseTasks<8>>(batch_8_kernel)
-                        : set_of<SharedBatchedDenseTasks<8>>(shared_batch_8_kernel);
+      return batched_set_of<8>(kind.ranks, batch_8_kernel, shared_batch_8_kernel,
+                               hosts_batch_8_kernel);
     default:
       throw InvalidArgument("sequences", "1, 2, 4 or 8", fmt::format("{}", kind.sequences));
   }

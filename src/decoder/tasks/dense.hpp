@@ -7,8 +7,11 @@
 
 namespace tokenyard::megakernel {
 
+/// The ranks that share a model.
+enum class DenseRanks : uint8_t { one, on_one_host, on_several_hosts };
+
 struct DenseKernel {
-  bool alone = true;       ///< whether one rank has the whole model
+  DenseRanks ranks = DenseRanks::one;
   uint32_t sequences = 1;  ///< decoded together: 1, 2, 4 or 8
 };
 /// Returns the task set whose kernel has the code of this kind and no other.

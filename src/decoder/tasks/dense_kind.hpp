@@ -24,7 +24,7 @@ template <uint32_t sequences = 1>
 using Together = DenseKind<false, sequences>;
 inline constexpr uint32_t kSequencesMax = 8;
 
-/// The sums of one stage on each rank: all get the same terms, so all are bitwise equal.
+/// The sums that products of one stage are added to. Each rank's sums get the same terms in all.
 template <class Kind>
 struct SumsOfRanks {
   Peer<uint64_t> of_rank[Kind::kRanksMax];  ///< vectors in VectorWords order
