@@ -105,10 +105,10 @@ class NetworkFault : public Error {
     uint32_t rank = 0, peer = 0;  ///< the rank that posted the request, and its target
     uint32_t queue = 0;           ///< number among the queues to `peer`
     uint32_t region = 0;  ///< of the peer's memory or, if `check` is of a source, this rank's
-    std::string check;    ///< "target key", "source range", "size", ...
+    std::string check;    ///< "target key", "source range", "size", ..., "connection", "thread"
     std::string phase;    ///< in which the kernel noticed
     uint64_t expected = 0, seen = 0;  ///< keys; bytes: at most, asked; requests: posted, done
-    std::string cause = {};           ///< of a failed "connection"
+    std::string cause = {};           ///< of a failed "connection" or "thread"
   };
   explicit NetworkFault(Facts facts);
   Facts facts;

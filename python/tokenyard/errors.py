@@ -191,7 +191,8 @@ class NetworkFault(Error):
         phase: The step that noticed.
         expected: The key that is registered, or the most bytes allowed.
         seen: The key or the bytes of the request.
-        cause: What was seen of a "connection" that failed; else empty.
+        cause: Why a "connection", or the "thread" of the network of rank `peer`, has failed; else
+            empty.
     """
 
     rank: int

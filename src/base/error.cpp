@@ -94,6 +94,13 @@ std::string text_of(const NetworkFault::Facts& facts) {
         facts.rank, facts.peer, facts.phase, facts.cause.empty() ? "it is broken" : facts.cause,
         facts.seen, facts.expected, facts.queue);
   }
+  if (facts.check == "thread") {
+    return fmt::format(
+        "the network of rank {} has failed in phase \"{}\", so no other host reaches that rank: "
+        "{}; "
+        "make a new world, or replace the rank's process",
+        facts.peer, facts.phase, facts.cause);
+  }
   return fmt::format(
       "the network refused a request of rank {} to rank {} on queue {} in phase \"{}\": {} of "
       "region {}: expected {:#x}, seen {:#x}; post only keys and ranges that are registered",

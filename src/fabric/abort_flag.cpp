@@ -110,11 +110,33 @@ void AbortFlag::on_refusal(std::function<void(const std::string& phase)> check) 
 
 void AbortFlag::check_refused(const std::string& phase) const {
   std::function<void(const std::string& phase)> check;
+  std::optional<NetworkFault::Facts> failed;
   {
     const std::lock_guard lock(mutex_);
     check = check_refused_;
+    failed = failed_network_;
   }
   if (check) check(phase);
+  if (!failed) return;
+  failed->phase = phase;
+  throw NetworkFault(*failed);
+}
+
+void AbortFlag::forget_refusal(const std::function<bool()>& remains) {
+  const std::lock_guard lock(mutex_);
+  if (failed_network_ || accelerator_.read_flag(word_) != kRefused) return;
+  const bool any_left = std::ranges::any_of(
+      gone_, [](const auto& gone) { return gone.second.left || gone.second.gone_on; });
+  accelerator_.write_flag(word_, any_left ? kLeft : kNoAbort);
+  if (remains()) accelerator_.write_flag(word_, kRefused);
+}
+
+void AbortFlag::network_failed(const NetworkFault::Facts& facts) {
+  const std::lock_guard lock(mutex_);
+  if (!failed_network_) failed_network_ = facts;
+  if (!is_set_) accelerator_.write_flag(word_, kRefused);
+  for (const std::span<AbortWord> words : watched_)
+    set_one(words, facts.peer, abort_for_lost(facts.peer));
 }
 
 void AbortFlag::check_left_out(const WaitFacts& facts) const {

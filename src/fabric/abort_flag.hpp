@@ -81,6 +81,13 @@ class AbortFlag {
   /// late, may be one that posted nothing. It may wait for the job to tell of a peer's end first.
   void on_refusal(std::function<void(const std::string& phase)> check);
   void check_refused(const std::string& phase) const;
+  /// Has waits that begin now end no more because a request was refused. `remains` says whether
+  /// another one was, and is asked once they would go on: a refusal meanwhile is not lost.
+  void forget_refusal(const std::function<bool()>& remains);
+  /// Records that another rank's network has failed, as its `facts` tell: other hosts do not reach
+  /// that rank any more. Ends every wait, and `check_refused` throws the fault; words that are
+  /// watched read as after a loss of the rank.
+  void network_failed(const NetworkFault::Facts& facts);
   /// Returns whether `cancel`, `left_out` or a loss ends this rank's waits.
   bool has_ended() const;
   /// Throws OutOfTouch if this rank has been left out. Waits call it before they continue.
@@ -122,6 +129,7 @@ class AbortFlag {
   TimePoint left_out_at_;
   std::vector<std::span<AbortWord>> watched_;
   std::function<void(const std::string& phase)> check_refused_;
+  std::optional<NetworkFault::Facts> failed_network_;  ///< the first that was told
 };
 
 /// Owns the words that a kernel's WaitContext points to; one per object that launches kernels.

@@ -71,6 +71,12 @@ void Bootstrap::said(uint32_t slot, const Message& message) {
     if (by && message.generation == generation()) abort_flag_.gone_on(*by);
     return;
   }
+  if (message.kind == MessageKind::network_failed) {
+    if (by && message.generation == generation())
+      abort_flag_.network_failed(
+          {.rank = rank(), .peer = *by, .check = "thread", .phase = {}, .cause = message.what});
+    return;
+  }
   const bool stays = std::ranges::count(message.slots, membership_.slots[rank()]) != 0;
   if (!by || message.generation <= generation()) return;
   if (!stays) abort_flag_.left_out(*by);
@@ -185,6 +191,13 @@ std::vector<uint32_t> Bootstrap::ranks_without(const std::vector<uint32_t>& slot
 void Bootstrap::say_gone_on() {
   if (!std::exchange(said_gone_on_, true))
     send_to_others({.kind = MessageKind::gone_on, .generation = generation()});
+}
+
+void Bootstrap::say_network_failed(const std::string& why) {
+  constexpr size_t kMost = 1000;  // A message's name is short.
+  send_to_others({.kind = MessageKind::network_failed,
+                  .generation = generation(),
+                  .what = why.substr(0, kMost)});
 }
 
 void Bootstrap::send_to_others(const Message& message) {

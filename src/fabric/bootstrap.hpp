@@ -102,6 +102,9 @@ class Bootstrap final : private Mailbox::Watcher {
   /// Tells the others that this rank sends nothing more in this world. Their waits for what it has
   /// not sent end as if it had left. Only the first call counts.
   void say_gone_on();
+  /// Tells the others that this rank's network has failed: their waits end, with a NetworkFault
+  /// that says why. Any thread may call it.
+  void say_network_failed(const std::string& why);
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
   void check_while_waiting(Check check) { check_ = std::move(check); }
 

@@ -18,7 +18,8 @@ namespace tokenyard {
 enum class MessageKind : uint8_t {
   collective,
   rebuild,
-  gone_on,  ///< the sender has gone on to another world, and sends nothing more in this one
+  gone_on,         ///< the sender has gone on to another world, and sends nothing more in this one
+  network_failed,  ///< the sender's network has failed, and `what` says why
 };
 
 struct Message {

@@ -40,7 +40,7 @@ IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& option
     place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
     // The end of this step is a barrier: a request to a queue pair that is not ready is lost.
     collective_step(place_.bootstrap, "network: connections", until, [&] { connect(endpoints); });
-    fill_tables();
+    collective_step(place_.bootstrap, "network: memory", until, [&] { fill_tables(); });
   } catch (...) {
     if (!watched.empty()) {
       place_.abort_flag.on_refusal({});
@@ -240,7 +240,7 @@ IbgdaNetwork::~IbgdaNetwork() {
   // A rank's requests count after it has left.
   try {
     accelerator_.drain();
-    (void)drain(accelerator_.now() + place_.timeout);
+    if (!has_drained()) (void)drain(accelerator_.now() + place_.timeout);
   } catch (const std::exception&) {
     // An interrupt ends the wait, or a card that does not obey.
   }
@@ -348,12 +348,29 @@ void IbgdaNetwork::check(const std::string& phase) {
   end_gone();
   std::vector<QueuePair*> pairs;
   for (const Queue& queue : queues_) {
-    if (!queue.memory) continue;
+    if (!queue.memory || is_retired(queue.pair().number)) continue;
     pairs.push_back(&queue.pair());
     check_mlx5(accelerator_, queue.pair(), queue.view, gone_->as<AbortWord>() + queue.pair().peer,
                phase);
   }
   check_refusals(accelerator_, pairs, phase);
+}
+
+bool IbgdaNetwork::is_refused(uint32_t number) {
+  return std::ranges::any_of(queues_, [&](const Queue& queue) {
+    return queue.memory && queue.pair().number == number &&
+           (accelerator_.read_flag(&queue.pair().refused) != 0 ||
+            has_failed_request(accelerator_, queue.view));
+  });
+}
+
+void IbgdaNetwork::forget_refusals(const std::vector<bool>& retired) {
+  place_.abort_flag.forget_refusal([&] {
+    return std::ranges::any_of(queues_, [&](const Queue& queue) {
+      return queue.memory && !retired[queue.pair().number] &&
+             accelerator_.read_flag(&queue.pair().refused) != 0;
+    });
+  });
 }
 
 bool IbgdaNetwork::drain(TimePoint until) {

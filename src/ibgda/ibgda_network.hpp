@@ -60,6 +60,8 @@ class IbgdaNetwork final : public Network {
     QueuePair& pair() const { return *shared_pair->as<QueuePair>(); }
   };
 
+  bool is_refused(uint32_t number) override;
+  void forget_refusals(const std::vector<bool>& retired) override;
   void open();
   void open_arena();
   void make_queue(Queue& queue, uint32_t peer, uint32_t number);

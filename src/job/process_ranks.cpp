@@ -11,7 +11,7 @@
 namespace tokenyard {
 
 void visit(auto& stream, MaybeConst<Message> auto& message) {
-  stream.wide(message.kind, static_cast<uint64_t>(MessageKind::gone_on));
+  stream.wide(message.kind, static_cast<uint64_t>(MessageKind::network_failed));
   stream.wide(message.generation);
   stream.wide(message.sequence);
   stream.text(message.what);

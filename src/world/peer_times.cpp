@@ -17,6 +17,7 @@
 #include "fabric/world_access.hpp"
 #include "tokenyard/doctor.hpp"
 #include "tokenyard/world.hpp"
+#include "world/parts.hpp"
 
 namespace tokenyard {
 
@@ -178,8 +179,12 @@ class PeerTimer {
   /// if they cannot be told.
   bool exchange(PeerTimes* times, double round_trip_us) {
     own().round_trip_us = round_trip_us;
+    // One rank's wait in this round may have failed at once, and its partner's at the deadline.
+    const TimePoint until =
+        accelerator_.now() + world_.timeout() + timeout_ * 2 + std::chrono::seconds(30);
     try {
-      states_ = gather(world_, State(own()), "doctor: times of peers");
+      states_ = gather(*WorldAccess::impl(world_).bootstrap, State(own()), "doctor: times of peers",
+                       until);
     } catch (const Cancelled&) {
       throw;
     } catch (const Error& error) {

@@ -121,7 +121,7 @@ void end_part(WorldAccess::Impl& impl) {
   // Stores of this rank's kernels, and what they have posted, arrive before the others hear that
   // there will be no more.
   impl.accelerator->drain();
-  if (impl.network) impl.network->drain(impl.accelerator->now() + impl.options.timeout);
+  if (impl.network) impl.network->drain_at_end(impl.accelerator->now() + impl.options.timeout);
   impl.bootstrap->say_gone_on();
 }
 
@@ -234,7 +234,7 @@ std::function<void()> World::goodbye() const {
     // so must what they have posted.
     const auto gpu = accelerator.lock();
     if (gpu) gpu->drain();
-    if (const auto still = network.lock(); still && gpu) still->drain(gpu->now() + timeout);
+    if (const auto still = network.lock(); still && gpu) still->drain_at_end(gpu->now() + timeout);
     if (const auto still = mesh.lock()) still->leave();
     retire(gpu.get());
   };

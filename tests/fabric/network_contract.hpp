@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "fabric/network/claimed_queues.hpp"
 #include "fabric/network_fixture.hpp"
 
 namespace tokenyard::testing {
@@ -236,6 +237,71 @@ inline void refuses(World& world, BadRequest what) {
     promise(error.facts.phase == "network: arrive", error.what());
   }
   promise(second.gpu.now() - begin < world.timeout() / 2, "a refusal has ended no other wait");
+  world.barrier("all waits have ended");
+}
+
+/// A fault is forgotten with the exchange that has posted the refused request: others go on, and
+/// are given other queues.
+inline void a_fault_ends_with_its_exchange(World& world) {
+  NetworkFixture fixture(world, {.in_arena = false});
+  Network& network = fixture.network;
+  const uint32_t peer = fixture.far_peer(), all = network.queues_per_peer();
+  promise(all >= 2, "another exchange needs a queue");
+  uint32_t faulty = 0;
+  {
+    const ClaimedQueues mine(network);
+    faulty = mine.number();
+    BadCase bad = bad_case(BadRequest::wrong_tag, fixture, peer);
+    bad.params.queue = bad.facts.queue = faulty;
+    try {
+      fixture.run(network_request_kernel, {}, bad.params);
+    } catch (const NetworkFault& error) {
+      require_same(error, bad.facts);
+    }
+    fixture.drain();
+    try {
+      network.check("while it exists");
+      throw BrokenContract("a bad request was not refused");
+    } catch (const NetworkFault& error) {
+      require_same(error, bad.facts);
+    }
+    world.barrier("refused");
+  }
+  network.check("after its end");
+  promise(network.claim_queues(all).empty(), "the queue that has ended was given away again");
+
+  NetworkFixture second(world, {});
+  const ClaimedQueues others(network, all - 1);
+  promise(others.exist(), "the fault of one queue has taken others");
+  for (uint32_t which = 0; which < all - 1; ++which) {
+    promise(others.number(which) != faulty, "the queue that has ended was given away again");
+    RequestParams params = bad_case(BadRequest::wrong_tag, second, peer).params;
+    params.target = second.targets[peer];
+    params.queue = others.number(which);
+    params.flag = second.targets[peer] + offsetof(NetworkWindow, arrived);
+    second.run(network_request_kernel, {}, params);
+    second.run(network_await_kernel, {},
+               AwaitParams{.wait_context = second.wait_context(),
+                           .rank = peer,
+                           .word = second.window()->arrived[0],
+                           .value = which + 1});
+  }
+  second.drain();
+  network.check("of the others");
+  world.barrier("all have arrived");
+
+  // A timeout is not told as a fault of before.
+  NetworkFixture third(world, {.timeout = std::chrono::milliseconds(300)});
+  try {
+    third.run(network_await_kernel, {},
+              AwaitParams{.wait_context = third.wait_context(),
+                          .rank = peer,
+                          .word = third.window()->arrived[0],
+                          .value = 1});
+    throw BrokenContract("a wait for nothing has ended");
+  } catch (const PeerTimeout& error) {
+    promise(error.facts.rank == peer, error.what());
+  }
   world.barrier("all waits have ended");
 }
 

@@ -68,6 +68,10 @@ TEST_P(SimulatedNetwork, BadRequestsAreRefused) {
     run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
 }
 
+TEST_P(SimulatedNetwork, AFaultEndsWithItsExchange) {
+  run_hosts(2, 2, a_fault_ends_with_its_exchange);
+}
+
 TEST_P(SimulatedNetwork, DeregisteringEndsAccesses) {
   for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
 }
@@ -192,6 +196,48 @@ TEST(NetworkRefusal, ARefusalIsNamedBeforeATimeout) {
     throw NetworkFault({.rank = 0, .peer = 1, .check = "size", .phase = phase});
   });
   EXPECT_THROW(record.check(phases), NetworkFault);
+}
+
+TEST(NetworkRefusal, IsForgottenUnlessAnotherRemains) {
+  simt::HostAccelerator host([] {});
+  AbortFlag abort_flag(host, 3);
+  const auto word = [&] { return host.read_flag(abort_flag.word()); };
+  const auto refuse = [&] { host.write_flag(abort_flag.word_to_refuse(), kRefused); };
+  refuse();
+  abort_flag.forget_refusal([] { return true; });
+  EXPECT_EQ(word(), kRefused);
+  abort_flag.forget_refusal([] { return false; });
+  EXPECT_EQ(word(), kNoAbort);
+  abort_flag.left(2);
+  refuse();
+  abort_flag.forget_refusal([] { return false; });
+  EXPECT_EQ(word(), kLeft) << "waits for what a rank has not sent end";
+  abort_flag.lost(1);
+  abort_flag.forget_refusal([] { return false; });
+  EXPECT_EQ(word(), abort_for_lost(1));
+}
+
+TEST(NetworkRefusal, TheFailedNetworkOfAnotherRankIsNamed) {
+  simt::HostAccelerator host([] {});
+  AbortFlag abort_flag(host, 3);
+  std::array<AbortWord, 3> words{};
+  abort_flag.watch(words);
+  abort_flag.network_failed(
+      {.rank = 0, .peer = 2, .check = "thread", .phase = {}, .cause = "the card is on fire"});
+  EXPECT_EQ(host.read_flag(abort_flag.word()), kRefused);
+  EXPECT_EQ(words, (std::array<AbortWord, 3>{kNoAbort, kNoAbort, abort_for_lost(2)}));
+  abort_flag.forget_refusal([] { return false; });
+  EXPECT_EQ(host.read_flag(abort_flag.word()), kRefused) << "it does not come back";
+  try {
+    abort_flag.check_refused("dispatch");
+    ADD_FAILURE() << "nothing was told";
+  } catch (const NetworkFault& fault) {
+    EXPECT_EQ(fault.facts.peer, 2u);
+    EXPECT_EQ(fault.facts.phase, "dispatch");
+    EXPECT_NE(std::string(fault.what()).find("rank 2"), std::string::npos) << fault.what();
+    EXPECT_NE(std::string(fault.what()).find("on fire"), std::string::npos) << fault.what();
+  }
+  abort_flag.unwatch(words);
 }
 
 TEST_P(SimulatedNetwork, AWorldWithinReachHasNone) {

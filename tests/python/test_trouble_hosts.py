@@ -7,6 +7,7 @@ Data that a failed rank had under way are not taken later.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,12 +39,16 @@ class Exchanges:
 
     def __init__(self, job: tokenyard.Job, world: tokenyard.World) -> None:
         self.job, self.world = job, world
-        sizes = dict(
+        self.sizes = dict(
             experts=EXPERTS_PER_RANK * world.size, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
         )
-        self.throughput = tokenyard.ExpertParallel(world, **sizes)
-        self.low_latency = tokenyard.LowLatency(world, **sizes)
+        self.throughput = tokenyard.ExpertParallel(world, **self.sizes)
         self.step = 0
+
+    @functools.cached_property
+    def low_latency(self) -> tokenyard.LowLatency:
+        """Is made where it is first used: a newcomer makes each where others use theirs."""
+        return tokenyard.LowLatency(self.world, **self.sizes)
 
     def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns new rows, which name the epoch, the step, the rank and the token, with experts on
@@ -72,8 +77,9 @@ class Exchanges:
         self.throughput.wait()
         np.testing.assert_array_equal(home, self.expected)
 
-    def serve(self) -> bool:
-        """Returns whether none of the members is masked. Sums of others are right in any case."""
+    def serve(self, of: list[int] | None = None) -> bool:
+        """Returns whether none of the ranks, by default the members, is masked. Sums of others are
+        right in any case."""
         _, ids, _ = self.rows()
         x = np.full((TOKENS, HIDDEN), self.step % 64 + self.world.rank, ml_dtypes.bfloat16)
         halves = np.full((TOKENS, TOPK), 0.5, np.float32)
@@ -84,7 +90,7 @@ class Exchanges:
         self.low_latency.wait()
         kept = (TOPK - np.asarray(home.lost))[:, None]
         np.testing.assert_array_equal(np.asarray(home.x, np.float32), np.float32(x) * kept / TOPK)
-        members = self.job.active_ranks()
+        members = self.job.active_ranks() if of is None else of
         return not any(failed.rank in members for failed in self.low_latency.failed_ranks())
 
     def check(self) -> None:
@@ -99,13 +105,15 @@ class Exchanges:
 
     def repeat(self, phase: str) -> None:
         """Repeats a phase until a rank is gone."""
+        # Those of before: the job may agree on a loss before low latency is asked.
+        members = self.job.active_ranks()
         try:
             received = self.dispatch()
             while phase == "dispatch":
                 self.dispatch()
             while phase == "combine":
                 self.combine(received)
-            while self.serve():
+            while self.serve(members):
                 pass
         except (tokenyard.PeerLost, tokenyard.PeerTimeout):
             pass
@@ -252,6 +260,20 @@ def test_a_host_is_cut_off(phase: str, tmp_path: Path) -> None:
     """The network notices before the job does, and no rank takes that for the network's fault."""
     with hosts_of_a_test(3, 1) as hosts:
         blow_falls(tmp_path, hosts, [1], phase, lambda ranks: hosts.take_down(1), hasty=True)
+
+
+@pytest.mark.parametrize(("phase", "slow"), [("dispatch", 1), ("combine", 2), ("serve", 1)])
+def test_a_killed_rank_with_a_slow_rail(phase: str, slow: int, tmp_path: Path) -> None:
+    """One host sends slowly: a survivor's, whose last requests are under way for long, or that of
+    the rank that is killed, whose last ones arrive behind the news."""
+
+    def kill(ranks: list[Rank]) -> None:
+        hosts.slow_down(slow, 2.0)
+        time.sleep(1)  # Its queues fill.
+        ranks[2].kill()
+
+    with hosts_of_a_test(3, 1) as hosts:
+        blow_falls(tmp_path, hosts, [2], phase, kill)
 
 
 @pytest.mark.parametrize("phase", ["dispatch", "serve"])

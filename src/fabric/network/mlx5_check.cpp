@@ -23,4 +23,9 @@ void check_mlx5(Accelerator& accelerator, const QueuePair& pair, const Mlx5Pair&
                       pair.peer, phase, refusal.facts.expected, refusal.facts.seen);
 }
 
+bool has_failed_request(Accelerator& accelerator, const Mlx5Pair& queue) {
+  const uint32_t word = accelerator.read_flag(&queue.completion->index_opcode);
+  return mlx5::completed_of(word) == mlx5::Completed::request_error;
+}
+
 }  // namespace tokenyard

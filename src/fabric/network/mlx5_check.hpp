@@ -12,5 +12,7 @@ namespace tokenyard {
 /// peer's word, see is_gone.
 void check_mlx5(Accelerator& accelerator, const QueuePair& pair, const Mlx5Pair& queue,
                 const AbortWord* gone, const std::string& phase);
+/// Returns whether the card has failed a request, for whatever reason.
+bool has_failed_request(Accelerator& accelerator, const Mlx5Pair& queue);
 
 }  // namespace tokenyard

@@ -3,6 +3,7 @@
 /// (tests/fabric/network_contract.hpp).
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,9 @@ class Network {
   /// Returns the numbers of so many queues, at every peer, that nobody else has claimed: one thread
   /// at a time may use a queue. Empty if fewer are free. Any thread may call this and the next one.
   std::vector<uint32_t> claim_queues(uint32_t count);
-  /// Gives claimed queues back. Nobody may use them then, nor may their requests be under way.
+  /// Gives claimed queues back. Nobody may use them then, nor may their requests be under way. A
+  /// queue with a refused request is retired: nobody is given it, `check` does not tell of it any
+  /// more, and it ends no further wait.
   void give_back_queues(const std::vector<uint32_t>& numbers);
 
   /// Returns the key of a rank's arena, by which a kernel may put there, or from this rank's own.
@@ -60,18 +63,38 @@ class Network {
   /// Returns this rank's connections, if there are any. Any thread may call it.
   virtual std::vector<NetworkPath> paths() const { return {}; }
 
-  /// Throws NetworkFault if a request was refused.
+  /// Throws NetworkFault if the network as a whole works no more.
+  virtual void check_works(const std::string& /*phase*/) const {}
+  /// Throws NetworkFault if it works no more, or a request was refused, on a queue that is not
+  /// retired.
   virtual void check(const std::string& phase) = 0;
   /// Waits until all requests posted before have taken effect, but for refused ones. Returns false
   /// if `until` passes first. For a rank that leaves: kernels have only a flush.
   virtual bool drain(TimePoint until) = 0;
+  /// Drains for the last time, since this rank leaves: the destructor does not wait again.
+  bool drain_at_end(TimePoint until);
+
+ protected:
+  /// Returns whether the requests of this rank have had their time.
+  bool has_drained() const { return has_drained_.load(); }
+  bool is_retired(uint32_t number) const;
+  /// Returns `pairs` with null for those that are retired.
+  std::vector<QueuePair*> in_use(std::vector<QueuePair*> pairs) const;
 
  private:
   /// Called with the number of queues that are claimed whenever it has changed.
   virtual void on_claims(size_t) {}
+  /// Returns whether a request was refused on a queue with this number.
+  virtual bool is_refused(uint32_t number) = 0;
+  /// Has a rank's waits go on, unless a request was refused on a queue that is not `retired`.
+  virtual void forget_refusals(const std::vector<bool>& retired) = 0;
+  void retire_refused();  ///< under claims_mutex_
 
+  std::atomic<bool> has_drained_ = false;
   std::mutex claims_mutex_;
   std::vector<bool> claimed_;  ///< [queues_per_peer]
+  mutable std::mutex retired_mutex_;
+  std::vector<bool> retired_;  ///< [queues_per_peer] under retired_mutex_
   std::vector<std::shared_ptr<void>> kept_memory_;
   Mirrors mirrors_;
 };

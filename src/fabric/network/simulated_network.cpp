@@ -204,7 +204,7 @@ SimulatedNetwork::~SimulatedNetwork() {
   // they have posted. A card that was stopped first might not have seen the last posts.
   try {
     accelerator_.drain();
-    (void)drain(accelerator_.now() + place_.timeout);
+    if (!has_drained()) (void)drain(accelerator_.now() + place_.timeout);
   } catch (const std::exception&) {
     // An interrupt ends the wait; the card then ends with the requests that it has seen.
   }
@@ -288,9 +288,27 @@ void SimulatedNetwork::finish_stream() const {
 void SimulatedNetwork::check(const std::string& phase) {
   for (size_t number = 0; number < mlx5_.size(); ++number) {
     const QueuePair& pair = *pairs_[number];
-    check_mlx5(accelerator_, pair, mlx5_[number], &gone_[pair.peer], phase);
+    if (!is_retired(pair.number))
+      check_mlx5(accelerator_, pair, mlx5_[number], &gone_[pair.peer], phase);
   }
-  check_refusals(accelerator_, pairs_, phase);
+  check_refusals(accelerator_, in_use(pairs_), phase);
+}
+
+bool SimulatedNetwork::is_refused(uint32_t number) {
+  for (size_t index = 0; index < pairs_.size(); ++index) {
+    if (pairs_[index]->number != number) continue;
+    if (accelerator_.read_flag(&pairs_[index]->refused) != 0) return true;
+    if (!mlx5_.empty() && has_failed_request(accelerator_, mlx5_[index])) return true;
+  }
+  return false;
+}
+
+void SimulatedNetwork::forget_refusals(const std::vector<bool>& retired) {
+  place_.abort_flag.forget_refusal([&] {
+    return std::ranges::any_of(pairs_, [&](const QueuePair* pair) {
+      return !retired[pair->number] && accelerator_.read_flag(&pair->refused) != 0;
+    });
+  });
 }
 
 bool SimulatedNetwork::drain(TimePoint until) {

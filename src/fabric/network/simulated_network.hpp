@@ -64,6 +64,8 @@ class SimulatedNetwork final : public Network {
   template <class T>
   T* device_array(size_t count, const std::vector<T>& values);
   std::span<AbortWord> gone() const { return {gone_, place_.bootstrap.size()}; }
+  bool is_refused(uint32_t number) override;
+  void forget_refusals(const std::vector<bool>& retired) override;
   MemoryKey open(std::byte* base, size_t bytes);
   void close(uint32_t number, MemoryKey key);
   void change_gates(uint32_t number, MemoryKey key);

@@ -53,9 +53,10 @@ constexpr uint32_t kPollsPerLook = 16;
 }  // namespace
 
 Proxy::Proxy(std::unique_ptr<Transport> transport, const Queues& queues,
-             const ProxyOptions& options)
+             const ProxyOptions& options, std::function<void(const std::string& why)> on_failure)
     : transport_(std::move(transport)),
       options_(options),
+      on_failure_(std::move(on_failure)),
       per_peer_(queues.per_peer),
       gone_(queues.gone),
       refused_(queues.refused),
@@ -110,12 +111,18 @@ void Proxy::run() {
     for (Queue& queue : queues_)
       refuse(queue, NetworkCheck::connection,
              {.region = 0, .expected = queue.taken, .seen = queue.completed});
-    // Peers must not wait for a thread that is no more.
-    try {
-      transport_->close();
-    } catch (const std::exception&) {
-      // The first failure is the one that is told.
-    }
+    const auto attempt = [](const auto& step) {
+      try {
+        step();
+      } catch (const std::exception&) {
+        // The first failure is the one that is told.
+      }
+    };
+    // Peers must not wait for a thread that is no more. They learn why before connections break.
+    attempt([&] {
+      if (on_failure_ && !stops_) on_failure_(error.what());
+    });
+    attempt([&] { transport_->close(); });
   }
 }
 
@@ -452,6 +459,24 @@ std::optional<uint32_t> Proxy::deregister(MemoryKey key, const Wait& wait) {
   const int64_t rank = *user;
   if (rank < 0) throw InternalError("the network's proxy does not answer");
   return static_cast<uint32_t>(rank);
+}
+
+void Proxy::retire(const std::vector<bool>& numbers, const std::function<void(bool others)>& at_end,
+                   const Wait& wait) {
+  const auto end = [=, this] {
+    bool others = false;
+    for (Queue& queue : queues_) {
+      if (numbers[queue.number]) queue.retired = true;
+      if (queue.ended) others |= !queue.retired;
+      if (!queue.retired || queue.ended) continue;
+      queue.ended = true;
+      // Its requests need not settle any more.
+      store_release(queue.pair->refused, static_cast<uint32_t>(NetworkCheck::queue));
+    }
+    at_end(others);
+    return true;
+  };
+  if (!run_task(end, wait)) throw InternalError("the network's proxy does not answer");
 }
 
 std::shared_ptr<void> Proxy::settle() {

@@ -52,8 +52,10 @@ class Proxy final : private TransportListener {
     const AbortWord* gone;          ///< [ranks] see is_gone
     AbortWord* refused;             ///< the rank's abort word, which a refusal sets to kRefused
   };
-  /// Everything that `queues` points to outlives this.
-  Proxy(std::unique_ptr<Transport> transport, const Queues& queues, const ProxyOptions& options);
+  /// Everything that `queues` points to outlives this. `on_failure` is called with the reason if
+  /// the thread fails, on that thread.
+  Proxy(std::unique_ptr<Transport> transport, const Queues& queues, const ProxyOptions& options,
+        std::function<void(const std::string& why)> on_failure = {});
   /// Ends the thread. Requests that are under way may be lost: settle first.
   ~Proxy() override;
   Proxy(const Proxy&) = delete;
@@ -68,6 +70,10 @@ class Proxy final : private TransportListener {
   void register_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait);
   /// Returns the rank whose requests still read the region when the time had passed.
   std::optional<uint32_t> deregister(MemoryKey key, const Wait& wait);
+  /// Ends the queues with these numbers, [per_peer], for good: their requests end no wait any more.
+  /// Then calls `at_end` on the thread with whether a request of another queue was refused.
+  void retire(const std::vector<bool>& numbers, const std::function<void(bool others)>& at_end,
+              const Wait& wait);
   /// Lets `settled` of all queues catch up with `posted`, as long as the result lives.
   std::shared_ptr<void> settle();
   /// Returns whether all posted requests have taken effect, but for refused ones.
@@ -101,8 +107,9 @@ class Proxy final : private TransportListener {
     uint32_t asked = 0, settled = 0;
     std::optional<TimePoint> held_since;  ///< its peer's connection has been broken
     AbortWord gone = kNoAbort;            ///< how its peer is gone, as the transport was told
-    bool ended = false;                   ///< a request was refused
-    bool changed = false;                 ///< `completed` is not published
+    bool ended = false;                   ///< a request was refused, or the queue is retired
+    bool retired = false;
+    bool changed = false;  ///< `completed` is not published
   };
   /// Work for the thread: repeated until it returns true.
   struct Task {
@@ -141,6 +148,7 @@ class Proxy final : private TransportListener {
 
   const std::unique_ptr<Transport> transport_;
   const ProxyOptions options_;
+  const std::function<void(const std::string& why)> on_failure_;
   const uint32_t per_peer_;
   const AbortWord* gone_;
   AbortWord* refused_;

@@ -114,6 +114,7 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   TransportCards endpoints;
   for (const Card& card : cards) endpoints.push_back(card.endpoint);
   maker->begin(endpoints, place_.far);
+  collective_step(bootstrap, "network: limits", until, [&] { maker->check_limits(); });
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     const bool known = reaches(rank) || rank == bootstrap.rank();
     arena_keys_.push_back(known ? cards[rank].arena_key : 0);
@@ -122,7 +123,7 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
   try {
     connect(*maker, until);
-    start(*maker);
+    collective_step(bootstrap, "network: memory", until, [&] { start(*maker); });
   } catch (...) {
     place_.abort_flag.on_refusal({});
     place_.abort_flag.unwatch({gone_, ranks});
@@ -189,12 +190,13 @@ void ProxyNetwork::start(TransportMaker& maker) {
   ProxyOptions options = options_.proxy;
   options.kernels_ring = accelerator_.kind() == AcceleratorKind::host;
   options.grace = grace();
-  proxy_ = std::make_unique<Proxy>(std::move(transport),
-                                   Proxy::Queues{.per_peer = options_.queues_per_peer,
-                                                 .pairs = pairs_,
-                                                 .gone = gone_,
-                                                 .refused = place_.abort_flag.word_to_refuse()},
-                                   options);
+  proxy_ = std::make_unique<Proxy>(
+      std::move(transport),
+      Proxy::Queues{.per_peer = options_.queues_per_peer,
+                    .pairs = pairs_,
+                    .gone = gone_,
+                    .refused = place_.abort_flag.word_to_refuse()},
+      options, [this](const std::string& why) { place_.bootstrap.say_network_failed(why); });
   std::vector<QueueEnd> ends(pairs_.size());
   for (size_t index = 0; index < pairs_.size(); ++index) {
     if (pairs_[index] == nullptr) continue;
@@ -217,7 +219,7 @@ ProxyNetwork::~ProxyNetwork() {
   // A rank's requests count after it has left.
   try {
     accelerator_.drain();
-    (void)drain(accelerator_.now() + place_.timeout);
+    if (!has_drained()) (void)drain(accelerator_.now() + place_.timeout);
   } catch (const std::exception&) {
     // An interrupt ends the wait.
   }
@@ -234,6 +236,25 @@ bool ProxyNetwork::reaches_arena() const {
 void ProxyNetwork::on_claims(size_t claimed) {
   // Kernels of a GPU cannot wake the thread.
   if (accelerator_.kind() == AcceleratorKind::gpu) proxy_->stay_awake(claimed != 0);
+}
+
+bool ProxyNetwork::is_refused(uint32_t number) {
+  // A thread that has failed ends all queues for good: no exchange is at fault.
+  if (proxy_->failure()) return false;
+  return std::ranges::any_of(pairs_, [&](const QueuePair* pair) {
+    return pair != nullptr && pair->number == number && accelerator_.read_flag(&pair->refused) != 0;
+  });
+}
+
+void ProxyNetwork::forget_refusals(const std::vector<bool>& retired) {
+  const auto at_end = [this](bool others) {
+    if (!others) place_.abort_flag.forget_refusal([] { return false; });
+  };
+  try {
+    proxy_->retire(retired, at_end, wait());
+  } catch (const std::exception&) {
+    // An interrupt, or the thread has failed: then this rank's waits shall end.
+  }
 }
 
 std::string ProxyNetwork::way(uint32_t rank) const {
@@ -304,9 +325,18 @@ void ProxyNetwork::finish_stream() const {
     throw InternalError("network: a copy on its stream did not end");
 }
 
+void ProxyNetwork::check_works(const std::string& phase) const {
+  const auto failure = proxy_ == nullptr ? std::nullopt : proxy_->failure();
+  if (!failure) return;
+  const uint32_t rank = place_.bootstrap.rank();
+  throw NetworkFault(
+      {.rank = rank, .peer = rank, .check = "thread", .phase = phase, .cause = *failure});
+}
+
 void ProxyNetwork::check(const std::string& phase) {
+  check_works(phase);
   if (proxy_ == nullptr) return;
-  std::vector<QueuePair*> faulty = pairs_;
+  std::vector<QueuePair*> faulty = in_use(pairs_);
   for (QueuePair*& pair : faulty)
     if (pair != nullptr && is_told_gone(*pair)) pair = nullptr;
   try {

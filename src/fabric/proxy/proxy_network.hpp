@@ -45,6 +45,7 @@ class ProxyNetwork final : public Network {
   /// Throws InvalidArgument, too, for memory that this process cannot read: that of a GPU.
   MemoryKey register_memory(std::byte* base, size_t bytes) override;
   void deregister(MemoryKey key) override;
+  void check_works(const std::string& phase) const override;
   void check(const std::string& phase) override;
   bool drain(TimePoint until) override;
 
@@ -54,6 +55,8 @@ class ProxyNetwork final : public Network {
   struct Card;  ///< a rank's part of the exchange of endpoints
 
   void on_claims(size_t claimed) override;
+  bool is_refused(uint32_t number) override;
+  void forget_refusals(const std::vector<bool>& retired) override;
   template <class T>
   T* array(size_t count);
   template <class T>

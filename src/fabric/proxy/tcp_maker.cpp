@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <utility>
 
 #include "base/byte_stream.hpp"
+#include "base/os_failure.hpp"
 #include "fabric/proxy/tcp_transport.hpp"
 #include "tokenyard/error.hpp"
 
@@ -16,6 +20,8 @@ namespace tokenyard {
 namespace {
 
 constexpr uint32_t kPathsByDefault = 2;
+/// Descriptors of a network but for its connections, and of dials that it has not accepted yet.
+constexpr uint64_t kOwnDescriptors = 8;
 
 }  // namespace
 
@@ -81,6 +87,23 @@ void TcpMaker::begin(const TransportCards& cards, const std::vector<bool>& reach
     }
     ways_[rank] = fmt::format("proxy/tcp, {} connections, {}", paths_, fmt::join(ways, " and "));
   }
+}
+
+void TcpMaker::check_limits() const {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) os_failed("getrlimit");
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  const auto open = static_cast<uint64_t>(std::distance(all, {}));
+  const auto peers = static_cast<uint64_t>(
+      std::ranges::count_if(ways_, [](const std::string& way) { return !way.empty(); }));
+  const uint64_t needed = peers * paths_ + kOwnDescriptors;
+  if (open + needed > limit.rlim_cur)
+    throw InvalidArgument(
+        "ulimit -n",
+        fmt::format("at least {}: {} descriptors are open, and connections with {} ranks of other "
+                    "hosts take up to {} more",
+                    open + needed, open, peers, needed),
+        fmt::format("{}", limit.rlim_cur));
 }
 
 std::optional<std::string> TcpMaker::missing() const {

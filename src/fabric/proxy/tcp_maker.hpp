@@ -18,6 +18,7 @@ class TcpMaker final : public TransportMaker {
   std::string name() const override { return "tcp"; }
   std::vector<std::byte> card() const override;
   void begin(const TransportCards& cards, const std::vector<bool>& reached) override;
+  void check_limits() const override;
   bool step(TimePoint now) override { return connector_->step(now); }
   std::optional<std::string> missing() const override;
   std::string way(uint32_t rank) const override;

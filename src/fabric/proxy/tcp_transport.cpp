@@ -279,6 +279,7 @@ bool TcpTransport::poll() {
 void TcpTransport::look_for_events() {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(events_.native(), events.data(), static_cast<int>(events.size()), 0);
+  if (count < 0 && errno != EINTR) os_failed("epoll_wait");
   for (int index = 0; index < count; ++index) {
     const epoll_event& event = events[static_cast<size_t>(index)];
     if (event.data.u64 == kNewConnection) {

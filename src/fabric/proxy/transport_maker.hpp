@@ -37,6 +37,8 @@ class TransportMaker {
   /// Sets the other ranks to connect with, `reached` [ranks]. Throws, alike on all ranks, an
   /// InvalidArgument that names a rank.
   virtual void begin(const TransportCards& cards, const std::vector<bool>& reached) = 0;
+  /// Throws InvalidArgument, before any wait, if this process lacks what the connections need.
+  virtual void check_limits() const {}
   /// Makes progress; returns whether all peers are connected. Throws OsError.
   virtual bool step(TimePoint now) = 0;
   /// Returns what is missing of a peer, and why, as the end of a sentence about this rank.

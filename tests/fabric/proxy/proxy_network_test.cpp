@@ -65,6 +65,10 @@ TEST_P(ProxyOverTcp, BadRequestsAreRefused) {
   }
 }
 
+TEST_P(ProxyOverTcp, AFaultEndsWithItsExchange) {
+  run_hosts(2, 2, a_fault_ends_with_its_exchange);
+}
+
 TEST_P(ProxyOverTcp, DeregisteringEndsAccesses) {
   for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
 }
@@ -113,6 +117,33 @@ TEST_P(ProxyOverTcp, ReachesOverIpv6) {
     const std::unique_ptr<World> mine = std::move(worlds[rank]);
     signals_follow_puts(*mine, 5);
   });
+}
+
+/// A rank whose driver does not pin memory for queues.
+class NotPinning : public simt::HostAccelerator {
+ public:
+  NotPinning() : HostAccelerator([] {}) {}
+  void* allocate_shared(size_t bytes) override {
+    if (bytes == sizeof(QueuePair)) throw OsError("pin memory", ENOMEM, "no room");
+    return HostAccelerator::allocate_shared(bytes);
+  }
+};
+
+TEST_P(ProxyOverTcp, MemoryThatOneRankLacksIsToldOnAll) {
+  const WorldOptions options{
+      .timeout = std::chrono::seconds(60), .arena_bytes = 1 << 20, .hosts = 3};
+  const std::vector<std::shared_ptr<Accelerator>> accelerators{
+      std::make_shared<simt::HostAccelerator>([] {}), std::make_shared<NotPinning>(),
+      std::make_shared<simt::HostAccelerator>([] {})};
+  try {
+    // Throws what the first rank has met.
+    join_all(accelerators, std::make_shared<InProcessFabric>(3), options, {},
+             proxy_networks({.tcp = {.address = "127.0.0.1", .paths = GetParam()}}));
+    ADD_FAILURE() << "a world was made without memory";
+  } catch (const OsError& error) {
+    EXPECT_NE(std::string(error.what()).find("pin memory on rank 1"), std::string::npos)
+        << error.what();
+  }
 }
 
 /// A sleeping thread has no more processor time an hour later; 50 ms stand for the hour.

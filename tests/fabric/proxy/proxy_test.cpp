@@ -35,6 +35,7 @@ struct Script {
   std::optional<std::string> broken;     ///< why rank 1 cannot be reached
   std::array<uint32_t, kRanks> dropped{};
   std::chrono::nanoseconds silent{};  ///< how long rank 1 has been silent
+  std::string told;                   ///< to peers
   bool throws = false, closed = false;
 };
 
@@ -100,7 +101,11 @@ class ProxyThread : public ::testing::Test {
       queues.pairs.push_back(peer == 0 ? nullptr : &pairs_[index]);
     }
     proxy_ = std::make_unique<Proxy>(std::make_unique<ScriptedTransport>(script_), queues,
-                                     ProxyOptions{.spin = 0ns, .grace = grace});
+                                     ProxyOptions{.spin = 0ns, .grace = grace},
+                                     [this](const std::string& why) {
+                                       const std::lock_guard lock(script_.mutex);
+                                       script_.told = why;
+                                     });
     proxy_->register_memory(kKey, std::as_writable_bytes(std::span(memory_)), eventually);
   }
   QueuePair& pair(uint32_t peer, uint32_t queue = 0) { return pairs_[peer * kQueues + queue]; }
@@ -227,6 +232,26 @@ TEST_F(ProxyThread, ABrokenConnectionToALivingRankIsRefusedByName) {
   EXPECT_EQ(__atomic_load_n(&abort_, __ATOMIC_ACQUIRE), kRefused);
 }
 
+TEST_F(ProxyThread, ARetiredQueueEndsNoWait) {
+  start();
+  post(1, 0, 1 << 20);  // Longer than its source.
+  ASSERT_TRUE(eventually([&] { return refused(1) != 0; }));
+  EXPECT_EQ(__atomic_load_n(&abort_, __ATOMIC_ACQUIRE), kRefused);
+  const auto others_after = [&](const std::vector<bool>& retired) {
+    bool refused_others = false;
+    proxy_->retire(
+        retired, [&](bool others) { refused_others = others; }, eventually);
+    return refused_others;
+  };
+  EXPECT_TRUE(others_after({false, true}));
+  EXPECT_FALSE(others_after({true, true}));
+  __atomic_store_n(&abort_, kNoAbort, __ATOMIC_RELEASE);
+  // A late refusal of a queue of the same number.
+  post(2, 0, 1 << 20);
+  EXPECT_TRUE(eventually([&] { return proxy_->is_settled(); }));
+  EXPECT_EQ(__atomic_load_n(&abort_, __ATOMIC_ACQUIRE), kNoAbort);
+}
+
 TEST_F(ProxyThread, AFailedThreadEndsTheWaitsOfItsRank) {
   start();
   post(2);
@@ -239,6 +264,10 @@ TEST_F(ProxyThread, AFailedThreadEndsTheWaitsOfItsRank) {
   EXPECT_TRUE(eventually([&] { return proxy_->failure().has_value(); }));
   EXPECT_EQ(*proxy_->failure(), "the card is on fire");
   EXPECT_EQ(proxy_->cause(2), "the thread of the network has failed: the card is on fire");
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(script_.mutex);
+    return script_.told == "the card is on fire";
+  }));
   EXPECT_TRUE(eventually([&] {
     const std::lock_guard lock(script_.mutex);
     return script_.closed;

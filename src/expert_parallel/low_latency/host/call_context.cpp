@@ -1,5 +1,6 @@
 #include "expert_parallel/low_latency/host/call_context.hpp"
 #include "expert_parallel/low_latency/host/members.hpp"
+#include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
 
 #include <exception>
@@ -85,6 +86,7 @@ void CallContext::require_open() const {
 void CallContext::require_calls() const {
   require_open();
   abort_flag_of(setup.world).check_ended("low latency");
+  if (const Network* const network = network_of(setup.world)) network->check_works("low latency");
 }
 
 void CallContext::check() {

@@ -44,9 +44,10 @@ struct ExpertParallel::Impl {
         if (!continue_job_after(sessions.world(), error.facts.rank, true)) throw;
       } catch (const NetworkFault& error) {
         // A host that is cut off may be noticed by the network before the job knows.
-        if (error.facts.check != "connection" ||
-            !continue_job_after(sessions.world(), error.facts.peer, true))
-          throw;
+        const bool of_peer =
+            error.facts.check == "connection" ||
+            (error.facts.check == "thread" && error.facts.peer != error.facts.rank);
+        if (!of_peer || !continue_job_after(sessions.world(), error.facts.peer, true)) throw;
       }
     }
   }
