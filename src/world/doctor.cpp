@@ -11,6 +11,7 @@
 
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
+#include "gin/gin_options.hpp"
 #include "ibgda/driver_plugin.hpp"
 #include "ibgda/ibgda_options.hpp"
 #include "net/listener.hpp"
@@ -186,15 +187,18 @@ std::vector<const GpuFacts*> visible_gpus(const std::vector<GpuFacts>& gpus) {
 }
 
 DoctorProbes DoctorProbes::of_this_machine() {
-  return {
-      .nvidia = ask_nvidia,
-      .toolkit = cuda_toolkit,
-      .in_container = runs_in_container,
-      .share_memory = check_shared_memory,
-      .listen = listen_on_loopback,
-      .worlds = World::in_process,
-      .network = [] { return ibgda::asks_for_ibgda({}) ? ibgda::options_text() : network_text(); },
-      .rdma = ibgda::rdma_text};
+  return {.nvidia = ask_nvidia,
+          .toolkit = cuda_toolkit,
+          .in_container = runs_in_container,
+          .share_memory = check_shared_memory,
+          .listen = listen_on_loopback,
+          .worlds = World::in_process,
+          .network =
+              [] {
+                if (gin::asks_for_gin({})) return gin::gin_options_text();
+                return ibgda::asks_for_ibgda({}) ? ibgda::options_text() : network_text();
+              },
+          .rdma = ibgda::rdma_text};
 }
 
 Diagnosis diagnose(const DoctorProbes& ask) {

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/in_process_mesh.hpp"
@@ -20,11 +23,11 @@ namespace {
 /// A rank's network card: a thread that runs one kernel.
 class AsideThread final : public Aside {
  public:
-  AsideThread(const LaunchShape& shape, const NicParams& params)
-      : thread_([shape, params] {
+  AsideThread(const KernelEntry& kernel, const LaunchShape& shape, const void* params)
+      : thread_([kernel, shape, copied = copy_of(kernel, params)] {
           try {
             simt::HostAccelerator card([] {});
-            launch(card, nic_kernel, shape, Stream{}, params);
+            card.launch(kernel, shape, Stream{}, copied.data());
           } catch (const std::exception& error) {
             // Ranks that wait for its work time out and name the peer.
             fmt::print(stderr, "tokenyard: a simulated network card failed: {}\n", error.what());
@@ -32,6 +35,12 @@ class AsideThread final : public Aside {
         }) {}
 
  private:
+  static std::vector<std::max_align_t> copy_of(const KernelEntry& kernel, const void* params) {
+    std::vector<std::max_align_t> copied(kernel.params_bytes / sizeof(std::max_align_t) + 1);
+    std::memcpy(copied.data(), params, kernel.params_bytes);
+    return copied;
+  }
+
   std::jthread thread_;
 };
 
@@ -78,8 +87,8 @@ std::vector<std::unique_ptr<World>> join_all(
 }
 
 RunAside cards_on_threads() {
-  return [](const LaunchShape& shape, const NicParams& params) {
-    return std::make_unique<AsideThread>(shape, params);
+  return [](const KernelEntry& kernel, const LaunchShape& shape, const void* params) {
+    return std::make_unique<AsideThread>(kernel, shape, params);
   };
 }
 

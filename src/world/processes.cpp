@@ -11,6 +11,7 @@
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
 #include "fabric/replacement.hpp"
+#include "gin/gin_network.hpp"
 #include "ibgda/ibgda_network.hpp"
 #include "job/job_state.hpp"
 #include "net/key.hpp"
@@ -43,6 +44,7 @@ void check(const MeetingPlace& where) {
 /// Returns what makes the network that the options ask for. `gpu`: runs the kernels; null: the
 /// host.
 MakeNetwork network_of(const NetworkOptions& options, const Accelerator* gpu, uint32_t local_rank) {
+  if (gin::asks_for_gin(options)) return gin::gin_networks(gin::gin_options_of(options));
   if (!ibgda::asks_for_ibgda(options)) return proxy_networks(proxy_options_of(options, local_rank));
   ibgda::IbgdaOptions chosen = ibgda::ibgda_options_of(options, local_rank);
   if (gpu != nullptr) chosen.gpu = card_registers(*gpu);

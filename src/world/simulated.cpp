@@ -71,9 +71,9 @@ class SimulatedMesh final : public Mesh {
 class AsideStream final : public Aside {
  public:
   AsideStream(Simulation& simulation, uint32_t rank, ModelMemory::Host host,
-              const LaunchShape& shape, const NicParams& params)
+              const KernelEntry& kernel, const LaunchShape& shape, const void* params)
       : card_(simulation, rank, host) {
-    launch(card_, nic_kernel, shape, Stream{}, params);
+    card_.launch(kernel, shape, Stream{}, params);
   }
   ~AsideStream() override { card_.drain(); }
 
@@ -168,12 +168,13 @@ Result run(simulation::SeedRun& seed, const Options& options,
         card.options = card_options;
         card.queues_per_peer = options.queues_per_peer;
         card.within_hosts = options.within_hosts;
-        card.run = [&](const LaunchShape& shape, const NicParams& params) {
-          return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
+        card.run = [&](const KernelEntry& kernel, const LaunchShape& shape, const void* params) {
+          return std::make_unique<AsideStream>(simulation, rank, host, kernel, shape, params);
         };
+        const MakeNetwork network = options.network ? options.network(card) : MakeNetwork{};
         const std::unique_ptr<World> world =
             join(Membership::of(*mesh, options.absent), mesh, accelerator, fabric, world_options,
-                 nullptr, card);
+                 nullptr, card, network);
         epoch_before(*world) = options.epoch_before;
         try {
           program(*world);

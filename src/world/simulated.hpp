@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "fabric/network/network.hpp"
 #include "fabric/network/nic.hpp"
+#include "fabric/network/simulated_network.hpp"
 #include "simulation/simulation.hpp"
 #include "simulation/suite.hpp"
 #include "tokenyard/world.hpp"
@@ -29,6 +31,9 @@ struct Options {
   CardOptions card = {};         ///< of each rank's card if hosts > 1; seed 0: drawn
   uint32_t queues_per_peer = 4;  ///< to ranks of other hosts
   bool within_hosts = false;     ///< see SimulatedCard
+  /// Makes a rank's network, which may run kernels and a simulated card as this one says; empty:
+  /// the network is that card.
+  std::function<MakeNetwork(const SimulatedCard& card)> network = {};
   /// A rank that stops during the run, and whether the others notice (its connection closes).
   std::optional<simulation::RankStop> stop = std::nullopt;
   bool stop_is_noticed = false;

@@ -86,6 +86,10 @@ struct BadCase {
 inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer) {
   const NetworkTarget window = fixture.targets[peer];
   const RegisteredMemory& scratch = fixture.scratch();
+  // Every rank's region is as large as this one's.
+  const size_t window_bytes = fixture.registered() == nullptr
+                                  ? arena_of(fixture.world).capacity()
+                                  : fixture.registered()->region_bytes();
   BadCase bad{.params = {.wait_context = fixture.wait_context(),
                          .queues = fixture.network.queues(),
                          .peer = peer,
@@ -123,15 +127,15 @@ inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer)
       bad.facts.seen = window.key;
       break;
     case BadRequest::behind_the_end:
-      target.offset = sizeof(NetworkWindow) - 39;
+      target.offset = window_bytes - 39;
       bad.facts.check = "target range";
-      bad.facts.expected = sizeof(NetworkWindow);
-      bad.facts.seen = sizeof(NetworkWindow) + 1;
+      bad.facts.expected = window_bytes;
+      bad.facts.seen = window_bytes + 1;
       break;
     case BadRequest::overflowing:
       target.offset = ~uint64_t{0} - 10;
       bad.facts.check = "target range";
-      bad.facts.expected = sizeof(NetworkWindow);
+      bad.facts.expected = window_bytes;
       bad.facts.seen = target.offset + 40;
       break;
     case BadRequest::wrong_source:
@@ -142,10 +146,10 @@ inline BadCase bad_case(BadRequest what, NetworkFixture& fixture, uint32_t peer)
       bad.facts.seen = source.key;
       break;
     case BadRequest::before_the_source:
-      source.from = scratch.data() - 1;
+      source.from = scratch.region() - 1;
       bad.facts.check = "source range";
       bad.facts.region = region_of_key(source.key);
-      bad.facts.expected = sizeof(NetworkScratch);
+      bad.facts.expected = scratch.region_bytes();
       bad.facts.seen = 39;
       break;
     case BadRequest::too_large:
@@ -191,6 +195,8 @@ inline void require_same(const NetworkFault& error, const NetworkFault::Facts& f
 /// unchanged.
 inline void refuses(World& world, BadRequest what) {
   NetworkFixture fixture(world, {.in_arena = false});
+  // A network that registers nothing has no key that grows stale within a world.
+  if (what == BadRequest::stale_key && !fixture.network.registers_memory()) return;
   const uint32_t peer = fixture.far_peer();
   if (what == BadRequest::stale_key) fixture.registered()->deregister();
   world.barrier("keys are stale");
@@ -420,7 +426,7 @@ inline void carries(World& world, uint32_t bytes) {
   fill_with(world.rank());
   fixture.gpu.copy(from.data(), words.data(), bytes, Stream{});
   fixture.finish();
-  const auto everybodys = gather(world, NetworkTarget{to.key(), 0}, "large targets");
+  const auto everybodys = gather(world, to.target(), "large targets");
   RequestParams params = bad_case(BadRequest::wrong_tag, fixture, peer).params;
   params.target = everybodys[peer];
   params.source = {.key = from.key(), .bytes = bytes, .from = from.data()};

@@ -26,17 +26,33 @@ namespace tokenyard::testing {
 inline const std::array<std::string, 4> kNetworkPhases = {"network: post", "network: arrive",
                                                           "network: flush", "network: credit"};
 
-/// Memory of a rank's kernels that is registered as long as this lives.
+/// Memory of a rank's kernels that is registered as long as this lives: of its own, or a block of
+/// the arena where the network reaches nothing else.
 class RegisteredMemory {
  public:
   RegisteredMemory(World& world, size_t bytes)
       : gpu_(accelerator_of(world)),
         network_(*network_of(world)),
-        is_pinned_(!network_.reaches_arena()),
-        memory_(static_cast<std::byte*>(is_pinned_ ? gpu_.allocate_shared(bytes)
-                                                   : gpu_.allocate(bytes))),
-        key_(network_.register_memory(memory_, bytes)) {}
+        is_pinned_(!network_.reaches_arena()) {
+    if (!network_.registers_memory()) {
+      block_ = arena_of(world).allocate(bytes, Stream{});
+      memory_ = block_.data();
+      key_ = network_.arena_key(world.rank());
+      capacity_ = arena_of(world).capacity();
+      // As memory of its own would be.
+      gpu_.fill(memory_, 0, bytes, Stream{});
+      return;
+    }
+    memory_ =
+        static_cast<std::byte*>(is_pinned_ ? gpu_.allocate_shared(bytes) : gpu_.allocate(bytes));
+    key_ = network_.register_memory(memory_, bytes);
+    capacity_ = bytes;
+  }
   ~RegisteredMemory() {
+    if (block_) {
+      block_.quarantine();  // A request that has not ended may still read it.
+      return;
+    }
     try {
       deregister();
     } catch (const Error&) {
@@ -51,17 +67,25 @@ class RegisteredMemory {
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
 
   void deregister() {
+    if (block_) return;
     if (const MemoryKey key = std::exchange(key_, 0)) network_.deregister(key);
   }
   std::byte* data() const { return memory_; }
   MemoryKey key() const { return key_; }
+  /// Returns the place of its first byte, for peers.
+  NetworkTarget target() const { return {.key = key_, .offset = block_ ? block_.offset() : 0}; }
+  /// Returns the bytes of the region that it is, or lies in, and where that begins.
+  size_t region_bytes() const { return capacity_; }
+  const std::byte* region() const { return memory_ - target().offset; }
 
  private:
   Accelerator& gpu_;
   Network& network_;
   const bool is_pinned_;  ///< the network does not reach memory of kernels alone
-  std::byte* memory_;
-  MemoryKey key_;
+  ArenaBlock block_;      ///< empty: `memory_` is registered
+  std::byte* memory_ = nullptr;
+  MemoryKey key_ = 0;
+  size_t capacity_ = 0;
 };
 
 /// One rank's windows and sources, with everybody's keys. Collective.
@@ -87,9 +111,11 @@ class NetworkFixture {
       window_ = registered_->data();
     }
     gpu.fill(window_, 0, sizeof(NetworkWindow), Stream{});
-    const NetworkTarget mine = {
-        .key = in_arena ? network.arena_key(world.rank()) : registered_->key(),
-        .offset = in_arena ? block_.offset() : 0};
+    NetworkTarget mine;
+    if (in_arena)
+      mine = {.key = network.arena_key(world.rank()), .offset = block_.offset()};
+    else
+      mine = registered_->target();
     targets = gather(world, mine, "windows");
     window_table_ = allocate<NetworkTarget>(targets.size());
     gpu.copy(window_table_, targets.data(), targets.size() * sizeof(NetworkTarget), Stream{});

@@ -43,7 +43,8 @@ struct Drawn {
       // put there. An mlx5 card tells less.
       const NetworkFault::Facts& facts = error.facts;
       const bool taken_away = (facts.check == "target key" && facts.expected == 0) ||
-                              facts.check == "target" || facts.check == "queue";
+                              facts.check == "target" || facts.check == "queue" ||
+                              facts.check == "connection";
       if (!loses || !taken_away) throw;
     }
   }
@@ -89,8 +90,11 @@ struct Drawn {
   }
 };
 
-/// Runs a seed over the simulated card, or the software mlx5 card.
-inline void network_seed(SeedRun& run, bool mlx5) {
+/// Runs a seed over the simulated card, or the software mlx5 card, or over `network`, which
+/// registers the arena alone and has a simulated card behind it.
+inline void network_seed(
+    SeedRun& run, bool mlx5,
+    const std::function<MakeNetwork(const SimulatedCard& card)>& network = {}) {
   const auto hosts = run.option("hosts", run.random.between(2, 3));
   const auto each = run.option("ranks per host", run.random.between(1, 2));
   const uint32_t ranks = hosts * each;
@@ -104,6 +108,7 @@ inline void network_seed(SeedRun& run, bool mlx5) {
               .blocks = 1u << run.random.below(3),
               .sparse = run.random.chance(512),
               .fixture = {.timeout = {}, .in_arena = run.random.chance(512)}};
+  if (network && drawn.clause == Clause::deregistering) drawn.clause = Clause::order;
   run.option("clause", kClauses[static_cast<size_t>(drawn.clause)]);
   if (drawn.clause == Clause::rings) {
     run.option("slots", drawn.ring_slots);
@@ -119,7 +124,7 @@ inline void network_seed(SeedRun& run, bool mlx5) {
   simulated::Options options{
       .ranks = ranks,
       .hosts = hosts,
-      .arena_bytes = 256 << 10,
+      .arena_bytes = size_t{network ? 512u : 256u} << 10,
       .card = {.nap_ns_max = paced ? 0 : run.option("nap", run.random.below(3) * 10'000),
                .stall_ns_max = may_stall ? run.option("stall", uint32_t{1'000'000'000}) : 0,
                .gigabytes_per_s = paced ? Drawn::kGigabytesPerSecond : 0,
@@ -130,7 +135,8 @@ inline void network_seed(SeedRun& run, bool mlx5) {
                    mlx5 ? run.option("slots", 1u << run.random.between(paced ? 3 : 1, 6)) : 0},
       // More queues than blocks fit at once.
       .queues_per_peer =
-          run.option("queues", run.random.chance(16) ? 33 : run.random.between(2, 3))};
+          run.option("queues", run.random.chance(16) && !network ? 33 : run.random.between(2, 3)),
+      .network = network};
   const bool may_stop = drawn.clause == Clause::order || drawn.clause == Clause::flush ||
                         drawn.clause == Clause::rings || drawn.clause == Clause::shared;
   // The stores land: other fates also lose those that an applied signal has released.

@@ -44,6 +44,8 @@ class Network {
   virtual MemoryKey arena_key(uint32_t rank) const = 0;
   /// Returns whether this rank's arena is registered: memory of a GPU may not be.
   virtual bool reaches_arena() const { return true; }
+  /// Returns whether `register_memory` is of use: some networks reach arenas alone.
+  virtual bool registers_memory() const { return true; }
   /// Registers memory of this rank's kernels as a source, and as a target for ranks that hold the
   /// key. Throws InvalidArgument if this rank has no region left.
   virtual MemoryKey register_memory(std::byte* base, size_t bytes) = 0;

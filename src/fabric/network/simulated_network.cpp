@@ -151,9 +151,10 @@ void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64
   };
   // The card starts only after its tables have been copied.
   finish_stream();
-  card_ = card.run(LaunchShape{.blocks = (queues + NicParams::kWarps - 1) / NicParams::kWarps,
+  card_ = card.run(nic_kernel.entry,
+                   LaunchShape{.blocks = (queues + NicParams::kWarps - 1) / NicParams::kWarps,
                                .warps = NicParams::kWarps},
-                   params);
+                   &params);
 }
 
 Mlx5SendQueue* SimulatedNetwork::make_mlx5(const QueuePair& pair, const CardOptions& options) {

@@ -21,8 +21,9 @@ class Aside {
  public:
   virtual ~Aside() = default;
 };
-using RunAside =
-    std::function<std::unique_ptr<Aside>(const LaunchShape& shape, const NicParams& params)>;
+/// `params`: the kernel's, which are copied.
+using RunAside = std::function<std::unique_ptr<Aside>(
+    const KernelEntry& kernel, const LaunchShape& shape, const void* params)>;
 
 /// How a world runs a rank's simulated card.
 struct SimulatedCard {

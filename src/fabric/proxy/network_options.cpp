@@ -67,8 +67,8 @@ PluginOptions plugin_of(const GivenOption<std::string>& given) {
     plugin.library = library;
   } else {
     throw InvalidArgument(given.name,
-                          "\"tcp\", \"libfabric\", \"libfabric:PROVIDER\", \"ibgda\" or "
-                          "\"ibgda:DEVICE\"",
+                          "\"tcp\", \"libfabric\", \"libfabric:PROVIDER\", \"ibgda\", "
+                          "\"ibgda:DEVICE\" or \"gin\"",
                           "'" + value + "'");
   }
   return plugin;

@@ -7,6 +7,7 @@
 #include "device/cuda/shared_gpu.hpp"
 #include "fabric/nvlink/nvlink_fabric.hpp"
 #include "fabric/proxy/network_options.hpp"
+#include "gin/gin_options.hpp"
 #include "ibgda/ibgda_options.hpp"
 #include "tokenyard/doctor.hpp"
 #include "world/in_process.hpp"
@@ -37,9 +38,11 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
   if (options.hosts == 0 || ranks % options.hosts != 0)
     throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", ranks),
                           fmt::format("{}", options.hosts));
-  const bool by_card = ibgda::asks_for_ibgda(options.network);
+  const bool by_nccl = gin::asks_for_gin(options.network);
+  const bool by_card = by_nccl || ibgda::asks_for_ibgda(options.network);
   if (by_card && options.hosts > 1)
-    throw Unsupported("network \"ibgda\"", "ranks that are threads of one process use TCP");
+    throw Unsupported(by_nccl ? "network \"gin\"" : "network \"ibgda\"",
+                      "ranks that are threads of one process use TCP");
   ProxyNetworkOptions network = by_card ? ProxyNetworkOptions{} : proxy_options_of(options.network);
   if (network.tcp.interfaces.empty()) network.tcp.address = "127.0.0.1";
   std::vector<std::shared_ptr<Accelerator>> accelerators(ranks);
