@@ -28,6 +28,9 @@ class ModelNetwork final : public Network {
   bool drain(TimePoint) override { return true; }
 
  private:
+  bool is_refused(uint32_t) override { return false; }
+  void forget_refusals(const std::vector<bool>&) override {}
+
   const NetworkQueues queues_;
   const std::vector<bool> far_;
 };

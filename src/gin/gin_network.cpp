@@ -256,7 +256,7 @@ GinNetwork::~GinNetwork() {
   // A rank's requests count after it has left.
   try {
     accelerator_.drain();
-    (void)drain(accelerator_.now() + place_.timeout);
+    if (!has_drained()) (void)drain(accelerator_.now() + place_.timeout);
   } catch (const std::exception&) {
     // An interrupt ends the wait.
   }
@@ -314,7 +314,7 @@ bool GinNetwork::is_told_gone(size_t index) {
 void GinNetwork::check(const std::string& phase) {
   std::vector<QueuePair*> faulty = pairs_;
   for (size_t index = 0; index < faulty.size(); ++index)
-    if (is_told_gone(index)) faulty[index] = nullptr;
+    if (is_retired(pairs_[index]->number) || is_told_gone(index)) faulty[index] = nullptr;
   try {
     check_refusals(accelerator_, faulty, phase);
   } catch (const NetworkFault& fault) {
@@ -323,6 +323,20 @@ void GinNetwork::check(const std::string& phase) {
     facts.cause = keeper_failed_.load() ? keeper_error_ : communicator_->error();
     throw NetworkFault(facts);
   }
+}
+
+bool GinNetwork::is_refused(uint32_t number) {
+  return std::ranges::any_of(pairs_, [&](const QueuePair* pair) {
+    return pair->number == number && accelerator_.read_flag(&pair->refused) != 0;
+  });
+}
+
+void GinNetwork::forget_refusals(const std::vector<bool>& retired) {
+  place_.abort_flag.forget_refusal([&] {
+    return std::ranges::any_of(pairs_, [&](const QueuePair* pair) {
+      return !retired[pair->number] && accelerator_.read_flag(&pair->refused) != 0;
+    });
+  });
 }
 
 bool GinNetwork::drain(TimePoint until) {

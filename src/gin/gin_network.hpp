@@ -50,6 +50,8 @@ class GinNetwork final : public Network {
  private:
   struct Part;  ///< a rank's, of the exchange
 
+  bool is_refused(uint32_t number) override;
+  void forget_refusals(const std::vector<bool>& retired) override;
   void open();
   std::vector<Part> exchange(TimePoint until);
   void join(const std::vector<Part>& parts, TimePoint until);

@@ -22,7 +22,7 @@ def get_ep_buffer_size_hint(
 
 
 class Runtime:
-    """What callers ask of `mooncake_ep_buffer.Buffer.runtime`."""
+    """The questions that callers put to `mooncake_ep_buffer.Buffer.runtime`."""
 
     def __init__(self, world: tokenyard.World, disable_p2p: bool) -> None:
         reaches = {peer.reach for peer in world.topology.peers}

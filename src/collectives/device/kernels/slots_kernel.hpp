@@ -115,6 +115,7 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
   for (uint32_t i = thread::index(); i < work.range.count; i += work.threads) {
     const uint32_t piece = work.range.first + i;
     const Folding by{call.op, call.factor, call.ranks};
+    const Piece8 own = work.own(call.rank, piece);  // while the others' are on their way
     Fold<T, 2> fold;
     TOKENYARD_KEEP_ROLLED
     for (uint32_t first = 0; first < call.ranks; first += kSourcesAtOnce) {
@@ -128,10 +129,8 @@ TOKENYARD_DEVICE bool fold_pieces(const SlotsWork& work) {
       for (uint32_t k = 0; k < kSourcesAtOnce; ++k) {
         const uint32_t source = first + k;
         if (source >= call.ranks) break;
-        Piece8 data;
-        if (source == call.rank) {
-          data = work.own(source, piece);
-        } else {
+        Piece8 data = own;
+        if (source != call.rank) {
           const Peer<Bytes16> at = call.windows.slots(call.rank, work.parity, source) + piece;
           if (!await_piece(work, source, at, slots[k])) return false;
           data = slots[k].data();
@@ -167,6 +166,7 @@ TOKENYARD_DEVICE void move_pieces(const SlotsParams& params, const BlockDeadline
 
 TOKENYARD_DEVICE void exchange_slots(const SlotsParams& params) {
   auto& shared = block::shared<CallShared>();
+  if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
   const BlockDeadline deadline = begin_deadline(params.call);
   if (!begin_call(params.call, shared, deadline)) return;
   const uint64_t epoch = shared.epoch;
