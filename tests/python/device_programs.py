@@ -233,6 +233,18 @@ def check_works(rank: int, size: int, device: torch.device) -> None:
     mine = torch.tensor([rank], device=device)
     dist.all_reduce(mine, group=halves[rank % 2])
     assert mine.item() == sum(one for one in range(size) if one % 2 == rank % 2)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+    ) as profile:
+        sent, received = torch.zeros(7, device=device), torch.zeros(3, device=device)
+        if rank == 0:
+            dist.send(sent, 1)
+        elif rank == 1:
+            dist.recv(sent, 0)
+        dist.broadcast(received, 0)
+    shapes = {event.name: event.input_shapes for event in profile.events()}
+    assert rank > 1 or shapes[("tokenyard:send", "tokenyard:recv")[rank]] == [[7]], shapes
+    assert shapes["tokenyard:broadcast"] == [[3]]
     from torch.distributed import _functional_collectives as functional
 
     total = functional.all_reduce(torch.ones(5, device=device), "sum", dist.group.WORLD)

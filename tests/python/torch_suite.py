@@ -78,6 +78,21 @@ def gloo_is_tokenyard() -> None:
     )
 
 
+def rename_events(title: str, expected: str) -> None:
+    """Makes the profiler's "tokenyard:send" "gloo:send", if `expected` is gloo."""
+    from torch.testing._internal.distributed import distributed_test
+
+    event_of = distributed_test.get_profiling_event
+
+    def events_of(name: str, *rest: Any, **options: Any) -> list[Any]:
+        events = event_of(name.replace(f"{expected}:", f"{title}:"), *rest, **options)
+        for event in events:
+            event.name = event.name.replace(f"{title}:", f"{expected}:")
+        return events
+
+    distributed_test.get_profiling_event = events_of
+
+
 def tests(only: str, title: str) -> unittest.TestSuite:
     from torch.testing._internal.distributed import distributed_test
 
@@ -87,16 +102,7 @@ def tests(only: str, title: str) -> unittest.TestSuite:
             # torch is imported once, not once a rank and test.
             self._start_processes(multiprocessing.get_context("fork").Process)
 
-    event_of = distributed_test.get_profiling_event
-
-    def events_of(name: str, *rest: Any, **options: Any) -> list[Any]:
-        """Renames the profiler's "tokenyard:send" to the expected name."""
-        events = event_of(name.replace("gloo:", f"{title}:"), *rest, **options)
-        for event in events:
-            event.name = event.name.replace(f"{title}:", "gloo:")
-        return events
-
-    distributed_test.get_profiling_event = events_of
+    rename_events(title, "gloo")
     names = unittest.defaultTestLoader.getTestCaseNames(Gloo)
     return unittest.TestSuite(Gloo(name) for name in names if re.search(only, name))
 

@@ -433,7 +433,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
              .peer = other,
              .tag = number});
   };
-  Tensors inputs = receives ? Tensors{} : Tensors{tensor};
+  Tensors inputs{tensor};  // A profile shows their shapes, of what is received, too.
   Tensors outputs = receives ? Tensors{tensor} : Tensors{};
   {
     const std::lock_guard lock(coalescing_mutex_);
