@@ -51,6 +51,18 @@ TEST(Recovery, AReplacementThatHasComeBeforeTheCallCounts) {
   EXPECT_THAT(world.lost_to(2), IsEmpty());
 }
 
+TEST(Recovery, AReplacementIsNotReplacedBecauseAnEpochEnds) {
+  Recovering world(3);
+  world.lose({1});
+  world.let_in({{1, 2}});
+  const Verdict next = world.agree({});
+  const auto late = world.of(2).replace(1);
+  EXPECT_FALSE(late->advance());
+  EXPECT_THAT(world.control(2).admitted, IsEmpty());
+  world.install(next);
+  EXPECT_TRUE(late->advance());
+}
+
 TEST(Recovery, ALaterLossOfTheSamePlaceWantsAnotherReplacement) {
   Recovering world(3);
   world.lose({1});

@@ -108,43 +108,44 @@ template <class Make, class Exchange>
 void GoingOn::refuse_a_graph_of_before(Make make, Exchange run, bool between_hosts) {
   Meeting met(kRanks), done(kRanks);
   Meeting replayed(kRanks - 1), reported(kRanks - 1), replayed_again(kRanks - 1);
-  on_every_rank(kRanks, [&](uint32_t rank) {
-    const auto job = Job::connect(options(rank));
-    const auto world = between_hosts ? world_between_hosts(job, rank) : world_of(job);
-    const auto exchange = make(*world);
-    Batch batch(*world, {0, 1, 2});
-    run(batch, *exchange);
-    RecordingAccelerator& accelerator = recording_accelerator(*world);
-    auto replay = accelerator.record([&] { run(batch, *exchange); });
-    replay();
-    exchange->wait();
-    met.arrive_and_wait();
-    if (rank == 2) {
-      job->leave();
-      done.arrive_and_wait();
-      return;
-    }
-    while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
-    Batch next(*world, {0, 1});
-    run(next, *exchange);
-    exchange->check();
-    replay();
-    replayed.arrive_and_wait();
-    try {
-      exchange->check();
-      ADD_FAILURE() << "a replay of a graph of before was accepted";
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.argument, "graph");
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("capture it anew"));
-    }
-    exchange->check();  // Each replay is reported once.
-    run(next, *exchange);
-    reported.arrive_and_wait();
-    replay();
-    replayed_again.arrive_and_wait();
-    EXPECT_THROW(exchange->check(), InvalidArgument);
-    done.arrive_and_wait();
-  });
+  on_ranks_that_meet(
+      kRanks, {&met, &done, &replayed, &reported, &replayed_again}, [&](uint32_t rank) {
+        const auto job = Job::connect(options(rank));
+        const auto world = between_hosts ? world_between_hosts(job, rank) : world_of(job);
+        const auto exchange = make(*world);
+        Batch batch(*world, {0, 1, 2});
+        run(batch, *exchange);
+        RecordingAccelerator& accelerator = recording_accelerator(*world);
+        auto replay = accelerator.record([&] { run(batch, *exchange); });
+        replay();
+        exchange->wait();
+        met.arrive_and_wait();
+        if (rank == 2) {
+          job->leave();
+          done.arrive_and_wait();
+          return;
+        }
+        while (job->recover() != std::vector<uint32_t>{0, 1}) std::this_thread::sleep_for(1ms);
+        Batch next(*world, {0, 1});
+        run(next, *exchange);
+        exchange->check();
+        replay();
+        replayed.arrive_and_wait();
+        try {
+          exchange->check();
+          ADD_FAILURE() << "a replay of a graph of before was accepted";
+        } catch (const InvalidArgument& error) {
+          EXPECT_EQ(error.argument, "graph");
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("capture it anew"));
+        }
+        exchange->check();  // Each replay is reported once.
+        run(next, *exchange);
+        reported.arrive_and_wait();
+        replay();
+        replayed_again.arrive_and_wait();
+        EXPECT_THROW(exchange->check(), InvalidArgument);
+        done.arrive_and_wait();
+      });
 }
 
 TEST_F(GoingOn, RefusesAGraphOfThroughputOfBefore) {
@@ -166,7 +167,7 @@ TEST_F(GoingOn, RefusesAGraphOfBeforeBetweenHosts) {
 
 TEST_F(GoingOn, BetweenHostsAfterARankHasLeftDuringACall) {
   Meeting met(kRanks), done(kRanks);
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_between_hosts(job, rank);
     ExpertParallel exchange(*world, kThroughput);
@@ -205,7 +206,7 @@ TEST_F(GoingOn, RefusesAGraphOfLowLatencyOfBefore) {
 template <class Make, class Exchange>
 void GoingOn::go_on_before_a_capture(Make make, Exchange run) {
   Meeting met(kRanks), done(kRanks);
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
     const auto exchange = make(*world);
@@ -247,7 +248,7 @@ TEST_F(GoingOn, LowLatencyDoesNotWithinACapture) {
 /// Its peers may have gone on with another exchange, and live.
 TEST_F(GoingOn, ALowLatencyOfAWorldOfBeforeIsClosed) {
   Meeting met(kRanks), done(kRanks);
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
     LowLatency idle(*world, kLowLatency), used(*world, kLowLatency);
@@ -279,7 +280,7 @@ TEST_F(GoingOn, FollowsANewcomer) {
     EXPECT_TRUE(exchange.lost_experts().empty());
     world.barrier("exchanged");
   };
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &left, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
     ExpertParallel exchange(*world, sizes);
@@ -319,7 +320,7 @@ TEST_F(GoingOn, FollowsANewcomer) {
 
 TEST_F(GoingOn, ANewExchangeFindsTheRanksOfNow) {
   Meeting met(kRanks), done(kRanks);
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
     met.arrive_and_wait();
@@ -347,7 +348,7 @@ struct MadeInTwoSteps {
 TEST_F(GoingOn, ARankThatFailsAloneMeetsTheOthersInAnotherWorld) {
   struct Stumble {};
   Meeting met(kRanks), done(kRanks);
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
     bool stumbles = false;
@@ -427,7 +428,9 @@ TEST(Sessions, GoOnOnceForARecoveryThatConcernsThem) {
   Alone alone;
   EXPECT_EQ(alone.followed, nullptr);
   const auto first = alone.call();
+  EXPECT_FALSE(alone.sessions.must_go_on(true)) << "there was no recovery";
   alone.job->recover();
+  EXPECT_TRUE(alone.sessions.must_go_on(true)) << "the caller says that all others go on";
   EXPECT_EQ(alone.call(), first) << "neither the members have changed nor has it failed";
   first->is_failed = true;
   EXPECT_EQ(alone.call(), first) << "the recovery was before the failure";
@@ -468,7 +471,7 @@ TEST(Sessions, GoOnForARecoveryThatComesMeanwhile) {
 /// Another exchange has gone on before the members changed once more.
 TEST_F(GoingOn, NotInAWorldThatIsBehind) {
   Meeting met(kRanks), moved(kRanks), done(kRanks);
-  on_every_rank(kRanks, [&](uint32_t rank) {
+  on_ranks_that_meet(kRanks, {&met, &moved, &done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     const auto world = world_of(job);
     const auto make = [](std::shared_ptr<World> of, const Scripted*) {
@@ -519,9 +522,27 @@ TEST(Sessions, KeepWhatAGraphHasCapturedAndRefuseMemoryOfBefore) {
   const auto second = alone.call();
   EXPECT_THAT(alone.sessions.captured(), ElementsAre(first));
   EXPECT_THROW(alone.sessions.require_not_gone("x", before.data()), InvalidArgument);
+  const Arena& arena = arena_of(*first->world);
+  const std::byte* const end = arena.base() + arena.capacity();
+  EXPECT_THROW(alone.sessions.require_not_gone("x", end - 1), InvalidArgument);
+  EXPECT_NO_THROW(alone.sessions.require_not_gone("x", end));
   const ArenaBlock now = arena_of(*second->world).allocate(256, Stream{});
   EXPECT_NO_THROW(alone.sessions.require_not_gone("x", now.data()));
   EXPECT_NO_THROW(alone.sessions.require_not_gone("x", nullptr));
+}
+
+TEST(Sessions, RefuseMemoryOfTheSecondWorldOnceTheFirstIsFreed) {
+  Alone alone;
+  auto first = alone.call();
+  first->is_failed = true;
+  alone.job->recover();
+  const auto second = alone.call();
+  const ArenaBlock block = arena_of(*second->world).allocate(256, Stream{});
+  second->is_failed = true;
+  alone.job->recover();
+  alone.call();
+  first.reset();
+  EXPECT_THROW(alone.sessions.require_not_gone("x", block.data()), InvalidArgument);
 }
 
 /// The session of before stays, and the next call goes on in a world of its own.
@@ -636,7 +657,7 @@ TEST(Sessions, CountACallBetweenHostsThatHasBegun) {
                     if (interrupts) throw Interrupted();
                   }});
   Meeting ready(2), done(2);
-  on_every_rank(2, [&](uint32_t rank) {
+  on_ranks_that_meet(2, {&ready, &done}, [&](uint32_t rank) {
     const auto world = WorldAccess::pinned(*worlds[rank]);
     Session session(world, kThroughput, std::make_shared<char>(), nullptr);
     Batch batch(*world, {0, 1});

@@ -56,11 +56,9 @@ class Meeting {
   bool has_failed_ = false;
 };
 
-using tokenyard::on_every_rank;
-
-/// The same. Once a rank throws, nobody waits at the meetings any longer.
-inline void on_every_rank(uint32_t ranks, std::initializer_list<Meeting*> meetings,
-                          const std::function<void(uint32_t)>& body) {
+/// Calls on_every_rank. Once a rank throws, nobody waits at the meetings any longer.
+inline void on_ranks_that_meet(uint32_t ranks, std::initializer_list<Meeting*> meetings,
+                               const std::function<void(uint32_t)>& body) {
   tokenyard::on_every_rank(ranks, [&](uint32_t rank) {
     try {
       body(rank);

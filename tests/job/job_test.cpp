@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/environment.hpp"
+#include "fabric/finished_calls.hpp"
 #include "fabric/ranks.hpp"
 #include "fabric/world_access.hpp"
 #include "job/job_of_three.hpp"
@@ -46,22 +47,22 @@ class JobOfThree : public test::JobOfThree {
 TEST(Meeting, EndsForAllOnceARankHasFailed) {
   test::Meeting met(2);
   std::string other;
-  EXPECT_THROW(test::on_every_rank(2, {&met},
-                                   [&](uint32_t rank) {
-                                     if (rank == 0) throw std::logic_error("of this test");
-                                     try {
-                                       met.arrive_and_wait();
-                                     } catch (const std::runtime_error& error) {
-                                       other = error.what();
-                                     }
-                                   }),
+  EXPECT_THROW(test::on_ranks_that_meet(2, {&met},
+                                        [&](uint32_t rank) {
+                                          if (rank == 0) throw std::logic_error("of this test");
+                                          try {
+                                            met.arrive_and_wait();
+                                          } catch (const std::runtime_error& error) {
+                                            other = error.what();
+                                          }
+                                        }),
                std::logic_error);
   EXPECT_EQ(other, "another rank of the test has failed");
 }
 
 TEST_F(JobOfThree, CarriesWorldsAndCollectives) {
   test::Meeting done(3);
-  test::on_every_rank(3, {&done}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&done}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     use(*job);
     use(*job);  // Another world in the same epoch.
@@ -91,7 +92,7 @@ TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
   }
   setenv("TOKENYARD_SECRET", "0123456789abcdef", 1);
   test::Meeting done(3);
-  test::on_every_rank(3, {&done}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&done}, [&](uint32_t rank) {
     JobOptions mine = options(rank);
     mine.secret = rank == 2 ? "0123456789abcdef" : "";
     const auto job = Job::connect(mine);
@@ -104,7 +105,7 @@ TEST_F(JobOfThree, HasASecretOrSaysHowToGiveOne) {
 TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
   test::Meeting used(3), left(3), done(3);
   std::future<void> newcomer;
-  test::on_every_rank(3, {&used, &left, &done}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&used, &left, &done}, [&](uint32_t rank) {
     auto job = Job::connect(options(rank));
     const auto before = world_of(*job);
     use(*job);
@@ -135,7 +136,7 @@ TEST_F(JobOfThree, NewcomerIsInTheNextWorld) {
 TEST_F(JobOfThree, EvictsNobodyForTheRankBeforeIt) {
   test::Meeting met(3), left(3), admitted(3), done(3);
   std::future<void> newcomer;
-  test::on_every_rank(3, {&met, &left, &admitted, &done}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&met, &left, &admitted, &done}, [&](uint32_t rank) {
     JobOptions mine = options(rank);
     mine.on_failure = OnFailure::exclude;
     auto job = Job::connect(mine);
@@ -191,12 +192,14 @@ TEST_F(JobOfThree, WaitsForNobodyWhoHasClosedItsWorld) {
 
 TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
   test::Meeting met(3);
-  test::on_every_rank(3, {&met}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&met}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
+    const auto before = world_of(*job);
     met.arrive_and_wait();
     if (rank == 1) return;  // Leaves instead.
     const auto world = world_of(*job);
     EXPECT_EQ(world->size(), 3u);
+    EXPECT_THAT(lost_between(*before, *world, {}), ElementsAre(1));
     EXPECT_EQ(world->topology().peers[1].reach, Reach::none);
     world->barrier("without rank 1");
   });
@@ -204,7 +207,7 @@ TEST_F(JobOfThree, MakesAWorldWithoutWhoIsLostMeanwhile) {
 
 TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
   test::Meeting met(3);
-  test::on_every_rank(3, {&met}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&met}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     met.arrive_and_wait();
     if (rank == 1) return;  // Leaves.
@@ -223,7 +226,7 @@ TEST_F(JobOfThree, NumbersTheRanksOfACompactWorldAnew) {
 /// Also where nobody has asked for news before.
 TEST_F(JobOfThree, TellsOfTheFirstChangeAfterTheCall) {
   test::Meeting met(3), told(3);
-  test::on_every_rank(3, {&met, &told}, [&](uint32_t rank) {
+  test::on_ranks_that_meet(3, {&met, &told}, [&](uint32_t rank) {
     const auto job = Job::connect(options(rank));
     std::promise<void> changed;
     std::atomic<bool> is_told = false;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -46,6 +47,19 @@ class PlayedControl : public ::testing::Test, private control::RankControl {
   }
   control::View await_members(milliseconds time = milliseconds(100)) {
     return ranks_.await_members(clock_, clock_.now() + time, [] {});
+  }
+
+  JobWorld world_of(
+      SlotChoice choice, std::function<void()> check_ended = [] {}) {
+    const std::shared_ptr<void> no_owner;
+    return {{.job = nullptr,
+             .ranks = std::shared_ptr<ProcessRanks>(no_owner, &ranks_),
+             .check_ended = std::move(check_ended)},
+            {.accelerator = std::shared_ptr<Accelerator>(no_owner, &clock_), .fabric = nullptr},
+            {},
+            nullptr,
+            clock_.now() + milliseconds(50),
+            std::move(choice)};
   }
 
   ProcessRanks ranks_{0, 3};
@@ -127,15 +141,8 @@ TEST_F(PlayedControl, HasMembersThatAreGoneEvicted) {
 
 /// Its rank 1 is slot 2, and slot 1 is none of its ranks.
 TEST_F(PlayedControl, AWorldNamesItsRanksNotTheirSlots) {
-  const std::shared_ptr<void> no_owner;
   const auto leave_out_rank_1 = [&] {
-    JobWorld world(
-        {.job = nullptr,
-         .ranks = std::shared_ptr<ProcessRanks>(no_owner, &ranks_),
-         .check_ended = [] {}},
-        {.accelerator = std::shared_ptr<Accelerator>(no_owner, &clock_), .fabric = nullptr}, {},
-        nullptr, clock_.now() + milliseconds(50), {.slots = {0, 2}, .processes = ranks_.view()});
-    world.leave_out({1}, ranks_.epoch());
+    world_of({.slots = {0, 2}, .processes = ranks_.view()}).leave_out({1}, ranks_.epoch());
   };
   try {
     leave_out_rank_1();
@@ -151,6 +158,35 @@ TEST_F(PlayedControl, AWorldNamesItsRanksNotTheirSlots) {
   } catch (const QuorumLost& error) {
     EXPECT_THAT(error.answering, ElementsAre(0, 1));
   }
+}
+
+TEST_F(PlayedControl, AWorldOfAllSlotsNamesThem) {
+  ranks_.gone(kPeer.slot, false);
+  ranks_.quorum_missing({0, 2}, 3);
+  try {
+    world_of({}).await_members();
+    ADD_FAILURE() << "too few answer";
+  } catch (const QuorumLost& error) {
+    EXPECT_THAT(error.answering, ElementsAre(0, 2));
+  }
+}
+
+TEST_F(PlayedControl, AWorldIsNotMadeByARankThatIsOut) {
+  const SlotChoice of_all{.slots = {0, 1, 2}, .processes = ranks_.view()};
+  const auto out = [] { throw Fenced(2, "the others go on without it"); };
+  EXPECT_THROW(world_of(of_all, out).leave_out({1}, ranks_.epoch()), Fenced);
+  EXPECT_THROW(world_of(of_all, out).await_members(), Fenced);
+}
+
+TEST_F(PlayedControl, AWorldLeavesOutWhoWasExcusedBefore) {
+  const SlotChoice of_all{.slots = {0, 1, 2}, .processes = ranks_.view()};
+  ranks_.install({.next = {.epoch = 2, .slots = 3, .members = {kSelf, kPeer, kThird}},
+                  .groups = {},
+                  .lost = {},
+                  .left = {},
+                  .excused = {kPeer.slot}});
+  EXPECT_NO_THROW(world_of(of_all).leave_out({1}, 1));
+  EXPECT_THROW(world_of(of_all).leave_out({1}, 2), PeerTimeout);
 }
 
 /// The control plane ends the connection to such a peer.

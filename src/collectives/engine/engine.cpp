@@ -161,7 +161,7 @@ bool Engine::stopped() const {
 
 bool Engine::refilled(Slot slot) const {
   const std::lock_guard lock(mutex_);
-  return !context_.frozen && lost_before_.contains(slot) && context_.view.at(slot).has_value();
+  return lost_before_.contains(slot) && context_.view.at(slot).has_value();
 }
 
 bool Engine::was_filled(Slot slot) const {

@@ -93,8 +93,7 @@ class Engine final : public control::Participant {
   bool stopped() const;
   /// Returns the last epoch in which all groups recovered; epoch 0: none.
   View recovered() const;
-  /// Returns whether a process holds a slot that was lost since this process came, and nothing is
-  /// frozen.
+  /// Returns whether a process holds a slot that was lost since this process came.
   bool refilled(Slot slot) const;
   /// Returns whether any process has held the slot.
   bool was_filled(Slot slot) const;

@@ -88,6 +88,8 @@ class Recovery::Replace final : public Recovery::Call {
       wish_.want({slot_}, engine_.view().epoch);
       return false;
     }
+    // Not a reason for a request, which would have the replacement itself replaced.
+    if (engine_.frozen()) return false;
     engine_.repair_loss(slot_);
     return true;
   }
