@@ -3,7 +3,8 @@
 Words become vectors, and a gate chooses experts for each. Tokenyard sends them to the ranks that
 hold these experts and returns the results, and a dense computation in one process checks every
 number. Writes out/demo/load.png, out/demo/trace.json (for ui.perfetto.dev) and
-out/demo/report.json; the exit status is 0 only if all results are within tolerance.
+out/demo/report.json, and out/demo/hosts.png, the traffic by host, if there are several; the exit
+status is 0 only if all results are within tolerance.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--ranks", type=int, default=4, metavar="N", help=f"ranks, at most {RANKS_MAX} (4)"
     )
     parser.add_argument(
+        "--hosts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="hosts that the ranks count as being on, as equal parts (1)",
+    )
+    parser.add_argument(
         "--experts", type=int, metavar="N", help="experts over all ranks (4 per rank)"
     )
     parser.add_argument("--top-k", type=int, default=2, metavar="N", help="experts per word (2)")
@@ -47,6 +55,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         chosen.experts = 4 * chosen.ranks
     rules = {
         f"--ranks must be from 1 to {RANKS_MAX}": 1 <= chosen.ranks <= RANKS_MAX,
+        f"--hosts must be a divisor of the {chosen.ranks} ranks": chosen.hosts >= 1
+        and chosen.ranks % chosen.hosts == 0,
         "--tokens must be at least 1": chosen.tokens >= 1,
         "--seed must not be negative": chosen.seed >= 0,
         "--hidden must be a positive multiple of 8": chosen.hidden > 0 and chosen.hidden % 8 == 0,
@@ -77,7 +87,8 @@ def main() -> int:
     chosen = parse(None)
     sizes = f"--ranks {chosen.ranks}, --tokens {chosen.tokens}, --hidden {chosen.hidden}"
     program.require_memory(memory_of(chosen), f"{sizes} and --experts {chosen.experts}")
-    program.write_into(chosen.out, ["load.png", "trace.json", "report.json"])
+    pictures = ["load.png"] if chosen.hosts == 1 else ["load.png", "hosts.png"]
+    program.write_into(chosen.out, [*pictures, "trace.json", "report.json"])
     with program.importing():
         from moe_demo import demo  # Heavy: only once the arguments are valid.
 

@@ -23,6 +23,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="processes (4)")
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="hosts that the ranks count as being on, as equal parts (1)",
+    )
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="(200)")
     parser.add_argument(
         "--compared",
@@ -36,6 +43,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.ranks not in (1, 2, 4, 8, 16):
         parser.error("--ranks must be 1, 2, 4, 8 or 16, to share 16 experts and 16 windows")
+    if chosen.hosts < 1 or chosen.ranks % chosen.hosts:
+        parser.error(f"--hosts must be a divisor of the {chosen.ranks} ranks")
     if not 1 <= chosen.steps <= STEPS_MAX:
         parser.error(f"--steps must be from 1 to {STEPS_MAX}")
     if chosen.compared is None:

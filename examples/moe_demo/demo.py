@@ -10,17 +10,21 @@ from rich.console import Console
 import tokenyard
 
 from . import reference, report
+from .hosts_plot import plot_hosts
 from .layer import Shape
 from .load_plot import plot_load
 from .rank import STEPS, RankReport, run_rank
 from .text import Text, read_text
 from .ticks import Ticks
+from .traffic import Traffic
 
 
-def check(shape: Shape, text: Text, reports: list[RankReport], ticks: Ticks) -> report.Verdict:
+def check(
+    shape: Shape, text: Text, reports: list[RankReport], hosts: int, ticks: Ticks
+) -> report.Verdict:
     expected = reference.dense(shape, text.tokens, ticks.task("dense reference", shape.experts))
     errors = [expected.error(rank, of_rank.out) for rank, of_rank in enumerate(reports)]
-    return report.Verdict(errors, reference.TOLERANCE)
+    return report.Verdict(errors, reference.tolerance(hosts))
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -46,18 +50,25 @@ def run(chosen: argparse.Namespace) -> int:
             ranks=shape.ranks,
             processes=chosen.processes,
             device=chosen.device,
+            hosts=chosen.hosts,
             args=(shape, text.tokens, ticks.task(f"layer on {kind}", shape.ranks * STEPS)),
         )
-        verdict = check(shape, text, reports, ticks)
+        verdict = check(shape, text, reports, chosen.hosts, ticks)
     report.print_result(console, reports, verdict)
 
+    pictures = "load.png"
     plot_load(chosen.out / "load.png", shape, text, reports)
+    traffic = Traffic.of(shape, reports)
+    if chosen.hosts > 1:
+        pictures = "load.png, hosts.png"
+        plot_hosts(chosen.out / "hosts.png", traffic)
+        console.print(traffic.sentence(), highlight=False)
     report.write_trace(chosen.out / "trace.json", reports)
-    report.write_report(chosen.out / "report.json", shape, reports, verdict)
+    report.write_report(chosen.out / "report.json", shape, reports, verdict, traffic)
     console.print(
         f"{'[green]Right' if verdict.ok else '[red]Wrong'}[/]: the largest error is "
         f"{verdict.max_error:.5f} of the numbers summed; {verdict.tolerance:.5f} is allowed.",
         highlight=False,
     )
-    console.print(f"See {chosen.out}/load.png, trace.json (ui.perfetto.dev) and report.json.")
+    console.print(f"See {chosen.out}/{pictures}, trace.json (ui.perfetto.dev) and report.json.")
     return 0 if verdict.ok else 1

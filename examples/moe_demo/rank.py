@@ -39,6 +39,10 @@ class RankReport:
     """[tokens, topk] experts of each token."""
     rows_from: np.ndarray
     """[ranks] number of rows received from each rank."""
+    host_of: list[int]
+    """[ranks] host of each rank."""
+    network_bytes: list[int] = field(default_factory=list)
+    """[ranks] bytes that this rank has sent to each rank over a network."""
     spans: list[Span] = field(default_factory=list)
 
     @contextmanager
@@ -94,6 +98,7 @@ def run_rank(
         out=np.zeros((shape.tokens, shape.hidden), np.float32),
         chosen=np.zeros((shape.tokens, shape.topk), np.int64),
         rows_from=np.zeros(shape.ranks, np.int64),
+        host_of=list(world.topology.host_of),
     )
     world.barrier("demo: all ranks have their weights")
     for step, batch in enumerate(batches):
@@ -111,4 +116,6 @@ def run_rank(
         report.chosen[batch] = topk_idx
         report.rows_from += received.rows_from
         advance()
+    report.network_bytes = world.network_metrics()["sent_bytes_by_peer"]
+    world.barrier("demo: no rank of another host waits for this one")
     return report

@@ -12,9 +12,17 @@ import numpy as np
 
 from .layer import ExpertWeights, Shape, choose_experts, embed, expert_weights
 
-TOLERANCE = 1.1 * 2.0**-7
-"""A rank's part of a sum and the sum are rounded to bfloat16: each time by at most 2^-8 of the sum
-of magnitudes. A tenth more allows for float32's roundings."""
+ROUNDING = 1.1 * 2.0**-8
+"""Largest error of a rounding to bfloat16, as a part of the sum of magnitudes; a tenth of it allows
+for float32's roundings."""
+
+
+def tolerance(hosts: int) -> float:
+    """Returns the largest error of results, as a part of the sum of magnitudes.
+
+    A rank's part of a sum and the sum are rounded, between hosts also each host's part.
+    """
+    return (2 if hosts == 1 else 3) * ROUNDING
 
 
 @dataclass(frozen=True)

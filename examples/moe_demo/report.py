@@ -15,6 +15,7 @@ from rich.table import Table
 
 from .layer import Shape
 from .rank import RankReport
+from .traffic import Traffic
 
 PHASES = ("gate", "dispatch", "experts", "combine")
 CAPTION = "phases in ms, all steps together"
@@ -86,11 +87,15 @@ def _table(rows: list[list[str]]) -> Table:
     return table
 
 
-def write_report(path: Path, shape: Shape, reports: list[RankReport], verdict: Verdict) -> None:
+def write_report(
+    path: Path, shape: Shape, reports: list[RankReport], verdict: Verdict, traffic: Traffic
+) -> None:
     phases = {p: round(max(phase_ms(report, p) for report in reports), 3) for p in PHASES}
     content = {
         "ok": verdict.ok,
         "ranks": shape.ranks,
+        "hosts": traffic.hosts,
+        "rows_between_hosts": traffic.crossing.tolist(),
         "tokens": [len(report.out) for report in reports],
         "rows_received": [int(report.rows_from.sum()) for report in reports],
         "max_error": verdict.max_error,

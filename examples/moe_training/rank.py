@@ -32,6 +32,8 @@ def train(
         tokens_max=share * shape.window,
     )
     model = Model(shape, exchange).to(device)
+    if world.topology.hosts > 1:
+        job |= dict(host=f"host {world.topology.host_of[world.rank]}")
     with tokenyard.Collectives.connect(rank=world.rank, size=world.size, **job) as ranks:
         shared = SharedGradients(model.shared_parameters(), ranks.world())
         optimizer = torch.optim.AdamW(model.parameters(), shape.rate, eps=1e-5)
@@ -52,5 +54,6 @@ def train(
             optimizer.step()
             if world.rank == 0 and (step + 1) % TELLS == 0:
                 print(f"  step {step + 1:4} of {steps}: loss {losses[-1]:.4f}", flush=True)
+    world.barrier("training: no rank of another host waits for this one")
     exchange.close()
     return losses

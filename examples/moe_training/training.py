@@ -23,11 +23,18 @@ TOLERANCE = 1e-5
 """Largest relative difference of losses due to rounding: sums are taken in another order."""
 
 
-def losses_of(ranks: int, steps: int, device: str, text: Text, shape: Shape) -> list[float]:
+def losses_of(
+    ranks: int, hosts: int, steps: int, device: str, text: Text, shape: Shape
+) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         job: dict[str, Any] = dict(store=f"file:{folder}/store", secret=secrets.token_hex(16))
         every = tokenyard.launch(
-            train, ranks, processes=True, device=device, args=(job, text, shape, steps)
+            train,
+            ranks,
+            processes=True,
+            device=device,
+            hosts=hosts,
+            args=(job, text, shape, steps),
         )
     return every[0]
 
@@ -45,10 +52,11 @@ def run(chosen: argparse.Namespace) -> int:
     alone: list[float] = []
     if chosen.compared:
         print(f"{chosen.compared} steps on one rank ...", flush=True)
-        alone = losses_of(1, chosen.compared, chosen.device, text, shape)
-    print(f"{chosen.steps} steps on {chosen.ranks} ranks ...", flush=True)
+        alone = losses_of(1, 1, chosen.compared, chosen.device, text, shape)
+    where = f" of {chosen.hosts} hosts" if chosen.hosts > 1 else ""
+    print(f"{chosen.steps} steps on {chosen.ranks} ranks{where} ...", flush=True)
     begin = time.monotonic()
-    losses = losses_of(chosen.ranks, chosen.steps, chosen.device, text, shape)
+    losses = losses_of(chosen.ranks, chosen.hosts, chosen.steps, chosen.device, text, shape)
     seconds = time.monotonic() - begin
     apart = max((abs(a - b) / b for a, b in zip(losses, alone, strict=False)), default=0.0)
     ok = apart <= TOLERANCE
@@ -59,6 +67,7 @@ def run(chosen: argparse.Namespace) -> int:
     report = dict(
         ok=ok,
         ranks=chosen.ranks,
+        hosts=chosen.hosts,
         losses=losses,
         losses_alone=alone,
         largest_difference=apart,

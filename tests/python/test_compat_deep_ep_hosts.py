@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ if torch is not None:
     from deep_ep_internode import ARENA_BYTES, NVL_BYTES, Sizes, exercise
 
     from tokenyard.compat import hosts as hosts_of_groups
+    from tokenyard.compat.reach import require_reach
 
 pytestmark = needs_torch
 
@@ -135,6 +137,38 @@ def serve_on_hosts(rank: int, port: int) -> None:
 def test_room_for_messages_is_added_where_a_group_spans_hosts() -> None:
     port = HeldPort()
     torch.multiprocessing.spawn(serve_on_hosts, (port.number,), nprocs=2)
+
+
+class WorldOfReaches:
+    """A world in which rank 0 reaches others as is said, and ranks 0 and 1 share a host."""
+
+    rank = 0
+
+    def __init__(self, *reaches: str) -> None:
+        peers = [types.SimpleNamespace(reach=reach, why_not="") for reach in reaches]
+        self.topology = types.SimpleNamespace(peers=peers, host_of=[0, 0, 1][: len(peers)])
+
+    def all_gather(self, mine: bytes, what: str) -> list[bytes]:
+        return [mine]
+
+
+@pytest.mark.parametrize(
+    ("reaches", "refused"),
+    [
+        (("self", "load_store", "put_signal"), None),
+        (("self", "put_signal", "put_signal"), 1),  # On this host memory has to join them.
+        (("self", "load_store", "none"), 2),
+    ],
+)
+def test_ranks_out_of_reach_are_refused_when_a_buffer_is_made(
+    reaches: tuple[str, ...], refused: int | None
+) -> None:
+    world: Any = WorldOfReaches(*reaches)
+    if refused is None:
+        return require_reach(world, "Buffer", "DeepEP", hosts=True)
+    with pytest.raises(tokenyard.Unsupported, match=f"rank 0 cannot reach rank {refused}"):
+        require_reach(world, "Buffer", "DeepEP", hosts=True)
+    return None
 
 
 def test_hosts_are_told_apart_before_a_world_exists(monkeypatch: pytest.MonkeyPatch) -> None:

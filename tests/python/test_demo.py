@@ -49,6 +49,27 @@ def test_it_writes_what_it_promises(tmp_path: Path, ranks: int, arguments: list[
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "arguments"), [(2, 2, ["--processes"]), (4, 2, []), (6, 3, ["--top-k", "5"])]
+)
+def test_rows_between_hosts_are_counted_once_per_host(
+    tmp_path: Path, ranks: int, hosts: int, arguments: list[str]
+) -> None:
+    sizes = ["--ranks", str(ranks), "--hosts", str(hosts), "--tokens", "40", "--hidden", "64"]
+    done = demo(tmp_path, *sizes, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "between hosts, each once per host" in done.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["ok"], report["hosts"]) == (True, hosts)
+    rows = report["rows_between_hosts"]
+    for source, row in enumerate(rows):
+        for target, count in enumerate(row):
+            assert source == target or count <= 40 * ranks // hosts
+    # Hosts of one rank get as many rows as their ranks.
+    assert (sum(map(sum, rows)) == sum(report["rows_received"])) == (ranks == hosts)
+    assert (tmp_path / "hosts.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_any_text_will_do(tmp_path: Path) -> None:
     text = tmp_path / "words.txt"
     text.write_text("Viel Lärm um nichts: naïve café, a test.", encoding="utf-8")
@@ -61,6 +82,8 @@ def test_any_text_will_do(tmp_path: Path) -> None:
     [
         (["--ranks", "0"], "--ranks"),
         (["--ranks", "3", "--experts", "4"], "multiple of the 3 ranks"),
+        (["--hosts", "3"], "divisor of the 4 ranks"),
+        (["--hosts", "0"], "divisor of the 4 ranks"),
         (["--hidden", "12"], "multiple of 8"),
         (["--top-k", "99"], "--top-k"),
         (["--tokens", "many"], "--tokens"),

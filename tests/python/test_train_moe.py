@@ -21,15 +21,20 @@ pytestmark = pytest.mark.skipif(
 
 
 def train(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_python(EXAMPLES / "train_moe.py", "--out", out, *arguments)
+    return run_python(EXAMPLES / "train_moe.py", "--out", out, *arguments, timeout=1200)
 
 
-def test_losses_are_those_of_one_rank(tmp_path: Path) -> None:
-    done = train(tmp_path, "--ranks", "2", "--steps", "12", "--compared", "8")
+@pytest.mark.parametrize(("hosts", "steps", "compared"), [(1, 12, 8), (2, 6, 3)])
+def test_losses_are_those_of_one_rank(
+    tmp_path: Path, hosts: int, steps: int, compared: int
+) -> None:
+    sizes = ["--ranks", "2", "--hosts", f"{hosts}"]
+    done = train(tmp_path, *sizes, "--steps", f"{steps}", "--compared", f"{compared}")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["ok"]
-    assert len(report["losses"]) == 12
+    assert report["hosts"] == hosts
+    assert len(report["losses"]) == steps
     for mine, alone in zip(report["losses"], report["losses_alone"], strict=False):
         assert mine == pytest.approx(alone, rel=1e-5)
     assert report["losses"][-1] < 0.9 * report["losses"][0]  # It does learn.
@@ -40,6 +45,7 @@ def test_losses_are_those_of_one_rank(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--ranks", "3"], "--ranks"),
+        (["--ranks", "4", "--hosts", "3"], "--hosts"),
         (["--ranks", "16", "--device", "cuda"], "GPU of its own"),
         (["--steps", "3", "--compared", "4"], "--compared"),
         (["--text", "no/such/file"], "no/such/file"),

@@ -112,14 +112,17 @@ class Buffer:
             seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
             join = join_through_mpi if group is None else join_rendezvous
-            rank = comm.Get_rank() if group is None else dist.get_rank(group)
+            # Ranks of one host put to one another only if each counts as a host.
+            host_name = None
+            if only_put:
+                rank = comm.Get_rank() if group is None else dist.get_rank(group)
+                host_name = f"deep_ep rank {rank}"
             self._world = join(
                 comm if group is None else group,
                 device,
                 room + num_rdma_bytes + CONTROL_BYTES,
                 seconds,
-                # Ranks of one host put to one another only if each counts as a host.
-                f"deep_ep rank {rank}" if only_put else None,
+                host_name,
                 queues_per_peer(num_qps_per_rank),
                 num_rdma_bytes if low_latency_mode else 0,
             )

@@ -1,56 +1,7 @@
-"""`mooncake.ep`: the raw side of Mooncake's Buffer, as far as it has a meaning here."""
+"""`mooncake.ep`: the raw calls behind Mooncake's Buffer, as far as they have a meaning here."""
 
-from __future__ import annotations
+from .ep_runtime import get_ep_buffer_size_hint
+from .raw_buffer import MAX_QP_COUNT, EventHandle
+from .raw_buffer import RawBuffer as Buffer
 
-import tokenyard
-
-TOPK_MAX = 16
-"""Experts per token for which memory is sized: the largest number of an exchange."""
-
-
-def get_ep_buffer_size_hint(
-    num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
-) -> int:
-    """Returns the bytes for calls of this shape with up to 16 experts per token."""
-    return tokenyard.LowLatency.memory(
-        experts=num_experts,
-        hidden=hidden,
-        topk=min(TOPK_MAX, num_experts),
-        tokens_max=num_max_dispatch_tokens_per_rank,
-        ranks=num_ranks,
-    ).arena_bytes
-
-
-class Runtime:
-    """The questions that callers put to `mooncake_ep_buffer.Buffer.runtime`."""
-
-    def __init__(self, world: tokenyard.World, disable_p2p: bool) -> None:
-        reaches = {peer.reach for peer in world.topology.peers}
-        self._puts = "put_signal" in reaches
-        self._p2p = not disable_p2p
-
-    def ibgda_disabled(self) -> bool:
-        """Returns whether no rank is reached over the network."""
-        return not self._puts
-
-    def p2p_enabled(self) -> bool:
-        """Returns whether ranks of one host are reached by loads and stores."""
-        return self._p2p
-
-    def use_fast_path(self) -> bool:
-        """Returns True: there is no slower path."""
-        return True
-
-
-class Buffer:
-    """Raises Unsupported: its callers exchange keys of memory and pass addresses."""
-
-    def __init__(
-        self, rank: int, num_ranks: int, num_ep_buffer_bytes: int, disable_p2p: bool = False
-    ) -> None:
-        asked = "mooncake.ep.Buffer"
-        why = (
-            "ranks connect by themselves and results are in memory of the exchange; use"
-            " mooncake.mooncake_ep_buffer.Buffer with a process group"
-        )
-        raise tokenyard.Unsupported(f"{asked}: {why}", asked=asked, why=why)
+__all__ = ["MAX_QP_COUNT", "Buffer", "EventHandle", "get_ep_buffer_size_hint"]

@@ -19,7 +19,7 @@ from tokenyard.compat.hosts import (
 from tokenyard.compat.served_batch import ServedBatch, on_stream_of_call
 from tokenyard.errors import invalid
 
-from .ep import Runtime, get_ep_buffer_size_hint
+from .ep_runtime import Runtime, get_ep_buffer_size_hint
 
 CONTROL_BYTES = 4 << 20
 ADVICE = (
