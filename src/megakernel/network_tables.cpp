@@ -80,12 +80,7 @@ void NetworkTables::introduce(const Graph& graph, const NetworkPlan& plan, const
   for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
     if (everybodys[rank].has_queue != 0) continue;
     landing_.give_back();  // All ranks refuse alike, so nobody writes.
-    throw Unsupported(
-        "megakernel",
-        fmt::format("other exchanges of this World use all of its network's {} queues per peer on "
-                    "rank {}: close one, or raise the network's option 'queues' "
-                    "(TOKENYARD_NETWORK_QUEUES)",
-                    network_of(world_)->queues_per_peer(), rank));
+    throw Unsupported("megakernel", too_few_queues(*network_of(world_), 1, rank));
   }
   const auto landing_of = [&](uint32_t rank, size_t at) {
     return NetworkTarget{.key = everybodys[rank].key, .offset = everybodys[rank].offset + at};

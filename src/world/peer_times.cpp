@@ -101,10 +101,7 @@ class PeerTimer {
           "doctor", places_[rank].state == 1
                         ? fmt::format("rank {} has no {} bytes of its arena left for puts", rank,
                                       words_bytes_ + 2 * size_t{kProbePutBytes})
-                        : fmt::format("exchanges of this World use all queues of rank {}: close "
-                                      "one, or raise the network's option 'queues' "
-                                      "(TOKENYARD_NETWORK_QUEUES)",
-                                      rank));
+                        : too_few_queues(network_, 1, rank));
     }
     states_.resize(world_.size());
   }

@@ -10,6 +10,7 @@
 
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/meeting_place.hpp"
+#include "fabric/network/network_memory.hpp"
 #include "fabric/network_contract.hpp"
 #include "fabric/network_kernel_definitions.hpp"
 #include "fabric/worlds.hpp"
@@ -111,6 +112,10 @@ TEST_P(Ibgda, BadRequestsAreRefused) {
     SCOPED_TRACE(what);
     run(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
   }
+}
+
+TEST_P(Ibgda, AFaultEndsWithItsExchange) {
+  run(2, 2, a_fault_ends_with_its_exchange);
 }
 
 TEST_P(Ibgda, DeregisteringEndsAccesses) {
@@ -264,6 +269,39 @@ TEST(IbgdaCalls, AGpuMapsRegistersAndMayExportItsArena) {
     });
     EXPECT_EQ(gpus[0]->mapped, nullptr);
   }
+}
+
+TEST(IbgdaCalls, MemoryThatOneRankCannotRegisterIsToldOnAll) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  const std::shared_ptr<TestGpu> gpus[] = {std::make_shared<TestGpu>(true),
+                                           std::make_shared<TestGpu>(false)};
+  auto worlds = make_worlds(
+      cards, 2, 2, 8, [&](uint32_t rank, IbgdaOptions& options) { options.gpu = gpus[rank]; });
+  const auto run_out_of_regions = [](World& world) {
+    Network& network = *network_of(world);
+    DeviceMemory memory(accelerator_of(world), 64, DeviceMemory::Kind::shared);
+    std::vector<MemoryKey> keys;
+    for (bool has_room = world.rank() == 1; has_room;) {
+      try {
+        keys.push_back(network.register_memory(memory.as<std::byte>(), 64));
+      } catch (const InvalidArgument&) {
+        has_room = false;
+      }
+    }
+    try {
+      const NetworkMemory more(world, 4096);
+      promise(false, "a rank without a region was not told");
+    } catch (const Unsupported& error) {
+      promise(error.why.starts_with("rank 1: "), error.what());
+    }
+    for (const MemoryKey key : keys) network.deregister(key);
+    const NetworkMemory enough(world, 4096);
+    world.barrier("all have memory");
+  };
+  on_every_rank(2, [&](uint32_t rank) {
+    run_out_of_regions(*worlds[rank]);
+    worlds[rank].reset();
+  });
 }
 
 TEST(IbgdaCalls, OptionsReachTheCard) {

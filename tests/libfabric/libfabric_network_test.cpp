@@ -105,6 +105,10 @@ TEST_P(LibfabricPlain, BadRequestsAreRefused) {
   }
 }
 
+TEST_P(LibfabricPlain, AFaultEndsWithItsExchange) {
+  run_hosts(2, 2, a_fault_ends_with_its_exchange);
+}
+
 TEST_P(Libfabric, DeregisteringEndsAccesses) {
   for (uint32_t run = 0; run < 5; ++run) run_hosts(2, 2, deregistering_ends_accesses);
 }

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from hosts import Hosts, hosts_of_a_test
 from ranks import Rank, file_store, ranks_of, results, results_of
-from test_trouble import shared_files
+from test_trouble import await_file, done_of, shared_files
 from test_trouble_hosts import PATIENT_S, SECRET, Exchanges, enter, go_on, world_of
 
+import _tokenyard
 import tokenyard
 from tokenyard import NetworkOptions
 
@@ -174,6 +175,13 @@ def test_a_new_host_in_a_dead_ones_place(phase: str, one_by_one: bool, tmp_path:
     assert shared_files() <= before
 
 
+def await_others(store: str, rank: int, size: int) -> None:
+    """Stays until all ranks have come here: those that are left make a world of their own."""
+    Path(f"{done_of(store)}-{rank}").touch()
+    for other in range(size):
+        await_file(f"{done_of(store)}-{other}")
+
+
 def connect_with_few_descriptors(
     say: Callable[[Any], None], rank: int, size: int, store: str, poor: int
 ) -> str:
@@ -186,6 +194,7 @@ def connect_with_few_descriptors(
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 8, hard))
         with pytest.raises(tokenyard.Unsupported) as raised:
             job.world(arena_bytes=1 << 20, network=NetworkOptions(connections=6))
+        await_others(store, rank, size)
         return str(raised.value)
 
 
@@ -195,3 +204,38 @@ def test_too_few_descriptors_are_named_by_all(tmp_path: Path) -> None:
     assert len(set(told)) == 1
     assert f"rank {poor}: ulimit -n: expected at least" in told[0]
     assert "connections with 2 ranks of other hosts" in told[0]
+
+
+def connect_by(say: Callable[[Any], None], rank: int, size: int, store: str, other: str) -> str:
+    """All ranks but the last one use TCP."""
+    network = NetworkOptions(transport=other if rank == size - 1 else "tcp")
+    with tokenyard.connect(
+        store, secret=SECRET, rank=rank, size=size, timeout=PATIENT_S, host=f"host{rank}"
+    ) as job:
+        with pytest.raises((tokenyard.InvalidArgument, tokenyard.Unsupported)) as raised:
+            job.world(arena_bytes=1 << 20, network=network)
+        await_others(store, rank, size)
+        return str(raised.value)
+
+
+def told_of(transport: str, tmp_path: Path) -> str:
+    """Returns the sentence that all ranks raise if the last one uses this transport."""
+    told = results_of(connect_by, 3, file_store(tmp_path), transport)
+    assert len(set(told)) == 1, told
+    assert "rank 2" in told[0]
+    return told[0]
+
+
+def test_different_transports_are_named_by_all(tmp_path: Path) -> None:
+    module = Path(_tokenyard.__file__)
+    plugin = module.parents[2] / "src" / "libfabric" / "libtokenyard_libfabric.so"
+    if not plugin.exists():
+        pytest.skip("the plug-in of libfabric is not built here")
+    told = told_of(f"{plugin}:tcp;ofi_rxm", tmp_path)
+    assert "transport" in told
+    assert "tcp, as on rank 0" in told
+
+
+@pytest.mark.parametrize("transport", ["/nowhere/libtokenyard_libfabric.so", "ibgda:nosuchcard0"])
+def test_a_transport_that_one_rank_lacks_is_named_by_all(transport: str, tmp_path: Path) -> None:
+    told_of(transport, tmp_path)

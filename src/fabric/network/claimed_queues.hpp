@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "fabric/network/network.hpp"
@@ -25,5 +26,8 @@ class ClaimedQueues {
   Network& network_;
   const std::vector<uint32_t> numbers_;
 };
+
+/// Returns why an object that takes `count` queues cannot be made: `rank` has fewer left.
+std::string too_few_queues(const Network& network, uint32_t count, uint32_t rank);
 
 }  // namespace tokenyard

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "device/device_memory.hpp"
 #include "fabric/arena.hpp"
@@ -14,7 +15,8 @@ class World;
 
 class NetworkMemory {
  public:
-  /// Throws InvalidArgument if the arena has no room, or the network no region left.
+  /// Collective. Throws Unsupported, on all ranks alike, if a rank cannot pin or register memory;
+  /// InvalidArgument if this rank's arena has no room.
   NetworkMemory(World& world, size_t bytes);
   /// Where peers may still write, the memory stays as it is while the network exists.
   ~NetworkMemory();
@@ -31,6 +33,10 @@ class NetworkMemory {
   void give_back() { is_known_ = false; }
 
  private:
+  void pin(World& world);
+  void unpin();
+  static void require_on_all(World& world, const std::string& why);
+
   Network& network_;
   const size_t bytes_;
   ArenaBlock block_;

@@ -119,6 +119,36 @@ TEST_P(ProxyOverTcp, ReachesOverIpv6) {
   });
 }
 
+/// Counts the waits of a rank.
+class CountingWaits : public simt::HostAccelerator {
+ public:
+  CountingWaits() : HostAccelerator([] {}) {}
+  bool wait_until(TimePoint until, const std::function<bool()>& condition) override {
+    ++waits;
+    return HostAccelerator::wait_until(until, condition);
+  }
+  std::atomic<uint32_t> waits = 0;
+};
+
+TEST_P(ProxyOverTcp, ARankThatLeavesWaitsOnceForItsRequests) {
+  const WorldOptions options{
+      .timeout = std::chrono::seconds(60), .arena_bytes = 1 << 20, .hosts = 2};
+  const std::vector<std::shared_ptr<CountingWaits>> counting{std::make_shared<CountingWaits>(),
+                                                             std::make_shared<CountingWaits>()};
+  auto worlds =
+      join_all({counting[0], counting[1]}, std::make_shared<InProcessFabric>(2), options, {},
+               proxy_networks({.tcp = {.address = "127.0.0.1", .paths = GetParam()}}));
+  on_every_rank(2, [&](uint32_t rank) {
+    std::unique_ptr<World> mine = std::move(worlds[rank]);
+    signals_follow_puts(*mine, 1);
+    CountingWaits& gpu = *counting[rank];
+    EXPECT_TRUE(network_of(*mine)->drain_at_end(gpu.now() + mine->timeout()));
+    const uint32_t before = gpu.waits;
+    mine.reset();
+    EXPECT_EQ(gpu.waits, before) << "the network has waited again";
+  });
+}
+
 /// A rank whose driver does not pin memory for queues.
 class NotPinning : public simt::HostAccelerator {
  public:

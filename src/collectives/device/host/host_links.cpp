@@ -1,7 +1,5 @@
 #include "collectives/device/host/host_links.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -10,7 +8,7 @@
 #include "device/table_image.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
-#include "fabric/network/network.hpp"
+#include "fabric/network/claimed_queues.hpp"
 #include "fabric/world_access.hpp"
 
 namespace tokenyard::device_collectives {
@@ -151,9 +149,7 @@ uint32_t HostLinks::agree_on_channels() {
   if (*least == 0)
     throw Unsupported(
         "DeviceCollectives",
-        fmt::format("others use all queues of rank {}'s network: close one of them, or raise the "
-                    "network's option 'queues' (TOKENYARD_NETWORK_QUEUES)",
-                    least - all.begin()));
+        too_few_queues(*network_of(world_), 1, static_cast<uint32_t>(least - all.begin())));
   queues_.keep(*least);
   return *least;
 }

@@ -154,12 +154,7 @@ void RailExchange::fill_tables() {
   for (uint32_t peer = 0; peer < ranks; ++peer)
     if (!map_.is_absent(peer) && everybodys[peer].has_queues == 0) {
       give_back();  // All ranks refuse alike, so nobody writes.
-      throw Unsupported(
-          "ExpertParallel",
-          fmt::format("other exchanges of this World use its network's {} queues per peer but for "
-                      "fewer than {} on rank {}: close one, or raise the network's option 'queues' "
-                      "(TOKENYARD_NETWORK_QUEUES)",
-                      network_of(world_)->queues_per_peer(), kQueues, peer));
+      throw Unsupported("ExpertParallel", too_few_queues(*network_of(world_), kQueues, peer));
     }
   std::vector<Link> links;
   std::vector<uint32_t> link_to(hosts, 0);

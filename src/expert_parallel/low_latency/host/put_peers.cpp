@@ -1,7 +1,5 @@
 #include "expert_parallel/low_latency/host/put_peers.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "fabric/gather.hpp"
@@ -72,11 +70,7 @@ void PutPeers::introduce(const CallStreams& streams, uint32_t epoch) {
   for (const uint32_t rank : present_ranks(world)) {
     if (everybodys[rank].has_queue != 0) continue;
     shared_.give_back();  // All ranks refuse alike, so nobody writes.
-    throw Unsupported("LowLatency",
-                      fmt::format("other exchanges of this World use all of its network's {} "
-                                  "queues per peer on rank {}: close one, or raise the network's "
-                                  "option 'queues' (TOKENYARD_NETWORK_QUEUES)",
-                                  network_of(world)->queues_per_peer(), rank));
+    throw Unsupported("LowLatency", too_few_queues(*network_of(world), 1, rank));
   }
   std::vector<PutPeer> peers;
   for (const uint32_t rank : ranks_)
