@@ -48,8 +48,8 @@ struct Topology {
 /// `queues` must be alike on all ranks. A transport that cannot obey a field or a variable refuses
 /// it by name.
 struct NetworkOptions {
-  /// "tcp", "libfabric", "ibgda", or one of the last two, ":" and a provider or card; alike on all
-  /// ranks but for the card. By default "tcp". TOKENYARD_NETWORK
+  /// "tcp", "gin", "libfabric", "ibgda", or one of the last two, ":" and a provider or card; alike
+  /// on all ranks but for the card. By default "tcp". TOKENYARD_NETWORK
   std::string transport = {};
   /// Names or addresses of the network interfaces that this rank may use, between commas; by
   /// default the one by which it reaches the job. Over "ibgda" they are cards ("mlx5_0", or

@@ -118,6 +118,10 @@ std::optional<std::string> runtime_directory() {
   return text("XDG_RUNTIME_DIR");
 }
 
+std::optional<std::string> nccl_queue_size() {
+  return text("NCCL_GIN_PROXY_QUEUE_SIZE");
+}
+
 std::optional<std::string> log_level() {
   return text("TOKENYARD_LOG");
 }

@@ -61,6 +61,9 @@ std::optional<std::string> cuda_visible_devices();
 /// Returns XDG_RUNTIME_DIR, the folder for files of this user's running programs.
 std::optional<std::string> runtime_directory();
 
+/// Returns NCCL_GIN_PROXY_QUEUE_SIZE, the operations that a queue of NCCL's holds.
+std::optional<std::string> nccl_queue_size();
+
 /// Returns TOKENYARD_LOG, the level of lines about what changes in a job.
 std::optional<std::string> log_level();
 

@@ -18,7 +18,7 @@ struct GinOptions {
   int traffic_class = -1;                  ///< -1: NCCL's
   /// After which a flush that does not end counts as failed.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);
-  /// How long the card's kernel goes on without requests. Waits for the whole GPU last that long,
+  /// How long the card's kernel goes on without requests. A wait for the whole GPU takes this long,
   /// too; a request to a card that has ended waits for a launch, some tens of us.
   std::chrono::nanoseconds idle = std::chrono::microseconds(200);
 };

@@ -43,7 +43,7 @@ PROGRAMS = {
 SUITES = {
     "membership": ("collectives", "recovery", "job"),
     "control": ("recovery", "job"),
-    "fabric": ("fabric", "network", "ibgda", "internode", "leaving"),
+    "fabric": ("fabric", "network", "ibgda", "gin", "internode", "leaving"),
     "collectives": ("collectives", "engine", "recovery", "device_"),
     "expert_parallel": ("throughput", "readiness", "leaving", "internode", "low_latency"),
     "megakernel": ("megakernel", "decoder"),

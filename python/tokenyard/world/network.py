@@ -28,8 +28,8 @@ mtu=None, retry_count=None, retry_timeout=None)
     """
 
     transport: str | None = None
-    """"tcp", "libfabric", or "libfabric:" and the name of a provider, "ibgda", or "ibgda:" and the
-    name of a card; by default "tcp". TOKENYARD_NETWORK"""
+    """"tcp", "gin", "libfabric", or "libfabric:" and the name of a provider, "ibgda", or "ibgda:"
+    and the name of a card; by default "tcp". TOKENYARD_NETWORK"""
     interfaces: str | Sequence[str] | None = None
     """Names or addresses of the network interfaces that this rank may use, as a list or with commas
     between them; by default the one by which it reaches the job. Over "ibgda" they are cards

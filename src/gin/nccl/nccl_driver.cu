@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "device/device.hpp"
 #include "gin/card_queue.hpp"
 #include "gin/gin_driver.hpp"
@@ -68,13 +69,18 @@ struct NcclParams {
   ncclWindow_t window;
 };
 
-__global__ void __launch_bounds__(CardParams::kWarps * 32, 1)
-    nccl_card(const __grid_constant__ NcclParams params) {
+__device__ void nccl_card(const NcclParams& params) {
   const uint32_t queue = block::index() * CardParams::kWarps + warp::index();
   if (warp::lane() != 0 || queue >= params.card.queues) return;
   NcclGin gin(params.communicator, params.window, params.card.pairs[queue]->number);
   CardQueue<NcclGin>(params.card, queue, gin).work();
 }
+
+}  // namespace
+
+TOKENYARD_DEFINE_KERNEL(nccl_card_kernel, nccl_card, NcclParams, NoShared, CardParams::kWarps * 32)
+
+namespace {
 
 void check_cuda(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw OsError(call, static_cast<int>(error), cudaGetErrorString(error));
@@ -115,7 +121,8 @@ class NcclCommunicator final : public GinCommunicator {
                "cudaStreamCreateWithFlags");
     // Loads the kernel before others wait for one another.
     cudaFuncAttributes attributes{};
-    check_cuda(cudaFuncGetAttributes(&attributes, nccl_card), "cudaFuncGetAttributes");
+    check_cuda(cudaFuncGetAttributes(&attributes, nccl_card_kernel_gpu_entry()),
+               "cudaFuncGetAttributes");
   }
   ~NcclCommunicator() override {
     // Not its farewell, which waits for others: all that counts has been settled.
@@ -154,8 +161,10 @@ class NcclCommunicator final : public GinCommunicator {
   void run(const LaunchShape& shape, const CardParams& card) override {
     const OnGpu on_gpu(place_.device);
     const NcclParams params{card, device_, window_};
-    nccl_card<<<shape.blocks, shape.warps * 32, 0, stream_>>>(params);
-    check_cuda(cudaGetLastError(), "launch of the card");
+    void* arguments[] = {const_cast<NcclParams*>(&params)};
+    check_cuda(cudaLaunchKernel(nccl_card_kernel_gpu_entry(), dim3(shape.blocks),
+                                dim3(shape.warps * 32), arguments, 0, stream_),
+               "cudaLaunchKernel");
     // Sleeps between looks: a kernel of the card lasts for some 100 us at least.
     cudaError_t state = cudaErrorNotReady;
     while ((state = cudaStreamQuery(stream_)) == cudaErrorNotReady)
@@ -215,7 +224,7 @@ class NcclCommunicator final : public GinCommunicator {
     require(nccl_->device_create(communicator_, &requirements, &device_), "ncclDevCommCreate");
   }
   void register_window() {
-    if (device_.ginContextCount < static_cast<int>(place_.queues_per_peer))
+    if (static_cast<uint32_t>(device_.ginContextCount) < place_.queues_per_peer)
       throw Unsupported("network \"gin\"", "NCCL gives " + std::to_string(device_.ginContextCount) +
                                                " contexts, and TOKENYARD_NETWORK_QUEUES asks for " +
                                                std::to_string(place_.queues_per_peer));
@@ -240,8 +249,9 @@ class NcclDriver final : public GinDriver {
     if (accelerator.kind() != AcceleratorKind::gpu)
       throw Unsupported("network \"gin\"", "its kernels need a GPU");
     // The card counts on queues of so many operations.
-    const char* const size = std::getenv("NCCL_GIN_PROXY_QUEUE_SIZE");
-    if (size != nullptr && std::atoi(size) > 0 && std::atoi(size) < static_cast<int>(kOperations))
+    const std::string size = nccl_queue_size().value_or("");
+    const int operations = std::atoi(size.c_str());
+    if (operations > 0 && operations < static_cast<int>(kOperations))
       throw InvalidArgument("NCCL_GIN_PROXY_QUEUE_SIZE", "at least " + std::to_string(kOperations),
                             size);
     if (!nccl_) nccl_ = std::make_shared<NcclLibrary>();
