@@ -175,7 +175,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Group.choice": (group("choice", "all_reduce"), ("bytes_",)),
     "ExpertParallel.__init__": (
         made(tokenyard.ExpertParallel),
-        (*SIZES, "sms", "sms_max", "places_per_rank"),
+        (*SIZES, "sms", "sms_max", "places_per_rank", "ring_rows"),
     ),
     "ExpertParallel.dispatch": (
         exchange("dispatch"),
