@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -217,6 +218,8 @@ ArenaBlock::~ArenaBlock() {
   if (!state_) return;
   try {
     state_->pool->free(state_->offset, state_->streams, state_->end);
+  } catch (const InternalError&) {
+    std::terminate();  // Its stream has been freed, at which a GPU's driver would crash.
   } catch (const Error&) {
     // A destructor cannot report it. The block stays allocated, which is harmless: an accelerator
     // that fails here fails the next call too.

@@ -264,6 +264,9 @@ GinNetwork::~GinNetwork() {
   place_.abort_flag.on_refusal({});
   place_.abort_flag.unwatch({gone_->as<AbortWord>(), place_.bootstrap.size()});
   communicator_.reset();
+  // Memory of the arena is given back in the order of its stream.
+  words_ = {};
+  stage_ = {};
   accelerator_.free_stream(stream_);
 }
 

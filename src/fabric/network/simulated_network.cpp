@@ -220,6 +220,7 @@ SimulatedNetwork::~SimulatedNetwork() {
   }
   place_.abort_flag.on_refusal({});
   place_.abort_flag.unwatch(gone());
+  table_ = {};  // It is given back in the order of the stream.
   accelerator_.free_stream(stream_);
 }
 
