@@ -219,7 +219,13 @@ void GinNetwork::fill_tables(const std::vector<Part>& parts) {
 
 void GinNetwork::start() {
   card_ = communicator_->start(shape_, params_);
-  if (!card_) keeper_ = std::jthread([this] { keep_running(); });
+  if (card_) return;
+  // A run that ends at once: what a kernel's first launch needs may wait for the whole GPU, on
+  // which later a kernel may wait for the card.
+  CardParams params = params_;
+  params.idle_ns = 1;
+  communicator_->run(shape_, params);
+  keeper_ = std::jthread([this] { keep_running(); });
 }
 
 /// Runs the card whenever a queue has requests. A thread of its own: a launch may come from no
@@ -239,7 +245,21 @@ void GinNetwork::keep_running() {
   } catch (const std::exception& error) {
     keeper_error_ = error.what();
     keeper_failed_.store(true);
+    if (stops_.load()) return;
+    // Nobody must wait for a card that is no more.
+    place_.abort_flag.network_failed(failed_card({}).facts);
+    place_.bootstrap.say_network_failed(keeper_error_);
   }
+}
+
+NetworkFault GinNetwork::failed_card(const std::string& phase) const {
+  const uint32_t rank = place_.bootstrap.rank();
+  return NetworkFault(
+      {.rank = rank, .peer = rank, .check = "thread", .phase = phase, .cause = keeper_error_});
+}
+
+void GinNetwork::check_works(const std::string& phase) const {
+  if (keeper_failed_.load()) throw failed_card(phase);
 }
 
 bool GinNetwork::has_work() const {
@@ -315,6 +335,7 @@ bool GinNetwork::is_told_gone(size_t index) {
 }
 
 void GinNetwork::check(const std::string& phase) {
+  check_works(phase);
   std::vector<QueuePair*> faulty = pairs_;
   for (size_t index = 0; index < faulty.size(); ++index)
     if (is_retired(pairs_[index]->number) || is_told_gone(index)) faulty[index] = nullptr;
@@ -323,7 +344,7 @@ void GinNetwork::check(const std::string& phase) {
   } catch (const NetworkFault& fault) {
     if (fault.facts.check != "connection") throw;
     NetworkFault::Facts facts = fault.facts;
-    facts.cause = keeper_failed_.load() ? keeper_error_ : communicator_->error();
+    facts.cause = communicator_->error();
     throw NetworkFault(facts);
   }
 }

@@ -44,6 +44,7 @@ class GinNetwork final : public Network {
   /// Throws InvalidArgument: NCCL registers memory of all ranks at once, so the arena is all.
   MemoryKey register_memory(std::byte* base, size_t bytes) override;
   void deregister(MemoryKey key) override;
+  void check_works(const std::string& phase) const override;
   void check(const std::string& phase) override;
   bool drain(TimePoint until) override;
 
@@ -58,6 +59,7 @@ class GinNetwork final : public Network {
   void fill_tables(const std::vector<Part>& parts);
   void start();
   void keep_running();
+  NetworkFault failed_card(const std::string& phase) const;
   bool has_work() const;
   bool is_settled(const QueuePair& pair) const;
   bool is_gone(uint32_t rank) const;

@@ -26,7 +26,8 @@ class Gin : public ::testing::TestWithParam<bool> {
   static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program,
                         const GinOptions& options = {}, const CardOptions& wire = {},
                         size_t arena_bytes = 2 << 20,
-                        std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
+                        std::chrono::nanoseconds timeout = std::chrono::seconds(60),
+                        uint32_t runs = UINT32_MAX) {
     WorldOptions world;
     world.timeout = timeout;
     world.arena_bytes = arena_bytes;
@@ -34,9 +35,9 @@ class Gin : public ::testing::TestWithParam<bool> {
     std::vector<std::shared_ptr<Accelerator>> accelerators;
     for (uint32_t rank = 0; rank < ranks; ++rank)
       accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-    auto worlds =
-        join_all(accelerators, std::make_shared<InProcessFabric>(hosts), world, {},
-                 over_stand_in({.run = cards_on_threads(), .options = wire}, GetParam(), options));
+    auto worlds = join_all(
+        accelerators, std::make_shared<InProcessFabric>(hosts), world, {},
+        over_stand_in({.run = cards_on_threads(), .options = wire}, GetParam(), options, runs));
     on_every_rank(ranks, [&](uint32_t rank) {
       const std::unique_ptr<World> mine = std::move(worlds[rank]);
       program(*mine);
@@ -138,6 +139,22 @@ TEST_P(Gin, ASilentWayIsNamed) {
         world.barrier("it was named");
       },
       options, {.dies_after = 1}, 2 << 20, std::chrono::seconds(2));
+}
+
+// Its waits end at once, and those of the other rank.
+TEST_P(Gin, ACardThatFailsIsNamed) {
+  if (GetParam()) return;  // A kept card is not run again.
+  run_hosts(
+      2, 2,
+      [](World& world) {
+        try {
+          for (;;) signals_follow_puts(world, 1);
+        } catch (const NetworkFault& error) {
+          promise(error.facts.check == "thread" && error.facts.cause.ends_with("worn out"),
+                  error.what());
+        }
+      },
+      {}, {}, 2 << 20, std::chrono::seconds(60), 3);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 /// stand_in_kernel.hpp.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,10 +20,10 @@ namespace tokenyard::gin::testing {
 
 class StandInCommunicator final : public GinCommunicator {
  public:
-  /// `keeps`: the card runs until it is stopped, beside the wire.
-  StandInCommunicator(const NetworkPlace& place, SimulatedCard card, bool keeps,
+  /// `keeps`: the card runs until it is stopped, beside the wire; `runs`: how often it can be run.
+  StandInCommunicator(const NetworkPlace& place, SimulatedCard card, bool keeps, uint32_t runs,
                       uint32_t queues_per_peer, TimePoint until)
-      : run_(card.run), keeps_(keeps) {
+      : run_(card.run), keeps_(keeps), runs_(runs) {
     Bootstrap& bootstrap = place.bootstrap;
     std::vector<std::byte*> arenas;
     const auto mine = reinterpret_cast<uint64_t>(place.arena.base());
@@ -47,6 +48,7 @@ class StandInCommunicator final : public GinCommunicator {
   bool join() override { return true; }
   std::string way() const override { return "a stand-in for NCCL"; }
   void run(const LaunchShape& shape, const CardParams& params) override {
+    if (runs_-- == 0) throw InternalError("the card is worn out");
     simt::HostAccelerator card([] {});
     launch(card, stand_in_card_kernel, shape, Stream{}, with_wire(params));
   }
@@ -64,6 +66,7 @@ class StandInCommunicator final : public GinCommunicator {
 
   const RunAside run_;
   const bool keeps_;
+  uint32_t runs_;
   std::unique_ptr<DeviceMemory> arenas_;
   std::unique_ptr<SimulatedNetwork> wire_;
 };
@@ -71,13 +74,14 @@ class StandInCommunicator final : public GinCommunicator {
 /// A rank's. It lives as long as the network that it is for is made.
 class StandInDriver final : public GinDriver {
  public:
-  StandInDriver(const NetworkPlace& place, SimulatedCard card, bool keeps, TimePoint until)
-      : place_(place), card_(std::move(card)), keeps_(keeps), until_(until) {}
+  StandInDriver(const NetworkPlace& place, SimulatedCard card, bool keeps, uint32_t runs,
+                TimePoint until)
+      : place_(place), card_(std::move(card)), keeps_(keeps), runs_(runs), until_(until) {}
 
   void check(const Accelerator&) override {}
   CommunicatorId make_id() override { return {}; }
   std::unique_ptr<GinCommunicator> communicator(const CommunicatorPlace& mine) override {
-    return std::make_unique<StandInCommunicator>(place_, card_, keeps_, mine.queues_per_peer,
+    return std::make_unique<StandInCommunicator>(place_, card_, keeps_, runs_, mine.queues_per_peer,
                                                  until_);
   }
 
@@ -85,14 +89,17 @@ class StandInDriver final : public GinDriver {
   const NetworkPlace& place_;
   const SimulatedCard card_;
   const bool keeps_;
+  const uint32_t runs_;
   const TimePoint until_;
 };
 
-/// Returns what makes networks over the stand-in, whose wire `card` runs.
-inline MakeNetwork over_stand_in(const SimulatedCard& card, bool keeps, GinOptions options = {}) {
+/// Returns what makes networks over the stand-in, whose wire `card` runs. After `runs` runs a card
+/// that is not kept fails.
+inline MakeNetwork over_stand_in(const SimulatedCard& card, bool keeps, GinOptions options = {},
+                                 uint32_t runs = UINT32_MAX) {
   return [=](const NetworkPlace& place, TimePoint until) {
     GinOptions mine = options;
-    mine.driver = std::make_shared<StandInDriver>(place, card, keeps, until);
+    mine.driver = std::make_shared<StandInDriver>(place, card, keeps, runs, until);
     return std::make_shared<GinNetwork>(place, mine, until);
   };
 }

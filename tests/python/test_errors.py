@@ -79,7 +79,7 @@ def test_a_timeout_names_rank_phase_and_time() -> None:
         assert error is not None
         assert error.rank == 1
         assert "roll call" in error.phase
-        assert error.waited_s >= 5
+        assert error.waited_s > 4.9  # The wait and the error read the clock at different times.
         assert "1" in str(error)
         assert "roll call" in str(error)
 
