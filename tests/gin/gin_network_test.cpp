@@ -13,8 +13,8 @@
 
 namespace tokenyard::gin::testing {
 
-TOKENYARD_DEFINE_KERNEL(stand_in_card_kernel, stand_in_card, StandInParams, NoShared,
-                        CardParams::kWarps * 32)
+TOKENYARD_DEFINE_HOST_KERNEL(stand_in_card_kernel, stand_in_card, StandInParams, NoShared,
+                             CardParams::kWarps * 32)
 
 namespace {
 
