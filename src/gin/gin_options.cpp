@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include "base/environment.hpp"
@@ -47,15 +46,7 @@ GinOptions gin_options_of(const NetworkOptions& options) {
   if (traffic_class.value) chosen.traffic_class = static_cast<int>(up_to(traffic_class, 0, 255));
   chosen.queues_per_peer = at_most(given_option(options.queues, site.queues, "queues"),
                                    chosen.queues_per_peer, kQueuesMax);
-  if (options.timeout < std::chrono::nanoseconds::zero())
-    throw InvalidArgument("network.timeout", "more than 0",
-                          fmt::format("{} ns", options.timeout.count()));
-  if (options.timeout != std::chrono::nanoseconds::zero()) {
-    chosen.timeout = options.timeout;
-  } else if (site.timeout_s) {
-    chosen.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::duration<double>(std::min(*site.timeout_s, 1e6)));
-  }
+  chosen.timeout = given_timeout(options.timeout, site.timeout_s, chosen.timeout);
   return chosen;
 }
 

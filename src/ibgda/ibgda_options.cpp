@@ -117,15 +117,7 @@ IbgdaOptions ibgda_options_of(const NetworkOptions& options, uint32_t local_rank
   const auto depth = given_option(options.queue_depth, site.queue_depth, "queue_depth");
   chosen.slots =
       std::bit_ceil(std::max(2u, at_most(depth, chosen.slots, Mlx5SendQueue::kSlotsMax)));
-  if (options.timeout < std::chrono::nanoseconds::zero())
-    throw InvalidArgument("network.timeout", "more than 0",
-                          fmt::format("{} ns", options.timeout.count()));
-  if (options.timeout != std::chrono::nanoseconds::zero()) {
-    chosen.timeout = options.timeout;
-  } else if (site.timeout_s) {
-    chosen.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::duration<double>(std::min(*site.timeout_s, 1e6)));
-  }
+  chosen.timeout = given_timeout(options.timeout, site.timeout_s, chosen.timeout);
   return chosen;
 }
 

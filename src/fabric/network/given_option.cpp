@@ -6,6 +6,18 @@
 
 namespace tokenyard {
 
+std::chrono::nanoseconds given_timeout(std::chrono::nanoseconds option,
+                                       const std::optional<double>& variable_s,
+                                       std::chrono::nanoseconds otherwise) {
+  constexpr std::chrono::nanoseconds kUnset = std::chrono::nanoseconds::zero();
+  if (option < kUnset)
+    throw InvalidArgument("network.timeout", "more than 0", fmt::format("{} ns", option.count()));
+  if (option != kUnset) return option;
+  if (!variable_s) return otherwise;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::min(*variable_s, 1e6)));
+}
+
 std::vector<std::string> interfaces_for(const GivenOption<std::string>& given,
                                         uint32_t local_rank) {
   std::vector<std::string> names;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -60,6 +61,12 @@ void refuse_given(const GivenOption<T>& given, const std::string& why) {
   if (!given.value) return;
   throw InvalidArgument(given.name, "nothing, as " + why, fmt::format("{}", *given.value));
 }
+
+/// Returns the timeout that is given, an option before the environment's seconds, or `otherwise`.
+/// Throws InvalidArgument for a negative option.
+std::chrono::nanoseconds given_timeout(std::chrono::nanoseconds option,
+                                       const std::optional<double>& variable_s,
+                                       std::chrono::nanoseconds otherwise);
 
 /// Returns the entries between commas that count for a process of this local rank, or GPU: those
 /// without a number, and "2=eth0", as "eth0", for 2. Throws InvalidArgument for an empty entry, and

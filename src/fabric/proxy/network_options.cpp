@@ -127,15 +127,7 @@ ProxyNetworkOptions proxy_options_of(const NetworkOptions& options, uint32_t loc
                                    chosen.queues_per_peer, kQueuesPerPeerMax);
   chosen.proxy.depth = at_most(given_option(options.queue_depth, site.queue_depth, "queue_depth"),
                                chosen.proxy.depth, QueuePair::kSlots);
-  if (options.timeout < std::chrono::nanoseconds::zero())
-    throw InvalidArgument("network.timeout", "more than 0",
-                          fmt::format("{} ns", options.timeout.count()));
-  if (options.timeout != std::chrono::nanoseconds::zero()) {
-    chosen.proxy.grace = options.timeout;
-  } else if (site.timeout_s) {
-    chosen.proxy.grace = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::duration<double>(std::min(*site.timeout_s, 1e6)));
-  }
+  chosen.proxy.grace = given_timeout(options.timeout, site.timeout_s, chosen.proxy.grace);
   return chosen;
 }
 
