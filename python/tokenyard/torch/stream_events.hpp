@@ -48,7 +48,6 @@ class StreamEnd {
   StreamEnd(StreamEnd&&) = delete;
 
   c10::Stream stream() const { return stream_; }
-  bool marked() const { return event_.has_value(); }
   /// Marks the stream as it is now, unless it has been marked.
   void mark() {
     if (event_) return;
