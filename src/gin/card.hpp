@@ -6,7 +6,7 @@
 ///     void signal(const CardPeer&, uint64_t word, uint64_t addend, SignalKind)
 ///     bool signal_behind_all(const CardPeer&, uint64_t word, uint64_t addend)
 ///     void get(const CardPeer&, uint64_t word, uint64_t to)
-///     void begin_flush(const CardPeer&)
+///     void begin_flush(const CardPeer&, bool after_get)
 ///     bool flushed()
 ///
 /// Places are byte offsets in the peer's arena and in this rank's. GIN promises, and this needs:
@@ -14,8 +14,9 @@
 ///   1. A strong signal is seen after all puts that were posted before it to its peer. Nothing else
 ///      is ordered: puts land in any order, torn, late, and read their sources until a flush.
 ///   2. When the flush that `begin_flush` began has ended, the sources of all that was posted
-///   before
-///      it were read, and what `get` has fetched is there. `flushed` waits for a moment at most.
+///      before it were read, and what `get` has fetched is there. `flushed` waits for a moment at
+///      most, unless a get is among them, which `after_get` says: GIN then posts a step of its own
+///      per look, and forgets it when the look ends too early.
 ///   3. The signals of a queue take effect in order. NCCL's ways all do so, but its documentation
 ///      does not say it: only `drain` relies on it, and only `signal_behind_all`, which may return
 ///      false to say that it has to be asked again.
@@ -55,6 +56,7 @@ struct CardQueueState {
   uint32_t operations;      ///< of theirs whose sources may still be read
   uint32_t ended;           ///< whether a request was refused
   uint64_t flush_began_ns;  ///< that of the flush under way; 0: there is none
+  uint32_t fetching;        ///< whether a get is among the operations
   uint64_t asks;            ///< signals to the peer's word of this queue
 };
 

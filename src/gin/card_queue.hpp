@@ -112,7 +112,7 @@ class CardQueue {
     flushed_operations_ = operations_;
     // A flush that is begun again in another run has begun before.
     if (state_.flush_began_ns == 0) state_.flush_began_ns = now_ns();
-    gin_.begin_flush(peer_);
+    gin_.begin_flush(peer_, state_.fetching != 0);
   }
 
   TOKENYARD_DEVICE void advance_flush() {
@@ -121,6 +121,7 @@ class CardQueue {
       operations_ -= flushed_operations_;
       state_.operations = operations_;
       state_.flush_began_ns = 0;
+      state_.fetching = 0;
       note_active();
       complete(flushed_until_);
       if (asking_) look_at_answer();
@@ -149,6 +150,7 @@ class CardQueue {
     state_.issued = issued_ = posted_;
     state_.operations = operations_ = 0;
     state_.flush_began_ns = 0;
+    state_.fetching = 0;
     flushing_ = flush_ended_ = timed_out_ = asking_ = false;
     complete(issued_);
     settle(issued_);
@@ -186,6 +188,7 @@ class CardQueue {
   /// The flush that begins next ends when the word is here, perhaps as it was before the signal.
   TOKENYARD_DEVICE void get_answer() {
     gin_.get(peer_, my_word(), answer_place());
+    state_.fetching = 1;
     count_operation();
   }
   TOKENYARD_DEVICE void look_at_answer() {

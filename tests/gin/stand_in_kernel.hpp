@@ -46,13 +46,18 @@ class StandInGin {
     // Acquires what the peer's word says.
     const uint64_t value = load<Order::acquire, Scope::sys>(at(params_.arenas[rank_], word));
     store<Order::relaxed, Scope::sys>(at(params_.card.arena, to), value);
+    has_fetched_ = true;
   }
-  TOKENYARD_DEVICE void begin_flush(const CardPeer&) {
+  TOKENYARD_DEVICE void begin_flush(const CardPeer&, bool after_get) {
+    looks_too_briefly_ = has_fetched_ && !after_get;
     posted_ = wire().posted();
     weak_posted_ = weak_wire().posted();
   }
   TOKENYARD_DEVICE bool flushed() {
-    return wire().has_read(posted_) && weak_wire().has_read(weak_posted_);
+    if (looks_too_briefly_ || !wire().has_read(posted_) || !weak_wire().has_read(weak_posted_))
+      return false;
+    has_fetched_ = false;
+    return true;
   }
 
  private:
@@ -70,6 +75,7 @@ class StandInGin {
   const Deadline deadline_;
   const uint32_t rank_, number_;
   uint32_t posted_ = 0, weak_posted_ = 0;
+  bool has_fetched_ = false, looks_too_briefly_ = false;
 };
 
 TOKENYARD_DEVICE void stand_in_card(const StandInParams& params) {

@@ -46,21 +46,25 @@ class NcclGin {
   __device__ void get(const CardPeer& peer, uint64_t word, uint64_t to) {
     gin_.get(world_, static_cast<int>(peer.member), window_, word, window_, to, sizeof(uint64_t));
   }
-  __device__ void begin_flush(const CardPeer& peer) {
+  __device__ void begin_flush(const CardPeer& peer, bool after_get) {
+    cycles_ = after_get ? kCyclesAfterGet : kCycles;
     gin_.flushAsync(world_, peer.member, &request_);
   }
   __device__ bool flushed() {
     return gin_.wait(request_, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire,
-                     kCycles) == ncclSuccess;
+                     cycles_) == ncclSuccess;
   }
 
  private:
-  static constexpr uint64_t kCycles = 4000;  ///< per look: some 2 us
+  // Per look: some 2 us and 20 ms. After a get, NCCL's wait first posts a flush of its own to its
+  // CPU thread, and does so again in each look.
+  static constexpr uint64_t kCycles = 4000, kCyclesAfterGet = 40'000'000;
 
   ncclGin gin_;
   const ncclTeam world_;
   const ncclWindow_t window_;
   ncclGinRequest_t request_{};
+  uint64_t cycles_ = kCycles;
 };
 
 struct NcclParams {
