@@ -2,7 +2,7 @@
 /// by threads that share a GPU, and by processes with one each that call themselves hosts. This
 /// program starts itself once per process.
 ///
-///     gpu_hosts_test [--device host] [gtest flags]
+///     gpu_hosts_test [--device host] [--transport gin] [gtest flags]
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 
@@ -26,6 +26,8 @@ namespace {
 
 /// "cuda", or "host" to try this program without GPUs.
 std::string device = "cuda";
+/// Between processes.
+std::string transport = "tcp";
 
 WorldOptions options(uint32_t hosts) {
   return {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{64} << 20, .hosts = hosts};
@@ -251,13 +253,15 @@ TEST_F(ThreadsAsHosts, MakeLowLatencyBatches) {
 
 int play(const Role& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
+  WorldOptions mine = options(1);
+  mine.network.transport = transport;
   const auto world = connect_world({.host = "127.0.0.1",
                                     .port = role.port,
                                     .rank = role.rank,
                                     .size = role.size,
                                     .local_rank = role.rank,
                                     .host_name = "host " + std::to_string(role.rank)},
-                                   device, options(1));
+                                   device, mine);
   if (role.rank == 0) std::cout << world->topology().text();
   std::string text;
   if (role.act == "contract") {
@@ -298,7 +302,8 @@ class ProcessesAsHosts : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(ProcessesAsHosts, DoAllOfIt) {
-  EXPECT_EQ(run_processes(2, GetParam(), {"--device", device}), (std::vector<int>{0, 0}));
+  EXPECT_EQ(run_processes(2, GetParam(), {"--device", device, "--transport", transport}),
+            (std::vector<int>{0, 0}));
 }
 
 INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
@@ -312,5 +317,6 @@ INSTANTIATE_TEST_SUITE_P(, ProcessesAsHosts,
 int main(int argc, char** argv) {
   CLI::App program("Tests ranks of several hosts with GPUs");
   program.add_option("--device", tokenyard::test::device);
+  program.add_option("--transport", tokenyard::test::transport);
   return tokenyard::test::run_program(program, argc, argv, tokenyard::test::play);
 }
