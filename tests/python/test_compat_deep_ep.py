@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from deep_ep_batch import (
     serving_buffer_of,
     torch,
 )
-from programs import assert_beside_the_real_one_it_stops, run_python
+from programs import assert_beside_the_real_one_it_stops, run_python, start_python
 
 import tokenyard
 from tokenyard.world.rendezvous import HeldPort
@@ -286,6 +287,49 @@ def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("option", [[], ["--use-logfmt"], ["--disable-nvlink"]])
+def test_deep_eps_low_latency_test_between_hosts(
+    option: list[str], deep_ep_checkout: Path | None
+) -> None:
+    """Two nodes of one GPU each that call themselves two hosts run DeepEP's test unmodified."""
+    if deep_ep_checkout is None:
+        pytest.skip("needs --deep-ep FOLDER, a checkout of DeepEP")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs: DeepEP's tests meet through NCCL")
+    port = HeldPort()
+    common = dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join([str(PACKAGE), *sys.path]),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port.number),
+        WORLD_SIZE="2",
+    )
+    program = deep_ep_checkout / "tests" / "legacy" / "test_low_latency.py"
+    nodes = [
+        start_python(
+            program,
+            "--num-processes",
+            "1",
+            *option,
+            env=dict(
+                common,
+                RANK=str(node),
+                CUDA_VISIBLE_DEVICES=str(node),
+                TOKENYARD_HOST_NAME=f"host {node}",
+            ),
+            stderr=subprocess.STDOUT,
+        )
+        for node in range(2)
+    ]
+    try:
+        told = [node.communicate(timeout=180)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+        port.release()
+    assert [node.returncode for node in nodes] == [0, 0], "\n".join(told)
 
 
 def test_it_stands_in_for_nobody_unasked(tmp_path: Path) -> None:

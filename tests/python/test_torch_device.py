@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -32,6 +33,32 @@ def in_group(say: Any, rank: int, size: int, folder: Path, check: str) -> None:
 @pytest.mark.parametrize("check", ["check_reductions", "check_moves", "check_works"])
 def test_operations(check: str, tmp_path: Path) -> None:
     results_of(in_group, 3 if check != "check_works" else 4, tmp_path, check)
+
+
+def in_a_profile(say: Any, rank: int, size: int, folder: Path) -> list[Any]:
+    with programs.in_group(rank, size, folder, CPU):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            dist.all_reduce(torch.ones(100))
+            dist.all_gather_into_tensor(torch.empty(6 * size), torch.ones(6), async_op=True).wait()
+            dist.barrier()
+        trace = folder / f"trace_{rank}.json"
+        profile.export_chrome_trace(str(trace))
+    told = []
+    for event in json.loads(trace.read_text())["traceEvents"]:
+        if event.get("name") == "record_param_comms":
+            args = event["args"]
+            assert args["Process Group Description"] == "default_pg"
+            assert (args["Global rank start"], args["Global rank stride"]) == (0, 1)
+            told.append([args["Collective name"], args["In msg nelems"], args["Out msg nelems"]])
+            assert args["Group size"] == size
+    return told
+
+
+def test_calls_are_in_profiles_as_tools_expect_them(tmp_path: Path) -> None:
+    for told in results_of(in_a_profile, 2, tmp_path):
+        calls = [call for call in told if call[0] != "wait"]
+        assert calls == [["allreduce", 100, 100], ["_allgather_base", 6, 12], ["barrier", 0, 0]]
+        assert ["wait", 0, 0] in told
 
 
 def refused(say: Any, rank: int, size: int, folder: Path) -> tuple[str, int | None]:

@@ -152,6 +152,10 @@ class TokenyardBackend final : public c10d::Backend {
     return !tensors.empty() && on_device(tensors.front());
   }
   SharedDevice device_at(c10::Device where);
+  /// Returns what a profile tells of this group, once it has its name.
+  std::shared_ptr<const GroupFacts> facts();
+  c10::intrusive_ptr<DeviceWork> device_work(c10d::OpType type, const char* title, Tensors inputs,
+                                             Tensors outputs);
   DeviceStream stream_at(c10::Device where, Beside beside);
   template <class Body>
   WorkPtr run_on_device(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs,
@@ -206,6 +210,8 @@ class TokenyardBackend final : public c10d::Backend {
 
   const bool host_device_;
   const SharedEvents events_ = std::make_shared<StreamEvents>();
+  std::mutex facts_mutex_;
+  std::shared_ptr<const GroupFacts> facts_;
   std::mutex device_mutex_;
   SharedDevice device_;
   c10::DeviceIndex device_index_ = -1;

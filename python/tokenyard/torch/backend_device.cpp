@@ -89,6 +89,20 @@ SharedDevice TokenyardBackend::device_at(c10::Device where) {
   return device_;
 }
 
+std::shared_ptr<const GroupFacts> TokenyardBackend::facts() {
+  const std::lock_guard lock(facts_mutex_);
+  if (!facts_ || facts_->size != size_)
+    facts_ = std::make_shared<GroupFacts>(getGroupUid(), getGroupDesc(), rank_, size_,
+                                          options_->global_ranks_in_group);
+  return facts_;
+}
+
+c10::intrusive_ptr<DeviceWork> TokenyardBackend::device_work(OpType type, const char* title,
+                                                             Tensors inputs, Tensors outputs) {
+  return c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), std::move(outputs),
+                                         type == OpType::BARRIER, facts(), calls_);
+}
+
 void TokenyardBackend::eagerConnectSingleDevice(at::Device device) {
   if (device.is_cuda()) device_at(device);
 }
@@ -124,9 +138,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   const SharedDevice device = device_at(where);
   const bool told = timeout != c10d::kUnsetTimeout;
   const int64_t timeout_ns = nanoseconds_of(told ? timeout : options_->timeout).count();
-  const bool host_waits = type == OpType::BARRIER;
-  auto work =
-      c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), outputs, host_waits);
+  const CallRecord record(*facts(), type, calls_, inputs, outputs);
+  auto work = device_work(type, title, std::move(inputs), outputs);
   DeviceRun run(device, where, stream_at(where, beside ? Beside::calls : Beside::no), events_,
                 timeout_ns);
   try {
@@ -142,8 +155,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   const std::lock_guard lock(coalescing_mutex_);
   if (!coalescing_) return work;
   if (!device_coalescing_)
-    device_coalescing_ = c10::make_intrusive<DeviceWork>(
-        rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, false);
+    device_coalescing_ = device_work(OpType::COALESCED, "tokenyard:coalesced", {}, {});
   device_coalescing_->add_outputs(outputs);
   device_coalescing_->follow_call(run.last_call());
   if (const DeviceStream on = stream_at(where, beside ? Beside::calls : Beside::no); on.stream)
@@ -435,12 +447,12 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
   };
   Tensors inputs{tensor};  // A profile shows their shapes, of what is received, too.
   Tensors outputs = receives ? Tensors{tensor} : Tensors{};
+  const CallRecord record(*facts(), type, calls_, inputs, outputs);
   {
     const std::lock_guard lock(coalescing_mutex_);
     if (coalescing_) {
       if (!device_coalescing_)
-        device_coalescing_ = c10::make_intrusive<DeviceWork>(
-            rank_, OpType::COALESCED, "tokenyard:coalesced", Tensors{}, Tensors{}, false);
+        device_coalescing_ = device_work(OpType::COALESCED, "tokenyard:coalesced", {}, {});
       if (!device_messages_)
         device_messages_ = std::make_unique<DeviceRun>(
             device, where, stream_at(where, Beside::messages), events_, timeout_ns);
@@ -451,8 +463,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
       return device_coalescing_;
     }
   }
-  auto work = c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs),
-                                              std::move(outputs), false);
+  auto work = device_work(type, title, std::move(inputs), std::move(outputs));
   DeviceRun run(device, where, stream_at(where, Beside::messages), events_, timeout_ns);
   add(run);
   run.finish(*work);

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "call_record.hpp"
 #include "stream_events.hpp"
 #include "torch_work.hpp"
 
@@ -53,9 +54,12 @@ inline c10::Stream current_stream(c10::Device device) {
 class DeviceWork final : public c10d::Work {
  public:
   DeviceWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-             std::vector<at::Tensor> outputs, bool host_waits)
+             std::vector<at::Tensor> outputs, bool host_waits,
+             std::shared_ptr<const GroupFacts> group, uint64_t number)
       : Work(rank, type, title, inputs),
         title_(title),
+        group_(std::move(group)),
+        number_(number),
         outputs_(std::move(outputs)),
         host_waits_(host_waits) {}
 
@@ -99,6 +103,7 @@ class DeviceWork final : public c10d::Work {
   /// Makes the current stream wait. The host waits, too, for a barrier and if there is a timeout.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     in_range({"timeout"}, timeout.count(), 0, std::numeric_limits<int64_t>::max());
+    const CallRecord record(*group_, number_);
     {
       const std::lock_guard lock(mutex_);
       for (StreamEnd& end : ends_) end.block(current_stream(end.stream().device()));
@@ -184,6 +189,8 @@ class DeviceWork final : public c10d::Work {
 
   using Clock = std::chrono::steady_clock;
   const char* const title_;
+  const std::shared_ptr<const GroupFacts> group_;
+  const uint64_t number_;
   std::vector<at::Tensor> outputs_;
   const bool host_waits_;
   SharedTicket call_, messages_;
