@@ -169,6 +169,8 @@ GROUPS: dict[str, list[Table]] = {
               "./run bench across_hosts --sms 8 24"),
         Table("across_hosts.json", "Dispatch and combine over modelled links of 50 GB/s",
               "./run bench across_hosts_model --hosts 2 --tokens 512; --hosts 4 --tokens 128"),
+        Table("cuda_collectives_keep_inputs.json", "Calls that keep their input, 2 GPUs",
+              "./run bench device_collectives --keep-inputs --operations all_reduce"),
         Table("cuda_collectives_across_hosts.json",
               "Collectives of two GPUs as two hosts, over TCP",
               "./run bench collectives_across_hosts"),
