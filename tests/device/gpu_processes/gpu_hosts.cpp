@@ -121,6 +121,8 @@ std::string difference_of_low_latency(World& world) {
     LowLatency exchange(world, of.options());
     for (uint32_t batch = 0; batch < 4 && text.empty(); ++batch, ++of.seed)
       text += difference_after_batch(exchange, of, of.draw());
+    // At once: ranks that go on wait for this one, and their errors would hide it.
+    if (!text.empty()) std::cout << "rank " << world.rank() << ": " << text << std::endl;
     Survivor all_live(exchange, std::nullopt);
     for (uint32_t turn = 0; turn < 2; ++turn) {
       SurvivorBatch one(all_live, of, false);
@@ -254,6 +256,7 @@ TEST_F(ThreadsAsHosts, MakeLowLatencyBatches) {
 int play(const Role& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // No process outlives the tests if they are killed.
   WorldOptions mine = options(1);
+  if (transport == "gin") mine.arena_bytes = size_t{256} << 20;  // Rings lie in the arena.
   mine.network.transport = transport;
   const auto world = connect_world({.host = "127.0.0.1",
                                     .port = role.port,
