@@ -121,6 +121,8 @@ class Group {
   /// deadline.
   Work monitored_barrier(CallOptions options = {});
 
+  /// The work of a send of up to the group's eager limit (JobOptions::eager_limit) is done once the
+  /// array is copied, that of a longer one once its receiver has it.
   Work send(ConstTensorView array, uint32_t to, uint64_t tag = 0, CallOptions options = {});
   /// `from`: the sender; nothing: any rank.
   Work receive(TensorView array, std::optional<uint32_t> from, uint64_t tag = 0,
@@ -161,9 +163,10 @@ class Collectives {
   /// becomes its rank in the group); others need not call. `name` must be the same on all, and is
   /// free again once this rank has closed the group that had it. A newcomer enters the groups of
   /// its slot that were open when it was admitted. Throws what a barrier throws; all its ranks may
-  /// then try again.
+  /// then try again. `eager_limit`: of this rank's sends in the group; unset: the job's.
   Group group(std::span<const uint32_t> ranks, const std::string& name,
-              std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+              std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+              std::optional<size_t> eager_limit = std::nullopt);
 
   /// Returns the job, whose membership the following calls are about; see tokenyard/job.hpp.
   const std::shared_ptr<Job>& job() const { return job_; }

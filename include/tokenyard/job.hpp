@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -48,6 +49,8 @@ enum class Places : uint8_t {
             ///< ranks
 };
 
+inline constexpr size_t eager_limit_max = 8 << 10;  ///< largest JobOptions::eager_limit, in bytes
+
 struct JobOptions {
   /// Where the ranks find one another: "file:/a/directory/all/ranks/see", or "tcp://host:port", a
   /// store run by `python -m tokenyard store` (rank 0 runs it itself if nobody listens there and
@@ -69,6 +72,11 @@ struct JobOptions {
   std::chrono::nanoseconds silence = std::chrono::seconds(5);   ///< a silent rank counts as lost
   OnFailure on_failure = OnFailure::raise;
   Places places = Places::kept;  ///< the same on all ranks
+  /// Bytes up to which a message is sent eagerly: its send ends once the message is copied, and has
+  /// success even if the receiver is lost before it gets the message. The send of a longer one ends
+  /// once a receive has got it, and fails if the receiver is lost before. 0: no message is eager,
+  /// not even an empty one. At most `eager_limit_max`; of this rank's sends, so ranks may differ.
+  size_t eager_limit = eager_limit_max;
   /// Whether exactly half of the ranks may go on, with the store as a witness. Otherwise that half
   /// waits for others to come back and fails at its deadline.
   bool witness = true;

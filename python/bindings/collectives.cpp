@@ -27,9 +27,11 @@ CollectivesCounters counters(const JobHandle& self) {
 }
 
 GroupHandle group(const JobHandle& self, const std::vector<uint32_t>& ranks,
-                  const std::string& name, std::optional<double> timeout_s) {
+                  const std::string& name, std::optional<double> timeout_s,
+                  std::optional<size_t> eager_limit) {
   return unlocked(self, [&](Job& job) {
-    return GroupHandle(job.collectives()->group(ranks, name, nanoseconds_of(timeout_s)));
+    return GroupHandle(
+        job.collectives()->group(ranks, name, nanoseconds_of(timeout_s), eager_limit));
   });
 }
 
@@ -61,7 +63,8 @@ void register_collectives(nb::module_& m, nb::class_<JobHandle>& job) {
               "epochs.")
       .def_ro("epochs", &CollectivesCounters::epochs, "Changes of the membership.");
   job.def("world_group", &world_group)
-      .def("group", &group, "ranks"_a, "name"_a, nb::kw_only(), "timeout_s"_a.none())
+      .def("group", &group, "ranks"_a, "name"_a, nb::kw_only(), "timeout_s"_a.none(),
+           "eager_limit"_a.none())
       .def("counters", &counters);
 }
 

@@ -61,7 +61,7 @@ std::unique_ptr<JobHandle> enter_job(
     bool host_store, const std::string& job, const std::string& secret, uint32_t rank,
     uint32_t size, std::optional<uint32_t> local_rank, uint32_t size_max,
     const std::string& address, const std::string& host, double timeout_s, double silence_s,
-    const std::string& on_failure, const std::string& places, bool witness) {
+    const std::string& on_failure, const std::string& places, size_t eager_limit, bool witness) {
   const JobOptions options{
       .store = store,
       .host_store = host_store,
@@ -78,6 +78,7 @@ std::unique_ptr<JobHandle> enter_job(
       .silence = nanoseconds_of(silence_s),
       .on_failure = on_failure_of(on_failure),
       .places = places_of(places),
+      .eager_limit = eager_limit,
       .witness = witness,
       .interrupt = Interrupt(),
   };
@@ -165,7 +166,7 @@ nb::class_<JobHandle> register_job(nb::module_& m) {
   job.def_static("enter", &enter_job, nb::kw_only(), "entrance"_a, "store"_a, "own_store"_a.none(),
                  "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a, "local_rank"_a.none(),
                  "size_max"_a, "address"_a, "host"_a, "timeout_s"_a, "silence_s"_a, "on_failure"_a,
-                 "places"_a, "witness"_a)
+                 "places"_a, "eager_limit"_a, "witness"_a)
       .def_prop_ro("closed", &JobHandle::closed)
       .def_prop_ro(
           "rank",

@@ -160,6 +160,11 @@ def connect(
             `size` parts, a lost rank's part zeros in results and not read in inputs; or
             "compact", one part per active rank, ascending by rank. The same on all ranks;
             default "kept".
+        eager_limit: bytes up to which a message is sent eagerly: `Group.send` ends once it is
+            copied, and has success even if its receiver is lost before it gets it. The send of a
+            longer one ends once a receive has got it, and fails if the receiver is lost before. 0:
+            no message is eager, not even an empty one, so each send lasts until its receive. From
+            0 to 8192, the default; of this rank's sends, so ranks may differ.
         witness: whether the store has the casting vote when the ranks are cut into two equal
             halves; True.
         host_store: whether this rank may run the tcp store; True.

@@ -18,6 +18,8 @@ from .world.world import DEFAULT_TIMEOUT, check_timeout
 
 DEFAULT_SILENCE = 5.0
 """Seconds without a heartbeat after which a rank counts as gone, by default."""
+EAGER_LIMIT_MAX = 8192
+"""Largest `eager_limit`, in bytes."""
 
 _open: weakref.WeakSet[Members] = weakref.WeakSet()
 
@@ -52,6 +54,7 @@ class Members(Closing):
         silence: float = DEFAULT_SILENCE,
         on_failure: str = "raise",
         places: str = "kept",
+        eager_limit: int = EAGER_LIMIT_MAX,
         witness: bool = True,
         host_store: bool = True,
         address: str = "",
@@ -77,6 +80,7 @@ class Members(Closing):
             silence_s=check_timeout(silence, "silence"),
             on_failure=on_failure,
             places=places,
+            eager_limit=size_of("eager_limit", eager_limit, largest=EAGER_LIMIT_MAX),
             witness=witness,
         )
         return cls(native)

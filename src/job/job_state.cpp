@@ -37,6 +37,27 @@ Instant since_start() {
   return std::chrono::duration_cast<Instant>(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+JobOptions with_host(JobOptions options) {
+  if (options.host.empty()) options.host = host_name().value_or("");
+  return options;
+}
+
+void check(const JobOptions& options, const JobTerms& terms) {
+  const uint32_t places = std::max(options.size, options.size_max);
+  if (options.size == 0) throw InvalidArgument("size", "at least 1", "0");
+  if (options.rank >= (terms.entrance == JobTerms::Entrance::join ? places : options.size)) {
+    throw InvalidArgument("rank", fmt::format("less than {}", places),
+                          fmt::to_string(options.rank));
+  }
+  if (options.timeout <= std::chrono::nanoseconds(0)) {
+    throw InvalidArgument("timeout", "a positive time", "none");
+  }
+  collectives::check_eager_limit(options.eager_limit);
+  if (!options.interrupt) throw InvalidArgument("interrupt", "a function", "nothing");
+}
+
+}  // namespace
+
 control::ControlOptions control_options(const JobOptions& options, const JobTerms& terms) {
   control::ControlOptions control;
   control.store = options.store;
@@ -59,26 +80,6 @@ control::ControlOptions control_options(const JobOptions& options, const JobTerm
   control.interrupt = options.interrupt;
   return control;
 }
-
-JobOptions with_host(JobOptions options) {
-  if (options.host.empty()) options.host = host_name().value_or("");
-  return options;
-}
-
-void check(const JobOptions& options, const JobTerms& terms) {
-  const uint32_t places = std::max(options.size, options.size_max);
-  if (options.size == 0) throw InvalidArgument("size", "at least 1", "0");
-  if (options.rank >= (terms.entrance == JobTerms::Entrance::join ? places : options.size)) {
-    throw InvalidArgument("rank", fmt::format("less than {}", places),
-                          fmt::to_string(options.rank));
-  }
-  if (options.timeout <= std::chrono::nanoseconds(0)) {
-    throw InvalidArgument("timeout", "a positive time", "none");
-  }
-  if (!options.interrupt) throw InvalidArgument("interrupt", "a function", "nothing");
-}
-
-}  // namespace
 
 Job::State::State(const JobOptions& options, const JobTerms& terms)
     : options(with_host(options)), ranks_(options.rank, std::max(options.size, options.size_max)) {
@@ -159,7 +160,6 @@ void Job::State::close() {
   control_->stop();
   progress_thread_->stop();
   engine_->announce();
-  refused_by_wire_ = transport_->refused();
   engine_->close();
   transport_.reset();
 }
@@ -282,8 +282,7 @@ void Job::State::publish_changes() {
 }
 
 uint64_t Job::State::refused() const {
-  const std::lock_guard lock(mutex_);
-  return control_->counters().links_refused + (closed_ ? refused_by_wire_ : transport_->refused());
+  return control_->counters().links_refused + transport_->refused();
 }
 
 JobMetrics Job::State::metrics() const {

@@ -40,6 +40,9 @@ struct JobTerms {
   std::chrono::nanoseconds farewell{0};
 };
 
+/// Returns the options of the control plane of such a job.
+control::ControlOptions control_options(const JobOptions& options, const JobTerms& terms);
+
 class Job::State final : public control::Participant {
  public:
   State(const JobOptions& options, const JobTerms& terms);
@@ -75,8 +78,11 @@ class Job::State final : public control::Participant {
   /// Gives the witness to all ranks of a world that is being made, if the job keeps it in memory.
   /// Collective among them. Throws what collective_step throws.
   void share_witness(Bootstrap& bootstrap, TimePoint until);
+  /// Returns the memory of the witness's register; none before `share_witness`.
+  const FileDescriptor& witness_memory() const { return witness_memory_; }
 
   std::shared_ptr<void> on_change(std::function<void()> call);
+  /// Returns the number of rejected connections and messages. Not after `close`.
   uint64_t refused() const;
   JobMetrics metrics() const;
 
@@ -102,7 +108,6 @@ class Job::State final : public control::Participant {
   std::unique_ptr<collectives::Recovery> recovery_;
   FileDescriptor witness_memory_;
   Recoveries recoveries_;
-  uint64_t refused_by_wire_ = 0;
 
   mutable std::mutex mutex_;
   bool closed_ = false;

@@ -246,6 +246,40 @@ TEST(Collectives, AnInterruptEndsAWaitAndNotTheOperation) {
   });
 }
 
+TEST(Collectives, AGroupHasItsEagerLimit) {
+  const auto body = [](Collectives& collectives) {
+    Group world = collectives.world();
+    const std::vector<uint32_t> both = {0, 1};
+    EXPECT_THROW(collectives.group(both, "too large", std::nullopt, eager_limit_max + 1),
+                 InvalidArgument);
+    Group eager = collectives.group(both, "eager", std::nullopt, 1);
+    Group as_the_job = collectives.group(both, "as the job");
+    char token = 7, got = 0;
+    std::vector<Work> sends;
+    if (collectives.rank() == 0) {
+      for (Group* group : {&world, &eager, &as_the_job}) {
+        sends.push_back(group->send({&token, {1}}, 1));
+        EXPECT_EQ(sends.back().done(), group == &eager);
+      }
+    }
+    world.barrier().wait();
+    if (collectives.rank() == 0) {
+      EXPECT_FALSE(sends[0].done());
+      EXPECT_FALSE(sends[2].done());
+    }
+    world.barrier().wait();
+    for (Group* group : {&world, &eager, &as_the_job}) {
+      if (collectives.rank() == 1) group->receive({&got, {1}}, 0).wait();
+    }
+    for (Work& send : sends) send.wait();
+  };
+  as_ranks(2, body, [](CollectivesOptions& options) { options.eager_limit = 0; });
+  const Directory directory;
+  CollectivesOptions wrong = options_of(directory, 0, 1);
+  wrong.eager_limit = eager_limit_max + 1;
+  EXPECT_THROW(Collectives::connect(wrong), InvalidArgument);
+}
+
 TEST(Collectives, AViewThatCannotBeIsNamedAndNothingMoves) {
   as_ranks(2, [](Collectives& collectives) {
     Group world = collectives.world();

@@ -32,15 +32,22 @@ void run(EngineWorld& world, const Outcomes& outcomes) {
   FAIL() << "messages do not arrive";
 }
 
-class Messages : public ::testing::TestWithParam<size_t> {};
+/// Elements of a message, and the eager limit of its sender.
+struct Case {
+  size_t elements = 0, eager_limit = eager_limit_max;
+};
+class Messages : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Messages, ArriveWhoeverComesFirst) {
+  const auto [elements, limit] = GetParam();
   for (const bool sender_first : {true, false}) {
     EngineWorld world({.ranks = 2, .ring_bytes = 3001});
-    const std::vector<float> values = counted(GetParam(), 1);
-    std::vector<float> got(GetParam());
+    const std::vector<float> values = counted(elements, 1);
+    std::vector<float> got(elements);
     Outcomes outcomes;
-    const auto send = [&] { outcomes.push_back(world.engine(0).send(0, sent(values), 1, 5, 1s)); };
+    const auto send = [&] {
+      outcomes.push_back(world.engine(0).send(0, sent(values), 1, 5, 1s, limit));
+    };
     const auto receive = [&] {
       outcomes.push_back(world.engine(1).receive(0, into(got), 0, 5, 1s));
     };
@@ -61,13 +68,14 @@ TEST_P(Messages, ArriveWhoeverComesFirst) {
 }
 
 TEST_P(Messages, OfOneTagKeepTheirOrderAndTagsDoNot) {
+  const auto [elements, limit] = GetParam();
   EngineWorld world({.ranks = 2, .ring_bytes = 3001});
-  const std::vector<float> first = counted(GetParam(), 1), second = counted(GetParam(), 2);
-  const std::vector<float> other = counted(GetParam(), 3);
-  std::vector<float> one(GetParam()), two(GetParam()), three(GetParam());
-  Outcomes outcomes = {world.engine(0).send(0, sent(first), 1, 7, 1s),
-                       world.engine(0).send(0, sent(second), 1, 7, 1s),
-                       world.engine(0).send(0, sent(other), 1, 8, 1s)};
+  const std::vector<float> first = counted(elements, 1), second = counted(elements, 2);
+  const std::vector<float> other = counted(elements, 3);
+  std::vector<float> one(elements), two(elements), three(elements);
+  Outcomes outcomes = {world.engine(0).send(0, sent(first), 1, 7, 1s, limit),
+                       world.engine(0).send(0, sent(second), 1, 7, 1s, limit),
+                       world.engine(0).send(0, sent(other), 1, 8, 1s, limit)};
   world.poll(20);
   outcomes.push_back(world.engine(1).receive(0, into(three), 0, 8, 1s));
   outcomes.push_back(world.engine(1).receive(0, into(one), 0, 7, 1s));
@@ -79,16 +87,17 @@ TEST_P(Messages, OfOneTagKeepTheirOrderAndTagsDoNot) {
 }
 
 TEST_P(Messages, ComeFromAnybody) {
+  const auto [elements, limit] = GetParam();
   EngineWorld world({.ranks = 4, .ring_bytes = 3001});
   Outcomes sends, receives;
-  std::vector<std::vector<float>> values, got(3, std::vector<float>(GetParam()));
+  std::vector<std::vector<float>> values, got(3, std::vector<float>(elements));
   for (Slot slot = 0; slot < 4; ++slot)
-    values.push_back(counted(GetParam(), static_cast<float>(slot)));
+    values.push_back(counted(elements, static_cast<float>(slot)));
   for (std::vector<float>& place : got) {
     receives.push_back(world.engine(2).receive(0, into(place), std::nullopt, 1, 1s));
   }
   for (const Slot slot : {Slot{0}, Slot{1}, Slot{3}}) {
-    sends.push_back(world.engine(slot).send(0, sent(values[slot]), 2, 1, 1s));
+    sends.push_back(world.engine(slot).send(0, sent(values[slot]), 2, 1, 1s, limit));
   }
   run(world, receives);
   run(world, sends);
@@ -102,16 +111,17 @@ TEST_P(Messages, ComeFromAnybody) {
 
 // The epoch changes after any number of rounds: each message is received exactly once.
 TEST_P(Messages, ArriveOnceAcrossEpochs) {
+  const auto [elements, limit] = GetParam();
   for (int rounds = 0; rounds < 30; ++rounds) {
     EngineWorld world({.ranks = 3, .ring_bytes = 3001});
-    std::vector<std::vector<float>> values, got(6, std::vector<float>(GetParam()));
+    std::vector<std::vector<float>> values, got(6, std::vector<float>(elements));
     Outcomes outcomes;
     for (int index = 0; index < 6; ++index) {
-      values.push_back(counted(GetParam(), static_cast<float>(index)));
+      values.push_back(counted(elements, static_cast<float>(index)));
       if (index < 3) outcomes.push_back(world.engine(1).receive(0, into(got[index]), 0, 1, 1s));
     }
     for (int index = 0; index < 6; ++index) {
-      outcomes.push_back(world.engine(0).send(0, sent(values[index]), 1, 1, 1s));
+      outcomes.push_back(world.engine(0).send(0, sent(values[index]), 1, 1, 1s, limit));
     }
     world.poll(rounds);
     world.install(world.agree({2}));
@@ -122,14 +132,80 @@ TEST_P(Messages, ArriveOnceAcrossEpochs) {
     for (const auto& outcome : outcomes) ASSERT_EQ(error_text(*outcome), "");
     for (int index = 0; index < 6; ++index) ASSERT_EQ(got[index], values[index]) << rounds;
     // Nothing is left over.
-    std::vector<float> more(GetParam());
+    std::vector<float> more(elements);
     const auto extra = world.engine(1).receive(0, into(more), 0, 1, 1s);
     world.poll(100);
     EXPECT_FALSE(extra->done());
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Elements, Messages, ::testing::Values(0, 1, 1000, 20000));
+INSTANTIATE_TEST_SUITE_P(Elements, Messages,
+                         ::testing::Values(Case{0}, Case{1}, Case{1000}, Case{20000}, Case{0, 0},
+                                           Case{1, 0}, Case{1000, 0}));
+
+// Its send used to end once it was copied, whatever became of the receiver.
+TEST(PointToPoint, AMessageAboveTheEagerLimitIsReceivedBeforeItsSendEnds) {
+  const struct {
+    size_t elements, limit;
+    bool ends;  // before a receive comes
+  } cases[] = {{0, 0, false},  {1, 0, false},         {2048, 0, false},      {4, 16, true},
+               {5, 16, false}, {2048, 8 << 10, true}, {2049, 8 << 10, false}};
+  for (const auto& [elements, limit, ends] : cases) {
+    EngineWorld world({.ranks = 3});
+    const std::vector<float> values = counted(elements, 1);
+    std::vector<float> got(elements);
+    const auto send = world.engine(0).send(0, sent(values), 1, 1, 1s, limit);
+    world.poll(50);
+    EXPECT_EQ(send->done(), ends) << elements << ", " << limit;
+    run(world, {send, world.engine(1).receive(0, into(got), 0, 1, 1s)});
+    EXPECT_EQ(got, values);
+    const auto to_lost = world.engine(0).send(0, sent(values), 2, 1, 1s, limit);
+    world.poll(50);
+    world.install(world.agree({2}));
+    if (ends)
+      EXPECT_EQ(error_text(*to_lost), "");
+    else
+      EXPECT_EQ(failure_of<OperationAborted>(*to_lost)->lost, std::vector<uint32_t>{2});
+  }
+}
+
+TEST(PointToPoint, RanksMayHaveOtherEagerLimits) {
+  EngineWorld world({.ranks = 2});
+  const std::vector<float> there = counted(1000, 1), back = counted(1000, 2);
+  std::vector<float> one(1000), two(1000);
+  const Outcomes sends = {world.engine(0).send(0, sent(there), 1, 1, 1s, 0),
+                          world.engine(1).send(0, sent(back), 0, 1, 1s, eager_limit_max)};
+  EXPECT_FALSE(sends[0]->done());
+  EXPECT_TRUE(sends[1]->done());
+  run(world, {sends[0], world.engine(1).receive(0, into(one), 0, 1, 1s),
+              world.engine(0).receive(0, into(two), 1, 1, 1s)});
+  EXPECT_EQ(one, there);
+  EXPECT_EQ(two, back);
+}
+
+TEST(PointToPoint, OnlyAMessageThatIsNotEagerWaitsForAReplacement) {
+  EngineWorld world({.ranks = 3, .on_failure = OnFailure::retry});
+  const std::vector<float> eager = counted(4, 1), other = counted(4, 2);
+  std::vector<float> got(4);
+  world.stop(1);
+  const auto lost = world.engine(0).send(0, sent(eager), 1, 1, 9s);
+  const auto kept = world.engine(0).send(0, sent(other), 1, 1, 9s, 0);
+  EXPECT_TRUE(lost->done());
+  world.poll(20);
+  world.install(world.agree({1}));
+  world.poll(20);
+  EXPECT_FALSE(kept->done());
+  world.install(world.agree({}, {{1, 2}}));
+  run(world, {kept, world.engine(1).receive(0, into(got), 0, 1, 9s)});
+  EXPECT_EQ(error_text(*kept), "");
+  EXPECT_EQ(got, other);
+}
+
+TEST(PointToPoint, AnEagerLimitThatReceiversCannotKeepIsRefused) {
+  EXPECT_NO_THROW(check_eager_limit(0));
+  EXPECT_NO_THROW(check_eager_limit(eager_limit_max));
+  EXPECT_THROW(check_eager_limit(eager_limit_max + 1), InvalidArgument);
+}
 
 TEST(PointToPoint, ManySmallMessagesDoNotFillTheReceiver) {
   EngineWorld world({.ranks = 2, .ring_bytes = 4096});

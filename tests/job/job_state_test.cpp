@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -17,8 +18,11 @@
 #include <thread>
 #include <vector>
 
+#include "control/memory_store.hpp"
+#include "fabric/world_access.hpp"
 #include "job/job_of_three.hpp"
 #include "simt/host_accelerator.hpp"
+#include "tokenyard/collectives.hpp"
 
 namespace tokenyard {
 namespace {
@@ -89,6 +93,56 @@ TEST(JobState, ChecksItsOptions) {
             "rank");
   EXPECT_EQ(refused([](JobOptions& options) { options.timeout = 0s; }), "timeout");
   EXPECT_EQ(refused([](JobOptions& options) { options.interrupt = nullptr; }), "interrupt");
+}
+
+TEST(JobState, PassesItsOptionsOnToItsControlPlane) {
+  JobOptions options;
+  options.store = "file:/of/this/test";
+  options.host_store = false;
+  options.own_store = std::make_shared<control::MemoryStore>();
+  options.job = "job";
+  options.secret = "secret";
+  options.rank = 1;
+  options.size = 2;
+  options.size_max = 5;
+  options.address = "10.0.0.7";
+  options.timeout = 7s;
+  options.silence = 3s;
+  options.on_failure = OnFailure::exclude;
+  options.witness = false;
+  bool is_asked = false;
+  options.interrupt = [&] { is_asked = true; };
+  control::ControlOptions control =
+      control_options(options, {.witness_in_memory = true, .sole_host = true, .farewell = 11s});
+  EXPECT_EQ(control.store, options.store);
+  EXPECT_FALSE(control.host_store);
+  EXPECT_EQ(control.own_store, options.own_store);
+  EXPECT_TRUE(control.sole_host);
+  EXPECT_EQ(control.job, "job");
+  EXPECT_EQ(control.secret, "secret");
+  EXPECT_EQ(control.slot, 1u);
+  EXPECT_EQ(control.slots, 2u);
+  EXPECT_EQ(control.slots_max, 5u) << "a newcomer looks there for a member";
+  EXPECT_EQ(control.address, "10.0.0.7");
+  EXPECT_EQ(control.timeout, 7s);
+  EXPECT_EQ(control.farewell, 11s);
+  EXPECT_EQ(control.membership.silence, 3s);
+  EXPECT_FALSE(control.membership.witness);
+  EXPECT_TRUE(control.membership.evict_stalled);
+  EXPECT_FALSE(control.witness_in_store);
+  control.interrupt();
+  EXPECT_TRUE(is_asked);
+  options.size_max = 0;
+  options.address.clear();
+  for (const OnFailure on_failure : {OnFailure::raise, OnFailure::retry}) {
+    options.on_failure = on_failure;
+    control = control_options(options, {});
+    EXPECT_FALSE(control.membership.evict_stalled);
+  }
+  EXPECT_EQ(control.slots_max, 2u);
+  EXPECT_FALSE(control.address.empty()) << "found";
+  EXPECT_TRUE(control.witness_in_store);
+  EXPECT_FALSE(control.sole_host);
 }
 
 TEST_F(AloneInItsJob, NamesTheRankThatDoesNotComeInTime) {
@@ -188,7 +242,39 @@ TEST_F(AloneInItsJob, TellsNobodyWhoHasStoppedListening) {
   ASSERT_EQ(second.get_future().wait_for(60s), std::future_status::ready);
 }
 
-class JobWithNewcomers : public test::JobOfThree {};
+/// Whoever begins to listen hears of later changes; older listeners hear of this one, too.
+TEST_F(AloneInItsJob, WhoBeginsToListenTakesNoNewsFromOthers) {
+  std::promise<void> entered, released, told;
+  std::atomic<int> calls = 0;
+  const auto listening = job->on_change([&] {
+    if (++calls > 1) return told.set_value();
+    entered.set_value();
+    released.get_future().wait_for(60s);
+  });
+  install({kOther});
+  ASSERT_EQ(entered.get_future().wait_for(60s), std::future_status::ready);
+  install({});
+  const auto later = job->on_change([] {});
+  released.set_value();
+  EXPECT_EQ(told.get_future().wait_for(60s), std::future_status::ready);
+}
+
+class JobWithNewcomers : public test::JobOfThree {
+ protected:
+  /// Returns whether `condition` comes true.
+  static bool until(const std::function<bool()>& condition) {
+    for (const auto end = Clock::now() + 60s; Clock::now() < end;) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(5ms);
+    }
+    return false;
+  }
+  JobOptions options_of_two(uint32_t rank) const {
+    JobOptions two = options(rank);
+    two.size = 2;
+    return two;
+  }
+};
 
 TEST_F(JobWithNewcomers, ARankForWhichTwoWaitIsNamedOnceAndGrowingLetsOneIn) {
   JobOptions mine = options(0);
@@ -241,6 +327,188 @@ TEST_F(JobWithNewcomers, AWaitForOthersEndsWithItsInterruptAndItsTimeout) {
     ADD_FAILURE() << "nobody comes";
   } catch (const PeerTimeout& error) {
     EXPECT_LT(error.facts.waited_s, 20) << "without the option it is 30 s";
+  }
+}
+
+/// A slot's new process once could have brought a register of its own: then two halves of the job
+/// would have had a witness each.
+TEST_F(JobWithNewcomers, ANewcomerTakesTheWitnessOfTheOthers) {
+  const auto job_of = [](const JobOptions& options, JobTerms::Entrance entrance) {
+    return std::make_shared<Job>(std::make_shared<Job::State>(
+        options, JobTerms{.entrance = entrance, .witness_in_memory = true}));
+  };
+  const auto witness_after_a_world = [](Job& job) {
+    const auto world = job.world("host", {.timeout = 30s, .arena_bytes = 1 << 16});
+    struct stat memory = {};
+    const bool has_one = fstat(job.state()->witness_memory().native(), &memory) == 0;
+    world->barrier("of all that have their witness");
+    return has_one ? memory.st_ino : 0;
+  };
+  test::Meeting used(3), left(3), done(3);
+  std::array<ino_t, 3> before = {}, after = {};
+  std::future<void> newcomer;
+  test::on_ranks_that_meet(3, {&used, &left, &done}, [&](uint32_t rank) {
+    const auto job = job_of(options(rank), JobTerms::Entrance::found);
+    before[rank] = witness_after_a_world(*job);
+    used.arrive_and_wait();
+    if (rank == 0) {
+      job->leave();
+      newcomer = std::async(std::launch::async, [&] {
+        const auto joined = job_of(options(0), JobTerms::Entrance::join);
+        after[0] = witness_after_a_world(*joined);
+        done.wait();
+      });
+      left.arrive_and_wait();
+      done.arrive_and_wait();
+      return;
+    }
+    left.arrive_and_wait();
+    job->replace(0);
+    after[rank] = witness_after_a_world(*job);
+    done.arrive_and_wait();
+  });
+  newcomer.get();
+  EXPECT_NE(before[0], 0u);
+  EXPECT_THAT(before, ::testing::Each(before[0]));
+  EXPECT_THAT(after, ::testing::Each(before[0]));
+}
+
+TEST_F(JobWithNewcomers, UnderRetryAReplacementComesThoughNobodyCalls) {
+  test::Meeting met(2), left(2), done(2);
+  test::on_ranks_that_meet(2, {&met, &left, &done}, [&](uint32_t rank) {
+    JobOptions mine = options_of_two(rank);
+    mine.on_failure = OnFailure::retry;
+    const auto job = Job::connect(mine);
+    met.arrive_and_wait();
+    if (rank == 1) job->leave();
+    left.arrive_and_wait();
+    if (rank == 1) {
+      const auto joined = Job::join(mine);
+      EXPECT_THAT(joined->active_ranks(), ElementsAre(0, 1));
+      done.arrive_and_wait();
+      return;
+    }
+    done.arrive_and_wait();
+    EXPECT_EQ(job->metrics().joined, 3u);
+  });
+}
+
+/// What a world knows of a rank ends its membership, too.
+TEST_F(JobWithNewcomers, AgreeToGoOnWithoutARankThatIsGone) {
+  test::Meeting met(3), agreed(3);
+  test::on_ranks_that_meet(3, {&met, &agreed}, [&](uint32_t rank) {
+    const auto job = Job::connect(options(rank));
+    EXPECT_TRUE(until([&] { return job->state()->control().is_linked_to_all(); }));
+    met.arrive_and_wait();
+    if (rank == 0) {
+      job->state()->ranks().gone(2, false);
+      EXPECT_TRUE(job->state()->await_verdict_on_gone(Clock::now() + 60s));
+      EXPECT_THAT(job->active_ranks(), ElementsAre(0, 1));
+    }
+    const auto is_fenced = [&] { return job->active_ranks().empty(); };
+    EXPECT_TRUE(rank != 2 || until(is_fenced));
+    agreed.arrive_and_wait();
+  });
+}
+
+/// It has no thread that polls, and calls nothing.
+TEST_F(JobWithNewcomers, WhoHasDoneNothingTakesTheMessagesOfARankThatLeaves) {
+  test::Meeting met(2), left(2);
+  test::on_ranks_that_meet(2, {&met, &left}, [&](uint32_t rank) {
+    JobOptions mine = options_of_two(rank);
+    mine.timeout = 20s;
+    const auto job = Job::connect(mine);
+    met.arrive_and_wait();
+    if (rank == 0) {
+      const std::vector<float> values(2000, 1);  // 20 of them exceed a ring
+      std::vector<Work> sends;
+      for (uint64_t tag = 0; tag < 20; ++tag)
+        sends.push_back(job->collectives()->world().send({values.data(), {values.size()}}, 1, tag));
+      EXPECT_NO_THROW(job->leave());
+    }
+    left.arrive_and_wait();
+  });
+}
+
+TEST_F(JobWithNewcomers, WhoIsInterruptedWhileItIsAdmittedLeavesInGoodOrder) {
+  JobOptions mine = options(0);
+  mine.size = 1;
+  mine.size_max = 2;
+  const auto job = Job::connect(mine);
+  auto newcomer = std::async(std::launch::async, [&, theirs = mine]() mutable {
+    theirs.rank = 1;
+    theirs.interrupt = [&] {
+      if (job->waiting().empty()) return;
+      EXPECT_TRUE(until([&] { return job->active_ranks().size() == 2; }));
+      throw std::logic_error("Ctrl-C");
+    };
+    EXPECT_THROW(Job::join(theirs), std::logic_error);
+  });
+  job->grow(1);
+  newcomer.get();
+  EXPECT_TRUE(until([&] { return job->active_ranks().size() == 1; }));
+  EXPECT_EQ(job->metrics().left, 1u);
+  EXPECT_EQ(job->metrics().lost, 0u);
+}
+
+TEST_F(JobWithNewcomers, CountsAStrangerThatItRefuses) {
+  JobOptions mine = options(0);
+  mine.own_store = std::make_shared<control::MemoryStore>();
+  mine.size = 1;
+  mine.size_max = 2;
+  const auto job = Job::connect(mine);
+  JobOptions strange = mine;
+  strange.rank = 1;
+  strange.secret = "another";
+  strange.timeout = 60s;
+  strange.interrupt = [&] {
+    if (job->metrics().refused > 0) throw std::logic_error("it was refused");
+  };
+  EXPECT_THROW(Job::join(strange), std::logic_error);
+  EXPECT_GT(job->collectives()->counters().refused, 0u);
+}
+
+TEST_F(JobWithNewcomers, RanksOfOneHostNameShareMemory) {
+  for (const bool is_one : {true, false}) {
+    test::Meeting met(2);
+    test::on_ranks_that_meet(2, {&met}, [&](uint32_t rank) {
+      JobOptions mine = options_of_two(rank);
+      mine.job = is_one ? "of one host" : "of two";
+      mine.host = is_one || rank == 0 ? "a" : "b";
+      const auto job = Job::connect(mine);
+      EXPECT_THAT(job->collectives()->world().choice("all_reduce", 1024),
+                  ::testing::HasSubstr(is_one ? "on 1 host" : "on 2 hosts"));
+      met.arrive_and_wait();
+    });
+  }
+}
+
+/// Its last messages are awaited for a second, or until Ctrl-C.
+TEST_F(JobWithNewcomers, AJobThatEndsCancelsWhatNobodyHasTaken) {
+  for (const bool is_interrupted : {false, true}) {
+    test::Meeting met(2), ended(2);
+    test::on_ranks_that_meet(2, {&met, &ended}, [&](uint32_t rank) {
+      std::atomic<bool> is_armed = false;
+      JobOptions mine = options_of_two(rank);
+      mine.job = is_interrupted ? "interrupted" : "in peace";
+      mine.interrupt = [&] {
+        if (is_armed) throw std::logic_error("Ctrl-C");
+      };
+      auto job = Job::connect(mine);
+      met.arrive_and_wait();
+      if (rank == 0) {
+        const std::vector<float> values(1 << 20, 1);
+        Work send = job->collectives()->world().send({values.data(), {values.size()}}, 1);
+        std::atomic<int> calls = 0;
+        send.when_done([&] { ++calls; });
+        is_armed = is_interrupted;
+        job.reset();
+        EXPECT_TRUE(send.done());
+        EXPECT_EQ(calls, 1);
+        EXPECT_THROW(send.wait(), Cancelled);
+      }
+      ended.arrive_and_wait();
+    });
   }
 }
 

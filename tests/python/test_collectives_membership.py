@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -77,6 +79,25 @@ def test_survivors_go_on_without_the_dead(tmp_path: Path, size: int, lost: list[
     assert all(one["operation"] == "all_reduce" for one in seen)
     assert all(one["epoch"] == seen[0]["epoch"] > 1 for one in seen)
     assert all(set(one["lost"]) <= set(lost) for one in seen)
+
+
+def send_to_the_dead(say: Any, rank: int, size: int, store: str, on_failure: str) -> list[int]:
+    with connect(rank, size, store, silence=2, on_failure=on_failure, eager_limit=0) as job:
+        world = job.world()
+        processes = np.zeros((size, 1), np.int64)
+        world.all_gather(np.array([os.getpid()]), processes).wait()
+        if rank != 0:
+            threading.Event().wait()
+        os.kill(int(processes[1, 0]), signal.SIGKILL)
+        with pytest.raises(tokenyard.OperationAborted) as caught:
+            world.send(np.zeros(1, np.uint8), 1).wait()
+        return caught.value.lost
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "exclude"])
+def test_a_byte_is_not_sent_to_a_rank_that_was_just_killed(tmp_path: Path, on_failure: str) -> None:
+    with ranks_of(send_to_the_dead, 2, file_store(tmp_path), on_failure) as ranks:
+        assert ranks[0].result() == [1]
 
 
 def be_replaced(say: Any, rank: int, size: int, store: str, lost: int) -> int:

@@ -131,14 +131,17 @@ def device_memory(ranks: Ranks, /, **wrong: Any) -> Any:
 ONE = np.ones(4, np.float32)
 SIZES = ("experts", "hidden", "topk", "tokens_max")
 CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "Collectives.connect": (connect_job, ("rank", "size", "size_max")),
-    "Collectives.join": (join_job, ("rank", "size", "size_max")),
-    "Collectives.alone": (job_alone, ("rank", "size")),
+    "Collectives.connect": (connect_job, ("rank", "size", "size_max", "eager_limit")),
+    "Collectives.join": (join_job, ("rank", "size", "size_max", "eager_limit")),
+    "Collectives.alone": (job_alone, ("rank", "size", "eager_limit")),
     "Collectives.evict": (lambda ranks, /, **wrong: ranks.job.evict(**wrong), ("rank",)),
-    "Collectives.group": (lambda ranks, /, **wrong: ranks.job.group(name="g", **wrong), ("ranks",)),
+    "Collectives.group": (
+        lambda ranks, /, **wrong: ranks.job.group(name="g", **(dict(ranks=[0]) | wrong)),
+        ("ranks", "eager_limit"),
+    ),
     "Collectives.grow": (lambda ranks, /, **wrong: ranks.job.grow(**wrong), ("ranks",)),
     "Collectives.replace": (lambda ranks, /, **wrong: ranks.job.replace(**wrong), ("rank",)),
-    "connect": (connect_to_job, ("rank", "size", "size_max", "local_rank")),
+    "connect": (connect_to_job, ("rank", "size", "size_max", "local_rank", "eager_limit")),
     "Job.evict": (job("evict"), ("rank",)),
     "Job.grow": (job("grow"), ("ranks",)),
     "Job.replace": (job("replace"), ("rank",)),
@@ -263,6 +266,7 @@ ELSEWHERE = {
 }
 MEANT = {
     ("Collectives.connect", "size_max"),
+    ("Collectives.group", "eager_limit"),
     ("Collectives.join", "size_max"),
     ("ExpertParallel.memory", "rows_received"),
     ("ExpertParallel.memory", "tokens"),

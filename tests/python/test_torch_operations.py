@@ -199,8 +199,35 @@ def deadline_of_a_call(rank: int, size: int) -> str:
     return said
 
 
+def eager_limits(rank: int, size: int) -> None:
+    """Those of groups, whose ranks may differ."""
+    import tokenyard.torch
+
+    options = tokenyard.torch.Options
+    for wrong in (-1, 8193, True, 1.5):
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            dist.new_group(pg_options=options(eager_limit=wrong))
+        assert caught.value.argument == "eager_limit"
+    groups = [
+        (dist.new_group(pg_options=options(eager_limit=limit if rank == 0 else 8192)), limit)
+        for limit in (0, 4)
+    ]
+    sends = []
+    if rank == 0:
+        sends = [dist.isend(torch.ones(1), 1, group=group) for group, _ in groups]
+    dist.barrier()
+    if rank == 0:
+        assert [send.is_completed() for send in sends] == [False, True]
+    dist.barrier()
+    if rank == 1:
+        for group, _ in groups:
+            dist.recv(torch.empty(1), 0, group=group)
+    for send in sends:
+        send.wait()
+
+
 @pytest.mark.parametrize(
-    "body", [every_reduction, functional, objects, coalesced, threads_and_groups]
+    "body", [every_reduction, functional, objects, coalesced, threads_and_groups, eager_limits]
 )
 def test_results(tmp_path: Path, body: Callable[[int, int], Any]) -> None:
     run(body, tmp_path)

@@ -169,6 +169,7 @@ def _options(places: int, *, join: bool = False) -> Options:
     return Options(
         on_failure="exclude",
         places="kept",
+        eager_limit=0,  # As in Mooncake, a send ends once its receiver has the message.
         silence=DEFAULT_SILENCE if settings.silence_s is None else settings.silence_s,
         join=join,
         size_max=places,

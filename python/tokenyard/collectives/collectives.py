@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import _tokenyard
 
-from ..membership import Members
+from ..membership import EAGER_LIMIT_MAX, Members
 from ..secret import secret_of
 from ..sizes import size_of, text_of
 from ..world.world import check_timeout
@@ -109,7 +109,14 @@ class Collectives(Members):
         """Returns the group of all ranks."""
         return Group(self._native.world_group())
 
-    def group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
+    def group(
+        self,
+        ranks: Sequence[int],
+        name: str,
+        *,
+        timeout: float | None = None,
+        eager_limit: int | None = None,
+    ) -> Group:
         """Creates a group of some ranks. All of them must call it; others need not.
 
         The result is a context manager that closes the group. A new process takes part in the
@@ -119,11 +126,16 @@ class Collectives(Members):
             ranks: ranks of the job in any order; rank i of the group is ranks[i].
             name: the same on all ranks; free again once this rank has closed the group that had it.
             timeout: default deadline of the group's operations, in seconds; None for the job's.
+            eager_limit: of this rank's sends in the group, in bytes, as `tokenyard.connect`; None
+                for the job's.
         """
         members = [size_of("ranks", rank) for rank in ranks]
         text_of("name", name)
         limit = None if timeout is None else check_timeout(timeout)
-        return Group(self._native.group(members, name, timeout_s=limit))
+        eager = eager_limit
+        if eager is not None:
+            eager = size_of("eager_limit", eager, largest=EAGER_LIMIT_MAX)
+        return Group(self._native.group(members, name, timeout_s=limit, eager_limit=eager))
 
     def waiting_ranks(self) -> list[int]:
         """Returns the ranks whose place a new process asks to take, ascending, without waiting.

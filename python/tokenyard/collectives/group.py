@@ -225,6 +225,9 @@ class Group(Closing):
     def send(self, array: np.ndarray, to: int, tag: int = 0, **call: Any) -> Work:
         """Sends an array to one rank. Messages are outside the group's order of operations.
 
+        Up to the `eager_limit` of `tokenyard.connect` the operation is done once the array is
+        copied, beyond that once the receiver has it.
+
         Args:
             array: [...] any dtype.
             to: the rank that receives it.

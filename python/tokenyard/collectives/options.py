@@ -22,6 +22,7 @@ class JobOptions(TypedDict, total=False):
     silence: float
     on_failure: OnFailure
     places: Places
+    eager_limit: int
     witness: bool
     host_store: bool
     address: str

@@ -284,7 +284,7 @@ class BackendState:
         self._attach(Job(collectives, self.global_ranks), founder=True)
 
     def _attach(self, job: Job, founder: bool) -> None:
-        group = job.group(self.global_ranks, self._name, self._timeout)
+        group = job.group(self.global_ranks, self._name, self._timeout, self._options.eager_limit)
         with self._lock:
             self._job, self._group, self._founder = job, group, founder
         job.backend_states.add(self)

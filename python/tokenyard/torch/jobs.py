@@ -91,7 +91,9 @@ class Job:
             seen = f"a group of ranks {self._global_ranks}"
             raise invalid("group", "the job of a default group, for a job that grows", seen)
 
-    def group(self, global_ranks: list[int], name: str, timeout: float) -> Group:
+    def group(
+        self, global_ranks: list[int], name: str, timeout: float, eager_limit: int | None = None
+    ) -> Group:
         """Makes a group of the job, collective among its ranks; the first is the job's world."""
         with self._lock:
             self._groups += 1
@@ -100,7 +102,7 @@ class Job:
             if first:
                 return self.collectives.world()
             ranks = [self._global_ranks.index(rank) for rank in global_ranks]
-            return self.collectives.group(ranks, name, timeout=timeout)
+            return self.collectives.group(ranks, name, timeout=timeout, eager_limit=eager_limit)
         except BaseException:
             if self._is_last():
                 self.abandon()

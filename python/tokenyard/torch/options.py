@@ -21,6 +21,10 @@ class Options:
     places: Places = "kept"
     """Form of outputs with one part per rank after ranks were lost: "kept" or "compact"; see
     Collectives.connect."""
+    eager_limit: int | None = None
+    """Bytes, from 0 to 8192, up to which a send of a CPU tensor ends once it is copied; that of a
+    longer one ends once its receiver has it. Of this group and this rank; None: that of the job,
+    which its first group sets, 8192 unless given. See Collectives.connect."""
     silence: float = DEFAULT_SILENCE
     """Seconds without a heartbeat after which a rank counts as gone."""
     join: bool = False

@@ -68,8 +68,10 @@ def _chosen(options: Options) -> dict[str, Any]:
         "silence",
         "on_failure",
         "places",
+        "eager_limit",
         "witness",
         "address",
         "host",
     )
-    return {name: getattr(options, name) for name in names}
+    chosen = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in chosen.items() if value is not None}

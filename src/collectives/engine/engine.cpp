@@ -52,10 +52,10 @@ std::shared_ptr<Operation> Engine::start(GroupId group, Call call,
 }
 
 std::shared_ptr<Outcome> Engine::send(GroupId group, ConstArray array, uint32_t to, uint64_t tag,
-                                      std::chrono::nanoseconds timeout) {
+                                      std::chrono::nanoseconds timeout, size_t eager_limit) {
   const Turn turn(*this, true);
   queue(group);
-  return messages_.at(group).send(array, to, tag, clock_(), timeout);
+  return messages_.at(group).send(array, to, tag, clock_(), timeout, eager_limit);
 }
 
 std::shared_ptr<Outcome> Engine::receive(GroupId group, Array array, std::optional<uint32_t> from,

@@ -67,8 +67,10 @@ class Engine final : public control::Participant {
 
   std::shared_ptr<Operation> start(GroupId group, Call call, std::chrono::nanoseconds timeout);
 
+  /// `eager_limit`: as JobOptions::eager_limit.
   std::shared_ptr<Outcome> send(GroupId group, ConstArray array, uint32_t to, uint64_t tag,
-                                std::chrono::nanoseconds timeout);
+                                std::chrono::nanoseconds timeout,
+                                size_t eager_limit = eager_limit_max);
   std::shared_ptr<Outcome> receive(GroupId group, Array array, std::optional<uint32_t> from,
                                    uint64_t tag, std::chrono::nanoseconds timeout);
 

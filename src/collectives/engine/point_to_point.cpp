@@ -9,6 +9,12 @@
 
 namespace tokenyard::collectives {
 
+void check_eager_limit(size_t bytes) {
+  if (bytes <= eager_limit_max) return;
+  throw InvalidArgument("eager_limit", fmt::format("at most {} bytes", eager_limit_max),
+                        fmt::to_string(bytes));
+}
+
 PointToPoint::PointToPoint(EngineContext& engine_context, const GroupIdentity& identity)
     : context_(engine_context), identity_(identity), peers_(identity.slots.size()) {
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
@@ -42,7 +48,8 @@ void PointToPoint::finish(const std::shared_ptr<MessageOperation>& operation,
 }
 
 std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint64_t tag,
-                                            Instant now, std::chrono::nanoseconds timeout) {
+                                            Instant now, std::chrono::nanoseconds timeout,
+                                            size_t eager_limit) {
   auto operation = std::make_shared<MessageOperation>(now, timeout, tag, array.type);
   operation->peer = to;
   if (const std::exception_ptr why = failed_ ? failed_ : leaving_) {
@@ -65,7 +72,8 @@ std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint6
   sending.tag = tag;
   sending.type = array.type;
   const size_t bytes = array.bytes();
-  sending.eager = bytes <= eager_max && peer.eager_bytes + kept_bytes(bytes) <= eager_bytes_max;
+  sending.eager = eager_limit > 0 && bytes <= eager_limit &&
+                  peer.eager_bytes + kept_bytes(bytes) <= eager_bytes_max;
   if (sending.eager) {
     sending.copy.assign(sending.content.begin(), sending.content.end());
     peer.eager_bytes += kept_bytes(bytes);

@@ -10,6 +10,9 @@
 ///     content(number, bytes) --->    written straight into the receive's memory
 ///                           <----    received(number)
 ///
+/// A message is small if it has no more bytes than the eager limit of its sender, which 0 makes
+/// small for none, not even for an empty one: then each send ends once a receive has its content.
+///
 /// If the receive has timed out before its content arrives, the content is discarded and the offer
 /// stands: a message counts as received only if a caller got it.
 ///
@@ -38,8 +41,12 @@
 #include "collectives/interfaces/array.hpp"
 #include "collectives/interfaces/stream.hpp"
 #include "tokenyard/error.hpp"
+#include "tokenyard/job.hpp"
 
 namespace tokenyard::collectives {
+
+/// Throws InvalidArgument for more than `eager_limit_max` bytes.
+void check_eager_limit(size_t bytes);
 
 class MessageOperation : public Outcome {
  public:
@@ -57,7 +64,7 @@ class MessageOperation : public Outcome {
 
 class PointToPoint {
  public:
-  static constexpr size_t eager_max = 8 << 10;
+  static constexpr size_t eager_max = eager_limit_max;
   static constexpr size_t eager_bytes_max = 1 << 20;
   /// Returns how much a message of this length counts towards `eager_bytes_max`: an empty one takes
   /// memory, too.
@@ -65,8 +72,9 @@ class PointToPoint {
 
   PointToPoint(EngineContext& engine_context, const GroupIdentity& identity);
 
+  /// `eager_limit`: at most `eager_max`.
   std::shared_ptr<Outcome> send(ConstArray array, uint32_t to, uint64_t tag, Instant now,
-                                std::chrono::nanoseconds timeout);
+                                std::chrono::nanoseconds timeout, size_t eager_limit);
   std::shared_ptr<Outcome> receive(Array array, std::optional<uint32_t> from, uint64_t tag,
                                    Instant now, std::chrono::nanoseconds timeout);
   /// The peers whose messages are read even if no caller here waits for one.

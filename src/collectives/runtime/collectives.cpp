@@ -23,11 +23,12 @@ std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& option
 Group Collectives::world() const {
   return Group(std::make_shared<Group::State>(
       job_->state(), collectives::GroupIdentity{.id = 0, .name = "world", .self = rank()},
-      job_->state()->options.timeout));
+      job_->state()->options.timeout, job_->state()->options.eager_limit));
 }
 
 Group Collectives::group(std::span<const uint32_t> ranks, const std::string& name,
-                         std::optional<std::chrono::nanoseconds> timeout) {
+                         std::optional<std::chrono::nanoseconds> timeout,
+                         std::optional<size_t> eager_limit) {
   const uint32_t slots = size();
   std::vector<uint32_t> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());
@@ -47,6 +48,8 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
                                          .self = static_cast<uint32_t>(self - ranks.begin())};
   const std::shared_ptr<Job::State>& state = job_->state();
   const std::chrono::nanoseconds limit = timeout.value_or(state->options.timeout);
+  const size_t eager = eager_limit.value_or(state->options.eager_limit);
+  collectives::check_eager_limit(eager);
   collectives::Engine& engine = state->engine();
   const auto founding = engine.found_group(identity, limit);
   state->progress_thread().launched();
@@ -64,7 +67,7 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
     throw;
   }
   made();
-  return Group(std::make_shared<Group::State>(state, identity, limit));
+  return Group(std::make_shared<Group::State>(state, identity, limit, eager));
 }
 
 CollectivesCounters Collectives::counters() const {

@@ -307,8 +307,8 @@ Work Group::send(ConstTensorView view, uint32_t to, uint64_t tag, CallOptions op
   const ConstArray array = array_of("array", view);
   check_root(*state_, "to", to);
   if (to == state_->rank) throw InvalidArgument("to", "another rank", "this one");
-  auto outcome = state_->job->engine().send(state_->id, array, to, tag,
-                                            options.timeout.value_or(state_->timeout));
+  auto outcome = state_->job->engine().send(
+      state_->id, array, to, tag, options.timeout.value_or(state_->timeout), state_->eager_limit);
   state_->job->progress_thread().launched();
   return Work(std::make_shared<Work::State>(Work::State{state_->job, std::move(outcome)}));
 }

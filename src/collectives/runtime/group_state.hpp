@@ -21,16 +21,18 @@ struct Group::State {
   std::string name;
   uint32_t rank = 0;
   std::chrono::nanoseconds timeout{};
+  size_t eager_limit = 0;
   uint32_t ranks = 0;  ///< 0: as many as the world
   std::atomic<bool> closed = false;
 
   State(std::shared_ptr<Job::State> job, const collectives::GroupIdentity& identity,
-        std::chrono::nanoseconds timeout)
+        std::chrono::nanoseconds timeout, size_t eager_limit)
       : job(std::move(job)),
         id(identity.id),
         name(identity.name),
         rank(identity.self),
         timeout(timeout),
+        eager_limit(eager_limit),
         ranks(static_cast<uint32_t>(identity.slots.size())) {}
   ~State() { close(); }
   State(const State&) = delete;

@@ -137,6 +137,7 @@ class Disaster {
     options.through_codec = random_.chance(200);
     // Drawn from separate generators, so that other draws are the same with and without them.
     options.letters = run_.option("letters", Random(run_.seed ^ 0x1e77e25).chance(400));
+    options.eager_one_in = run_.option("eager_one_in", Random(run_.seed ^ 0xea9e12).below(3));
     options.reunions = run_.option("reunions", Random(run_.seed ^ 0x6e0210).chance(500));
     leave_when_done_ = run_.option("leave_when_done", Random(run_.seed ^ 0x1ea7e5).chance(512));
     options.newcomers = std::any_of(kinds_.begin(), kinds_.end(), [](Trouble kind) {

@@ -37,7 +37,8 @@ class EngineProgram final : public Program {
     OnFailure on_failure = OnFailure::exclude;
     Instant timeout = std::chrono::hours(1);
     bool rooted = false;  ///< lost ranks are not replaced, or all ranks wait for their replacements
-    LetterChecker* letters = nullptr;  ///< watches the messages; if null, none are sent
+    LetterChecker* letters = nullptr;      ///< watches the messages; if null, none are sent
+    size_t eager_limit = eager_limit_max;  ///< of its messages
     bool reunions = false;  ///< a group is made and closed over and over beside the operations
     RecoveryCalls::Options recovery = {};
     Sequence grow_at = 0;  ///< after so many operations of the world, a founder grows the job twice
@@ -75,7 +76,7 @@ class EngineProgram final : public Program {
         calls_(engine_, control_, options.recovery, outside_.clock, outside_.drive_at) {
     engine_.use(control_);
     if (options.letters != nullptr)
-      letters_.emplace(self, engine_, *options.letters, options.timeout);
+      letters_.emplace(self, engine_, *options.letters, options.timeout, options.eager_limit);
     if (options.reunions) reunions_.emplace(self.slot, engine_, options.ranks);
   }
 

@@ -43,8 +43,11 @@ struct JobOptions {
   bool yields_slot = true;                   ///< some live ranks are replaced on purpose
   bool newcomers = true;                     ///< may come even if nobody waits for them
   bool letters = false;                      ///< engines send messages too
-  bool reunions = false;                     ///< engines make and close groups too
-  RecoveryCalls::Options recovery = {};      ///< for OnFailure::raise
+  uint32_t eager_one_in = 1;                 ///< 0: each send lasts until it is received; 2: those
+                                             ///< of odd slots
+  bool is_eager(Slot slot) const { return eager_one_in > 0 && slot % eager_one_in == 0; }
+  bool reunions = false;                 ///< engines make and close groups too
+  RecoveryCalls::Options recovery = {};  ///< for OnFailure::raise
   Sequence grow_at = 0;  ///< number of operations after which founders grow the job; 0: never
 };
 

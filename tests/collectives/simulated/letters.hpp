@@ -24,7 +24,8 @@ struct Letter {
 };
 
 /// A letter arrives at most once, as it was written, and after earlier letters of its sender with
-/// the same tag. It does arrive if both ends live and its sender was not told otherwise.
+/// the same tag. It does arrive if both ends live and its sender was not told otherwise; one with
+/// an eager limit of 0 before its sender is told so.
 class LetterChecker {
  public:
   void wrote(const Letter& letter, const Member& to) {
@@ -32,6 +33,11 @@ class LetterChecker {
     ++written_;
   }
   void returned(const Letter& letter) { pending_.erase({letter.from, letter.serial}); }
+  void ended(const Letter& letter, size_t eager_limit) const {
+    expect(eager_limit > 0 || !pending_.contains({letter.from, letter.serial}),
+           "letters: slot {} was told that letter {} was received, and it was not",
+           letter.from.slot, letter.serial);
+  }
   void arrived(const Member& at, const Letter& letter, bool as_written) {
     expect(as_written, "letters: slot {} has got letter {} of slot {} in pieces", at.slot,
            letter.serial, letter.from.slot);
@@ -40,7 +46,8 @@ class LetterChecker {
            at.slot, letter.serial, letter.from.slot, last);
     last = letter.serial;
     const auto found = pending_.find({letter.from, letter.serial});
-    if (found != pending_.end() && found->second == at) pending_.erase(found);
+    // Under OnFailure::retry a letter waits for the receiver's replacement.
+    if (found != pending_.end() && found->second.slot == at.slot) pending_.erase(found);
   }
   /// Returns two living members between which a letter has not arrived.
   std::optional<std::pair<Member, Member>> missing(const std::set<Member>& living) const {
@@ -60,8 +67,13 @@ class LetterChecker {
 /// The letters of one program.
 class Letters {
  public:
-  Letters(Member self, Engine& engine, LetterChecker& checker, std::chrono::nanoseconds timeout)
-      : self_(self), engine_(engine), checker_(checker), timeout_(timeout) {}
+  Letters(Member self, Engine& engine, LetterChecker& checker, std::chrono::nanoseconds timeout,
+          size_t eager_limit)
+      : self_(self),
+        engine_(engine),
+        checker_(checker),
+        timeout_(timeout),
+        eager_limit_(eager_limit) {}
 
   /// Writes to the next rank in turn. Called when an operation begins.
   void write(const View& view) {
@@ -75,13 +87,17 @@ class Letters {
     checker_.wrote(letter, to);
     Sent& sent = sent_.emplace_back(Sent{letter, text_of(letter), nullptr});
     sent.outcome = engine_.send(0, {sent.text.data(), sent.text.size(), DataType::int64}, to.slot,
-                                letter.tag, timeout_);
+                                letter.tag, timeout_, eager_limit_);
   }
   /// Checks the letters that have arrived, and waits for more.
   void settle() {
     std::erase_if(sent_, [&](const Sent& sent) {
-      if (sent.outcome->done() && sent.outcome->error()) checker_.returned(sent.letter);
-      return sent.outcome->done();
+      if (!sent.outcome->done()) return false;
+      if (sent.outcome->error())
+        checker_.returned(sent.letter);
+      else
+        checker_.ended(sent.letter, eager_limit_);
+      return true;
     });
     for (Awaited& awaited : awaited_) {
       // It fails when ranks are lost, and when its time runs out.
@@ -111,7 +127,7 @@ class Letters {
   static constexpr uint64_t kDatagramsMax = 16;
   static constexpr uint64_t kTags[] = {1, 2};
 
-  /// The first is sent eagerly, the second is offered first.
+  /// The first is sent eagerly, unless the limit is 0, the second is offered first.
   static size_t length_of(uint64_t tag) { return tag == 1 ? 5 : PointToPoint::eager_max / 8 + 37; }
   static Text text_of(const Letter& letter) {
     Text text(length_of(letter.tag));
@@ -135,6 +151,7 @@ class Letters {
   Engine& engine_;
   LetterChecker& checker_;
   const std::chrono::nanoseconds timeout_;
+  const size_t eager_limit_;
   uint64_t serial_ = 0;
   std::list<Sent> sent_;
   Awaited awaited_[2] = {{kTags[0]}, {kTags[1]}};

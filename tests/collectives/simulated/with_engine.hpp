@@ -16,17 +16,19 @@ struct EngineMutations {
 inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Job& job,
                                             Process& process, Program::Watcher watcher) {
   const Operations::Options& asked = job.options.operations;
-  EngineProgram::Options options{.target = asked.target,
-                                 .ranks = job.options.ranks,
-                                 .on_failure = OnFailure::exclude,
-                                 .timeout = job.options.deadline,
-                                 .rooted = asked.only_full || !job.options.newcomers,
-                                 .letters = job.options.letters ? &job.letters : nullptr,
-                                 .recovery = job.options.recovery,
-                                 .grow_at = job.options.grow_at,
-                                 .slots_max = job.options.slots_max,
-                                 .engine_mutant = mutations.engine,
-                                 .mutant = mutations.program};
+  EngineProgram::Options options{
+      .target = asked.target,
+      .ranks = job.options.ranks,
+      .on_failure = OnFailure::exclude,
+      .timeout = job.options.deadline,
+      .rooted = asked.only_full || !job.options.newcomers,
+      .letters = job.options.letters ? &job.letters : nullptr,
+      .eager_limit = job.options.is_eager(process.self.slot) ? eager_limit_max : 0,
+      .recovery = job.options.recovery,
+      .grow_at = job.options.grow_at,
+      .slots_max = job.options.slots_max,
+      .engine_mutant = mutations.engine,
+      .mutant = mutations.program};
   options.recovery.seed ^= process.self.incarnation * 0x9e3779b97f4a7c15u;
   if (asked.only_full) options.on_failure = OnFailure::retry;
   if (asked.raises) options.on_failure = OnFailure::raise;
