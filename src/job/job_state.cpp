@@ -160,6 +160,7 @@ void Job::State::close() {
   control_->stop();
   progress_thread_->stop();
   engine_->announce();
+  refused_by_wire_ = transport_->refused();
   engine_->close();
   transport_.reset();
 }
@@ -282,7 +283,8 @@ void Job::State::publish_changes() {
 }
 
 uint64_t Job::State::refused() const {
-  return control_->counters().links_refused + transport_->refused();
+  const std::lock_guard lock(mutex_);  // Another thread may close the job.
+  return control_->counters().links_refused + (closed_ ? refused_by_wire_ : transport_->refused());
 }
 
 JobMetrics Job::State::metrics() const {

@@ -82,7 +82,6 @@ class Job::State final : public control::Participant {
   const FileDescriptor& witness_memory() const { return witness_memory_; }
 
   std::shared_ptr<void> on_change(std::function<void()> call);
-  /// Returns the number of rejected connections and messages. Not after `close`.
   uint64_t refused() const;
   JobMetrics metrics() const;
 
@@ -108,6 +107,7 @@ class Job::State final : public control::Participant {
   std::unique_ptr<collectives::Recovery> recovery_;
   FileDescriptor witness_memory_;
   Recoveries recoveries_;
+  uint64_t refused_by_wire_ = 0;
 
   mutable std::mutex mutex_;
   bool closed_ = false;
