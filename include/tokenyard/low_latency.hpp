@@ -240,8 +240,7 @@ class LowLatency {
   /// exchange the addresses of their memory; replacements get the expert map, and their experts are
   /// theirs again. Returns their ranks. Calls captured before must be captured anew: they hold the
   /// addresses of memory that is gone. Throws InvalidArgument on all ranks alike if options or maps
-  /// differ; PeerLost or PeerTimeout if a rank does not come; Unsupported if ranks are reached by
-  /// put, where only a job's world goes on with others.
+  /// differ; PeerLost or PeerTimeout if a rank does not come.
   std::vector<uint32_t> admit();
 
   /// Totals of this rank since the object was made, as its host made the calls: the replays of a

@@ -30,6 +30,8 @@ class Hosts:
     name: str
     hosts: int
     ranks_per_host: int
+    network: str = "tcp"
+    """Transport of the ranks, as their environment names it."""
 
     @property
     def size(self) -> int:
@@ -53,6 +55,7 @@ class Hosts:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.setns(place.fileno(), CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "setns")
+        os.environ["TOKENYARD_NETWORK"] = self.network
         return {"address": self.address(host), "host": f"host{host}"}
 
     def cut(self, source: int, destination: int) -> None:
@@ -105,10 +108,18 @@ class Hosts:
         return f"{self.name}-hub"
 
 
+class NamedHosts(Hosts):
+    """Hosts by name alone, whose ranks share one memory: for networks that are no sockets."""
+
+    def enter(self, rank: int) -> dict[str, str]:
+        os.environ["TOKENYARD_NETWORK"] = self.network
+        return {"address": "127.0.0.1", "host": f"host{self.of(rank)}"}
+
+
 @contextlib.contextmanager
-def hosts_of_a_test(hosts: int, ranks_per_host: int) -> Iterator[Hosts]:
+def hosts_of_a_test(hosts: int, ranks_per_host: int, network: str = "tcp") -> Iterator[Hosts]:
     """Makes hosts; skips the test where the system does not allow it."""
-    made = Hosts(f"tokenyard-hosts-{os.getpid()}", hosts, ranks_per_host)
+    made = Hosts(f"tokenyard-hosts-{os.getpid()}", hosts, ranks_per_host, network)
     try:
         try:
             made.make()

@@ -93,6 +93,10 @@ def test_choices_go_where_their_experts_are(program: Any) -> None:
     tokenyard.launch(program, ranks=2)
 
 
+def test_a_replacement_is_admitted_between_hosts() -> None:
+    tokenyard.launch(low_latency, ranks=2, hosts=2, processes=True)
+
+
 @pytest.mark.parametrize("kind", [tokenyard.ExpertParallel, tokenyard.LowLatency])
 def test_maps_that_differ_are_refused_on_all_ranks(kind: Any) -> None:
     def program(world: tokenyard.World) -> tuple[str, int | None]:

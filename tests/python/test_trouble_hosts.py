@@ -93,6 +93,10 @@ class Exchanges:
         members = self.job.active_ranks() if of is None else of
         return not any(failed.rank in members for failed in self.low_latency.failed_ranks())
 
+    def serve_until_masked(self, of: list[int] | None = None) -> None:
+        while self.serve(of):
+            pass
+
     def check(self) -> None:
         """Every member makes the same calls. One that follows a loss may say that it is undone."""
         try:
@@ -113,8 +117,7 @@ class Exchanges:
                 self.dispatch()
             while phase == "combine":
                 self.combine(received)
-            while self.serve(members):
-                pass
+            self.serve_until_masked(members)
         except (tokenyard.PeerLost, tokenyard.PeerTimeout):
             pass
 
@@ -247,7 +250,7 @@ def test_a_stopped_rank(phase: str, tmp_path: Path) -> None:
         blow_falls(tmp_path, hosts, [3], phase, lambda ranks: ranks[3].stop(), recovered=wakes)
 
 
-@pytest.mark.parametrize("phase", ["dispatch"])
+@pytest.mark.parametrize("phase", ["dispatch", "serve"])
 def test_a_whole_host_is_killed(phase: str, tmp_path: Path) -> None:
     with hosts_of_a_test(3, 2) as hosts:
         blow_falls(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,49 @@ def fault_of(exchanges: Exchanges) -> tokenyard.NetworkFault:
         return fault
 
 
+def work_until_a_thread_ends_in_low_latency(
+    say: Callable[[Any], None], rank: int, size: int, hosts: Hosts, store: str, failing: int
+) -> list[int]:
+    job = enter(rank, hosts, store)
+    exchanges = Exchanges(job, world_of(job, PATIENT_S))
+    exchanges.check()
+    exchanges.world.barrier("all have exchanged")
+    ending = threading.Thread(target=end_the_networks_thread)
+    if rank == failing:
+        ending.start()  # It ends the network's thread while calls are under way.
+        with pytest.raises(tokenyard.NetworkFault, match="epoll_wait"):
+            exchanges.serve_until_masked()
+        ending.join()
+    else:
+        exchanges.serve_until_masked()
+    masked = [failed.rank for failed in exchanges.low_latency.failed_ranks()]
+    exchanges.close()
+    exchanges = Exchanges(job, world_of(job, PATIENT_S))
+    for _ in range(3):
+        exchanges.check()
+    exchanges.world.barrier("all have gone on")
+    exchanges.close()
+    job.close()
+    return masked
+
+
+def test_the_thread_of_a_network_ends_amid_low_latency(tmp_path: Path) -> None:
+    """The others mask its rank, and go on with it in a new world."""
+    failing = 1
+    with (
+        hosts_of_a_test(3, 1) as hosts,
+        ranks_of(
+            work_until_a_thread_ends_in_low_latency,
+            hosts.size,
+            hosts,
+            file_store(tmp_path),
+            failing,
+        ) as ranks,
+    ):
+        told = results(ranks)
+    assert told[0] == told[2] == [failing]
+
+
 def work_until_a_thread_ends(
     say: Callable[[Any], None], rank: int, size: int, hosts: Hosts, store: str, failing: int
 ) -> tuple[str, int, str]:
@@ -68,8 +112,7 @@ def work_until_a_thread_ends(
         with pytest.raises(tokenyard.NetworkFault, match="epoll_wait"):
             exchanges.serve()
     else:
-        while exchanges.serve():
-            pass
+        exchanges.serve_until_masked()
         assert [failed.rank for failed in exchanges.low_latency.failed_ranks()] == [failing]
     exchanges.close()
     # So does everything in a new world.

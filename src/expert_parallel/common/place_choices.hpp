@@ -14,7 +14,6 @@
 
 #include "device/kernel.hpp"
 #include "expert_parallel/common/expert_partition.hpp"
-#include "expert_parallel/common/rank_set.hpp"
 
 namespace tokenyard {
 
@@ -40,9 +39,10 @@ struct PlaceParams {
   bool idx_is_int64;
   PlacementTable table;
   const uint32_t* failed;  ///< [ranks] 0 for a rank that takes part; null: all of them do
-  RankSet active;          ///< if `failed` is given: the others take no part in this call
-  int64_t* placed;         ///< [tokens, topk]
-  int32_t* lost;           ///< [tokens] choices of each that are lost
+  /// [ranks] other than 0 for a rank that takes no part in this call; null: none.
+  const uint32_t* left_out;
+  int64_t* placed;  ///< [tokens, topk]
+  int32_t* lost;    ///< [tokens] choices of each that are lost
   LostChoices counted;
 };
 

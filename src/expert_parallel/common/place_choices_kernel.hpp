@@ -19,8 +19,8 @@ struct PlacedChoice {
 TOKENYARD_DEVICE bool takes_part(const PlaceParams& params, uint32_t place) {
   if (params.failed == nullptr) return true;
   const uint32_t rank = params.table.partition.rank_of(place);
-  return params.active.contains(rank) &&
-         load<Order::relaxed, Scope::gpu>(params.failed + rank) == 0;
+  if (params.left_out != nullptr && load_cached(params.left_out + rank) != 0) return false;
+  return load<Order::relaxed, Scope::gpu>(params.failed + rank) == 0;
 }
 
 TOKENYARD_DEVICE PlacedChoice placed_choice(const PlaceParams& params, uint32_t token, int64_t id) {

@@ -268,9 +268,9 @@ TEST_P(LowLatencyBatch, BlocksShareARowOfSums) {
 INSTANTIATE_ON_DEVICES(LowLatencyBatch);
 
 /// With more than eight ranks a kernel looks its peers up in a table; with more than 32 a warp has
-/// fewer lanes than there are ranks. 128 is the maximum.
+/// fewer lanes than there are ranks.
 TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {
-  for (const uint32_t ranks : {9, 34, 128}) {
+  for (const uint32_t ranks : {9, 34, 130}) {
     SCOPED_TRACE(ranks);
     LowLatencyCase of{.shape = {.ranks = ranks, .experts = ranks, .hidden = 32, .topk = 8},
                       .tokens = {},

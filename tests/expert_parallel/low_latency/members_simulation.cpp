@@ -1,7 +1,9 @@
-// Suite `low_latency_members`: a rank dies between two calls, or after it has sent for calls that
-// the others have not made. They go on without it, with its experts where replicas and empty places
-// are; then a fresh rank takes its slot. Every result is exact, every choice without a place is
-// counted, and nothing that the dead rank has sent counts as its successor's.
+// Suites `low_latency_members` and `low_latency_members_hosts`: a rank dies between two calls, or
+// after it has sent for calls that the others have not made. They go on without it, with its
+// experts where replicas and empty places are; then a fresh rank takes its slot. Every result is
+// exact, every choice without a place is counted, and nothing that the dead rank has sent counts as
+// its successor's. In the second suite ranks are on several hosts, and what the dead rank has put
+// may land at any time.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +25,8 @@ using simulation::SeedRun;
 
 struct Drawn {
   LowLatencyCase of;
-  std::vector<uint32_t> sms;  ///< [ranks]
+  std::vector<uint32_t> host_of;  ///< [ranks] if there are several hosts
+  std::vector<uint32_t> sms;      ///< [ranks]
   uint32_t dies = 0;
   uint32_t ahead = 0;       ///< dispatches that the rank sends before it dies, which others lack
   bool is_missed = false;   ///< the others make a batch before they know
@@ -33,11 +36,24 @@ struct Drawn {
   uint32_t epoch_before = 0;
 };
 
-Drawn draw(SeedRun& run) {
+/// Two to four hosts of at most five ranks in all.
+std::vector<uint32_t> draw_hosts(SeedRun& run, LowLatencyCase& of) {
+  std::vector<uint32_t> host_of;
+  const uint32_t hosts = run.random.between(2, run.random.chance(192) ? 4 : 2);
+  for (uint32_t host = 0; host < hosts; ++host)
+    host_of.insert(host_of.end(), run.random.between(1, hosts > 2 ? 1 : 2), host);
+  run.option("host_of", fmt::format("{}", host_of));
+  if (run.option("only_put", run.random.chance(256))) of.paths = LowLatencyPaths::put;
+  return host_of;
+}
+
+Drawn draw(SeedRun& run, bool hosts) {
   Random& random = run.random;
   Drawn drawn;
   LowLatencyCase& of = drawn.of;
-  of.shape.ranks = run.option("ranks", random.between(2, 4));
+  if (hosts) drawn.host_of = draw_hosts(run, of);
+  of.shape.ranks = hosts ? static_cast<uint32_t>(drawn.host_of.size())
+                         : run.option("ranks", random.between(2, 4));
   const uint32_t each = run.option("places_per_rank", random.between(1, 3));
   of.shape.experts = each * of.shape.ranks;
   const uint32_t experts = run.option("experts", random.between(1, of.shape.experts));
@@ -187,13 +203,27 @@ class Program {
 
 constexpr size_t kArenaBytes = size_t{2} << 20;
 
-void run_suite(SeedRun& run) {
-  const Drawn drawn = draw(run);
-  const simulated::Options options{.ranks = drawn.of.shape.ranks,
-                                   .arena_bytes = kArenaBytes,
-                                   .timeout = kWorldTimeout,
-                                   .epoch_before = drawn.epoch_before};
+void run_drawn(SeedRun& run, const Drawn& drawn, simulated::Options options) {
+  options.ranks = drawn.of.shape.ranks;
+  options.host_of = drawn.host_of;
+  options.arena_bytes = kArenaBytes;
+  options.timeout = kWorldTimeout;
+  options.epoch_before = drawn.epoch_before;
   simulated::run(run, options, [&](World& world) { Program(world, drawn).run(); }).require_clean();
+}
+
+void run_suite(SeedRun& run) {
+  run_drawn(run, draw(run, false), {});
+}
+
+void run_between_hosts(SeedRun& run) {
+  const Drawn drawn = draw(run, true);
+  run_drawn(run, drawn,
+            {.card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000),
+                      .stall_ns_max =
+                          run.random.chance(128) ? run.option("stall", uint32_t{5'000'000}) : 0},
+             .queues_per_peer = run.option("queues", run.random.between(1, 2)),
+             .within_hosts = drawn.of.paths == LowLatencyPaths::put});
 }
 
 const bool registered =
@@ -204,6 +234,14 @@ const bool registered =
                                        {"epochs wrap", 100},
                                        {"epochs pass a half", 60}},
                            .seeds = 1000});
+const bool registered_hosts =
+    simulation::add_suite({.name = "low_latency_members_hosts",
+                           .what = "the same between hosts, where the dead rank's puts land late",
+                           .run = run_between_hosts,
+                           .reaches = {{"a rank dies two dispatches ahead", 60},
+                                       {"epochs wrap", 100},
+                                       {"epochs pass a half", 60}},
+                           .seeds = 300});
 
 }  // namespace
 }  // namespace tokenyard::test

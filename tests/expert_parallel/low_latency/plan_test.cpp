@@ -241,11 +241,11 @@ TEST(LowLatencyPlan, BlocksHaveTheSharedMemoryThatADispatchTakes) {
                      AcceleratorKind::gpu, kH200);
   };
   const Plan plan = plan_of(288, 4096);
-  EXPECT_EQ(plan.dispatch_blocks_min(Part::both), 20u + 6);  // 20 receive.
-  EXPECT_EQ(plan.dispatch_blocks_min(Part::receive), 20u);
+  EXPECT_EQ(plan.dispatch_blocks_min(Part::both), 19u + 6);  // 19 receive.
+  EXPECT_EQ(plan.dispatch_blocks_min(Part::receive), 19u);
   EXPECT_EQ(plan.dispatch_blocks_min(Part::send), kBlocksMin);
-  EXPECT_LE(plan.dispatch_shared_bytes(Part::both, 26), kH200.shared_bytes);
-  EXPECT_GT(plan.dispatch_shared_bytes(Part::both, 25), kH200.shared_bytes);
+  EXPECT_LE(plan.dispatch_shared_bytes(Part::both, 25), kH200.shared_bytes);
+  EXPECT_GT(plan.dispatch_shared_bytes(Part::both, 24), kH200.shared_bytes);
   EXPECT_EQ(plan_of(288, 128).dispatch_blocks_min(Part::both), kBlocksMin);
   EXPECT_EQ(plan_of(1024, 4096).dispatch_blocks_min(Part::both), 0u);
   // The most tokens that options allow.

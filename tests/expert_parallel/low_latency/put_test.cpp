@@ -37,6 +37,19 @@ class LowLatencyByPut : public testing::Test {
       exchange.close();
     }));
   }
+  /// Returns the bytes of the largest block that an arena has room for.
+  static size_t largest_room(Arena& arena) {
+    constexpr size_t page = 4096;
+    size_t fits = 0;
+    for (size_t step = size_t{1} << 25; step >= page; step /= 2) {
+      try {
+        (void)arena.allocate(fits + step, Stream{});
+        fits += step;
+      } catch (const InvalidArgument&) {
+      }
+    }
+    return fits;
+  }
   static LowLatencyCase some_tokens(const HostOf& host_of) {
     const auto ranks = static_cast<uint32_t>(host_of.size());
     LowLatencyCase of{.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 64, .topk = 4},
@@ -47,6 +60,7 @@ class LowLatencyByPut : public testing::Test {
   }
 };
 
+/// Also of more peers than a call has blocks, which then stand for several each.
 TEST_F(LowLatencyByPut, EveryNumberOfHostsAndRanks) {
   for (const HostOf& host_of : {HostOf{0, 1},
                                 {0, 0, 1, 1},
@@ -55,7 +69,8 @@ TEST_F(LowLatencyByPut, EveryNumberOfHostsAndRanks) {
                                 {0, 1, 0, 1, 1},
                                 {0, 0, 1, 1, 2, 2},
                                 {0, 1, 1, 2, 2, 2},
-                                {0, 1, 2, 3}}) {
+                                {0, 1, 2, 3},
+                                {0, 1, 2, 3, 4, 5, 6, 6}}) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(host_of, " ")));
     check(host_of, some_tokens(host_of));
   }
@@ -198,6 +213,45 @@ TEST_F(LowLatencyByPut, AHostThatStaysAwayIsMaskedAndComesBack) {
     }
     EXPECT_TRUE(exchange.failed_ranks().empty());
     exchange.close();
+  }));
+}
+
+/// The ranks of a host are gone; the others go on without it, then fresh ranks take its slots,
+/// again and again: memory of messages is given back.
+TEST_F(LowLatencyByPut, FreshRanksOfAHostAreAdmitted) {
+  const HostOf host_of{0, 0, 1, 1, 2};
+  const std::set<uint32_t> gone{2, 3};
+  expect_none_failed(run_ranks(worlds(host_of), [&](World& world) {
+    const LowLatencyCase of = some_tokens(host_of);
+    auto exchange = std::make_unique<LowLatency>(world, of.options());
+    LowLatencyCase changing = of;
+    const auto check_batches = [&](uint32_t batches, const std::set<uint32_t>& without) {
+      for (; batches > 0; --batches, ++changing.seed)
+        EXPECT_EQ(difference_after_batch(*exchange, changing, changing.draw(), without), "");
+    };
+    std::vector<size_t> rooms;
+    for (uint32_t turn = 0; turn < 6; ++turn) {
+      check_batches(3, {});
+      if (gone.contains(world.rank())) {
+        exchange.reset();
+        world.barrier("they are gone");
+        changing.seed += 2;
+        world.barrier("the others have gone on");
+        exchange = std::make_unique<LowLatency>(world, of.options());
+      } else {
+        world.barrier("they are gone");
+        exchange->evict({2, 3});
+        check_batches(2, gone);
+        world.barrier("the others have gone on");
+        EXPECT_EQ(exchange->admit(), std::vector(gone.begin(), gone.end()));
+        rooms.push_back(largest_room(arena_of(world)));
+      }
+      EXPECT_TRUE(exchange->failed_ranks().empty());
+    }
+    check_batches(3, {});
+    // New memory takes the place of that of before, so two places are used in turn.
+    for (size_t turn = 2; turn < rooms.size(); ++turn) EXPECT_EQ(rooms[turn], rooms[turn - 2]);
+    exchange->close();
   }));
 }
 

@@ -38,7 +38,7 @@ void BatchCalls::launch_dispatch(const DispatchParams& params, Part part, uint32
   if (!context_.put_peers) return launch_near_dispatch(params, part, blocks, stream);
   if (sends(part)) launch_near_dispatch(params, Part::send, blocks, stream);
   context_.streams.last.begin_call(stream);
-  context_.put_peers->launch_rows(params, part, stream);
+  context_.put_peers->launch_rows(params, part, blocks, stream);
   if (receives(part)) launch_near_dispatch(params, Part::receive, blocks, stream);
 }
 
@@ -47,10 +47,10 @@ void BatchCalls::launch_combine(const CombineParams& params, bool logfmt, Part p
   if (!context_.put_peers) return launch_near_combine(params, logfmt, part, blocks, stream);
   context_.streams.last.begin_call(stream);
   if (sends(part)) {
-    context_.put_peers->launch_weights(params, stream);
+    context_.put_peers->launch_weights(params, blocks, stream);
     launch_near_combine(params, logfmt, Part::send, blocks, stream);
   }
-  context_.put_peers->launch_sums(params, logfmt, part, stream);
+  context_.put_peers->launch_sums(params, logfmt, part, blocks, stream);
   if (receives(part)) launch_near_combine(params, logfmt, Part::receive, blocks, stream);
 }
 
@@ -70,12 +70,14 @@ void BatchCalls::launch_near_dispatch(DispatchParams params, Part part, uint32_t
   // Ranks that share a GPU launch one grid, so shapes must agree.
   DispatchTail widest = params.tail;
   widest.local_experts = setup_.homes.held_at_most();
+  const uint64_t tail_bytes =
+      receives(part) ? widest.bytes() : DispatchTail::rank_bytes(params.call.ranks);
   context_.streams.last.begin_call(stream);
   // Not cooperative: sending blocks come first and wait for no receiver of their own rank.
   launch(setup_.accelerator, dispatch_kernel,
          {.blocks = split.blocks,
           .warps = warps,
-          .extra_shared_bytes = receives(part) ? static_cast<uint32_t>(widest.bytes()) : 0,
+          .extra_shared_bytes = static_cast<uint32_t>(tail_bytes),
           .cooperative = false,
           .overlap_previous = true},
          stream, params);
@@ -94,6 +96,7 @@ void BatchCalls::launch_near_combine(CombineParams params, bool logfmt, Part par
   launch(setup_.accelerator, logfmt ? combine_logfmt_kernel : combine_kernel,
          {.blocks = split.blocks,
           .warps = logfmt ? setup_.plan.logfmt_warps : setup_.plan.combine_warps,
+          .extra_shared_bytes = CombineTail::bytes(params.call.ranks),
           .cooperative = false,
           .overlap_previous = true},
          stream, params);
@@ -122,7 +125,7 @@ void BatchCalls::launch_placement(const DispatchArguments& input, const CallPara
           .idx_is_int64 = input.idx_is_int64,
           .table = context_.experts.table(),
           .failed = call.masks.failed,
-          .active = call.active,
+          .left_out = call.left_out,
           .placed = choices.placed,
           .lost = choices.lost,
           .counted = context_.experts.lost_choices()});

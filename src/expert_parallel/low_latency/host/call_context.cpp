@@ -3,6 +3,7 @@
 #include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
 
+#include <algorithm>
 #include <exception>
 
 #include "tokenyard/error.hpp"
@@ -32,11 +33,14 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options,
       masks(setup.accelerator, abort_flag_of(world), world.size()),
       streams(setup),
       batches(setup),
-      experts(world, options.experts, setup.places()) {
+      experts(world, options.experts, setup.places()),
+      left_out_(setup.accelerator, world.size() * sizeof(uint32_t), DeviceMemory::Kind::device) {
   if (recoveries_of(world) != nullptr) log.emplace(world.rank());
   const std::optional<uint32_t> last = before ? std::optional(before->last_epoch) : Members::kNone;
   const Members members = Members::gather(world, last, map_of(before, experts, setup));
   joined = members.joined;
+  // Nothing that this slot's rank of before has posted lands once others give memory back.
+  if (std::ranges::count(joined, world.rank()) != 0) drain_messages(false);
   const Workspace begun = Epochs::counting_from(members.epoch);
   epochs.write(begun, streams);
   // Before the first call on every member alike; filling the windows waits for this stream.
@@ -59,17 +63,24 @@ CallContext::~CallContext() {
   }
 }
 
+const uint32_t* CallContext::left_out(const LowLatencyCall& call) {
+  if (std::ranges::count(call.active, false) == 0) return nullptr;
+  auto* const words = left_out_.as<uint32_t>();
+  streams.last.begin_call(call.stream);
+  setup.accelerator.fill(words, 0, setup.world.size() * sizeof(uint32_t), call.stream);
+  for (uint32_t rank = 0; rank < call.active.size(); ++rank)
+    if (!call.active[rank]) setup.accelerator.fill(words + rank, 1, 1, call.stream);
+  return words;
+}
+
 CallParams CallContext::params(const LowLatencyCall& call) {
   const uint32_t timeout = streams.timeout_of(call);
-  RankSet active = RankSet::first(setup.world.size());
-  for (uint32_t rank = 0; rank < call.active.size(); ++rank)
-    if (!call.active[rank]) active.erase(rank);
   return {.rank = setup.world.rank(),
           .ranks = setup.world.size(),
           .part = Part::both,
           .send_blocks = 0,
           .whole_gpu = false,
-          .active = active,
+          .left_out = left_out(call),
           .staging_blocks = 0,
           .windows = windows.windows(),
           .masks = masks.masks(),
@@ -101,6 +112,16 @@ void CallContext::wait(Stream stream) {
   check();
 }
 
+void CallContext::drain_messages(bool despite_masks) const {
+  if (setup.paths.most_put_peers() == 0) return;
+  const auto timeout = setup.world.timeout();
+  if (network_of(setup.world)->drain(setup.accelerator.now() + timeout)) return;
+  if (despite_masks && !masks.list().empty()) return;
+  throw PeerTimeout({.rank = setup.world.rank(),
+                     .phase = "LowLatency: the network's last requests",
+                     .waited_s = std::chrono::duration<double>(timeout).count()});
+}
+
 /// The barrier follows every rank's last kernel, so no store of this object is in flight after it.
 /// A rank that misses the barrier may still store here, so the window is kept; the error is raised
 /// only if that rank is not masked. In a world of before, ranks may have gone on: none is waited
@@ -113,11 +134,8 @@ void CallContext::close(bool of_before) {
   if (of_before) return;
   try {
     // Messages and credits of this rank land before the barrier, so that nothing does after it.
-    // A masked rank may take nothing any more; nor does it come to the barrier.
-    if (put_peers && !put_peers->drain() && masks.list().empty())
-      throw PeerTimeout({.rank = setup.world.rank(),
-                         .phase = "LowLatency: the network's last requests",
-                         .waited_s = std::chrono::duration<double>(setup.world.timeout()).count()});
+    // Nor does a masked rank come to the barrier.
+    drain_messages(true);
     setup.world.barrier("LowLatency: close");
     windows.give_back();
     if (put_peers) put_peers->give_back();

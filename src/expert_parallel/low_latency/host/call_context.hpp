@@ -33,6 +33,9 @@ struct CallContext {
   void check();
   /// Waits for all work enqueued on `stream`; its owner may then destroy it.
   void wait(Stream stream);
+  /// Waits until this rank's messages and credits have landed. Throws PeerTimeout after the world's
+  /// timeout, but not if `despite_masks` and a rank is masked, which may take nothing any more.
+  void drain_messages(bool despite_masks) const;
   /// Collective; frees the window.
   void close(bool of_before);
 
@@ -48,6 +51,14 @@ struct CallContext {
   std::optional<Log> log;        ///< of masks, if the world follows a job
   std::vector<uint32_t> joined;  ///< ranks that had made no calls when this was made, if others had
   bool closed = false;
+
+ private:
+  /// Returns words per rank for a call that leaves some out, or null. The words are those of all
+  /// calls, in the order of streams: once a call has begun, the ranks that it leaves out are
+  /// masked.
+  const uint32_t* left_out(const LowLatencyCall& call);
+
+  const DeviceMemory left_out_;
 };
 
 }  // namespace tokenyard::low_latency

@@ -12,7 +12,9 @@ Workspace Epochs::read(const CallStreams& streams) const {
 }
 
 void Epochs::write(const Workspace& workspace, const CallStreams& streams) const {
-  accelerator_.copy(this->workspace(), &workspace, sizeof(workspace), streams.last.get());
+  const Stream stream = streams.last.get();
+  accelerator_.copy(this->workspace(), &workspace, sizeof(workspace), stream);
+  accelerator_.fill(this->workspace() + 1, 0, Workspace::bytes(ranks_) - sizeof(workspace), stream);
 }
 
 uint32_t Epochs::last_of(const Workspace& workspace) {

@@ -11,13 +11,15 @@ class Epochs {
  public:
   explicit Epochs(const Setup& setup)
       : accelerator_(setup.accelerator),
-        memory_(accelerator_, sizeof(Workspace), DeviceMemory::Kind::device) {}
+        ranks_(setup.world.size()),
+        memory_(accelerator_, Workspace::bytes(ranks_), DeviceMemory::Kind::device) {}
 
   /// Returns the workspace in which kernels count.
   Workspace* workspace() const { return memory_.as<Workspace>(); }
   /// Waits for all calls so far and returns the workspace.
   Workspace read(const CallStreams& streams) const;
-  /// Enqueues after all calls so far. `workspace` must exist until the stream has been awaited.
+  /// Enqueues after all calls so far; words per rank become zeros. `workspace` must exist until the
+  /// stream has been awaited.
   void write(const Workspace& workspace, const CallStreams& streams) const;
 
   /// Returns whether an epoch comes after another one. Epochs wrap, and those that are compared are
@@ -34,6 +36,7 @@ class Epochs {
 
  private:
   Accelerator& accelerator_;
+  const uint32_t ranks_;
   const DeviceMemory memory_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <set>
 
 #include "device/device_memory.hpp"
 #include "expert_parallel/low_latency/host/rank_masks.hpp"
@@ -31,7 +32,7 @@ class Findings {
   const Setup& setup_;
   const DeviceMemory remote_error_;
   std::mutex mutex_;
-  RankSet differences_raised_{};  ///< ranks whose difference has been raised
+  std::set<uint32_t> differences_raised_;  ///< ranks whose difference has been raised
 };
 
 }  // namespace tokenyard::low_latency

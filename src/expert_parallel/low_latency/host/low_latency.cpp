@@ -184,7 +184,7 @@ LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t
     mirrors = std::max<uint64_t>(mirrors, low_latency::Mirrors::of(window, rank, put_ranks).bytes);
   return {.arena_bytes = window.bytes() + mirrors,
           .device_bytes = 2 * low_latency::Batch::bytes(options, ranks) +
-                          sizeof(low_latency::Workspace) +
+                          low_latency::Workspace::bytes(ranks) +
                           ExpertMap::device_bytes(options.experts, places_of(options, ranks)),
           .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks),
           .network_bytes = messages};

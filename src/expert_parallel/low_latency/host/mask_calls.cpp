@@ -15,6 +15,12 @@ void MaskCalls::write_mask(const TensorView& out, Stream stream) {
   setup_.accelerator.copy(out.data, context_.masks.masks().failed, out.bytes(), stream);
 }
 
+std::set<uint32_t> MaskCalls::all_ranks() const {
+  std::set<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < setup_.world.size(); ++rank) ranks.insert(rank);
+  return ranks;
+}
+
 void MaskCalls::require_other(uint32_t rank) const {
   if (rank >= setup_.world.size() || rank == setup_.world.rank())
     throw InvalidArgument("rank", fmt::format("another of the {} ranks", setup_.world.size()),
@@ -30,7 +36,7 @@ uint32_t MaskCalls::epoch() const {
 /// indistinguishable from rows of zeros once the mask is cleared; or it may lack rows of a rank
 /// that waits for their sums. Nor does a rank know which ranks others have masked. So batches in
 /// progress end, whichever rank was masked.
-void MaskCalls::readmit(const RankSet& ranks, Drained drained) {
+void MaskCalls::readmit(const std::set<uint32_t>& ranks, Drained drained) {
   const Stream stream = context_.streams.last.get();
   context_.batches.end();
   context_.batches.forget_rows(stream);
@@ -67,16 +73,14 @@ void MaskCalls::update_mask(uint32_t rank, bool masked) {
                           fmt::format("rank {}, whose slot is empty", rank));
   context_.batches.require_hooks_called("a rank is unmasked");
   const Workspace workspace = context_.epochs.read(context_.streams);
-  RankSet one{};
-  one.insert(rank);
-  readmit(one, Epochs::drained_by(workspace));
+  readmit({rank}, Epochs::drained_by(workspace));
 }
 
 void MaskCalls::clear_mask() {
   context_.require_open();
   context_.batches.require_hooks_called("the mask is cleared");
   const Workspace workspace = context_.epochs.read(context_.streams);
-  RankSet masked_now{};
+  std::set<uint32_t> masked_now;
   for (const FailedRank& rank : context_.masks.list()) masked_now.insert(rank.rank);
   readmit(masked_now, Epochs::drained_by(workspace));
 }
@@ -89,7 +93,7 @@ void MaskCalls::restart(uint32_t epoch) {
   const Workspace begun = Epochs::counting_from(epoch);
   context_.epochs.write(begun, context_.streams);
   // The staging of live ranks is refilled too: a call of theirs may have ended early.
-  readmit(RankSet::first(setup_.world.size()), {epoch, epoch});
+  readmit(all_ranks(), {epoch, epoch});
 }
 
 void MaskCalls::set_expert_map(std::span<const int32_t> expert_at) {
@@ -125,22 +129,21 @@ void MaskCalls::evict(const std::vector<uint32_t>& ranks, std::optional<uint32_t
 
 std::vector<uint32_t> MaskCalls::admit() {
   context_.require_open();
-  if (context_.put_peers)
-    throw Unsupported("LowLatency",
-                      "admit() where ranks are reached by put: only a job's world goes on with "
-                      "others there");
   // Nothing of this rank is under way when another one learns that it is here.
   const uint32_t last = epoch();
+  context_.drain_messages(false);
   agree_on_options(setup_.world, setup_.options);
   const Members members =
       Members::gather(setup_.world, last, {context_.experts.given(), context_.experts.version()});
   const Workspace begun = Epochs::counting_from(members.epoch);
   context_.epochs.write(begun, context_.streams);
-  readmit(RankSet::first(setup_.world.size()), {members.epoch, members.epoch});
+  readmit(all_ranks(), {members.epoch, members.epoch});
   context_.experts.set_living(members.living);
   mask_the_dead();
+  std::optional<PutPeers>& put_peers = context_.put_peers;
+  if (put_peers) put_peers->begin_anew(context_.streams, members.epoch);
   // The last step, after which other ranks may write here.
-  context_.windows.exchange(context_.streams, nullptr);
+  context_.windows.exchange(context_.streams, put_peers ? &*put_peers : nullptr);
   return members.joined;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -24,13 +25,14 @@ class MaskCalls {
   std::vector<uint32_t> admit();
 
  private:
+  std::set<uint32_t> all_ranks() const;
   /// Throws InvalidArgument unless `rank` is another rank.
   void require_other(uint32_t rank) const;
   /// Masks the ranks that do not live, and waits until that is done.
   void mask_the_dead();
   /// Refills staging that these ranks may have written, unmasks them, and ends the batches in
   /// progress. `drained` becomes what these ranks are taken to have drained.
-  void readmit(const RankSet& ranks, Drained drained);
+  void readmit(const std::set<uint32_t>& ranks, Drained drained);
 
   CallContext& context_;
   const Setup& setup_;

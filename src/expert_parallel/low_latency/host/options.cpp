@@ -20,25 +20,33 @@ struct Proposal {
   uint32_t sms;          ///< this and the fields below may differ among ranks
   Capacity capacity;     ///< of its device
   uint32_t unreachable;  ///< first rank that it cannot reach, or kAllReached
-  RankSet puts;          ///< the first kRanksMax ranks that it reaches by put
   uint32_t paths;        ///< a LowLatencyPaths, the same on all ranks
 };
 
 Proposal proposal_of(const World& world, const LowLatencyOptions& options, const Paths& paths) {
-  Proposal mine{.experts = options.experts,
-                .places_per_rank = options.places_per_rank,
-                .hidden = options.hidden,
-                .topk = options.topk,
-                .tokens_max = options.tokens_max,
-                .bf16_rows = options.bf16_rows,
-                .sms = options.sms,
-                .capacity = accelerator_of(world).capacity(),
-                .unreachable = paths.first_unreachable(),
-                .puts = {},
-                .paths = static_cast<uint32_t>(options.paths)};
-  for (const uint32_t rank : paths.put_peers())
-    if (rank < kRanksMax) mine.puts.insert(rank);
-  return mine;
+  return {.experts = options.experts,
+          .places_per_rank = options.places_per_rank,
+          .hidden = options.hidden,
+          .topk = options.topk,
+          .tokens_max = options.tokens_max,
+          .bf16_rows = options.bf16_rows,
+          .sms = options.sms,
+          .capacity = accelerator_of(world).capacity(),
+          .unreachable = paths.first_unreachable(),
+          .paths = static_cast<uint32_t>(options.paths)};
+}
+
+/// Collective. Returns [ranks][ranks] whether one reaches the other by put.
+std::vector<std::vector<bool>> gather_puts(World& world, const Paths& paths) {
+  std::vector<std::byte> mine(world.size());
+  for (const uint32_t rank : paths.put_peers()) mine[rank] = std::byte{1};
+  std::vector<std::vector<bool>> puts;
+  for (const auto& theirs : world.all_gather(mine, "LowLatency: paths")) {
+    puts.emplace_back(world.size());  // None of an absent rank.
+    for (size_t rank = 0; rank < theirs.size(); ++rank)
+      puts.back()[rank] = theirs[rank] != std::byte{0};
+  }
+  return puts;
 }
 
 void require_paths(const World& world, const std::vector<Proposal>& proposals) {
@@ -144,11 +152,7 @@ Paths agree_on_options(World& world, const LowLatencyOptions& options) {
         make_plan(theirs, world.size(), accelerator_of(world).kind(), proposals[rank].capacity),
         rank);
   }
-  std::vector<std::vector<bool>> puts(world.size());
-  for (uint32_t rank = 0; rank < world.size(); ++rank)
-    for (uint32_t peer = 0; peer < world.size(); ++peer)
-      puts[rank].push_back(proposals[rank].puts.contains(peer));
-  paths.learn(puts);
+  paths.learn(gather_puts(world, paths));
   return paths;
 }
 

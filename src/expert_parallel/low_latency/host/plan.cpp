@@ -150,7 +150,7 @@ Split Plan::combine(Part part, uint32_t blocks, uint32_t tokens, bool logfmt) co
 uint64_t Plan::dispatch_shared_bytes(Part part, uint32_t blocks) const {
   constexpr uint32_t kTailAlignment = 128;  // See block::shared_tail.
   const uint64_t shared = round_up(dispatch_kernel.entry.shared_bytes, kTailAlignment);
-  if (!receives(part)) return shared;
+  if (!receives(part)) return shared + DispatchTail::rank_bytes(others + 1);
   const Split split = dispatch(part, blocks, tokens_max);
   DispatchParams params{};
   params.call.ranks = others + 1;

@@ -1,6 +1,7 @@
 #include "expert_parallel/low_latency/host/put_peers.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
@@ -41,18 +42,32 @@ PutPeers::PutPeers(const Setup& setup, const CallStreams& streams, uint32_t epoc
       mirrors_(Mirrors::of(setup.layout, setup.world.rank(), static_cast<uint32_t>(ranks_.size()))),
       mirror_memory_(arena_of(setup.world)
                          .allocate(std::max<size_t>(mirrors_.bytes, 1), Stream{}, ArenaEnd::upper)),
-      shared_(setup.world, layout_.bytes()),
+      shared_(zeroed_memory(streams)),
       queue_(std::in_place, *network_of(setup.world)),
-      workspace_(setup.accelerator, sizeof(PutWorkspace), DeviceMemory::Kind::device) {
+      workspace_(setup.accelerator, PutWorkspace::bytes(setup.world.size()),
+                 DeviceMemory::Kind::device) {
   setup.accelerator.prepare(messages_kernel.entry);
   setup.accelerator.fill(mirror_memory_.data(), 0, mirror_memory_.bytes(), Stream{});
-  setup.accelerator.fill(shared_.data(), 0, layout_.bytes(), Stream{});
-  setup.accelerator.fill(workspace_.as<void>(), 0, sizeof(PutWorkspace), Stream{});
+  setup.accelerator.fill(workspace_.as<void>(), 0, PutWorkspace::bytes(setup.world.size()),
+                         Stream{});
   streams.await(Stream{}, "zeroed words");
   introduce(streams, epoch);
 }
 
 PutPeers::~PutPeers() = default;
+
+void PutPeers::begin_anew(const CallStreams& streams, uint32_t epoch) {
+  const std::unique_ptr<NetworkMemory> before = std::exchange(shared_, zeroed_memory(streams));
+  introduce(streams, epoch);
+  before->give_back();
+}
+
+std::unique_ptr<NetworkMemory> PutPeers::zeroed_memory(const CallStreams& streams) const {
+  auto memory = std::make_unique<NetworkMemory>(setup_.world, layout_.bytes());
+  setup_.accelerator.fill(memory->data(), 0, layout_.bytes(), Stream{});
+  streams.await(Stream{}, "zeroed messages");
+  return memory;
+}
 
 /// Tells all ranks where this one's memory lies, and writes the tables of kernels.
 void PutPeers::introduce(const CallStreams& streams, uint32_t epoch) {
@@ -61,15 +76,15 @@ void PutPeers::introduce(const CallStreams& streams, uint32_t epoch) {
     uint32_t key, has_queue;
   };
   World& world = setup_.world;
-  shared_.make_known();
+  shared_->make_known();
   const std::vector<Mine> everybodys = gather(world,
-                                              Mine{.offset = shared_.target().offset,
-                                                   .key = shared_.target().key,
+                                              Mine{.offset = shared_->target().offset,
+                                                   .key = shared_->target().key,
                                                    .has_queue = queue_->exist() ? 1u : 0u},
                                               "LowLatency: memory of messages");
   for (const uint32_t rank : present_ranks(world)) {
     if (everybodys[rank].has_queue != 0) continue;
-    shared_.give_back();  // All ranks refuse alike, so nobody writes.
+    shared_->give_back();  // All ranks refuse alike, so nobody writes.
     throw Unsupported("LowLatency", too_few_queues(*network_of(world), 1, rank));
   }
   std::vector<PutPeer> peers;
@@ -99,8 +114,8 @@ void PutPeers::introduce(const CallStreams& streams, uint32_t epoch) {
             .states = reinterpret_cast<PutState*>(base + states_at),
             .workspace = workspace_.as<PutWorkspace>(),
             .layout = layout_,
-            .memory = shared_.data(),
-            .key = shared_.target().key,
+            .memory = shared_->data(),
+            .key = shared_->target().key,
             .queues = network_of(world)->queues(),
             .queue = queue_->number(),
             .first_epoch = epoch};
@@ -137,16 +152,17 @@ MessagesParams PutPeers::messages(Channel channel, const CallParams& call, Part 
   return params;
 }
 
-void PutPeers::launch_messages(const MessagesParams& params, Stream stream) const {
+void PutPeers::launch_messages(const MessagesParams& params, uint32_t blocks, Stream stream) const {
   launch(setup_.accelerator, messages_kernel,
-         {.blocks = most_,
+         {.blocks = std::min(most_, blocks),
           .warps = setup_.accelerator.kind() == AcceleratorKind::gpu ? kWarpsGpu : kWarpsHost,
           .cooperative = false,
           .overlap_previous = true},
          stream, params);
 }
 
-void PutPeers::launch_rows(const DispatchParams& call, Part part, Stream stream) const {
+void PutPeers::launch_rows(const DispatchParams& call, Part part, uint32_t blocks,
+                           Stream stream) const {
   MessagesParams params = messages(Channel::rows, call.call, part);
   params.tokens = call.tokens;
   params.row = call.row;
@@ -154,35 +170,31 @@ void PutPeers::launch_rows(const DispatchParams& call, Part part, Stream stream)
   params.weights = call.weights;
   params.batch = call.batch;
   params.waited = call.out.waited;
-  launch_messages(params, stream);
+  launch_messages(params, blocks, stream);
 }
 
-void PutPeers::launch_weights(const CombineParams& call, Stream stream) const {
+void PutPeers::launch_weights(const CombineParams& call, uint32_t blocks, Stream stream) const {
   MessagesParams params = messages(Channel::weights, call.call, Part::both);
   params.tokens = call.tokens;
   params.publishes = !call.published;
   params.weights = call.weights;
   params.batch = call.batch;
   params.weights_stamp = call.weights_stamp;
-  launch_messages(params, stream);
+  launch_messages(params, blocks, stream);
 }
 
-void PutPeers::launch_sums(const CombineParams& call, bool logfmt, Part part, Stream stream) const {
+void PutPeers::launch_sums(const CombineParams& call, bool logfmt, Part part, uint32_t blocks,
+                           Stream stream) const {
   MessagesParams params = messages(Channel::sums, call.call, part);
   params.tokens = call.tokens;
   params.logfmt = logfmt;
   params.row_slot = call.row_slot;
   params.waited = call.waited;
-  launch_messages(params, stream);
-}
-
-bool PutPeers::drain() const {
-  Accelerator& accelerator = setup_.accelerator;
-  return network_of(setup_.world)->drain(accelerator.now() + setup_.world.timeout());
+  launch_messages(params, blocks, stream);
 }
 
 void PutPeers::give_back() {
-  shared_.give_back();
+  shared_->give_back();
 }
 
 void PutPeers::retire(const CallStreams& streams) const {

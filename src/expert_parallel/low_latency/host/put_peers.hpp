@@ -31,6 +31,10 @@ class PutPeers {
   PutPeers(const Setup& setup, const CallStreams& streams, uint32_t epoch);
   /// Keeps memory that peers may still write, unless `give_back` was called.
   ~PutPeers();
+  /// Collective: begins anew in other memory, beside ranks of which some have made objects of their
+  /// own. All ranks have drained their requests, so that none writes the memory of before, which is
+  /// given back.
+  void begin_anew(const CallStreams& streams, uint32_t epoch);
   PutPeers(const PutPeers&) = delete;
   PutPeers& operator=(const PutPeers&) = delete;
 
@@ -38,13 +42,12 @@ class PutPeers {
   std::vector<std::byte*> with_mirrors(std::span<std::byte* const> windows) const;
 
   /// Enqueue the messages of a call's parts, and of the weights of a combine, which its sending
-  /// part needs.
-  void launch_rows(const DispatchParams& call, Part part, Stream stream) const;
-  void launch_weights(const CombineParams& call, Stream stream) const;
-  void launch_sums(const CombineParams& call, bool logfmt, Part part, Stream stream) const;
+  /// part needs. `blocks`: at most; all are resident at once.
+  void launch_rows(const DispatchParams& call, Part part, uint32_t blocks, Stream stream) const;
+  void launch_weights(const CombineParams& call, uint32_t blocks, Stream stream) const;
+  void launch_sums(const CombineParams& call, bool logfmt, Part part, uint32_t blocks,
+                   Stream stream) const;
 
-  /// Returns whether this rank's requests have taken effect within the world's timeout.
-  [[nodiscard]] bool drain() const;
   /// Says that no peer writes here any more.
   void give_back();
   /// Makes kernels that a CUDA graph has captured put nothing.
@@ -52,7 +55,9 @@ class PutPeers {
 
  private:
   MessagesParams messages(Channel channel, const CallParams& call, Part part) const;
-  void launch_messages(const MessagesParams& params, Stream stream) const;
+  void launch_messages(const MessagesParams& params, uint32_t blocks, Stream stream) const;
+  /// Returns zeroed memory of messages. Collective.
+  std::unique_ptr<NetworkMemory> zeroed_memory(const CallStreams& streams) const;
   void introduce(const CallStreams& streams, uint32_t epoch);
 
   const Setup& setup_;
@@ -61,7 +66,7 @@ class PutPeers {
   const MessageLayout layout_;
   const Mirrors mirrors_;
   ArenaBlock mirror_memory_;
-  NetworkMemory shared_;  ///< with the network
+  std::unique_ptr<NetworkMemory> shared_;  ///< with the network
   std::optional<ClaimedQueues> queue_;
   std::optional<DeviceMemory> tables_;
   DeviceMemory workspace_;

@@ -1,6 +1,7 @@
 /// The failure word, report and abort flag of every rank, from the host's side.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,9 +57,9 @@ class RankMasks {
   AbortFlag& abort_flag_;
   uint32_t ranks_;
   const DeviceMemory failed_, reports_, abort_flags_;
-  RankSet left_out_{};  ///< masked by the caller, or absent
-  RankSet absent_{};
-  RankSet logged_{};  ///< masked, as the last line says
+  std::set<uint32_t> left_out_;  ///< masked by the caller, or absent
+  std::set<uint32_t> absent_;
+  std::set<uint32_t> logged_;  ///< masked, as the last line says
 };
 
 }  // namespace tokenyard::low_latency

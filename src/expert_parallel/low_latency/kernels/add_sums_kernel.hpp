@@ -36,7 +36,7 @@ TOKENYARD_DEVICE void plan_token(const Combine& call, uint32_t token, const OwnC
       choices ? call.params.by.homes.rank_of(static_cast<uint32_t>(choice.expert)) : self;
   const bool here = choice.row.slot >= 0, there = rank != self;
   // Lanes without a partial sum must match no other lane.
-  const uint32_t same = warp::match(there ? rank : kRanksMax + lane);
+  const uint32_t same = warp::match(there ? rank : call.params.call.ranks + lane);
   const bool leads = there && (same & lanes_below()) == 0;
   const uint32_t rows = warp::ballot(here), partial_sums = warp::ballot(leads);
   if (here) plan.row[population(rows & lanes_below())] = choice.row;
@@ -248,8 +248,9 @@ TOKENYARD_DEVICE void finish_round(const Combine& call, const OwnTokens& tokens,
 /// ranks.
 template <class Codec>
 TOKENYARD_DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) {
-  const Call begun = begin_call(params.call, shared.call, Kind::combine);
-  const Combine call{params, shared, begun};
+  const CombineTail tail = tail_of(params);
+  const Call begun = begin_call(params.call, tail.open(), Kind::combine);
+  const Combine call{params, shared, tail, begun};
   const Look look = Look::first(begun, false);
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
   OwnTokens tokens{block::index() - senders, grid::blocks() - senders};
@@ -260,7 +261,7 @@ TOKENYARD_DEVICE void receive_combine(const CombineParams& params, CombineShared
   };
   plan();
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
-    shared.waited[rank] = 0;
+    tail.waited()[rank] = 0;
   const bool some_closed = open_call(begun, look, false);
   advance_epoch(begun);  // Here, since the block has to wait anyway.
   TOKENYARD_KEEP_ROLLED while (tokens.there_are(params)) {
@@ -274,7 +275,7 @@ TOKENYARD_DEVICE void receive_combine(const CombineParams& params, CombineShared
   if (params.waited != nullptr) {
     // The last vote ordered the first thread's additions. Relaxed: the host reads after the kernel.
     for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
-      add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
+      add<Order::relaxed, Scope::gpu>(params.waited + rank, tail.waited()[rank]);
   }
   close_call(begun);
 }

@@ -26,16 +26,25 @@ struct Workspace {
   struct alignas(8) Heard {
     uint32_t heartbeat, at;
   };
-  Heard heard[kRanksMax];
   uint32_t heartbeat;  ///< last heartbeat sent
-  /// [parity of a dispatch][source]: a Verdict. Each dispatch resets those of the other parity for
-  /// the next one.
-  uint32_t verdicts[2][kRanksMax];
   /// [parity of a dispatch] ~choice of the first choice of this rank that is no expert, or 0. Each
   /// dispatch resets the next one's.
   uint32_t first_mistake[2];
   uint32_t mistakes;  ///< mistakes counted since one thread began to report them to the host; 0:
                       ///< none reports
+
+  // Behind these, words per rank:
+  TOKENYARD_HOST_DEVICE Heard* heard(uint32_t rank) {
+    return reinterpret_cast<Heard*>(this + 1) + rank;
+  }
+  /// Returns the word of a source: a Verdict. Each dispatch resets those of the other parity for
+  /// the next one. `parity`: of a dispatch.
+  TOKENYARD_HOST_DEVICE uint32_t* verdict(uint32_t ranks, uint32_t parity, uint32_t source) {
+    return reinterpret_cast<uint32_t*>(heard(ranks)) + parity * ranks + source;
+  }
+  static constexpr size_t bytes(uint32_t ranks) {
+    return sizeof(Workspace) + ranks * (sizeof(Heard) + 2 * sizeof(uint32_t));
+  }
 };
 
 /// Whether a source took part in a dispatch, as decided by the first block that knew.
@@ -62,7 +71,8 @@ struct CallParams {
   Part part;
   uint32_t send_blocks;  ///< the first blocks of the grid send, the others receive
   bool whole_gpu;        ///< the call may occupy every multiprocessor
-  RankSet active;        ///< all other ranks are masked from this call on
+  /// [ranks] other than 0: that rank is masked from this call on. Null: none is.
+  const uint32_t* left_out;
   /// Sending part of a combine: the first blocks, which write to peers' staging. Placed beside the
   /// fields that a block reads first.
   uint32_t staging_blocks;
@@ -73,6 +83,10 @@ struct CallParams {
                              ///< kTimeUnitNs
   uint32_t polls_per_check;  ///< unsuccessful polls between reads of the clock
   uint64_t* span_ns;         ///< [2][2], see LowLatencyCall; may be null
+
+  TOKENYARD_DEVICE bool leaves_out(uint32_t other) const {
+    return left_out != nullptr && load_cached(left_out + other) != 0;
+  }
 };
 
 /// Returns the rank `places` after this one, modulo the number of ranks. `places` is at most that.

@@ -31,7 +31,7 @@ TOKENYARD_DEVICE Peer<T> settled(Peer<T> place) {
 /// Begins a call. Consecutive calls overlap: the next call's blocks are resident when this one
 /// ends, unless the call must leave multiprocessors to other kernels. Before this returns, a block
 /// may use only the launch parameters: earlier kernels may still be writing memory.
-TOKENYARD_DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
+TOKENYARD_DEVICE Call begin_call(const CallParams& params, uint32_t* open_ranks, Kind kind) {
   grid::wait_for_previous();
   const uint64_t start_ns = now_ns();
   // No other thread writes this block's word while the kernel runs. It is nevertheless a relaxed
@@ -41,7 +41,11 @@ TOKENYARD_DEVICE Call begin_call(const CallParams& params, CallShared& shared, K
   const auto before = load<Order::relaxed, Scope::gpu>(
       &params.workspace->progress[static_cast<uint32_t>(kind)][block]);
   if (params.whole_gpu && warp::index() == 0) grid::let_next_start();
-  return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
+  return {.params = params,
+          .open_ranks = open_ranks,
+          .kind = kind,
+          .before = before,
+          .start_ns = start_ns};
 }
 
 /// Advances the epoch words. Called once by the whole block, after it has synchronized since its
@@ -157,7 +161,7 @@ TOKENYARD_DEVICE bool find_open(const Call& call, const Look& first, bool sendin
                              rank += lookers) {
     const bool other = rank != params.rank;
     const Look look = rank == thread_from_last() ? first : Look::at(call, rank, sending);
-    const bool active = params.active.contains(rank);
+    const bool active = !params.leaves_out(rank);
     if (!active && speaks()) leave_out(call, rank);
     bool open = active && !(sending ? look.closed_to_sends(call) : look.masked());
     if (open && other) {
@@ -165,7 +169,7 @@ TOKENYARD_DEVICE bool find_open(const Call& call, const Look& first, bool sendin
       if (sends(params.part) && speaks()) say_drained(call, rank);
       if (sending && !has_room(call, look.drained)) open = await_room(call, rank);
     }
-    call.shared.open[rank] = open;
+    call.open_ranks[rank] = open;
     closed |= !open;
   }
   return closed;

@@ -48,6 +48,21 @@ struct CombineDivisors {
   Divisor streams;
 };
 
+/// A block's shared memory behind the kernel's Shared struct: words per rank.
+struct CombineTail {
+  std::byte* base;
+  uint32_t ranks;
+
+  TOKENYARD_HOST_DEVICE uint32_t* open() const { return reinterpret_cast<uint32_t*>(base); }
+  /// [ranks] cycles that the first thread waited.
+  TOKENYARD_HOST_DEVICE uint64_t* waited() const {
+    return reinterpret_cast<uint64_t*>(open() + 2 * ranks);
+  }
+  static constexpr uint32_t bytes(uint32_t ranks) {
+    return ranks * (2 * sizeof(uint32_t) + sizeof(uint64_t));
+  }
+};
+
 struct CombineParams {
   CallParams call;
   const std::byte* y;       ///< [local experts, slots, hidden] BF16

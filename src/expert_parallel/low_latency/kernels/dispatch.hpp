@@ -70,7 +70,7 @@ struct DispatchOut {
   uint32_t* weights_stamp;  ///< of the weights of this dispatch's batch
 };
 
-/// A receiving block's shared memory after the kernel's Shared struct.
+/// A block's shared memory. Blocks that only send have the words per rank alone.
 struct DispatchTail {
   uint32_t ranks, local_experts, topk, words;
   uint32_t rows_a_block;  ///< (source, token) pairs that a block spreads
@@ -78,11 +78,27 @@ struct DispatchTail {
                           ///< words
   std::byte* base = nullptr;
 
+  // Words per rank:
+  TOKENYARD_HOST_DEVICE uint32_t* open() const { return reinterpret_cast<uint32_t*>(base); }
+  /// [ranks] whether this block did not receive all ids of a source.
+  TOKENYARD_HOST_DEVICE uint32_t* lacks() const { return open() + ranks; }
+  /// [ranks] whether a source takes no part in this dispatch.
+  TOKENYARD_HOST_DEVICE uint32_t* absent() const { return open() + 2 * ranks; }
+  /// [ranks] cycles until a source's ids were in.
+  TOKENYARD_HOST_DEVICE uint64_t* waited() const {
+    return reinterpret_cast<uint64_t*>(open() + 4 * ranks);
+  }
+  TOKENYARD_HOST_DEVICE static constexpr uint32_t rank_bytes(uint32_t ranks) {
+    return ranks * (4 * sizeof(uint32_t) + sizeof(uint64_t));
+  }
+
   /// Bit t of a source's words: the expert gets token t of that source.
   TOKENYARD_HOST_DEVICE uint32_t* bits(uint32_t expert, uint32_t source) const {
     return bitmap() + (expert * ranks + source) * words;
   }
-  TOKENYARD_HOST_DEVICE uint32_t* bitmap() const { return reinterpret_cast<uint32_t*>(base); }
+  TOKENYARD_HOST_DEVICE uint32_t* bitmap() const {
+    return reinterpret_cast<uint32_t*>(base + rank_bytes(ranks));
+  }
   TOKENYARD_HOST_DEVICE uint32_t bitmap_words() const { return local_experts * ranks * words; }
   /// [ranks]: an expert's rows per source.
   TOKENYARD_HOST_DEVICE uint32_t* rows(uint32_t expert) const {
@@ -99,7 +115,7 @@ struct DispatchTail {
   /// 64 bits: shapes whose size overflows 32 bits fit no block.
   uint64_t bytes() const {
     const uint64_t tables = uint64_t{local_experts} * ranks * (words + 1) * 4;
-    return tables + uint64_t{rows_a_block} * topk * (4 + 2);
+    return rank_bytes(ranks) + tables + uint64_t{rows_a_block} * topk * (4 + 2);
   }
 };
 

@@ -8,16 +8,14 @@ namespace tokenyard::low_latency {
 /// Senders have the lower block indices and wait for no receiver of their own rank, so the kernel
 /// also ends if its grid is not resident as a whole.
 TOKENYARD_DEVICE void dispatch(const DispatchParams& params) {
-  auto& shared = block::shared<DispatchShared>();
   if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
   const CallParams& common = params.call;
   if (sends(common.part) && block::index() < common.send_blocks)
-    send_dispatch(params, shared);
+    send_dispatch(params);
   else
-    receive_dispatch(params, shared);
+    receive_dispatch(params);
 }
 
-TOKENYARD_DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared,
-                        kDispatchThreadsMax)
+TOKENYARD_DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, NoShared, kDispatchThreadsMax)
 
 }  // namespace tokenyard::low_latency

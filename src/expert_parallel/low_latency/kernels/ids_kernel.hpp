@@ -7,19 +7,18 @@
 
 namespace tokenyard::low_latency {
 
-struct DispatchShared {
-  CallShared call;
-  uint32_t lacks[kRanksMax];   ///< sources of which this block did not receive all ids
-  uint32_t absent[kRanksMax];  ///< sources that take no part in this dispatch
-  uint64_t waited[kRanksMax];  ///< cycles until a source's ids were in
-};
-
 struct Dispatch {
   const DispatchParams& params;
-  DispatchShared& shared;
-  const DispatchTail tail;  ///< in receiving blocks
+  const DispatchTail tail;
   const Call& call;
 };
+
+/// Returns the block's shared memory.
+TOKENYARD_DEVICE DispatchTail tail_of(const DispatchParams& params) {
+  DispatchTail tail = params.tail;
+  tail.base = block::shared_tail<NoShared>();
+  return tail;
+}
 
 /// An id in flight, of either width. Converting both widths to one number at once would wait for
 /// the load; value() converts when the id is needed.

@@ -37,7 +37,7 @@ TOKENYARD_DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
 /// Reads a rank's heartbeat and returns when it last changed. Reads the clock itself: a time taken
 /// by the caller before it waited would date the heartbeat too early.
 TOKENYARD_DEVICE uint32_t read_heartbeat(const CallParams& params, uint32_t rank) {
-  Workspace::Heard* const heard = &params.workspace->heard[rank];
+  Workspace::Heard* const heard = params.workspace->heard(rank);
   const uint32_t heartbeat =
       load<Order::relaxed, Scope::sys>(params.windows.heartbeat(params.rank, rank));
   const Workspace::Heard last = load<Order::relaxed, Scope::gpu>(heard);
@@ -58,7 +58,7 @@ TOKENYARD_DEVICE void exchange_heartbeats(const CallParams& params, uint32_t clo
   if (clock - last + apart - 1 < 2 * apart - 1) return;
   if (compare_exchange<Order::relaxed, Scope::gpu>(heartbeat, last, clock) != last) return;
   TOKENYARD_KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
-    if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
+    if (rank == params.rank || params.leaves_out(rank) || is_masked(params, rank)) continue;
     store<Order::relaxed, Scope::sys>(params.windows.heartbeat(rank, params.rank), clock);
     read_heartbeat(params, rank);
   }
@@ -94,7 +94,7 @@ TOKENYARD_COLD uint32_t poll_watchdog(const CallParams& call_params, uint64_t st
   if (failure != static_cast<uint32_t>(Failure::none) && failure != tolerated) return kGivenUp;
   const uint64_t time_ns = now_ns();
   const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
-  const bool last = next_poll >= last_look_at(kRanksMax);
+  const bool last = next_poll >= last_look_at(params.ranks);
   if (now < next_poll && !last) return next_poll;
   const uint32_t interval = std::clamp(params.timeout / kHeartbeats, 1u, uint32_t{kLookUnitsMax});
   if (next_poll == 0) return now + interval;
@@ -141,15 +141,10 @@ struct Watchdog {
   }
 };
 
-/// In the block's shared memory.
-struct CallShared {
-  uint32_t open[kRanksMax];  ///< ranks that this block communicates with
-};
-
 /// A call as one thread sees it.
 struct Call {
   const CallParams& params;
-  CallShared& shared;
+  uint32_t* open_ranks;  ///< [ranks] in shared memory: whether this block communicates with each
   Kind kind;
   Progress before;  ///< epochs of this kind before this call
   uint64_t start_ns;
@@ -159,7 +154,7 @@ struct Call {
     return (sends(params.part) ? before.sent : before.received) + 1;
   }
   TOKENYARD_DEVICE uint32_t parity() const { return parity_of(epoch()); }
-  TOKENYARD_DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
+  TOKENYARD_DEVICE bool open(uint32_t rank) const { return open_ranks[rank] != 0; }
 
   /// Returns the failure word of a rank masked in this call for a difference. This call still sends
   /// to it, so that it detects the difference too.

@@ -8,8 +8,8 @@
 ///     receive kernel                                    reads its window, as always
 ///
 /// The kernels of dispatch and combine know nothing of this: they store to a peer's window, whose
-/// address is that of its mirror, and find what came in their own window. One block of the messages
-/// kernel stands for each such peer, and its first thread alone uses the queue to it.
+/// address is that of its mirror, and find what came in their own window. Each block of the
+/// messages kernel stands for some such peers, of which its first thread alone uses the queues.
 ///
 /// 1. **One put and one signal per message.** A channel per kind of message, with a landing and a
 ///    stage for each parity of its epochs: rows and ids of a dispatch, weights of a combine that
@@ -24,8 +24,9 @@
 /// 4. **Masks are local on both sides**, as within a host: nothing is put to a masked rank, nor
 ///    awaited from it. The message of a masked rank is neither copied nor credited, until a later
 ///    call awaits that rank again.
-/// 5. **A waiting block sends heartbeats** by signal to its peer, until all blocks' waits have
-///    ended, and passes those that come on to the word in the window that near ranks store.
+/// 5. **A waiting block sends heartbeats** by signal to its peers, until all blocks' waits have
+///    ended, and passes those that come on to the word in the window that near ranks store. It
+///    credits messages of all its peers that come too late, whichever it waits for.
 #pragma once
 
 #include <cstddef>
@@ -153,9 +154,13 @@ struct alignas(64) PutState {
 
 /// Words of a rank's own memory. Zero at first.
 struct PutWorkspace {
-  uint64_t ended;    ///< waits of blocks, in all launches together
-  uint32_t retired;  ///< 1: kernels put nothing and end at once, since the ranks have changed
-  AbortWord never[1 + kRanksMax];  ///< zeros: a queue's waits end by their deadline
+  uint64_t ended;      ///< waits of blocks, in all launches together
+  uint32_t retired;    ///< 1: kernels put nothing and end at once, since the ranks have changed
+  AbortWord never[1];  ///< [1 + ranks] zeros: a queue's waits end by their deadline
+
+  static constexpr size_t bytes(uint32_t ranks) {
+    return sizeof(PutWorkspace) + ranks * sizeof(AbortWord);
+  }
 };
 
 /// This rank's put peers, and what it has for them.

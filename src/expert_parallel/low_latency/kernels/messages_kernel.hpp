@@ -8,7 +8,6 @@
 namespace tokenyard::low_latency {
 
 struct MessagesShared {
-  CallShared call;
   uint32_t goes, comes;  ///< whether the block's message is sent, and whether the peer's has come
 };
 
@@ -83,39 +82,6 @@ class Poster {
   const Deadline deadline_;
 };
 
-/// Shows the peer that this rank lives while it waits, and passes the peer's heartbeats on. Used by
-/// the block's first thread.
-class Beats {
- public:
-  TOKENYARD_DEVICE explicit Beats(const PutCall& put)
-      : put_(put), last_ns_(put.call.start_ns), polls_left_(put.params.call.polls_per_check) {}
-
-  /// Called at every poll.
-  TOKENYARD_DEVICE void exchange(const Poster& poster) {
-    const CallParams& common = put_.params.call;
-    if (--polls_left_ != 0) return;
-    polls_left_ = common.polls_per_check;
-    const uint32_t rank = put_.peer().rank;
-    // Heartbeats are relaxed: they order no other data.
-    const auto heard = static_cast<uint32_t>(
-        load<Order::relaxed, Scope::sys>(put_.word(MessageLayout::beats(put_.index))));
-    if (heard != put_.state().beats_heard) {
-      put_.state().beats_heard = heard;
-      store<Order::relaxed, Scope::sys>(common.windows.heartbeat(common.rank, rank), heard);
-    }
-    const uint64_t now = now_ns();
-    const uint64_t apart = uint64_t{std::max(1u, common.timeout / (2 * kHeartbeats))} * kTimeUnitNs;
-    if (now - last_ns_ < apart || low_latency::is_masked(common, rank)) return;
-    last_ns_ = now;
-    if (poster.has_room()) poster.signal(MessageLayout::beats(put_.peer().there), 1);
-  }
-
- private:
-  const PutCall& put_;
-  uint64_t last_ns_;
-  uint32_t polls_left_;
-};
-
 /// Returns the epoch of the message to send or to receive. Dispatch and combine advance their
 /// epochs when they send and when they receive; weights travel before both.
 TOKENYARD_DEVICE uint32_t message_epoch(const MessagesParams& params, Kind kind, bool sending) {
@@ -142,6 +108,55 @@ TOKENYARD_DEVICE void credit_late(const PutCall& put, const Poster& poster) {
   if (poster.has_room()) credit(put, poster, has_reached(arrived, ended) ? ended : arrived);
 }
 
+/// Calls `body(put)` for each peer of the block.
+template <class Body>
+TOKENYARD_DEVICE void each_peer(const PutCall& one, Body body) {
+  for (uint32_t index = block::index(); index < one.paths().count; index += grid::blocks())
+    body(PutCall{one.params, one.shared, one.call, index});
+}
+
+/// Shows the block's peers that this rank lives while it waits, passes their heartbeats on, and
+/// credits their late messages. Used by the block's first thread.
+class Beats {
+ public:
+  TOKENYARD_DEVICE explicit Beats(const PutCall& put)
+      : put_(put), last_ns_(put.call.start_ns), polls_left_(put.params.call.polls_per_check) {}
+
+  /// Called at every poll.
+  TOKENYARD_DEVICE void exchange() {
+    const CallParams& common = put_.params.call;
+    if (--polls_left_ != 0) return;
+    polls_left_ = common.polls_per_check;
+    const uint64_t now = now_ns();
+    const uint64_t apart = uint64_t{std::max(1u, common.timeout / (2 * kHeartbeats))} * kTimeUnitNs;
+    const bool is_due = now - last_ns_ >= apart;
+    if (is_due) last_ns_ = now;
+    each_peer(put_, [&](const PutCall& put) {
+      pass_on(put);
+      if (low_latency::is_masked(common, put.peer().rank)) return;
+      const Poster poster(put);
+      if (put.index != put_.index) credit_late(put, poster);
+      if (is_due && poster.has_room()) poster.signal(MessageLayout::beats(put.peer().there), 1);
+    });
+  }
+
+ private:
+  TOKENYARD_DEVICE static void pass_on(const PutCall& put) {
+    // Heartbeats are relaxed: they order no other data.
+    const auto heard = static_cast<uint32_t>(
+        load<Order::relaxed, Scope::sys>(put.word(MessageLayout::beats(put.index))));
+    if (heard == put.state().beats_heard) return;
+    put.state().beats_heard = heard;
+    const CallParams& common = put.params.call;
+    store<Order::relaxed, Scope::sys>(common.windows.heartbeat(common.rank, put.peer().rank),
+                                      heard);
+  }
+
+  const PutCall& put_;
+  uint64_t last_ns_;
+  uint32_t polls_left_;
+};
+
 /// Waits until the peer's message has landed; returns false if the peer is masked, by this call or
 /// earlier. Called by the block's first thread. Credits messages that come too late meanwhile.
 TOKENYARD_DEVICE bool await_message(const PutCall& put, Phase phase) {
@@ -155,7 +170,7 @@ TOKENYARD_DEVICE bool await_message(const PutCall& put, Phase phase) {
     seen = arrived;
     if (has_reached(arrived, epoch)) return true;
     credit_late(put, poster);
-    beats.exchange(poster);
+    beats.exchange();
     return false;
   });
   if (put.params.waited != nullptr)
@@ -181,7 +196,7 @@ TOKENYARD_DEVICE bool await_places(const PutCall& put) {
         poster.has_room())
       return true;
     credit_late(put, poster);
-    beats.exchange(poster);
+    beats.exchange();
     return false;
   });
 }
@@ -346,6 +361,7 @@ TOKENYARD_DEVICE void free_mirror(const PutCall& put) {
 /// Sends the peer's message. Called by the whole block.
 TOKENYARD_DEVICE void send_message(const PutCall& put) {
   const MessagesParams& params = put.params;
+  block::sync();  // The previous peer's answer has been read.
   if (thread::index() == 0) put.shared.goes = await_places(put) ? 1 : 0;
   block::sync();
   if (put.shared.goes != 0) {
@@ -475,6 +491,7 @@ TOKENYARD_DEVICE void receive_message(const PutCall& put) {
   const std::byte* const message =
       put.paths().landing(put.index, put.params.channel, put.call.parity());
   const Phase phase = phase_of(put.params.channel);
+  block::sync();  // The previous peer's answer has been read.
   if (thread::index() == 0) {
     bool comes = awaits_message(put) && await_message(put, phase);
     if (!comes && put.params.channel == Channel::rows)
@@ -503,13 +520,12 @@ TOKENYARD_DEVICE void await_blocks(const PutCall& put, bool has_peer) {
   const uint64_t before = fetch_add<Order::relaxed, Scope::gpu>(ended, 1);
   const uint64_t blocks = grid::blocks(), all = (before / blocks + 1) * blocks;
   if (!has_peer) return;
-  const Poster poster(put);
   Beats beats(put);
   put.call.await(Phase::put_end, put.params.call.rank, static_cast<uint32_t>(all),
                  [&](uint64_t& seen) {
                    seen = load<Order::relaxed, Scope::gpu>(ended);
                    if (seen >= all) return true;
-                   beats.exchange(poster);
+                   beats.exchange();
                    return false;
                  });
 }
@@ -525,7 +541,7 @@ TOKENYARD_DEVICE void exchange_messages(const MessagesParams& params) {
     const uint32_t before = message_epoch(params, kind, sending) - 1;
     return PutCall{params, shared,
                    Call{.params = common,
-                        .shared = shared.call,
+                        .open_ranks = nullptr,  // The kernel asks for each rank's mask.
                         .kind = kind,
                         .before = {before, before},
                         .start_ns = start_ns},
@@ -533,9 +549,12 @@ TOKENYARD_DEVICE void exchange_messages(const MessagesParams& params) {
   };
   const bool has_peer = block::index() < params.paths.count;
   const bool has_message = params.channel != Channel::weights || params.publishes;
-  if (has_peer && sends(common.part) && has_message) send_message(at(true));
-  if (has_peer && receives(common.part)) receive_message(at(false));
-  if (receives(common.part) && thread::index() == 0) await_blocks(at(false), has_peer);
+  if (sends(common.part) && has_message)
+    each_peer(at(true), [](const PutCall& put) { send_message(put); });
+  if (receives(common.part)) {
+    each_peer(at(false), [](const PutCall& put) { receive_message(put); });
+    if (thread::index() == 0) await_blocks(at(false), has_peer);
+  }
   close_call(at(false).call);
 }
 

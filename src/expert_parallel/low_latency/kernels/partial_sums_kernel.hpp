@@ -64,7 +64,7 @@ class PartialSums {
               i < kPartialSumsHeld ? plan_->partial_sum[first_ + i].rank : kNobody;
           if (rank != awaited && thread::index() == 0) {
             const auto now = static_cast<uint32_t>(cycles());
-            if (awaited != kNobody) call_.shared.waited[awaited] += now - begin;
+            if (awaited != kNobody) call_.tail.waited()[awaited] += now - begin;
             begin = now;
           }
           awaited = rank;

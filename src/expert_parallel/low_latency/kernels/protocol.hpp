@@ -65,11 +65,10 @@
 #include <cstdint>
 
 #include "device/memory.hpp"
-#include "expert_parallel/common/rank_set.hpp"
 
 namespace tokenyard::low_latency {
 
-inline constexpr uint32_t kRanksMax = RankSet::kRanksMax;
+inline constexpr uint32_t kRanksMax = 1u << 16;  ///< a plan of sums holds ranks in 16 bits
 inline constexpr uint32_t kTopkMax = 16;
 
 /// Content of empty staging.

@@ -180,8 +180,8 @@ TOKENYARD_DEVICE void ready_verdicts(const Dispatch& call) {
   const DispatchParams& params = call.params;
   TOKENYARD_KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
                              source += block::threads()) {
-    if (params.out.waited != nullptr) params.out.waited[source] += call.shared.waited[source];
-    params.call.workspace->verdicts[call.call.parity() ^ 1][source] =
+    if (params.out.waited != nullptr) params.out.waited[source] += call.tail.waited()[source];
+    *params.call.workspace->verdict(params.call.ranks, call.call.parity() ^ 1, source) =
         static_cast<uint32_t>(Verdict::open);
   }
 }
@@ -193,7 +193,7 @@ TOKENYARD_DEVICE bool learn(const Dispatch& call, const Proposal& first) {
   TOKENYARD_KEEP_ROLLED for (uint32_t source = thread_from_last(); source < call.tail.ranks;
                              source += block::threads()) {
     const Proposal proposal = source == first.source ? first : Proposal::make(call, source);
-    call.shared.absent[source] = proposal.verdict() == Verdict::absent;
+    call.tail.absent()[source] = proposal.verdict() == Verdict::absent;
     differs |= proposal.verdict() != proposal.mine;
   }
   return block::any(differs);
@@ -201,12 +201,11 @@ TOKENYARD_DEVICE bool learn(const Dispatch& call, const Proposal& first) {
 
 /// Called by a whole receiving block. Until the verdicts are in, the block continues on its own
 /// proposals, which nearly always match, and stores nothing.
-TOKENYARD_DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& shared) {
+TOKENYARD_DEVICE void receive_dispatch(const DispatchParams& params) {
   const OwnRows own = OwnRows::of_block(params);
-  DispatchTail tail = params.tail;
-  tail.base = block::shared_tail<DispatchShared>();
-  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
-  const Dispatch call{params, shared, tail, begun};
+  const DispatchTail tail = tail_of(params);
+  const Call begun = begin_call(params.call, tail.open(), Kind::dispatch);
+  const Dispatch call{params, tail, begun};
   const Look look = Look::first(begun, false);
   SpreadJob job = SpreadJob::first(call, own);
   SourceToken of_choice = own.at(params, params.by.topk.quotient(thread::index()));

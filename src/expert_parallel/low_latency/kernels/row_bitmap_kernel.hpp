@@ -46,8 +46,8 @@ TOKENYARD_DEVICE void empty_tables(const Dispatch& call) {
   TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.bitmap_words();
                              i += block::threads()) tail.bitmap()[i] = 0;
   for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads()) {
-    call.shared.lacks[source] = 0;
-    call.shared.waited[source] = 0;
+    call.tail.lacks()[source] = 0;
+    call.tail.waited()[source] = 0;
   }
   TOKENYARD_KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.rows_a_block * tail.topk;
                              i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
@@ -73,8 +73,8 @@ TOKENYARD_DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceT
 
 /// Returns whether another block has found a source present of which this block lacks ids.
 TOKENYARD_DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
-  if (call.shared.absent[source] != 0) return false;
-  return call.shared.lacks[source] != 0 || !call.call.open(source);
+  if (call.tail.absent()[source] != 0) return false;
+  return call.tail.lacks()[source] != 0 || !call.call.open(source);
 }
 
 /// Reads all sources' ids; returns whether this thread lacks some. Called by the whole block, which
@@ -113,10 +113,10 @@ TOKENYARD_DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool ag
     if (come)
       note_ids(call, own, {source, token}, first, packed, at - (i << shift));
     else if (!again)
-      store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
+      store<Order::relaxed, Scope::block>(&call.tail.lacks()[source], 1);
     lacking |= !come;
     if (params.out.waited != nullptr && !again)
-      fetch_max<Order::relaxed, Scope::block>(&call.shared.waited[source],
+      fetch_max<Order::relaxed, Scope::block>(&call.tail.waited()[source],
                                               static_cast<uint32_t>(cycles()) - begin);
   }
   return lacking;
@@ -124,7 +124,7 @@ TOKENYARD_DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool ag
 
 /// Returns whether this block has all ids of a source.
 TOKENYARD_DEVICE bool is_complete(const Dispatch& call, uint32_t source) {
-  return call.call.open(source) && call.shared.lacks[source] == 0;
+  return call.call.open(source) && call.tail.lacks()[source] == 0;
 }
 
 /// This block's proposal for the verdict on a source, and the verdict found. One thread per source;
@@ -136,7 +136,8 @@ struct Proposal {
   /// Must follow read_ids. The atomic's result is still in flight: its first use waits for it.
   TOKENYARD_DEVICE static Proposal make(const Dispatch& call, uint32_t source) {
     const Verdict mine = is_complete(call, source) ? Verdict::present : Verdict::absent;
-    uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
+    const CallParams& common = call.params.call;
+    uint32_t* const word = common.workspace->verdict(common.ranks, call.call.parity(), source);
     // Relaxed: a block that learns `present` waits for the ids themselves, which the decider has
     // seen.
     const uint32_t before = compare_exchange<Order::relaxed, Scope::gpu>(
@@ -148,7 +149,7 @@ struct Proposal {
 
 /// Returns whether a source takes part, by this block's view or by the verdicts.
 TOKENYARD_DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
-  return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
+  return by_verdict ? call.tail.absent()[source] == 0 : is_complete(call, source);
 }
 
 /// Removes tokens of sources that take no part; then the bitmap is final. Called by the whole

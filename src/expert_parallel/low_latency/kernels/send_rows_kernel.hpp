@@ -120,7 +120,7 @@ class LeavingIds {
   const Dispatch& call_;
   AskedIds asked_{};
   int32_t expert_ = AskedIds::kNothing, experts_[PackedIds::kIds] = {};
-  uint32_t destination_ = kRanksMax;
+  uint32_t destination_ = kNobody;
   Peer<Bytes16> to_;
   PackedIds packed_{};
 };
@@ -164,15 +164,23 @@ struct SendPosition {
   }
 };
 
+/// Ranks that one word of a set holds: few in the simulator, so that small worlds have several
+/// words.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr uint32_t kRanksAWord = 4;
+#else
+inline constexpr uint32_t kRanksAWord = 32;
+#endif
+
 /// The ranks that a token goes to, masked or not: known before the open ranks are. (Grouping lanes
 /// by rank would take longer than the rest of a unit.)
 struct Destinations {
-  uint32_t rank;   ///< rank that holds this lane's choice, or kRanksMax
-  uint32_t first;  ///< of the first 32 ranks, those that hold some lane's choice, as bits
+  uint32_t rank;   ///< rank that holds this lane's choice, or kNobody
+  uint32_t first;  ///< of the first kRanksAWord ranks, those that hold some lane's choice, as bits
 
   /// Called by all lanes. `id` is this lane's choice.
   TOKENYARD_DEVICE static Destinations of(const DispatchParams& params, int64_t id) {
-    Destinations made{kRanksMax, 0};
+    Destinations made{kNobody, 0};
     if (is_expert(params, id)) made.rank = params.by.homes.rank_of(static_cast<uint32_t>(id));
     made.first = made.some(0);
     return made;
@@ -183,13 +191,13 @@ struct Destinations {
   template <class Send>
   TOKENYARD_DEVICE void each(const Dispatch& call, Send send) const {
     const CallParams& common = call.params.call;
-    constexpr uint32_t kAtHand = (1u << Peers::kAtHand) - 1;
+    constexpr uint32_t kRanks = std::min(Peers::kAtHand, kRanksAWord), kAtHand = (1u << kRanks) - 1;
     TOKENYARD_KEEP_ROLLED for (uint32_t left = first & kAtHand; left != 0; left &= left - 1) {
       const uint32_t destination = first_bit(left);
       if (call.call.open(destination)) send(common.windows.peers.of_at_hand(destination));
     }
-    if (common.ranks <= Peers::kAtHand) return;
-    TOKENYARD_KEEP_ROLLED for (uint32_t from = 0; from < common.ranks; from += 32) {
+    if (common.ranks <= kRanks) return;
+    TOKENYARD_KEEP_ROLLED for (uint32_t from = 0; from < common.ranks; from += kRanksAWord) {
       TOKENYARD_KEEP_ROLLED for (uint32_t left = from == 0 ? first & ~kAtHand : some(from);
                                  left != 0; left &= left - 1) {
         const uint32_t destination = from + first_bit(left);
@@ -200,7 +208,7 @@ struct Destinations {
 
  private:
   TOKENYARD_DEVICE uint32_t some(uint32_t from) const {
-    return warp::bit_or(rank - from < 32 ? 1u << rank % 32 : 0);
+    return warp::bit_or(rank - from < kRanksAWord ? 1u << rank % kRanksAWord : 0);
   }
 };
 
@@ -277,11 +285,12 @@ TOKENYARD_DEVICE void end_sending(const Dispatch& call) {
 /// the second joins that barrier at once and casts afterwards: until the barrier the schedulers
 /// serve only the first team's token, which leaves that much sooner, and its transfer then overlaps
 /// the second team's preparation.
-TOKENYARD_DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
+TOKENYARD_DEVICE void send_tokens(const DispatchParams& params) {
   const SendPosition first = SendPosition::first(params);
   const bool yields = params.send_teams == 2 && warp::index() >= params.by.send_team.divisor;
-  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
-  const Dispatch call{params, shared, {}, begun};
+  const DispatchTail tail = tail_of(params);
+  const Call begun = begin_call(params.call, tail.open(), Kind::dispatch);
+  const Dispatch call{params, tail, begun};
   LoadedUnit next = LoadedUnit::load(params, first);
   if (yields) block::any(false);
   bool opened = yields, sends = next.there_is(params);
@@ -305,11 +314,11 @@ TOKENYARD_DEVICE void send_tokens(const DispatchParams& params, DispatchShared& 
 
 /// Publishes ids, or nothing. Called by all lanes of the block's last warps, which therefore also
 /// find out whether the block may send. `begin`: warps of the block that move tokens.
-TOKENYARD_DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared,
-                                  uint32_t begin) {
+TOKENYARD_DEVICE void publish_ids(const DispatchParams& params, uint32_t begin) {
   const IdsShare share = IdsShare::of_warp(params, begin);
-  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
-  const Dispatch call{params, shared, {}, begun};
+  const DispatchTail tail = tail_of(params);
+  const Call begun = begin_call(params.call, tail.open(), Kind::dispatch);
+  const Dispatch call{params, tail, begun};
   const Look look = Look::first(begun, true);
   LeavingIds ids(call);
   // A warp without words may still be the one that looks for the block.
@@ -326,13 +335,13 @@ TOKENYARD_DEVICE void publish_ids(const DispatchParams& params, DispatchShared& 
 /// Called by a whole sending block, which synchronizes. Its first units are prepared while it finds
 /// out whether it may send. Roles follow from the launch parameters alone, so a warp reaches its
 /// code before earlier kernels have ended: fetching distant code takes long.
-TOKENYARD_DEVICE void send_dispatch(const DispatchParams& params, DispatchShared& shared) {
+TOKENYARD_DEVICE void send_dispatch(const DispatchParams& params) {
   const uint32_t warps =
       block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
   if (warp::index() < warps)
-    send_tokens(params, shared);
+    send_tokens(params);
   else
-    publish_ids(params, shared, warps);
+    publish_ids(params, warps);
 }
 
 }  // namespace tokenyard::low_latency

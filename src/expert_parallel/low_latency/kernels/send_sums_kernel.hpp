@@ -53,7 +53,7 @@ class LeavingWeights {
     const uint32_t destination = rank_after(params.call, 1 + turn);
     const uint32_t count = params.tokens * params.topk;
     const Look look = Look::at(call.call, destination, false);
-    const bool open = params.call.active.contains(destination);
+    const bool open = !params.call.leaves_out(destination);
     TOKENYARD_KEEP_ROLLED for (uint32_t first = thread::index(); first < count;
                                first += kHeld * block::threads()) {
       float held[kHeld];
@@ -346,8 +346,9 @@ TOKENYARD_DEVICE void send_combine(const CombineParams& params, CombineShared& s
   TokenGroup group;
   if (base < end) group = TokenGroup(params, base);
 
-  const Call begun = begin_call(params.call, shared.call, Kind::combine);
-  const Combine call{params, shared, begun, load_cached(params.weights_stamp)};
+  const CombineTail tail = tail_of(params);
+  const Call begun = begin_call(params.call, tail.open(), Kind::combine);
+  const Combine call{params, shared, tail, begun, load_cached(params.weights_stamp)};
   group.fetch();
   if (!params.published) weights.publish(call);
   const Look look = Look::first(begun, sums);

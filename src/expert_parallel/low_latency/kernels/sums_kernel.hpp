@@ -33,6 +33,7 @@ struct TokenPlan {
   struct alignas(16) PartialSum {
     Peer<Bytes16> staged;
     uint16_t rank, choices;
+    static_assert(kRanksMax - 1 <= UINT16_MAX);
     float weight;  ///< of a single choice, whose row comes unchanged; else 1
   };
   PartialSum partial_sum[kTopkMax];
@@ -54,18 +55,22 @@ struct PlannedGroup {
 };
 
 struct CombineShared {
-  CallShared call;
   PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< per warp of a sending block
   TokenPlan plans[kLogFmtThreadsMax / kWarpLanes];      ///< per warp of a receiving block
-  uint64_t waited[kRanksMax];                           ///< cycles that the first thread waited
 };
 
 struct Combine {
   const CombineParams& params;
   CombineShared& shared;
+  const CombineTail tail;
   const Call& call;
   uint32_t weights_stamp = 0;  ///< sending blocks: of the batch
 };
+
+/// Returns the block's words per rank.
+TOKENYARD_DEVICE CombineTail tail_of(const CombineParams& params) {
+  return {.base = block::shared_tail<CombineShared>(), .ranks = params.call.ranks};
+}
 
 class LaneSums {
  public:

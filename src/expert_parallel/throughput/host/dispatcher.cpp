@@ -121,7 +121,7 @@ DispatchArguments Dispatcher::place(const DispatchArguments& input, const Plan& 
           .idx_is_int64 = input.idx_is_int64,
           .table = experts_.table(),
           .failed = nullptr,
-          .active = {},
+          .left_out = nullptr,
           .placed = ids,
           .lost = reinterpret_cast<int32_t*>(route.lost->block().data()),
           .counted = experts_.lost_choices()});
