@@ -11,6 +11,7 @@
 
 #include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
+#include "expert_parallel/throughput/steps.hpp"
 #include "fabric/world_access.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -29,10 +30,14 @@ enum class Step : uint32_t {
   combine_with_weights,
   refused,
   format,
-  other_rows
+  other_rows,
+  watched,
+  places,
+  by_expert,
 };
-constexpr const char* kStepNames[] = {"dispatch", "again",  "combine",   "combine_with_weights",
-                                      "refused",  "format", "other_rows"};
+constexpr const char* kStepNames[] = {"dispatch", "again",    "combine",    "combine_with_weights",
+                                      "refused",  "format",   "other_rows", "watched",
+                                      "places",   "by_expert"};
 
 struct Drawn {
   ExchangeCase exchange;
@@ -41,6 +46,7 @@ struct Drawn {
   std::vector<Step> steps;
   RowFormat format;
   ExpertParallelOptions::Tuning tuning;
+  std::vector<uint32_t> spare;  ///< [ranks] places beyond the rows
   uint32_t epoch_before = 0;
   std::optional<uint32_t> stops;
 };
@@ -71,6 +77,7 @@ Drawn draw(SeedRun& run) {
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     drawn.exchange.tokens.push_back(random.chance(128) ? 0 : random.below(most + 1));
     drawn.sms.push_back(random.chance(640) ? 1 : 2);
+    drawn.spare.push_back(random.chance(512) ? random.below(9) : 100);
   }
   run.option("tokens", fmt::format("{}", drawn.exchange.tokens));
   run.option("sms", fmt::format("{}", drawn.sms));
@@ -163,6 +170,22 @@ class Program {
         return require_none(difference_in_format(exchange_, tokens, expected(all), drawn_.format),
                             "a format");
       }
+      case Step::watched: {
+        const std::vector<Tokens> all = fresh();
+        return require_none(difference_if_watched(exchange_, on_device(all), expected(all)),
+                            "a watched dispatch");
+      }
+      case Step::places: {
+        const std::vector<Tokens> all = fresh();
+        return require_none(
+            difference_with_places(exchange_, on_device(all), case_.shape, all[world_.rank()],
+                                   expected(all), drawn_.spare[world_.rank()]),
+            "a dispatch that nobody waits for");
+      }
+      case Step::by_expert:
+        return require_none(
+            difference_by_expert(exchange_, received_, case_.shape, all_[world_.rank()], 4),
+            "rows by expert");
     }
   }
 

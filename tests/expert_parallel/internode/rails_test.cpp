@@ -1,4 +1,7 @@
 /// Dispatch and combine between hosts, checked bit for bit.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -524,11 +527,10 @@ TEST_F(BetweenHosts, ARankThatWaitsForASilentOneIsNotNamed) {
     EXPECT_EQ(error_of<PeerTimeout>(outcomes[rank]).facts.rank, 2u);
 }
 
-/// No rank knows the counts for ranks of another host, so places follow from the tokens.
-TEST_F(BetweenHosts, PlacesForTheTokensOfAllRanksAreEnough) {
+/// Each rank has other places, some of them none to spare. Rows of other hosts count, too.
+TEST_F(BetweenHosts, PlacesForTheRowsAreEnough) {
   ExchangeCase exchange_case = some_tokens(4);
   exchange_case.tokens = {9, 0, 40, 23};
-  constexpr uint32_t kPlaces = 4 * 40;
   expect_none_failed(run(2, 4, [&](World& world) {
     ExpertParallelOptions options = exchange_case.options();
     options.tokens_max = 1000;
@@ -537,52 +539,62 @@ TEST_F(BetweenHosts, PlacesForTheTokensOfAllRanksAreEnough) {
     const Tokens& mine = all[world.rank()];
     const TokensOnDevice tokens(accelerator_of(world), mine, true);
     const Expected expected = expected_on(exchange_case.shape, all, world.rank());
-    EXPECT_EQ(difference_with_places(exchange, tokens, exchange_case.shape, mine, expected,
-                                     kPlaces - static_cast<uint32_t>(expected.rows.size())),
-              "");
+    for (const uint32_t spare : {world.rank() * 3, 5u, 8000u})
+      EXPECT_EQ(
+          difference_with_places(exchange, tokens, exchange_case.shape, mine, expected, spare), "");
   }));
 }
 
-TEST_F(BetweenHosts, UnequalPlacesAreNamedOnAllRanks) {
-  const ExchangeCase exchange_case = some_tokens(4);
-  for (const uint32_t odd : {0u, 2u}) {
-    const Outcomes outcomes = run(2, 4, [&](World& world) {
-      ExpertParallelOptions options = exchange_case.options();
-      options.tokens_max = 1000;
-      ExpertParallel exchange(world, options);
+TEST_F(BetweenHosts, TooFewPlacesAreNamedOnAllRanks) {
+  for (const std::vector<uint32_t>& host_of :
+       {std::vector<uint32_t>{0, 0, 1, 1}, {0, 1, 1, 2}, {0, 0, 0, 1}})
+    for (const std::vector<uint32_t>& full : {std::vector<uint32_t>{0}, {3}, {1, 2}}) {
+      const ExchangeCase exchange_case = some_tokens(4);
       const std::vector<Tokens> all = exchange_case.draw();
-      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
-      DispatchInput input = tokens.input();
-      input.received_tokens_max = world.rank() == odd ? 100 : 200;
-      exchange.dispatch(input);
-      exchange.wait();
-    });
-    for (const auto& outcome : outcomes) {
-      const auto error = error_of<InvalidArgument>(outcome);
-      EXPECT_EQ(error.argument, "received_tokens_max");
-      EXPECT_EQ(error.expected, "places for 200 rows");
-      EXPECT_EQ(error.seen, "100");
-      EXPECT_EQ(error.rank, odd);
+      const uint32_t first = full.front();
+      const auto rows =
+          static_cast<uint32_t>(expected_on(exchange_case.shape, all, first).rows.size());
+      ASSERT_GT(rows, 1u);
+      const Outcomes outcomes = run(host_of, [&](World& world) {
+        ExpertParallel exchange(world, exchange_case.options());
+        const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+        DispatchInput input = tokens.input();
+        const auto mine =
+            static_cast<uint32_t>(expected_on(exchange_case.shape, all, world.rank()).rows.size());
+        const bool is_full = std::ranges::find(full, world.rank()) != full.end();
+        input.received_tokens_max = is_full ? mine - 1 : mine + world.rank();
+        exchange.dispatch(input);
+        exchange.wait();
+      });
+      for (const auto& outcome : outcomes) {
+        const auto error = error_of<InvalidArgument>(outcome);
+        EXPECT_EQ(error.argument, "received_tokens_max");
+        EXPECT_EQ(error.expected, fmt::format("places for {} rows", rows));
+        EXPECT_EQ(error.seen, std::to_string(rows - 1));
+        EXPECT_EQ(error.rank, first);
+      }
     }
-  }
 }
 
-TEST_F(BetweenHosts, RefusesWhatItCannotDoWhenTheCallIsMade) {
-  const ExchangeCase exchange_case = some_tokens(2);
-  expect_none_failed(run(2, 2, [&](World& world) {
-    ExpertParallel exchange(world, exchange_case.options());
+TEST_F(BetweenHosts, AWatcherIsToldWhoHasCome) {
+  for (const std::vector<uint32_t>& host_of :
+       {std::vector<uint32_t>{0, 0, 1, 1}, {0, 1, 1, 2}, {0, 0, 0, 1}, {0, 1, 2, 3}}) {
+    ExchangeCase exchange_case = some_tokens(4);
+    exchange_case.tokens = {40, 0, 3, 31};
     const std::vector<Tokens> all = exchange_case.draw();
-    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
-    DispatchInput input = tokens.input();
-    input.received_tokens_max = 1;
-    EXPECT_THROW(exchange.dispatch(input), Unsupported);
-    input.received_tokens_max = 0;
-    input.watcher = Stream{};
-    EXPECT_THROW(exchange.dispatch(input), Unsupported);
-    EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
-                         expected_on(exchange_case.shape, all, world.rank())),
-              "");
-  }));
+    expect_none_failed(run(host_of, [&](World& world) {
+      ExpertParallel exchange(world, exchange_case.options());
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+      EXPECT_EQ(difference_if_watched(exchange, tokens, expected), "");
+      // Some ranks alone.
+      DispatchInput input = tokens.input();
+      if (world.rank() % 2 == 1) input.watcher = Stream{};
+      const Received received = exchange.dispatch(input);
+      EXPECT_EQ(difference(exchange, received, expected), "");
+      EXPECT_EQ(received.sources_ready.given(), world.rank() % 2 == 1);
+    }));
+  }
 }
 
 }  // namespace

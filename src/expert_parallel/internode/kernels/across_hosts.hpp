@@ -59,10 +59,12 @@ struct Hosts {
   TOKENYARD_HOST_DEVICE uint32_t local(uint32_t at) const { return member(host, at); }
 };
 
-/// The words that greet every rank: the ready words of a call (control.hpp), then the slots that
-/// the source sends to this host. Offsets count only among ranks of one host.
+/// The words that greet every rank: the ready words of a call (control.hpp), then one more: from a
+/// rank of another host, the slots that it sends to this host; from one of this host, whether it
+/// watches rows arrive. Offsets count only among ranks of one host.
 inline constexpr uint32_t kSourceWords = throughput::kReadyWords + 1;
 inline constexpr uint32_t kSlotsComing = throughput::kReadyWords;
+inline constexpr uint32_t kWatches = throughput::kReadyWords;
 /// A refusal: token << 2 | RefusalKind, or 0, and the id.
 inline constexpr uint32_t kRefusalWords = 3;
 
@@ -108,12 +110,21 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t finished(uint32_t place) const {
     return ready_word(ranks, 0) + place * sizeof(uint64_t);
   }
-  TOKENYARD_HOST_DEVICE size_t near_bytes() const { return finished(greeting.locals_max); }
+  /// uint32_t: epoch of the last watched call in which all rows of this source are in place on this
+  /// host. Stored by the rank of this host that has stored the last one.
+  TOKENYARD_HOST_DEVICE size_t delivered(uint32_t source) const {
+    return finished(greeting.locals_max) + source * sizeof(uint64_t);
+  }
+  TOKENYARD_HOST_DEVICE size_t near_bytes() const { return delivered(ranks); }
 
   // The second part. uint64_t words that only signals of the link's other end write.
   TOKENYARD_HOST_DEVICE size_t greeted(uint32_t link) const { return signal(link, 0); }
   TOKENYARD_HOST_DEVICE size_t arrived(uint32_t link) const { return signal(link, 1); }
   TOKENYARD_HOST_DEVICE size_t credited(uint32_t link) const { return signal(link, 2); }
+  /// The verdicts of the peer's host on its places: see Full.
+  TOKENYARD_HOST_DEVICE size_t judged(uint32_t link) const { return signal(link, 3); }
+  /// The rows of the rank that the last verdict names, if it names one.
+  TOKENYARD_HOST_DEVICE size_t excess(uint32_t link) const { return signal(link, 4); }
   /// The greeting of a call, by the parity of the calls' number: a source may be one call ahead.
   TOKENYARD_HOST_DEVICE size_t greeting_in(uint32_t link, uint32_t parity) const {
     return greetings_at() + (size_t{link} * 3 + parity) * greeting.words() * sizeof(uint32_t);
@@ -130,13 +141,34 @@ struct WindowLayout {
     return kSourceWords + kRefusalWords + greeting.locals_max + local_experts_max;
   }
   TOKENYARD_HOST_DEVICE size_t signal(uint32_t link, uint32_t word) const {
-    return (size_t{link} * 3 + word) * sizeof(uint64_t);
+    return (size_t{link} * kSignals + word) * sizeof(uint64_t);
   }
+  static constexpr uint32_t kSignals = 5;
   TOKENYARD_HOST_DEVICE size_t greetings_at() const {
     return (signal(links_max, 0) + 127) / 128 * 128;
   }
   TOKENYARD_HOST_DEVICE size_t rings_at() const {
     return (greeting_in(links_max, 0) + 127) / 128 * 128;
+  }
+};
+
+/// A rank that lacks places for its rows, as far as the ranks of a host know. A host's verdict
+/// travels as a sum of signals: calls that were judged, and the rank in the bits above them.
+struct Full {
+  static constexpr uint32_t kNobody = 0xffffffff;
+  uint32_t rank = kNobody;  ///< the first such rank
+  uint32_t rows = 0;        ///< that would come to it
+
+  static constexpr uint32_t kCallBits = 48;
+  TOKENYARD_HOST_DEVICE uint64_t signal() const {
+    return (rank == kNobody ? 0 : uint64_t{rank + 1} << kCallBits) + 1;
+  }
+  TOKENYARD_HOST_DEVICE static uint64_t calls_of(uint64_t judged) {
+    return judged & ((uint64_t{1} << kCallBits) - 1);
+  }
+  TOKENYARD_HOST_DEVICE static uint32_t rank_of(uint64_t judged) {
+    const auto rank = static_cast<uint32_t>(judged >> kCallBits);
+    return rank == 0 ? kNobody : rank - 1;
   }
 };
 
@@ -160,7 +192,8 @@ struct LinkCounts {
   alignas(128) uint64_t reusable;   ///< slots of the stage whose puts have read them
   alignas(128) uint64_t arrived;    ///< slots of the ring, as its coordinator passes it on
   alignas(128) uint64_t claimed;    ///< dispatch: slots that warps have claimed, or more
-  uint32_t next_sum;  ///< combine: partial sums for the peer that are claimed, or more
+  uint32_t next_sum;   ///< combine: partial sums for the peer that are claimed, or more
+  uint32_t delivered;  ///< watched dispatch: slots whose rows are in place
 };
 
 inline constexpr uint32_t kSlotsMax = 256;  ///< per ring
@@ -173,8 +206,10 @@ struct RailWorkspace {
   uint32_t ended;       ///< parts of this call's accesses to the host's memory: see end_part
   uint32_t done;        ///< blocks of this call that have ended
   Stamped known;        ///< epoch of the last call whose counts are known; whether it is refused
-  uint32_t near;     ///< combine: epoch of the last call whose ready words of this host are known
-  uint32_t retired;  ///< 1: calls fail at once, since the ranks have changed
+  uint32_t near;       ///< combine: epoch of the last call whose ready words of this host are known
+  uint32_t retired;    ///< 1: calls fail at once, since the ranks have changed
+  uint32_t delivered;  ///< watched dispatch: tokens of this rank whose rows here are in place
+  uint64_t judged;     ///< calls in which hosts judged their places
 };
 
 /// Tables of a rank's own memory, by link, block, or both. Host and kernels share this type.

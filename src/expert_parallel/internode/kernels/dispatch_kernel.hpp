@@ -196,18 +196,31 @@ TOKENYARD_DEVICE void forward(const Dispatch& dispatch, Mover& mover, const Dest
 /// whenever no slot has. Called by each mover. Returns false if the call has failed.
 TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
   SlotClaims claims(dispatch);
+  Deliveries deliveries(dispatch, mine);
+  if (block::index() == 0 && dispatch.call.mover() == 0) deliveries.tell_of_empty();
+  const auto store_near = [&](bool& left) {
+    if (!send_near(dispatch, mover, mine, left)) return false;
+    if (left) deliveries.note_token();
+    deliveries.tell_now_and_then(mover);
+    return true;
+  };
   ClaimedSlot slot;
   bool near = true;
   while (claims.any()) {
     if (near && !claims.have_arrived()) {
-      if (!send_near(dispatch, mover, mine, near)) return false;
+      if (!store_near(near)) return false;
       continue;
     }
+    // Before a wait: watching kernels need not wait with this warp.
+    if (deliveries.watched() && !claims.have_arrived()) deliveries.tell_all(mover);
     if (!claims.next(slot)) return false;
     forward(dispatch, mover, mine, slot);
+    deliveries.note_slot(slot.link);
+    deliveries.tell_now_and_then(mover);
   }
   while (near)
-    if (!send_near(dispatch, mover, mine, near)) return false;
+    if (!store_near(near)) return false;
+  deliveries.tell_all(mover);
   return !warp::any(dispatch.call.far_deadline.failed());
 }
 

@@ -182,7 +182,7 @@ TOKENYARD_DEVICE bool await_words(const RailCall& call, const throughput::ReadyW
     if (!absent && !is_awaited(source)) continue;
     if (!absent) {
       all = call.await_words(Phase::ready, source, call.rails.layout.ready_word(source, 0),
-                             throughput::kReadyWords, values) &&
+                             kSourceWords, values) &&
             all;
       throughput::count_up(statistics, statistics.waited_for(source), now_ns() - begun_ns);
     }

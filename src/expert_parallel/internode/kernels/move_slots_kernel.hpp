@@ -13,6 +13,7 @@ namespace tokenyard::internode {
 struct Destination {
   uint32_t rows = 0, beside = 0;  ///< in kOffsetUnit, as ReadyWord
   uint32_t places = 0;            ///< rows that its memory is laid out for
+  bool watches = false;           ///< it is told of each source whose rows are in place
 
   /// Called by all lanes once the counts are known.
   TOKENYARD_DEVICE static Destination mine(const Dispatch& dispatch) {
@@ -20,20 +21,24 @@ struct Destination {
     const RailCall& call = dispatch.call;
     if (warp::lane() >= dispatch.hosts().locals) return {};
     const uint32_t rank = dispatch.hosts().local(warp::lane());
-    const auto read = [&](ReadyWord word) {
+    const auto word = [&](uint32_t number) {
       // Relaxed: the block that made the counts known has acquired it.
       return load<Order::relaxed, Scope::sys>(
-                 call.rails.word<Stamped>(call.params.rank, call.rails.layout.ready_word(
-                                                                rank, static_cast<uint32_t>(word))))
+                 call.rails.word<Stamped>(call.params.rank,
+                                          call.rails.layout.ready_word(rank, number)))
           .value;
     };
+    const auto read = [&](ReadyWord of) { return word(static_cast<uint32_t>(of)); };
     const uint32_t named = read(ReadyWord::places);
     return {.rows = read(ReadyWord::rows),
             .beside = read(ReadyWord::beside),
-            .places = named != 0 ? named : dispatch.input().table.rows_on()[rank]};
+            .places = named != 0 ? named : dispatch.input().table.rows_on()[rank],
+            .watches = word(kWatches) != 0};
   }
   TOKENYARD_DEVICE Destination of(uint32_t place) const {
-    return {warp::shuffle(rows, place), warp::shuffle(beside, place), warp::shuffle(places, place)};
+    return {.rows = warp::shuffle(rows, place),
+            .beside = warp::shuffle(beside, place),
+            .places = warp::shuffle(places, place)};
   }
 };
 

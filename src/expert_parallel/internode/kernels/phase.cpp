@@ -22,7 +22,9 @@ std::span<const std::string> phase_names() {
                                                          "coordinate forwards: read slots",
                                                          "coordinate forwards: credit",
                                                          "receive: finished",
-                                                         "begin: a world of before"};
+                                                         "begin: a world of before",
+                                                         "receive: rows of a source",
+                                                         "receive: places of a host"};
   return names;
 }
 

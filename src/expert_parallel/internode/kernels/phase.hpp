@@ -28,8 +28,10 @@ enum class Phase : uint32_t {
   credit_put,    ///< credits are posted
   finished,      ///< a rank of this host has ended its accesses
   retired,       ///< no wait: a CUDA graph of a world of before
+  delivered,     ///< all rows of a source are in place
+  judged,        ///< a rail peer's host has places for its rows, or not
 };
-inline constexpr uint32_t kPhases = 18;
+inline constexpr uint32_t kPhases = 20;
 
 /// Returns the role and what it waited for, in the order of Phase.
 std::span<const std::string> phase_names();

@@ -41,7 +41,7 @@ class RailDeadlines {
 };
 
 inline constexpr uint32_t kWordsAtOnce = 8;
-static_assert(throughput::kReadyWords <= kWordsAtOnce);
+static_assert(kSourceWords <= kWordsAtOnce);
 
 /// A call as one thread sees it.
 struct RailCall {
@@ -202,11 +202,12 @@ TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, Sl
       counts.first_out += slots_out(link);
       counts.first_in += slots_in(link);
       counts.claimed = counts.first_in;
-      counts.next_sum = 0;
+      counts.next_sum = counts.delivered = 0;
     }
   }
   ++workspace.calls;
   workspace.next_token = workspace.next_near = workspace.ended = workspace.done = 0;
+  workspace.delivered = 0;
 }
 
 }  // namespace tokenyard::internode

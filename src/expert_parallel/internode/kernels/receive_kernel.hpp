@@ -3,8 +3,8 @@
 /// warps and its host.
 #pragma once
 
+#include "expert_parallel/internode/kernels/deliveries_kernel.hpp"
 #include "expert_parallel/internode/kernels/greetings_kernel.hpp"
-#include "expert_parallel/internode/kernels/move_slots_kernel.hpp"
 #include "expert_parallel/throughput/kernels/report_kernel.hpp"
 
 namespace tokenyard::internode {
@@ -19,7 +19,8 @@ struct DispatchWords {
     if (word != kSlotsComing)
       return throughput::ready_value(dispatch.call.params, static_cast<throughput::ReadyWord>(word),
                                      dispatch.call.shared.call.route_epoch);
-    return counts() && host != dispatch.hosts().host ? dispatch.slots_to(host) : 0;
+    if (host == dispatch.hosts().host) return dispatch.input().readiness.words != nullptr ? 1 : 0;
+    return counts() ? dispatch.slots_to(host) : 0;
   }
   TOKENYARD_DEVICE bool refuses() const { return dispatch.refuses(); }
   TOKENYARD_DEVICE uint32_t refusal(uint32_t word) const {
@@ -37,10 +38,10 @@ struct DispatchWords {
 struct Verdict {
   uint32_t refusing_rank = kNone;  ///< first rank with a bad token
   uint32_t differing_rank = kNone;
-  uint32_t unequal_rank = kNone;  ///< first rank with other places than the first present one
+  Full full = {};  ///< first rank that would receive more rows than it has places for
 
   TOKENYARD_DEVICE bool refused() const {
-    return refusing_rank != kNone || differing_rank != kNone || unequal_rank != kNone;
+    return refusing_rank != kNone || differing_rank != kNone || full.rank != Full::kNobody;
   }
 };
 
@@ -75,6 +76,7 @@ class Receiver {
       warp::sync();
       report(verdict);
     }
+    if (!verdict.refused() && !publish_arrivals(dispatch_)) return;
     end_receive(call_);
   }
 
@@ -106,13 +108,14 @@ class Receiver {
         verdict.refusing_rank = first + first_bit(refusing);
     }
     verdict.differing_rank = call_.shared.differing_rank;
-    verdict.unequal_rank = first_unequal_rank();
     for (uint32_t place = 0; place < dispatch_.hosts().locals; place += kWordsAtOnce)
       // A copy: device code cannot refer to the constant, as std::min does.
       read_rows(place, std::min(uint32_t{kWordsAtOnce}, dispatch_.hosts().locals - place));
     read_slots();
     if (warp::elect()) table().epoch() = call_.epoch();
-    return !warp::any(failed_);
+    if (warp::any(failed_)) return false;
+    // All ranks know these words alike.
+    return verdict.refused() || !places_are_limited() || judge_places(verdict);
   }
 
   /// Returns the places of a rank, as far as rows may need them.
@@ -122,20 +125,83 @@ class Receiver {
     return named == 0 || named > most ? most : named;
   }
 
-  /// Returns the first rank with other places than the first present one; kNone if all have equally
-  /// many. A rank's host has checked that it sends no more tokens than its places divided by the
-  /// ranks. So rows fit everywhere if places are equal, although no rank knows the rows of another
-  /// host.
-  TOKENYARD_DEVICE uint32_t first_unequal_rank() const {
-    const uint32_t places = places_of(call_.params.first_present);
-    for (uint32_t first = 0; first < call_.params.ranks; first += kWarpLanes) {
-      const uint32_t rank = first + warp::lane();
-      const uint32_t unequal =
-          warp::ballot(rank < call_.params.ranks && !call_.params.absent.contains(rank) &&
-                       places_of(rank) != places);
-      if (unequal != 0) return first + first_bit(unequal);
+  /// Returns whether more rows could come to some rank than it has places for.
+  TOKENYARD_DEVICE bool places_are_limited() const {
+    const uint32_t most = call_.params.ranks * dispatch_.params.route.tokens_max;
+    bool limited = false;
+    for (uint32_t rank = warp::lane(); rank < call_.params.ranks; rank += kWarpLanes)
+      if (!call_.params.absent.contains(rank)) limited = limited || places_of(rank) < most;
+    return warp::any(limited);
+  }
+
+  /// Finds out with all ranks whether rows fit everywhere: a rank knows the rows of its own host,
+  /// and tells its rail peers. Takes a latency of the network. Called by all lanes; returns false
+  /// if the call has failed.
+  TOKENYARD_DEVICE bool judge_places(Verdict& verdict) {
+    warp::sync();
+    const Full here = full_here();
+    tell_verdict(here);
+    const Full there = await_verdicts();
+    verdict.full = here.rank < there.rank ? here : there;
+    return !warp::any(failed_);
+  }
+
+  TOKENYARD_DEVICE Full full_here() const {
+    Full full;
+    if (warp::lane() < dispatch_.hosts().locals) {
+      const uint32_t rank = dispatch_.hosts().local(warp::lane());
+      full = {rank, table().rows_on()[rank]};
+      if (full.rows <= places_of(rank)) full = {};
     }
-    return kNone;
+    return first_of(full);
+  }
+  /// Returns that of the lane with the first rank. Called by all lanes.
+  TOKENYARD_DEVICE static Full first_of(const Full& full) {
+    const uint32_t rank = warp::min(full.rank);
+    return {rank, warp::shuffle(full.rows, first_bit(warp::ballot(full.rank == rank)))};
+  }
+
+  /// Signals the sources that this rank forwards for. Their queues are the coordinator's, which
+  /// uses them once the counts are known.
+  TOKENYARD_DEVICE void tell_verdict(const Full& full) const {
+    constexpr auto kJudged = static_cast<uint32_t>(Phase::judged);
+    for (uint32_t number = warp::lane(); number < call_.links(); number += kWarpLanes) {
+      const Link& link = call_.rails.links[number];
+      if (!link.sends) continue;
+      const NetworkQueue queue = call_.rails.queues.of(link.rank, call_.rails.drain_queue);
+      if (full.rank != Full::kNobody)
+        queue.signal(call_.far_deadline, kJudged, link.window + layout_.excess(link.there),
+                     full.rows);
+      queue.signal(call_.far_deadline, kJudged, link.window + layout_.judged(link.there),
+                   full.signal());
+    }
+  }
+  TOKENYARD_DEVICE Full await_verdicts() {
+    const uint64_t needed = call_.workspace().judged + 1;
+    Full full;
+    for (uint32_t number = warp::lane(); number < call_.links(); number += kWarpLanes) {
+      const Link& link = call_.rails.links[number];
+      if (!link.forwards) continue;
+      Awaited what{
+          .phase = static_cast<uint32_t>(Phase::judged), .rank = link.rank, .expected = needed};
+      const auto* const judged = call_.rails.mine<uint64_t>(layout_.judged(number));
+      const auto* const excess = call_.rails.mine<uint64_t>(layout_.excess(number));
+      const bool come = wait_until(call_.far_deadline, what, [&] {
+        // Relaxed: signals carry no data but themselves, and come in any order.
+        const uint64_t word = load<Order::relaxed, Scope::sys>(judged);
+        what.seen = Full::calls_of(word);
+        if (what.seen < needed) return false;
+        const uint32_t rank = Full::rank_of(word);
+        if (rank == Full::kNobody) return true;
+        const auto rows = static_cast<uint32_t>(load<Order::relaxed, Scope::sys>(excess));
+        if (rank < full.rank && rows != 0) full = {rank, rows};
+        return rows != 0;
+      });
+      failed_ = failed_ || !come;
+    }
+    warp::sync();
+    if (warp::elect()) call_.workspace().judged = needed;
+    return first_of(full);
   }
 
   /// Finds the first row of each source on some ranks of this host.
@@ -232,7 +298,7 @@ class Receiver {
       publish(record.id_low, ready_words.of(word, rank));
       return publish(record.id_high, ready_words.of(word, first));
     }
-    if (verdict.refusing_rank == kNone) return report_places(record, verdict.unequal_rank);
+    if (verdict.refusing_rank == kNone) return report_places(record, verdict.full);
     const uint32_t rank = verdict.refusing_rank;
     const auto read = [&](uint32_t word) {
       return call_.await_word(Phase::ready, rank, layout_.refusal(rank, word)).value;
@@ -245,16 +311,12 @@ class Receiver {
     publish(record.id_high, read(2));
   }
 
-  /// Reports the rank with fewer places, of two, and the places of the other.
-  TOKENYARD_DEVICE void report_places(throughput::CountsRecord& record, uint32_t unequal) const {
+  TOKENYARD_DEVICE void report_places(throughput::CountsRecord& record, const Full& full) const {
     using throughput::publish;
-    const uint32_t first = call_.params.first_present;
-    const bool fewer = places_of(unequal) < places_of(first);
-    const uint32_t rank = fewer ? unequal : first, other = fewer ? first : unequal;
     publish(record.refusal, static_cast<uint32_t>(RefusalKind::overflow));
-    publish(record.rank, rank);
-    publish(record.token, places_of(rank));
-    publish(record.id_low, places_of(other));
+    publish(record.rank, full.rank);
+    publish(record.token, places_of(full.rank));
+    publish(record.id_low, full.rows);
     publish(record.id_high, 0);
   }
 

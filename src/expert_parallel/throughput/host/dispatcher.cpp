@@ -131,24 +131,9 @@ DispatchArguments Dispatcher::place(const DispatchArguments& input, const Plan& 
   return at_places;
 }
 
-void Dispatcher::require_served_between_hosts(const DispatchArguments& given) const {
-  if (!context_.rails) return;
-  if (given.watcher)
-    throw Unsupported("watcher", "between hosts a dispatch has no readiness words");
-  // Receivers know the counts for their own host alone, so no rank could tell all that rows
-  // overflow. Equal places on all ranks, which the kernel sees to, are enough for as many tokens of
-  // each.
-  const uint64_t rows = uint64_t{setup_.world.size()} * given.tokens;
-  if (given.received_tokens_max != 0 && given.received_tokens_max < rows)
-    throw Unsupported("received_tokens_max",
-                      fmt::format("between hosts it must be at least {}, {} times the {} tokens",
-                                  rows, setup_.world.size(), given.tokens));
-}
-
 Received Dispatcher::dispatch(const DispatchInput& input, Stream stream) {
   failures_.check();
   const DispatchArguments given = checked_dispatch(setup_, input);
-  require_served_between_hosts(given);
   PreparedDispatch call = prepare(CallKind::dispatch, given, stream);
   const WatchedRows watched = WatchedRows::of(context_, call.input, stream, *call.route);
   call.params.readiness = watched.words;
@@ -193,7 +178,6 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
   context_.check_route(route);
   const std::shared_ptr<Route::State>& state = RouteAccess::state_of(route);
   const DispatchArguments given = checked_dispatch_again(setup_, from_caller, *state);
-  require_served_between_hosts(given);
   context_.last_stream.begin_call(stream);
   std::shared_ptr<CallMemory> cast_rows;
   const DispatchArguments input =

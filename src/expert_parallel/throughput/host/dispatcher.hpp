@@ -67,8 +67,6 @@ class Dispatcher {
   /// input itself if experts are at the places of their numbers.
   DispatchArguments place(const DispatchArguments& input, const Plan& plan, Stream stream,
                           PreparedDispatch& call) const;
-  /// Throws Unsupported for what an exchange between hosts cannot do.
-  void require_served_between_hosts(const DispatchArguments& given) const;
   DispatchParams make_params(CallKind kind, const DispatchArguments& input,
                              const Route::State& route, const Plan& plan) const;
   /// Throws InvalidArgument if the exchange between hosts cannot carry such rows.
