@@ -41,6 +41,7 @@ struct CallCase {
   uint64_t seed = 0;      ///< of the inputs
   Call call = {};
   std::vector<uint32_t> host_of = {};  ///< [ranks] on which numbers are first reduced; empty: one
+  std::vector<uint32_t> absent = {};   ///< ranks whose slots are empty
 
   bool reduces() const {
     return operation == Operation::all_reduce || operation == Operation::reduce ||
@@ -63,6 +64,7 @@ struct CallCase {
     return !to_root || rank == root;
   }
   size_t part() const { return elements * bytes_of(type); }
+  bool is_present(uint32_t rank) const { return std::ranges::find(absent, rank) == absent.end(); }
   std::string text() const {
     return fmt::format(
         "operation {} of {} {}, op {} of {} times, root {}{}{}, offset {}, protocol {}",
@@ -112,7 +114,10 @@ struct CallCase {
     if (!result_has_parts()) return message_of(message(root));
     Bytes all;
     for (uint32_t source = 0; source < ranks; ++source)
-      all.insert(all.end(), message(source), message(source) + part());
+      if (is_present(source))
+        all.insert(all.end(), message(source), message(source) + part());
+      else
+        all.resize(all.size() + part());
     return all;
   }
 
@@ -172,16 +177,20 @@ struct CallCase {
   Bytes reduced(const Message& message, uint32_t ranks) const {
     std::vector<std::vector<uint32_t>> hosts(1);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
+      if (!is_present(rank)) continue;
       const uint32_t host = host_of.empty() ? 0 : host_of[rank];
       if (host >= hosts.size()) hosts.resize(host + 1);
       hosts[host].push_back(rank);
     }
+    std::erase_if(hosts, [](const auto& members) { return members.empty(); });
     Bytes sum = of_host(message, hosts[0]);
     for (size_t host = 1; host < hosts.size(); ++host) {
       const Bytes partial = of_host(message, hosts[host]);
       collectives::combine_of(wide(), op)(sum.data(), sum.data(), partial.data(), elements);
     }
-    if (op == ReduceOp::average) collectives::divide(sum.data(), wide(), elements, ranks);
+    if (op == ReduceOp::average)
+      collectives::divide(sum.data(), wide(), elements,
+                          ranks - static_cast<uint32_t>(absent.size()));
     return narrowed(sum);
   }
   template <class Message>

@@ -59,6 +59,7 @@ Drawn draw(SeedRun& run) {
   run.option("host_of", fmt::format("{}", drawn.host_of));
   drawn.options.slot_bytes = run.option("slot_bytes", 16 * random.between(1, 6));
   drawn.options.chunk_bytes = 64;
+  drawn.options.ring_bytes = 128;  // Of messages, which this suite has none of.
   for (uint32_t calls = random.between(1, 3); calls > 0; --calls) {
     drawn.calls.push_back(draw_call(random, drawn.host_of));
     run.option("call", drawn.calls.back().text());

@@ -19,6 +19,7 @@ using simulation::SeedRun;
 
 struct Drawn {
   uint32_t ranks = 2;
+  std::vector<uint32_t> absent = {};  ///< at most one
   device_collectives::Options options;
   std::vector<CallCase> calls;
   std::vector<uint32_t> sms;  ///< [ranks]
@@ -61,6 +62,18 @@ CallCase draw_call(Random& random, uint32_t ranks, uint32_t elements_max) {
   const bool scaled = is_float(of.type) && of.op == ReduceOp::sum && random.chance(256);
   if (scaled) of.factor = 1.0 / random.between(2, 5);
   return of;
+}
+
+/// Leaves a slot empty.
+void leave_empty(SeedRun& run, Drawn& drawn) {
+  const uint32_t empty = run.option("absent", run.random.below(drawn.ranks));
+  run.reach("empty slots");
+  drawn.absent.push_back(empty);
+  if (drawn.stops == empty) drawn.stops.reset();
+  for (CallCase& call : drawn.calls) {
+    if (call.root == empty) call.root = (empty + 1) % drawn.ranks;
+    call.absent = drawn.absent;
+  }
 }
 
 Drawn draw(SeedRun& run) {
@@ -110,6 +123,8 @@ Drawn draw(SeedRun& run) {
     drawn.stops = run.option("stops", random.below(drawn.ranks));
   }
   drawn.epoch_before = draw_epoch_before(run);
+  if (drawn.ranks > 2 && drawn.differs == drawn.ranks && random.chance(192))
+    leave_empty(run, drawn);
   return drawn;
 }
 
@@ -160,7 +175,10 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost}},
-     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}, {"steps of several pieces", 60}},
+     .reaches = {{"epochs wrap", 100},
+                 {"epochs pass a half", 60},
+                 {"steps of several pieces", 60},
+                 {"empty slots", 80}},
      .seeds = 500});
 
 }  // namespace

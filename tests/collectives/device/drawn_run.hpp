@@ -48,6 +48,7 @@ void run_drawn(simulation::SeedRun& run, const Drawn& drawn, const Program& prog
     options.stop =
         simulation::RankStop{.rank = *drawn.stops, .after_steps = run.random.below(4000)};
   options.stop_is_noticed = run.random.chance(512);
+  options.absent = drawn.absent;
   simulated::run(run, options, [&](World& world) {
     program(world, drawn);
   }).require_clean_after(options.stop);

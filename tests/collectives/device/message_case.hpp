@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,9 +17,11 @@ struct MessageRound {
   uint32_t ranks = 2;
   bool collective = true;
   bool one_by_one = false;  ///< messages that fit into channels are sent in calls of their own
+  bool on_device = false;   ///< only the device knows the sizes of parts
   uint64_t seed = 0;
-  std::vector<uint32_t> bytes;  ///< [ranks][ranks] from source to destination
-  std::vector<uint32_t> tags;   ///< the same for messages
+  std::vector<uint32_t> bytes;        ///< [ranks][ranks] from source to destination
+  std::vector<uint32_t> tags;         ///< the same for messages
+  std::vector<uint32_t> absent = {};  ///< ranks whose slots are empty
 
   static MessageRound drawn(simulation::Random& random, uint32_t ranks, uint32_t bytes_max,
                             bool collective) {
@@ -38,11 +41,15 @@ struct MessageRound {
   uint32_t bytes_between(uint32_t source, uint32_t destination) const {
     return bytes[source * ranks + destination];
   }
-  /// Returns whether the pair exchanges something.
+  bool is_present(uint32_t rank) const { return std::ranges::find(absent, rank) == absent.end(); }
+  /// Returns whether the source's input, or the destination's result, has a part for the pair.
   bool sends(uint32_t source, uint32_t destination) const {
-    return collective || (source != destination && tags[source * ranks + destination] != 2);
+    if (collective) return is_present(source) || !on_device;
+    return is_present(source) && is_present(destination) && source != destination &&
+           tags[source * ranks + destination] != 2;
   }
   uint8_t content(uint32_t source, uint32_t destination, uint32_t at) const {
+    if (!is_present(source)) return 0;
     return static_cast<uint8_t>((seed + at) * 31 + source * 7 + destination * 3 + 1);
   }
 };
@@ -64,6 +71,14 @@ class StartedRound {
       if (of_.sends(rank, peer))
         for (uint32_t at = 0; at < of_.bytes_between(rank, peer); ++at)
           sent_.push_back(of_.content(rank, peer, at));
+    if (of_.on_device) {
+      std::vector<int64_t> splits;
+      for (uint32_t peer = 0; peer < of_.ranks; ++peer)
+        splits.push_back(of_.bytes_between(rank, peer));
+      splits_ = std::make_unique<DeviceArray<int64_t>>(accelerator_of(world), splits);
+      came_ = std::make_unique<DeviceArray<int64_t>>(accelerator_of(world),
+                                                     std::vector<int64_t>(of_.ranks, -1));
+    }
     if (sent_.empty()) return;
     accelerator_of(world).copy(given_->data(), sent_.data(), sent_.size(), Stream{});
     await_all(accelerator_of(world));
@@ -71,6 +86,9 @@ class StartedRound {
 
   void start(DeviceCollectives& collectives, const Call& call) {
     const uint32_t rank = world_.rank();
+    if (of_.on_device)
+      return collectives.all_to_all(given_->view(), taken_->view(),
+                                    {.sent = splits_->data(), .received = came_->data()}, call);
     if (of_.collective) {
       device_collectives::Splits splits;
       for (uint32_t peer = 0; peer < of_.ranks; ++peer) {
@@ -113,6 +131,12 @@ class StartedRound {
           wrong = fmt::format("byte {} of {} from rank {} is {:#x}; ", i,
                               of_.bytes_between(peer, world_.rank()), peer, seen[at]);
     }
+    if (of_.on_device) {
+      const std::vector<int64_t> came = came_->read();
+      for (uint32_t peer = 0; peer < of_.ranks; ++peer)
+        if (came[peer] != (of_.is_present(peer) ? of_.bytes_between(peer, world_.rank()) : 0))
+          wrong += fmt::format("{} elements are said to come from rank {}; ", came[peer], peer);
+    }
     if (given_->read(intact) != sent_) wrong += "the input was written; ";
     return wrong + (intact ? "" : "memory beside a tensor was written; ");
   }
@@ -121,6 +145,7 @@ class StartedRound {
   World& world_;
   const MessageRound of_;
   std::unique_ptr<GuardedTensor> given_, taken_;
+  std::unique_ptr<DeviceArray<int64_t>> splits_, came_;
   Bytes sent_;
 };
 

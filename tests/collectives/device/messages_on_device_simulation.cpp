@@ -1,7 +1,7 @@
 // Suite `device_messages`: messages between pairs of ranks under adversarial delivery, schedules
-// and memory: rounds of all_to_all with a size per pair, of batches, and of messages one by one,
-// between collectives. Some runs end with a round in which a pair differs, some with a rank that
-// stops.
+// and memory: rounds of all_to_all with a size per pair, which hosts or only devices know, of
+// batches, and of messages one by one. Some worlds have an empty slot. Some runs end with a round
+// in which a pair differs, some with a rank that stops.
 #include <fmt/format.h>
 
 #include <optional>
@@ -19,6 +19,7 @@ using simulation::SeedRun;
 
 struct Drawn {
   uint32_t ranks = 2;
+  std::vector<uint32_t> absent = {}, present = {};
   device_collectives::Options options;
   std::vector<MessageRound> rounds;
   std::vector<uint32_t> sms;  ///< [ranks]
@@ -34,6 +35,13 @@ Drawn draw(SeedRun& run) {
   Random& random = run.random;
   Drawn drawn;
   drawn.ranks = run.option("ranks", random.between(2, 4));
+  if (drawn.ranks > 2 && random.chance(256)) {
+    drawn.absent.push_back(run.option("absent", random.below(drawn.ranks)));
+    run.reach("empty slots");
+  }
+  for (uint32_t rank = 0; rank < drawn.ranks; ++rank)
+    if (drawn.absent.empty() || rank != drawn.absent[0]) drawn.present.push_back(rank);
+  const auto present = static_cast<uint32_t>(drawn.present.size());
   drawn.options.slot_bytes = 16;
   drawn.options.packet_bytes = 16;
   drawn.options.key = draw_key(random);
@@ -49,6 +57,8 @@ Drawn draw(SeedRun& run) {
         random, drawn.ranks, one_by_one ? drawn.options.ring_bytes : 5 * drawn.options.chunk_bytes,
         collective);
     round.one_by_one = one_by_one;
+    round.on_device = collective && random.chance(384);
+    round.absent = drawn.absent;
     drawn.rounds.push_back(round);
   }
   for (uint32_t rank = 0; rank < drawn.ranks; ++rank) drawn.sms.push_back(random.between(1, 2));
@@ -57,10 +67,12 @@ Drawn draw(SeedRun& run) {
   if (random.chance(192)) {
     drawn.differs = run.option("differs", true);
     drawn.rounds.back().collective = true;
-    drawn.source = random.below(drawn.ranks);
-    drawn.destination = (drawn.source + random.between(1, drawn.ranks - 1)) % drawn.ranks;
+    drawn.rounds.back().on_device = false;
+    const uint32_t source = random.below(present);
+    drawn.source = drawn.present[source];
+    drawn.destination = drawn.present[(source + random.between(1, present - 1)) % present];
   } else if (random.chance(192)) {
-    drawn.stops = run.option("stops", random.below(drawn.ranks));
+    drawn.stops = run.option("stops", drawn.present[random.below(present)]);
   }
   drawn.epoch_before = draw_epoch_before(run);
   return drawn;
@@ -111,7 +123,7 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost}},
-     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}},
+     .reaches = {{"epochs wrap", 100}, {"epochs pass a half", 60}, {"empty slots", 60}},
      .seeds = 500});
 
 }  // namespace

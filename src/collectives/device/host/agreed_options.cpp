@@ -34,12 +34,12 @@ Bytes16 key_of(const Options& options) {
 
 }  // namespace
 
-WindowLayout layout_of_words(const Options& options, uint32_t ranks) {
+WindowLayout layout_between_hosts(const Options& options, uint32_t ranks, bool has_channels) {
   return {.ranks = ranks,
           .slots = 0,
           .packets = 0,
           .rings = {.chunk_bytes = options.chunk_bytes, .places = 0},
-          .channel_places = 0};
+          .channel_places = has_channels ? channel_places(options, ranks) : 0};
 }
 
 WindowLayout layout_of(const Options& options, uint32_t ranks) {

@@ -9,8 +9,9 @@ namespace tokenyard::device_collectives {
 /// Returns the layout of each rank's window.
 WindowLayout layout_of(const Options& options, uint32_t ranks);
 
-/// The layout where ranks are on several hosts: call words alone. HostLinks have the rest.
-WindowLayout layout_of_words(const Options& options, uint32_t ranks);
+/// The layout where ranks are on several hosts: call words, the sizes of pairs, and channels of
+/// messages if a host has several ranks. HostLinks and MessageLinks have the rest.
+WindowLayout layout_between_hosts(const Options& options, uint32_t ranks, bool has_channels);
 
 /// Compares the options of all ranks; returns the key of packets. Collective. Throws as the
 /// constructor of DeviceCollectives does.

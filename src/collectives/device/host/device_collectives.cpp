@@ -293,6 +293,8 @@ void DeviceCollectives::close() {
   if (session.links) session.links->drain();
   session.world->barrier("DeviceCollectives: close");
   if (session.links) session.links->give_back();
+  if (session.message_links) session.message_links->give_back();
+  session.message_links.reset();
   session.links.reset();
   impl_->closed = true;
   session.closed = true;

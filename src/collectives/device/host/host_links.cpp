@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "collectives/device/host/launch_shapes.hpp"
 #include "device/await_stream.hpp"
 #include "device/identity.hpp"
 #include "device/table_image.hpp"
@@ -17,14 +18,8 @@ namespace {
 
 /// Warps of a block: those that move data, and the last one, which compares calls.
 constexpr uint32_t kWarps = kBetweenThreadsMax / kWarpLanes, kHostWarps = 3;
-/// A slot of a ring holds so many chunks of Options::chunk_bytes on a GPU: the warps of a block
-/// share it.
-constexpr uint32_t kChunksOfSlot = 8;
 /// All rings and stages of a rank take at most so much, and all places of its host's window.
 constexpr size_t kLinksBytes = 32 << 20, kPlacesBytes = 32 << 20;
-/// Chunks are smaller than slots where that fills the channels' rings, but not much smaller: each
-/// takes a turn.
-constexpr uint64_t kChunkLeast = 16 << 10;
 /// Data that travel with a greeting: more gain nothing by saving a message.
 constexpr uint32_t kGreetingBytes = 8 << 10;
 
@@ -85,6 +80,17 @@ uint32_t first_out_of_reach(const World& world) {
   return kAllReached;
 }
 
+HostMap host_map_of(const World& world, const Members& members) {
+  std::vector<uint32_t> host_of, hosts;
+  for (const uint32_t slot : members.slots) {
+    const uint32_t host = world.topology().host_of[slot];
+    const auto found = std::ranges::find(hosts, host);
+    host_of.push_back(static_cast<uint32_t>(found - hosts.begin()));
+    if (found == hosts.end()) hosts.push_back(host);
+  }
+  return HostMap(host_of);
+}
+
 HostLinks::Queues::Queues(Network& network) : network_(network) {
   // Others find queues, too.
   const uint32_t most = std::clamp(network.queues_per_peer() / 2, 1u, kChannelsMax);
@@ -99,11 +105,12 @@ void HostLinks::Queues::keep(uint32_t count) {
   numbers_.resize(count);
 }
 
-HostLinks::HostLinks(World& world, const Options& options)
+HostLinks::HostLinks(World& world, const Members& members, const Options& options)
     : world_(world),
       accelerator_(accelerator_of(world)),
-      map_(world.topology().host_of),
-      peers_(map_.peers_of(world.rank())),
+      members_(members),
+      map_(host_map_of(world, members)),
+      peers_(map_.peers_of(members.self)),
       queues_(*network_of(world)),
       channels_(agree_on_channels()),
       far_layout_(far_layout(options)),
@@ -114,8 +121,11 @@ HostLinks::HostLinks(World& world, const Options& options)
               DeviceMemory::Kind::device),
       own_partials_(accelerator_, size_t{channels_} * kLinkRounds * far_layout_.slot_bytes,
                     DeviceMemory::Kind::device),
+      offsets_(accelerator_, size_t{channels_} * kRoles * map_.ranks() * sizeof(uint64_t),
+               DeviceMemory::Kind::device),
       first_epoch_(epoch_before(world)) {
   for (const BetweenKernel* kernel : kKernels) accelerator_.prepare(kernel->entry);
+  accelerator_.prepare(splits_between_hosts_kernel.entry);
   accelerator_.fill(near_.data(), 0, near_layout_.words_bytes(), Stream{});
   accelerator_.fill(far_.data(), 0, far_layout_.words_bytes(), Stream{});
   await_copies("an empty window between hosts");
@@ -145,13 +155,12 @@ void HostLinks::await_copies(const char* what) const {
 uint32_t HostLinks::agree_on_channels() {
   const auto mine = static_cast<uint32_t>(queues_.numbers().size());
   const std::vector<uint32_t> all = gather(world_, mine, "DeviceCollectives: queues");
-  const auto least = std::ranges::min_element(all);
-  if (*least == 0)
-    throw Unsupported(
-        "DeviceCollectives",
-        too_few_queues(*network_of(world_), 1, static_cast<uint32_t>(least - all.begin())));
-  queues_.keep(*least);
-  return *least;
+  const auto least =
+      std::ranges::min_element(members_.slots, {}, [&](uint32_t slot) { return all[slot]; });
+  if (all[*least] == 0)
+    throw Unsupported("DeviceCollectives", too_few_queues(*network_of(world_), 1, *least));
+  queues_.keep(all[*least]);
+  return all[*least];
 }
 
 /// Returns the most ranks of whose results one rank makes a partial sum.
@@ -174,7 +183,9 @@ uint32_t HostLinks::slot_bytes(const Options& options) const {
 LinkWindow HostLinks::far_layout(const Options& options) const {
   return {.links_max = map_.links_max(),
           .channels = channels_,
-          .greeting_bytes = std::max(std::min(options.slot_bytes, kGreetingBytes) / 16 * 16, 16u),
+          // The sizes that a rank sends to and expects from each travel with it, too.
+          .greeting_bytes = std::max({std::min(options.slot_bytes, kGreetingBytes) / 16 * 16, 16u,
+                                      map_.ranks() * static_cast<uint32_t>(sizeof(CountWord))}),
           .capacity = kLinkRounds * map_.locals_max(),
           .slot_bytes = slot_bytes(options)};
 }
@@ -200,7 +211,7 @@ void HostLinks::fill_tables() {
                                                    .far_offset = far_.target().offset,
                                                    .far_key = far_.target().key},
                                               "DeviceCollectives: windows between hosts");
-  const uint32_t ranks = map_.ranks(), rank = world_.rank(), host = map_.host_of[rank];
+  const uint32_t ranks = map_.ranks(), rank = members_.self, host = map_.host_of[rank];
   std::vector<HostLink> links;
   std::vector<uint32_t> link_to(ranks, kNoLink);
   for (const uint32_t peer : peers_) {
@@ -208,9 +219,10 @@ void HostLinks::fill_tables() {
     link_to[peer] = static_cast<uint32_t>(links.size());
     links.push_back(
         {.rank = peer,
+         .slot = members_.slots[peer],
          .there = static_cast<uint32_t>(std::ranges::find(theirs, rank) - theirs.begin()),
-         .window = {.key = static_cast<MemoryKey>(everybodys[peer].far_key),
-                    .offset = everybodys[peer].far_offset}});
+         .window = {.key = static_cast<MemoryKey>(everybodys[members_.slots[peer]].far_key),
+                    .offset = everybodys[members_.slots[peer]].far_offset}});
   }
   std::vector<uint32_t> first{0}, members, first_served{0}, served;
   for (const std::vector<uint32_t>& of_host : map_.members) {
@@ -223,9 +235,9 @@ void HostLinks::fill_tables() {
     first_served.push_back(static_cast<uint32_t>(served.size()));
   }
   std::vector<std::byte*> addresses;
-  for (uint32_t peer = 0; peer < ranks; ++peer) {
-    std::byte* const base = arena_of(world_).base_of(peer);
-    addresses.push_back(base == nullptr ? nullptr : base + everybodys[peer].near_offset);
+  for (const uint32_t slot : members_.slots) {
+    std::byte* const base = arena_of(world_).base_of(slot);
+    addresses.push_back(base == nullptr ? nullptr : base + everybodys[slot].near_offset);
   }
   TableImage image;
   const size_t links_at = image.append(links), addresses_at = image.append(addresses);
@@ -254,21 +266,7 @@ void HostLinks::fill_tables() {
   windows_ = Peers::of(addresses, rank, reinterpret_cast<std::byte* const*>(base + addresses_at));
 }
 
-void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
-  const bool raw = map_.locals_max() == 1;
-  const Movement& movement = call.movement;
-  const uint64_t bytes = movement.bytes();
-  const bool widened = movement.reduces && !raw && is_short_float(call.type);
-  const auto wider = static_cast<uint32_t>(widened ? sizeof(float) / bytes_of(call.type) : 1);
-  // A reduction inside a host comes before the greeting's data otherwise.
-  const uint64_t chunks = movement.input_has_parts && !movement.reduces ? map_.locals_max() : 1;
-  const bool with_greeting = bytes > 0 && (raw || !movement.reduces) &&
-                             bytes <= far_layout_.slot_bytes &&
-                             chunks * ((bytes + 15) / 16 * 16) <= far_layout_.greeting_bytes;
-  const uint32_t chunk_max = far_layout_.slot_bytes / wider;
-  const uint64_t share = bytes / (size_t{channels_} * kLinkRounds) / 64 * 64;
-  const auto chunk = static_cast<uint32_t>(
-      std::clamp<uint64_t>(share, std::min<uint64_t>(kChunkLeast, chunk_max), chunk_max));
+BetweenHostsParams HostLinks::params_of(const CallParams& call) const {
   BetweenHostsParams params{.call = call,
                             .hosts = hosts_,
                             .near = near_layout_,
@@ -283,17 +281,49 @@ void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
                             .queue_of = {},
                             .own_partials = own_partials_.as<std::byte>(),
                             .first_epoch = first_epoch_,
-                            .chunk_bytes = with_greeting ? static_cast<uint32_t>(bytes) : chunk,
-                            .wider = wider,
-                            .with_greeting = with_greeting,
-                            .raw = raw};
+                            .chunk_bytes = 0,
+                            .wider = 1,
+                            .with_greeting = false,
+                            .raw = map_.locals_max() == 1};
   std::ranges::copy(queues_.numbers(), params.queue_of);
+  return params;
+}
+
+LaunchShape HostLinks::shape_of(uint32_t blocks) const {
   const bool on_host = accelerator_.kind() != AcceleratorKind::gpu;
-  tokenyard::launch(accelerator_, kernel_of(call),
-                    {.blocks = std::clamp(blocks, 1u, channels_),
-                     .warps = on_host ? kHostWarps : kWarps,
-                     .overlap_previous = true},
-                    stream, params);
+  return {.blocks = std::clamp(blocks, 1u, channels_),
+          .warps = on_host ? kHostWarps : kWarps,
+          .overlap_previous = true};
+}
+
+void HostLinks::launch(const CallParams& call, uint32_t blocks, Stream stream) {
+  BetweenHostsParams params = params_of(call);
+  const Movement& movement = call.movement;
+  const uint64_t bytes = movement.bytes();
+  const bool widened = movement.reduces && !params.raw && is_short_float(call.type);
+  params.wider = static_cast<uint32_t>(widened ? sizeof(float) / bytes_of(call.type) : 1);
+  // A reduction inside a host comes before the greeting's data otherwise.
+  const uint64_t chunks = movement.input_has_parts && !movement.reduces ? map_.locals_max() : 1;
+  params.with_greeting = bytes > 0 && (params.raw || !movement.reduces) &&
+                         bytes <= far_layout_.slot_bytes &&
+                         chunks * ((bytes + 15) / 16 * 16) <= far_layout_.greeting_bytes;
+  params.chunk_bytes =
+      params.with_greeting
+          ? static_cast<uint32_t>(bytes)
+          : link_chunk_bytes(bytes, channels_, far_layout_.slot_bytes / params.wider);
+  tokenyard::launch(accelerator_, kernel_of(call), shape_of(blocks), stream, params);
+}
+
+void HostLinks::launch_splits(const CallParams& call, const SplitArrays& arrays,
+                              std::span<const CountWord> known, uint32_t blocks, Stream stream) {
+  SplitsBetweenParams params{.between = params_of(call),
+                             .arrays = arrays,
+                             .offsets = offsets_.as<uint64_t>(),
+                             .known = {}};
+  params.between.call.movement.input_has_parts = true;
+  params.between.call.movement.result_has_parts = true;
+  std::ranges::copy(known, params.known);
+  tokenyard::launch(accelerator_, splits_between_hosts_kernel, shape_of(blocks), stream, params);
 }
 
 void HostLinks::drain() {

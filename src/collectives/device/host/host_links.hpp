@@ -1,12 +1,16 @@
 /// The host side of collectives between hosts: a rank's window, its links to its rail peers, and
-/// launches. A DeviceCollectives has it if its World spans hosts.
+/// launches. A DeviceCollectives has it if the ranks of its World span hosts. Ranks are members
+/// here.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "collectives/device/host/device_collectives.hpp"
+#include "collectives/device/host/members.hpp"
 #include "collectives/device/kernels/between_hosts.hpp"
+#include "collectives/device/kernels/splits_between_hosts.hpp"
 #include "device/accelerator.hpp"
 #include "device/device_memory.hpp"
 #include "fabric/arena.hpp"
@@ -18,11 +22,13 @@ namespace tokenyard::device_collectives {
 
 /// Returns the first rank that this one reaches in no way, or kAllReached.
 uint32_t first_out_of_reach(const World& world);
+/// Returns which members share a host.
+HostMap host_map_of(const World& world, const Members& members);
 
 class HostLinks {
  public:
   /// Collective. Throws Unsupported, alike on all ranks, for a world that it cannot serve.
-  HostLinks(World& world, const Options& options);
+  HostLinks(World& world, const Members& members, const Options& options);
   /// Keeps the window unused while the arena exists, unless `give_back` was called.
   ~HostLinks();
   HostLinks(const HostLinks&) = delete;
@@ -33,6 +39,10 @@ class HostLinks {
   bool adds_whole(uint64_t bytes) const { return map_.ranks() == 2 || bytes <= kWholeBytes; }
   /// `blocks`: at most.
   void launch(const CallParams& call, uint32_t blocks, Stream stream);
+  /// Launches an all_to_all with sizes per pair. `known`: by slot, if the host knows them.
+  void launch_splits(const CallParams& call, const SplitArrays& arrays,
+                     std::span<const CountWord> known, uint32_t blocks, Stream stream);
+  const HostMap& map() const { return map_; }
   /// Returns once this rank's requests have taken effect; throws PeerTimeout at the world's
   /// timeout.
   void drain();
@@ -65,8 +75,12 @@ class HostLinks {
   void await_copies(const char* what) const;
   void fill_tables();
 
+  BetweenHostsParams params_of(const CallParams& call) const;
+  LaunchShape shape_of(uint32_t blocks) const;
+
   World& world_;
   Accelerator& accelerator_;
+  const Members& members_;
   const HostMap map_;
   const std::vector<uint32_t> peers_;  ///< [links] ranks
   Queues queues_;
@@ -75,7 +89,7 @@ class HostLinks {
   const HostWindow near_layout_;
   ArenaBlock near_;
   NetworkMemory far_;
-  DeviceMemory counts_, own_partials_;
+  DeviceMemory counts_, own_partials_, offsets_;
   std::unique_ptr<DeviceMemory> tables_;
   const uint64_t first_epoch_;
   HostTable hosts_{};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "collectives/device/host/launch_shapes.hpp"
 #include "collectives/device/host/parts.hpp"
@@ -19,6 +20,8 @@ namespace {
 
 /// Blocks of a launch of messages, unless options say otherwise.
 constexpr uint32_t kMessagesBlocks = 16;
+/// Blocks of such a launch that serve ranks of other hosts, at most: one per rank fills its link.
+constexpr uint32_t kFarBlocks = 8;
 
 /// Returns a message whose `first` is not known yet.
 Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
@@ -35,6 +38,7 @@ Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
 }  // namespace
 
 void PairCalls::check_members() const {
+  if (session_.links) return;
   const uint32_t members = session_.members.count();
   require(2 * (members - 1) <= kMessagesMax, "ranks",
           fmt::format("at most {}", kMessagesMax / 2 + 1), members);
@@ -42,7 +46,6 @@ void PairCalls::check_members() const {
 
 void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
                            const Call& call) {
-  session_.require_one_host("splits of all_to_all");
   const std::vector<ConstTensorView> sent =
       cut("sent", "input", input, result.type, splits.sent, session_.world->size());
   const std::vector<TensorView> received =
@@ -55,13 +58,32 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Split
                           fmt::format("{} elements of this rank's own", splits.sent[rank]),
                           fmt::format("{}", splits.received[rank]));
   check_members();
-  const Members& members = session_.members;
   const Request request{.operation = Operation::all_to_all,
                         .input = input,
                         .result = result,
                         .rank = rank,
                         .ranks = ranks};
-  MessagesParams params{.call = session_.params_of(request, {}, Protocol::messages, call),
+  if (session_.links)
+    require(ranks <= kKnownSplitsMax, "ranks", fmt::format("at most {}", kKnownSplitsMax), ranks);
+  const CallParams params = session_.params_of(request, {}, Protocol::messages, call);
+  session_.last.begin_call(call.stream);
+  for (uint32_t slot = 0; slot < ranks; ++slot)
+    if (!session_.members.at(slot) && received[slot].bytes() != 0)
+      session_.accelerator.fill(received[slot].data, 0, received[slot].bytes(), call.stream);
+  if (!session_.links) return exchange_known(params, sent, received, call);
+  std::vector<CountWord> known;
+  for (uint32_t slot = 0; slot < ranks; ++slot)
+    known.push_back(CountWord::of(sent[slot].bytes(), received[slot].bytes()));
+  launch_splits(params, {.slots = ranks}, known, call);
+}
+
+/// The same inside a host.
+void PairCalls::exchange_known(const CallParams& described,
+                               const std::vector<ConstTensorView>& sent,
+                               const std::vector<TensorView>& received, const Call& call) {
+  const Members& members = session_.members;
+  const uint32_t rank = session_.world->rank();
+  MessagesParams params{.call = described,
                         .collective = true,
                         .channels = session_.channels.as<uint64_t>(),
                         .own_bytes = sent[rank].bytes(),
@@ -75,16 +97,11 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Split
     params.messages[params.count++] = message_of(sent[slot], peer, 0, session_.options, false);
     params.messages[params.count++] = message_of(received[slot], peer, 0, session_.options, true);
   }
-  session_.last.begin_call(call.stream);
-  for (uint32_t slot = 0; slot < ranks; ++slot)
-    if (!members.at(slot) && received[slot].bytes() != 0)
-      session_.accelerator.fill(received[slot].data, 0, received[slot].bytes(), call.stream);
   launch(params, call);
 }
 
 void PairCalls::all_to_all(ConstTensorView input, TensorView result, const DeviceSplits& splits,
                            const Call& call) {
-  session_.require_one_host("splits of all_to_all");
   check_array("input", input);
   check_array("result", result);
   check_parts("result", result, input.type, result.elements());
@@ -94,12 +111,30 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Devic
     throw InvalidArgument("splits", "arrays of the device", "none");
   if (splits.sent == splits.received)
     throw InvalidArgument("received_splits", "another array than the splits", "the same");
-  if (session_.members.empty.bits != 0)
-    throw Unsupported("all_to_all", "splits of the device do not know of empty slots");
   check_members();
   const Request request{
       .operation = Operation::all_to_all, .input = input, .result = result, .ranks = 1};
+  const CallParams params = session_.params_of(request, {}, Protocol::splits, call);
   session_.last.begin_call(call.stream);
+  launch_splits(params,
+                {.splits = splits.sent,
+                 .received = splits.received,
+                 .slots = session_.world->size(),
+                 .element_bytes = static_cast<uint32_t>(bytes_of(input.type)),
+                 .input_bytes = input.bytes(),
+                 .result_bytes = result.bytes()},
+                {}, call);
+}
+
+/// `known`: if the host knows the splits, which it does only between hosts.
+void PairCalls::launch_splits(const CallParams& params, const SplitArrays& arrays,
+                              const std::vector<CountWord>& known, const Call& call) {
+  if (session_.links) {
+    session_.links->launch_splits(params, arrays, known, session_.blocks_for(call, kChannelsMax),
+                                  call.stream);
+    if (!session_.accelerator.captures(call.stream)) session_.log.launched();
+    return;
+  }
   const bool on_host = session_.on_host();
   const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
   const uint32_t served = kMessagesOfWarp * (warps - 1);
@@ -107,19 +142,11 @@ void PairCalls::all_to_all(ConstTensorView input, TensorView result, const Devic
   const uint32_t blocks = session_.blocks_for(call, on_host ? kHostBlocksMax : kMessagesBlocks);
   session_.launch_call(
       splits_kernel, {.blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true},
-      call.stream,
-      SplitsParams{.call = session_.params_of(request, {}, Protocol::splits, call),
-                   .splits = splits.sent,
-                   .received = splits.received,
-                   .element_bytes = static_cast<uint32_t>(bytes_of(input.type)),
-                   .chunk_bytes = session_.options.chunk_bytes,
-                   .input_bytes = input.bytes(),
-                   .result_bytes = result.bytes()});
+      call.stream, SplitsParams{params, arrays, session_.options.chunk_bytes});
 }
 
 void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
                          const Call& call) {
-  session_.require_one_host("messages");
   if (session_.accelerator.capacity().one_grid)
     throw Unsupported("messages", "ranks that share a GPU launch their kernels together");
   require(sends.size() + receives.size() <= kMessagesMax, "messages",
@@ -139,6 +166,7 @@ void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Recei
                         .messages = {}};
   std::vector<uint64_t> chunks[kRoles] = {std::vector<uint64_t>(session_.world->size()),
                                           std::vector<uint64_t>(session_.world->size())};
+  std::vector<Message> far;
   const auto add = [&](const char* argument, const ConstTensorView& tensor,
                        const char* peer_argument, uint32_t peer, uint32_t tag, bool receiving) {
     check_array(argument, tensor);
@@ -150,6 +178,15 @@ void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Recei
       throw OperationAborted(receiving ? "receive" : "send", session_.log.calls(),
                              membership_epoch_of(*session_.world), {peer});
     Message message = message_of(tensor, *member, tag, session_.options, receiving);
+    if (session_.message_links) {
+      if (const auto link = session_.message_links->link_to(*member)) {
+        session_.message_links->require_queue();
+        message.first = *link;
+        message.chunk_bytes = session_.message_links->chunk_bytes();
+        far.push_back(message);
+        return;
+      }
+    }
     uint64_t& before = chunks[receiving ? 1 : 0][peer];
     message.first = before;
     before += message.chunks(false);
@@ -158,17 +195,22 @@ void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Recei
   for (const Send& send : sends) add("tensor", send.tensor, "to", send.to, send.tag, false);
   for (const Receive& receive : receives)
     add("tensor", receive.tensor, "from", receive.from, receive.tag, true);
+  // Those with one rank stay in their order.
+  std::ranges::stable_sort(far, {}, [](const Message& message) {
+    return std::pair{message.first, message.receives};
+  });
+  for (const Message& message : far) params.messages[params.count++] = message;
   if (params.count == 0) return;
   session_.last_messages.begin_call(call.stream);
-  launch(params, call);
+  if (far.empty()) return launch(params, call);
+  launch_far(params, static_cast<uint32_t>(far.size()), call);
 }
 
-void PairCalls::launch(const MessagesParams& params, const Call& call) {
-  const Capacity capacity = session_.accelerator.capacity();
+uint32_t PairCalls::blocks_of(const MessagesParams& params, const Call& call) const {
   const bool on_host = session_.on_host();
   const uint32_t warps = on_host ? kHostRingsWarps : kRingsWarps;
   uint32_t blocks = session_.blocks_for(call, on_host ? kHostBlocksMax : kMessagesBlocks);
-  if (!capacity.one_grid) {  // Whose ranks launch grids of one shape.
+  if (!session_.accelerator.capacity().one_grid) {  // Whose ranks launch grids of one shape.
     uint64_t chunks = params.own_bytes / session_.options.chunk_bytes;
     for (uint32_t i = 0; i < params.count; ++i)
       chunks += params.messages[i].chunks(params.collective);
@@ -176,12 +218,34 @@ void PairCalls::launch(const MessagesParams& params, const Call& call) {
   }
   const uint32_t least =
       (params.count + kMessagesOfWarp * (warps - 1) - 1) / (kMessagesOfWarp * (warps - 1));
-  const LaunchShape shape{
-      .blocks = std::max(blocks, least), .warps = warps, .overlap_previous = true};
+  return std::max(blocks, least);
+}
+
+void PairCalls::launch(const MessagesParams& params, const Call& call) {
+  const LaunchShape shape{.blocks = blocks_of(params, call),
+                          .warps = session_.on_host() ? kHostRingsWarps : kRingsWarps,
+                          .overlap_previous = true};
   if (params.collective)
     session_.launch_call(messages_kernel, shape, call.stream, params);
   else
     tokenyard::launch(session_.accelerator, messages_kernel, shape, call.stream, params);
+}
+
+void PairCalls::launch_far(const MessagesParams& params, uint32_t far_count, const Call& call) {
+  uint32_t links = 0;
+  for (uint32_t i = params.count - far_count; i < params.count; ++i)
+    if (i == params.count - far_count || params.messages[i].first != params.messages[i - 1].first)
+      ++links;
+  MessagesParams near = params;
+  near.count -= far_count;
+  const uint32_t near_blocks = near.count == 0 ? 0 : blocks_of(near, call);
+  const uint32_t far_blocks =
+      std::min(links, session_.blocks_for(call, session_.on_host() ? kHostBlocksMax : kFarBlocks));
+  tokenyard::launch(session_.accelerator, messages_between_hosts_kernel,
+                    {.blocks = near_blocks + far_blocks,
+                     .warps = session_.on_host() ? kHostRingsWarps : kRingsWarps,
+                     .overlap_previous = true},
+                    call.stream, session_.message_links->params_of(params, far_count, near_blocks));
 }
 
 }  // namespace tokenyard::device_collectives

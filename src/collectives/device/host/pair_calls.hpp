@@ -4,10 +4,9 @@
 #include <vector>
 
 #include "collectives/device/host/session.hpp"
+#include "collectives/device/kernels/splits.hpp"
 
 namespace tokenyard::device_collectives {
-
-struct MessagesParams;
 
 class PairCalls {
  public:
@@ -23,7 +22,15 @@ class PairCalls {
  private:
   /// Throws InvalidArgument if there are more members than messages of a launch allow.
   void check_members() const;
+  void exchange_known(const CallParams& described, const std::vector<ConstTensorView>& sent,
+                      const std::vector<TensorView>& received, const Call& call);
+  void launch_splits(const CallParams& params, const SplitArrays& arrays,
+                     const std::vector<CountWord>& known, const Call& call);
   void launch(const MessagesParams& params, const Call& call);
+  /// The same, where the last messages are with ranks of other hosts.
+  void launch_far(const MessagesParams& params, uint32_t far_count, const Call& call);
+  /// Returns the blocks that serve messages inside a host.
+  uint32_t blocks_of(const MessagesParams& params, const Call& call) const;
 
   Session& session_;
 };

@@ -67,14 +67,11 @@ uint64_t launches_of(const AgreedCalls& agreed) {
   return fewest;
 }
 
-/// Returns the layout of each member's window. Throws Unsupported, alike on all ranks, where ranks
-/// of several hosts are absent.
+/// Returns the layout of each member's window.
 WindowLayout layout_in(const World& world, const Options& options, const Members& members) {
   if (!spans_hosts(world)) return layout_of(options, members.count());
-  if (members.count() != world.size())
-    throw Unsupported("DeviceCollectives",
-                      "slots of a world between hosts are empty; replace the lost ranks first");
-  return layout_of_words(options, members.count());
+  const bool are_alone = host_map_of(world, members).locals_max() == 1;
+  return layout_between_hosts(options, members.count(), !are_alone);
 }
 
 /// Bytes that are kept at least, so that calls of few bytes share them.
@@ -143,7 +140,8 @@ void Session::open() {
 void Session::make_links() {
   if (!spans_hosts(*world)) return;
   try {
-    links = std::make_unique<HostLinks>(*world, options);
+    links = std::make_unique<HostLinks>(*world, members, options);
+    message_links = std::make_unique<MessageLinks>(*world, members, links->map(), options);
   } catch (const std::exception&) {
     window.quarantine();
     throw;
@@ -185,12 +183,6 @@ void Session::keep(const TensorView& tensor, Stream stream) {
     kept_.emplace(accelerator, kept_bytes_, DeviceMemory::Kind::device);
   }
   accelerator.copy(kept_->as<void>(), tensor.data, tensor.bytes(), stream);
-}
-
-void Session::require_one_host(const char* what) const {
-  if (links)
-    throw Unsupported("DeviceCollectives",
-                      fmt::format("{} between hosts do not exist; Collectives has them", what));
 }
 
 void Session::clear_empty(void* result, uint64_t part, Stream stream) {

@@ -12,6 +12,7 @@
 #include "collectives/device/host/device_collectives.hpp"
 #include "collectives/device/host/host_links.hpp"
 #include "collectives/device/host/members.hpp"
+#include "collectives/device/host/message_links.hpp"
 #include "collectives/device/host/requests.hpp"
 #include "collectives/device/kernels/device_call.hpp"
 #include "device/device_memory.hpp"
@@ -60,8 +61,6 @@ class Session {
 
   /// Throws the error of the first call that failed, as far as the host can see it.
   void check() const;
-  /// Throws Unsupported, naming `what`, in a world that spans hosts.
-  void require_one_host(const char* what) const;
   /// Waits for a stream's work. A call ends at its deadline; the caller's other work gets as much
   /// time again.
   void await(Stream stream, const std::string& what);
@@ -110,7 +109,8 @@ class Session {
   ErrorRecord errors, message_errors;
   CallLog log;
   LastStream last, last_messages;
-  std::unique_ptr<HostLinks> links;  ///< if the world spans hosts
+  std::unique_ptr<HostLinks> links;             ///< if the world spans hosts
+  std::unique_ptr<MessageLinks> message_links;  ///< the same
   std::chrono::nanoseconds longest_timeout{0};
   bool closed = false;
 

@@ -21,6 +21,9 @@
 /// with the greeting, one put and one signal, if they need no other rank of the host first.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "collectives/device/kernels/device_call.hpp"
 #include "device/kernel.hpp"
 #include "device/network_ring.hpp"
@@ -32,6 +35,16 @@ inline constexpr uint32_t kChannelsMax = 4;
 inline constexpr uint32_t kLinkRounds = 4;  ///< chunks of a message that a ring holds
 inline constexpr uint32_t kHostRounds = 2;  ///< the same of the places of a host's window
 inline constexpr uint32_t kNoLink = UINT32_MAX;
+/// Chunks are smaller than slots where that fills the channels' rings, but not much smaller: each
+/// takes a turn.
+inline constexpr uint64_t kLinkChunkLeast = 16 << 10;
+
+/// Returns the bytes of the chunks of messages, the longest of which has so many bytes.
+TOKENYARD_HOST_DEVICE uint32_t link_chunk_bytes(uint64_t bytes, uint32_t channels, uint32_t most) {
+  const uint64_t share = bytes / (uint64_t{channels} * kLinkRounds) / 64 * 64;
+  const uint64_t least = std::min<uint64_t>(kLinkChunkLeast, most);
+  return static_cast<uint32_t>(std::min<uint64_t>(std::max(share, least), most));
+}
 
 /// Which ranks share a host. Tables in device memory.
 struct HostTable {
@@ -71,6 +84,7 @@ struct HostTable {
 /// This rank's end of a link. In device memory, written once.
 struct HostLink {
   uint32_t rank;         ///< the peer
+  uint32_t slot;         ///< the peer's, by which queues and reports know it
   uint32_t there;        ///< the same link's number on the peer
   NetworkTarget window;  ///< the peer's LinkWindow
 };

@@ -8,8 +8,8 @@ namespace tokenyard::device_collectives {
 
 /// Works off one channel. Called by all movers; returns whether they go on.
 template <class Steps>
-TOKENYARD_DEVICE bool work_off(const BetweenWork& work, Steps steps, uint32_t channel) {
-  const uint64_t rounds = work.rounds(channel);
+TOKENYARD_DEVICE bool work_off(Steps steps) {
+  const uint64_t rounds = steps.rounds();
   if (rounds == 0) return true;
   const uint32_t second_lag = steps.second_lag(), third_lag = steps.third_lag();
   for (uint64_t turn = 0; turn < rounds + third_lag; ++turn) {
@@ -30,7 +30,7 @@ TOKENYARD_DEVICE void move_between(const BetweenWork& work, BetweenShared& share
     for_links(work, [&](uint32_t link) { return LinkEnd(work, 0, link).greet(); });
   const uint32_t channels = work.params.near.channels;
   for (uint32_t channel = block::index(); channel < channels; channel += grid::blocks())
-    if (!work_off(work, Steps(work, movers, channel), channel)) return;
+    if (!work_off(Steps(work, movers, channel))) return;
 }
 
 /// Stores a call word, on all ranks of this host, for `source`. Called by one thread, after a fence
@@ -44,8 +44,10 @@ TOKENYARD_DEVICE void store_on_host(const BetweenWork& work, uint32_t source,
         word.bits);
 }
 
-/// Passes the greetings of rail peers on to the ranks of this host. Called by a warp.
-TOKENYARD_DEVICE bool pass_greetings_on(const BetweenWork& work) {
+/// Passes the greetings of rail peers on to the ranks of this host, behind what `pass_data(link)`
+/// passes on. Called by a warp.
+template <class PassData>
+TOKENYARD_DEVICE bool pass_greetings_on(const BetweenWork& work, PassData pass_data) {
   bool all = true;
   for (uint32_t number = warp::lane(); number < work.params.link_count; number += kWarpLanes) {
     const LinkEnd link(work, 0, number);
@@ -55,6 +57,7 @@ TOKENYARD_DEVICE bool pass_greetings_on(const BetweenWork& work) {
       continue;
     }
     if (work.hosts().peer_on(work.hosts().host, link.rank()) != work.call.rank) continue;
+    pass_data(link);
     // Passes on what the greeting releases.
     fence<Scope::sys>();
     store_on_host(work, link.rank(), word);
@@ -65,7 +68,7 @@ TOKENYARD_DEVICE bool pass_greetings_on(const BetweenWork& work) {
 /// Waits for the call word of a rank, from it or from the rank here that passes it on.
 TOKENYARD_DEVICE CallWord await_word_of(const BetweenWork& work, uint32_t rank) {
   Awaited what{.phase = static_cast<uint32_t>(WaitPhase::call),
-               .rank = rank,
+               .rank = work.call.empty.slot_of(rank),
                .expected = static_cast<uint32_t>(work.epoch),
                .from_rank = work.hosts().is_here(rank)};
   const Peer<Bytes16> at =
@@ -126,7 +129,7 @@ TOKENYARD_DEVICE void exchange_between_hosts(const BetweenHostsParams& params) {
   if (warp::index() + 1 < warp::count()) return move_between<Steps>(work, shared);
   if (block::index() == 0) {
     if (warp::elect()) store_on_host(work, call.rank, work.word());
-    if (pass_greetings_on(work)) await_all_words(work, deadline);
+    if (pass_greetings_on(work, [](const LinkEnd&) {})) await_all_words(work, deadline);
   }
   pass_epoch(call, epoch);
 }

@@ -14,6 +14,7 @@ class HostReductions {
   TOKENYARD_DEVICE HostReductions(const BetweenWork& work, Movers& movers, uint32_t channel)
       : work_(work), call_(work.call), hosts_(work.hosts()), movers_(movers), channel_(channel) {}
 
+  TOKENYARD_DEVICE uint64_t rounds() const { return work_.rounds(channel_); }
   TOKENYARD_DEVICE uint32_t second_lag() const { return work_.params.near.locals_max > 1 ? 1 : 0; }
   TOKENYARD_DEVICE uint32_t third_lag() const { return second_lag() + kLinkRounds - 1; }
 

@@ -60,8 +60,13 @@ struct BetweenWork {
 
   TOKENYARD_DEVICE const HostTable& hosts() const { return params.hosts; }
   TOKENYARD_DEVICE CallWord word() const { return CallWord::of(epoch, call.signature); }
+  /// Returns the rounds of a channel: the chunks that it has of the longest message.
   TOKENYARD_DEVICE uint64_t rounds(uint32_t channel) const {
-    const uint64_t chunks = (call.movement.bytes() + params.chunk_bytes - 1) / params.chunk_bytes;
+    return rounds_of(channel, call.movement.bytes(), params.chunk_bytes);
+  }
+  TOKENYARD_DEVICE uint64_t rounds_of(uint32_t channel, uint64_t bytes,
+                                      uint32_t chunk_bytes) const {
+    const uint64_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
     return chunks <= channel ? 0 : (chunks - channel - 1) / params.near.channels + 1;
   }
   TOKENYARD_DEVICE HostChunk chunk(uint32_t channel, uint64_t round) const {
@@ -70,9 +75,12 @@ struct BetweenWork {
   /// Returns the bytes of a chunk of the message between two ranks; 0 beyond its end.
   TOKENYARD_DEVICE uint32_t bytes_of(const HostChunk& chunk, uint32_t source,
                                      uint32_t destination) const {
-    const uint64_t bytes = call.movement.bytes_between(source, destination);
+    return bytes_in(chunk, call.movement.bytes_between(source, destination), params.chunk_bytes);
+  }
+  TOKENYARD_DEVICE static uint32_t bytes_in(const HostChunk& chunk, uint64_t bytes,
+                                            uint32_t chunk_bytes) {
     return static_cast<uint32_t>(
-        std::min<uint64_t>(params.chunk_bytes, std::max(bytes, chunk.begin) - chunk.begin));
+        std::min<uint64_t>(chunk_bytes, std::max(bytes, chunk.begin) - chunk.begin));
   }
   /// Returns what `filled` and `consumed` say after so many rounds.
   TOKENYARD_DEVICE Bytes16 word_of(uint64_t rounds) const {
@@ -97,7 +105,9 @@ TOKENYARD_DEVICE bool await_rounds(const BetweenWork& work, size_t offset, uint3
                                    uint64_t rounds, WaitPhase phase) {
   const Bytes16 expected = work.word_of(rounds);
   const Peer<Bytes16> at = work.near_word(work.call.rank, offset);
-  Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = rounds};
+  Awaited what{.phase = static_cast<uint32_t>(phase),
+               .rank = work.call.empty.slot_of(rank),
+               .expected = rounds};
   return wait_until(work.deadlines.host, what, [&] {
     const Bytes16 word = load<Order::relaxed, Scope::sys>(at);
     const bool is_of_call = word.word[0] == expected.word[0] && word.word[1] == expected.word[1];
@@ -130,10 +140,28 @@ class LinkEnd {
   /// Waits for the peer's greeting and returns its call word; one of no call if the wait failed.
   TOKENYARD_DEVICE CallWord await_greeting() const {
     const auto* const greeted = mine<uint64_t>(far().greeted(number_));
-    if (!await_signal(work_.deadlines.words, phase(WaitPhase::greeting), link_.rank, greeted,
+    if (!await_signal(work_.deadlines.words, phase(WaitPhase::greeting), link_.slot, greeted,
                       work_.epoch - params_.first_epoch))
       return {};
     return {load<Order::relaxed, Scope::sys>(mine<Bytes16>(greeting_here()))};
+  }
+  /// Returns where the network reads what travels with the greeting.
+  TOKENYARD_DEVICE Peer<std::byte> greeting_stage() const {
+    return Peer<std::byte>(params_.far_window + far().greeting_out(number_) + sizeof(CallWord));
+  }
+  /// Returns what has come with the peer's greeting.
+  TOKENYARD_DEVICE Peer<const std::byte> greeting_data() const {
+    return Peer<const std::byte>(params_.far_window + greeting_here() + sizeof(CallWord));
+  }
+  /// Sends the call word with so many bytes of that stage.
+  TOKENYARD_DEVICE bool greet_with(uint32_t bytes) const {
+    store_vector(
+        Peer<Bytes16>(reinterpret_cast<Bytes16*>(params_.far_window + far().greeting_out(number_))),
+        work_.word().bits);
+    const NetworkSource from =
+        source(far().greeting_out(number_), static_cast<uint32_t>(sizeof(CallWord)) + bytes);
+    return queue().put_and_signal(work_.deadlines.words, phase(WaitPhase::greeting_put),
+                                  greeting_there(), from, there(far().greeted(link_.there)), 1);
   }
   /// Waits until the peer makes the same call. Returns false, too, if it makes another one: the
   /// warp that compares the calls of all ranks raises that.
@@ -152,7 +180,7 @@ class LinkEnd {
     if (!send_ring().reserve(deadline, phase(WaitPhase::credits), chunks)) return false;
     if (round < kLinkRounds) return true;
     const uint32_t number = counts_.numbers[round % kLinkRounds];
-    Awaited what{.phase = phase(WaitPhase::stage), .rank = link_.rank, .expected = number};
+    Awaited what{.phase = phase(WaitPhase::stage), .rank = link_.slot, .expected = number};
     // Mutant: the stage is written before the network has read it.
     return mutated() || wait_until(deadline, what, [&] { return queue().has_read(number); });
   }
@@ -192,8 +220,8 @@ class LinkEnd {
     return true;
   }
   /// Waits until the network has read what this call has sent here, in rounds of so many chunks.
-  TOKENYARD_DEVICE bool flush(uint32_t chunks) const {
-    if (is_inline(chunks)) return true;
+  TOKENYARD_DEVICE bool flush(uint32_t chunks) const { return is_inline(chunks) || flush(); }
+  TOKENYARD_DEVICE bool flush() const {
     return queue().flush(work_.deadlines.links, phase(WaitPhase::stage));
   }
 
@@ -222,7 +250,7 @@ class LinkEnd {
   TOKENYARD_DEVICE static uint32_t phase(WaitPhase of) { return static_cast<uint32_t>(of); }
   TOKENYARD_DEVICE const LinkWindow& far() const { return params_.far; }
   TOKENYARD_DEVICE NetworkQueue queue() const {
-    return params_.queues.of(link_.rank, params_.queue_of[channel_]);
+    return params_.queues.of(link_.slot, params_.queue_of[channel_]);
   }
   TOKENYARD_DEVICE NetworkTarget there(size_t offset) const { return link_.window + offset; }
   template <class T>
@@ -250,7 +278,7 @@ class LinkEnd {
             .arrived = there(far().arrived(link_.there, channel_)),
             .credited = mine<uint64_t>(far().credited(number_, channel_)),
             .sent = &counts_.sent,
-            .rank = link_.rank,
+            .rank = link_.slot,
             .capacity = far().capacity,
             .slot_bytes = far().slot_bytes};
   }
@@ -260,7 +288,7 @@ class LinkEnd {
             .slots = params_.far_window + far().ring(number_, channel_),
             .arrived = mine<uint64_t>(far().arrived(number_, channel_)),
             .taken = &counts_.taken,
-            .rank = link_.rank,
+            .rank = link_.slot,
             .capacity = far().capacity,
             .slot_bytes = far().slot_bytes};
   }
@@ -271,21 +299,17 @@ class LinkEnd {
                                          BytesOf bytes_of) const {
     if (chunks == 0) return greet();
     const uint32_t bytes = sizeof(CallWord) + (chunks - 1) * stride() + bytes_of(chunks - 1);
-    const Deadline& deadline = work_.deadlines.words;
-    const NetworkTarget greeted = there(far().greeted(link_.there));
     if (is_inline(chunks)) {
+      const Deadline& deadline = work_.deadlines.words;
       const uint32_t data = bytes_of(0);  // A message may end before.
       const Bytes16 both[2] = {
           work_.word().bits,
           data == 0 ? Bytes16{} : std::bit_cast<Bytes16>(load_piece<4>(only, data))};
       return queue().put_inline_and_signal(deadline, phase(WaitPhase::greeting_put),
-                                           greeting_there(), both, bytes, greeted, 1);
+                                           greeting_there(), both, bytes,
+                                           there(far().greeted(link_.there)), 1);
     }
-    store_vector(
-        Peer<Bytes16>(reinterpret_cast<Bytes16*>(params_.far_window + far().greeting_out(number_))),
-        work_.word().bits);
-    return queue().put_and_signal(deadline, phase(WaitPhase::greeting_put), greeting_there(),
-                                  source(far().greeting_out(number_), bytes), greeted, 1);
+    return greet_with(bytes - static_cast<uint32_t>(sizeof(CallWord)));
   }
 
   const BetweenWork& work_;

@@ -63,6 +63,16 @@ struct MessagesWork {
   }
 };
 
+/// Called by all threads of a block; synchronizes them. Returns false if an earlier call has
+/// failed.
+TOKENYARD_DEVICE bool begin_messages(const MessagesParams& params, CallShared& shared,
+                                     const BlockDeadline& deadline) {
+  if (params.collective) return begin_call(params.call, shared, deadline);
+  if (thread::index() == 0) shared = {.epoch = 0, .failed = deadline.failed()};
+  block::sync();
+  return !shared.failed;
+}
+
 /// The messages that a warp serves, and how far it has come with them. All lanes hold the same.
 struct ServedMessages {
   uint32_t first, step, count;  ///< indices of its messages
@@ -80,10 +90,11 @@ TOKENYARD_DEVICE uint64_t* counter_of(const MessagesParams& params, uint32_t blo
          static_cast<uint32_t>(receives ? Role::receiver : Role::sender);
 }
 
-/// Called by a warp that moves data, before the block's counters are advanced.
-TOKENYARD_DEVICE ServedMessages served_messages(const MessagesParams& params) {
-  const uint32_t movers = (warp::count() - 1) * grid::blocks(), count = params.count;
-  const uint32_t mover = warp::index() * grid::blocks() + block::index();
+/// Called by a warp that moves data, before the block's counters are advanced. `blocks`: those that
+/// serve messages.
+TOKENYARD_DEVICE ServedMessages served_messages(const MessagesParams& params, uint32_t blocks) {
+  const uint32_t movers = (warp::count() - 1) * blocks, count = params.count;
+  const uint32_t mover = warp::index() * blocks + block::index();
   ServedMessages served{.first = 0, .step = 1, .count = 0, .stride = 1, .next = {}, .base = {}};
   if (count == 0) return served;
   if (movers >= count) {
@@ -108,7 +119,7 @@ TOKENYARD_DEVICE ServedMessages served_messages(const MessagesParams& params) {
 
 /// Advances the counters of all blocks that read this block's. Called by the last warp, once the
 /// block's other warps have read them.
-TOKENYARD_DEVICE void advance_counters(const MessagesParams& params) {
+TOKENYARD_DEVICE void advance_counters(const MessagesParams& params, uint32_t blocks) {
   const uint32_t counters = params.call.ranks * kRoles;
   for (uint32_t i = warp::lane(); i < counters; i += kWarpLanes) {
     const uint32_t rank = i / kRoles;
@@ -118,7 +129,7 @@ TOKENYARD_DEVICE void advance_counters(const MessagesParams& params) {
       const Message& message = params.messages[m];
       if (message.peer == rank && message.receives == receives) chunks += message.chunks(false);
     }
-    for (uint32_t block = block::index(); block < kBlocksMax; block += grid::blocks())
+    for (uint32_t block = block::index(); block < kBlocksMax; block += blocks)
       *counter_of(params, block, rank, receives) = chunks;
   }
 }

@@ -8,6 +8,7 @@
 /// 3. It then describes the block's messages, as a host does for messages.hpp, in shared memory:
 ///    parts lie one behind the other, in the order of ranks. The block's other warps wait for that,
 ///    and serve the messages. Block 0 stores how many elements have come from each.
+/// 4. Parts for empty slots are left out of the input, and none come from them.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,17 @@
 
 namespace tokenyard::device_collectives {
 
+struct SplitArrays {
+  const int64_t* splits = nullptr;  ///< [slots] elements for each slot's rank
+  int64_t* received = nullptr;      ///< [slots] elements from each
+  uint32_t slots = 0, element_bytes = 0;
+  uint64_t input_bytes = 0, result_bytes = 0;  ///< of the arrays
+};
+
 struct SplitsParams {
   CallParams call;
-  const int64_t* splits;  ///< [slots] elements for each slot's rank
-  int64_t* received;      ///< [slots] elements from each
-  uint32_t element_bytes, chunk_bytes;
-  uint64_t input_bytes, result_bytes;  ///< of the arrays
+  SplitArrays arrays;
+  uint32_t chunk_bytes;
 };
 
 TOKENYARD_DECLARE_KERNEL(splits_kernel, SplitsParams);
