@@ -6,28 +6,15 @@
 #include <span>
 #include <string_view>
 
-#include "base/byte_stream.hpp"
 #include "base/os_failure.hpp"
+#include "fabric/step_outcome.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
 namespace {
 
-/// A step's result or, if it failed, the name of the failed call or the sentence of an error that
-/// has no code.
-struct Outcome {
-  bool failed = false;
-  uint32_t code = 0;  ///< error code of the failed call; 0 if there is none
-  std::vector<std::byte> bytes = {};
-};
-
-void visit(auto& stream, MaybeConst<Outcome> auto& outcome) {
-  stream(outcome.failed, outcome.code);
-  stream.text(outcome.bytes);
-}
-
-Outcome failure(int code, std::string_view text) {
+StepOutcome failure(int code, std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {true, static_cast<uint32_t>(code), {bytes.begin(), bytes.end()}};
 }
@@ -37,7 +24,7 @@ Outcome failure(int code, std::string_view text) {
 std::vector<std::vector<std::byte>> collective_step(
     Bootstrap& bootstrap, const std::string& what, TimePoint until,
     const std::function<std::vector<std::byte>()>& step) {
-  Outcome mine;
+  StepOutcome mine;
   std::exception_ptr failed;
   try {
     mine.bytes = step();
@@ -58,7 +45,7 @@ std::vector<std::vector<std::byte>> collective_step(
   }
   for (uint32_t rank = 0; rank < results.size(); ++rank) {
     if (!bootstrap.present(rank)) continue;
-    auto outcome = from_bytes<Outcome>(results[rank]);
+    auto outcome = from_bytes<StepOutcome>(results[rank]);
     if (!outcome) {
       throw InvalidArgument(what, "the outcome of a step, as this build sends it",
                             fmt::format("{} other bytes", results[rank].size()), rank);

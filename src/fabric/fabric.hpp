@@ -39,6 +39,8 @@ class Fabric {
   /// Collective. Returns the host number of every rank, in rank order, counted from 0; kNoHost for
   /// an absent one.
   virtual std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) = 0;
+  /// Returns whether descriptors pass between all ranks of one host, once `hosts` is known.
+  virtual bool hosts_are_machines() const { return true; }
   /// Collective. Allocates this rank's region and maps its peers'; a failure on one rank fails on
   /// all. The memory is always new, so a late store into an older world's region is harmless.
   virtual Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) = 0;

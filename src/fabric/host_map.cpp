@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fabric/world_access.hpp"
+
 namespace tokenyard {
 
 HostMap::HostMap(std::vector<uint32_t> of, const std::vector<uint32_t>& absent)
@@ -20,7 +22,7 @@ HostMap::HostMap(std::vector<uint32_t> of, const std::vector<uint32_t>& absent)
 std::vector<uint32_t> HostMap::peers_of(uint32_t rank) const {
   std::vector<uint32_t> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
-    if (forwards(peer, rank) || forwards(rank, peer)) peers.push_back(peer);
+    if (is_linked(peer, rank)) peers.push_back(peer);
   return peers;
 }
 
@@ -34,6 +36,13 @@ uint32_t HostMap::links_max() const {
   size_t most = 0;
   for (uint32_t rank = 0; rank < ranks(); ++rank) most = std::max(most, peers_of(rank).size());
   return static_cast<uint32_t>(most);
+}
+
+HostMap host_map_of(const World& world) {
+  std::vector<uint32_t> absent;
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (!is_present(world, rank)) absent.push_back(rank);
+  return HostMap(world.topology().host_of, absent);
 }
 
 }  // namespace tokenyard

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tokenyard/world.hpp"
+
 namespace tokenyard {
 
 struct HostMap {
@@ -23,6 +25,10 @@ struct HostMap {
     if (is_absent(rank) || is_absent(source)) return false;
     return host_of[rank] != host_of[source] && forwarder(source, host_of[rank]) == rank;
   }
+  /// Returns whether rows go between two ranks of different hosts.
+  bool is_linked(uint32_t rank, uint32_t other) const {
+    return forwards(rank, other) || forwards(other, rank);
+  }
   /// Returns the ranks that share a link with `rank`, ascending.
   std::vector<uint32_t> peers_of(uint32_t rank) const;
   uint32_t locals_max() const;
@@ -33,5 +39,8 @@ struct HostMap {
   std::vector<uint32_t> place_of;              ///< [ranks] on their hosts, or kAbsent
   std::vector<std::vector<uint32_t>> members;  ///< [hosts] ranks of each, ascending
 };
+
+/// Returns that of a world's present ranks.
+HostMap host_map_of(const World& world);
 
 }  // namespace tokenyard

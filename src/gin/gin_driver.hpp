@@ -25,6 +25,9 @@ struct CommunicatorPlace {
   std::byte* arena = nullptr;
   size_t arena_bytes = 0;
   uint32_t queues_per_peer = 0;
+  /// A member is connected with those whose numbers differ by a multiple of this: 1, or the ranks
+  /// per host, which are consecutive then.
+  uint32_t stride = 1;
   int traffic_class = -1;  ///< -1: NCCL's
 };
 
@@ -53,6 +56,9 @@ class GinDriver {
   /// Throws Unsupported if ranks whose kernels this accelerator runs cannot be connected: NCCL is
   /// missing, or of another version than the card's code.
   virtual void check(const Accelerator& accelerator) = 0;
+  /// Returns the version of NCCL that runs; 0 if it does not matter. Ranks with different ones are
+  /// not connected.
+  virtual uint32_t version() const { return 0; }
   virtual CommunicatorId make_id() = 0;
   virtual std::unique_ptr<GinCommunicator> communicator(const CommunicatorPlace& place) = 0;
 };

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
-#include "base/byte_stream.hpp"
-#include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
+#include "fabric/host_map.hpp"
 #include "fabric/network_fault.hpp"
+#include "gin/endpoint.hpp"
 #include "gin/gin_plugin.hpp"
 #include "tokenyard/error.hpp"
 
@@ -31,32 +30,20 @@ MemoryKey arena_key_of(uint64_t generation, uint32_t rank) {
 
 }  // namespace
 
-struct GinNetwork::Part {
-  uint32_t queues = 0;  ///< as this rank's options say
-  MemoryKey arena_key = 0;
-  uint64_t arena_bytes = 0, words = 0;
-  uint64_t id[std::tuple_size_v<CommunicatorId> / sizeof(uint64_t)] = {};  ///< of the lowest rank
-
-  friend void visit(auto& stream, MaybeConst<Part> auto& part) {
-    stream(part.queues, part.arena_key, part.arena_bytes, part.words);
-    for (auto& word : part.id) stream(word);
-  }
-};
-
 GinNetwork::GinNetwork(const NetworkPlace& place, const GinOptions& options, TimePoint until)
     : place_(place),
       options_(options),
       accelerator_(place.bootstrap.accelerator()),
-      stream_(accelerator_.make_stream()),
+      stream_(accelerator_, place.timeout),
       stop_(accelerator_),
       card_record_(accelerator_, stop_) {
   collective_step(place_.bootstrap, "network", until, [&] { open(); });
-  const std::vector<Part> parts = exchange(until);
+  const std::vector<Endpoint> endpoints = exchange(until);
   const std::span<AbortWord> watched{gone_->as<AbortWord>(), place_.bootstrap.size()};
   place_.abort_flag.watch(watched);
   try {
-    join(parts, until);
-    fill_tables(parts);
+    join(endpoints, until);
+    fill_tables(endpoints);
     place_.abort_flag.on_refusal([this](const std::string& phase) { check(phase); });
     start();
   } catch (...) {
@@ -69,49 +56,88 @@ GinNetwork::GinNetwork(const NetworkPlace& place, const GinOptions& options, Tim
 void GinNetwork::open() {
   driver_ = options_.driver ? options_.driver : load_gin_driver();
   driver_->check(accelerator_);
+  choose_peers();
   const uint32_t ranks = place_.bootstrap.size();
   const size_t queues = size_t{ranks} * options_.queues_per_peer;
-  words_ = place_.arena.allocate(2 * queues * sizeof(uint64_t), stream_, ArenaEnd::upper);
-  stage_ = place_.arena.allocate(queues * QueuePair::kSlots * kNetworkInlineMax, stream_,
+  words_ = place_.arena.allocate(2 * queues * sizeof(uint64_t), stream_.get(), ArenaEnd::upper);
+  stage_ = place_.arena.allocate(queues * QueuePair::kSlots * kNetworkInlineMax, stream_.get(),
                                  ArenaEnd::upper);
-  accelerator_.fill(words_.data(), 0, words_.bytes(), stream_);
-  finish_stream();
-  gone_ = shared_copy(std::vector<AbortWord>(ranks));
-  drains_ = shared_copy(std::vector<uint32_t>(1));
+  accelerator_.fill(words_.data(), 0, words_.bytes(), stream_.get());
+  stream_.finish();
+  gone_ = shared_zeros<AbortWord>(ranks);
+  drains_ = shared_zeros<uint32_t>(1);
 }
 
-std::vector<GinNetwork::Part> GinNetwork::exchange(TimePoint until) {
+/// A rail has one rank per host, of the same place there.
+void GinNetwork::choose_peers() {
+  connected_ = place_.far;
+  if (!options_.by_rail) return;
+  const uint32_t ranks = place_.bootstrap.size();
+  std::vector<uint32_t> absent;
+  std::vector<uint32_t> member_of(ranks);
+  uint32_t members = 0;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    member_of[rank] = members;
+    if (place_.bootstrap.present(rank))
+      ++members;
+    else
+      absent.push_back(rank);
+  }
+  const HostMap map(place_.host_of, absent);
+  stride_ = map.locals_max();
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    if (map.is_absent(rank)) continue;
+    const uint32_t host = map.host_of[rank];
+    if (map.size_of(host) != stride_ || member_of[rank] % stride_ != map.place_of[rank])
+      throw Unsupported("network \"gin:rail\"",
+                        fmt::format("hosts need equally many ranks, with consecutive numbers, but "
+                                    "rank {} is number {} of the {} on host {}, and the largest "
+                                    "host has {}",
+                                    rank, map.place_of[rank], map.size_of(host), host, stride_));
+    connected_[rank] =
+        place_.far[rank] && map.place_of[rank] == map.place_of[place_.bootstrap.rank()];
+  }
+}
+
+std::vector<Endpoint> GinNetwork::exchange(TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   const uint32_t ranks = bootstrap.size();
   uint32_t first = 0;
   while (!bootstrap.present(first)) ++first;
-  Part mine{.queues = options_.queues_per_peer,
-            .arena_key = arena_key_of(bootstrap.membership().generation, bootstrap.rank()),
-            .arena_bytes = place_.arena.capacity(),
-            .words = words_.offset()};
+  Endpoint mine{.version = driver_->version(),
+                .queues = options_.queues_per_peer,
+                .by_rail = options_.by_rail,
+                .arena_key = arena_key_of(bootstrap.membership().generation, bootstrap.rank()),
+                .arena_bytes = place_.arena.capacity(),
+                .words = words_.offset()};
   collective_step(bootstrap, "network: name the communicator", until, [&] {
     if (bootstrap.rank() != first) return;
-    const CommunicatorId id = driver_->make_id();
-    std::memcpy(mine.id, id.data(), id.size());
+    mine.set_id(driver_->make_id());
   });
   const auto everybodys = bootstrap.all_gather(to_bytes(mine), "network: endpoints", until);
-  std::vector<Part> parts(ranks);
+  std::vector<Endpoint> endpoints(ranks);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     arena_keys_.push_back(0);
     if (!bootstrap.present(rank)) continue;
-    const auto part = from_bytes<Part>(everybodys[rank]);
-    if (!part) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
-    parts[rank] = *part;
+    const auto endpoint = from_bytes<Endpoint>(everybodys[rank]);
+    if (!endpoint || !endpoint->has_words_of(ranks))
+      throw InvalidArgument("network", "an endpoint", "other bytes", rank);
+    endpoints[rank] = *endpoint;
     // Every rank compares with the first, so all find the same one.
-    if (parts[first].queues != part->queues)
-      throw InvalidArgument("queues", fmt::format("{}, as on rank {}", parts[first].queues, first),
-                            fmt::format("{}", part->queues), rank);
-    if (reaches(rank) || rank == bootstrap.rank()) arena_keys_.back() = part->arena_key;
+    const auto require_alike = [&](const char* name, const auto& expected, const auto& seen) {
+      if (expected == seen) return;
+      throw InvalidArgument(name, fmt::format("{}, as on rank {}", expected, first),
+                            fmt::format("{}", seen), rank);
+    };
+    require_alike("NCCL's version", endpoints[first].version, endpoint->version);
+    require_alike("queues", endpoints[first].queues, endpoint->queues);
+    require_alike("connections by rail", endpoints[first].by_rail, endpoint->by_rail);
+    if (reaches(rank) || rank == bootstrap.rank()) arena_keys_.back() = endpoint->arena_key;
   }
-  return parts;
+  return endpoints;
 }
 
-void GinNetwork::join(const std::vector<Part>& parts, TimePoint until) {
+void GinNetwork::join(const std::vector<Endpoint>& endpoints, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   // All ranks wait for equally long, and have time left to tell one another of a failure.
   const TimePoint now = accelerator_.now();
@@ -123,12 +149,13 @@ void GinNetwork::join(const std::vector<Part>& parts, TimePoint until) {
                          .arena = place_.arena.base(),
                          .arena_bytes = place_.arena.capacity(),
                          .queues_per_peer = options_.queues_per_peer,
+                         .stride = stride_,
                          .traffic_class = options_.traffic_class};
   for (uint32_t rank = bootstrap.size(); rank-- > 0;) {
     if (!bootstrap.present(rank)) continue;
     ++mine.members;
     if (rank < bootstrap.rank()) ++mine.member;
-    std::memcpy(mine.id.data(), parts[rank].id, mine.id.size());
+    mine.id = endpoints[rank].id();
   }
   std::exception_ptr lost;
   collective_step(bootstrap, "network: communicator", until, [&] {
@@ -150,7 +177,7 @@ void GinNetwork::join(const std::vector<Part>& parts, TimePoint until) {
   if (lost) std::rethrow_exception(lost);
 }
 
-void GinNetwork::fill_tables(const std::vector<Part>& parts) {
+void GinNetwork::fill_tables(const std::vector<Endpoint>& endpoints) {
   const uint32_t ranks = place_.bootstrap.size(), own = place_.bootstrap.rank();
   const uint32_t per_peer = options_.queues_per_peer;
   std::vector<CardPeer> peers(ranks);
@@ -159,10 +186,10 @@ void GinNetwork::fill_tables(const std::vector<Part>& parts) {
     if (!place_.bootstrap.present(rank)) continue;
     peers[rank] = {.key = arena_keys_[rank],
                    .member = members++,
-                   .bytes = parts[rank].arena_bytes,
-                   .asked = parts[rank].words};
+                   .bytes = endpoints[rank].arena_bytes,
+                   .asked = endpoints[rank].words};
   }
-  pairs_memory_ = shared_copy(std::vector<QueuePair>(size_t{ranks} * per_peer));
+  pairs_memory_ = shared_zeros<QueuePair>(size_t{ranks} * per_peer);
   std::vector<QueueEnd> ends(size_t{ranks} * per_peer);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     for (uint32_t number = 0; reaches(rank) && number < per_peer; ++number) {
@@ -183,12 +210,12 @@ void GinNetwork::fill_tables(const std::vector<Part>& parts) {
     }
   }
   unreachable_since_.resize(pairs_.size());
-  peers_ = device_copy(peers);
-  ends_ = device_copy(ends);
-  key_table_ = device_copy(arena_keys_);
-  pair_table_ = device_copy(pairs_);
-  states_ = device_copy(std::vector<CardQueueState>(pairs_.size()));
-  run_words_ = device_copy(std::vector<uint64_t>(2));
+  peers_ = stream_.device_copy(peers);
+  ends_ = stream_.device_copy(ends);
+  key_table_ = stream_.device_copy(arena_keys_);
+  pair_table_ = stream_.device_copy(pairs_);
+  states_ = stream_.device_copy(std::vector<CardQueueState>(pairs_.size()));
+  run_words_ = stream_.device_copy(std::vector<uint64_t>(2));
   const auto queues = static_cast<uint32_t>(pairs_.size());
   params_ = {
       .wait_context = card_record_.wait_context(std::chrono::nanoseconds::max()),
@@ -284,10 +311,6 @@ GinNetwork::~GinNetwork() {
   place_.abort_flag.on_refusal({});
   place_.abort_flag.unwatch({gone_->as<AbortWord>(), place_.bootstrap.size()});
   communicator_.reset();
-  // Memory of the arena is given back in the order of its stream.
-  words_ = {};
-  stage_ = {};
-  accelerator_.free_stream(stream_);
 }
 
 void GinNetwork::stop() {
@@ -304,7 +327,14 @@ NetworkQueues GinNetwork::queues() const {
 }
 
 std::string GinNetwork::way(uint32_t rank) const {
-  return reaches(rank) ? "gin, " + communicator_->way() : "";
+  return reaches(rank) ? "gin, " + communicator_->way() + (options_.by_rail ? ", by rail" : "")
+                       : "";
+}
+
+std::string GinNetwork::why_not(uint32_t rank) const {
+  return place_.far[rank] && !reaches(rank)
+             ? "\"gin:rail\" connects ranks of one place on their hosts"
+             : "";
 }
 
 MemoryKey GinNetwork::register_memory(std::byte*, size_t bytes) {
@@ -379,26 +409,9 @@ bool GinNetwork::is_settled(const QueuePair& pair) const {
 }
 
 template <class T>
-std::unique_ptr<DeviceMemory> GinNetwork::shared_copy(const std::vector<T>& values) {
-  return std::make_unique<DeviceMemory>(accelerator_, values.size() * sizeof(T),
+std::unique_ptr<DeviceMemory> GinNetwork::shared_zeros(size_t count) {
+  return std::make_unique<DeviceMemory>(accelerator_, count * sizeof(T),
                                         DeviceMemory::Kind::shared);
-}
-
-template <class T>
-std::unique_ptr<DeviceMemory> GinNetwork::device_copy(const std::vector<T>& values) {
-  const size_t bytes = std::max<size_t>(values.size(), 1) * sizeof(T);
-  auto memory = std::make_unique<DeviceMemory>(accelerator_, bytes, DeviceMemory::Kind::device);
-  if (!values.empty())
-    accelerator_.copy(memory->as<T>(), values.data(), values.size() * sizeof(T), stream_);
-  finish_stream();
-  return memory;
-}
-
-void GinNetwork::finish_stream() const {
-  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
-  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
-  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
-    throw InternalError("network: a copy on its stream did not end");
 }
 
 MakeNetwork gin_networks(const GinOptions& options) {

@@ -21,7 +21,9 @@
 #include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/network/network.hpp"
+#include "fabric/network/network_stream.hpp"
 #include "gin/card.hpp"
+#include "gin/endpoint.hpp"
 #include "gin/gin_options.hpp"
 
 namespace tokenyard::gin {
@@ -37,8 +39,9 @@ class GinNetwork final : public Network {
 
   NetworkQueues queues() const override;
   uint32_t queues_per_peer() const override { return options_.queues_per_peer; }
-  bool reaches(uint32_t rank) const override { return place_.far[rank]; }
+  bool reaches(uint32_t rank) const override { return connected_[rank]; }
   std::string way(uint32_t rank) const override;
+  std::string why_not(uint32_t rank) const override;
   MemoryKey arena_key(uint32_t rank) const override { return arena_keys_[rank]; }
   bool registers_memory() const override { return false; }
   /// Throws InvalidArgument: NCCL registers memory of all ranks at once, so the arena is all.
@@ -49,14 +52,13 @@ class GinNetwork final : public Network {
   bool drain(TimePoint until) override;
 
  private:
-  struct Part;  ///< a rank's, of the exchange
-
   bool is_refused(uint32_t number) override;
   void forget_refusals(const std::vector<bool>& retired) override;
   void open();
-  std::vector<Part> exchange(TimePoint until);
-  void join(const std::vector<Part>& parts, TimePoint until);
-  void fill_tables(const std::vector<Part>& parts);
+  void choose_peers();
+  std::vector<Endpoint> exchange(TimePoint until);
+  void join(const std::vector<Endpoint>& endpoints, TimePoint until);
+  void fill_tables(const std::vector<Endpoint>& endpoints);
   void start();
   void keep_running();
   NetworkFault failed_card(const std::string& phase) const;
@@ -66,18 +68,17 @@ class GinNetwork final : public Network {
   bool is_told_gone(size_t index);
   void stop();
   template <class T>
-  std::unique_ptr<DeviceMemory> shared_copy(const std::vector<T>& values);
-  template <class T>
-  std::unique_ptr<DeviceMemory> device_copy(const std::vector<T>& values);
-  void finish_stream() const;
+  std::unique_ptr<DeviceMemory> shared_zeros(size_t count);
 
   const NetworkPlace place_;
   const GinOptions options_;
   Accelerator& accelerator_;
-  Stream stream_;
+  const NetworkStream stream_;
   AbortFlag stop_;
   ErrorRecord card_record_;
   std::shared_ptr<GinDriver> driver_;
+  std::vector<bool> connected_;  ///< [ranks]
+  uint32_t stride_ = 1;          ///< see CommunicatorPlace
   ArenaBlock words_;  ///< that peers add to, [ranks][queues_per_peer], and what `get` fetches
   ArenaBlock stage_;
   std::unique_ptr<DeviceMemory> gone_, drains_, run_words_, pairs_memory_, states_, pair_table_,

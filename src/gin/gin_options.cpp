@@ -12,19 +12,31 @@ namespace tokenyard::gin {
 
 namespace {
 
-constexpr std::string_view kName = "gin";
+constexpr std::string_view kName = "gin", kByRail = "gin:rail";
 constexpr uint32_t kQueuesMax = 64;  ///< per peer: each is a context of GIN
+
+GivenOption<std::string> transport_given(const NetworkOptions& options,
+                                         const NetworkEnvironment& site) {
+  if (!options.transport.empty()) return {options.transport, "network.transport"};
+  return {site.transport, "TOKENYARD_NETWORK"};
+}
 
 }  // namespace
 
 bool asks_for_gin(const NetworkOptions& options) {
-  if (!options.transport.empty()) return options.transport == kName;
-  return NetworkEnvironment::read().transport.value_or("") == kName;
+  const std::string transport =
+      transport_given(options, NetworkEnvironment::read()).value.value_or("");
+  return transport.substr(0, transport.find(':')) == kName;
 }
 
 GinOptions gin_options_of(const NetworkOptions& options) {
   const NetworkEnvironment site = NetworkEnvironment::read();
   GinOptions chosen;
+  const GivenOption<std::string> transport = transport_given(options, site);
+  chosen.by_rail = transport.value == kByRail;
+  if (transport.value && transport.value != kName && !chosen.by_rail)
+    throw InvalidArgument(transport.name, fmt::format("\"{}\" or \"{}\"", kName, kByRail),
+                          fmt::format("'{}'", *transport.value));
   const auto refuse = [&](const auto& option, const auto& variable, const char* name,
                           const char* why) {
     refuse_given(given_option(option, variable, name), why);
@@ -51,8 +63,10 @@ GinOptions gin_options_of(const NetworkOptions& options) {
 }
 
 std::string gin_options_text() {
-  return fmt::format("NCCL connects hosts (gin), of TOKENYARD_NETWORK; {} queues per peer",
-                     gin_options_of({}).queues_per_peer);
+  const GinOptions options = gin_options_of({});
+  return fmt::format("NCCL connects {} (gin), of TOKENYARD_NETWORK; {} queues per peer",
+                     options.by_rail ? "ranks of one place on their hosts" : "hosts",
+                     options.queues_per_peer);
 }
 
 }  // namespace tokenyard::gin

@@ -15,6 +15,7 @@ namespace tokenyard::gin {
 struct GinOptions {
   std::shared_ptr<GinDriver> driver = {};  ///< null: that of the plug-in
   uint32_t queues_per_peer = 4;            ///< alike on all ranks
+  bool by_rail = false;                    ///< connects ranks of one place on their hosts alone
   int traffic_class = -1;                  ///< -1: NCCL's
   /// After which a flush that does not end counts as failed.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);

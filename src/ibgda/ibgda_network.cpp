@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "device/mlx5_queue.hpp"
-#include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/network/mlx5_check.hpp"
 #include "fabric/network_fault.hpp"
@@ -30,7 +29,7 @@ IbgdaNetwork::IbgdaNetwork(const NetworkPlace& place, const IbgdaOptions& option
       options_(options),
       log_(place.bootstrap.rank()),
       accelerator_(place.bootstrap.accelerator()),
-      stream_(accelerator_.make_stream()) {
+      stream_(accelerator_, place.timeout) {
   std::span<AbortWord> watched;
   try {
     collective_step(place_.bootstrap, "network", until, [&] { open(); });
@@ -74,7 +73,7 @@ void IbgdaNetwork::open() {
   const size_t queues = size_t{ranks} * options_.queues_per_peer;
   gone_ = shared(ranks * sizeof(AbortWord));
   old_values_ = shared(queues * sizeof(uint64_t));
-  bases_ = device_copy(std::vector<std::byte*>(kNetworkRegions));
+  bases_ = stream_.device_copy(std::vector<std::byte*>(kNetworkRegions));
   open_region(kOldValues, old_values_->as<std::byte>(), queues * sizeof(uint64_t));
   open_arena();
   queues_.resize(queues);
@@ -193,7 +192,7 @@ void IbgdaNetwork::publish_queue(Queue& queue, uint32_t index) {
   // A stamp is never that of the next entry for its block.
   std::vector<uint32_t> stamps(options_.slots);
   for (uint32_t entry = 0; entry < options_.slots; ++entry) stamps[entry] = entry;
-  queue.stamps = device_copy(stamps);
+  queue.stamps = stream_.device_copy(stamps);
   const std::vector<Mlx5SendQueue> end{{
       .blocks = queue.view.blocks,
       .record = const_cast<uint32_t*>(queue.view.record),
@@ -214,7 +213,7 @@ void IbgdaNetwork::publish_queue(Queue& queue, uint32_t index) {
       .rung = 0,
       .half = 0,
   }};
-  queue.kernels_end = device_copy(end);
+  queue.kernels_end = stream_.device_copy(end);
 }
 
 void IbgdaNetwork::fill_tables() {
@@ -232,8 +231,8 @@ void IbgdaNetwork::fill_tables() {
                    .posted = 0,
                    .completed = 0};
   }
-  ends_ = device_copy(ends);
-  key_table_ = device_copy(arena_keys_);
+  ends_ = stream_.device_copy(ends);
+  key_table_ = stream_.device_copy(arena_keys_);
 }
 
 IbgdaNetwork::~IbgdaNetwork() {
@@ -272,7 +271,6 @@ void IbgdaNetwork::close_all() {
     }
   }
   unmap_registers();
-  accelerator_.free_stream(stream_);
 }
 
 void IbgdaNetwork::unmap_registers() {
@@ -304,8 +302,8 @@ MemoryKey IbgdaNetwork::open_region(uint32_t number, std::byte* base, size_t byt
   std::optional<DmaBuf> dma_buf;
   if (options_.gpu) dma_buf = options_.gpu->dma_buf(base, bytes);
   regions_[number] = card_->make_region(number, base, bytes, dma_buf);
-  accelerator_.copy(bases_->as<std::byte*>() + number, &base, sizeof base, stream_);
-  finish_stream();
+  accelerator_.copy(bases_->as<std::byte*>() + number, &base, sizeof base, stream_.get());
+  stream_.finish();
   return regions_[number].key;
 }
 
@@ -395,23 +393,6 @@ bool IbgdaNetwork::is_settled(const Queue& queue) const {
       break;
   }
   return posted == 0;
-}
-
-template <class T>
-std::unique_ptr<DeviceMemory> IbgdaNetwork::device_copy(const std::vector<T>& values) {
-  const size_t bytes = std::max<size_t>(values.size(), 1) * sizeof(T);
-  auto memory = std::make_unique<DeviceMemory>(accelerator_, bytes, DeviceMemory::Kind::device);
-  if (!values.empty())
-    accelerator_.copy(memory->as<T>(), values.data(), values.size() * sizeof(T), stream_);
-  finish_stream();
-  return memory;
-}
-
-void IbgdaNetwork::finish_stream() const {
-  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
-  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
-  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
-    throw InternalError("network: a copy on its stream did not end");
 }
 
 MakeNetwork ibgda_networks(const IbgdaOptions& options) {

@@ -22,6 +22,7 @@
 #include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/network/network.hpp"
+#include "fabric/network/network_stream.hpp"
 #include "fabric/network/nic.hpp"
 #include "ibgda/ibgda_options.hpp"
 #include "ibgda/mlx5_card.hpp"
@@ -75,9 +76,6 @@ class IbgdaNetwork final : public Network {
   void close_all();
   void unmap_registers();
   bool is_settled(const Queue& queue) const;
-  template <class T>
-  std::unique_ptr<DeviceMemory> device_copy(const std::vector<T>& values);
-  void finish_stream() const;
   bool is_gone(uint32_t rank) const;
 
   const NetworkPlace place_;
@@ -85,7 +83,7 @@ class IbgdaNetwork final : public Network {
   const Log log_;
   Accelerator& accelerator_;
   std::shared_ptr<RdmaDriver> driver_;
-  Stream stream_;
+  const NetworkStream stream_;
   std::unique_ptr<DeviceMemory> gone_, bases_, old_values_, ends_, key_table_;
   /// Memory that the card may touch until it is closed, since it did not obey.
   std::vector<std::unique_ptr<DeviceMemory>> kept_;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "fabric/network/locked_memory.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::ibgda {
@@ -39,6 +40,17 @@ uint8_t ack_timeout_for(std::chrono::nanoseconds retry_time, uint32_t tries) {
                                                    (int64_t{4096} << (exponent + 1))) <= retry_time)
     ++exponent;
   return exponent;
+}
+
+/// Makes a call that locks so many bytes of memory.
+template <class Call>
+void locking(size_t bytes, const Call& call) {
+  try {
+    call();
+  } catch (const OsError& error) {
+    if (error.code != ENOMEM) throw;
+    refuse_to_lock(error.call, bytes);
+  }
 }
 
 }  // namespace
@@ -174,10 +186,14 @@ CardRegion Mlx5Card::make_region(uint32_t number, std::byte* base, size_t bytes,
   }
   const auto address = reinterpret_cast<uintptr_t>(base);
   CardRegion region;
-  region.memory =
-      CardMemory(*device_, dma_buf ? device_->register_dma_buf(dma_buf->descriptor.native(),
-                                                               dma_buf->offset, bytes, address)
-                                   : device_->register_memory(base, bytes));
+  if (dma_buf) {
+    region.memory = CardMemory(
+        *device_,
+        device_->register_dma_buf(dma_buf->descriptor.native(), dma_buf->offset, bytes, address));
+  } else {
+    locking(bytes,
+            [&] { region.memory = CardMemory(*device_, device_->register_memory(base, bytes)); });
+  }
   uint32_t index = 0;
   region.key_object = create(create_key({.domain = device_->protection_domain(),
                                          .low_byte = static_cast<uint8_t>(number),
@@ -192,7 +208,8 @@ CardRegion Mlx5Card::make_region(uint32_t number, std::byte* base, size_t bytes,
 CardQueue Mlx5Card::make_queue(std::byte* memory, uint32_t slots) {
   const QueueLayout layout(slots);
   CardQueue queue;
-  queue.memory = LentMemory(*device_, device_->lend(memory, layout.bytes));
+  locking(layout.bytes,
+          [&] { queue.memory = LentMemory(*device_, device_->lend(memory, layout.bytes)); });
   const QueuePlan plan{.domain = device_->protection_domain(),
                        .registers = registers().number,
                        .event_queue = device_->event_queue(),

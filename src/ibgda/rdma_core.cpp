@@ -217,12 +217,7 @@ class Device final : public RdmaDevice {
                  "mlx5dv_devx_umem_dereg");
   }
   RegisteredMemory register_memory(void* memory, size_t bytes) override {
-    ibv_mr* const region = ibv_reg_mr(domain_.get(), memory, bytes, kAccess);
-    if (region == nullptr && errno == ENOMEM) {
-      throw OsError(fmt::format("ibv_reg_mr of {} bytes", bytes), ENOMEM,
-                    "no more memory may be locked; raise the limit (ulimit -l)");
-    }
-    require(region, "ibv_reg_mr");
+    ibv_mr* const region = require(ibv_reg_mr(domain_.get(), memory, bytes, kAccess), "ibv_reg_mr");
     return {.handle = handle_of(region), .key = region->lkey};
   }
   RegisteredMemory register_dma_buf(int descriptor, uint64_t offset, size_t bytes,

@@ -5,19 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/byte_stream.hpp"
+#include "job/message_fields.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
-
-void visit(auto& stream, MaybeConst<Message> auto& message) {
-  stream.wide(message.kind, static_cast<uint64_t>(MessageKind::network_failed));
-  stream.wide(message.generation);
-  stream.wide(message.sequence);
-  stream.text(message.what);
-  stream.list(message.slots, sizeof(uint32_t), [](auto& list, auto& slot) { list(slot); });
-  stream.text(message.bytes);
-}
 
 control::View ProcessRanks::view() const {
   const std::lock_guard lock(mutex_);

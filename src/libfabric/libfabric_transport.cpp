@@ -15,16 +15,8 @@ namespace {
 
 /// Messages that return nothing but credits.
 constexpr uint32_t kCreditMessages = 2;
-constexpr std::chrono::milliseconds kLookAtPeers{10};
-/// Between the last of a peer's messages and a probe, and how long a region waits for a silent one.
-constexpr std::chrono::seconds kProbe{1}, kReleaseMax{5};
-constexpr std::chrono::seconds kCloseMax{1};
 // Bits of the number that a write tells its target.
 constexpr uint32_t kGroupBits = 8, kQueueBits = 10;
-
-uint64_t span_begin(std::span<const std::byte> bytes) {
-  return reinterpret_cast<uintptr_t>(bytes.data());
-}
 
 }  // namespace
 
@@ -89,23 +81,6 @@ LibfabricTransport::~LibfabricTransport() {
   closing_.clear();
   for (auto& region : registered_) region.reset();
   buffers_region_.reset();
-}
-
-bool LibfabricTransport::meet() {
-  poll();
-  return !missing();
-}
-
-std::optional<std::pair<uint32_t, std::string>> LibfabricTransport::missing() const {
-  for (const auto& peer : peers_) {
-    if (!peer) continue;
-    if (!peer->met || peer->broken)
-      return std::pair(peer->rank, peer->broken.value_or("it has not answered"));
-    // Nobody else moves what this rank still has to say.
-    if (peer->sends != 0 || !peer->messages.empty())
-      return std::pair(peer->rank, "it takes nothing");
-  }
-  return std::nullopt;
 }
 
 bool LibfabricTransport::post(const PostedRequest& request) {
@@ -187,19 +162,6 @@ bool LibfabricTransport::post_put(Peer& peer, const PostedRequest& request) {
     offset += piece.size();
   }
   return true;
-}
-
-LibfabricTransport::Remote* LibfabricTransport::resolve(Peer& peer, uint32_t queue, MemoryKey key) {
-  const auto [at, is_new] = peer.remotes.try_emplace(key);
-  if (is_new) enqueue(peer, {.kind = MessageKind::ask, .key = key});
-  Remote& remote = at->second;
-  if (remote.state == Remote::State::open && !remote.released) return &remote;
-  if (remote.state == Remote::State::asked) return nullptr;
-  if (remote.state == Remote::State::none) peer.remotes.erase(at);
-  // The right key is not for a peer that does not hold it.
-  listener_->refused(peer.rank, queue, NetworkCheck::target,
-                     {.region = region_of_key(key), .expected = 0, .seen = key});
-  return nullptr;
 }
 
 bool LibfabricTransport::settle(uint32_t rank, uint32_t queue, uint32_t turn) {
@@ -370,6 +332,7 @@ bool LibfabricTransport::write(Peer& peer, uint32_t number) {
     return false;
   }
   idle_writings_.pop_back();
+  writing.under_way = true;
   for (const uint32_t region : writing.regions)
     if (region != 0) ++readers_[region - 1];
   peer.facts->bytes.fetch_add(part.pieces[0].size() + part.pieces[1].size(),
@@ -408,16 +371,6 @@ void LibfabricTransport::mark_done(Peer& peer, uint32_t number, uint32_t write, 
     ++queue.done;
   }
   if (--queue.unwritten[turn % kSlots] == 0) listener_->completed(peer.rank, number, turn);
-}
-
-uint32_t LibfabricTransport::region_with(std::span<const std::byte> bytes) const {
-  for (uint32_t region = 0; region < kNetworkRegions; ++region) {
-    if (!registered_[region]) continue;
-    const auto memory = memory_[region];
-    if (lies_within(span_begin(bytes) - span_begin(memory), bytes.size(), memory.size()))
-      return region + 1;
-  }
-  return 0;
 }
 
 void LibfabricTransport::finish(const Completion& completion) {
@@ -459,6 +412,7 @@ void LibfabricTransport::finished(Sending& sending, int error) {
 void LibfabricTransport::finished(Writing& writing, int error) {
   Peer& peer = *peers_[writing.peer];
   --peer.writes;
+  writing.under_way = false;
   idle_writings_.push_back(&writing);
   for (const uint32_t region : writing.regions)
     if (region != 0) --readers_[region - 1];
@@ -531,12 +485,6 @@ void LibfabricTransport::answer_settled(uint32_t rank, uint32_t queue, uint32_t 
           {}, true);
 }
 
-void LibfabricTransport::released(uint32_t rank, MemoryKey key) {
-  for (Closing& closing : closing_)
-    if (closing.key == key) closing.peers.erase(rank);
-  std::erase_if(closing_, [](const Closing& closing) { return closing.peers.empty(); });
-}
-
 void LibfabricTransport::take(uint32_t rank, const Message& message) {
   Peer& peer = *peers_[rank];
   switch (message.kind) {
@@ -591,124 +539,6 @@ void LibfabricTransport::take(uint32_t rank, const Message& message) {
   }
 }
 
-void LibfabricTransport::stop_writing(Peer& peer, MemoryKey key, Remote& remote) {
-  remote.released = true;
-  for (uint32_t number = 0; number < peer.queues.size(); ++number) {
-    bool any = false;
-    for (Part& part : peer.queues[number].parts) {
-      any = any || part.key == key;
-      part.skipped = part.skipped || part.key == key;
-    }
-    if (!any) continue;
-    listener_->refused(peer.rank, number, NetworkCheck::target,
-                       {.region = region_of_key(key), .expected = 0, .seen = key});
-  }
-  if (remote.writes == 0) release(peer, key);
-}
-
-void LibfabricTransport::release(Peer& peer, MemoryKey key) {
-  for (uint32_t queue = 0; queue < peer.queues.size() && order_ == Order::counted; ++queue) {
-    Message fence{.kind = MessageKind::fence, .queue = static_cast<uint16_t>(queue)};
-    end_group(peer, fence);
-    enqueue(peer, fence);
-  }
-  enqueue(peer, {.kind = MessageKind::released, .key = key});
-  peer.remotes.erase(key);
-}
-
-void LibfabricTransport::register_memory(MemoryKey key, std::span<std::byte> memory) {
-  const uint32_t region = region_of_key(key);
-  registered_[region] = provider_->register_memory(memory, true);
-  memory_[region] = memory;
-  keys_[region] = key;
-  holders_[region].clear();
-  regions_.open(key, memory);
-}
-
-void LibfabricTransport::withdraw(uint32_t region) {
-  regions_.close(region);
-  if (!registered_[region]) return;
-  Closing& closing = closing_.emplace_back(
-      Closing{.key = keys_[region], .region = std::move(registered_[region]), .peers = {}});
-  for (const uint32_t rank : std::exchange(holders_[region], {})) {
-    Peer& peer = *peers_[rank];
-    if (peer.broken || peer.left) continue;
-    closing.peers.insert(rank);
-    enqueue(peer, {.kind = MessageKind::withdrawn, .key = closing.key});
-  }
-  released(place_.rank, closing.key);  // By nobody, if nobody was told.
-}
-
-bool LibfabricTransport::withdrawn(uint32_t region) const {
-  return readers_[region] == 0 && std::ranges::none_of(closing_, [&](const Closing& closing) {
-           return region_of_key(closing.key) == region;
-         });
-}
-
-void LibfabricTransport::stop_sending(Peer& peer) {
-  for (Writing& writing : writings_)
-    if (writing.peer == peer.rank) writing.reported = false;
-  for (Queue& queue : peer.queues) queue.parts.clear();
-  peer.parts = peer.answers = 0;
-  peer.messages.clear();
-  peer.remotes.clear();
-  peer.probing = peer.unanswered = false;
-  // It answers no question any more.
-  for (Closing& closing : closing_) closing.peers.erase(peer.rank);
-  std::erase_if(closing_, [](const Closing& closing) { return closing.peers.empty(); });
-}
-
-void LibfabricTransport::break_off(Peer& peer, const std::string& why) {
-  peer.deaf = true;
-  if (peer.broken) return;
-  peer.broken = why;
-  peer.facts->up = false;
-  stop_sending(peer);
-  say_goodbye(peer);
-}
-
-/// Nothing comes behind this message.
-void LibfabricTransport::say_goodbye(Peer& peer) {
-  if (peer.said_goodbye) return;
-  if (!peer.messages.empty() && peer.messages.back().message.kind == MessageKind::given_up) return;
-  peer.messages.push_back({.message = {.kind = MessageKind::given_up}});
-}
-
-void LibfabricTransport::drop(uint32_t rank, bool left) {
-  Peer& peer = *peers_[rank];
-  if (!left) return break_off(peer, "it is gone");
-  stop_sending(peer);
-  peer.left = true;
-}
-
-std::optional<std::string> LibfabricTransport::broken(uint32_t rank) const {
-  return peers_[rank]->broken;
-}
-
-std::chrono::nanoseconds LibfabricTransport::silent_for(uint32_t rank) const {
-  const Peer& peer = *peers_[rank];
-  if (peer.broken || peer.left || !peer.busy()) return {};
-  return awake_.now() - peer.moved;
-}
-
-void LibfabricTransport::look_at_peers() {
-  for (const auto& peer : peers_) {
-    if (!peer || peer->broken || peer->left) continue;
-    const auto silent = awake_.now() - peer->moved;
-    const bool closes = std::ranges::any_of(
-        closing_, [&](const Closing& closing) { return closing.peers.contains(peer->rank); });
-    if (closes && silent >= kReleaseMax) {
-      break_off(*peer, "it does not let go of memory that was deregistered");
-      continue;
-    }
-    if ((!peer->unanswered && !closes) || peer->probing || silent < kProbe) continue;
-    peer->unanswered = false;
-    peer->probing = true;
-    // `moved` stays: until the answer comes, nothing has moved.
-    peer->messages.push_back({.message = {.kind = MessageKind::probe}});
-  }
-}
-
 void LibfabricTransport::sleep(std::chrono::nanoseconds at_most, int waker) {
   const bool looks = std::ranges::any_of(peers_, [](const auto& peer) {
     return peer && !peer->broken && !peer->left && (peer->unanswered || peer->busy());
@@ -716,42 +546,6 @@ void LibfabricTransport::sleep(std::chrono::nanoseconds at_most, int waker) {
   if (looks || !closing_.empty())
     at_most = std::min<std::chrono::nanoseconds>(at_most, kLookAtPeers * 10);
   provider_->sleep(at_most, waker);
-}
-
-void LibfabricTransport::close() {
-  for (const auto& peer : peers_)
-    if (peer) say_goodbye(*peer);
-  // A peer answers with the last message that it sends to this endpoint.
-  const TimePoint until = Clock::now() + kCloseMax;
-  const auto all_gone = [&] {
-    return std::ranges::all_of(peers_, [](const auto& peer) {
-      return !peer || peer->deaf || (peer->broken && peer->sends == 0 && peer->messages.empty());
-    });
-  };
-  while (!all_gone() && Clock::now() < until) poll();
-  for (const auto& peer : peers_) {
-    if (!peer) continue;
-    stop_sending(*peer);
-    peer->deaf = true;
-    peer->facts->up = false;
-    if (!peer->broken) peer->broken = "it is gone";
-  }
-}
-
-std::vector<NetworkPath> LibfabricTransport::paths() const {
-  const Provider::Facts& provider = provider_->facts();
-  std::vector<NetworkPath> all;
-  for (const Facts& facts : facts_) {
-    all.push_back({.rank = facts.rank,
-                   .number = 0,
-                   .from = provider.interface,
-                   .to = provider.name,
-                   .up = facts.up,
-                   .bytes_sent = facts.bytes.load(std::memory_order_relaxed),
-                   .times_lost = facts.up ? 0u : 1u,
-                   .bytes_per_second = 0});
-  }
-  return all;
 }
 
 }  // namespace tokenyard::libfabric

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_stream.hpp"
 #include "fabric/proxy/awake_clock.hpp"
 #include "fabric/proxy/transport_maker.hpp"
+#include "libfabric/peer_card.hpp"
 #include "libfabric/peer_inbox.hpp"
 #include "libfabric/provider.hpp"
 
@@ -35,16 +35,6 @@ Order order_of(const Provider::Facts& facts);
 
 class LibfabricTransport final : public Transport, private InboxListener {
  public:
-  struct PeerCard {
-    std::vector<std::byte> address;
-    uint64_t token = 0;
-    uint32_t credits = 0;  ///< that this rank grants each peer
-
-    friend void visit(auto& stream, MaybeConst<PeerCard> auto& card) {
-      stream.text(card.address);
-      stream(card.token, card.credits);
-    }
-  };
   struct Options {
     TransportPlace place;
     PeerCard own;
@@ -69,7 +59,7 @@ class LibfabricTransport final : public Transport, private InboxListener {
   void sleep(std::chrono::nanoseconds at_most, int waker) override;
   void register_memory(MemoryKey key, std::span<std::byte> memory) override;
   void withdraw(uint32_t region) override;
-  bool withdrawn(uint32_t region) const override;
+  std::optional<uint32_t> holder_of(uint32_t region) const override;
   void drop(uint32_t peer, bool left) override;
   std::optional<std::string> broken(uint32_t peer) const override;
   std::chrono::nanoseconds silent_for(uint32_t peer) const override;
@@ -82,7 +72,10 @@ class LibfabricTransport final : public Transport, private InboxListener {
   static constexpr uint32_t kQueuedMax = 512;  ///< messages and parts that wait, per peer
   static constexpr uint32_t kWritesMax = 64;   ///< under way, per peer
   static constexpr uint32_t kAnswersMax = 4096;
+  /// How often a path's time to stall a region waits for a peer that says nothing.
+  static constexpr int kReleaseStalls = 5;
   static constexpr size_t kAtOnce = 64;  ///< completions per poll
+  static constexpr std::chrono::milliseconds kLookAtPeers{10};
 
   using Buffer = std::array<std::byte, 128>;
 
@@ -103,6 +96,7 @@ class LibfabricTransport final : public Transport, private InboxListener {
   struct Writing final : Operation {
     uint32_t queue = 0, turn = 0, number = 0;  ///< number: among the queue's writes
     MemoryKey key = 0;
+    bool under_way = false;
     bool reported = true;               ///< its peer has not been dropped since
     std::array<uint32_t, 2> regions{};  ///< numbers of those that it reads, + 1
   };

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fabric/network/locked_memory.hpp"
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
@@ -187,6 +188,7 @@ class LibfabricProvider final : public Provider {
     for (int tries = 0; region == nullptr; ++tries) {
       const int result = fi_mr_reg(domain_.get(), memory.data(), memory.size(), access, 0,
                                    net::random_number() & mask, 0, &region, nullptr);
+      if (result == -FI_ENOMEM) refuse_to_lock("fi_mr_reg", memory.size());
       if (result != -FI_ENOKEY || tries == 8) check(result, "fi_mr_reg");
     }
     Owned<fid_mr> owned(region);

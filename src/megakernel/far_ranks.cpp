@@ -15,11 +15,16 @@ FarRanks::FarRanks(World& world) {
   if (!spans_hosts(world)) return;
   std::vector<std::byte> mine;
   for (const PeerReach& peer : world.topology().peers)
-    mine.push_back(static_cast<std::byte>(peer.reach == Reach::put_signal ? 1 : 0));
+    mine.push_back(static_cast<std::byte>(peer.reach));
   for (const auto& theirs : world.all_gather(mine, "megakernel: ranks of other hosts")) {
     std::vector<bool>& far = far_.emplace_back(world.size(), false);
-    for (size_t rank = 0; rank < std::min(theirs.size(), far.size()); ++rank)
-      far[rank] = theirs[rank] != std::byte{0};
+    for (size_t rank = 0; rank < std::min(theirs.size(), far.size()); ++rank) {
+      const auto reach = static_cast<Reach>(theirs[rank]);
+      far[rank] = reach == Reach::put_signal;
+      if (reach == Reach::none && is_present(world, static_cast<uint32_t>(rank)))
+        throw Unsupported("a megakernel between hosts",
+                          fmt::format("rank {} reaches rank {} in no way", far_.size() - 1, rank));
+    }
   }
 }
 

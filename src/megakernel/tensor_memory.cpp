@@ -81,7 +81,8 @@ struct TensorMemory::Impl {
   /// Views of ranks of other hosts are empty.
   std::vector<TensorView> in_arenas(size_t bytes);
   bool reaches(uint32_t rank) const {
-    return world.topology().peers[rank].reach != Reach::put_signal;
+    const Reach reach = world.topology().peers[rank].reach;
+    return reach == Reach::self || reach == Reach::load_store;
   }
 };
 

@@ -7,12 +7,18 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/in_process_mesh.hpp"
+#include "fabric/network/given_option.hpp"
+#include "fabric/proxy/network_options.hpp"
+#include "gin/gin_options.hpp"
+#include "ibgda/ibgda_options.hpp"
 #include "simt/host_accelerator.hpp"
 #include "world/parts.hpp"
 
@@ -43,6 +49,44 @@ class AsideThread final : public Aside {
 
   std::jthread thread_;
 };
+
+/// Returns what connects ranks on simulated hosts: proxies where a transport is named, else
+/// nothing, as simulated cards do. These have no options. Throws InvalidArgument, which names an
+/// option that cannot be obeyed.
+MakeNetwork network_of(const NetworkOptions& options) {
+  if (!options.transport.empty()) {
+    if (gin::asks_for_gin(options) || ibgda::asks_for_ibgda(options))
+      throw InvalidArgument("network.transport",
+                            "\"tcp\" or \"libfabric\" for ranks that are threads on the host",
+                            "'" + options.transport + "'");
+    ProxyNetworkOptions chosen = proxy_options_of(options);
+    if (chosen.tcp.interfaces.empty()) chosen.tcp.address = "127.0.0.1";
+    return proxy_networks(chosen);
+  }
+  const auto refuse = [](const auto& option, const char* name) {
+    using Value = std::remove_cvref_t<decltype(option)>;
+    refuse_given(given_option(option, std::optional<Value>(), name),
+                 "simulated cards have no options; set network.transport, too");
+  };
+  const auto refuse_optional = [](const std::optional<uint32_t>& option, const char* name) {
+    refuse_given(given_option(option, std::optional<uint32_t>(), name),
+                 "simulated cards have no options; set network.transport, too");
+  };
+  refuse(options.interfaces, "interfaces");
+  refuse(options.ports, "ports");
+  refuse(options.connections, "connections");
+  refuse(options.queues, "queues");
+  refuse(options.queue_depth, "queue_depth");
+  refuse(options.timeout.count(), "timeout");
+  refuse_optional(options.gid_index, "gid_index");
+  refuse_optional(options.traffic_class, "traffic_class");
+  refuse_optional(options.service_level, "service_level");
+  refuse(options.pkey, "pkey");
+  refuse(options.mtu, "mtu");
+  refuse_optional(options.retry_count, "retry_count");
+  refuse(options.retry_timeout, "retry_timeout");
+  return {};
+}
 
 }  // namespace
 
@@ -113,7 +157,7 @@ std::vector<std::unique_ptr<World>> in_process_without(const std::vector<uint32_
   }
   for (const uint32_t rank : absent) accelerators.at(rank) = nullptr;
   return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options,
-                  {.run = cards_on_threads()});
+                  {.run = cards_on_threads()}, network_of(options.network));
 }
 
 }  // namespace tokenyard

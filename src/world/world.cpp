@@ -78,6 +78,7 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
                              .abort_flag = *impl->abort_flag,
                              .arena = *impl->arena,
                              .far = std::move(far),
+                             .host_of = impl->topology.host_of,
                              .secret = impl->job ? impl->job->state()->options.secret : "",
                              .address = impl->job ? impl->job->state()->address() : "",
                              .timeout = options.timeout},
@@ -96,14 +97,18 @@ std::unique_ptr<World> join(const Membership& ranks, std::shared_ptr<Mesh> mesh,
     impl->network = std::make_shared<SimulatedNetwork>(place, card, until);
   }
   for (uint32_t rank = 0; impl->network && rank < bootstrap.size(); ++rank) {
-    if (impl->topology.peers[rank].reach != Reach::put_signal) continue;
-    std::string way = impl->network->way(rank);
-    if (!way.empty()) impl->topology.peers[rank].how = std::move(way);
+    PeerReach& peer = impl->topology.peers[rank];
+    if (peer.reach != Reach::put_signal) continue;
+    std::string way = impl->network->way(rank), why_not = impl->network->why_not(rank);
+    if (!way.empty()) peer.how = std::move(way);
+    if (!why_not.empty())
+      peer = {.reach = Reach::none, .how = "", .why_not = peer.why_not + ", and " + why_not};
   }
   impl->card = std::move(card);
   impl->make_network = std::move(network);
   // Memory of one host can be no witness to several: their halves do not go on.
-  if (impl->job && impl->topology.hosts == 1) impl->job->state()->share_witness(bootstrap, until);
+  if (impl->job && impl->topology.hosts == 1 && impl->fabric->hosts_are_machines())
+    impl->job->state()->share_witness(bootstrap, until);
   // No rank may store into a region before its owner is ready for it.
   if (inherited.check_at_last && inherited.mutant != WorldMutant::plain_last_barrier) {
     bootstrap.check_while_waiting({});

@@ -65,6 +65,14 @@ class NetworkNamespaces {
           "; add chain inet cut {0} {{ type filter hook {0} priority 0; policy drop; }}", hook);
     ip(fmt::format("netns exec {} nft '{}'", name(host), rules));
   }
+  /// Drops all TCP packets that arrive at a card. Throws if there is no nft.
+  void close_ports(uint32_t host, uint32_t card) {
+    ip(
+        fmt::format("netns exec {} nft 'add table inet closed; add chain inet closed input {{ type "
+                    "filter hook input priority 0; }}; add rule inet closed input iifname {} meta "
+                    "l4proto tcp drop'",
+                    name(host), card_name(card)));
+  }
   /// Lets a card send no more than so many megabits per second. Throws if this kernel has no such
   /// queue.
   void slow_down(uint32_t host, uint32_t card, uint32_t megabits) {
@@ -79,9 +87,9 @@ class NetworkNamespaces {
     in(name(host), fmt::format("link set {} up", card_name(card)));
   }
   /// Sends packets from `from` to `to` to a network card that does not exist.
-  void cut_one_way(uint32_t from, uint32_t to) {
-    in(name(from),
-       fmt::format("neigh replace {} lladdr 02:00:00:00:00:77 dev eth nud permanent", address(to)));
+  void cut_one_way(uint32_t from, uint32_t to, uint32_t card = 0) {
+    in(name(from), fmt::format("neigh replace {} lladdr 02:00:00:00:00:77 dev {} nud permanent",
+                               address(to, card), card_name(card)));
   }
   void recover_one_way(uint32_t from, uint32_t to) {
     in(name(from), fmt::format("neigh del {} dev eth", address(to)));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <latch>
 
 #include "fabric/network/claimed_queues.hpp"
 #include "fabric/network_fixture.hpp"
@@ -341,6 +342,59 @@ inline void deregistering_ends_accesses(World& world) {
           "a put has reached memory after it was deregistered");
   allow_refusal([&] { fixture.network.check("afterwards"); });
   world.barrier("looked at");
+}
+
+/// A request with a key of the world before is refused.
+inline void refuses_old_key(World& world, uint32_t peer, MemoryKey old_key) {
+  NetworkFixture fixture(world, {});
+  promise(old_key != fixture.network.arena_key(peer), "a new world must have other keys");
+  BadCase bad = bad_case(BadRequest::wrong_tag, fixture, peer);
+  bad.params.target.key = bad.facts.seen = old_key;
+  try {
+    fixture.run(network_request_kernel, {}, bad.params);
+  } catch (const NetworkFault& error) {
+    require_same(error, bad.facts);
+  }
+  fixture.drain();
+  try {
+    fixture.network.check("later");
+    throw BrokenContract("a key of the world before was not refused");
+  } catch (const NetworkFault& error) {
+    require_same(error, bad.facts);
+  }
+  world.barrier("refused");
+}
+
+/// The last rank ends with requests under way, without a word, as a process that is killed; the job
+/// tells so. Those that wait for it name it, and what they post to it is dropped. No rank goes on
+/// before all are `over`.
+inline void names_the_killed(World& world, std::latch& over) {
+  struct AtEnd {
+    std::latch& over;
+    ~AtEnd() { over.arrive_and_wait(); }
+  } const at_end{over};
+  const uint32_t killed = world.size() - 1;
+  NetworkFixture fixture(world, {});
+  NetworkParams params = fixture.params();
+  params.epoch = 1;
+  fixture.run(network_exchange_kernel, {}, params);
+  world.barrier("exchanged");
+  RequestParams requests = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
+  requests.target = fixture.targets[fixture.far_peer()] + offsetof(NetworkWindow, reused);
+  requests.count = 5;
+  requests.flushes = 0;
+  fixture.run(network_request_kernel, {}, requests);
+  if (world.rank() == killed) return;
+  abort_flag_of(world).lost(killed);
+  params.epoch = 2;
+  try {
+    fixture.run(network_exchange_kernel, {}, params);
+    throw BrokenContract("a rank that was killed was not missed");
+  } catch (const PeerLost& error) {
+    promise(error.facts.rank == killed, error.what());
+  }
+  fixture.drain();
+  fixture.network.check("afterwards");
 }
 
 /// How a rank ends after its last post.

@@ -98,8 +98,8 @@ struct NetworkCall {
   }
 };
 
-/// Order: three puts of a message, the last of which gathers two pieces, then its signal, in odd
-/// epochs posted with the last put. Every epoch uses another queue.
+/// Order: four puts of a message, of which two are inline and the last gathers two pieces, then its
+/// signal, in odd epochs posted with the last put. Every epoch uses another queue.
 TOKENYARD_DEVICE bool send_message(const NetworkCall& call, uint32_t to) {
   const NetworkParams& params = call.params;
   uint8_t* const message = params.scratch->sources[to][params.epoch % 2];
@@ -115,8 +115,10 @@ TOKENYARD_DEVICE bool send_message(const NetworkCall& call, uint32_t to) {
   const NetworkTarget flag =
       params.windows[to] + offsetof(NetworkWindow, arrived) +
       (params.rank * kNetworkQueues + call.queue_of_epoch()) * sizeof(uint64_t);
+  const uint32_t half = head / 2;
   if (!queue.put(call.deadline, call.kPost, target + head, call.source(message + head, middle)) ||
-      !queue.put_inline(call.deadline, call.kPost, target, message, head))
+      !queue.put_inline(call.deadline, call.kPost, target, message, half) ||
+      !queue.put_inline(call.deadline, call.kPost, target + half, message + half, head - half))
     return false;
   const NetworkSource pieces[] = {call.source(message + head + middle, third),
                                   call.source(message + last, bytes - last)};

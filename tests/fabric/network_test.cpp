@@ -1,124 +1,20 @@
+// Worlds over simulated cards; how a region is closed; which refusal is told.
+#include "fabric/network/regions.hpp"
 #include "fabric/network_contract.hpp"
-#include "fabric/network_kernel_definitions.hpp"
+#include "fabric/network_ways.hpp"
 #include "fabric/world_access.hpp"
 
 #include <gtest/gtest.h>
 
-#include "fabric/host/in_process_fabric.hpp"
-#include "fabric/network/regions.hpp"
-#include "fabric/worlds.hpp"
-#include "simt/host_accelerator.hpp"
-#include "world/in_process.hpp"
-
 namespace tokenyard::testing {
 namespace {
 
-/// Both cards: the one that takes our own requests (0), and the one that reads mlx5 entries from
-/// rings of so many blocks.
-class SimulatedNetwork : public ::testing::TestWithParam<uint32_t> {
- protected:
-  static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
-    WorldOptions options;
-    options.timeout = std::chrono::seconds(20);
-    options.arena_bytes = 1 << 20;
-    options.hosts = hosts;
-    std::vector<std::shared_ptr<Accelerator>> accelerators;
-    for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-    auto worlds = join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options,
-                           {.run = cards_on_threads(), .options = {.mlx5_slots = GetParam()}});
-    on_every_rank(ranks, [&](uint32_t rank) {
-      const std::unique_ptr<World> mine = std::move(worlds[rank]);
-      program(*mine);
-    });
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Cards, SimulatedNetwork, ::testing::Values(0, 4, 64),
-                         [](const auto& card) {
-                           return card.param == 0 ? std::string("requests")
-                                                  : fmt::format("mlx5_{}", card.param);
-                         });
-
-TEST_P(SimulatedNetwork, SignalsFollowPuts) {
-  run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 60); });
-  run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
-  run_hosts(3, 3, [](World& world) { signals_follow_puts(world, 20); });
+void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
+  run_as_ranks(worlds_between_hosts(ranks, hosts, 1 << 20, {}, {.run = cards_on_threads()}),
+               program);
 }
 
-TEST_P(SimulatedNetwork, AFlushFreesSources) {
-  run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
-}
-
-TEST_P(SimulatedNetwork, RingsKeepCredit) {
-  run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
-  run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
-}
-
-TEST_P(SimulatedNetwork, PairsFillTheQueue) {
-  run_hosts(2, 2, [](World& world) { pairs_fill_the_queue(world, 500); });
-}
-
-TEST_P(SimulatedNetwork, TheAbsentAreNamed) {
-  run_hosts(2, 2, names_the_absent_over_network);
-}
-
-TEST_P(SimulatedNetwork, BadRequestsAreRefused) {
-  for (uint32_t what = 0; what < kBadRequests; ++what)
-    run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
-}
-
-TEST_P(SimulatedNetwork, AFaultEndsWithItsExchange) {
-  run_hosts(2, 2, a_fault_ends_with_its_exchange);
-}
-
-TEST_P(SimulatedNetwork, DeregisteringEndsAccesses) {
-  for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
-}
-
-TEST_P(SimulatedNetwork, WhatWasPostedArrives) {
-  for (uint32_t ending = 0; ending < kEndings; ++ending) {
-    run_hosts(2, 2,
-              [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
-  }
-}
-
-TEST_P(SimulatedNetwork, WarpsShareAQueue) {
-  if (GetParam() == 0) return;  // One thread at a time.
-  for (const uint32_t blocks : {1, 2, 4})
-    run_hosts(4, 2, [&](World& world) { warps_share_a_queue(world, blocks, kSharers / blocks); });
-}
-
-TEST_P(SimulatedNetwork, CarriesLargePuts) {
-  run_hosts(2, 2, [](World& world) { carries(world, 64 << 20); });
-}
-
-TEST_P(SimulatedNetwork, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 50; ++cycle)
-    run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
-}
-
-TEST_P(SimulatedNetwork, RegionsAreCountedAndKeysChecked) {
-  run_hosts(2, 2, [](World& world) {
-    Network& network = *network_of(world);
-    std::vector<std::byte> memory(64);
-    const MemoryKey first = network.register_memory(memory.data(), memory.size());
-    network.deregister(first);
-    const MemoryKey second = network.register_memory(memory.data(), memory.size());
-    promise(first != second, "a region that was registered again must have another key");
-    EXPECT_THROW(network.deregister(first), InvalidArgument);
-    EXPECT_THROW(network.deregister(network.arena_key(world.rank())), InvalidArgument);
-    EXPECT_THROW(network.register_memory(nullptr, 1), InvalidArgument);
-    const auto register_many = [&] {
-      for (uint32_t region = 0; region < 1000; ++region)
-        (void)network.register_memory(memory.data(), memory.size());
-    };
-    EXPECT_THROW(register_many(), InvalidArgument);
-    world.barrier("regions were counted");
-  });
-}
-
-TEST_P(SimulatedNetwork, HostsAreNamedInTheTopology) {
+TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
   run_hosts(4, 2, [](World& world) {
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const bool near = world.topology().host_of[rank] == world.topology().host_of[world.rank()];
@@ -143,17 +39,36 @@ TEST_P(SimulatedNetwork, HostsAreNamedInTheTopology) {
   EXPECT_THROW(run_threads("host", 3, uneven, [](World&) {}), InvalidArgument);
 }
 
-TEST_P(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
-  run_hosts(4, 2, [](World& world) {
-    if (world.rank() == 1) return;
-    const auto smaller = world.rebuild({1});
-    promise(network_of(*smaller)->arena_key(smaller->rank()) !=
-                network_of(world)->arena_key(world.rank()),
-            "keys of the world before must be refused");
-    promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1},
-            "survivors must keep their hosts");
-    signals_follow_puts(*smaller, 5);
+TEST(SimulatedNetwork, AWorldWithinReachHasNone) {
+  run_hosts(2, 1, [](World& world) {
+    promise(network_of(world) == nullptr, "a world without far ranks must have no network");
   });
+}
+
+TEST(SimulatedNetwork, OptionsNameATransportOrAreRefused) {
+  const auto worlds_with = [](const NetworkOptions& network) {
+    return World::in_process(2, "host", {.arena_bytes = 1 << 20, .hosts = 2, .network = network});
+  };
+  run_as_ranks(worlds_with({.transport = "tcp", .connections = 3}), [](World& world) {
+    const std::string& how = world.topology().peers[1 - world.rank()].how;
+    promise(how.find("proxy/tcp") != std::string::npos &&
+                how.find("3 connections") != std::string::npos,
+            how);
+    signals_follow_puts(world, 3);
+  });
+  const auto refused = [&](const NetworkOptions& network) -> std::string {
+    try {
+      (void)worlds_with(network);
+    } catch (const InvalidArgument& error) {
+      return error.argument;
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(refused({.queues = 3}), "network.queues");
+  EXPECT_EQ(refused({.timeout = std::chrono::seconds(1)}), "network.timeout");
+  EXPECT_EQ(refused({.traffic_class = 0}), "network.traffic_class");
+  EXPECT_EQ(refused({.transport = "gin"}), "network.transport");
+  EXPECT_EQ(refused({.transport = "ibgda:mlx5_0"}), "network.transport");
 }
 
 // A card that stays inside one gate must not keep the others open.
@@ -238,12 +153,6 @@ TEST(NetworkRefusal, TheFailedNetworkOfAnotherRankIsNamed) {
     EXPECT_NE(std::string(fault.what()).find("on fire"), std::string::npos) << fault.what();
   }
   abort_flag.unwatch(words);
-}
-
-TEST_P(SimulatedNetwork, AWorldWithinReachHasNone) {
-  run_hosts(2, 1, [](World& world) {
-    promise(network_of(world) == nullptr, "a world without far ranks must have no network");
-  });
 }
 
 }  // namespace

@@ -1,15 +1,11 @@
 /// The contract of networks, over NCCL's GIN and a stand-in for NCCL.
 #include "gin/gin_network.hpp"
 
-#include <gtest/gtest.h>
-
-#include "fabric/host/in_process_fabric.hpp"
-#include "fabric/network_contract.hpp"
 #include "fabric/network_kernel_definitions.hpp"
-#include "fabric/worlds.hpp"
+#include "fabric/network_suite.hpp"
 #include "gin/stand_in.hpp"
-#include "simt/host_accelerator.hpp"
-#include "world/in_process.hpp"
+#include "tokenyard/expert_parallel.hpp"
+#include "tokenyard/low_latency.hpp"
 
 namespace tokenyard::gin::testing {
 
@@ -19,144 +15,157 @@ TOKENYARD_DEFINE_HOST_KERNEL(stand_in_card_kernel, stand_in_card, StandInParams,
 namespace {
 
 using namespace tokenyard::testing;
+using ::testing::HasSubstr;
 
-/// The card runs until it is stopped, or ends when it is idle and is run again.
-class Gin : public ::testing::TestWithParam<bool> {
- protected:
-  static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program,
-                        const GinOptions& options = {}, const CardOptions& wire = {},
-                        size_t arena_bytes = 2 << 20,
-                        std::chrono::nanoseconds timeout = std::chrono::seconds(60),
-                        uint32_t runs = UINT32_MAX) {
-    WorldOptions world;
-    world.timeout = timeout;
-    world.arena_bytes = arena_bytes;
-    world.hosts = hosts;
-    std::vector<std::shared_ptr<Accelerator>> accelerators;
-    for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-    auto worlds = join_all(
-        accelerators, std::make_shared<InProcessFabric>(hosts), world, {},
-        over_stand_in({.run = cards_on_threads(), .options = wire}, GetParam(), options, runs));
-    on_every_rank(ranks, [&](uint32_t rank) {
-      const std::unique_ptr<World> mine = std::move(worlds[rank]);
-      program(*mine);
-    });
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Cards, Gin, ::testing::Bool(), [](const auto& keeps) {
-  return std::string(keeps.param ? "kept" : "again");
-});
-
-TEST_P(Gin, SignalsFollowPuts) {
-  run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 60); });
-  run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
-  run_hosts(3, 3, [](World& world) { signals_follow_puts(world, 20); });
+NetworkWay over(const char* name, const StandInOptions& stand_in, const GinOptions& options = {}) {
+  return {.name = name,
+          .make =
+              [=](uint32_t ranks, uint32_t hosts) {
+                StandInOptions mine = stand_in;
+                mine.cuts = std::make_shared<Cuts>();
+                return ConnectedWorlds{
+                    worlds_between_hosts(ranks, hosts, 64 << 20,
+                                         over_stand_in({.run = cards_on_threads()}, mine, options)),
+                    [cuts = mine.cuts](uint32_t one, uint32_t other) { cuts->cut(one, other); }};
+              },
+          .told = "gin, a stand-in for NCCL",
+          .sizes = {4, 33 << 10, 16 << 20},
+          .cycles = 20};
 }
 
-TEST_P(Gin, AFlushFreesSources) {
-  run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
+// The card runs until it is stopped, or ends when it is idle and is run again.
+INSTANTIATE_TEST_SUITE_P(Over, NetworkContract,
+                         ::testing::Values(over("kept", {.keeps = true}),
+                                           over("again", {.keeps = false})),
+                         name_of_way);
+
+std::vector<std::unique_ptr<World>> worlds_over(uint32_t ranks, uint32_t hosts,
+                                                const StandInOptions& stand_in,
+                                                const GinOptions& options) {
+  return worlds_between_hosts(ranks, hosts, 32 << 20,
+                              over_stand_in({.run = cards_on_threads()}, stand_in, options));
 }
 
-TEST_P(Gin, RingsKeepCredit) {
-  run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
-  run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
-}
-
-TEST_P(Gin, PairsFillTheQueue) {
-  run_hosts(2, 2, [](World& world) { pairs_fill_the_queue(world, 500); });
-}
-
-TEST_P(Gin, TheAbsentAreNamed) {
-  run_hosts(2, 2, names_the_absent_over_network);
-}
-
-TEST_P(Gin, BadRequestsAreRefused) {
-  for (uint32_t what = 0; what < kBadRequests; ++what)
-    run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
-}
-
-TEST_P(Gin, WhatWasPostedArrives) {
-  for (uint32_t ending = 0; ending < kEndings; ++ending) {
-    run_hosts(2, 2,
-              [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
+/// Returns why no worlds were made.
+std::string refusal(uint32_t ranks, uint32_t hosts, const StandInOptions& stand_in,
+                    const GinOptions& options) {
+  try {
+    (void)worlds_over(ranks, hosts, stand_in, options);
+    return "nothing";
+  } catch (const Error& error) {
+    return error.what();
   }
 }
 
-TEST_P(Gin, CarriesLargePuts) {
-  run_hosts(
-      2, 2, [](World& world) { carries(world, 16 << 20); }, {}, {}, 64 << 20);
-}
-
-TEST_P(Gin, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 20; ++cycle)
-    run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
-}
-
-TEST_P(Gin, ReachesTheArenaAlone) {
-  run_hosts(2, 2, [](World& world) {
-    Network& network = *network_of(world);
-    std::vector<std::byte> memory(64);
-    EXPECT_THROW(network.register_memory(memory.data(), memory.size()), InvalidArgument);
-    EXPECT_THROW(network.deregister(network.arena_key(world.rank())), InvalidArgument);
-    EXPECT_FALSE(network.registers_memory());
-    EXPECT_NE(world.topology().text().find("gin, a stand-in for NCCL"), std::string::npos)
-        << world.topology().text();
+TEST(GinRails, ConnectRanksOfOnePlace) {
+  GinOptions options;
+  options.by_rail = true;
+  std::atomic<uint32_t> strides = 0;
+  StandInOptions stand_in;
+  stand_in.on_join = [&](const CommunicatorPlace& place) { strides += place.stride; };
+  run_as_ranks(worlds_over(4, 2, stand_in, options), [](World& world) {
+    const uint32_t rail = (world.rank() + 2) % 4, other = rail ^ 1;
+    const Topology& topology = world.topology();
+    EXPECT_EQ(topology.peers[rail].reach, Reach::put_signal);
+    EXPECT_THAT(topology.peers[rail].how, HasSubstr("by rail"));
+    EXPECT_EQ(topology.peers[other].reach, Reach::none);
+    EXPECT_THAT(topology.peers[other].why_not, HasSubstr("connects ranks of one place"));
+    EXPECT_FALSE(network_of(world)->reaches(other));
+    EXPECT_EQ(network_of(world)->arena_key(other), 0u);
     world.barrier("looked");
+    // Exchanges that need rails alone work, and all others name a rank.
+    for (const PeerTimes& times : time_peers(world, std::chrono::seconds(30))) {
+      EXPECT_EQ(times.rank, rail);
+      EXPECT_EQ(times.error, "");
+    }
+    EXPECT_NO_THROW(
+        ExpertParallel(world, {.experts = 8, .hidden = 64, .topk = 2, .tokens_max = 4}));
+    try {
+      const LowLatency exchange(world, {.experts = 8, .hidden = 512, .topk = 2, .tokens_max = 4});
+      ADD_FAILURE() << "it has no way to a rank";
+    } catch (const Unsupported& error) {
+      EXPECT_THAT(error.what(), HasSubstr("cannot reach rank"));
+    }
+    world.barrier("all have tried");
+  });
+  EXPECT_EQ(strides, 4 * 2u) << "each rank's";
+}
+
+TEST(GinRails, UnevenHostsAreRefused) {
+  GinOptions options;
+  options.by_rail = true;
+  EXPECT_EQ(refusal(4, 2, {}, options), "nothing");
+  run_as_ranks(worlds_over(4, 2, {}, options), [](World& world) {
+    if (world.rank() == 1) return;
+    try {
+      (void)world.rebuild({1});
+      ADD_FAILURE() << "hosts of 1 and of 2 ranks have no rails";
+    } catch (const Unsupported& error) {
+      EXPECT_THAT(error.what(), HasSubstr("hosts need equally many ranks"));
+    }
   });
 }
 
-TEST_P(Gin, SurvivorsRebuild) {
-  run_hosts(4, 2, [](World& world) {
-    if (world.rank() == 1) return;
-    const auto smaller = world.rebuild({1});
-    promise(network_of(*smaller)->arena_key(smaller->rank()) !=
-                network_of(world)->arena_key(world.rank()),
-            "keys of the world before must be refused");
-    signals_follow_puts(*smaller, 5);
-  });
+TEST(GinRefusals, OtherVersionsAndOptionsOnARankAreNamed) {
+  StandInOptions stand_in;
+  stand_in.version = [](uint32_t rank) { return 23203 + rank; };
+  EXPECT_THAT(refusal(2, 2, stand_in, {}), HasSubstr("23203, as on rank 0"));
+  EXPECT_THAT(refusal(2, 2, stand_in, {}), HasSubstr("23204"));
+}
+
+TEST(GinOptions, TransportNamesTheConnections) {
+  EXPECT_TRUE(asks_for_gin({.transport = "gin"}));
+  EXPECT_TRUE(asks_for_gin({.transport = "gin:rail"}));
+  EXPECT_FALSE(asks_for_gin({.transport = "tcp"}));
+  EXPECT_FALSE(gin_options_of({.transport = "gin"}).by_rail);
+  EXPECT_TRUE(gin_options_of({.transport = "gin:rail"}).by_rail);
+  try {
+    (void)gin_options_of({.transport = "gin:full"});
+    ADD_FAILURE() << "it was accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "network.transport");
+  }
 }
 
 // A way that does nothing more is a fault of the connection, whoever waits.
-TEST_P(Gin, ASilentWayIsNamed) {
-  GinOptions options;
-  options.timeout = std::chrono::milliseconds(300);
-  run_hosts(
-      2, 2,
-      [](World& world) {
-        NetworkFixture fixture(world, {});
-        RequestParams params = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
-        params.target = fixture.targets[fixture.far_peer()];
-        try {
-          fixture.run(network_request_kernel, {}, params);
-          throw BrokenContract("a request over a dead wire has completed");
-        } catch (const NetworkFault& error) {
-          promise(error.facts.check == "connection" && error.facts.expected == 1 &&
-                      error.facts.seen == 0,
-                  error.what());
-        }
-        world.barrier("it was named");
-      },
-      options, {.dies_after = 1}, 2 << 20, std::chrono::seconds(2));
+TEST(Gin, ASilentWayIsNamed) {
+  for (const bool keeps : {true, false}) {
+    GinOptions options;
+    options.timeout = std::chrono::milliseconds(300);
+    auto worlds = worlds_between_hosts(
+        2, 2, 2 << 20,
+        over_stand_in({.run = cards_on_threads(), .options = {.dies_after = 1}}, {.keeps = keeps},
+                      options),
+        {}, std::chrono::seconds(2));
+    run_as_ranks(std::move(worlds), [](World& world) {
+      NetworkFixture fixture(world, {});
+      RequestParams params = bad_case(BadRequest::wrong_tag, fixture, fixture.far_peer()).params;
+      params.target = fixture.targets[fixture.far_peer()];
+      try {
+        fixture.run(network_request_kernel, {}, params);
+        throw BrokenContract("a request over a dead wire has completed");
+      } catch (const NetworkFault& error) {
+        promise(
+            error.facts.check == "connection" && error.facts.expected == 1 && error.facts.seen == 0,
+            error.what());
+      }
+      world.barrier("it was named");
+    });
+  }
 }
 
-// Its waits end at once, and those of the other rank.
-TEST_P(Gin, ACardThatFailsIsNamed) {
-  if (GetParam()) return;  // A kept card is not run again.
+// Its waits end at once, and those of the other rank. A kept card is not run again.
+TEST(Gin, ACardThatFailsIsNamed) {
   GinOptions options;
   options.idle = std::chrono::nanoseconds(1);  // Each request takes a run.
-  run_hosts(
-      2, 2,
-      [](World& world) {
-        try {
-          signals_follow_puts(world, UINT32_MAX);
-        } catch (const NetworkFault& error) {
-          promise(error.facts.check == "thread" && error.facts.cause.ends_with("worn out"),
-                  error.what());
-        }
-      },
-      options, {}, 2 << 20, std::chrono::seconds(60), 3);
+  run_as_ranks(worlds_over(2, 2, {.keeps = false, .runs = 3}, options), [](World& world) {
+    try {
+      signals_follow_puts(world, UINT32_MAX);
+    } catch (const NetworkFault& error) {
+      promise(error.facts.check == "thread" && error.facts.cause.ends_with("worn out"),
+              error.what());
+    }
+  });
 }
 
 }  // namespace

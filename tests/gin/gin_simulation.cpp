@@ -17,7 +17,7 @@ MakeNetwork over_kept_card(const SimulatedCard& card) {
   options.queues_per_peer = card.queues_per_peer;
   // Longer than the stalls of the wire.
   options.timeout = std::chrono::hours(1);
-  return over_stand_in(card, true, options);
+  return over_stand_in(card, {}, options);
 }
 
 const bool registered = simulation::add_suite(

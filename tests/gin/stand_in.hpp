@@ -2,7 +2,10 @@
 /// stand_in_kernel.hpp.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,12 +21,42 @@
 
 namespace tokenyard::gin::testing {
 
+/// Which ranks lose all that they send to each other.
+class Cuts {
+ public:
+  static constexpr uint32_t kRanks = 8;
+  void cut(uint32_t one, uint32_t other) {
+    words_[one][other] = 1;
+    words_[other][one] = 1;
+  }
+  /// Returns [ranks] words of a rank.
+  const uint32_t* of(uint32_t rank) const {
+    return reinterpret_cast<const uint32_t*>(words_[rank].data());
+  }
+
+ private:
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  std::array<std::array<std::atomic<uint32_t>, kRanks>, kRanks> words_{};
+};
+
+struct StandInOptions {
+  bool keeps = true;           ///< the card runs until it is stopped, beside the wire
+  uint32_t runs = UINT32_MAX;  ///< after which a card that is not kept fails
+  std::shared_ptr<Cuts> cuts = {};
+  std::function<uint32_t(uint32_t rank)> version = [](uint32_t) { return 0; };
+  /// Told which strides ranks were connected with.
+  std::function<void(const CommunicatorPlace&)> on_join = [](const CommunicatorPlace&) {};
+};
+
 class StandInCommunicator final : public GinCommunicator {
  public:
-  /// `keeps`: the card runs until it is stopped, beside the wire; `runs`: how often it can be run.
-  StandInCommunicator(const NetworkPlace& place, SimulatedCard card, bool keeps, uint32_t runs,
+  StandInCommunicator(const NetworkPlace& place, SimulatedCard card, const StandInOptions& options,
                       uint32_t queues_per_peer, TimePoint until)
-      : run_(card.run), keeps_(keeps), runs_(runs) {
+      : run_(card.run),
+        keeps_(options.keeps),
+        runs_(options.runs),
+        cuts_(options.cuts),
+        rank_(place.bootstrap.rank()) {
     Bootstrap& bootstrap = place.bootstrap;
     std::vector<std::byte*> arenas;
     const auto mine = reinterpret_cast<uint64_t>(place.arena.base());
@@ -61,12 +94,17 @@ class StandInCommunicator final : public GinCommunicator {
 
  private:
   StandInParams with_wire(const CardParams& params) const {
-    return {.card = params, .wire = wire_->queues(), .arenas = arenas_->as<std::byte*>()};
+    return {.card = params,
+            .wire = wire_->queues(),
+            .arenas = arenas_->as<std::byte*>(),
+            .cut = cuts_ ? cuts_->of(rank_) : nullptr};
   }
 
   const RunAside run_;
   const bool keeps_;
   uint32_t runs_;
+  const std::shared_ptr<Cuts> cuts_;
+  const uint32_t rank_;
   std::unique_ptr<DeviceMemory> arenas_;
   std::unique_ptr<SimulatedNetwork> wire_;
 };
@@ -74,32 +112,32 @@ class StandInCommunicator final : public GinCommunicator {
 /// A rank's. It lives as long as the network that it is for is made.
 class StandInDriver final : public GinDriver {
  public:
-  StandInDriver(const NetworkPlace& place, SimulatedCard card, bool keeps, uint32_t runs,
+  StandInDriver(const NetworkPlace& place, SimulatedCard card, StandInOptions options,
                 TimePoint until)
-      : place_(place), card_(std::move(card)), keeps_(keeps), runs_(runs), until_(until) {}
+      : place_(place), card_(std::move(card)), options_(std::move(options)), until_(until) {}
 
   void check(const Accelerator&) override {}
+  uint32_t version() const override { return options_.version(place_.bootstrap.rank()); }
   CommunicatorId make_id() override { return {}; }
   std::unique_ptr<GinCommunicator> communicator(const CommunicatorPlace& mine) override {
-    return std::make_unique<StandInCommunicator>(place_, card_, keeps_, runs_, mine.queues_per_peer,
+    options_.on_join(mine);
+    return std::make_unique<StandInCommunicator>(place_, card_, options_, mine.queues_per_peer,
                                                  until_);
   }
 
  private:
   const NetworkPlace& place_;
   const SimulatedCard card_;
-  const bool keeps_;
-  const uint32_t runs_;
+  const StandInOptions options_;
   const TimePoint until_;
 };
 
-/// Returns what makes networks over the stand-in, whose wire `card` runs. After `runs` runs a card
-/// that is not kept fails.
-inline MakeNetwork over_stand_in(const SimulatedCard& card, bool keeps, GinOptions options = {},
-                                 uint32_t runs = UINT32_MAX) {
+/// Returns what makes networks over the stand-in, whose wire `card` runs.
+inline MakeNetwork over_stand_in(const SimulatedCard& card, const StandInOptions& stand_in,
+                                 const GinOptions& options = {}) {
   return [=](const NetworkPlace& place, TimePoint until) {
     GinOptions mine = options;
-    mine.driver = std::make_shared<StandInDriver>(place, card, keeps, runs, until);
+    mine.driver = std::make_shared<StandInDriver>(place, card, stand_in, until);
     return std::make_shared<GinNetwork>(place, mine, until);
   };
 }

@@ -14,6 +14,7 @@ struct StandInParams {
   CardParams card;
   NetworkQueues wire;        ///< twice as many queues per peer: the later ones are for weak signals
   std::byte* const* arenas;  ///< [ranks]
+  const uint32_t* cut;       ///< [ranks] nothing reaches these any more, if not 0; null: all do
 };
 
 class StandInGin {
@@ -25,12 +26,14 @@ class StandInGin {
         number_(params.card.pairs[queue]->number) {}
 
   TOKENYARD_DEVICE void put(const CardPeer&, uint64_t target, uint64_t source, uint64_t bytes) {
+    if (is_cut()) return;
     (void)wire().put(deadline_, 0, {key(rank_), target},
                      NetworkSource{.key = key(params_.card.rank),
                                    .bytes = static_cast<uint32_t>(bytes),
                                    .from = params_.card.arena + source});
   }
   TOKENYARD_DEVICE void signal(const CardPeer&, uint64_t word, uint64_t addend, SignalKind kind) {
+    if (is_cut()) return;
     const NetworkQueue queue = kind == SignalKind::strong ? wire() : weak_wire();
     (void)queue.signal(deadline_, 0, {key(rank_), word}, addend);
   }
@@ -43,6 +46,7 @@ class StandInGin {
     const auto at = [](std::byte* arena, uint64_t offset) {
       return Peer<uint64_t>(reinterpret_cast<uint64_t*>(arena + offset));
     };
+    if (is_cut()) return;
     // Acquires what the peer's word says.
     const uint64_t value = load<Order::acquire, Scope::sys>(at(params_.arenas[rank_], word));
     store<Order::relaxed, Scope::sys>(at(params_.card.arena, to), value);
@@ -54,13 +58,18 @@ class StandInGin {
     weak_posted_ = weak_wire().posted();
   }
   TOKENYARD_DEVICE bool flushed() {
-    if (looks_too_briefly_ || !wire().has_read(posted_) || !weak_wire().has_read(weak_posted_))
+    if (is_cut() || looks_too_briefly_ || !wire().has_read(posted_) ||
+        !weak_wire().has_read(weak_posted_))
       return false;
     has_fetched_ = false;
     return true;
   }
 
  private:
+  TOKENYARD_DEVICE bool is_cut() const {
+    // Relaxed: packets are lost at any time.
+    return params_.cut != nullptr && load<Order::relaxed, Scope::sys>(params_.cut + rank_) != 0;
+  }
   TOKENYARD_DEVICE MemoryKey key(uint32_t rank) const { return params_.wire.arena_keys[rank]; }
   TOKENYARD_DEVICE uint32_t weak_number() const { return number_ + params_.wire.per_peer / 2; }
   TOKENYARD_DEVICE NetworkQueue wire() const { return params_.wire.of(rank_, number_); }

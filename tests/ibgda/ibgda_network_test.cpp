@@ -3,22 +3,14 @@
 /// side says to its card, in which order, and what it refuses.
 #include "ibgda/ibgda_network.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 
-#include "fabric/host/in_process_fabric.hpp"
 #include "fabric/meeting_place.hpp"
 #include "fabric/network/network_memory.hpp"
-#include "fabric/network_contract.hpp"
 #include "fabric/network_kernel_definitions.hpp"
-#include "fabric/worlds.hpp"
+#include "fabric/network_suite.hpp"
 #include "ibgda/driver_plugin.hpp"
 #include "ibgda/software_cards.hpp"
-#include "simt/host_accelerator.hpp"
-#include "tokenyard/doctor.hpp"
-#include "world/in_process.hpp"
 
 namespace tokenyard::testing {
 namespace {
@@ -27,7 +19,6 @@ using ibgda::IbgdaOptions;
 using ibgda::testing::Recorded;
 using ibgda::testing::SoftwareCards;
 using ::testing::HasSubstr;
-using namespace std::chrono_literals;
 using Change = std::function<void(uint32_t rank, IbgdaOptions& options)>;
 
 std::vector<std::unique_ptr<World>> make_worlds(
@@ -37,8 +28,7 @@ std::vector<std::unique_ptr<World>> make_worlds(
   options.timeout = std::chrono::seconds(60);
   options.arena_bytes = 4 << 20;
   options.hosts = hosts;
-  for (auto rank = static_cast<uint32_t>(accelerators.size()); rank < ranks; ++rank)
-    accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+  if (accelerators.empty()) accelerators = host_accelerators(ranks);
   return join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options, {},
                   [=](const NetworkPlace& place, TimePoint until) {
                     const uint32_t rank = place.bootstrap.rank();
@@ -51,127 +41,26 @@ std::vector<std::unique_ptr<World>> make_worlds(
                   });
 }
 
-void run_hosts(const std::shared_ptr<SoftwareCards>& cards, uint32_t ranks, uint32_t hosts,
-               uint32_t slots, const Program& program) {
-  auto worlds = make_worlds(cards, ranks, hosts, slots);
-  on_every_rank(ranks, [&](uint32_t rank) {
-    const std::unique_ptr<World> mine = std::move(worlds[rank]);
-    program(*mine);
-  });
+NetworkWay over_cards(const char* name, bool ethernet, uint32_t slots) {
+  return {.name = name,
+          .make =
+              [=](uint32_t ranks, uint32_t hosts) {
+                const auto cards = std::make_shared<SoftwareCards>();
+                cards->ethernet = ethernet;
+                return ConnectedWorlds{
+                    make_worlds(cards, ranks, hosts, slots),
+                    [cards](uint32_t one, uint32_t other) { cards->partition(one, other); }};
+              },
+          .told = ethernet ? "ibgda, mlx5_0 port 2, RoCE v2, GID 3"
+                           : "ibgda, mlx5_0 port 2, InfiniBand, GID 3",
+          .sizes = {4, (1 << 20) + 4},
+          .shares_queues = true};
 }
 
-struct Way {
-  const char* name;
-  bool ethernet;
-  uint32_t slots;
-};
-
-class Ibgda : public ::testing::TestWithParam<Way> {
- protected:
-  void run(uint32_t ranks, uint32_t hosts, const Program& program) {
-    cards_->ethernet = GetParam().ethernet;
-    run_hosts(cards_, ranks, hosts, GetParam().slots, program);
-  }
-
-  std::shared_ptr<SoftwareCards> cards_ = std::make_shared<SoftwareCards>();
-};
-
-INSTANTIATE_TEST_SUITE_P(Over, Ibgda,
-                         ::testing::Values(Way{"infiniband", false, 4}, Way{"roce", true, 64}),
-                         [](const auto& way) { return std::string(way.param.name); });
-
-TEST_P(Ibgda, SignalsFollowPuts) {
-  run(2, 2, [&](World& world) {
-    EXPECT_THAT(network_of(world)->way(1 - world.rank()),
-                HasSubstr(GetParam().ethernet ? "ibgda, mlx5_0 port 2, RoCE v2, GID 3"
-                                              : "ibgda, mlx5_0 port 2, InfiniBand, GID 3"));
-    signals_follow_puts(world, 30);
-  });
-  run(3, 3, [](World& world) { signals_follow_puts(world, 5, {.in_arena = false}); });
-}
-
-TEST_P(Ibgda, AFlushFreesSources) {
-  run(2, 2, [](World& world) { flush_frees_sources(world); });
-}
-
-TEST_P(Ibgda, RingsKeepCredit) {
-  run(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
-  run(2, 2, [](World& world) { rings_keep_credit(world, kRingSlots, 40); });
-}
-
-TEST_P(Ibgda, PairsFillTheQueue) {
-  run(2, 2, [](World& world) { pairs_fill_the_queue(world, 200); });
-}
-
-TEST_P(Ibgda, TheAbsentAreNamed) {
-  run(2, 2, names_the_absent_over_network);
-}
-
-TEST_P(Ibgda, BadRequestsAreRefused) {
-  for (uint32_t what = 0; what < kBadRequests; ++what) {
-    SCOPED_TRACE(what);
-    run(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
-  }
-}
-
-TEST_P(Ibgda, AFaultEndsWithItsExchange) {
-  run(2, 2, a_fault_ends_with_its_exchange);
-}
-
-TEST_P(Ibgda, DeregisteringEndsAccesses) {
-  for (uint32_t run_number = 0; run_number < 3; ++run_number)
-    run(2, 2, deregistering_ends_accesses);
-}
-
-TEST_P(Ibgda, WhatWasPostedArrives) {
-  for (uint32_t ending = 0; ending < kEndings; ++ending) {
-    run(2, 2, [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
-  }
-}
-
-TEST_P(Ibgda, WarpsShareAQueue) {
-  run(2, 2, [](World& world) { warps_share_a_queue(world, 2, kSharers / 2); });
-}
-
-TEST_P(Ibgda, CarriesPutsOfAnySize) {
-  for (const uint32_t bytes : {4u, (1u << 20) + 4})
-    run(2, 2, [&](World& world) { carries(world, bytes); });
-}
-
-TEST_P(Ibgda, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 10; ++cycle)
-    run(2, 2, [](World& world) { signals_follow_puts(world, 1); });
-}
-
-TEST_P(Ibgda, SurvivorsRebuildAcrossHosts) {
-  run(4, 2, [](World& world) {
-    if (world.rank() == 1) return;
-    const auto smaller = world.rebuild({1});
-    signals_follow_puts(*smaller, 3);
-  });
-}
-
-TEST_P(Ibgda, RegionsHaveNumbersAndTags) {
-  run(2, 2, [](World& world) {
-    Network& network = *network_of(world);
-    // It begins within a page.
-    std::vector<std::byte> memory(5000);
-    const MemoryKey first = network.register_memory(memory.data() + 9, 100);
-    network.deregister(first);
-    const MemoryKey second = network.register_memory(memory.data() + 9, 100);
-    EXPECT_NE(first, second);
-    EXPECT_EQ(region_of_key(first), region_of_key(second));
-    EXPECT_THROW(network.deregister(first), InvalidArgument);
-    EXPECT_THROW(network.deregister(network.arena_key(world.rank())), InvalidArgument);
-    EXPECT_THROW(network.register_memory(nullptr, 1), InvalidArgument);
-    const auto register_many = [&] {
-      for (uint32_t region = 0; region < 1000; ++region)
-        (void)network.register_memory(memory.data(), memory.size());
-    };
-    EXPECT_THROW(register_many(), InvalidArgument);
-    world.barrier("counted");
-  });
-}
+INSTANTIATE_TEST_SUITE_P(Over, NetworkContract,
+                         ::testing::Values(over_cards("infiniband", false, 4),
+                                           over_cards("roce", true, 64)),
+                         name_of_way);
 
 std::vector<std::string> names_of(const std::vector<Recorded>& calls) {
   std::vector<std::string> names;
@@ -414,28 +303,6 @@ TEST(IbgdaCalls, MemoryThatACardKeepsIsNotUsedAgain) {
   }
 }
 
-/// The card drops packets both ways; the job's links stay. Both ends name each other, and the third
-/// rank is measured, or hears whose network has failed.
-TEST(IbgdaCalls, ThePeerThatDoesNotAnswerIsToldByTheDoctor) {
-  const auto cards = std::make_shared<SoftwareCards>();
-  auto worlds = make_worlds(cards, 3, 3, 64);
-  cards->partition(0, 1);
-  std::vector<std::vector<PeerTimes>> times(3);
-  on_every_rank(3, [&](uint32_t rank) { times[rank] = time_peers(*worlds[rank], 3s); });
-  for (uint32_t rank = 0; rank < 3; ++rank) {
-    for (const PeerTimes& each : times[rank]) {
-      if (rank + each.rank == 1) {
-        EXPECT_THAT(each.error, HasSubstr("rank " + std::to_string(each.rank)));
-      } else {
-        EXPECT_EQ(each.error.empty(), each.bytes_per_second > 0);
-        if (!each.error.empty()) {
-          EXPECT_THAT(each.error, HasSubstr("since the network of rank"));
-        }
-      }
-    }
-  }
-}
-
 /// Returns the error of making worlds of two ranks.
 std::string refusal(const std::shared_ptr<SoftwareCards>& cards, const Change& change = {}) {
   try {
@@ -469,6 +336,12 @@ TEST(IbgdaRefusals, ACommandThatFailsUndoesTheOthers) {
     EXPECT_THAT(refusal(cards), HasSubstr(std::string(call) + " on mlx5_0")) << call;
     EXPECT_EQ(cards->calls(0).back().what, "close") << call;
   }
+}
+
+TEST(IbgdaRefusals, TooLittleLockedMemoryIsNamedWithItsLimit) {
+  const auto cards = std::make_shared<SoftwareCards>();
+  cards->fails = "memory";
+  EXPECT_THAT(refusal(cards), HasSubstr("rank 0: ulimit -l: expected room to lock"));
 }
 
 TEST(IbgdaRefusals, AHostWithoutThePlugInSaysSo) {

@@ -2,141 +2,58 @@
 /// each way to keep order; and what is refused.
 #include "fabric/network_kernel_definitions.hpp"
 
-#include <gtest/gtest.h>
 #include <signal.h>
 
-#include "fabric/host/in_process_fabric.hpp"
-#include "fabric/network_contract.hpp"
+#include "fabric/network_suite.hpp"
 #include "fabric/proxy/proxy_network.hpp"
-#include "fabric/worlds.hpp"
-#include "simt/host_accelerator.hpp"
-#include "world/in_process.hpp"
 
 namespace tokenyard::testing {
 namespace {
 
 #ifndef TOKENYARD_LIBFABRIC
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NetworkContract);
 TEST(Libfabric, KeepsTheContract) {
   GTEST_SKIP() << "this machine has no libfabric (Debian: libfabric-dev)";
 }
 #else
-struct Way {
-  const char* name;
-  const char* library;
-  const char* provider;
-  const char* order;  ///< as the way of a peer names it
-};
 constexpr const char *kPlain = TOKENYARD_LIBFABRIC, *kShuffled = TOKENYARD_LIBFABRIC_SHUFFLED;
-const Way kPlainWays[] = {
-    {"tcp", kPlain, "tcp;ofi_rxm", "in the network's order"},
-    {"shm", kPlain, "shm", "puts are counted"},
-};
-const Way kOtherWays[] = {
-    {"tcp_offsets", kShuffled, "offsets:0:tcp;ofi_rxm", "in the network's order"},
-    {"tcp_counted", kShuffled, "counted:1:tcp;ofi_rxm", "puts are counted"},
-    {"tcp_delivered", kShuffled, "delivered:2:tcp;ofi_rxm", "signals wait for puts"},
-    {"shm_counted", kShuffled, "counted:3:shm", "puts are counted"},
-};
 
-ProxyNetworkOptions options_of(const Way& way) {
-  return {.plugin = {.library = way.library, .provider = way.provider, .interface = "127.0.0.1"}};
+ProxyNetworkOptions options_of(const std::string& library, const std::string& provider) {
+  const bool has_address = !provider.ends_with("shm");
+  return {.plugin = {.library = library,
+                     .provider = provider,
+                     .interface = has_address ? "127.0.0.1" : ""}};
 }
 
-class Libfabric : public ::testing::TestWithParam<Way> {
- protected:
-  static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
-    WorldOptions options;
-    options.timeout = std::chrono::seconds(60);
-    options.arena_bytes = 1 << 20;
-    options.hosts = hosts;
-    std::vector<std::shared_ptr<Accelerator>> accelerators;
-    for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-    ProxyNetworkOptions network = options_of(GetParam());
-    if (std::string_view(network.plugin.provider).ends_with("shm")) network.plugin.interface = "";
-    auto worlds = join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options, {},
-                           proxy_networks(network));
-    on_every_rank(ranks, [&](uint32_t rank) {
-      const std::unique_ptr<World> mine = std::move(worlds[rank]);
-      program(*mine);
-    });
-  }
-};
-
-class LibfabricPlain : public Libfabric {};
-std::string name_of(const ::testing::TestParamInfo<Way>& way) {
-  return way.param.name;
+/// `order`: as the way of a peer names it.
+NetworkWay over(const char* name, const char* library, const char* provider, const char* order) {
+  return {.name = name,
+          .make =
+              [=](uint32_t ranks, uint32_t hosts) {
+                return ConnectedWorlds{worlds_between_hosts(
+                    ranks, hosts, 1 << 20, proxy_networks(options_of(library, provider)))};
+              },
+          .told = order,
+          .sizes = {4, 4 << 10, (1 << 20) + 4, 5 << 20}};
 }
-INSTANTIATE_TEST_SUITE_P(Over, Libfabric, ::testing::ValuesIn(kPlainWays), name_of);
-INSTANTIATE_TEST_SUITE_P(OverOthers, Libfabric, ::testing::ValuesIn(kOtherWays), name_of);
-/// Order and memory modes change nothing of these.
-INSTANTIATE_TEST_SUITE_P(Over, LibfabricPlain, ::testing::ValuesIn(kPlainWays), name_of);
-
-TEST_P(Libfabric, SignalsFollowPuts) {
-  run_hosts(2, 2, [](World& world) {
-    const std::string way = network_of(world)->way(1 - world.rank());
-    promise(way.find(GetParam().order) != std::string::npos, way);
-    signals_follow_puts(world, 60);
-  });
-  run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
+/// Over the stand-in, which keeps order by other means.
+NetworkWay shuffled(const char* name, const char* provider, const char* order) {
+  NetworkWay way = over(name, kShuffled, provider, order);
+  way.cycles = 10;
+  way.differs_in_order = true;
+  return way;
 }
 
-TEST_P(Libfabric, AFlushFreesSources) {
-  run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
-}
+INSTANTIATE_TEST_SUITE_P(
+    Over, NetworkContract,
+    ::testing::Values(over("tcp", kPlain, "tcp;ofi_rxm", "in the network's order"),
+                      over("shm", kPlain, "shm", "puts are counted"),
+                      shuffled("tcp_offsets", "offsets:0:tcp;ofi_rxm", "in the network's order"),
+                      shuffled("tcp_counted", "counted:1:tcp;ofi_rxm", "puts are counted"),
+                      shuffled("tcp_delivered", "delivered:2:tcp;ofi_rxm", "signals wait for puts"),
+                      shuffled("shm_counted", "counted:3:shm", "puts are counted")),
+    name_of_way);
 
-TEST_P(Libfabric, PairsFillTheQueue) {
-  run_hosts(2, 2, [](World& world) { pairs_fill_the_queue(world, 500); });
-}
-
-TEST_P(Libfabric, RingsKeepCredit) {
-  run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
-  run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
-}
-
-TEST_P(LibfabricPlain, TheAbsentAreNamed) {
-  run_hosts(2, 2, names_the_absent_over_network);
-}
-
-TEST_P(LibfabricPlain, BadRequestsAreRefused) {
-  for (uint32_t what = 0; what < kBadRequests; ++what) {
-    SCOPED_TRACE(what);
-    run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
-  }
-}
-
-TEST_P(LibfabricPlain, AFaultEndsWithItsExchange) {
-  run_hosts(2, 2, a_fault_ends_with_its_exchange);
-}
-
-TEST_P(Libfabric, DeregisteringEndsAccesses) {
-  for (uint32_t run = 0; run < 5; ++run) run_hosts(2, 2, deregistering_ends_accesses);
-}
-
-TEST_P(LibfabricPlain, WhatWasPostedArrives) {
-  for (uint32_t ending = 0; ending < kEndings; ++ending) {
-    run_hosts(2, 2,
-              [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
-  }
-}
-
-TEST_P(Libfabric, CarriesPutsOfAnySize) {
-  for (const uint32_t bytes : {4u, 4u << 10, (1u << 20) + 4, 5u << 20})
-    run_hosts(2, 2, [&](World& world) { carries(world, bytes); });
-}
-
-TEST_P(LibfabricPlain, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 10; ++cycle)
-    run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
-}
-
-TEST_P(LibfabricPlain, SurvivorsRebuildAcrossHosts) {
-  run_hosts(4, 2, [](World& world) {
-    if (world.rank() == 1) return;
-    const auto smaller = world.rebuild({1});
-    signals_follow_puts(*smaller, 5);
-  });
-}
 TEST(LibfabricPlugin, WhatIsMissingIsRefusedByName) {
   const TransportPlace place{
       .rank = 0, .ranks = 2, .epoch = 1, .secret = "", .address = "", .queues = 1};
@@ -175,17 +92,12 @@ TEST(LibfabricPlugin, SignalHandlersStayAsTheyWere) {
 }
 
 TEST(LibfabricPlugin, RanksWithOtherTransportsAreNamed) {
-  WorldOptions options{.timeout = std::chrono::seconds(60), .arena_bytes = 1 << 20, .hosts = 2};
-  std::vector<std::shared_ptr<Accelerator>> accelerators;
-  for (uint32_t rank = 0; rank < 2; ++rank)
-    accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-  const auto one = proxy_networks(options_of(kPlainWays[0]));
+  const auto one = proxy_networks(options_of(kPlain, "tcp;ofi_rxm"));
   const auto other = proxy_networks({.tcp = {.address = "127.0.0.1"}});
   try {
-    (void)join_all(accelerators, std::make_shared<InProcessFabric>(2), options, {},
-                   [&](const NetworkPlace& place, TimePoint until) {
-                     return (place.bootstrap.rank() == 0 ? one : other)(place, until);
-                   });
+    (void)worlds_between_hosts(2, 2, 1 << 20, [&](const NetworkPlace& place, TimePoint until) {
+      return (place.bootstrap.rank() == 0 ? one : other)(place, until);
+    });
     ADD_FAILURE() << "they were connected";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(error.argument, "transport");

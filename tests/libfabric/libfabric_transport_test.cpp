@@ -111,18 +111,22 @@ class Transports : public ::testing::Test {
 
   void SetUp() override {
     std::vector<std::unique_ptr<FakeProvider>> providers;
-    std::vector<LibfabricTransport::PeerCard> cards;
+    std::vector<PeerCard> cards;
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       providers.push_back(std::make_unique<FakeProvider>(network_, rank));
       cards.push_back(
           {.address = providers[rank]->address(), .token = 100 + rank, .credits = kCredits});
     }
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
-      LibfabricTransport::Options options{
-          .place =
-              {.rank = rank, .ranks = kRanks, .epoch = 1, .secret = "", .address = "", .queues = 2},
-          .own = cards[rank],
-          .peers = {}};
+      LibfabricTransport::Options options{.place = {.rank = rank,
+                                                    .ranks = kRanks,
+                                                    .epoch = 1,
+                                                    .secret = "",
+                                                    .address = "",
+                                                    .queues = 2,
+                                                    .stall = std::chrono::milliseconds(100)},
+                                          .own = cards[rank],
+                                          .peers = {}};
       for (uint32_t peer = 0; peer < kRanks; ++peer) {
         options.peers.emplace_back();
         if (peer != rank) options.peers.back() = cards[peer];
@@ -221,19 +225,33 @@ TEST_F(Transports, ARegionIsWithdrawnOnceItsWritersHaveLetGo) {
   ASSERT_TRUE(put(1));
   ASSERT_TRUE(run([&] { return listeners_[0].completions[1] == 1; }));
   transports_[1]->withdraw(region_of_key(kKey));
-  EXPECT_FALSE(transports_[1]->withdrawn(region_of_key(kKey)));
-  ASSERT_TRUE(run([&] { return transports_[1]->withdrawn(region_of_key(kKey)); }));
+  EXPECT_EQ(transports_[1]->holder_of(region_of_key(kKey)), 0u);
+  ASSERT_TRUE(run([&] { return !transports_[1]->holder_of(region_of_key(kKey)); }));
   ASSERT_TRUE(run([&] { return post(1, NetworkRequest::Kind::put, 8) || listeners_[0].refusal; }));
   EXPECT_EQ(listeners_[0].refusal, NetworkCheck::target);
+}
+
+/// A peer that says nothing for long is broken off, and the memory is its owner's.
+TEST_F(Transports, ASilentPeerDoesNotKeepMemory) {
+  ASSERT_TRUE(put(1));
+  ASSERT_TRUE(run([&] { return listeners_[0].completions[1] == 1; }));
+  transports_[1]->withdraw(region_of_key(kKey));
+  // Rank 0's thread does not run any more.
+  const TimePoint until = Clock::now() + std::chrono::seconds(60);
+  while (transports_[1]->holder_of(region_of_key(kKey)) && Clock::now() < until)
+    transports_[1]->poll();
+  EXPECT_EQ(transports_[1]->holder_of(region_of_key(kKey)), std::nullopt);
+  EXPECT_EQ(transports_[1]->broken(0), "it does not let go of memory that was deregistered");
+  EXPECT_EQ(transports_[1]->broken(2), std::nullopt);
 }
 
 TEST_F(Transports, ASilentPeerIsNoticed) {
   ASSERT_TRUE(post(1, NetworkRequest::Kind::signal, 0));
   // Rank 1's thread does not run any more.
   const TimePoint until = Clock::now() + std::chrono::seconds(60);
-  while (transports_[0]->silent_for(1) < std::chrono::milliseconds(1200) && Clock::now() < until)
+  while (transports_[0]->silent_for(1) < std::chrono::milliseconds(300) && Clock::now() < until)
     transports_[0]->poll();
-  EXPECT_GE(transports_[0]->silent_for(1), std::chrono::milliseconds(1200));
+  EXPECT_GE(transports_[0]->silent_for(1), std::chrono::milliseconds(300));
   EXPECT_TRUE(run([&] { return transports_[0]->silent_for(1).count() == 0; }));
 }
 

@@ -62,6 +62,8 @@ class Network {
   /// Returns a name of the way to a rank, such as "proxy/tcp", for the topology; or nothing, if the
   /// fabric has named it.
   virtual std::string way(uint32_t) const { return {}; }
+  /// Returns why a rank of another host is not reached; empty: it is reached, or not far.
+  virtual std::string why_not(uint32_t) const { return {}; }
   /// Returns this rank's connections, if there are any. Any thread may call it.
   virtual std::vector<NetworkPath> paths() const { return {}; }
 
@@ -106,7 +108,8 @@ struct NetworkPlace {
   Bootstrap& bootstrap;
   AbortFlag& abort_flag;
   Arena& arena;
-  std::vector<bool> far;  ///< [ranks] those that are reached by put and signal
+  std::vector<bool> far;               ///< [ranks] those that are reached by put and signal
+  std::vector<uint32_t> host_of = {};  ///< [ranks] as in the topology
   /// The job's. Empty: the ranks are threads of one process.
   std::string secret;
   std::string address = {};          ///< where other ranks reach this one; empty: not known

@@ -40,7 +40,7 @@ T* SimulatedNetwork::array(size_t count, const std::vector<T>& values) {
   auto* const memory =
       static_cast<T*>(owner.allocate_shared(std::max<size_t>(count, 1) * sizeof(T)));
   kept_.emplace_back(memory, [&owner](void* gone) { owner.free_shared(gone); });
-  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
+  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_.get());
   return memory;
 }
 
@@ -49,7 +49,7 @@ T* SimulatedNetwork::device_array(size_t count, const std::vector<T>& values) {
   Accelerator& owner = accelerator_;
   auto* const memory = static_cast<T*>(owner.allocate(std::max<size_t>(count, 1) * sizeof(T)));
   kept_.emplace_back(memory, [&owner](void* gone) { owner.free(gone); });
-  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
+  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_.get());
   return memory;
 }
 
@@ -60,7 +60,7 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
       stop_(accelerator_),
       never_(accelerator_),
       card_record_(accelerator_, stop_),
-      stream_(accelerator_.make_stream()),
+      stream_(accelerator_, place.timeout),
       // Keys of the world before are refused, so a rebuilt world draws others.
       seed_((card.options.seed * 1021 + place.bootstrap.membership().generation) * 1021 +
             place.bootstrap.rank()) {
@@ -70,11 +70,11 @@ SimulatedNetwork::SimulatedNetwork(const Place& place, const SimulatedCard& card
     accelerator_.prepare(gate_kernel.entry);
     // The table, then a word per queue for what fetch-adds return.
     const size_t bytes = RegionTable::bytes(ranks) + ranks * queues_per_peer_ * sizeof(uint64_t);
-    table_ = place_.arena.allocate(bytes, stream_, ArenaEnd::upper);
-    accelerator_.fill(table_.data(), 0, bytes, stream_);
+    table_ = place_.arena.allocate(bytes, stream_.get(), ArenaEnd::upper);
+    accelerator_.fill(table_.data(), 0, bytes, stream_.get());
     bases_ = device_array<std::byte*>(kNetworkRegions, {});
     gone_ = array<AbortWord>(ranks);
-    finish_stream();
+    stream_.finish();
     arena_key = open(place_.arena.base(), place_.arena.capacity());
   });
   place_.abort_flag.watch(gone());
@@ -150,7 +150,7 @@ void SimulatedNetwork::start(const SimulatedCard& card, const std::vector<uint64
       .stages = array<std::byte>(pairs_.size() * NicParams::kStageBytes),
   };
   // The card starts only after its tables have been copied.
-  finish_stream();
+  stream_.finish();
   card_ = card.run(nic_kernel.entry,
                    LaunchShape{.blocks = (queues + NicParams::kWarps - 1) / NicParams::kWarps,
                                .warps = NicParams::kWarps},
@@ -196,7 +196,7 @@ Mlx5SendQueue* SimulatedNetwork::make_mlx5(const QueuePair& pair, const CardOpti
       .half = 0,
   }};
   Mlx5SendQueue* const made = device_array(1, queue);
-  finish_stream();  // The vectors end here.
+  stream_.finish();  // The vectors end here.
   return made;
 }
 
@@ -220,8 +220,6 @@ SimulatedNetwork::~SimulatedNetwork() {
   }
   place_.abort_flag.on_refusal({});
   place_.abort_flag.unwatch(gone());
-  table_ = {};  // It is given back in the order of the stream.
-  accelerator_.free_stream(stream_);
 }
 
 NetworkQueues SimulatedNetwork::queues() const {
@@ -243,8 +241,8 @@ MemoryKey SimulatedNetwork::open(std::byte* base, size_t bytes) {
   const auto number = static_cast<uint32_t>(free - keys_.begin());
   const MemoryKey key = draw_tag(seed_, tags_++) << 8 | number;
   const NetworkRegion region{base, bytes};
-  accelerator_.copy(table_.data() + number * sizeof region, &region, sizeof region, stream_);
-  accelerator_.copy(bases_ + number, &base, sizeof base, stream_);
+  accelerator_.copy(table_.data() + number * sizeof region, &region, sizeof region, stream_.get());
+  accelerator_.copy(bases_ + number, &base, sizeof base, stream_.get());
   change_gates(number, key);
   return keys_[number] = key;
 }
@@ -270,21 +268,14 @@ void SimulatedNetwork::change_gates(uint32_t number, MemoryKey key) {
                           .key = key,
                           .gone = gone_};
   launch(accelerator_, gate_kernel, {.blocks = 1, .warps = 1, .cooperative = false, .local = true},
-         stream_, params);
-  finish_stream();
+         stream_.get(), params);
+  stream_.finish();
   try {
     gate_record_->check(kGatePhases);
   } catch (...) {
     gate_record_.reset();  // A record keeps its first failure.
     throw;
   }
-}
-
-void SimulatedNetwork::finish_stream() const {
-  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
-  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
-  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
-    throw InternalError("network: a copy or kernel on its stream did not end");
 }
 
 void SimulatedNetwork::check(const std::string& phase) {

@@ -12,6 +12,7 @@
 #include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/network/network.hpp"
+#include "fabric/network/network_stream.hpp"
 #include "fabric/network/nic.hpp"
 
 namespace tokenyard {
@@ -70,7 +71,6 @@ class SimulatedNetwork final : public Network {
   MemoryKey open(std::byte* base, size_t bytes);
   void close(uint32_t number, MemoryKey key);
   void change_gates(uint32_t number, MemoryKey key);
-  void finish_stream() const;
   void start(const SimulatedCard& card, const std::vector<uint64_t>& tables);
   Mlx5SendQueue* make_mlx5(const QueuePair& pair, const CardOptions& options);
   bool is_settled(size_t number) const;
@@ -84,8 +84,8 @@ class SimulatedNetwork final : public Network {
   AbortFlag never_;
   std::unique_ptr<ErrorRecord> gate_record_;  ///< made anew after a failure
   ErrorRecord card_record_;
-  ArenaBlock table_;
-  Stream stream_;
+  const NetworkStream stream_;
+  ArenaBlock table_;  ///< given back in the order of the stream
   std::vector<std::shared_ptr<void>> kept_;
   AbortWord* gone_ = nullptr;       ///< [ranks] see AbortFlag::watch
   std::vector<QueuePair*> pairs_;   ///< those that exist

@@ -452,8 +452,10 @@ std::optional<uint32_t> Proxy::deregister(MemoryKey key, const Wait& wait) {
       return uses(queue, region) &&
              (!transport_->broken(queue.peer) || transport_->may_return(queue.peer));
     });
-    *user = busy == queues_.end() ? -1 : int64_t{busy->peer};
-    return busy == queues_.end() && transport_->withdrawn(region);
+    const auto holder =
+        busy == queues_.end() ? transport_->holder_of(region) : std::optional(busy->peer);
+    *user = holder ? int64_t{*holder} : -1;
+    return !holder;
   };
   if (run_task(close, wait)) return std::nullopt;
   const int64_t rank = *user;

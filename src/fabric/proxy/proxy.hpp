@@ -68,7 +68,8 @@ class Proxy final : private TransportListener {
   using Wait = std::function<bool(const std::function<bool()>& condition)>;
 
   void register_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait);
-  /// Returns the rank whose requests still read the region when the time had passed.
+  /// Returns the rank whose requests still read the region, or which had not let go of it, when the
+  /// time had passed.
   std::optional<uint32_t> deregister(MemoryKey key, const Wait& wait);
   /// Ends the queues with these numbers, [per_peer], for good: their requests end no wait any more.
   /// Then calls `at_end` on the thread with whether a request of another queue was refused.

@@ -9,13 +9,12 @@
 #include <optional>
 #include <utility>
 
-#include "base/byte_stream.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/os_failure.hpp"
-#include "device/owned_event.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network_fault.hpp"
+#include "fabric/proxy/proxy_card.hpp"
 #include "fabric/proxy/tcp_maker.hpp"
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
@@ -37,20 +36,6 @@ constexpr std::chrono::seconds kStall{1};
 
 }  // namespace
 
-struct ProxyNetwork::Card {
-  std::string transport;
-  std::vector<std::byte> endpoint;  ///< the transport's own card
-  MemoryKey arena_key = 0;
-  uint32_t queues = 0;  ///< as this rank's options say
-
-  friend void visit(auto& stream, MaybeConst<Card> auto& card) {
-    stream.text(card.transport);
-    stream.text(card.endpoint);
-    stream.require(!card.endpoint.empty());
-    stream(card.arena_key, card.queues);
-  }
-};
-
 template <class T>
 T* ProxyNetwork::array(size_t count) {
   Accelerator& owner = accelerator_;
@@ -60,23 +45,12 @@ T* ProxyNetwork::array(size_t count) {
   return memory;
 }
 
-template <class T>
-T* ProxyNetwork::device_array(const std::vector<T>& values) {
-  Accelerator& owner = accelerator_;
-  const size_t bytes = std::max<size_t>(values.size(), 1) * sizeof(T);
-  auto* const memory = static_cast<T*>(owner.allocate(bytes));
-  kept_.emplace_back(memory, [&owner](void* gone) { owner.free(gone); });
-  if (!values.empty()) owner.copy(memory, values.data(), values.size() * sizeof(T), stream_);
-  finish_stream();
-  return memory;
-}
-
 ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions& options,
                            TimePoint until)
     : place_(place),
       options_(options),
       accelerator_(place.bootstrap.accelerator()),
-      stream_(accelerator_.make_stream()) {
+      stream_(accelerator_, place.timeout) {
   Bootstrap& bootstrap = place_.bootstrap;
   const uint32_t ranks = bootstrap.size();
   std::string secret = place_.secret;
@@ -106,13 +80,13 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
     gone_ = array<AbortWord>(ranks);
     if (reaches_arena()) keys_[0] = draw_key(0);
   });
-  const std::vector<Card> cards = exchange({.transport = maker->name(),
-                                            .endpoint = maker->card(),
-                                            .arena_key = keys_[0],
-                                            .queues = options_.queues_per_peer},
-                                           until);
+  const std::vector<ProxyCard> cards = exchange({.transport = maker->name(),
+                                                 .endpoint = maker->card(),
+                                                 .arena_key = keys_[0],
+                                                 .queues = options_.queues_per_peer},
+                                                until);
   TransportCards endpoints;
-  for (const Card& card : cards) endpoints.push_back(card.endpoint);
+  for (const ProxyCard& card : cards) endpoints.push_back(card.endpoint);
   maker->begin(endpoints, place_.far);
   collective_step(bootstrap, "network: limits", until, [&] { maker->check_limits(); });
   for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -131,14 +105,14 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   }
 }
 
-std::vector<ProxyNetwork::Card> ProxyNetwork::exchange(const Card& mine, TimePoint until) {
+std::vector<ProxyCard> ProxyNetwork::exchange(const ProxyCard& mine, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
   const auto everybodys = bootstrap.all_gather(to_bytes(mine), "network: endpoints", until);
-  std::vector<Card> cards(everybodys.size());
+  std::vector<ProxyCard> cards(everybodys.size());
   std::optional<uint32_t> first;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (!bootstrap.present(rank)) continue;
-    auto card = from_bytes<Card>(everybodys[rank]);
+    auto card = from_bytes<ProxyCard>(everybodys[rank]);
     if (!card) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
     cards[rank] = *std::move(card);
     // Every rank compares with the first, so all find the same one.
@@ -209,8 +183,8 @@ void ProxyNetwork::start(TransportMaker& maker) {
                    .posted = 0,
                    .completed = 0};
   }
-  ends_ = device_array(ends);
-  key_table_ = device_array(arena_keys_);
+  ends_ = stream_.device_copy(ends);
+  key_table_ = stream_.device_copy(arena_keys_);
   if (reaches_arena())
     proxy_->register_memory(keys_[0], {place_.arena.base(), place_.arena.capacity()}, wait());
 }
@@ -226,7 +200,6 @@ ProxyNetwork::~ProxyNetwork() {
   place_.abort_flag.on_refusal({});
   proxy_.reset();
   place_.abort_flag.unwatch({gone_, place_.bootstrap.size()});
-  accelerator_.free_stream(stream_);
 }
 
 bool ProxyNetwork::reaches_arena() const {
@@ -270,7 +243,9 @@ std::chrono::nanoseconds ProxyNetwork::grace() const {
 }
 
 NetworkQueues ProxyNetwork::queues() const {
-  return {.ends = ends_, .arena_keys = key_table_, .per_peer = options_.queues_per_peer};
+  return {.ends = ends_->as<QueueEnd>(),
+          .arena_keys = key_table_->as<MemoryKey>(),
+          .per_peer = options_.queues_per_peer};
 }
 
 MemoryKey ProxyNetwork::draw_key(uint32_t region) const {
@@ -316,13 +291,6 @@ void ProxyNetwork::deregister(MemoryKey key) {
                      .expected = 0,
                      .seen = 1,
                      .waited_s = waited.count()});
-}
-
-void ProxyNetwork::finish_stream() const {
-  const OwnedEvent end(accelerator_, accelerator_.record(stream_));
-  const auto until = accelerator_.now() + place_.timeout + std::chrono::seconds(30);
-  if (!accelerator_.wait_until(until, [&] { return accelerator_.done(end.get()); }))
-    throw InternalError("network: a copy on its stream did not end");
 }
 
 void ProxyNetwork::check_works(const std::string& phase) const {

@@ -11,7 +11,9 @@
 #include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/network/network.hpp"
+#include "fabric/network/network_stream.hpp"
 #include "fabric/proxy/proxy.hpp"
+#include "fabric/proxy/proxy_card.hpp"
 #include "fabric/proxy/tcp_connector.hpp"
 #include "fabric/proxy/transport_plugin.hpp"
 
@@ -52,33 +54,28 @@ class ProxyNetwork final : public Network {
   Proxy& proxy() { return *proxy_; }
 
  private:
-  struct Card;  ///< a rank's part of the exchange of endpoints
-
   void on_claims(size_t claimed) override;
   bool is_refused(uint32_t number) override;
   void forget_refusals(const std::vector<bool>& retired) override;
   template <class T>
   T* array(size_t count);
-  template <class T>
-  T* device_array(const std::vector<T>& values);
-  std::vector<Card> exchange(const Card& mine, TimePoint until);
+  std::vector<ProxyCard> exchange(const ProxyCard& mine, TimePoint until);
   void connect(TransportMaker& maker, TimePoint until);
   void start(TransportMaker& maker);
   std::chrono::nanoseconds grace() const;
   MemoryKey draw_key(uint32_t region) const;
   Proxy::Wait wait() const;
   bool is_told_gone(const QueuePair& pair) const;
-  void finish_stream() const;
 
   const NetworkPlace place_;
   const ProxyNetworkOptions options_;
   Accelerator& accelerator_;
-  Stream stream_;
+  const NetworkStream stream_;
   std::vector<std::shared_ptr<void>> kept_;
-  AbortWord* gone_ = nullptr;       ///< [ranks] see AbortFlag::watch
-  std::vector<QueuePair*> pairs_;   ///< [ranks][queues_per_peer] null where there is none
-  QueueEnd* ends_ = nullptr;        ///< [ranks][queues_per_peer]
-  MemoryKey* key_table_ = nullptr;  ///< [ranks]
+  AbortWord* gone_ = nullptr;      ///< [ranks] see AbortFlag::watch
+  std::vector<QueuePair*> pairs_;  ///< [ranks][queues_per_peer] null where there is none
+  /// [ranks][queues_per_peer], and [ranks]
+  std::unique_ptr<DeviceMemory> ends_, key_table_;
   std::vector<MemoryKey> arena_keys_;
   std::vector<std::string> ways_;                  ///< [ranks]
   std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use

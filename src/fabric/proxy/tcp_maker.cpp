@@ -10,8 +10,8 @@
 #include <map>
 #include <utility>
 
-#include "base/byte_stream.hpp"
 #include "base/os_failure.hpp"
+#include "fabric/proxy/tcp_card.hpp"
 #include "fabric/proxy/tcp_transport.hpp"
 #include "tokenyard/error.hpp"
 
@@ -25,22 +25,6 @@ constexpr uint64_t kOwnDescriptors = 8;
 
 }  // namespace
 
-struct TcpMaker::Card {
-  TcpEndpoint endpoint;
-  uint32_t paths = 0;  ///< as this rank's options say
-
-  friend void visit(auto& stream, MaybeConst<Card> auto& card) {
-    constexpr size_t kPlaceBytes = 8 + 2;  // minimum, without a name
-    const auto place = [](auto& list, auto& each) {
-      list.text(each.host);
-      list(each.port);
-    };
-    stream.list(card.endpoint.places, kPlaceBytes, place);
-    stream.require(!card.endpoint.places.empty() && card.endpoint.places.size() <= kPathsMax);
-    stream(card.endpoint.incarnation, card.paths);
-  }
-};
-
 TcpMaker::TcpMaker(TcpOptions options, const TransportPlace& place)
     : place_(place), asked_paths_(options.paths) {
   if (options.address.empty()) options.address = place.address;
@@ -50,7 +34,7 @@ TcpMaker::TcpMaker(TcpOptions options, const TransportPlace& place)
 }
 
 std::vector<std::byte> TcpMaker::card() const {
-  return to_bytes(Card{.endpoint = connector_->endpoint(), .paths = asked_paths_});
+  return to_bytes(TcpCard{.endpoint = connector_->endpoint(), .paths = asked_paths_});
 }
 
 void TcpMaker::begin(const TransportCards& cards, const std::vector<bool>& reached) {
@@ -60,7 +44,7 @@ void TcpMaker::begin(const TransportCards& cards, const std::vector<bool>& reach
   acknowledged_.assign(cards.size(), false);
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].empty()) continue;
-    const auto card = from_bytes<Card>(cards[rank]);
+    const auto card = from_bytes<TcpCard>(cards[rank]);
     if (!card) throw InvalidArgument("network", "an endpoint", "other bytes", rank);
     const auto& [endpoint, paths] = *card;
     // Every rank compares with the first, so all find the same one.

@@ -25,8 +25,6 @@ class TcpMaker final : public TransportMaker {
   std::unique_ptr<Transport> make() override;
 
  private:
-  struct Card;
-
   const TransportPlace place_;
   const uint32_t asked_paths_;
   uint32_t paths_ = 0;  ///< per peer

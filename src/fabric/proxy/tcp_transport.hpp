@@ -77,6 +77,7 @@ class TcpTransport final : public Transport, private ReceiverListener {
   /// Polls that read, without being told of bytes, where the last ones came from; and of these, how
   /// many pass between two calls for events.
   static constexpr uint32_t kHotPolls = 4096, kPollsPerEvents = 8;
+  static constexpr std::chrono::milliseconds kLookAtPaths{10};
   /// Bytes of a measurement of a path's rate: fewer measure its latency.
   static constexpr uint64_t kMeasuredMin = 64 << 10;
 

@@ -68,9 +68,10 @@ class Transport {
 
   /// Opens memory to peers that hold the key. Throws OsError if a network card cannot use it.
   virtual void register_memory(MemoryKey key, std::span<std::byte> memory) = 0;
-  /// Closes a region again: peers' puts touch it no more once it is `withdrawn`.
+  /// Closes a region again: puts touch it no more once it has no holder.
   virtual void withdraw(uint32_t region) = 0;
-  virtual bool withdrawn(uint32_t /*region*/) const { return true; }
+  /// Returns a rank whose puts, or puts to which, may still touch a region that was withdrawn.
+  virtual std::optional<uint32_t> holder_of(uint32_t /*region*/) const { return std::nullopt; }
   /// Forgets what is under way to a rank that is gone; nothing of it is reported any more. Puts
   /// and signals that a rank sent before it `left` still take effect.
   virtual void drop(uint32_t peer, bool left) = 0;

@@ -1,11 +1,12 @@
-/// The contract of networks over proxies and TCP, between threads of this process.
+/// Networks over proxies and TCP, between threads of this process; their contract is in
+/// network_contract_test.cpp.
 #include "fabric/proxy/proxy_network.hpp"
 
 #include <gtest/gtest.h>
 
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/network_contract.hpp"
-#include "fabric/worlds.hpp"
+#include "fabric/network_ways.hpp"
 #include "simt/host_accelerator.hpp"
 #include "world/in_process.hpp"
 
@@ -13,110 +14,20 @@ namespace tokenyard::testing {
 namespace {
 
 /// By the number of connections per peer.
-class ProxyOverTcp : public ::testing::TestWithParam<uint32_t> {
- protected:
-  static void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program,
-                        std::chrono::seconds timeout = std::chrono::seconds(60)) {
-    WorldOptions options;
-    options.timeout = timeout;
-    options.arena_bytes = 1 << 20;
-    options.hosts = hosts;
-    std::vector<std::shared_ptr<Accelerator>> accelerators;
-    for (uint32_t rank = 0; rank < ranks; ++rank)
-      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
-    auto worlds = join_all(accelerators, std::make_shared<InProcessFabric>(hosts), options, {},
-                           proxy_networks({.tcp = {.address = "127.0.0.1", .paths = GetParam()}}));
-    on_every_rank(ranks, [&](uint32_t rank) {
-      const std::unique_ptr<World> mine = std::move(worlds[rank]);
-      program(*mine);
-    });
-  }
-};
+class ProxyOverTcp : public ::testing::TestWithParam<uint32_t> {};
 
 INSTANTIATE_TEST_SUITE_P(Paths, ProxyOverTcp, ::testing::Values(1, 3),
                          [](const auto& paths) { return fmt::format("paths_{}", paths.param); });
 
-TEST_P(ProxyOverTcp, SignalsFollowPuts) {
-  run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 60); });
-  run_hosts(4, 2, [](World& world) { signals_follow_puts(world, 20, {.in_arena = false}); });
-}
-
-TEST_P(ProxyOverTcp, AFlushFreesSources) {
-  run_hosts(4, 2, [](World& world) { flush_frees_sources(world); });
-}
-
-TEST_P(ProxyOverTcp, RingsKeepCredit) {
-  run_hosts(2, 2, [](World& world) { rings_keep_credit(world, 1, 20); });
-  run_hosts(3, 3, [](World& world) { rings_keep_credit(world, kRingSlots, 60); });
-}
-
-TEST_P(ProxyOverTcp, PairsFillTheQueue) {
-  run_hosts(2, 2, [](World& world) { pairs_fill_the_queue(world, 500); });
-}
-
-TEST_P(ProxyOverTcp, TheAbsentAreNamed) {
-  run_hosts(2, 2, names_the_absent_over_network);
-}
-
-TEST_P(ProxyOverTcp, BadRequestsAreRefused) {
-  for (uint32_t what = 0; what < kBadRequests; ++what) {
-    SCOPED_TRACE(what);
-    run_hosts(2, 2, [&](World& world) { refuses(world, static_cast<BadRequest>(what)); });
-  }
-}
-
-TEST_P(ProxyOverTcp, AFaultEndsWithItsExchange) {
-  run_hosts(2, 2, a_fault_ends_with_its_exchange);
-}
-
-TEST_P(ProxyOverTcp, DeregisteringEndsAccesses) {
-  for (uint32_t run = 0; run < 10; ++run) run_hosts(2, 2, deregistering_ends_accesses);
-}
-
-TEST_P(ProxyOverTcp, WhatWasPostedArrives) {
-  for (uint32_t ending = 0; ending < kEndings; ++ending) {
-    run_hosts(2, 2,
-              [&](World& world) { what_was_posted_arrives(world, static_cast<Ending>(ending)); });
-  }
-}
-
-TEST_P(ProxyOverTcp, CarriesPutsOfAnySize) {
-  for (const uint32_t bytes : {4u, 4u << 10, 33u << 10, (1u << 20) + 4, 16u << 20})
-    run_hosts(2, 2, [&](World& world) { carries(world, bytes); });
-}
-
-TEST_P(ProxyOverTcp, NetworksComeAndGo) {
-  for (uint32_t cycle = 0; cycle < 500; ++cycle)
-    run_hosts(2, 2, [](World& world) { signals_follow_puts(world, 1); });
-}
-
-TEST_P(ProxyOverTcp, SurvivorsRebuildAcrossHosts) {
-  run_hosts(4, 2, [](World& world) {
-    if (world.rank() == 1) return;
-    const auto smaller = world.rebuild({1});
-    promise(network_of(*smaller)->arena_key(smaller->rank()) !=
-                network_of(world)->arena_key(world.rank()),
-            "keys of the world before must be refused");
-    signals_follow_puts(*smaller, 5);
-  });
-}
-
 TEST_P(ProxyOverTcp, ReachesOverIpv6) {
-  WorldOptions options{.timeout = std::chrono::seconds(60), .arena_bytes = 1 << 20, .hosts = 2};
-  std::vector<std::shared_ptr<Accelerator>> accelerators;
-  for (uint32_t rank = 0; rank < 2; ++rank)
-    accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
   std::vector<std::unique_ptr<World>> worlds;
   try {
-    worlds = join_all(accelerators, std::make_shared<InProcessFabric>(2), options, {},
-                      proxy_networks({.tcp = {.address = "::1", .paths = GetParam()}}));
+    worlds = worlds_between_hosts(2, 2, 1 << 20,
+                                  proxy_networks({.tcp = {.address = "::1", .paths = GetParam()}}));
   } catch (const OsError& error) {
     GTEST_SKIP() << "no IPv6 here: " << error.what();
   }
-  on_every_rank(2, [&](uint32_t rank) {
-    const std::unique_ptr<World> mine = std::move(worlds[rank]);
-    signals_follow_puts(*mine, 5);
-  });
+  run_as_ranks(std::move(worlds), [](World& world) { signals_follow_puts(world, 5); });
 }
 
 /// Counts the waits of a rank.
@@ -178,7 +89,9 @@ TEST_P(ProxyOverTcp, MemoryThatOneRankLacksIsToldOnAll) {
 
 /// A sleeping thread has no more processor time an hour later; 50 ms stand for the hour.
 TEST_P(ProxyOverTcp, AProxyWithNothingToDoSleepsAndCostsNothing) {
-  run_hosts(2, 2, [](World& world) {
+  auto worlds = worlds_between_hosts(
+      2, 2, 1 << 20, proxy_networks({.tcp = {.address = "127.0.0.1", .paths = GetParam()}}));
+  run_as_ranks(std::move(worlds), [](World& world) {
     signals_follow_puts(world, 3);
     Proxy& proxy = dynamic_cast<ProxyNetwork&>(*network_of(world)).proxy();
     Accelerator& gpu = accelerator_of(world);

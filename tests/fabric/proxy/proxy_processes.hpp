@@ -25,8 +25,10 @@ using namespace std::chrono_literals;
 
 /// A page that parent and children share.
 struct ProxyPage {
+  static constexpr size_t kSentence = 512;
+  char refusals[kNetworkRanks][kSentence];  ///< why ranks have no world
   std::atomic<uint64_t> rounds[kNetworkRanks];
-  std::atomic<bool> silent[kNetworkRanks];  ///< the rank was told of a peer's silence
+  std::atomic<bool> unreachable[kNetworkRanks];  ///< the rank's network could not reach a peer
 };
 
 class ProxyProcesses : public ::testing::Test {
@@ -61,7 +63,7 @@ class ProxyProcesses : public ::testing::Test {
                     {.accelerator = std::make_shared<simt::HostAccelerator>([] {}),
                      .fabric = std::make_shared<ApartFabric>(),
                      .network = proxy_networks(network)},
-                    {.timeout = 60s, .arena_bytes = 1 << 20});
+                    {.timeout = timeout_, .arena_bytes = 1 << 20});
   }
   /// Exchanges messages until that fails, which it must because of rank `lost`.
   void exchange_until_lost(World& world, uint32_t lost) {
@@ -78,7 +80,10 @@ class ProxyProcesses : public ::testing::Test {
       promise(error.facts.rank == lost, error.what());
     } catch (const NetworkFault& error) {
       promise(error.facts.peer == lost && error.facts.check == "connection", error.what());
-      page().silent[world.rank()] = error.facts.cause.starts_with("it has taken nothing for");
+      // The system may notice first, where this rank's thread has not run for a while.
+      page().unreachable[world.rank()] =
+          error.facts.cause.starts_with("it has taken nothing for") ||
+          error.facts.cause.starts_with("its connection has broken");
     }
     // No peer that ends early is to be blamed by others.
     page().rounds[world.rank()] = kDone;
@@ -99,6 +104,7 @@ class ProxyProcesses : public ::testing::Test {
 
   std::filesystem::path folder_;
   ProxyNetworkOptions network_{.tcp = {.paths = 2}};
+  std::chrono::nanoseconds timeout_ = 60s;  ///< of the world
 
  private:
   Mapping shared_ = Mapping::with_children(sizeof(ProxyPage));
@@ -130,6 +136,27 @@ class ProxyHosts : public ProxyProcesses {
     });
     for (uint32_t rank = 0; rank < kHosts; ++rank)
       EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  }
+  /// Returns the sentence of all ranks, which the network of none connects.
+  std::string refusal_of_all() {
+    card_ = 1;
+    timeout_ = 20s;
+    RankProcesses ranks(kHosts, [&](uint32_t rank) {
+      try {
+        (void)join_on_host(rank);
+        promise(false, "they were connected");
+      } catch (const Unsupported& error) {
+        fmt::format_to_n(page().refusals[rank], ProxyPage::kSentence - 1, "{}", error.what());
+      }
+      page().rounds[rank] = kDone;
+      // A rank that ends early is lost to others.
+      promise(await_rounds({0, 1, 2}, kDone), "another rank has not been refused");
+    });
+    for (uint32_t rank = 0; rank < kHosts; ++rank)
+      EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+    for (uint32_t rank = 1; rank < kHosts; ++rank)
+      EXPECT_STREQ(page().refusals[rank], page().refusals[0]);
+    return page().refusals[0];
   }
   /// Ranks 0 and 1 name rank 2. Rank 2 fails, too, and may name anybody.
   void expect_rank_2_to_be_named(const std::function<void()>& cut) {

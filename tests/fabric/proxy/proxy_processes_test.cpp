@@ -2,10 +2,15 @@
 /// namespaces): the contract, and what survivors see when a peer dies or is cut off.
 #include "fabric/proxy/proxy_processes.hpp"
 
+#include <gmock/gmock.h>
+
 #include <cstdlib>
 
 namespace tokenyard::testing {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST_F(ProxyProcesses, KeepTheContract) {
   RankProcesses ranks(3, [&](uint32_t rank) {
@@ -47,8 +52,21 @@ TEST_F(ProxyHosts, AHostBehindAFirewallIsNamed) {
 /// The job goes on, so nobody tells that the host is gone, and its connections do not break.
 TEST_F(ProxyHosts, AHostWhoseNetworkCardIsSilentIsNamed) {
   card_ = 1;
+  timeout_ = 20s;  // So long ranks wait for the job to tell that the host is gone.
   expect_rank_2_to_be_named([&] { hosts_->cut(2, 1); });
-  EXPECT_TRUE(page().silent[0] && page().silent[1]);
+  EXPECT_TRUE(page().unreachable[0] && page().unreachable[1]);
+}
+
+TEST_F(ProxyHosts, APortThatDoesNotAnswerIsNamedByAll) {
+  if (std::system("command -v nft >/dev/null") != 0) GTEST_SKIP() << "no nftables here";
+  hosts_->close_ports(2, 1);
+  EXPECT_THAT(refusal_of_all(),
+              AllOf(HasSubstr("rank 0 has 0 of 2 connections to rank 2"), HasSubstr("port")));
+}
+
+TEST_F(ProxyHosts, AHostThatCannotReachOneOtherIsNamedByAll) {
+  hosts_->cut_one_way(1, 0, 1);
+  EXPECT_THAT(refusal_of_all(), HasSubstr("rank 0 has 0 of 2 connections to rank 1"));
 }
 
 TEST_F(ProxyHosts, AHostThatIsCutOffInOneDirectionIsNamed) {

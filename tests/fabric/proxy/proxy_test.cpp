@@ -36,6 +36,7 @@ struct Script {
   std::array<uint32_t, kRanks> dropped{};
   std::chrono::nanoseconds silent{};  ///< how long rank 1 has been silent
   std::string told;                   ///< to peers
+  std::optional<uint32_t> holder;     ///< of memory that was deregistered
   bool throws = false, closed = false;
 };
 
@@ -68,6 +69,10 @@ class ScriptedTransport final : public Transport {
   }
   void register_memory(MemoryKey, std::span<std::byte>) override {}
   void withdraw(uint32_t) override {}
+  std::optional<uint32_t> holder_of(uint32_t) const override {
+    const std::lock_guard lock(script_.mutex);
+    return script_.holder;
+  }
   void drop(uint32_t peer, bool) override {
     const std::lock_guard lock(script_.mutex);
     ++script_.dropped[peer];
@@ -194,7 +199,17 @@ TEST_F(ProxyThread, DeregisteringWaitsForSourcesAndNamesTheirRank) {
     }
   }));
   EXPECT_EQ(user, 2u);
+  // Memory that a peer may still write to is not its owner's.
+  {
+    const std::lock_guard lock(script_.mutex);
+    script_.holder = 1;
+  }
   complete(0);
+  EXPECT_TRUE(eventually([&] { return proxy_->deregister(kKey, at_once) == 1u; }));
+  {
+    const std::lock_guard lock(script_.mutex);
+    script_.holder.reset();
+  }
   EXPECT_EQ(proxy_->deregister(kKey, eventually), std::nullopt);
   post(2);
   EXPECT_TRUE(

@@ -71,11 +71,13 @@ bool is_short_float(DataType type) {
 
 uint32_t first_out_of_reach(const World& world) {
   const Topology& topology = world.topology();
+  const HostMap map = host_map_of(world);
   for (const uint32_t rank : present_ranks(world)) {
     const Reach reach = topology.peers[rank].reach;
     const bool is_here = topology.host_of[rank] == topology.host_of[world.rank()];
     const bool near = reach == Reach::self || reach == Reach::load_store;
-    if (is_here ? !near : reach != Reach::put_signal) return rank;
+    if (is_here ? !near : reach != Reach::put_signal && map.is_linked(world.rank(), rank))
+      return rank;
   }
   return kAllReached;
 }

@@ -52,13 +52,6 @@ uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, Acceler
   return static_cast<uint32_t>((std::max(bytes, fp32) + 127) / 128 * 128);
 }
 
-HostMap map_of(const World& world) {
-  std::vector<uint32_t> absent;
-  for (uint32_t rank = 0; rank < world.size(); ++rank)
-    if (!is_present(world, rank)) absent.push_back(rank);
-  return HostMap(world.topology().host_of, absent);
-}
-
 /// Returns the most experts of any host.
 uint32_t experts_max(const HostMap& map, const ExpertPartition& partition) {
   uint32_t most = 0;
@@ -81,7 +74,7 @@ WindowLayout layout_of(const RailExchange::Shape& shape, const HostMap& map, Acc
 }
 
 World& supported(World& world) {
-  const HostMap map = map_of(world);
+  const HostMap map = host_map_of(world);
   if (map.locals_max() > kLocalsMax)
     throw Unsupported(
         "ExpertParallel",
@@ -100,7 +93,7 @@ RailExchange::RailExchange(World& world, const Shape& shape)
     : world_(supported(world)),
       accelerator_(accelerator_of(world)),
       shape_(shape),
-      map_(map_of(world)),
+      map_(host_map_of(world)),
       peers_(map_.peers_of(world.rank())),
       columns_{.ranks = map_.ranks(), .hosts = map_.hosts(), .experts = shape.experts},
       layout_(layout_of(shape, map_, accelerator_.kind())),

@@ -11,6 +11,7 @@
 #include "expert_parallel/throughput/kernels/control.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/host_map.hpp"
 
 namespace tokenyard {
 
@@ -32,14 +33,17 @@ struct Proposal {
   uint32_t unreachable;      ///< first rank that it cannot reach, or kAllReached
 };
 
-/// Returns the first present rank that this rank reaches in no way, or that is on its host but not
-/// within load/store reach; else kAllReached.
+/// Returns the first present rank of this host that is not within load/store reach, or of another
+/// one that shares a link with this rank and is reached in no way; else kAllReached.
 uint32_t first_out_of_reach(const World& world) {
   const Topology& topology = world.topology();
+  const HostMap map = host_map_of(world);
   for (const uint32_t rank : present_ranks(world)) {
     const Reach reach = topology.peers[rank].reach;
     const bool near = topology.host_of[rank] == topology.host_of[world.rank()];
-    if (reach == Reach::none || (near && reach == Reach::put_signal)) return rank;
+    if (near ? reach == Reach::none || reach == Reach::put_signal
+             : reach == Reach::none && map.is_linked(world.rank(), rank))
+      return rank;
   }
   return kAllReached;
 }
