@@ -18,7 +18,7 @@
 
 namespace tokenyard::torch_backend {
 
-/// What records tell of a group.
+/// A group, as records name it.
 struct GroupFacts {
   /// `global_ranks`: those of the group's ranks; empty if it has all of them.
   GroupFacts(std::string name, std::string description, int rank, int size,
