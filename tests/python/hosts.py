@@ -109,10 +109,11 @@ class Hosts:
 
 
 class NamedHosts(Hosts):
-    """Hosts by name alone, whose ranks share one memory: for networks that are no sockets."""
+    """Hosts by name alone, whose ranks reach one another through shared memory."""
 
     def enter(self, rank: int) -> dict[str, str]:
         os.environ["TOKENYARD_NETWORK"] = self.network
+        os.environ["TOKENYARD_NETWORK_INTERFACES"] = "shm"
         return {"address": "127.0.0.1", "host": f"host{self.of(rank)}"}
 
 

@@ -170,7 +170,15 @@ void ProxyNetwork::start(TransportMaker& maker) {
                     .pairs = pairs_,
                     .gone = gone_,
                     .refused = place_.abort_flag.word_to_refuse()},
-      options, [this](const std::string& why) { place_.bootstrap.say_network_failed(why); });
+      options, [this](const std::string& why) {
+        // Nothing of other hosts arrives any more: waits for their ranks end as after their loss.
+        const uint32_t rank = place_.bootstrap.rank();
+        NetworkFault::Facts facts{.rank = rank, .peer = rank, .check = "thread", .cause = why};
+        place_.abort_flag.network_failed(facts);
+        for (facts.peer = 0; facts.peer < place_.far.size(); ++facts.peer)
+          if (place_.far[facts.peer]) place_.abort_flag.network_failed(facts);
+        place_.bootstrap.say_network_failed(why);
+      });
   std::vector<QueueEnd> ends(pairs_.size());
   for (size_t index = 0; index < pairs_.size(); ++index) {
     if (pairs_[index] == nullptr) continue;

@@ -4,8 +4,10 @@
 #include "expert_parallel/low_latency/checks.hpp"
 #include "expert_parallel/low_latency/host/mirrors.hpp"
 #include "expert_parallel/low_latency/host/put_peers.hpp"
+#include "expert_parallel/low_latency/replay.hpp"
 #include "expert_parallel/low_latency/survivors.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "expert_parallel/recording_accelerator.hpp"
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/world_access.hpp"
 #include "simt/host_accelerator.hpp"
@@ -19,10 +21,16 @@ class LowLatencyByPut : public testing::Test {
  protected:
   static std::vector<std::unique_ptr<World>> worlds(
       const HostOf& host_of, std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
+    return worlds_on<simt::HostAccelerator>(host_of, timeout, [] {});
+  }
+  template <class Accelerator_, class... Arguments>
+  static std::vector<std::unique_ptr<World>> worlds_on(const HostOf& host_of,
+                                                       std::chrono::nanoseconds timeout,
+                                                       Arguments... arguments) {
     const WorldOptions options{.timeout = timeout, .arena_bytes = size_t{64} << 20};
     std::vector<std::shared_ptr<Accelerator>> accelerators;
     for (size_t rank = 0; rank < host_of.size(); ++rank)
-      accelerators.push_back(std::make_shared<simt::HostAccelerator>([] {}));
+      accelerators.push_back(std::make_shared<Accelerator_>(arguments...));
     return join_all(accelerators, std::make_shared<InProcessFabric>(host_of), options,
                     {.run = cards_on_threads(), .within_hosts = true});
   }
@@ -74,6 +82,16 @@ TEST_F(LowLatencyByPut, EveryNumberOfHostsAndRanks) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(host_of, " ")));
     check(host_of, some_tokens(host_of));
   }
+}
+
+/// Takes minutes.
+TEST_F(LowLatencyByPut, DISABLED_ManyHosts) {
+  HostOf host_of;
+  for (uint32_t rank = 0; rank < 136; ++rank) host_of.push_back(rank / 8);
+  LowLatencyCase of = some_tokens(host_of);
+  of.shape.experts = 136;
+  of.shape.hidden = 32;
+  check(host_of, of, 2);
 }
 
 TEST_F(LowLatencyByPut, EveryFormatOfRows) {
@@ -301,7 +319,20 @@ TEST_F(LowLatencyByPut, AnotherFormatIsNamed) {
   }));
 }
 
-TEST_F(LowLatencyByPut, WaitsAreMeasuredForEveryRank) {
+/// The calls that graphs replay, recorded on the host.
+TEST_F(LowLatencyByPut, TheSameMemoryServesReplayAfterReplay) {
+  const HostOf host_of{0, 0, 1};
+  for (const bool hooks : {false, true}) {
+    const auto recording = worlds_on<RecordingAccelerator>(host_of, std::chrono::seconds(20));
+    expect_none_failed(run_ranks(recording, [&](World& world) {
+      check_replays(world, replayed_case(3, hooks), [&](Stream, const std::function<void()>& body) {
+        return recording_accelerator(world).record(body);
+      });
+    }));
+  }
+}
+
+TEST_F(LowLatencyByPut, RowsAndWaitsAreMeasuredForEveryRank) {
   const HostOf host_of{0, 0, 1};
   const LowLatencyCase of = some_tokens(host_of);
   expect_none_failed(run_ranks(worlds(host_of), [&](World& world) {
@@ -309,9 +340,13 @@ TEST_F(LowLatencyByPut, WaitsAreMeasuredForEveryRank) {
     const DeviceArray<uint64_t> waited(accelerator_of(world), std::vector<uint64_t>(3));
     const std::vector<Tokens> all = of.draw();
     const LowLatencyTokens tokens(world, of, all[world.rank()]);
-    const LowLatencyReceived received =
-        exchange.dispatch(tokens.input(), {.waited_cycles = waited.view({3})});
+    const std::vector<int32_t> counts = expected_batch(of.shape, all, world.rank()).counts;
+    const DeviceArray<int32_t> rows(accelerator_of(world), std::vector<int32_t>(counts.size()));
+    const LowLatencyReceived received = exchange.dispatch(
+        tokens.input(),
+        {.rows_total = rows.view({counts.size()}), .waited_cycles = waited.view({3})});
     EXPECT_EQ(difference_after_dispatch(exchange, of, all, received), "");
+    EXPECT_EQ(rows.read(), counts);
     for (const uint64_t cycles : waited.read()) EXPECT_GT(cycles, 0u);
     world.barrier("measured");
     exchange.close();
