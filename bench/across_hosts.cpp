@@ -6,6 +6,7 @@
 //   ./run bench across_hosts
 //   ./run bench across_hosts --tokens 128,4096 --connections 2,4 --output
 //   bench/results/across_hosts.json
+//   ./run bench across_hosts --tune --tokens 4096   # finds the best rings, chunks and SMs
 //   ./run bench across_hosts --smoke                # on the host, over the simulated network
 //
 // A time is that of a whole call between two events. Bytes count once: rows and what lies beside
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <string>
 
+#include "bench/across_hosts/tune.hpp"
 #include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
@@ -35,7 +37,8 @@ constexpr uint32_t kRanks = 2;
 struct Settings {
   std::vector<uint32_t> tokens{128, 1024, 4096}, sms{8}, connections{2};
   Shape shape{.ranks = kRanks, .tokens = 0, .hidden = 7168, .topk = 8, .experts = 256};
-  uint32_t calls = 20;
+  uint32_t calls = 20, ring_rows = 0, chunk_rows = 0;
+  bool tunes = false;
   std::string device = "cuda", output;
 };
 
@@ -70,11 +73,13 @@ class Measurement {
 
   void run(uint32_t sms) {
     Tensors tensors(world_, shape_, 0);
-    ExpertParallel exchange(world_, {.experts = shape_.experts,
-                                     .hidden = shape_.hidden,
-                                     .topk = shape_.topk,
-                                     .tokens_max = shape_.tokens,
-                                     .sms = sms});
+    ExpertParallel exchange(
+        world_, {.experts = shape_.experts,
+                 .hidden = shape_.hidden,
+                 .topk = shape_.topk,
+                 .tokens_max = shape_.tokens,
+                 .sms = sms,
+                 .tuning = {.ring_rows = settings_.ring_rows, .chunk_rows = settings_.chunk_rows}});
     sms_ = exchange.sms();
     check(world_, exchange, tensors, shape_, 0, 1, stream_);
     const auto rows = static_cast<double>(busiest_remote_rows(shape_, 0, 0));
@@ -135,7 +140,77 @@ class Measurement {
   uint32_t sms_ = 0;
 };
 
+/// Returns the time of a dispatch and a combine of BF16 rows on the slower rank.
+double time_of(const std::vector<std::unique_ptr<World>>& worlds, const Settings& settings,
+               const Shape& shape, const RingOptions& options) {
+  double us = 0;
+  on_each_rank(worlds, [&](World& world) {
+    const Stream stream = accelerator_of(world).make_stream();
+    {
+      Tensors tensors(world, shape, 0);
+      ExpertParallel exchange(
+          world, {.experts = shape.experts,
+                  .hidden = shape.hidden,
+                  .topk = shape.topk,
+                  .tokens_max = shape.tokens,
+                  .sms = options.sms,
+                  .tuning = {.ring_rows = options.ring_rows, .chunk_rows = options.chunk_rows}});
+      const Received received = exchange.dispatch(tensors.input(0), stream);
+      const CombineBuffer y = exchange.combine_buffer(*received.route, DataType::bfloat16, stream);
+      accelerator_of(world).copy(y.y.data, received.x.data, received.x.bytes(), stream);
+      const auto median = [&](const auto& body) {
+        return over_ranks(world, time_calls(world, stream, settings.calls, 1, body)).median;
+      };
+      const double dispatch =
+          median([&](uint32_t call) { exchange.dispatch(tensors.input(call), stream); });
+      const double combine = median([&](uint32_t) {
+        exchange.combine({.y = y.y}, *received.route, {.x = tensors.out}, stream);
+      });
+      exchange.wait(stream);
+      if (world.rank() == 0) us = dispatch + combine;
+    }
+    world.barrier("bench: a candidate is timed");
+    accelerator_of(world).free_stream(stream);
+  });
+  return us;
+}
+
+/// Prints what the search tries, and the best options for each number of tokens.
+void tune(const Settings& settings) {
+  const uint32_t most = *std::max_element(settings.tokens.begin(), settings.tokens.end());
+  WorldOptions options{
+      .arena_bytes = (size_t{256} << 20) + size_t{8} * kRanks * most * settings.shape.hidden * 2,
+      .hosts = kRanks};
+  options.network.connections = settings.connections.front();
+  const auto worlds = worlds_apart(kRanks, settings.device, options);
+  const bool on_gpu = settings.device == "cuda";
+  const RingCandidates candidates =
+      on_gpu ? RingCandidates{.sms = {4, 6, 8, 12, 16, 24, 32},
+                              .ring_rows = {32, 64, 128, 256},
+                              .chunk_rows = {2, 4, 8, 16, 32}}
+             : RingCandidates{.sms = {1, 2}, .ring_rows = {8, 32}, .chunk_rows = {1, 4}};
+  for (const uint32_t tokens : settings.tokens) {
+    Shape shape = settings.shape;
+    shape.tokens = tokens;
+    fmt::print("{} tokens per rank\n{:>6}{:>12}{:>12}{:>12}\n", tokens, "sms", "ring rows",
+               "chunk rows", "us");
+    const Tuned tuned = tune(settings.sms.front(), candidates, [&](const RingOptions& tried) {
+      const double us = time_of(worlds, settings, shape, tried);
+      const auto shown = [](uint32_t value) {
+        return value == 0 ? std::string("chosen") : std::to_string(value);
+      };
+      fmt::print("{:>6}{:>12}{:>12}{:>12.1f}\n", tried.sms, shown(tried.ring_rows),
+                 shown(tried.chunk_rows), us);
+      std::fflush(stdout);
+      return us;
+    });
+    fmt::print("best: {}\n{:.1f} us for a dispatch and a combine, {:.1f} us as chosen\n",
+               as_code(tuned.best), tuned.us, tuned.chosen_us);
+  }
+}
+
 void run(const Settings& settings) {
+  if (settings.tunes) return tune(settings);
   const uint32_t most = *std::max_element(settings.tokens.begin(), settings.tokens.end());
   require_equal_shares(settings.shape.experts, kRanks);
   const size_t row_bytes = size_t{kRanks} * most * settings.shape.hidden * 2;
@@ -197,6 +272,14 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(in_range(1, 6));
   app.add_option("--calls", settings.calls, "measured calls")->check(in_range(1, 10000));
+  app.add_option("--ring-rows", settings.ring_rows, "BF16 rows per ring; 0: chosen")
+      ->check(in_range(0, 65536));
+  app.add_option("--chunk-rows", settings.chunk_rows,
+                 "rows per put and per credit, at least; 0: chosen")
+      ->check(in_range(0, 65536));
+  app.add_flag(
+      "--tune", settings.tunes,
+      "search the SMs, ring and chunk rows with which a dispatch and a combine take least");
   app.add_option("--output", settings.output,
                  "JSON file to write, such as bench/results/across_hosts.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");

@@ -52,7 +52,12 @@ struct ExpertParallelOptions {
     uint32_t stages = 0;        ///< most rows in a mover's ring
     uint32_t lag = 0;           ///< about as many of them may still be read by stores
     uint32_t ring_rows = 0;     ///< between hosts: BF16 rows in the ring of a rail peer
+    uint32_t chunk_rows = 0;  ///< between hosts: rows per put and per credit, at least, while more
+                              ///< are to come; half a ring at most
   } tuning = {};
+  /// Between hosts: a host's sums of bfloat16 or float16 results travel as fp32, so that a combine
+  /// rounds once, as inside a host, and twice the bytes cross the network.
+  bool fp32_partials = false;
 };
 
 /// The order of received scales in memory.
@@ -231,13 +236,16 @@ class ExpertParallel {
     uint64_t peak_bytes = 0;           ///< of a dispatch while its number of rows is unknown
     uint64_t kept_bytes = 0;           ///< of its results and route, once the number is known
     uint64_t kept_by_route_bytes = 0;  ///< those of kept_bytes that the Route alone keeps
+    uint64_t network_bytes = 0;        ///< of rings between hosts: in the arena, too, or on GPUs
+                                       ///< in memory that the network has registered
   };
   /// Returns what an exchange of these options takes on each of `ranks` ranks, and a dispatch of
   /// `tokens` tokens that brings `rows_received` rows of this format. Makes nothing. Where
   /// options.sms is 0, arena_bytes is that of a GPU; a host takes less. For the rank with most
-  /// experts; the others take no more. Throws InvalidArgument.
+  /// experts; the others take no more. `hosts`: hosts of the world, of equal size; network_bytes
+  /// are those of a GPU. Throws InvalidArgument.
   static Memory memory(const ExpertParallelOptions& options, uint32_t ranks, uint32_t tokens,
-                       uint32_t rows_received, const RowFormat& format = {});
+                       uint32_t rows_received, const RowFormat& format = {}, uint32_t hosts = 1);
 
   /// Places experts on ranks, as load balancers decide. Collective, between calls.
   ///
@@ -287,6 +295,22 @@ class ExpertParallel {
     std::vector<double> wait_seconds_by_peer;
     /// The other rank that calls here have waited for the longest; none if they never waited.
     std::optional<uint32_t> slowest_rank;
+
+    // Between hosts, counted on the device: replays are in them. Lists are empty inside a host.
+
+    /// [ranks] put into that rank's ring, and put here by it: rows with what travels beside them,
+    /// and partial sums. 0 for ranks without a link to this one.
+    std::vector<uint64_t> link_sent_bytes_by_peer = {}, link_arrived_bytes_by_peer = {};
+    /// [ranks] for which nothing was put, since that rank had not read what was there.
+    std::vector<double> link_credit_wait_seconds_by_peer = {};
+    /// [ranks] for which no rows of that rank were there to be read.
+    std::vector<double> link_row_wait_seconds_by_peer = {};
+    /// For which warps of a role had nothing to do, over all of them: senders without room for
+    /// rows, forwarders without rows or room, and warps that add without partial sums.
+    double send_wait_seconds = 0, forward_wait_seconds = 0, add_wait_seconds = 0;
+    /// The other host, and the place on all hosts, whose ranks calls here have waited for the
+    /// longest.
+    std::optional<uint32_t> slowest_host = {}, slowest_rail = {};
   };
   /// Returns what has been counted so far. Any thread may call it; waits for nothing.
   Metrics metrics() const;
@@ -319,6 +343,15 @@ class ExpertParallel {
   /// expert map and places_per_rank, the experts of these numbers.
   uint32_t local_experts() const;
   uint32_t first_expert() const;
+  /// How BF16 rows travel between hosts. All zero inside a host.
+  struct Rings {
+    uint32_t links = 0;       ///< ranks of other hosts that this rank exchanges rows with
+    uint32_t ring_rows = 0;   ///< rows in the ring of each
+    uint32_t chunk_rows = 0;  ///< rows per put and per credit, at least, while more are to come
+    uint32_t put_rows = 0;    ///< rows per put, at most
+    uint64_t bytes = 0;       ///< of all rings and of the stages that the network reads
+  };
+  Rings rings() const;
   uint32_t sms() const;
   /// Returns why `sms` is what it is, in a sentence.
   const std::string& sms_reason() const;

@@ -189,10 +189,11 @@ nb::object rows_combine_buffer(const ExchangeHandle& self, const HeldRoute& rout
                      {buffer.y.shape[0], buffer.y.shape[1] * bytes_of(type)});
 }
 
-std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> memory_of(
+std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t> memory_of(
     uint32_t experts, uint32_t hidden, uint32_t topk, uint32_t tokens_max, uint32_t sms,
     uint32_t sms_max, uint32_t places_per_rank, uint32_t ranks, uint32_t tokens,
-    uint32_t rows_received, DataType type, uint32_t row_bytes, uint32_t scale_words) {
+    uint32_t rows_received, DataType type, uint32_t row_bytes, uint32_t scale_words,
+    uint32_t hosts, uint32_t ring_rows) {
   const ExpertParallel::Memory memory =
       ExpertParallel::memory({.experts = experts,
                               .places_per_rank = places_per_rank,
@@ -200,10 +201,13 @@ std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> memory_of(
                               .topk = topk,
                               .tokens_max = tokens_max,
                               .sms = sms,
-                              .sms_max = sms_max},
+                              .sms_max = sms_max,
+                              .tuning = {.ring_rows = ring_rows}},
                              ranks, tokens, rows_received,
-                             {.type = type, .row_bytes = row_bytes, .scale_words = scale_words});
-  return {memory.arena_bytes, memory.peak_bytes, memory.kept_bytes, memory.kept_by_route_bytes};
+                             {.type = type, .row_bytes = row_bytes, .scale_words = scale_words},
+                             hosts);
+  return {memory.arena_bytes, memory.peak_bytes, memory.kept_bytes, memory.kept_by_route_bytes,
+          memory.network_bytes};
 }
 
 void wait_for_exchange(const ExchangeHandle& self, uint64_t stream) {
@@ -240,7 +244,22 @@ nb::dict metrics(const ExchangeHandle& self) {
   metrics["received_choices_by_expert"] = found.received_choices_by_expert;
   metrics["wait_seconds_by_peer"] = found.wait_seconds_by_peer;
   metrics["slowest_rank"] = found.slowest_rank;
+  if (found.link_sent_bytes_by_peer.empty()) return metrics;
+  metrics["link_sent_bytes_by_peer"] = found.link_sent_bytes_by_peer;
+  metrics["link_arrived_bytes_by_peer"] = found.link_arrived_bytes_by_peer;
+  metrics["link_credit_wait_seconds_by_peer"] = found.link_credit_wait_seconds_by_peer;
+  metrics["link_row_wait_seconds_by_peer"] = found.link_row_wait_seconds_by_peer;
+  metrics["send_wait_seconds"] = found.send_wait_seconds;
+  metrics["forward_wait_seconds"] = found.forward_wait_seconds;
+  metrics["add_wait_seconds"] = found.add_wait_seconds;
+  metrics["slowest_host"] = found.slowest_host;
+  metrics["slowest_rail"] = found.slowest_rail;
   return metrics;
+}
+
+std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint64_t> rings(const ExchangeHandle& self) {
+  const ExpertParallel::Rings found = self.get()->expert_parallel.rings();
+  return {found.links, found.ring_rows, found.chunk_rows, found.put_rows, found.bytes};
 }
 
 nb::list last_trace(const ExchangeHandle& self) {
@@ -253,7 +272,8 @@ nb::list last_trace(const ExchangeHandle& self) {
 std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t experts,
                                               uint32_t hidden, uint32_t topk, uint32_t tokens_max,
                                               uint32_t sms, uint32_t sms_max,
-                                              uint32_t places_per_rank, uint32_t ring_rows) {
+                                              uint32_t places_per_rank, uint32_t ring_rows,
+                                              uint32_t chunk_rows, bool fp32_partials) {
   return std::make_unique<ExchangeHandle>(
       world, ExpertParallelOptions{.experts = experts,
                                    .places_per_rank = places_per_rank,
@@ -262,7 +282,8 @@ std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t
                                    .tokens_max = tokens_max,
                                    .sms = sms,
                                    .sms_max = sms_max,
-                                   .tuning = {.ring_rows = ring_rows}});
+                                   .tuning = {.ring_rows = ring_rows, .chunk_rows = chunk_rows},
+                                   .fp32_partials = fp32_partials});
 }
 
 }  // namespace
@@ -292,7 +313,8 @@ void register_expert_parallel(nb::module_& m) {
   exchange
       .def_static("make", &make_exchange, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a,
                   "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a,
-                  "ring_rows"_a)
+                  "ring_rows"_a, "chunk_rows"_a, "fp32_partials"_a)
+      .def_prop_ro("rings", &rings)
       .def_prop_ro("sms",
                    [](const ExchangeHandle& self) { return self.get()->expert_parallel.sms(); })
       .def_prop_ro(
@@ -326,7 +348,8 @@ void register_expert_parallel(nb::module_& m) {
       .def("combine_buffer", &rows_combine_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
       .def_static("memory", &memory_of, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
                   "tokens_max"_a, "sms"_a, "sms_max"_a, "places_per_rank"_a, "ranks"_a, "tokens"_a,
-                  "rows_received"_a, "type"_a, "row_bytes"_a, "scale_words"_a)
+                  "rows_received"_a, "type"_a, "row_bytes"_a, "scale_words"_a, "hosts"_a,
+                  "ring_rows"_a)
       .def("place", &place, "expert_at"_a)
       .def(
           "on_experts_changed",

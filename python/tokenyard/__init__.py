@@ -49,6 +49,7 @@ from .expert_parallel import (
     LowLatencyReceived,
     Received,
     RefusedBatch,
+    Rings,
     Route,
     spread_lost_experts,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "QuorumLost",
     "Received",
     "RefusedBatch",
+    "Rings",
     "Route",
     "StoreServer",
     "Topology",

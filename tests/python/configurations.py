@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -57,6 +57,10 @@ class Configuration:
     """Whether combine gets an order of the ranks."""
     watched: bool
     """Whether dispatches have a watcher."""
+    hosts: int = 1
+    ring_rows: int = 0
+    chunk_rows: int = 0
+    fp32_partials: bool = False
 
 
 def draw(seed: int, ranks: int) -> Configuration:
@@ -83,6 +87,19 @@ def draw(seed: int, ranks: int) -> Configuration:
         weights=bool(rng.random() < 0.3),
         again=bool(rng.random() < 0.3),
         **_rows(rng),
+    )
+
+
+def draw_between_hosts(seed: int, hosts: int, ranks: int) -> Configuration:
+    """Draws a configuration over several hosts, which have no order of ranks."""
+    rng = np.random.default_rng((seed, hosts, ranks, 6))
+    return replace(
+        draw(seed, ranks),
+        hosts=hosts,
+        ordered=False,
+        ring_rows=int(rng.choice([0, 3, 5, 9, 40])),
+        chunk_rows=int(rng.choice([0, 0, 1, 3, 9])),
+        fp32_partials=bool(rng.random() < 0.3),
     )
 
 

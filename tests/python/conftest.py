@@ -14,7 +14,10 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="first seed of random configurations")
     parser.addoption(
-        "--configurations", type=int, default=120, help="of the low-latency exchange, of 2,000"
+        "--configurations",
+        type=int,
+        default=120,
+        help="of low latency, and of exchanges between hosts: of 2,000 each",
     )
     parser.addoption(
         "--deep-ep",

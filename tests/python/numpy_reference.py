@@ -97,6 +97,46 @@ def combined(
     return sums, magnitudes
 
 
+def combined_between_hosts(
+    received: list[Expected],
+    ys: list[np.ndarray],
+    biases: list[tuple[np.ndarray, ...]],
+    tokens: list[int],
+    host_of: list[int],
+    round_partials: bool,
+) -> list[np.ndarray]:
+    """Returns, per owning rank, the very bits of its results: float32 sums in the documented order.
+
+    Another host's results are summed first, and rounded if `round_partials`. The biases come first,
+    then the hosts in order, the own host's results one by one.
+    """
+    dtype, hidden = ys[0].dtype, ys[0].shape[1]
+    home = []
+    for owner, count in enumerate(tokens):
+        total = np.zeros((count, hidden), np.float32)
+        for bias in biases[owner]:
+            total += bias.astype(np.float32)
+        for host in range(max(host_of) + 1):
+            partial = np.zeros((count, hidden), np.float32)
+            came = np.zeros(count, bool)
+            for rank, want in enumerate(received):
+                if host_of[rank] != host:
+                    continue
+                begin = sum(want.rows_from[:owner])
+                rows = slice(begin, begin + want.rows_from[owner])
+                at = want.source_token[rows]
+                into = total if host == host_of[owner] else partial
+                into[at] += ys[rank][rows].astype(np.float32)
+                came[at] = True
+            if host == host_of[owner]:
+                continue
+            if round_partials:
+                partial = partial.astype(dtype).astype(np.float32)
+            total[came] += partial[came]
+        home.append(total.astype(dtype))
+    return home
+
+
 def weights_home(received: list[Expected], tokens: list[int], topk: int) -> list[np.ndarray]:
     """Returns, per owning rank, each choice's weight from its expert's rank; 0 for -1."""
     home = [np.zeros((count, topk), np.float32) for count in tokens]

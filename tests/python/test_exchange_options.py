@@ -186,6 +186,9 @@ def test_memory_is_predicted() -> None:
     assert memory.kept_bytes > memory.kept_by_route_bytes > 0
     assert predicted(rows_received=6).kept_bytes > memory.kept_bytes
     assert predicted() == predicted(tokens=TOKENS, rows_received=2 * TOKENS)
+    between = predicted(hosts=2)
+    assert memory.network_bytes == 0 < between.network_bytes
+    assert between.network_bytes < predicted(hosts=2, ring_rows=65536).network_bytes
 
 
 def test_memory_of_sizes_that_cannot_be_is_refused() -> None:
@@ -234,7 +237,8 @@ def test_an_arena_that_is_too_small_says_how_much_was_asked_for() -> None:
     tokenyard.launch(layer, ranks=2, arena_bytes=1 << 20)
 
 
-def test_an_arena_is_released_and_restored() -> None:
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_an_arena_is_released_and_restored(hosts: int) -> None:
     def layer(world: tokenyard.World) -> None:
         def there_and_back() -> None:
             exchange = make(world)
@@ -255,7 +259,7 @@ def test_an_arena_is_released_and_restored() -> None:
                 world.release_arena()
             world.restore_arena()
 
-    tokenyard.launch(layer, ranks=2, arena_bytes=8 << 20)
+    tokenyard.launch(layer, ranks=2, hosts=hosts, arena_bytes=8 << 20)
 
 
 def test_nan_and_infinities_pass() -> None:
@@ -272,8 +276,9 @@ def test_nan_and_infinities_pass() -> None:
     tokenyard.launch(layer, ranks=2)
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_watcher_is_told_who_has_come(again: bool) -> None:
+def test_a_watcher_is_told_who_has_come(again: bool, hosts: int) -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         received = exchange.dispatch(values(world.rank), *choices(world.rank))
@@ -288,7 +293,7 @@ def test_a_watcher_is_told_who_has_come(again: bool) -> None:
         assert watched.experts_ready.tolist() == [1] * (EXPERTS // world.size)
         watched.record_stream(0)
 
-    tokenyard.launch(layer, ranks=2)
+    tokenyard.launch(layer, ranks=2, hosts=hosts)
 
 
 def test_several_exchanges_of_a_process_and_calls_of_one_cross() -> None:

@@ -75,6 +75,24 @@ def test_rows_and_bytes_are_counted_by_peer() -> None:
     assert one["received_choices_by_expert"] == [4 * TOKENS, 2 * TOKENS]
 
 
+def test_links_between_hosts_are_counted() -> None:
+    (fresh, zero), (_, one) = tokenyard.launch(exchanged, ranks=2, hosts=2)
+    assert fresh["link_sent_bytes_by_peer"] == [0, 0]
+    assert fresh["slowest_host"] is None
+    assert zero["link_sent_bytes_by_peer"] == one["link_arrived_bytes_by_peer"][::-1]
+    assert one["link_sent_bytes_by_peer"] == zero["link_arrived_bytes_by_peer"][::-1]
+    # Rank 1's own rows do not travel.
+    assert zero["link_sent_bytes_by_peer"][1] >= 3 * TOKENS * BF16 * HIDDEN
+    assert one["link_sent_bytes_by_peer"][1] == 0
+    for rank, metrics in enumerate((zero, one)):
+        assert (metrics["slowest_host"], metrics["slowest_rail"]) == (1 - rank, 0)
+        assert len(metrics["link_credit_wait_seconds_by_peer"]) == 2
+        text = tokenyard.prometheus_text(metrics)
+        assert f'tokenyard_expert_parallel_slowest_host{{rank="{rank}"}} {1 - rank}' in text
+        assert "tokenyard_expert_parallel_link_row_wait_seconds_total" in text
+        assert "tokenyard_expert_parallel_send_wait_seconds_total" in text
+
+
 def test_rows_grouped_as_they_arrive_are_counted() -> None:
     def grouped(world: tokenyard.World) -> dict[str, Any]:
         exchange = tokenyard.ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)

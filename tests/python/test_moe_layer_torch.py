@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
 
-    def run(program: Callable[[tokenyard.World], Any], ranks: int) -> list[Any]:
+    def run(program: Callable[[tokenyard.World], Any], ranks: int, hosts: int = 1) -> list[Any]:
         if request.param == "cuda" and ranks > torch.cuda.device_count():
             # A GPU's backward passes share a thread of torch's: the first would wait there for the
             # others, which come after it.
@@ -45,7 +45,9 @@ def run(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
             with torch.device("cpu" if index is None else f"cuda:{index}"):
                 return program(world)
 
-        return tokenyard.launch(rank_main, ranks=ranks, device=request.param, timeout=60)
+        return tokenyard.launch(
+            rank_main, ranks=ranks, hosts=hosts, device=request.param, timeout=60
+        )
 
     return run
 
@@ -74,8 +76,13 @@ def dense(layer: Any, x: Any) -> Any:
     return out
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])  # 3 do not divide the experts.
-def test_gradients_are_those_of_a_dense_layer(run: Callable[..., Any], ranks: int) -> None:
+# 3 ranks do not divide the experts.
+@pytest.mark.parametrize(
+    ("ranks", "hosts"), [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (3, 3), (4, 2)]
+)
+def test_gradients_are_those_of_a_dense_layer(
+    run: Callable[..., Any], ranks: int, hosts: int
+) -> None:
     def program(world: tokenyard.World) -> list[Any]:
         layer = MoE(expert_parallel(world), inner=INNER, seed=3).to(torch.get_default_device())
         x = tokens_of(world.rank).to(torch.get_default_device()).requires_grad_()
@@ -92,7 +99,7 @@ def test_gradients_are_those_of_a_dense_layer(run: Callable[..., Any], ranks: in
         return [out.detach(), x.grad, layer.gate.grad, layer.up.grad, layer.down.grad]
 
     expected = tokenyard.launch(alone, ranks=1)[0]
-    seen = list(zip(*run(program, ranks), strict=True))
+    seen = list(zip(*run(program, ranks, hosts), strict=True))
     gates = sum(seen[2])
     together = [
         torch.cat(seen[0]),

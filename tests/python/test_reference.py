@@ -1,6 +1,6 @@
-"""2,000 random configurations over all options against the reference in NumPy: dispatch bit for
-bit, combine bit for bit where its sums are exact, and within its roundings of the float64 sum
-elsewhere."""
+"""2,000 random configurations over all options against the reference in NumPy, and 2,000 between
+hosts: dispatch bit for bit, combine bit for bit where its sums are exact, and within its roundings of
+the float64 sum elsewhere. Between hosts, the bits of sums that are not exact are compared, too."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from configurations import Configuration, biases_of, draw, input_of, order_of, y_of
+from configurations import (
+    Configuration,
+    biases_of,
+    draw,
+    draw_between_hosts,
+    input_of,
+    order_of,
+    y_of,
+)
 from numpy_reference import (
     Expected,
     cast,
     combined,
+    combined_between_hosts,
     dispatched,
     grouped,
     reduced,
@@ -23,6 +32,22 @@ import tokenyard
 
 # Configurations per number of ranks; a world of 16 costs as much as ten of 2.
 SHARES = {1: 300, 2: 500, 3: 360, 4: 340, 5: 240, 8: 180, 16: 80}
+BETWEEN_HOSTS = {
+    (2, 2): 400,
+    (2, 3): 150,
+    (2, 4): 340,
+    (3, 3): 300,
+    (3, 4): 100,
+    (4, 4): 200,
+    (2, 5): 50,
+    (2, 6): 160,
+    (3, 6): 120,
+    (6, 6): 60,
+    (2, 8): 60,
+    (4, 8): 60,
+}
+"""Configurations per number of hosts and of ranks. Hosts of two sizes are processes over TCP, others
+are threads over a simulated network."""
 BATCH = 20
 """Configurations that share a world, and so see the previous one's data in its arena."""
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
@@ -53,6 +78,9 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
         topk=given.topk,
         tokens_max=max(1, *given.tokens),
         sms=given.sms,
+        ring_rows=given.ring_rows,
+        chunk_rows=given.chunk_rows,
+        fp32_partials=given.fp32_partials,
     )
     mine = input_of(given, world.rank)
     # Grouping by expert requires scales by rows.
@@ -117,13 +145,16 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
     )
     exchange.wait()
     out, weights = (home.x, home.topk_weights) if given.weights else (home, None)
+    exchange.close()
     return Outcome(received, counts, again, by_expert, out, weights)
 
 
 def run_batch(
     world: tokenyard.World, batch: list[Configuration], rows: list[list[int]]
 ) -> list[Outcome]:
-    return [run(world, given, rows[i][world.rank]) for i, given in enumerate(batch)]
+    outcomes = [run(world, given, rows[i][world.rank]) for i, given in enumerate(batch)]
+    world.barrier()
+    return outcomes
 
 
 def travelled(given: Configuration, call: int = 0) -> list[Expected]:
@@ -196,6 +227,8 @@ def judge_home(given: Configuration, outcomes: list[Outcome], expected: list[Exp
     sums, _ = combined(expected, partial, list(given.tokens))
     magnitudes, _ = combined(expected, sizes, list(given.tokens))
     dtype = outcomes[0].out.dtype
+    if given.hosts > 1 and not given.alignment:
+        judge_between_hosts(given, outcomes, expected)
     for rank, outcome in enumerate(outcomes):
         for bias in biases_of(given, rank):
             sums[rank] += bias.astype(np.float64)
@@ -203,14 +236,36 @@ def judge_home(given: Configuration, outcomes: list[Outcome], expected: list[Exp
         if given.exact and not given.alignment:
             assert_same(f"out on rank {rank}", outcome.out, (sums[rank] + 0.0).astype(dtype))
             continue
-        # Errors of float32 sums, and roundings: one by the owner, and one before if by expert.
+        # Errors of float32 sums, and roundings: one by the owner, and one before if by expert, and
+        # one of another host's sums.
         roundings = 2 if given.alignment else 1
+        roundings += given.hosts > 1 and not given.fp32_partials
         unit = UNIT_ROUNDOFF[dtype.name]
         added = max(32, given.topk) * 2.0**-24
         bound = unit * np.abs(sums[rank]) + (unit * (roundings - 1) + added) * magnitudes[rank]
         bound = 1.01 * bound + SMALLEST[dtype.name] * 17
         wrong = np.argwhere(~(np.abs(outcome.out.astype(np.float64) - sums[rank]) <= bound))
         assert not len(wrong), f"out on rank {rank}: first wrong at {wrong[0]}"
+
+
+def judge_between_hosts(
+    given: Configuration, outcomes: list[Outcome], expected: list[Expected]
+) -> None:
+    """Compares results by received row bit for bit, whatever they are."""
+    ys = []
+    for rank, want in enumerate(expected):
+        rows = len(want.x) if given.spare < 0 else len(outcomes[rank].received["x"])
+        ys.append(y_of(given, rank, rows)[: len(want.x)])
+    right = combined_between_hosts(
+        expected,
+        ys,
+        [biases_of(given, rank) for rank in range(given.ranks)],
+        list(given.tokens),
+        host_of(given),
+        not given.fp32_partials,
+    )
+    for rank, outcome in enumerate(outcomes):
+        assert_same(f"out on rank {rank}", outcome.out, right[rank])
 
 
 def judge(given: Configuration, outcomes: list[Outcome]) -> None:
@@ -228,11 +283,23 @@ def judge(given: Configuration, outcomes: list[Outcome]) -> None:
             assert_same(f"weights home on rank {rank}", outcomes[rank].weights, right)
 
 
-@pytest.mark.parametrize(("ranks", "first"), BATCHES)
-def test_dispatch_and_combine(ranks: int, first: int, base_seed: int) -> None:
-    batch = [draw(base_seed + first + number, ranks) for number in range(BATCH)]
+def host_of(given: Configuration) -> list[int]:
+    """Returns the hosts of the ranks, as equal parts in order."""
+    return [rank * given.hosts // given.ranks for rank in range(given.ranks)]
+
+
+def check_batch(batch: list[Configuration]) -> None:
+    """Runs configurations of the same ranks and hosts in one world, and judges them."""
     rows = [[len(want.x) for want in travelled(given)] for given in batch]
-    by_rank = tokenyard.launch(run_batch, ranks=ranks, args=(batch, rows))
+    first = batch[0]
+    by_rank = tokenyard.launch(
+        run_batch,
+        ranks=first.ranks,
+        hosts=first.hosts,
+        processes=first.ranks % first.hosts != 0,
+        timeout=60,
+        args=(batch, rows),
+    )
     for number, given in enumerate(batch):
         try:
             judge(given, [outcomes[number] for outcomes in by_rank])
@@ -241,6 +308,22 @@ def test_dispatch_and_combine(ranks: int, first: int, base_seed: int) -> None:
             raise
 
 
+@pytest.mark.parametrize(("ranks", "first"), BATCHES)
+def test_dispatch_and_combine(ranks: int, first: int, base_seed: int) -> None:
+    check_batch([draw(base_seed + first + number, ranks) for number in range(BATCH)])
+
+
+@pytest.mark.parametrize(("hosts", "ranks"), BETWEEN_HOSTS)
+def test_dispatch_and_combine_between_hosts(
+    hosts: int, ranks: int, base_seed: int, configurations: int
+) -> None:
+    share = BETWEEN_HOSTS[hosts, ranks] * configurations // 2000
+    for first in range(0, share, BATCH):
+        numbers = range(first, min(first + BATCH, share))
+        check_batch([draw_between_hosts(base_seed + number, hosts, ranks) for number in numbers])
+
+
 def test_there_are_two_thousand_configurations() -> None:
     drawn = {draw(1 + first + n, ranks) for ranks, first in BATCHES for n in range(BATCH)}
     assert len(BATCHES) * BATCH == len(drawn) == 2000
+    assert sum(BETWEEN_HOSTS.values()) == 2000

@@ -10,7 +10,7 @@ Both are called the same way: `received = dispatch(x, topk_idx, topk_weights)`, 
 from .batches import LowLatencyCombined, LowLatencyReceived, Memory, RefusedBatch
 from .held_experts import spread_lost_experts
 from .low_latency import LowLatency
-from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
+from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Rings, Route
 from .throughput import ExpertParallel
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Moment",
     "Received",
     "RefusedBatch",
+    "Rings",
     "Route",
     "spread_lost_experts",
 ]

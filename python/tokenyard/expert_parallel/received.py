@@ -267,6 +267,24 @@ class DispatchMemory(NamedTuple):
     """Bytes of its results and route, once the number is known."""
     kept_by_route_bytes: int
     """Those of `kept_bytes` that the route keeps once the rows have died."""
+    network_bytes: int
+    """Bytes of the rings between hosts: in the arena, too, or on GPUs in memory that the network has
+    registered."""
+
+
+class Rings(NamedTuple):
+    """How BF16 rows travel between hosts. All zero inside a host."""
+
+    links: int
+    """Ranks of other hosts that this rank exchanges rows with."""
+    ring_rows: int
+    """Rows in the ring of each."""
+    chunk_rows: int
+    """Rows per put and per credit, at least, while more are to come."""
+    put_rows: int
+    """Rows per put, at most."""
+    bytes: int
+    """Bytes of all rings and of the stages that the network reads."""
 
 
 @dataclass(frozen=True)

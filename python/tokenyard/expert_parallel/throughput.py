@@ -24,7 +24,16 @@ from .arguments import (
 )
 from .call_device import CallDevice
 from .held_experts import ExpertsChanged, HeldExperts
-from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
+from .received import (
+    Combined,
+    DispatchMemory,
+    ExpertRows,
+    Load,
+    Moment,
+    Received,
+    Rings,
+    Route,
+)
 from .row_formats import FP32, MOVED, SUMMED, form_of, scale_order
 from .tracing import write_perfetto
 
@@ -47,7 +56,11 @@ class ExpertParallel(Closing):
         sms: multiprocessors (blocks, on the host) that a call may use; 0: chosen, see `sms`.
         sms_max: largest `sms` of a single call; 0: the same as `sms`.
         ring_rows: between hosts, BF16 rows in the ring of each rank of another host that this rank
-            exchanges rows with; 0: chosen. No result depends on it. See `docs/expert_parallel.md`.
+            exchanges rows with; 0: chosen, see `rings`. No result depends on it.
+        chunk_rows: between hosts, rows per put and per credit, at least, while more are to come; 0:
+            chosen. Half a ring at most.
+        fp32_partials: between hosts, send a host's sums of bfloat16 or float16 results as float32:
+            a combine then rounds once, and twice the bytes cross the network.
 
     Raises:
         InvalidArgument: an argument is wrong, or differs from another rank's.
@@ -77,6 +90,8 @@ class ExpertParallel(Closing):
         sms_max: int = 0,
         places_per_rank: int = 0,
         ring_rows: int = 0,
+        chunk_rows: int = 0,
+        fp32_partials: bool = False,
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.ExpertParallel.make(
@@ -86,6 +101,8 @@ class ExpertParallel(Closing):
             sms=size_of("sms", sms),
             sms_max=size_of("sms_max", sms_max),
             ring_rows=size_of("ring_rows", ring_rows),
+            chunk_rows=size_of("chunk_rows", chunk_rows),
+            fp32_partials=bool(fp32_partials),
         )
         self.world = world
         self.experts, self.hidden, self.topk = experts, hidden, topk
@@ -115,6 +132,11 @@ class ExpertParallel(Closing):
         """The reason for the value of `sms`, in a sentence."""
         return self._native.sms_reason
 
+    @property
+    def rings(self) -> Rings:
+        """How BF16 rows travel between hosts: as was chosen, or asked for."""
+        return Rings(*self._native.rings)
+
     @old_spellings.static_memory
     def memory(
         *,
@@ -131,19 +153,22 @@ class ExpertParallel(Closing):
         sms: int = 0,
         sms_max: int = 0,
         places_per_rank: int = 0,
+        hosts: int = 1,
+        ring_rows: int = 0,
     ) -> DispatchMemory:
         """Returns the arena memory that an exchange of these options and one of its dispatches take
         on each rank. Nothing is made.
 
         Args:
-            experts, hidden, topk, tokens_max, sms, sms_max, places_per_rank: options of the
-                exchange.
+            experts, hidden, topk, tokens_max, sms, sms_max, places_per_rank, ring_rows: options of
+                the exchange.
             ranks: number of ranks of its world.
             tokens: tokens that a rank dispatches; None: tokens_max.
             rows_received: rows that it receives; None: the most that may arrive.
             dtype: dtype of the rows.
             row_bytes: bytes per row, for uint8 only; else 0.
             scale_words: 4-byte words of scales per row.
+            hosts: number of hosts of its world, with equally many ranks each.
 
         Raises:
             InvalidArgument: options that no exchange can have, or sizes that exceed them.
@@ -168,6 +193,8 @@ class ExpertParallel(Closing):
                 type=_tokenyard.DataType[dtype],
                 row_bytes=size_of("row_bytes", row_bytes),
                 scale_words=size_of("scale_words", scale_words),
+                hosts=size_of("hosts", hosts),
+                ring_rows=size_of("ring_rows", ring_rows),
             )
         )
 
@@ -566,6 +593,10 @@ class ExpertParallel(Closing):
           replays included.
         - `wait_seconds_by_peer`: time that calls here waited for each rank, replays included.
         - `slowest_rank`: the other rank waited for the longest; None if no call ever waited.
+        - between hosts, counted on the device: `link_sent_bytes_by_peer`,
+          `link_arrived_bytes_by_peer`, `link_credit_wait_seconds_by_peer`,
+          `link_row_wait_seconds_by_peer`, `send_wait_seconds`, `forward_wait_seconds`,
+          `add_wait_seconds`, `slowest_host`, `slowest_rail`.
         - `missing`: totals that are not kept; none here.
         """
         mine: dict[str, Any] = {"exchange": "expert_parallel", "rank": self.world.rank}

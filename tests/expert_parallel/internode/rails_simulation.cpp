@@ -46,6 +46,7 @@ struct Drawn {
   std::vector<Step> steps;
   RowFormat format;
   ExpertParallelOptions::Tuning tuning;
+  bool fp32_partials = false;
   std::vector<uint32_t> spare;  ///< [ranks] places beyond the rows
   uint32_t epoch_before = 0;
   std::optional<uint32_t> stops;
@@ -90,6 +91,8 @@ Drawn draw(SeedRun& run) {
   }
   drawn.tuning.movers = 2;
   drawn.tuning.ring_rows = run.option("ring_rows", random.between(1, 9));
+  drawn.tuning.chunk_rows = run.option("chunk_rows", random.below(6));
+  drawn.fp32_partials = run.option("fp32_partials", random.chance(256));
   drawn.epoch_before = draw_epoch_before(run);
   return drawn;
 }
@@ -123,6 +126,7 @@ class Program {
     ExpertParallelOptions options = drawn.exchange.options();
     options.sms = drawn.sms[world.rank()];
     options.tuning = drawn.tuning;
+    options.fp32_partials = drawn.fp32_partials;
     return options;
   }
   TokensOnDevice on_device(const std::vector<Tokens>& all) const {

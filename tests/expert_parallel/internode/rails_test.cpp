@@ -6,9 +6,11 @@
 #include <chrono>
 #include <thread>
 
+#include "expert_parallel/internode/host/rails.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
+#include "fabric/arena.hpp"
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/host_map.hpp"
 #include "fabric/network/network.hpp"
@@ -99,6 +101,54 @@ TEST_F(BetweenHosts, AllTokensToOneExpert) {
   check(3, exchange_case);
 }
 
+/// All tokens want experts of one host, or of one rank.
+TEST_F(BetweenHosts, AllTokensToOneHostAndOneRank) {
+  const ExchangeCase exchange_case = some_tokens(6);
+  const Shape& shape = exchange_case.shape;
+  for (const auto& [first, experts] : {std::pair{8u, 8u}, {8u, 4u}, {20u, 4u}}) {
+    SCOPED_TRACE(testing::Message() << experts << " experts from " << first);
+    std::vector<Tokens> all = exchange_case.draw();
+    for (Tokens& tokens : all)
+      for (uint32_t token = 0; token < tokens.count; ++token)
+        for (uint32_t choice = 0; choice < shape.topk; ++choice)
+          tokens.ids[size_t{token} * shape.topk + choice] = first + (token + choice) % experts;
+    expect_none_failed(run(3, 6, [&](World& world) {
+      ExpertParallel exchange(world, exchange_case.options());
+      const Tokens& mine = all[world.rank()];
+      const TokensOnDevice tokens(accelerator_of(world), mine, true);
+      const Expected expected = expected_on(shape, all, world.rank());
+      const Received received = exchange.dispatch(tokens.input());
+      EXPECT_EQ(difference(exchange, received, expected), "");
+      EXPECT_EQ(difference_after_combine(exchange, received, shape, mine, expected,
+                                         {.with_weights = true}),
+                "");
+    }));
+  }
+}
+
+TEST_F(BetweenHosts, ThreeHostsOfEight) {
+  ExchangeCase exchange_case = some_tokens(24);
+  exchange_case.shape.experts = 71;  // 24 ranks do not divide them.
+  exchange_case.sms = 1;
+  check(3, exchange_case);
+}
+
+/// 48, 64 and 96 ranks, of which some have no tokens; takes a minute.
+TEST_F(BetweenHosts, DISABLED_ManyHostsOfEight) {
+  for (const uint32_t hosts : {6u, 8u, 12u}) {
+    SCOPED_TRACE(hosts);
+    ExchangeCase exchange_case = some_tokens(8 * hosts);
+    exchange_case.shape.experts = 3 * 8 * hosts - 5;
+    exchange_case.tokens[1] = exchange_case.tokens[8 * hosts - 1] = 0;
+    exchange_case.sms = 1;
+    check(hosts, exchange_case);
+  }
+}
+
+TEST_F(BetweenHosts, EightHostsOfOne) {
+  check(8, some_tokens(8));
+}
+
 TEST_F(BetweenHosts, ExpertsThatTheRanksDoNotDivide) {
   for (const uint32_t experts : {3u, 7u, 13u}) {
     SCOPED_TRACE(experts);
@@ -118,8 +168,11 @@ TEST_F(BetweenHosts, ManyChoices) {
 }
 
 TEST_F(BetweenHosts, HostsOfDifferentSizes) {
-  for (const std::vector<uint32_t>& host_of :
-       {std::vector<uint32_t>{0, 1, 1}, {0, 0, 0, 1}, {0, 1, 1, 2, 2, 2}, {0, 1, 0, 1, 1}}) {
+  for (const std::vector<uint32_t>& host_of : {std::vector<uint32_t>{0, 1, 1},
+                                               {0, 0, 0, 1},
+                                               {0, 1, 1, 2, 2, 2},
+                                               {0, 1, 0, 1, 1},
+                                               {0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}}) {
     const ExchangeCase exchange_case = some_tokens(static_cast<uint32_t>(host_of.size()));
     expect_none_failed(run(host_of, [&](World& world) {
       EXPECT_EQ(difference_after_exchange(world, exchange_case), "");
@@ -147,6 +200,8 @@ TEST_F(BetweenHosts, RandomShapesAndRings) {
     ExpertParallelOptions options = exchange_case.options();
     options.tuning.ring_rows = 1 + static_cast<uint32_t>(random() % 12);
     options.tuning.movers = 2 + static_cast<uint32_t>(random() % 4);
+    options.tuning.chunk_rows = static_cast<uint32_t>(random() % 9);
+    options.fp32_partials = random() % 2 == 0;
     SCOPED_TRACE(testing::Message() << "shape " << number);
     check(host_of, exchange_case, options);
   }
@@ -595,6 +650,150 @@ TEST_F(BetweenHosts, AWatcherIsToldWhoHasCome) {
       EXPECT_EQ(received.sources_ready.given(), world.rank() % 2 == 1);
     }));
   }
+}
+
+TEST_F(BetweenHosts, RingsAreShownAndAsAskedFor) {
+  const ExchangeCase exchange_case = some_tokens(4);
+  expect_none_failed(run({0, 0, 0, 1}, [&](World& world) {
+    ExpertParallelOptions options = exchange_case.options();
+    const auto rings = [&] { return ExpertParallel(world, options).rings(); };
+    const ExpertParallel::Rings chosen = rings();
+    EXPECT_EQ(chosen.links, world.rank() == 3 ? 3u : 1u);
+    EXPECT_EQ(chosen.ring_rows, 16u);
+    EXPECT_EQ(chosen.chunk_rows, 2u);
+    EXPECT_EQ(chosen.bytes % (2 * chosen.links), 0u);
+    options.tuning.ring_rows = 40;
+    EXPECT_EQ(rings().ring_rows, 40u);
+    EXPECT_EQ(rings().chunk_rows, 5u);
+    EXPECT_EQ(rings().put_rows, 10u);
+    options.tuning.chunk_rows = 7;
+    EXPECT_EQ(rings().chunk_rows, 7u);
+    options.tuning.chunk_rows = 1000;
+    EXPECT_EQ(rings().chunk_rows, 20u) << "half of a ring";
+    world.barrier("done");
+  }));
+}
+
+TEST_F(BetweenHosts, LinksAndRolesAreCounted) {
+  ExchangeCase exchange_case = some_tokens(4);
+  exchange_case.tokens = {40, 33, 37, 31};
+  const std::vector<Tokens> all = exchange_case.draw();
+  const Shape& shape = exchange_case.shape;
+  // A slot of a dispatch, then one of a combine, in pieces of 16 bytes.
+  const uint64_t slot = (shape.hidden * 2 + 4 + 12 * shape.topk + 15) / 16 * 16;
+  const uint64_t sum = (shape.hidden * 2 + 4 * shape.topk + 15) / 16 * 16;
+  expect_none_failed(run(2, 4, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const uint32_t rank = world.rank(), peer = (rank + 2) % 4;
+    EXPECT_EQ(exchange.metrics().link_sent_bytes_by_peer, std::vector<uint64_t>(4));
+    EXPECT_EQ(exchange.metrics().slowest_host, std::nullopt);
+    // Returns the tokens of a source that go to the host with this first rank.
+    const auto rows_to = [&](uint32_t source, uint32_t first) {
+      uint64_t rows = 0;
+      for (uint32_t token = 0; token < all[source].count; ++token)
+        rows += goes_to(shape, all[source], token, first) ||
+                        goes_to(shape, all[source], token, first + 1)
+                    ? 1
+                    : 0;
+      return rows;
+    };
+    const uint64_t there = rows_to(rank, rank < 2 ? 2 : 0), here = rows_to(peer, rank < 2 ? 0 : 2);
+    const TokensOnDevice tokens(accelerator_of(world), all[rank], true);
+    const Expected expected = expected_on(shape, all, rank);
+    const Received received = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference_after_combine(exchange, received, shape, all[rank], expected, {}), "");
+    const ExpertParallel::Metrics metrics = exchange.metrics();
+    std::vector<uint64_t> sent(4), arrived(4);
+    sent[peer] = there * slot + here * sum;
+    arrived[peer] = here * slot + there * sum;
+    EXPECT_EQ(metrics.link_sent_bytes_by_peer, sent);
+    EXPECT_EQ(metrics.link_arrived_bytes_by_peer, arrived);
+    EXPECT_EQ(metrics.link_row_wait_seconds_by_peer.size(), 4u);
+    EXPECT_EQ(metrics.link_row_wait_seconds_by_peer[rank], 0);
+    EXPECT_EQ(metrics.link_credit_wait_seconds_by_peer.size(), 4u);
+    EXPECT_EQ(metrics.slowest_host, 1 - rank / 2);
+    world.barrier("done");
+  }));
+}
+
+TEST(Slowest, HostAndRailHaveTheLongestWaits) {
+  const HostMap map({0, 0, 1, 1, 2, 2, 2});
+  ExpertParallel::Metrics metrics{.wait_seconds_by_peer = {0, 9, 1, 2, 3, 1, 0},
+                                  .slowest_rank = {},
+                                  .link_credit_wait_seconds_by_peer = {0, 0, 1, 0, 0, 0, 0},
+                                  .link_row_wait_seconds_by_peer = {0, 0, 2, 0, 0, 0, 0}};
+  internode::find_slowest(map, 0, metrics);
+  EXPECT_EQ(metrics.slowest_host, 1u);  // 6 seconds; host 2: 4. Rank 1 is of this host.
+  EXPECT_EQ(metrics.slowest_rail, 1u);  // 12 seconds; rail 0: 7.
+  metrics.link_row_wait_seconds_by_peer[4] = 9;
+  internode::find_slowest(map, 0, metrics);
+  EXPECT_EQ(metrics.slowest_host, 2u);
+  EXPECT_EQ(metrics.slowest_rail, 0u);
+  ExpertParallel::Metrics none;
+  none.wait_seconds_by_peer = none.link_credit_wait_seconds_by_peer =
+      none.link_row_wait_seconds_by_peer = std::vector<double>(7);
+  internode::find_slowest(map, 3, none);
+  EXPECT_EQ(none.slowest_host, std::nullopt);
+  EXPECT_EQ(none.slowest_rail, std::nullopt);
+}
+
+TEST_F(BetweenHosts, PartialsThatDifferAreNamedOnAllRanks) {
+  const ExchangeCase exchange_case = some_tokens(2);
+  const Outcomes outcomes = run(2, 2, [&](World& world) {
+    ExpertParallelOptions options = exchange_case.options();
+    options.fp32_partials = world.rank() == 1;
+    ExpertParallel exchange(world, options);
+  });
+  for (const auto& outcome : outcomes)
+    EXPECT_EQ(error_of<InvalidArgument>(outcome).argument, "fp32_partials");
+}
+
+TEST_F(BetweenHosts, AnOrderOfRanksIsRefusedWhenTheCallIsMade) {
+  const ExchangeCase exchange_case = some_tokens(2);
+  expect_none_failed(run(2, 2, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    const DeviceArray<uint16_t> out(accelerator_of(world), all[world.rank()].x.size());
+    const DeviceArray<uint32_t> order(accelerator_of(world), size_t{2} * tokens.count());
+    EXPECT_THROW(
+        exchange.combine(
+            {.y = received.x, .rank_order = {order.data(), DataType::uint32, {tokens.count(), 2}}},
+            *received.route, {.x = out.bf16_rows(64)}),
+        Unsupported);
+    EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
+                         expected_on(exchange_case.shape, all, world.rank())),
+              "");
+  }));
+}
+
+TEST_F(BetweenHosts, MemoryIsToldBeforeItIsTaken) {
+  ExchangeCase exchange_case = some_tokens(6);
+  ExpertParallelOptions options = exchange_case.options();
+  options.tuning.ring_rows = 1000;
+  const ExpertParallel::Memory near = ExpertParallel::memory(options, 6, 1, 1);
+  const ExpertParallel::Memory told = ExpertParallel::memory(options, 6, 1, 1, {}, 3);
+  EXPECT_EQ(near.network_bytes, 0u);
+  EXPECT_THROW(ExpertParallel::memory(options, 6, 1, 1, {}, 7), InvalidArgument);
+  expect_none_failed(run(3, 6, [&](World& world) {
+    const size_t before = arena_of(world).used();
+    ExpertParallel exchange(world, options);
+    EXPECT_EQ(arena_of(world).used() - before, told.arena_bytes + told.network_bytes);
+    EXPECT_LE(exchange.rings().bytes, told.network_bytes);
+    // A route's tables.
+    const std::vector<Tokens> all = exchange_case.draw();
+    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+    const size_t made = arena_of(world).used();
+    Received received = exchange.dispatch(tokens.input());
+    const ExpertParallel::Memory call =
+        ExpertParallel::memory(options, 6, tokens.count(), received.rows, {}, 3);
+    EXPECT_EQ(arena_of(world).used() - made, call.kept_bytes);
+    const std::optional<Route> route = received.route;
+    received = {};
+    EXPECT_EQ(arena_of(world).used() - made, call.kept_by_route_bytes);
+    world.barrier("done");
+  }));
 }
 
 }  // namespace

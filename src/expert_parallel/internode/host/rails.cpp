@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "device/await_stream.hpp"
@@ -52,6 +53,14 @@ uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, Acceler
   return static_cast<uint32_t>((std::max(bytes, fp32) + 127) / 128 * 128);
 }
 
+/// Returns the slots per put and per credit, at least. Half a ring at most: else a sender that
+/// waits for room for a put, and a receiver that waits for slots to credit, would wait for each
+/// other.
+uint32_t chunk_of(const RailExchange::Shape& shape, uint32_t capacity) {
+  if (shape.chunk_rows == 0) return std::clamp(capacity / 8, 1u, kChunkMax);
+  return std::clamp(shape.chunk_rows, 1u, std::max(1u, capacity / 2));
+}
+
 /// Returns the most experts of any host.
 uint32_t experts_max(const HostMap& map, const ExpertPartition& partition) {
   uint32_t most = 0;
@@ -89,6 +98,25 @@ World& supported(World& world) {
 
 }  // namespace
 
+void find_slowest(const HostMap& map, uint32_t self, ExpertParallel::Metrics& metrics) {
+  std::vector<double> of_host(map.hosts()), of_rail(map.locals_max());
+  for (uint32_t rank = 0; rank < map.ranks(); ++rank) {
+    if (map.is_absent(rank) || rank == self) continue;
+    const double waited = metrics.wait_seconds_by_peer[rank] +
+                          metrics.link_credit_wait_seconds_by_peer[rank] +
+                          metrics.link_row_wait_seconds_by_peer[rank];
+    if (map.host_of[rank] != map.host_of[self]) of_host[map.host_of[rank]] += waited;
+    of_rail[map.place_of[rank]] += waited;
+  }
+  const auto longest = [](const std::vector<double>& waited) -> std::optional<uint32_t> {
+    const auto most = std::ranges::max_element(waited);
+    if (*most == 0) return std::nullopt;
+    return static_cast<uint32_t>(most - waited.begin());
+  };
+  metrics.slowest_host = longest(of_host);
+  metrics.slowest_rail = longest(of_rail);
+}
+
 RailExchange::RailExchange(World& world, const Shape& shape)
     : world_(supported(world)),
       accelerator_(accelerator_of(world)),
@@ -111,6 +139,12 @@ RailExchange::RailExchange(World& world, const Shape& shape)
                                 .columns = columns_.count()}
                          .bytes(),
                      DeviceMemory::Kind::device);
+  statistics_.links = static_cast<uint32_t>(peers_.size());
+  const size_t statistics_bytes = statistics_.count() * sizeof(uint64_t);
+  totals_.emplace(accelerator_, statistics_bytes, DeviceMemory::Kind::device);
+  shown_.emplace(accelerator_, statistics_bytes, DeviceMemory::Kind::shared);
+  statistics_.totals = totals_->as<uint64_t>();
+  statistics_.shown = shown_->as<uint64_t>();
   await_copies("zeroed words");
   try {
     fill_tables();
@@ -231,9 +265,64 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
           .drain_queue = queues_->number(kDrainQueue),
           .slot = slot,
           .capacity = capacity,
-          .chunk = std::clamp(capacity / 8, 1u, kChunkMax),
+          .chunk = chunk_of(shape_, capacity),
           .put_slots = std::max(1u, capacity / 4),
-          .slot_stages_bytes = (slot.bytes() + 127) / 128 * 128};
+          .slot_stages_bytes = (slot.bytes() + 127) / 128 * 128,
+          .statistics = statistics_};
+}
+
+ExpertParallel::Rings RailExchange::rings() const {
+  const SlotLayout slot{.row_bytes = shape_.hidden * 2,
+                        .scale_words = 0,
+                        .choices = shape_.topk,
+                        .weights = shape_.topk};
+  const Rails of_rows = rails(slot);
+  return {.links = static_cast<uint32_t>(peers_.size()),
+          .ring_rows = of_rows.capacity,
+          .chunk_rows = of_rows.chunk,
+          .put_rows = of_rows.put_slots,
+          .bytes = uint64_t{peers_.size()} * 2 * layout_.ring_bytes};
+}
+
+void RailExchange::add_to(ExpertParallel::Metrics& metrics) const {
+  const auto seen = [&](uint32_t which) {
+    return std::atomic_ref(statistics_.shown[which]).load(std::memory_order_relaxed);
+  };
+  const auto seconds = [&](uint32_t which) { return static_cast<double>(seen(which)) * 1e-9; };
+  metrics.send_wait_seconds = seconds(RailStatistics::send_ns);
+  metrics.forward_wait_seconds = seconds(RailStatistics::forward_ns);
+  metrics.add_wait_seconds = seconds(RailStatistics::add_ns);
+  metrics.link_sent_bytes_by_peer.resize(map_.ranks());
+  metrics.link_arrived_bytes_by_peer.resize(map_.ranks());
+  metrics.link_credit_wait_seconds_by_peer.resize(map_.ranks());
+  metrics.link_row_wait_seconds_by_peer.resize(map_.ranks());
+  for (uint32_t link = 0; link < peers_.size(); ++link) {
+    const auto at = [&](RailStatistics::LinkTotal total) {
+      return RailStatistics::of_link(link, total);
+    };
+    const uint32_t peer = peers_[link];
+    metrics.link_sent_bytes_by_peer[peer] = seen(at(RailStatistics::sent_bytes));
+    metrics.link_arrived_bytes_by_peer[peer] = seen(at(RailStatistics::arrived_bytes));
+    metrics.link_credit_wait_seconds_by_peer[peer] = seconds(at(RailStatistics::credits_ns));
+    metrics.link_row_wait_seconds_by_peer[peer] = seconds(at(RailStatistics::slots_ns));
+  }
+}
+
+RailExchange::Bytes RailExchange::bytes_of(const Shape& shape, uint32_t ranks, uint32_t hosts,
+                                           uint32_t tokens) {
+  std::vector<uint32_t> host_of;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    host_of.push_back(static_cast<uint32_t>(uint64_t{rank} * hosts / ranks));
+  const HostMap map(std::move(host_of));
+  const WindowLayout layout = layout_of(shape, map, AcceleratorKind::gpu);
+  const RailRoute route{.base = nullptr,
+                        .ranks = ranks,
+                        .hosts = hosts,
+                        .links = map.links_max(),
+                        .locals = map.locals_max(),
+                        .tokens = tokens,
+                        .tokens_max = shape.tokens_max};
+  return {.near = layout.near_bytes(), .far = layout.far_bytes(), .route = route.bytes()};
 }
 
 void RailExchange::retire() {
@@ -285,8 +374,13 @@ void RailExchange::launch_dispatch(const throughput::DispatchParams& call, uint3
          stream, params);
 }
 
+bool RailExchange::is_wide(const throughput::CombineParams& call) const {
+  return shape_.fp32_partials && call.call.format.type() != throughput::ElementType::fp32;
+}
+
 SlotLayout RailExchange::partial_slot(const throughput::CombineParams& call) const {
-  return {.row_bytes = call.row_bytes, .scale_words = 0, .choices = 0, .weights = call.topk};
+  const uint32_t wide = is_wide(call) ? 2 : 1;
+  return {.row_bytes = wide * call.row_bytes, .scale_words = 0, .choices = 0, .weights = call.topk};
 }
 
 void RailExchange::check_combine(const throughput::CombineParams& call) const {
@@ -301,7 +395,8 @@ void RailExchange::launch_combine(const throughput::CombineParams& call, void* r
   const CombineParams params{.combine = call,
                              .rails = rails(partial_slot(call)),
                              .route = route(route_base, call.tokens),
-                             .forwarders = movers / 2};
+                             .forwarders = movers / 2,
+                             .wide = is_wide(call)};
   launch(accelerator_, combine_kernel,
          {.blocks = blocks,
           .warps = kFirstMover + movers,

@@ -14,9 +14,13 @@
 #include "fabric/host_map.hpp"
 #include "fabric/network/claimed_queues.hpp"
 #include "fabric/network/network_memory.hpp"
+#include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::internode {
+
+/// Names the other host, and the rail, for whose ranks calls of `rank` have waited the longest.
+void find_slowest(const HostMap& map, uint32_t rank, ExpertParallel::Metrics& metrics);
 
 class RailExchange {
  public:
@@ -26,7 +30,9 @@ class RailExchange {
     ExpertPartition partition;
     uint32_t blocks_max;  ///< of this rank's calls
     uint32_t ring_rows;   ///< 0: chosen
+    uint32_t chunk_rows;  ///< 0: chosen
     uint32_t movers;      ///< warps that move rows per block; 0: chosen
+    bool fp32_partials;
   };
   /// Collective. Throws Unsupported, alike on all ranks, for a world that it cannot serve.
   RailExchange(World& world, const Shape& shape);
@@ -50,6 +56,19 @@ class RailExchange {
   void launch_combine(const throughput::CombineParams& call, void* route, uint32_t blocks,
                       Stream stream) const;
 
+  /// Returns how BF16 rows of this exchange travel.
+  ExpertParallel::Rings rings() const;
+  /// Sets what was counted so far: bytes and waits per link, waits per role. Any thread may call
+  /// it.
+  void add_to(ExpertParallel::Metrics& metrics) const;
+
+  /// The bytes of each rank in a world of `hosts` hosts of equal size.
+  struct Bytes {
+    uint64_t near, far;  ///< parts of the window
+    uint64_t route;      ///< of a route's tables
+  };
+  static Bytes bytes_of(const Shape& shape, uint32_t ranks, uint32_t hosts, uint32_t tokens);
+
   const HostMap& map() const { return map_; }
   /// Returns the bytes of this rank's window. Its second part may lie outside of the arena.
   size_t bytes() const { return layout_.near_bytes() + layout_.far_bytes(); }
@@ -65,6 +84,7 @@ class RailExchange {
  private:
   Rails rails(const SlotLayout& slot) const;
   DispatchParams dispatch_params(const throughput::DispatchParams& call, uint32_t blocks) const;
+  bool is_wide(const throughput::CombineParams& call) const;
   SlotLayout partial_slot(const throughput::CombineParams& call) const;
   void fill_tables();
   void await_copies(const char* what) const;
@@ -76,12 +96,14 @@ class RailExchange {
   const std::vector<uint32_t> peers_;  ///< [links] ranks
   const TokenColumns columns_;
   const WindowLayout layout_;
-  ArenaBlock near_;                        ///< first part of the window
-  NetworkMemory far_;                      ///< second part
-  std::optional<ClaimedQueues> queues_;    ///< unless retired
-  bool is_known_ = false;                  ///< whether peers may have the window's address
-  std::optional<DeviceMemory> tables_;     ///< Hosts, Links and addresses
-  std::optional<DeviceMemory> workspace_;  ///< RailTables
+  ArenaBlock near_;                             ///< first part of the window
+  NetworkMemory far_;                           ///< second part
+  std::optional<ClaimedQueues> queues_;         ///< unless retired
+  bool is_known_ = false;                       ///< whether peers may have the window's address
+  std::optional<DeviceMemory> tables_;          ///< Hosts, Links and addresses
+  std::optional<DeviceMemory> workspace_;       ///< RailTables
+  std::optional<DeviceMemory> totals_, shown_;  ///< memory of statistics_
+  RailStatistics statistics_{};
   Hosts hosts_{};
   Peers windows_{};
   const Link* links_ = nullptr;

@@ -315,6 +315,33 @@ struct SlotLayout {
   }
 };
 
+/// Sums over the exchange's calls, for `metrics()`: totals on the device, with a copy for the host.
+struct RailStatistics {
+  enum LinkTotal : uint32_t {
+    sent_bytes,     ///< of slots that were put
+    arrived_bytes,  ///< of slots that the peer put here
+    credits_ns,     ///< for which nothing was put, since the peer had not read earlier slots
+    slots_ns,       ///< for which no slots of the peer were there to be read
+  };
+  static constexpr uint32_t kLinkTotals = 4;
+  /// Time that the rank's warps of a role waited, over all of them.
+  enum RoleTotal : uint32_t {
+    send_ns,     ///< for room in the stages of other hosts
+    forward_ns,  ///< dispatch: for slots to arrive; combine: for room in a stage
+    add_ns,      ///< combine: for partial sums
+  };
+  static constexpr uint32_t kRoleTotals = 3;
+
+  uint64_t* totals;  ///< [count()]
+  uint64_t* shown;   ///< the same, in memory that the host reads
+  uint32_t links;
+
+  TOKENYARD_HOST_DEVICE static uint32_t of_link(uint32_t link, LinkTotal total) {
+    return kRoleTotals + link * kLinkTotals + total;
+  }
+  TOKENYARD_HOST_DEVICE uint32_t count() const { return kRoleTotals + links * kLinkTotals; }
+};
+
 /// Everything of an exchange across hosts that a kernel needs besides its call.
 struct Rails {
   Hosts hosts;
@@ -334,6 +361,7 @@ struct Rails {
   uint32_t chunk;              ///< slots per put and per credit, at least, while more are to come
   uint32_t put_slots;          ///< slots per put at most
   uint32_t slot_stages_bytes;  ///< shared memory per moving warp
+  RailStatistics statistics;
 
   template <class T>
   TOKENYARD_DEVICE Peer<T> word(uint32_t rank, size_t offset) const {

@@ -9,8 +9,8 @@
 ///                                                                  host order, rounds once
 ///
 /// Partials come in the order of the source's tokens, as their rows went. Sums are fp32. Each
-/// result of another host is thus rounded once more than inside a host, with the sum of its host.
-/// Weights, which are summed likewise, are not rounded.
+/// result of another host is thus rounded once more than inside a host, with the sum of its host,
+/// unless partials travel as fp32. Weights, which are summed likewise, are not rounded.
 #pragma once
 
 #include "device/kernel.hpp"
@@ -26,6 +26,7 @@ struct CombineParams {
   Rails rails;
   RailRoute route;
   uint32_t forwarders;  ///< warps of a block that sum for other hosts first; the others add first
+  bool wide;            ///< partials are fp32, although rows are narrower
 };
 
 /// The block's shared memory behind RailShared.

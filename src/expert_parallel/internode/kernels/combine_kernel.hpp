@@ -10,6 +10,7 @@
 namespace tokenyard::internode {
 
 using throughput::Weights;
+using Fp32Vector = throughput::Fp32Piece;
 
 /// A combine as one thread sees it.
 struct Combine {
@@ -104,10 +105,41 @@ struct NearRows {
 /// Pieces of a row that a lane sums at a time.
 inline constexpr uint32_t kPiecesAtOnce = 4;
 
-/// Sums rows piece by piece into `out`. `each_addend(add)` calls `add(load)` for every addend in
-/// order, `load(piece)` loads one of its pieces. Called by all lanes.
-template <class Piece, class EachAddend>
-TOKENYARD_DEVICE void sum_pieces(uint32_t row_bytes, Bytes16* out, EachAddend each_addend) {
+/// Pieces of a row that were summed, as fp32: two vectors for one of narrower elements.
+template <class Piece>
+struct WidePiece {
+  static constexpr uint32_t kVectors = Piece::kValues / Fp32Vector::kValues;
+
+  TOKENYARD_DEVICE static void store(Bytes16* row, uint32_t piece,
+                                     const throughput::PieceSums<Piece>& sums) {
+    for (uint32_t vector = 0; vector < kVectors; ++vector) {
+      Bytes16 values;
+      for (uint32_t i = 0; i < Fp32Vector::kValues; ++i)
+        values.word[i] = std::bit_cast<uint32_t>(sums.sums[vector * Fp32Vector::kValues + i]);
+      store_vector(row + size_t{piece} * kVectors + vector, values);
+    }
+  }
+  struct Loaded {
+    Bytes16 vectors[kVectors] = {};
+  };
+  TOKENYARD_DEVICE static Loaded load(const Bytes16* row, uint32_t piece) {
+    Loaded loaded;
+    for (uint32_t vector = 0; vector < kVectors; ++vector)
+      loaded.vectors[vector] = load_vector(row + size_t{piece} * kVectors + vector);
+    return loaded;
+  }
+  TOKENYARD_DEVICE static void add(throughput::PieceSums<Piece>& sums, const Loaded& loaded) {
+    for (uint32_t vector = 0; vector < kVectors; ++vector)
+      for (uint32_t i = 0; i < Fp32Vector::kValues; ++i)
+        sums.sums[vector * Fp32Vector::kValues + i] += Fp32Vector::value(loaded.vectors[vector], i);
+  }
+};
+
+/// Sums rows piece by piece. `each_addend(add, add_wide)` calls one of both for every addend in
+/// order: `add(load)`, where `load(piece)` loads one of its pieces, or `add_wide(row)` for a row of
+/// fp32 in this rank's memory. `store(piece, sums)` stores a piece. Called by all lanes.
+template <class Piece, class EachAddend, class Store>
+TOKENYARD_DEVICE void sum_pieces(uint32_t row_bytes, EachAddend each_addend, Store store) {
   const uint32_t pieces = row_bytes / uint32_t{sizeof(Bytes16)};
   for (uint32_t base = 0; base < pieces; base += kPiecesAtOnce * kWarpLanes) {
     const uint32_t first = base + warp::lane();
@@ -121,7 +153,18 @@ TOKENYARD_DEVICE void sum_pieces(uint32_t row_bytes, Bytes16* out, EachAddend ea
       TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kPiecesAtOnce; ++i) sums[i].add(before[i]);
     };
-    each_addend([&](auto load) {
+    const auto add_wide = [&](const Bytes16* row) {
+      if (there_is) add_before();
+      there_is = false;
+      typename WidePiece<Piece>::Loaded values[kPiecesAtOnce] = {};
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
+        if (first + i * kWarpLanes < pieces)
+          values[i] = WidePiece<Piece>::load(row, first + i * kWarpLanes);
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) WidePiece<Piece>::add(sums[i], values[i]);
+    };
+    const auto add = [&](auto load) {
       Bytes16 values[kPiecesAtOnce] = {};
       TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
@@ -130,25 +173,34 @@ TOKENYARD_DEVICE void sum_pieces(uint32_t row_bytes, Bytes16* out, EachAddend ea
       TOKENYARD_UNROLL
       for (uint32_t i = 0; i < kPiecesAtOnce; ++i) before[i] = values[i];
       there_is = true;
-    });
+    };
+    each_addend(add, add_wide);
     if (there_is) add_before();
     TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
-      if (first + i * kWarpLanes < pieces)
-        store_vector(out + first + i * kWarpLanes, sums[i].rounded());
+      if (first + i * kWarpLanes < pieces) store(first + i * kWarpLanes, sums[i]);
   }
 }
 
-/// Runs `body` with the piece type of the rows.
+/// Partial sums that travel as fp32, or rounded.
+template <bool is_wide>
+struct Partials {
+  static constexpr bool kWide = is_wide;
+};
+
+/// Runs `body` with the piece type of the rows, and the kind of partial sums.
 template <class Body>
 TOKENYARD_DEVICE void with_piece(const Combine& combine, Body body) {
+  const bool wide = combine.params.wide;
   switch (combine.input().call.format.type()) {
     case throughput::ElementType::fp16:
-      return body(throughput::Fp16Piece{});
+      if (wide) return body(throughput::Fp16Piece{}, Partials<true>{});
+      return body(throughput::Fp16Piece{}, Partials<false>{});
     case throughput::ElementType::fp32:
-      return body(throughput::Fp32Piece{});
+      return body(throughput::Fp32Piece{}, Partials<false>{});
     default:
-      return body(throughput::Bf16Piece{});
+      if (wide) return body(throughput::Bf16Piece{}, Partials<true>{});
+      return body(throughput::Bf16Piece{}, Partials<false>{});
   }
 }
 
@@ -176,6 +228,10 @@ class SumClaims {
     if (sums_ != 0) claim();
   }
 
+  /// Returns whether `next` would find room at once, or nothing more to do. Called by all lanes.
+  TOKENYARD_DEVICE bool would_not_wait() const {
+    return !warp::any(number_ < sums_) || warp::any(number_ < sums_ && has_room());
+  }
   /// Waits for room on any link. Called by all lanes, alike. Returns false once there are no more,
   /// or if the call has failed.
   TOKENYARD_DEVICE bool next(ClaimedSum& sum) {
@@ -219,19 +275,34 @@ TOKENYARD_DEVICE bool forward(const Combine& combine, const Results& mine) {
   const RailCall& call = combine.call;
   const throughput::CombineParams& input = combine.input();
   SumClaims claims(combine);
-  for (ClaimedSum sum; claims.next(sum);) {
+  RoleWaits waits(call);
+  const auto next = [&](ClaimedSum& sum) {
+    if (claims.would_not_wait()) return claims.next(sum);
+    return waits.time([&] { return claims.next(sum); });
+  };
+  for (ClaimedSum sum; next(sum);) {
     const int32_t row = warp::lane() < combine.hosts().locals
                             ? combine.params.route.forwarded(sum.link, sum.number)[warp::lane()]
                             : -1;
     const NearRows rows{combine, mine, row};
     const uint64_t position = call.rails.tables.counts(sum.link).first_out + sum.number;
     std::byte* const slot = stage_slot(call, sum.link, position);
-    with_piece(combine, [&](auto piece) {
-      sum_pieces<decltype(piece)>(input.row_bytes, reinterpret_cast<Bytes16*>(slot), [&](auto add) {
-        rows.each([&](Peer<const Bytes16> from) {
-          add([&](uint32_t at) { return load_vector(from + at); });
-        });
-      });
+    auto* const partial = reinterpret_cast<Bytes16*>(slot);
+    with_piece(combine, [&](auto piece, auto partials) {
+      using Piece = decltype(piece);
+      sum_pieces<Piece>(
+          input.row_bytes,
+          [&](auto add, auto) {
+            rows.each([&](Peer<const Bytes16> from) {
+              add([&](uint32_t at) { return load_vector(from + at); });
+            });
+          },
+          [&](uint32_t at, const throughput::PieceSums<Piece>& sums) {
+            if constexpr (decltype(partials)::kWide)
+              WidePiece<Piece>::store(partial, at, sums);
+            else
+              store_vector(partial + at, sums.rounded());
+          });
     });
     auto* const weights = reinterpret_cast<float*>(slot + call.rails.slot.weights_at());
     for (uint32_t first = 0; first < input.topk; first += kWarpLanes) {
@@ -242,22 +313,23 @@ TOKENYARD_DEVICE bool forward(const Combine& combine, const Results& mine) {
     warp::sync();
     if (warp::elect()) mark_written(call, sum.link, position);
   }
+  waits.add_to(RailStatistics::forward_ns);
   return !warp::any(call.far_deadline.failed());
 }
 
 /// Waits until the partial sums of a token have come, a lane per link. Called by all lanes.
-TOKENYARD_DEVICE bool await_sums(const Combine& combine, const int32_t* places) {
+TOKENYARD_DEVICE bool await_sums(const Combine& combine, RoleWaits& waits, const int32_t* places) {
   const RailCall& call = combine.call;
-  bool come = true;
-  for (uint32_t link = warp::lane(); link < call.links(); link += kWarpLanes) {
-    const Link& from = call.rails.links[link];
-    const int32_t place = from.forwards ? places[call.rails.columns.host(from.host)] : -1;
-    if (place < 0) continue;
-    const uint64_t needed =
-        call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
-    come = call.await_own(Phase::sums, [&] { return has_arrived(call, link) >= needed; }) && come;
+  const uint32_t link = warp::lane();
+  uint64_t needed = 0;
+  if (link < call.links() && call.rails.links[link].forwards) {
+    const int32_t place = places[call.rails.columns.host(call.rails.links[link].host)];
+    if (place >= 0)
+      needed = call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
   }
-  const bool all = warp::all(come);
+  const auto have_come = [&] { return needed == 0 || has_arrived(call, link) >= needed; };
+  const bool all = warp::all(have_come()) ||
+                   waits.time([&] { return warp::all(call.await_own(Phase::sums, have_come)); });
   // Passes on what each lane has acquired.
   warp::sync();
   return all;
@@ -285,9 +357,12 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, uin
                      call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place));
   };
   const size_t at = size_t{token} * input.row_bytes;
-  with_piece(combine, [&](auto piece) {
-    sum_pieces<decltype(piece)>(
-        input.row_bytes, reinterpret_cast<Bytes16*>(input.out + at), [&](auto add) {
+  auto* const out = reinterpret_cast<Bytes16*>(input.out + at);
+  with_piece(combine, [&](auto piece, auto partials) {
+    using Piece = decltype(piece);
+    sum_pieces<Piece>(
+        input.row_bytes,
+        [&](auto add, auto add_wide) {
           const auto add_own = [&](const std::byte* from) {
             const auto* const vectors = reinterpret_cast<const Bytes16*>(from);
             add([&](uint32_t i) { return load_vector(vectors + i); });
@@ -299,9 +374,16 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, uin
               near.each([&](Peer<const Bytes16> from) {
                 add([&](uint32_t i) { return load_vector(from + i); });
               });
-            else if (const std::byte* const slot = slot_of(host))
-              add_own(slot);
+            else if (const std::byte* const slot = slot_of(host)) {
+              if constexpr (decltype(partials)::kWide)
+                add_wide(reinterpret_cast<const Bytes16*>(slot));
+              else
+                add_own(slot);
+            }
           }
+        },
+        [&](uint32_t piece_at, const throughput::PieceSums<Piece>& sums) {
+          store_vector(out + piece_at, sums.rounded());
         });
   });
   if (call.params.weights != Weights::with) return;
@@ -323,12 +405,13 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, uin
 /// Adds up the results of this rank's tokens, in their order. Called by each mover.
 TOKENYARD_DEVICE bool add_results(const Combine& combine, const Results& mine) {
   const RailCall& call = combine.call;
+  RoleWaits waits(call);
   for (;;) {
     const uint32_t token = warp::once(
         [&] { return fetch_add<Order::relaxed, Scope::gpu>(&call.workspace().next_token, 1); });
-    if (token >= combine.input().tokens) return true;
+    if (token >= combine.input().tokens) break;
     const int32_t* const places = combine.params.route.places(token);
-    if (!await_sums(combine, places)) return false;
+    if (!await_sums(combine, waits, places)) return false;
     add_token(combine, mine, token, places);
     warp::sync();
     for (uint32_t link = warp::lane(); link < call.links(); link += kWarpLanes) {
@@ -339,6 +422,8 @@ TOKENYARD_DEVICE bool add_results(const Combine& combine, const Results& mine) {
                   call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place));
     }
   }
+  waits.add_to(RailStatistics::add_ns);
+  return true;
 }
 
 TOKENYARD_DEVICE void move(const Combine& combine) {

@@ -54,13 +54,14 @@ TOKENYARD_DEVICE const std::byte* ring_slot(const RailCall& call, uint32_t link,
          position % call.rails.capacity * call.rails.slot.bytes();
 }
 
-/// Waits until the stage has a place for a position. Called by a thread that will write it.
-TOKENYARD_DEVICE bool await_stage(const RailCall& call, uint32_t link, uint64_t position) {
+/// Returns whether the stage has a place for a position. Acquires the network's reads.
+TOKENYARD_DEVICE bool has_stage(const RailCall& call, uint32_t link, uint64_t position) {
   const uint64_t* const reusable = &call.rails.tables.counts(link).reusable;
-  return call.await_own(Phase::stage, [&] {
-    // Acquires the network's reads.
-    return position < load<Order::acquire, Scope::gpu>(reusable) + call.rails.capacity;
-  });
+  return position < load<Order::acquire, Scope::gpu>(reusable) + call.rails.capacity;
+}
+/// Waits until it has. Called by a thread that will write it.
+TOKENYARD_DEVICE bool await_stage(const RailCall& call, uint32_t link, uint64_t position) {
+  return call.await_own(Phase::stage, [&] { return has_stage(call, link, position); });
 }
 /// Hands a written slot to the coordinator. Release: orders its bytes before the mark.
 TOKENYARD_DEVICE void mark_written(const RailCall& call, uint32_t link, uint64_t position) {
@@ -106,6 +107,21 @@ TOKENYARD_DEVICE uint32_t marked(const uint64_t* marks, uint64_t position, uint3
   return run;
 }
 
+/// The time for which a thread waited for its peer, found between its polls.
+class PeerWait {
+ public:
+  TOKENYARD_DEVICE void note(bool for_peer) {
+    if (for_peer == (since_ns_ != 0)) return;
+    const uint64_t now = now_ns();
+    if (!for_peer) waited_ns_ += now - since_ns_;
+    since_ns_ = for_peer ? now : 0;
+  }
+  TOKENYARD_DEVICE uint64_t ns() const { return waited_ns_; }
+
+ private:
+  uint64_t since_ns_ = 0, waited_ns_ = 0;
+};
+
 /// A link's out ring during a call, as the only thread that fills it.
 class RingFiller {
  public:
@@ -130,6 +146,9 @@ class RingFiller {
     if (!ring_.queue.flush(deadline, static_cast<uint32_t>(Phase::flush))) return false;
     // Release: passes the network's reads on to those who write the stage next.
     store<Order::release, Scope::gpu>(&counts_.reusable, end_);
+    count_link(call_, link_, RailStatistics::sent_bytes,
+               (end_ - counts_.first_out) * ring_.slot_bytes);
+    count_link(call_, link_, RailStatistics::credits_ns, waits_.ns());
     return ring_.reserve(deadline, kCredits, ring_.capacity);
   }
 
@@ -149,6 +168,7 @@ class RingFiller {
           const uint32_t least = std::min(call_.rails.chunk, most);
           const uint32_t free = ring_.free_slots();
           for_peer = free < least;
+          waits_.note(for_peer);
           what.phase = static_cast<uint32_t>(for_peer ? Phase::credits : Phase::written);
           what.expected = sent + least;
           what.seen = sent + free;
@@ -194,6 +214,7 @@ class RingFiller {
   uint64_t noted_;    // Position before which the network has read all slots.
   uint64_t watched_;  // Position before which slots were posted up to `ticket_`.
   uint32_t ticket_ = 0;
+  PeerWait waits_;
 };
 
 /// A link's in ring during a call, as the only thread that drains it. It alone waits for the peer:
@@ -217,6 +238,9 @@ class RingDrainer {
           !ring_.release(call_.far_deadline, static_cast<uint32_t>(Phase::credit_put), slots))
         return false;
     }
+    count_link(call_, link_, RailStatistics::arrived_bytes,
+               (end_ - counts_.first_in) * ring_.slot_bytes);
+    count_link(call_, link_, RailStatistics::slots_ns, waits_.ns());
     return true;
   }
 
@@ -234,6 +258,7 @@ class RingDrainer {
           pass_on_arrivals();
           slots = marked(call_.rails.tables.read(link_), taken, most, ring_.capacity);
           if (slots < least) slots = 0;
+          waits_.note(slots == 0 && arrived_ < taken + least);
           what.expected = arrived_ + 1;
           what.seen = arrived_;
           return slots != 0;
@@ -263,6 +288,7 @@ class RingDrainer {
   LinkCounts& counts_;
   const uint64_t end_;
   uint64_t arrived_;
+  PeerWait waits_;
 };
 
 /// Gives slots of a refused call back as they arrive, unread: their source may have cut the ring

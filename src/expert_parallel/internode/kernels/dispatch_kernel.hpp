@@ -36,7 +36,8 @@ TOKENYARD_DEVICE bool await_places(const Dispatch& dispatch, uint32_t token) {
 
 /// Stores a token's slot to the stage of each host that wants it, a lane per link. Called by all
 /// lanes. Returns false if the call has failed.
-TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, uint32_t token) {
+TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, RoleWaits& waits,
+                                 uint32_t token) {
   const RailCall& call = dispatch.call;
   const int32_t* const places = dispatch.params.route.places(token);
   const auto position_on = [&](uint32_t link, uint64_t& position) {
@@ -53,8 +54,12 @@ TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, uint32_
     if (!warp::any(goes)) continue;
     if (!built) mover.build(token);
     built = true;
+    if (!warp::all(!goes || has_stage(call, link, position)))
+      waits.time([&] {
+        if (goes) stored = await_stage(call, link, position);
+        return warp::all(stored);
+      });
     if (goes) {
-      stored = await_stage(call, link, position);
       if (stored) mover.store_to(stage_slot(call, link, position));
       mover.complete();
       if (stored) mark_written(call, link, position);
@@ -68,13 +73,16 @@ TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, uint32_
 /// Sends this rank's tokens to other hosts, in their order. Called by each sending warp.
 TOKENYARD_DEVICE bool send(const Dispatch& dispatch, Mover& mover) {
   if (dispatch.params.counts() && dispatch.refuses()) return true;
+  RoleWaits waits(dispatch.call);
   for (;;) {
     const uint32_t token = warp::once([&] {
       return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_token, 1);
     });
-    if (token >= dispatch.input().tokens) return true;
-    if (!await_places(dispatch, token) || !send_token(dispatch, mover, token)) return false;
+    if (token >= dispatch.input().tokens) break;
+    if (!await_places(dispatch, token) || !send_token(dispatch, mover, waits, token)) return false;
   }
+  waits.add_to(RailStatistics::send_ns);
+  return true;
 }
 
 /// Stores the next token of this rank that is for its own host. Called by all lanes of a mover.
@@ -204,6 +212,7 @@ TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const D
     deliveries.tell_now_and_then(mover);
     return true;
   };
+  RoleWaits waits(dispatch.call);
   ClaimedSlot slot;
   bool near = true;
   while (claims.any()) {
@@ -211,9 +220,13 @@ TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const D
       if (!store_near(near)) return false;
       continue;
     }
-    // Before a wait: watching kernels need not wait with this warp.
-    if (deliveries.watched() && !claims.have_arrived()) deliveries.tell_all(mover);
-    if (!claims.next(slot)) return false;
+    // Watching kernels need not wait with this warp.
+    if (!claims.have_arrived()) {
+      deliveries.tell_all(mover);
+      if (!waits.time([&] { return claims.next(slot); })) return false;
+    } else if (!claims.next(slot)) {
+      return false;
+    }
     forward(dispatch, mover, mine, slot);
     deliveries.note_slot(slot.link);
     deliveries.tell_now_and_then(mover);
@@ -221,6 +234,7 @@ TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const D
   while (near)
     if (!store_near(near)) return false;
   deliveries.tell_all(mover);
+  waits.add_to(RailStatistics::forward_ns);
   return !warp::any(dispatch.call.far_deadline.failed());
 }
 

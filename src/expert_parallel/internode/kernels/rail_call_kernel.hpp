@@ -123,6 +123,39 @@ struct RailCall {
   }
 };
 
+/// Adds to a total of a link. Called by the only thread that coordinates the link in its direction.
+TOKENYARD_DEVICE void count_link(const RailCall& call, uint32_t link,
+                                 RailStatistics::LinkTotal total, uint64_t value) {
+  const RailStatistics& statistics = call.rails.statistics;
+  const uint32_t which = RailStatistics::of_link(link, total);
+  statistics.totals[which] += value;
+  store<Order::relaxed, Scope::sys>(statistics.shown + which, statistics.totals[which]);
+}
+
+/// The time that a warp's waits have taken. All lanes call its functions, alike.
+class RoleWaits {
+ public:
+  TOKENYARD_DEVICE explicit RoleWaits(const RailCall& call) : call_(call) {}
+  /// Runs `wait` and counts its time.
+  template <class Wait>
+  TOKENYARD_DEVICE auto time(Wait wait) {
+    const uint64_t begun_ns = now_ns();
+    const auto result = wait();
+    waited_ns_ += now_ns() - begun_ns;
+    return result;
+  }
+  /// Adds what was counted to a total of the rank. Relaxed: people read it much later.
+  TOKENYARD_DEVICE void add_to(RailStatistics::RoleTotal total) {
+    if (warp::elect() && waited_ns_ != 0)
+      add<Order::relaxed, Scope::gpu>(call_.rails.statistics.totals + total, waited_ns_);
+    waited_ns_ = 0;
+  }
+
+ private:
+  const RailCall& call_;
+  uint64_t waited_ns_ = 0;
+};
+
 /// Begins the call; returns false if an earlier one has failed. Called by the whole block, which
 /// synchronizes.
 TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params,
@@ -205,6 +238,10 @@ TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, Sl
       counts.next_sum = counts.delivered = 0;
     }
   }
+  const RailStatistics& statistics = call.rails.statistics;
+  for (uint32_t total = 0; total < RailStatistics::kRoleTotals; ++total)
+    store<Order::relaxed, Scope::sys>(statistics.shown + total,
+                                      load<Order::relaxed, Scope::gpu>(statistics.totals + total));
   ++workspace.calls;
   workspace.next_token = workspace.next_near = workspace.ended = workspace.done = 0;
   workspace.delivered = 0;

@@ -26,7 +26,9 @@ CallContext::CallContext(const std::shared_ptr<World>& world, const ExpertParall
                                  .partition = setup.partition,
                                  .blocks_max = std::max(setup.plan.blocks, options.sms_max),
                                  .ring_rows = options.tuning.ring_rows,
-                                 .movers = options.tuning.movers});
+                                 .chunk_rows = options.tuning.chunk_rows,
+                                 .movers = options.tuning.movers,
+                                 .fp32_partials = options.fp32_partials});
 }
 
 CallParams CallContext::params(CallKind kind) const {

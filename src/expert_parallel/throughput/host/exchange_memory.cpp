@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "expert_parallel/common/expert_map.hpp"
+#include "expert_parallel/internode/host/rails.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
 #include "expert_parallel/throughput/host/plan.hpp"
 #include "expert_parallel/throughput/host/row_format.hpp"
@@ -13,8 +14,9 @@ namespace tokenyard {
 
 ExpertParallel::Memory ExpertParallel::memory(const ExpertParallelOptions& options, uint32_t ranks,
                                               uint32_t tokens, uint32_t rows_received,
-                                              const RowFormat& format) {
+                                              const RowFormat& format, uint32_t hosts) {
   require(ranks > 0, "ranks", "at least 1", ranks);
+  require(hosts > 0 && hosts <= ranks, "hosts", "1 to " + std::to_string(ranks), hosts);
   check_options(options, ranks);
   require(tokens <= options.tokens_max, "tokens",
           "at most tokens_max = " + std::to_string(options.tokens_max), tokens);
@@ -38,9 +40,28 @@ ExpertParallel::Memory ExpertParallel::memory(const ExpertParallelOptions& optio
     return (std::max<uint64_t>(bytes, 1) + throughput::kOffsetUnit - 1) / throughput::kOffsetUnit *
            throughput::kOffsetUnit;
   };
-  const auto of_route = [&] { return allocated(layout.beside_bytes() + table.bytes(tokens)); };
+  internode::RailExchange::Bytes between{};
+  if (hosts > 1)
+    between = internode::RailExchange::bytes_of(
+        {.experts = places_of(options, ranks),
+         .topk = options.topk,
+         .tokens_max = options.tokens_max,
+         .hidden = options.hidden,
+         .partition = ExpertPartition::of(places_of(options, ranks), ranks),
+         .blocks_max = std::max(sms, options.sms_max),
+         .ring_rows = options.tuning.ring_rows,
+         .chunk_rows = options.tuning.chunk_rows,
+         .movers = options.tuning.movers,
+         .fp32_partials = options.fp32_partials},
+        ranks, hosts, tokens);
+  const auto of_route = [&] {
+    const uint64_t tables = hosts > 1 ? table.bytes(0) + between.route : table.bytes(tokens);
+    return allocated(layout.beside_bytes() + tables);
+  };
   Memory memory{.arena_bytes = allocated(control.bytes()),
-                .peak_bytes = allocated(layout.bytes()) + of_route()};
+                .peak_bytes = allocated(layout.bytes()) + of_route(),
+                .network_bytes = hosts > 1 ? allocated(between.far) : 0};
+  if (hosts > 1) memory.arena_bytes += allocated(between.near);
   layout.rows = rows_received;
   memory.kept_by_route_bytes = of_route();
   memory.kept_bytes = allocated(layout.bytes()) + memory.kept_by_route_bytes;

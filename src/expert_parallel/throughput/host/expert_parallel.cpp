@@ -193,6 +193,10 @@ uint32_t ExpertParallel::local_experts() const {
 uint32_t ExpertParallel::first_expert() const {
   return impl_->sessions.now()->context.setup.partition.first_of(world().rank());
 }
+ExpertParallel::Rings ExpertParallel::rings() const {
+  const auto session = impl_->sessions.now();
+  return session->context.rails ? session->context.rails->rings() : Rings{};
+}
 uint32_t ExpertParallel::sms() const {
   return impl_->sessions.now()->context.setup.plan.blocks;
 }

@@ -66,6 +66,8 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
           fmt::format("1 to {}", kTokensMax), options.tokens_max);
   require(options.tuning.ring_rows <= kRingRowsMax, "tuning.ring_rows",
           fmt::format("at most {}", kRingRowsMax), options.tuning.ring_rows);
+  require(options.tuning.chunk_rows <= kRingRowsMax, "tuning.chunk_rows",
+          fmt::format("at most {}", kRingRowsMax), options.tuning.chunk_rows);
   require(uint64_t{options.tokens_max} * ranks <= kRowsMax, "tokens_max",
           fmt::format("at most {} over all {} ranks", kRowsMax, ranks), options.tokens_max);
 }
@@ -86,6 +88,10 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
     require_equal("topk", rank, first, agreed.topk, other.topk);
     require_equal("tokens_max", rank, first, agreed.tokens_max, other.tokens_max);
     require_equal("tuning.ring_rows", rank, first, agreed.tuning.ring_rows, other.tuning.ring_rows);
+    require_equal("tuning.chunk_rows", rank, first, agreed.tuning.chunk_rows,
+                  other.tuning.chunk_rows);
+    require_equal("fp32_partials", rank, first, uint32_t{agreed.fp32_partials},
+                  uint32_t{other.fp32_partials});
   }
   // The number of multiprocessors may differ among ranks.
   for (const uint32_t rank : present) {

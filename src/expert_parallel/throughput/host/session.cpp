@@ -158,6 +158,16 @@ ExpertParallel::Metrics Session::metrics() const {
     longest = metrics.wait_seconds_by_peer[rank];
     metrics.slowest_rank = rank;
   }
+  if (!context.rails) return metrics;
+  context.rails->add_to(metrics);
+  add(metrics.link_sent_bytes_by_peer, before_.link_sent_bytes_by_peer);
+  add(metrics.link_arrived_bytes_by_peer, before_.link_arrived_bytes_by_peer);
+  add(metrics.link_credit_wait_seconds_by_peer, before_.link_credit_wait_seconds_by_peer);
+  add(metrics.link_row_wait_seconds_by_peer, before_.link_row_wait_seconds_by_peer);
+  metrics.send_wait_seconds += before_.send_wait_seconds;
+  metrics.forward_wait_seconds += before_.forward_wait_seconds;
+  metrics.add_wait_seconds += before_.add_wait_seconds;
+  internode::find_slowest(context.rails->map(), world->rank(), metrics);
   return metrics;
 }
 
