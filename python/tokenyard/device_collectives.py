@@ -57,8 +57,8 @@ class DeviceCollectives(Closing):
     make new collectives on it.
 
     Args:
-        world: the ranks. Between hosts there are no messages, no splits, and no choice of a
-            protocol, and reductions go by host, then across hosts in their order.
+        world: the ranks. Between hosts there is no choice of a protocol, and reductions go by host,
+            then across hosts in their order.
         sms: multiprocessors of a call at most; may differ among ranks. 0: chosen.
         slot_bytes: largest message that takes the protocol for few bytes.
         packet_bytes: largest message that takes the one for some megabytes, a multiple of 16; 0:
@@ -359,6 +359,8 @@ class DeviceCollectives(Closing):
         **call: Any,
     ) -> None:
         """Sends and receives several messages, none of which waits for another one.
+
+        A message to this rank itself is received in the same call.
 
         Args:
             sends: arrays, the ranks they go to, and tags: the arguments of `send`.

@@ -10,7 +10,48 @@ import numpy as np
 import pytest
 
 import tokenyard
-from tokenyard import DeviceCollectives, InvalidArgument, PeerLost, PeerTimeout, Unsupported, launch
+from tokenyard import DeviceCollectives, InvalidArgument, PeerLost, PeerTimeout, launch
+
+
+def splits_and_messages(world: tokenyard.World, collectives: DeviceCollectives) -> None:
+    """Parts and messages of every pair's own size, of every dtype of a size."""
+    ranks, rank = world.size, world.rank
+    for dtype in (np.uint8, np.float16, np.int32, np.float64, np.complex128):
+        for scale in (0, 1, 777, 40_001):
+            sizes = np.arange(ranks * ranks).reshape(ranks, ranks) % 3 * scale
+            parts = [
+                [np.full(sizes[s, d], 7 * s + d + 1, dtype) for d in range(ranks)]
+                for s in range(ranks)
+            ]
+            mine = np.concatenate(parts[rank])
+            expected = np.concatenate([parts[source][rank] for source in range(ranks)])
+            sent, received = sizes[rank], sizes[:, rank]
+            out = np.zeros_like(expected)
+            collectives.all_to_all(mine, out, sent=sent.tolist(), received=received.tolist())
+            np.testing.assert_array_equal(out, expected)
+            out[:] = 0
+            told = np.zeros(ranks, np.int64)
+            splits = sent.astype(np.int64)
+            collectives.all_to_all(mine, out, splits=splits, received_splits=told)
+            np.testing.assert_array_equal(out, expected)
+            np.testing.assert_array_equal(told, received)
+
+            others = [peer for peer in range(ranks) if peer != rank]
+            came = [np.zeros_like(parts[peer][rank]) for peer in others]
+            collectives.exchange(
+                [(parts[rank][peer], peer, peer) for peer in others],
+                [(array, peer, rank) for array, peer in zip(came, others, strict=True)],
+            )
+            collectives.wait()
+            for array, peer in zip(came, others, strict=True):
+                np.testing.assert_array_equal(array, parts[peer][rank])
+    x = np.full(3, rank)
+    if rank == 0:
+        collectives.send(x, ranks - 1, tag=5)
+    elif rank == ranks - 1:
+        collectives.receive(x, 0, tag=5)
+        collectives.wait()
+        assert (x == 0).all()
 
 
 def operations(world: tokenyard.World) -> None:
@@ -52,8 +93,7 @@ def operations(world: tokenyard.World) -> None:
         out = np.empty(8, np.int64)
         collectives.all_gather(np.full(counts[rank], rank), out, counts=counts)
         np.testing.assert_array_equal(out, [0] * 3 + [ranks - 1] * 5)
-        with pytest.raises(Unsupported, match="between hosts"):
-            collectives.exchange()
+        splits_and_messages(world, collectives)
         world.barrier()
 
 
@@ -108,6 +148,37 @@ def until_one_dies(world: tokenyard.World) -> int:
     except PeerLost as error:
         return error.rank
     return -1
+
+
+def receiving_from_one_that_dies(world: tokenyard.World) -> int:
+    """Ranks 0 and 2 are on different hosts than rank 1, or the same; both await its message."""
+    collectives = DeviceCollectives(world)
+    x = np.ones(100_000, np.float32)
+    try:
+        for call in range(100_000):
+            if world.rank != 1:
+                collectives.receive(x, 1)
+                collectives.wait()
+                continue
+            collectives.exchange([(x, 0, 0), (x, 2, 0)])
+            collectives.wait()
+            if call == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+    except PeerLost as error:
+        return error.rank
+    return -1
+
+
+def test_a_killed_rank_ends_the_others_messages() -> None:
+    told = launch(
+        *(receiving_from_one_that_dies, 3),
+        processes=True,
+        hosts=2,
+        arena_bytes=64 << 20,
+        timeout=600,
+        on_death="continue",
+    )
+    assert [told[0], told[2]] == [1, 1]
 
 
 def test_a_killed_rank_ends_the_others_calls() -> None:

@@ -104,6 +104,28 @@ def test_wrong_arguments_are_named_and_the_next_call_works(tmp_path: Path) -> No
     results_of(wrong, 2, tmp_path)
 
 
+def first_by_some(say: Any, rank: int, size: int, folder: Path) -> None:
+    """As with `device_id=`: the group's creation connects all ranks, the first call is by two."""
+    with programs.in_group(rank, size, folder, CPU):
+        dist.group.WORLD._get_backend(CPU).eager_connect_single_device(CPU)
+        x = torch.full((4,), float(rank))
+        if rank < 2:
+            (dist.send if rank == 0 else dist.recv)(x, 1 - rank)
+            assert (x == 0).all()
+        if rank == 2:
+            mine, came = torch.full((3,), 7.0), torch.zeros(3)
+            batch = [dist.P2POp(dist.irecv, came, 2), dist.P2POp(dist.isend, mine, 2)]
+            for work in dist.batch_isend_irecv(batch):
+                work.wait()
+            tokenyard.torch.check_device()
+            assert (came == 7).all()
+        dist.barrier()
+
+
+def test_the_first_call_may_be_of_some_ranks_if_the_group_is_connected(tmp_path: Path) -> None:
+    results_of(first_by_some, 3, tmp_path)
+
+
 def replaced(say: Any, rank: int, size: int, folder: Path, join: bool) -> Any:
     """Reduces until a rank dies, goes on with a new one in its place."""
     with programs.in_group(rank, size, folder, CPU, join=join):

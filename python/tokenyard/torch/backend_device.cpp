@@ -105,6 +105,7 @@ c10::intrusive_ptr<DeviceWork> TokenyardBackend::device_work(OpType type, const 
 
 void TokenyardBackend::eagerConnectSingleDevice(at::Device device) {
   if (device.is_cuda()) device_at(device);
+  if (device.is_cpu() && host_device_) device_at(c10::Device(c10::kCPU));
 }
 
 DeviceStream TokenyardBackend::stream_at(c10::Device where, Beside beside) {

@@ -1,6 +1,11 @@
 // Messages between pairs of ranks: all_to_all with a size per pair, and send and receive.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "collectives/device/host/call_log.hpp"
+#include "collectives/device/kernels/messages.hpp"
+#include "collectives/device/lonely_rank.hpp"
 #include "collectives/device/message_case.hpp"
 #include "expert_parallel/ranks.hpp"
 
@@ -86,7 +91,16 @@ TEST_P(DeviceMessagesTest, WrongMessagesAreNamedBeforeAnythingIsSent) {
     };
     const TensorView view = tensor.view({12});
     EXPECT_EQ(argument_of([&] { collectives.exchange({{view, world.rank()}}, {}); }), "to");
+    EXPECT_EQ(argument_of([&] { collectives.exchange({}, {{view, world.rank()}}); }), "from");
     EXPECT_EQ(argument_of([&] { collectives.exchange({}, {{view, 2}}); }), "from");
+    EXPECT_EQ(argument_of([&] {
+                collectives.exchange({{view, world.rank(), 1}}, {{view, world.rank(), 2}});
+              }),
+              "tag");
+    EXPECT_EQ(argument_of([&] {
+                collectives.exchange({{view, world.rank()}}, {{tensor.view({11}), world.rank()}});
+              }),
+              "tensor");
     EXPECT_EQ(argument_of([&] {
                 collectives.exchange({{view, peer, device_collectives::kTags}}, {});
               }),
@@ -96,6 +110,53 @@ TEST_P(DeviceMessagesTest, WrongMessagesAreNamedBeforeAnythingIsSent) {
     EXPECT_EQ(argument_of([&] { collectives.exchange(many, {}); }), "messages");
     collectives.close();
   }));
+}
+
+// A message to oneself is a copy in stream order, beside messages with others.
+TEST_P(DeviceMessagesTest, ARankSendsToItselfWithinACall) {
+  if (GetParam() != "host") GTEST_SKIP() << "ranks that share a GPU have no messages";
+  const auto all = worlds(2);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    DeviceCollectives collectives(world);
+    const uint32_t self = world.rank(), peer = 1 - self;
+    const auto mine = static_cast<int32_t>(self);
+    const DeviceArray<int32_t> sent(accelerator_of(world), std::vector<int32_t>{mine, 7, mine + 5});
+    const DeviceArray<int32_t> came(accelerator_of(world), 3);
+    const auto at = [](const DeviceArray<int32_t>& array, uint64_t i) {
+      return TensorView{array.data() + i, DataType::int32, {1}};
+    };
+    collectives.exchange({{at(sent, 0), peer}, {at(sent, 1), self, 3}, {at(sent, 2), self}},
+                         {{at(came, 0), self, 3}, {at(came, 1), self}, {at(came, 2), peer}});
+    collectives.wait();
+    EXPECT_EQ(came.read(), (std::vector<int32_t>{7, mine + 5, 1 - mine}));
+    collectives.close();
+  }));
+}
+
+// Replays of a graph that was captured before ranks went on find no word that they await, and its
+// messages fail at once.
+TEST(RetiredGraphs, AwaitNoOtherRanksWord) {
+  for (const uint64_t launches : {uint64_t{0}, uint64_t{77}, uint64_t{UINT32_MAX}})
+    for (uint32_t rank = 0; rank < 4096; rank += 5)
+      for (const uint32_t other : {rank + 1, rank ^ 64, 4095u}) {
+        if (other == rank || other > 4095) continue;
+        const uint64_t mine = device_collectives::retired_epoch(launches, rank);
+        const uint64_t theirs = device_collectives::retired_epoch(launches + 1, other);
+        const auto apart = static_cast<int32_t>(static_cast<uint32_t>(mine - theirs));
+        ASSERT_GT(std::abs(int64_t{apart}), 500'000) << rank << ", " << other;
+        ASSERT_NE(mine >> 32, theirs >> 32);
+        ASSERT_GT(static_cast<uint32_t>(mine - launches), 500'000u);
+      }
+}
+
+TEST(RetiredGraphs, MessagesFailWithoutAWait) {
+  LonelyRank rank;
+  std::vector<uint64_t> counters(kBlocksMax * 2 * kRoles, device_collectives::kRetiredCounter);
+  auto params = std::make_unique<MessagesParams>();
+  params->call = rank.params();
+  params->channels = counters.data();
+  rank.loads_in(messages_kernel, *params);
+  EXPECT_EQ(rank.failure(), Failure::abort_flag);
 }
 
 INSTANTIATE_ON_DEVICES(DeviceMessagesTest);

@@ -11,6 +11,12 @@
 
 namespace tokenyard::device_collectives {
 
+/// Returns the epoch from which a rank that has gone on counts replays of its graphs. Neither half
+/// of it is another rank's, so no rank finds a word that it awaits.
+constexpr uint64_t retired_epoch(uint64_t launches, uint32_t rank) {
+  return launches + ((uint64_t{rank} + 1) << 40) + ((uint64_t{rank} + 1) << 19);
+}
+
 class CallLog {
  public:
   /// `calls`: finished in the sessions before.

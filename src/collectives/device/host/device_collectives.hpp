@@ -23,8 +23,7 @@
 /// the order of ranks, 16- and 8-bit floats in float32 with one rounding at the end. A result may
 /// lie exactly where the input does (for operations with parts: where the caller's own part does);
 /// any other overlap is a mistake. Between hosts, reductions fold the ranks of each host in their
-/// order, then the hosts in theirs; there are neither messages nor splits, and no other protocol
-/// than Protocol::automatic.
+/// order, then the hosts in theirs, and there is no other protocol than Protocol::automatic.
 ///
 /// Protocol::direct moves bytes from tensor to tensor, all of which must lie in the arenas of their
 /// ranks. Its all_to_all is never in place. After a failed call, a late peer may still write into
@@ -165,16 +164,18 @@ class DeviceCollectives {
   void all_to_all(ConstTensorView input, TensorView result, const Splits& splits,
                   const Call& call = {});
   /// The same with splits that only the device knows, also within a CUDA graph. Parts lie one
-  /// behind the other, in the order of ranks; input and result may be larger than their sum. Ranks
-  /// whose splits exceed their input, and those that get more than their result holds, are named on
-  /// all ranks before data move.
+  /// behind the other, in the order of ranks; input and result may be larger than their sum. The
+  /// input has parts for empty slots, too, from which nothing is received. Ranks whose splits
+  /// exceed their input, and those that get more than their result holds, are named on all ranks
+  /// before data move.
   void all_to_all(ConstTensorView input, TensorView result, const DeviceSplits& splits,
                   const Call& call = {});
 
   /// Sends and receives messages, which go on independently of one another. Messages between two
   /// ranks arrive in the order in which they are sent. They are outside the order of collective
-  /// calls, and of other ranks' messages; small ones do not wait for their receiver. Throws
-  /// Unsupported where ranks share a GPU.
+  /// calls, and of other ranks' messages; small ones do not wait for their receiver. A message to
+  /// this rank itself is received in the same call. Throws Unsupported where ranks share a GPU, and
+  /// for messages between hosts if the network had no queue left for them.
   void exchange(const std::vector<Send>& sends, const std::vector<Receive>& receives,
                 const Call& call = {});
 

@@ -35,6 +35,42 @@ Message message_of(const ConstTensorView& tensor, uint32_t peer, uint32_t tag,
           .receives = receives};
 }
 
+/// A message from this rank to itself.
+struct Copy {
+  ConstTensorView from;
+  TensorView to;
+};
+
+/// Returns the messages of a call from this rank to itself, which must be sent and received in it.
+std::vector<Copy> copies_of(const std::vector<Send>& sends, const std::vector<Receive>& receives,
+                            uint32_t self) {
+  std::vector<Copy> copies;
+  std::vector<uint32_t> tags;
+  for (const Send& send : sends) {
+    if (send.to != self) continue;
+    copies.push_back({send.tensor, {}});
+    tags.push_back(send.tag);
+  }
+  size_t received = 0;
+  for (const Receive& receive : receives) {
+    if (receive.from != self) continue;
+    if (received == copies.size())
+      throw InvalidArgument("from", "another rank, unless the same call sends to this one",
+                            fmt::format("{}", self));
+    Copy& copy = copies[received];
+    check_array("tensor", receive.tensor);
+    check_parts("tensor", copy.from, receive.tensor.type, receive.tensor.elements());
+    require(receive.tag == tags[received], "tag",
+            fmt::format("{} as this rank sends", tags[received]), receive.tag);
+    copy.to = receive.tensor;
+    ++received;
+  }
+  if (received != copies.size())
+    throw InvalidArgument("to", "another rank, unless the same call receives from this one",
+                          fmt::format("{}", self));
+  return copies;
+}
+
 }  // namespace
 
 void PairCalls::check_members() const {
@@ -167,12 +203,15 @@ void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Recei
   std::vector<uint64_t> chunks[kRoles] = {std::vector<uint64_t>(session_.world->size()),
                                           std::vector<uint64_t>(session_.world->size())};
   std::vector<Message> far;
+  const uint32_t self = session_.world->rank();
+  const std::vector<Copy> own = copies_of(sends, receives, self);
   const auto add = [&](const char* argument, const ConstTensorView& tensor,
                        const char* peer_argument, uint32_t peer, uint32_t tag, bool receiving) {
     check_array(argument, tensor);
-    require(peer < session_.world->size() && peer != session_.world->rank(), peer_argument,
-            fmt::format("another rank below {}", session_.world->size()), peer);
+    require(peer < session_.world->size(), peer_argument,
+            fmt::format("a rank below {}", session_.world->size()), peer);
     require(tag < kTags, "tag", fmt::format("less than {}", kTags), tag);
+    if (peer == self) return;
     const std::optional<uint32_t> member = session_.members.at(peer);
     if (!member)
       throw OperationAborted(receiving ? "receive" : "send", session_.log.calls(),
@@ -200,8 +239,12 @@ void PairCalls::exchange(const std::vector<Send>& sends, const std::vector<Recei
     return std::pair{message.first, message.receives};
   });
   for (const Message& message : far) params.messages[params.count++] = message;
-  if (params.count == 0) return;
+  if (params.count == 0 && own.empty()) return;
   session_.last_messages.begin_call(call.stream);
+  for (const Copy& copy : own)
+    if (copy.from.bytes() != 0 && copy.from.data != copy.to.data)
+      session_.accelerator.copy(copy.to.data, copy.from.data, copy.from.bytes(), call.stream);
+  if (params.count == 0) return;
   if (far.empty()) return launch(params, call);
   launch_far(params, static_cast<uint32_t>(far.size()), call);
 }

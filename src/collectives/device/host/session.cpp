@@ -77,9 +77,6 @@ WindowLayout layout_in(const World& world, const Options& options, const Members
 /// Bytes that are kept at least, so that calls of few bytes share them.
 constexpr uint64_t kKeptBytesMin = 64 << 10;
 
-/// Further than launches of one session count, so that epochs of different ranks never meet.
-constexpr uint64_t kEpochsApart = uint64_t{1} << 40;
-
 }  // namespace
 
 Session::Session(std::shared_ptr<World> of, const Options& options, Session* before)
@@ -282,8 +279,10 @@ void Session::retire() {
   // Every rank counts from another number on, so no word of a replay is ever awaited; and a wait
   // ends at once.
   Workspace words{};
-  std::ranges::fill(words.epochs, settled_->launches + (world->rank() + 1) * kEpochsApart);
+  std::ranges::fill(words.epochs, retired_epoch(settled_->launches, world->rank()));
   accelerator.copy(workspace.as<void>(), &words, sizeof(words), Stream{});
+  static_assert(kRetiredCounter == UINT64_MAX);
+  accelerator.fill(channels.as<void>(), 0xff, channels_bytes(members.count()), Stream{});
   await(Stream{}, "the end of what was captured");
   world->cancel();
 }

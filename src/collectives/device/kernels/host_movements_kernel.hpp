@@ -26,22 +26,22 @@ struct KnownParts {
   }
 };
 
-/// `Parts`: the sizes and places of messages, as KnownParts has them.
-template <class Parts>
+/// `Sizes`: the sizes and places of messages, as KnownParts has them.
+template <class Sizes>
 class HostMovements {
  public:
   TOKENYARD_DEVICE HostMovements(const BetweenWork& work, Movers& movers, uint32_t channel)
-      : HostMovements(work, movers, channel, Parts{work}) {}
+      : HostMovements(work, movers, channel, Sizes{work}) {}
   TOKENYARD_DEVICE HostMovements(const BetweenWork& work, Movers& movers, uint32_t channel,
-                                 const Parts& parts)
+                                 const Sizes& parts)
       : work_(work),
         call_(work.call),
         hosts_(work.hosts()),
         movers_(movers),
         channel_(channel),
-        parts_(parts) {}
+        sizes_(parts) {}
 
-  TOKENYARD_DEVICE uint64_t rounds() const { return parts_.rounds(channel_); }
+  TOKENYARD_DEVICE uint64_t rounds() const { return sizes_.rounds(channel_); }
   TOKENYARD_DEVICE static uint32_t second_lag() { return kLinkRounds - 1; }
   TOKENYARD_DEVICE uint32_t third_lag() const {
     return second_lag() + (work_.params.near.locals_max > 1 ? 1 : 0);
@@ -49,7 +49,7 @@ class HostMovements {
 
   /// Sends this rank's chunks to its rail peers.
   TOKENYARD_DEVICE bool first(uint64_t round) {
-    const HostChunk chunk = parts_.chunk(channel_, round);
+    const HostChunk chunk = sizes_.chunk(channel_, round);
     const bool free = for_links(work_, [&](uint32_t link) {
       const uint32_t chunks = outgoing(link);
       return chunks == 0 || end_of(link).reserve(round, chunks);
@@ -60,8 +60,8 @@ class HostMovements {
       if (end_of(link).is_inline(chunks)) continue;
       for (uint32_t i = 0; i < chunks; ++i) {
         const uint32_t to = destination(link, i);
-        movers_.copy(call_.input + parts_.input_at(to) + chunk.begin, end_of(link).stage(i),
-                     parts_.bytes_of(chunk, call_.rank, to));
+        movers_.copy(call_.input + sizes_.input_at(to) + chunk.begin, end_of(link).stage(i),
+                     sizes_.bytes_of(chunk, call_.rank, to));
       }
     }
     if (!movers_.meet(true)) return false;
@@ -69,9 +69,9 @@ class HostMovements {
       const uint32_t chunks = outgoing(link);
       if (chunks == 0 && !work_.params.with_greeting) return true;
       const std::byte* const only =
-          chunks == 0 ? nullptr : call_.input + parts_.input_at(destination(link, 0)) + chunk.begin;
+          chunks == 0 ? nullptr : call_.input + sizes_.input_at(destination(link, 0)) + chunk.begin;
       return end_of(link).publish(round, chunks, only, [&](uint32_t i) {
-        return parts_.bytes_of(chunk, call_.rank, destination(link, i));
+        return sizes_.bytes_of(chunk, call_.rank, destination(link, i));
       });
     });
     return true;
@@ -79,7 +79,7 @@ class HostMovements {
 
   /// Passes arrived chunks, and this rank's own, on to the ranks of this host.
   TOKENYARD_DEVICE bool second(uint64_t round) {
-    const HostChunk chunk = parts_.chunk(channel_, round);
+    const HostChunk chunk = sizes_.chunk(channel_, round);
     const bool come = for_links(work_, [&](uint32_t link) {
       const uint32_t chunks = incoming(link);
       return chunks == 0 || end_of(link).await(round, chunks);
@@ -92,7 +92,7 @@ class HostMovements {
         const uint32_t from = hosts_.served_by(hosts_.place, i);
         if (!call_.movement.sends(from, to)) continue;
         if (from == call_.rank)
-          pass_on(call_.input + parts_.input_at(to) + chunk.begin, chunk, i, from, place);
+          pass_on(call_.input + sizes_.input_at(to) + chunk.begin, chunk, i, from, place);
         else
           pass_on(end_of(hosts_.link_to[from]).chunk(call_.movement.input_has_parts ? place : 0),
                   chunk, i, from, place);
@@ -110,7 +110,7 @@ class HostMovements {
   /// Copies chunks that ranks of this host have stored here to the result.
   TOKENYARD_DEVICE bool third(uint64_t round) {
     if (hosts_.locals == 1) return true;
-    const HostChunk chunk = parts_.chunk(channel_, round);
+    const HostChunk chunk = sizes_.chunk(channel_, round);
     if (!movers_.meet(await_stored(work_, channel_, round))) return false;
     for (uint32_t place = 0; place < hosts_.locals; ++place) {
       if (place == hosts_.place) continue;
@@ -119,7 +119,7 @@ class HostMovements {
         if (call_.movement.sends(from, call_.rank))
           movers_.copy(Peer<const std::byte>(
                            work_.near_chunk(call_.rank, channel_, round, place, i).address()),
-                       result_of(chunk, from), parts_.bytes_of(chunk, from, call_.rank));
+                       result_of(chunk, from), sizes_.bytes_of(chunk, from, call_.rank));
       }
     }
     if (!movers_.meet(true)) return false;
@@ -157,13 +157,13 @@ class HostMovements {
     return hosts_.member(hosts_.host_of[work_.params.links[link].rank], chunk);
   }
   TOKENYARD_DEVICE std::byte* result_of(const HostChunk& chunk, uint32_t source) const {
-    return call_.result + parts_.result_at(source) + chunk.begin;
+    return call_.result + sizes_.result_at(source) + chunk.begin;
   }
   /// `number`: of the source among those whose chunks this rank passes on.
   template <class From>
   TOKENYARD_DEVICE void pass_on(From from, const HostChunk& chunk, uint32_t number, uint32_t source,
                                 uint32_t place) {
-    const uint32_t to = hosts_.local(place), bytes = parts_.bytes_of(chunk, source, to);
+    const uint32_t to = hosts_.local(place), bytes = sizes_.bytes_of(chunk, source, to);
     if (to != call_.rank)
       return movers_.copy(from, work_.near_chunk(to, channel_, chunk.round, hosts_.place, number),
                           bytes);
@@ -181,7 +181,7 @@ class HostMovements {
   const HostTable& hosts_;
   Movers& movers_;
   const uint32_t channel_;
-  const Parts parts_;
+  const Sizes sizes_;
 };
 
 }  // namespace tokenyard::device_collectives

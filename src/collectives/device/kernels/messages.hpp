@@ -39,6 +39,10 @@ inline constexpr uint32_t kMessagesThreadsMax = 512;
 /// Messages of a launch, and of a warp.
 inline constexpr uint32_t kMessagesMax = 48, kMessagesOfWarp = 16;
 
+/// A counter of chunks that the host sets once ranks have gone on: messages of a graph that was
+/// captured before fail.
+inline constexpr uint64_t kRetiredCounter = UINT64_MAX;
+
 /// A message as one of its two ranks knows it.
 struct Message {
   std::byte* data;  ///< only read by a sender

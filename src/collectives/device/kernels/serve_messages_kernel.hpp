@@ -63,12 +63,25 @@ struct MessagesWork {
   }
 };
 
+/// Returns the counter of a channel, of this block.
+TOKENYARD_DEVICE uint64_t* counter_of(const MessagesParams& params, uint32_t block, uint32_t rank,
+                                      bool receives) {
+  return params.channels + (uint64_t{block} * params.call.ranks + rank) * kRoles +
+         static_cast<uint32_t>(receives ? Role::receiver : Role::sender);
+}
+
 /// Called by all threads of a block; synchronizes them. Returns false if an earlier call has
 /// failed.
 TOKENYARD_DEVICE bool begin_messages(const MessagesParams& params, CallShared& shared,
                                      const BlockDeadline& deadline) {
   if (params.collective) return begin_call(params.call, shared, deadline);
-  if (thread::index() == 0) shared = {.epoch = 0, .failed = deadline.failed()};
+  if (thread::index() == 0) {
+    const bool retired = *counter_of(params, block::index(), 0, false) == kRetiredCounter;
+    if (retired)
+      deadline.fail(Failure::abort_flag,
+                    {.phase = static_cast<uint32_t>(WaitPhase::message), .rank = params.call.rank});
+    shared = {.epoch = 0, .failed = retired || deadline.failed()};
+  }
   block::sync();
   return !shared.failed;
 }
@@ -82,13 +95,6 @@ struct ServedMessages {
 
   TOKENYARD_DEVICE uint32_t index(uint32_t i) const { return first + i * step; }
 };
-
-/// Returns the counter of a channel, of this block.
-TOKENYARD_DEVICE uint64_t* counter_of(const MessagesParams& params, uint32_t block, uint32_t rank,
-                                      bool receives) {
-  return params.channels + (uint64_t{block} * params.call.ranks + rank) * kRoles +
-         static_cast<uint32_t>(receives ? Role::receiver : Role::sender);
-}
 
 /// Called by a warp that moves data, before the block's counters are advanced. `blocks`: those that
 /// serve messages.

@@ -1,4 +1,5 @@
-/// What ranks tell one another of splits that only devices know, and its checks. See splits.hpp.
+/// The sizes that ranks publish of splits which only devices know, and their checks. See
+/// splits.hpp.
 #pragma once
 
 #include <algorithm>

@@ -97,7 +97,7 @@ TOKENYARD_DEVICE void store_size_on_host(const BetweenWork& work, uint32_t sourc
 
 /// Tells the ranks of this host this rank's sizes and its rail peers'. Called by the last warp of
 /// block 0.
-TOKENYARD_DEVICE void tell_host(const BetweenWork& work, const PairSizes& sizes) {
+TOKENYARD_DEVICE void publish_on_host(const BetweenWork& work, const PairSizes& sizes) {
   const uint32_t ranks = work.call.ranks;
   for (uint32_t member = warp::lane(); member < ranks; member += kWarpLanes)
     store_size_on_host(work, work.call.rank, member, sizes.own_word(member));
@@ -164,7 +164,7 @@ TOKENYARD_DEVICE void exchange_splits_between_hosts(const SplitsBetweenParams& p
   const PairSizes sizes{params, splits};
   const bool moves = warp::index() + 1 != warp::count();
   if (!moves) {
-    if (block::index() == 0) tell_host(work, sizes);
+    if (block::index() == 0) publish_on_host(work, sizes);
     describe_call(work, sizes, deadline, shared);
     pass_epoch(call, epoch);
   } else if (block::index() == 0 && Movers::is_first()) {
