@@ -21,6 +21,7 @@ struct GpuFacts {
   /// Number by which CUDA knows it in this process; -1: CUDA does not show it to this process.
   int32_t cuda_index = -1;
   std::string name, uuid;
+  std::string domain = {};  ///< name of its NVLink network over several hosts; empty: it is in none
   uint64_t memory_bytes = 0;
   std::vector<std::string> links;  ///< [GPUs] "NV18", "PCIe peer", "none"; "-" for the GPU itself
   /// Bytes per second and direction of its active NVLinks together, as the driver states them,

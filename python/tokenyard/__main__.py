@@ -12,7 +12,7 @@ import _tokenyard
 
 from .collectives import StoreServer
 from .errors import Error
-from .peer_times import rows_of, table_of
+from .peer_times import places_of, rows_of, table_of, text_of
 from .secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, checked_secret, secret_of
 from .world import World
 
@@ -92,7 +92,11 @@ def _peers(device: str, timeout: float, *, as_json: bool) -> int:
             rows = rows_of(world)
             if world.rank != 0:
                 return 1 if any(row["error"] for row in rows if row["rank"] == world.rank) else 0
-            said = _say(json.dumps({"peers": rows}, indent=2) if as_json else table_of(rows))
+            places = places_of(world)
+            if as_json:
+                said = _say(json.dumps(places | {"peers": rows}, indent=2))
+            else:
+                said = _say(f"{text_of(places)}\n\n{table_of(rows)}")
             return 1 if any(row["error"] for row in rows) else said
     except (OSError, Error) as error:
         print(f"python -m tokenyard doctor: {error}", file=sys.stderr)

@@ -32,6 +32,29 @@ def rows_of(world: World, *, timeout: float = 5.0) -> list[dict[str, Any]]:
     return [row for rows in everybodys if rows for row in json.loads(rows)]
 
 
+def places_of(world: World) -> dict[str, list[list[int]]]:
+    """Returns the ranks of each host, or domain, and those of each rail."""
+    on_host: dict[int, list[int]] = {}
+    for rank, host in enumerate(world.topology.host_of):
+        if host < world.size:  # An absent rank is on none.
+            on_host.setdefault(host, []).append(rank)
+    hosts = [on_host[host] for host in sorted(on_host)]
+    places = range(max(map(len, hosts)))
+    rails = [[ranks[place] for ranks in hosts if place < len(ranks)] for place in places]
+    return {"hosts": hosts, "rails": rails}
+
+
+def text_of(places: dict[str, list[list[int]]]) -> str:
+    """Returns the places as text, a line each."""
+
+    def line(name: str, groups: list[list[int]]) -> str:
+        return f"{name:<6}" + "; ".join(
+            f"{number}: ranks {', '.join(map(str, ranks))}" for number, ranks in enumerate(groups)
+        )
+
+    return "\n".join(line(name, groups) for name, groups in places.items())
+
+
 def table_of(rows: list[dict[str, Any]]) -> str:
     """Returns the rows as text, a line each."""
     if not rows:

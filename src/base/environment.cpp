@@ -106,6 +106,10 @@ NetworkEnvironment NetworkEnvironment::read() {
           .retry_timeout = number<uint32_t>("TOKENYARD_NETWORK_RETRY_TIMEOUT")};
 }
 
+std::optional<std::string> domain_name() {
+  return text("TOKENYARD_DOMAIN");
+}
+
 std::optional<std::string> host_name() {
   return text("TOKENYARD_HOST_NAME");
 }

@@ -55,6 +55,10 @@ struct NetworkEnvironment {
 /// Returns TOKENYARD_HOST_NAME, the name of the host that this process counts as being on.
 std::optional<std::string> host_name();
 
+/// Returns TOKENYARD_DOMAIN, the name of the domain whose ranks reach this one by load/store, or
+/// "host": no more than its host.
+std::optional<std::string> domain_name();
+
 /// Returns CUDA_VISIBLE_DEVICES; a variable that is set to nothing hides every GPU.
 std::optional<std::string> cuda_visible_devices();
 

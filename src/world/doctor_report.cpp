@@ -24,11 +24,12 @@ std::string array_of(const std::vector<T>& elements, Of of) {
 std::string json_of(const GpuFacts& gpu) {
   std::vector<std::string> links;
   std::transform(gpu.links.begin(), gpu.links.end(), std::back_inserter(links), json_text);
-  return fmt::format(
-      R"({{"index": {}, "cuda_index": {}, "name": {}, "uuid": {}, "memory_bytes": {}, )"
-      R"("links": [{}], "link_bytes_per_second": {:.0f}}})",
-      gpu.index, gpu.cuda_index, json_text(gpu.name), json_text(gpu.uuid), gpu.memory_bytes,
-      fmt::join(links, ", "), gpu.link_bytes_per_second);
+  return fmt::format(R"({{"index": {}, "cuda_index": {}, "name": {}, "uuid": {}, "domain": {}, )"
+                     R"("memory_bytes": {}, )"
+                     R"("links": [{}], "link_bytes_per_second": {:.0f}}})",
+                     gpu.index, gpu.cuda_index, json_text(gpu.name), json_text(gpu.uuid),
+                     json_text(gpu.domain), gpu.memory_bytes, fmt::join(links, ", "),
+                     gpu.link_bytes_per_second);
 }
 
 std::string json_of(const FabricFacts& fabric) {
@@ -71,9 +72,10 @@ std::string Diagnosis::text() const {
   std::string report = fmt::format("system        {}\nCUDA toolkit  {}\nNVIDIA driver {}\n", system,
                                    toolkit, driver);
   for (const GpuFacts& gpu : gpus) {
-    report += fmt::format("GPU {:<9} {} {:.0f} GiB, {}; links: {}{}\n", gpu.index, gpu.name,
+    report += fmt::format("GPU {:<9} {} {:.0f} GiB, {}; links: {}{}{}\n", gpu.index, gpu.name,
                           static_cast<double>(gpu.memory_bytes) / (uint64_t{1} << 30), gpu.uuid,
                           fmt::join(gpu.links, " "),
+                          gpu.domain.empty() ? "" : "; NVLink domain " + gpu.domain,
                           gpu.cuda_index < 0 ? "; hidden from this process" : "");
   }
   report += "\nfabrics\n";

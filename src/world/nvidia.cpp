@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/environment.hpp"
+#include "fabric/nvlink_clique.hpp"
 
 namespace tokenyard {
 
@@ -124,6 +125,7 @@ std::vector<GpuFacts> gpus_of(const Library& nvml) {
     }
     if (nvml.call("nvmlDeviceGetUUID", devices[index], text.data(), unsigned{text.size()})) {
       gpu.uuid = text.data();
+      gpu.domain = clique_of(gpu.uuid);
     }
     Memory memory{};
     if (nvml.call("nvmlDeviceGetMemoryInfo", devices[index], &memory)) {

@@ -59,9 +59,10 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
         "hosts", "1: only worlds in one process simulate hosts; processes have a host_name",
         fmt::format("{}", options.hosts));
   }
+  const Whereabouts where{.host_name = host_name, .domain = domain_name().value_or("")};
   const MakeNetwork network = network_of(options.network, nullptr, local_rank);
   const auto on_gpu = [&](uint32_t number) {
-    Hardware hardware = cuda_hardware(number, host_name, options);
+    Hardware hardware = cuda_hardware(number, where, options);
     hardware.network = network_of(options.network, hardware.accelerator.get(), number);
     return hardware;
   };
@@ -76,7 +77,7 @@ Hardware hardware_of(const std::string& device, uint32_t local_rank, const std::
   if (device == "cuda") return on_gpu(local_rank);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   return {.accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt),
-          .fabric = std::make_shared<ProcessFabric>(host_name),
+          .fabric = std::make_shared<ProcessFabric>(where.host_name, where.domain),
           .network = network};
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "fabric/host/process_fabric.hpp"
 #include "fabric/meeting_place.hpp"
 #include "ibgda/gpu_memory.hpp"
 #include "tokenyard/job.hpp"
@@ -16,10 +17,9 @@ namespace tokenyard {
 std::shared_ptr<Job> connect_job(const MeetingPlace& where, const WorldOptions& options,
                                  bool joins = false);
 
-/// Returns this rank's GPU, and how it reaches the others. `host_name`: see hosts_by_name. Throws
-/// Unsupported in a build without CUDA.
-Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
-                       const WorldOptions& options);
+/// Returns this rank's GPU, and how it reaches the others. Throws Unsupported in a build without
+/// CUDA.
+Hardware cuda_hardware(uint32_t local_rank, const Whereabouts& where, const WorldOptions& options);
 
 /// Returns what maps a card's registers for kernels of a GPU. Throws as above.
 std::shared_ptr<ibgda::GpuMemory> card_registers(const Accelerator& accelerator);

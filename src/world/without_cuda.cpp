@@ -17,7 +17,7 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 
-Hardware cuda_hardware(uint32_t, const std::string&, const WorldOptions&) {
+Hardware cuda_hardware(uint32_t, const Whereabouts&, const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 

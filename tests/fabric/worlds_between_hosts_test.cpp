@@ -111,6 +111,31 @@ TEST_F(WorldsBetweenHosts, RanksOfOneNameShareMemoryAndOthersTheNetwork) {
   expect_zero(ranks, 4);
 }
 
+/// Two hosts of one rank each are in each domain: rails and paths go by domain.
+TEST_F(WorldsBetweenHosts, RanksOfADomainReachOneAnotherByLoadStore) {
+  RankProcesses ranks(4, [&](uint32_t rank) {
+    setenv("TOKENYARD_DOMAIN", rank < 2 ? "rack 0" : "rack 1", 1);
+    const auto world = connect(rank, 4, fmt::format("host {}", rank));
+    const Topology& topology = world->topology();
+    promise(topology.host_of == std::vector<uint32_t>{0, 0, 1, 1}, topology.text());
+    promise(topology.peers[rank ^ 1].reach == Reach::load_store, topology.text());
+    promise(topology.peers[rank ^ 2].reach == Reach::put_signal, topology.text());
+    signals_follow_puts(*world, 5);
+    const ExpertParallel exchange(*world,
+                                  {.experts = 8, .hidden = 128, .topk = 2, .tokens_max = 4});
+  });
+  expect_zero(ranks, 4);
+}
+
+TEST_F(WorldsBetweenHosts, ADomainMayBeNoMoreThanAHost) {
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    setenv("TOKENYARD_DOMAIN", "host", 1);
+    const auto world = connect(rank, 2, rank == 0 ? "a" : "b");
+    promise(world->topology().peers[1 - rank].reach == Reach::put_signal, "they are apart");
+  });
+  expect_zero(ranks, 2);
+}
+
 TEST_F(WorldsBetweenHosts, AJobsHostNameComesFromTheEnvironment) {
   RankProcesses ranks(2, [&](uint32_t rank) {
     setenv("TOKENYARD_HOST_NAME", rank == 0 ? "a" : "b", 1);
@@ -335,6 +360,25 @@ TEST_F(WorldsBetweenHosts, NetworkNamespacesAreHosts) {
     signals_follow_puts(*world, 10);
   });
   expect_zero(ranks, 4);
+}
+
+/// Memory of the host cannot be mapped elsewhere, whatever its ranks call their domain.
+TEST_F(WorldsBetweenHosts, ADomainOverMachinesIsRefusedOnTheHost) {
+  std::optional<NetworkNamespaces> network;
+  try {
+    network.emplace(2);
+  } catch (const std::runtime_error& error) {
+    GTEST_SKIP() << "no network namespaces here: " << error.what();
+  }
+  RankProcesses ranks(2, [&](uint32_t rank) {
+    network->enter(rank);
+    setenv("TOKENYARD_DOMAIN", "rack", 1);
+    const std::string refusal = sentence_of<InvalidArgument>(
+        [&] { (void)connect(rank, 2, "", {}, NetworkNamespaces::address(0)); });
+    promise(holds(refusal, "domain") && holds(refusal, "'rack'") && holds(refusal, "rank 1"),
+            refusal);
+  });
+  expect_zero(ranks, 2);
 }
 
 }  // namespace

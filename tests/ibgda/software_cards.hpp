@@ -105,6 +105,7 @@ class SoftwareDevice;
 /// The network between cards, and the record of all calls.
 class SoftwareCards : public std::enable_shared_from_this<SoftwareCards> {
  public:
+  static constexpr size_t kPage = 4096;  ///< of its registers
   bool ethernet = false;
   bool adds_in_host_order = true;
   std::string fails = {};  ///< a call that the driver refuses
@@ -280,7 +281,7 @@ class SoftwareDevice final : public RdmaDevice {
     registered_.erase(memory.key);
   }
   RegisterPage map_registers() override {
-    registers_ = std::make_unique<mlx5::BlueFlame>();
+    registers_ = std::make_unique<MappedPage>();
     const uint32_t number = begin("registers");
     return {.handle = number,
             .number = number,
@@ -433,7 +434,7 @@ class SoftwareDevice final : public RdmaDevice {
     pair->device = this;
     pair->view = {.blocks = reinterpret_cast<mlx5::Block*>(memory->second.base + blocks),
                   .record = &records->send,
-                  .blue_flame = registers_.get(),
+                  .blue_flame = &registers_->blue_flame,
                   .completion = completion->second,
                   .slots = slots,
                   .number = number};
@@ -505,7 +506,11 @@ class SoftwareDevice final : public RdmaDevice {
   std::map<uint32_t, Memory> lent_, registered_;
   std::map<uint32_t, uint32_t> keys_;  ///< numbers of regions, by index
   std::map<uint32_t, mlx5::Completion*> completions_;
-  std::unique_ptr<mlx5::BlueFlame> registers_;
+  /// A GPU maps whole pages.
+  struct alignas(SoftwareCards::kPage) MappedPage {
+    mlx5::BlueFlame blue_flame;
+  };
+  std::unique_ptr<MappedPage> registers_;
   std::byte* const table_;
 };
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 
 import pytest
 from deep_ep_batch import needs_torch, torch
@@ -279,6 +280,30 @@ def test_calls_take_what_deep_eps_take(name: str) -> None:
 )
 def test_names_are_found_where_callers_look(module: str, name: str) -> None:
     assert getattr(importlib.import_module(module), name) is getattr(deep_ep, name)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "site", "told"),
+    [(False, None, "host"), (True, None, None), (False, "rack", "rack")],
+)
+def test_allow_mnnvl_is_obeyed(
+    allowed: bool, site: str | None, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if site is None:
+        monkeypatch.delenv("TOKENYARD_DOMAIN", raising=False)
+    else:
+        monkeypatch.setenv("TOKENYARD_DOMAIN", site)
+    seen = []
+
+    def join(*_: object) -> None:
+        seen.append(os.environ.get("TOKENYARD_DOMAIN"))
+        raise InterruptedError
+
+    monkeypatch.setattr(importlib.import_module("deep_ep.buffer"), "join_rendezvous", join)
+    with pytest.raises(InterruptedError):
+        deep_ep.Buffer(object(), 1 << 20, allow_mnnvl=allowed)
+    assert seen == [told]
+    assert os.environ.get("TOKENYARD_DOMAIN") == site
 
 
 def test_what_callers_ask_before_they_make_a_buffer() -> None:

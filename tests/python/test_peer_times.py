@@ -13,6 +13,7 @@ import pytest
 from links import links_of_a_test
 
 import tokenyard
+from tokenyard.peer_times import text_of
 
 RANKS = 3
 
@@ -67,13 +68,20 @@ def test_every_pair_of_ranks_is_timed() -> None:
     done = doctors("--json", "--timeout", "60")
     assert [each.returncode for each in done] == [0] * RANKS, done
     assert [each.stdout for each in done[1:]] == ["", ""]
-    rows = json.loads(done[0].stdout)["peers"]
+    told = json.loads(done[0].stdout)
+    assert (told["hosts"], told["rails"]) == ([[0], [1], [2]], [[0, 1, 2]])
+    rows = told["peers"]
     pairs = [(row["rank"], row["peer"]) for row in rows]
     assert pairs == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     for row in rows:
         assert row["error"] == ""
         assert "proxy/tcp" in row["how"]
         assert min(row["round_trip_us"], row["bytes_per_second"]) > 0
+
+
+def test_hosts_and_rails_are_listed() -> None:
+    places = {"hosts": [[0, 1], [2]], "rails": [[0, 2], [1]]}
+    assert text_of(places) == ("hosts 0: ranks 0, 1; 1: ranks 2\nrails 0: ranks 0, 2; 1: ranks 1")
 
 
 def test_a_way_with_a_smaller_mtu_is_told() -> None:

@@ -98,6 +98,7 @@ TEST(Doctor, ReportsInText) {
                 .cuda_index = 0,
                 .name = "GPU of a test",
                 .uuid = "GPU-1",
+                .domain = "c1.7",
                 .memory_bytes = uint64_t{141} << 30,
                 .links = {"NV18", "-"}}},
       .fabrics = {{"nvlink", false, "it rained", "open an umbrella"}},
@@ -117,7 +118,7 @@ TEST(Doctor, ReportsInText) {
       "CUDA toolkit  13.0\n"
       "NVIDIA driver 580\n"
       "GPU 0         GPU of a test 141 GiB, GPU-0; links: - NV18; hidden from this process\n"
-      "GPU 1         GPU of a test 141 GiB, GPU-1; links: NV18 -\n"
+      "GPU 1         GPU of a test 141 GiB, GPU-1; links: NV18 -; NVLink domain c1.7\n"
       "\n"
       "fabrics\n"
       "  no  nvlink           it rained\n"
@@ -149,8 +150,8 @@ TEST(Doctor, JsonHasTheDocumentedKeys) {
   EXPECT_THAT(keys(json), testing::ElementsAre("driver", "fabrics", "gpus", "self_tests", "system",
                                                "toolkit", "version"));
   EXPECT_THAT(keys(json["gpus"][0]),
-              testing::ElementsAre("cuda_index", "index", "link_bytes_per_second", "links",
-                                   "memory_bytes", "name", "uuid"));
+              testing::ElementsAre("cuda_index", "domain", "index", "link_bytes_per_second",
+                                   "links", "memory_bytes", "name", "uuid"));
   EXPECT_THAT(keys(json["fabrics"][0]), testing::ElementsAre("name", "remedy", "why", "works"));
   EXPECT_THAT(keys(json["self_tests"][0]),
               testing::ElementsAre("combine_bytes_per_second", "device",

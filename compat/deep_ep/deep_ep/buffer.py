@@ -17,7 +17,7 @@ from .config import RDMA_CHUNKS, Config
 from .handles import DispatchHandle, LowLatencyHandle, check_handle
 from .rdma_ranks import RdmaRanks
 from .refusal import refuse, unsupported
-from .rendezvous import join_rendezvous, join_through_mpi, timeout_of
+from .rendezvous import domains, join_rendezvous, join_through_mpi, timeout_of
 from .room import advised
 from .routing import layout_of
 from .runtime import Runtime
@@ -54,7 +54,9 @@ class Buffer:
         allow_nvlink_for_low_latency_mode: whether low-latency calls reach ranks of this host by
             loads and stores. If not, all calls go over the network, as to other hosts; then
             `low_latency_mode` must be on.
-        allow_mnnvl, use_fabric: no effect.
+        allow_mnnvl: whether GPUs of one NVLink network over several hosts reach one another by
+            loads and stores. The environment's TOKENYARD_DOMAIN precedes.
+        use_fabric: no effect: memory is exported to an NVLink network where there is one.
         comm: a communicator of mpi4py, whose ranks make the buffer; not used beside a group.
         device: "cuda" or "host"; None for "cuda" if there are GPUs.
         timeout: deadline of every wait in seconds; None for the environment's
@@ -117,15 +119,16 @@ class Buffer:
             if only_put:
                 rank = comm.Get_rank() if group is None else dist.get_rank(group)
                 host_name = f"deep_ep rank {rank}"
-            self._world = join(
-                comm if group is None else group,
-                device,
-                room + num_rdma_bytes + CONTROL_BYTES,
-                seconds,
-                host_name,
-                queues_per_peer(num_qps_per_rank),
-                num_rdma_bytes if low_latency_mode else 0,
-            )
+            with domains(allow_mnnvl):
+                self._world = join(
+                    comm if group is None else group,
+                    device,
+                    room + num_rdma_bytes + CONTROL_BYTES,
+                    seconds,
+                    host_name,
+                    queues_per_peer(num_qps_per_rank),
+                    num_rdma_bytes if low_latency_mode else 0,
+                )
         if not low_latency_mode:
             require_reach(self._world, "Buffer", "DeepEP", hosts=True)
         self._hosts = RdmaRanks(self._world)

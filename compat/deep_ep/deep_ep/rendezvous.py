@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +20,26 @@ TIMEOUT_S = 100.0
 """Default deadline of every wait in seconds, as in DeepEP."""
 TIMEOUT_VARIABLE = "TOKENYARD_DEEP_EP_TIMEOUT"
 """Environment variable that overrides TIMEOUT_S."""
+
+
+DOMAIN_VARIABLE = "TOKENYARD_DOMAIN"
+"""Environment variable that says whose memory ranks map, on all their hosts."""
+
+
+@contextmanager
+def domains(allowed: bool) -> Iterator[None]:
+    """Has worlds made within reach ranks of other hosts over the network alone, unless `allowed`.
+
+    The environment's own word precedes.
+    """
+    if allowed or DOMAIN_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[DOMAIN_VARIABLE] = "host"
+    try:
+        yield
+    finally:
+        del os.environ[DOMAIN_VARIABLE]
 
 
 def timeout_of(asked: float | None) -> float:

@@ -61,18 +61,21 @@ constexpr size_t kNameMax = 255;
 
 /// The marks by which hosts are told apart. A plain value.
 struct Identity {
-  std::array<char, kNameMax + 1> name{};
+  std::array<char, kNameMax + 1> name{}, domain{};
   std::array<std::byte, 64> boot{};
   uint64_t network = 0;
 };
 
-Identity own_identity(const std::string& host_name) {
-  if (host_name.size() > kNameMax) {
-    throw InvalidArgument("host_name", fmt::format("at most {} bytes", kNameMax),
-                          fmt::format("{}", host_name.size()));
-  }
+Identity own_identity(const Whereabouts& where) {
   Identity mine{.network = network_namespace()};
-  std::ranges::copy(host_name, mine.name.begin());
+  const auto write = [](const char* argument, const std::string& name, auto& into) {
+    if (name.size() > kNameMax)
+      throw InvalidArgument(argument, fmt::format("at most {} bytes", kNameMax),
+                            fmt::format("{}", name.size()));
+    std::ranges::copy(name, into.begin());
+  };
+  write("host_name", where.host_name, mine.name);
+  if (where.domain != kOwnHost) write("domain", where.domain, mine.domain);
   std::ranges::copy(boot(), mine.boot.begin());
   return mine;
 }
@@ -94,37 +97,53 @@ void check_shared_memory() {
   *map_peer(memory, 4096, 0).base() = std::byte{1};
 }
 
-std::vector<uint32_t> hosts_by_name(Bootstrap& bootstrap, const std::string& host_name,
-                                    const std::string& what, TimePoint until) {
+HostsFound hosts_by_name(Bootstrap& bootstrap, const Whereabouts& where, const std::string& what,
+                         TimePoint until, bool crosses_machines) {
   const auto bytes = collective_step(bootstrap, what, until, [&] {
-    const Identity mine = own_identity(host_name);
+    const Identity mine = own_identity(where);
     const auto plain = std::as_bytes(std::span(&mine, 1));
     return std::vector<std::byte>(plain.begin(), plain.end());
   });
   const std::vector<Identity> identities = values_of<Identity>(bootstrap, bytes, what);
-  std::vector<uint32_t> host_of;
-  std::vector<Identity> seen;  // [hosts]
+  HostsFound found;
+  std::vector<Identity> seen;      // [hosts]
+  std::vector<Identity> machines;  // [machines]
+  const auto on_one_machine = [](const Identity& one, const Identity& other) {
+    return std::tie(one.boot, one.network) == std::tie(other.boot, other.network);
+  };
   for (uint32_t rank = 0; rank < identities.size(); ++rank) {
     if (!bootstrap.present(rank)) {
-      host_of.push_back(kNoHost);
+      found.host_of.push_back(kNoHost);
+      found.machine_of.push_back(kNoHost);
       continue;
     }
     const Identity& theirs = identities[rank];
     const auto host = std::ranges::find_if(seen, [&](const Identity& each) {
+      if (theirs.domain != each.domain) return false;
+      if (theirs.domain[0] != 0) return true;
       if (theirs.name != each.name) return false;
-      return theirs.name[0] != 0 ||
-             std::tie(each.boot, each.network) == std::tie(theirs.boot, theirs.network);
+      return theirs.name[0] != 0 || on_one_machine(theirs, each);
     });
-    host_of.push_back(static_cast<uint32_t>(host - seen.begin()));
+    found.host_of.push_back(static_cast<uint32_t>(host - seen.begin()));
+    const auto machine = std::ranges::find_if(
+        machines, [&](const Identity& each) { return on_one_machine(theirs, each); });
+    found.machine_of.push_back(static_cast<uint32_t>(machine - machines.begin()));
+    if (machine == machines.end()) machines.push_back(theirs);
     if (host == seen.end()) {
       seen.push_back(theirs);
+    } else if (theirs.domain[0] != 0) {
+      if (!crosses_machines && !on_one_machine(theirs, *host))
+        throw InvalidArgument("domain", "a name that the ranks of one machine alone have",
+                              fmt::format("'{}', which a rank has whose memory cannot be mapped",
+                                          theirs.domain.data()),
+                              rank);
     } else if (host->boot != theirs.boot) {
       throw InvalidArgument(
           "host_name", "a name that the ranks of one machine alone have",
           fmt::format("'{}', which a rank of another machine has", theirs.name.data()), rank);
     }
   }
-  return host_of;
+  return found;
 }
 
 std::optional<uint32_t> first_on_another_host(const std::vector<uint32_t>& host_of) {
@@ -136,7 +155,7 @@ std::optional<uint32_t> first_on_another_host(const std::vector<uint32_t>& host_
 }
 
 std::vector<uint32_t> ProcessFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
-  return hosts_by_name(bootstrap, host_name_, "device 'host'", until);
+  return hosts_by_name(bootstrap, where_, "device 'host'", until).host_of;
 }
 
 Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {

@@ -4,12 +4,14 @@
 
 namespace tokenyard::nvlink {
 
-PhysicalMemory::PhysicalMemory(std::shared_ptr<const Driver> driver, int device, size_t bytes)
+PhysicalMemory::PhysicalMemory(std::shared_ptr<const Driver> driver, int device, size_t bytes,
+                               bool to_fabric)
     : driver_(std::move(driver)), bytes_(bytes) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (to_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0));
   size_t granule = 0;
   driver_->check(driver_->granularity(&granule, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
                  "cuMemGetAllocationGranularity");
@@ -26,6 +28,14 @@ PhysicalMemory::PhysicalMemory(std::shared_ptr<const Driver> driver, const FileD
                  "cuMemImportFromShareableHandle");
 }
 
+PhysicalMemory::PhysicalMemory(std::shared_ptr<const Driver> driver,
+                               const CUmemFabricHandle& exported, size_t bytes)
+    : driver_(std::move(driver)), bytes_(bytes) {
+  CUmemFabricHandle handle = exported;
+  driver_->check(driver_->import_handle(&handle_, &handle, CU_MEM_HANDLE_TYPE_FABRIC),
+                 "cuMemImportFromShareableHandle");
+}
+
 PhysicalMemory::~PhysicalMemory() {
   driver_->release(handle_);
 }
@@ -36,6 +46,13 @@ FileDescriptor PhysicalMemory::export_fd() const {
       driver_->export_handle(&exported, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
       "cuMemExportToShareableHandle");
   return FileDescriptor(exported);
+}
+
+CUmemFabricHandle PhysicalMemory::export_to_fabric() const {
+  CUmemFabricHandle exported{};
+  driver_->check(driver_->export_handle(&exported, handle_, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+                 "cuMemExportToShareableHandle");
+  return exported;
 }
 
 MappedMemory::MappedMemory(const PhysicalMemory& memory, const std::vector<int>& devices)

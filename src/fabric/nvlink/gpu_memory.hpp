@@ -17,16 +17,22 @@ namespace tokenyard::nvlink {
 /// mapping in any process.
 class PhysicalMemory {
  public:
-  /// Allocates at least `bytes` of memory that can be exported.
-  PhysicalMemory(std::shared_ptr<const Driver> driver, int device, size_t bytes);
+  /// Allocates at least `bytes` of memory that can be exported to processes of this machine and, if
+  /// `to_fabric`, to those of the GPU's NVLink network. Throws OsError if that cannot be.
+  PhysicalMemory(std::shared_ptr<const Driver> driver, int device, size_t bytes,
+                 bool to_fabric = false);
   /// Imports memory that another process exported; `bytes` is the size that it reports.
   PhysicalMemory(std::shared_ptr<const Driver> driver, const FileDescriptor& exported,
+                 size_t bytes);
+  /// Imports what a process of perhaps another machine exported to the NVLink network.
+  PhysicalMemory(std::shared_ptr<const Driver> driver, const CUmemFabricHandle& exported,
                  size_t bytes);
   ~PhysicalMemory();
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   FileDescriptor export_fd() const;
+  CUmemFabricHandle export_to_fabric() const;
   CUmemGenericAllocationHandle native() const { return handle_; }
   size_t bytes() const { return bytes_; }
   const std::shared_ptr<const Driver>& driver() const { return driver_; }

@@ -2,8 +2,11 @@
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -15,6 +18,7 @@
 #include "fabric/host/process_fabric.hpp"
 #include "fabric/nvlink/gpu_link.hpp"
 #include "fabric/nvlink/gpu_memory.hpp"
+#include "fabric/nvlink_clique.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::nvlink {
@@ -25,20 +29,38 @@ using Memories = std::vector<std::shared_ptr<MappedMemory>>;
 
 /// Published by each rank before any memory is mapped.
 struct Stand {
-  std::string uuid;     ///< empty: the rank is absent
-  int device = -1;      ///< number of its GPU in its own process
-  size_t bytes = 0;     ///< size of its physical memory
-  std::string problem;  ///< why it cannot continue; empty if it can
+  std::string uuid;                ///< empty: the rank is absent
+  int device = -1;                 ///< number of its GPU in its own process
+  size_t bytes = 0;                ///< size of its physical memory
+  std::string problem;             ///< why it cannot continue; empty if it can
+  std::string fabric_handle = {};  ///< of its memory, in hexadecimal; empty: it has none
 };
 
+/// Returns the hexadecimal digits of a handle.
+std::string text_of(const CUmemFabricHandle& handle) {
+  return fmt::format("{:02x}", fmt::join(handle.data, ""));
+}
+/// Throws OsError for other text.
+CUmemFabricHandle handle_of(const std::string& text) {
+  CUmemFabricHandle handle{};
+  bool is_right = text.size() == 2 * sizeof handle.data;
+  for (size_t at = 0; is_right && at < sizeof handle.data; ++at) {
+    const char* const digits = text.data() + 2 * at;
+    is_right = std::from_chars(digits, digits + 2, handle.data[at], 16).ptr == digits + 2;
+  }
+  if (!is_right) throw OsError("a fabric handle", EINVAL, "it has other bytes");
+  return handle;
+}
+
 void to_json(nlohmann::json& json, const Stand& stand) {
-  json = {stand.uuid, stand.device, stand.bytes, stand.problem};
+  json = {stand.uuid, stand.device, stand.bytes, stand.problem, stand.fabric_handle};
 }
 void from_json(const nlohmann::json& json, Stand& stand) {
   json.at(0).get_to(stand.uuid);
   json.at(1).get_to(stand.device);
   json.at(2).get_to(stand.bytes);
   json.at(3).get_to(stand.problem);
+  json.at(4).get_to(stand.fabric_handle);
 }
 
 std::vector<Stand> gather(Bootstrap& bootstrap, const Stand& mine, const std::string& what,
@@ -52,11 +74,12 @@ std::vector<Stand> gather(Bootstrap& bootstrap, const Stand& mine, const std::st
     }
     const auto* begin = reinterpret_cast<const char*>(bytes.data());
     const auto json = nlohmann::json::parse(begin, begin + bytes.size(), nullptr, false);
-    if (!json.is_array() || json.size() != 4) {
+    try {
+      stands.push_back(json.get<Stand>());
+    } catch (const nlohmann::json::exception&) {
       throw InvalidArgument("arena", "a description of a GPU's memory", "something else",
                             static_cast<uint32_t>(stands.size()));
     }
-    stands.push_back(json.get<Stand>());
   }
   for (uint32_t rank = 0; rank < stands.size(); ++rank) {
     if (stands[rank].problem.empty()) continue;
@@ -108,15 +131,45 @@ Memories share_in_process(Bootstrap& bootstrap, const PhysicalMemory& physical, 
   return memories;
 }
 
+/// Returns whether two ranks' memory is mapped by handles of the NVLink network.
+bool uses_fabric(const Stand& one, const Stand& other) {
+  return !one.fabric_handle.empty() && !other.fabric_handle.empty();
+}
+
+/// Returns whether a GPU exports memory to an NVLink network.
+bool exports_to_fabric(int device) {
+  try {
+    const PhysicalMemory memory(Driver::load(), device, 1, true);
+    (void)memory.export_to_fabric();
+    return true;
+  } catch (const Error&) {
+    return false;  // No such GPU, or this process may not.
+  }
+}
+
 /// Returns every rank's memory, where each rank is a process; null where mapping failed, with the
 /// reason in `peers`.
 Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& physical, int device,
                                  const std::vector<Stand>& stands, std::vector<PeerReach>& peers,
-                                 const std::vector<bool>& near, TimePoint until) {
+                                 const std::vector<bool>& near, const std::vector<bool>& on_machine,
+                                 TimePoint until) {
   auto mine = std::make_shared<MappedMemory>(physical, std::vector<int>{device});
   zero(bootstrap.accelerator(), *mine);
   const FileDescriptor exported = physical.export_fd();
-  const auto descriptors = exchange_fds(bootstrap, exported.native(), "arenas", until, near);
+  // Descriptors do not pass between machines.
+  std::vector<bool> by_descriptor = near;
+  for (uint32_t rank = 0; rank < stands.size(); ++rank) {
+    const bool by_fabric = uses_fabric(stands[bootstrap.rank()], stands[rank]);
+    by_descriptor[rank] = near[rank] && on_machine[rank] && !by_fabric;
+    if (!near[rank] || on_machine[rank] || by_fabric) continue;
+    peers[rank] = {.reach = Reach::none,
+                   .how = "",
+                   .why_not =
+                       "it is in this domain, but its GPU or this one exports no memory to "
+                       "the NVLink network (is /dev/nvidia-caps-imex-channels there?)"};
+  }
+  const auto descriptors =
+      exchange_fds(bootstrap, exported.native(), "arenas", until, by_descriptor);
   Memories memories(stands.size());
   for (uint32_t rank = 0; rank < stands.size(); ++rank) {
     if (rank == bootstrap.rank()) {
@@ -124,8 +177,14 @@ Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& phy
     } else if (peers[rank].reach == Reach::load_store) {
       try {
         // The handle may be released once the memory is mapped: a mapping keeps it alive.
-        const PhysicalMemory theirs(physical.driver(), descriptors[rank], stands[rank].bytes);
-        memories[rank] = std::make_shared<MappedMemory>(theirs, std::vector<int>{device});
+        const auto theirs =
+            by_descriptor[rank]
+                ? std::make_unique<PhysicalMemory>(physical.driver(), descriptors[rank],
+                                                   stands[rank].bytes)
+                : std::make_unique<PhysicalMemory>(
+                      physical.driver(), handle_of(stands[rank].fabric_handle), stands[rank].bytes);
+        memories[rank] = std::make_shared<MappedMemory>(*theirs, std::vector<int>{device});
+        if (!by_descriptor[rank]) peers[rank].how = "NVLink network of several hosts";
       } catch (const OsError& error) {
         peers[rank] = {.reach = Reach::none,
                        .how = "",
@@ -140,7 +199,24 @@ Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& phy
 
 std::vector<uint32_t> NvlinkFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
   if (hosts_ != 1) return hosts_of_equal_size(bootstrap, hosts_);
-  return hosts_by_name(bootstrap, host_name_, "device 'cuda'", until);
+  const int device = bootstrap.accelerator().device_index();
+  const cuda::OnDevice on_device(device);
+  cuda::check(cudaFree(nullptr), "cudaFree(nullptr)");
+  Whereabouts where{.host_name = host_name_, .domain = domain_};
+  if (domain_.empty() && !bootstrap.mesh()->one_process())
+    where.domain = clique_of(cuda::gpu_uuid(device));
+  exports_to_fabric_ =
+      !where.domain.empty() && where.domain != kOwnHost && exports_to_fabric(device);
+  // A GPU that cannot export is in no clique, but in a domain that was named.
+  if (domain_.empty() && !exports_to_fabric_) where.domain.clear();
+  HostsFound found = hosts_by_name(bootstrap, where, "device 'cuda'", until, true);
+  for (uint32_t rank = 0; rank < found.host_of.size(); ++rank)
+    for (uint32_t other = 0; other < rank; ++other)
+      if (found.host_of[rank] == found.host_of[other] &&
+          found.machine_of[rank] != found.machine_of[other])
+        hosts_are_machines_ = false;
+  machine_of_ = std::move(found.machine_of);
+  return std::move(found.host_of);
 }
 
 Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
@@ -154,8 +230,10 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
   std::unique_ptr<PhysicalMemory> physical;
   try {
     mine.uuid = cuda::gpu_uuid(device);
-    physical = std::make_unique<PhysicalMemory>(Driver::load(), device, request.arena_bytes);
+    physical = std::make_unique<PhysicalMemory>(Driver::load(), device, request.arena_bytes,
+                                                exports_to_fabric_);
     mine.bytes = physical->bytes();
+    if (exports_to_fabric_) mine.fabric_handle = text_of(physical->export_to_fabric());
   } catch (const Error& error) {
     mine.problem = error.what();
   }
@@ -164,9 +242,10 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
   if (!one_process) refuse_shared_gpus(stands);
 
   Ground ground;
-  std::vector<bool> near;
+  std::vector<bool> near, on_machine;
   for (uint32_t peer = 0; peer < stands.size(); ++peer) {
     near.push_back(request.host_of[peer] == request.host_of[rank]);
+    on_machine.push_back(machine_of_.empty() || machine_of_[peer] == machine_of_[rank]);
     if (stands[peer].uuid.empty()) {
       ground.peers.push_back(absent_peer());
     } else if (!near[peer]) {
@@ -179,7 +258,7 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
   const Memories memories = one_process
                                 ? share_in_process(bootstrap, *physical, device, stands, until)
                                 : share_between_processes(bootstrap, *physical, device, stands,
-                                                          ground.peers, near, until);
+                                                          ground.peers, near, on_machine, until);
   for (uint32_t peer = 0; peer < stands.size(); ++peer) {
     const Reach reach = ground.peers[peer].reach;
     const bool reached = (reach == Reach::self || reach == Reach::load_store) && memories[peer];

@@ -64,8 +64,7 @@ std::vector<std::unique_ptr<World>> in_process_cuda(const std::vector<uint32_t>&
                   proxy_networks(network));
 }
 
-Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
-                       const WorldOptions& options) {
+Hardware cuda_hardware(uint32_t local_rank, const Whereabouts& where, const WorldOptions& options) {
   const int gpus = require_gpus();
   // A launcher that shows each process one GPU leaves no choice.
   const uint32_t device = gpus == 1 ? 0 : local_rank;
@@ -75,7 +74,7 @@ Hardware cuda_hardware(uint32_t local_rank, const std::string& host_name,
   }
   return {.accelerator =
               std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt),
-          .fabric = std::make_shared<nvlink::NvlinkFabric>(host_name),
+          .fabric = std::make_shared<nvlink::NvlinkFabric>(where.host_name, where.domain),
           .network = {}};
 }
 
