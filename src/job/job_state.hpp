@@ -66,7 +66,8 @@ class Job::State final : public control::Participant {
   /// Waits until messages sent by this rank have been received, then leaves. If time runs out it
   /// leaves too, then throws PeerTimeout naming a rank that has not received one.
   void leave(std::chrono::nanoseconds timeout, const char* when);
-  /// Leaves as above, within a second, and joins the threads.
+  /// Leaves as above, within a second, joins the threads and closes the sockets. A second call does
+  /// nothing.
   void close();
   /// Throws the error that ended this rank's membership, if something has.
   void check_ended() const;
@@ -110,7 +111,6 @@ class Job::State final : public control::Participant {
   uint64_t refused_by_wire_ = 0;
 
   mutable std::mutex mutex_;
-  bool closed_ = false;
   std::vector<std::weak_ptr<std::function<void()>>> listeners_;
   control::Epoch epoch_published_ = 0;
   control::View view_;

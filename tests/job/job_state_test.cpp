@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -92,6 +93,8 @@ TEST(JobState, ChecksItsOptions) {
   EXPECT_EQ(refused([](JobOptions& options) { options.rank = 4; }, JobTerms::Entrance::join),
             "rank");
   EXPECT_EQ(refused([](JobOptions& options) { options.timeout = 0s; }), "timeout");
+  EXPECT_EQ(refused([](JobOptions& options) { options.eager_limit = eager_limit_max + 1; }),
+            "eager_limit");
   EXPECT_EQ(refused([](JobOptions& options) { options.interrupt = nullptr; }), "interrupt");
 }
 
@@ -242,7 +245,23 @@ TEST_F(AloneInItsJob, TellsNobodyWhoHasStoppedListening) {
   ASSERT_EQ(second.get_future().wait_for(60s), std::future_status::ready);
 }
 
-/// Whoever begins to listen hears of later changes; older listeners hear of this one, too.
+/// Its state lives on with the work.
+TEST(JobState, AJobThatHasEndedHasNoThreadsThoughAWorkIsHeld) {
+  const auto entries = [](const char* directory) {
+    return std::distance(std::filesystem::directory_iterator(directory), {});
+  };
+  const auto threads = entries("/proc/self/task");
+  JobOptions options;
+  options.address = "127.0.0.1";
+  auto job = Job::alone(options);
+  const Work work = job->collectives()->world().barrier();
+  const auto files = entries("/proc/self/fd");
+  job.reset();
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_LT(entries("/proc/self/fd"), files) << "its transport's are closed";
+}
+
+/// A new listener hears of later changes; older ones hear of this one, too.
 TEST_F(AloneInItsJob, WhoBeginsToListenTakesNoNewsFromOthers) {
   std::promise<void> entered, released, told;
   std::atomic<int> calls = 0;
@@ -393,7 +412,7 @@ TEST_F(JobWithNewcomers, UnderRetryAReplacementComesThoughNobodyCalls) {
   });
 }
 
-/// What a world knows of a rank ends its membership, too.
+/// A loss that a world knows of ends the membership, too.
 TEST_F(JobWithNewcomers, AgreeToGoOnWithoutARankThatIsGone) {
   test::Meeting met(3), agreed(3);
   test::on_ranks_that_meet(3, {&met, &agreed}, [&](uint32_t rank) {
@@ -430,25 +449,37 @@ TEST_F(JobWithNewcomers, WhoHasDoneNothingTakesTheMessagesOfARankThatLeaves) {
   });
 }
 
-TEST_F(JobWithNewcomers, WhoIsInterruptedWhileItIsAdmittedLeavesInGoodOrder) {
+/// Its control plane runs until it has left, and calls the rest of its job.
+TEST_F(JobWithNewcomers, WhoIsInterruptedWhileItJoinsLeavesInGoodOrder) {
   JobOptions mine = options(0);
   mine.size = 1;
-  mine.size_max = 2;
+  mine.size_max = 3;
   const auto job = Job::connect(mine);
-  auto newcomer = std::async(std::launch::async, [&, theirs = mine]() mutable {
+  std::promise<void> waits, over;
+  auto interrupted = std::async(std::launch::async, [&, theirs = mine]() mutable {
     theirs.rank = 1;
     theirs.interrupt = [&] {
       if (job->waiting().empty()) return;
-      EXPECT_TRUE(until([&] { return job->active_ranks().size() == 2; }));
+      waits.set_value();
+      EXPECT_TRUE(until([&] { return job->active_ranks().size() == 3; }));
       throw std::logic_error("Ctrl-C");
     };
     EXPECT_THROW(Job::join(theirs), std::logic_error);
   });
+  waits.get_future().wait_for(60s);
   job->grow(1);
-  newcomer.get();
-  EXPECT_TRUE(until([&] { return job->active_ranks().size() == 1; }));
+  auto third = std::async(std::launch::async, [&, theirs = mine]() mutable {
+    theirs.rank = 2;
+    const auto joined = Job::join(theirs);
+    over.get_future().wait_for(60s);
+  });
+  job->grow(1);  // To which rank 1 has agreed, as a member.
+  interrupted.get();
+  EXPECT_TRUE(until([&] { return job->active_ranks().size() == 2; }));
   EXPECT_EQ(job->metrics().left, 1u);
   EXPECT_EQ(job->metrics().lost, 0u);
+  over.set_value();
+  third.get();
 }
 
 TEST_F(JobWithNewcomers, CountsAStrangerThatItRefuses) {
