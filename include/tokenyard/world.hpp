@@ -96,7 +96,7 @@ struct WorldOptions {
   size_t arena_bytes =
       size_t{1} << 30;          ///< peer-visible memory per rank; host memory is committed lazily
   uint32_t hosts = 1;           ///< simulated hosts (in-process worlds only)
-  NetworkOptions network = {};  ///< to ranks of other hosts (worlds of processes only)
+  NetworkOptions network = {};  ///< to other hosts; simulated ones need its `transport`
   /// Whether the job's active ranks are numbered anew from 0, so that the world has no absent rank,
   /// as a megakernel demands; such a world does not follow its job (Job::world only).
   bool compact = false;

@@ -1,11 +1,13 @@
 /// The contract of networks, over NCCL's GIN and a stand-in for NCCL.
 #include "gin/gin_network.hpp"
 
+#include "expert_parallel/throughput/steps.hpp"
 #include "fabric/network_kernel_definitions.hpp"
 #include "fabric/network_suite.hpp"
 #include "gin/stand_in.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/low_latency.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
 
 namespace tokenyard::gin::testing {
 
@@ -78,14 +80,26 @@ TEST(GinRails, ConnectRanksOfOnePlace) {
       EXPECT_EQ(times.rank, rail);
       EXPECT_EQ(times.error, "");
     }
-    EXPECT_NO_THROW(
-        ExpertParallel(world, {.experts = 8, .hidden = 64, .topk = 2, .tokens_max = 4}));
-    try {
-      const LowLatency exchange(world, {.experts = 8, .hidden = 512, .topk = 2, .tokens_max = 4});
-      ADD_FAILURE() << "it has no way to a rank";
-    } catch (const Unsupported& error) {
-      EXPECT_THAT(error.what(), HasSubstr("cannot reach rank"));
-    }
+    const test::ExchangeCase tokens{.shape = {.ranks = 4, .experts = 16, .hidden = 64, .topk = 4},
+                                    .tokens = {5, 0, 7, 3},
+                                    .picking = {.none = 0.1},
+                                    .sms = 2};
+    EXPECT_EQ(test::difference_after_exchange(world, tokens), "");
+    const auto refused = [](const auto& make) -> std::string {
+      try {
+        make();
+        return "nothing";
+      } catch (const Unsupported& error) {
+        return error.what();
+      }
+    };
+    EXPECT_THAT(refused([&] {
+                  const LowLatency exchange(
+                      world, {.experts = 8, .hidden = 512, .topk = 2, .tokens_max = 4});
+                }),
+                HasSubstr("cannot reach rank"));
+    EXPECT_THAT(refused([&] { (void)megakernel::TensorMemory(world).shared(64); }),
+                HasSubstr("in no way"));
     world.barrier("all have tried");
   });
   EXPECT_EQ(strides, 4 * 2u) << "each rank's";

@@ -139,6 +139,8 @@ bool uses_fabric(const Stand& one, const Stand& other) {
 /// Returns whether a GPU exports memory to an NVLink network.
 bool exports_to_fabric(int device) {
   try {
+    const cuda::OnDevice on_device(device);
+    cuda::check(cudaFree(nullptr), "cudaFree(nullptr)");  // As in `prepare`.
     const PhysicalMemory memory(Driver::load(), device, 1, true);
     (void)memory.export_to_fabric();
     return true;
@@ -200,16 +202,16 @@ Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& phy
 std::vector<uint32_t> NvlinkFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
   if (hosts_ != 1) return hosts_of_equal_size(bootstrap, hosts_);
   const int device = bootstrap.accelerator().device_index();
-  const cuda::OnDevice on_device(device);
-  cuda::check(cudaFree(nullptr), "cudaFree(nullptr)");
-  Whereabouts where{.host_name = host_name_, .domain = domain_};
-  if (domain_.empty() && !bootstrap.mesh()->one_process())
-    where.domain = clique_of(cuda::gpu_uuid(device));
-  exports_to_fabric_ =
-      !where.domain.empty() && where.domain != kOwnHost && exports_to_fabric(device);
-  // A GPU that cannot export is in no clique, but in a domain that was named.
-  if (domain_.empty() && !exports_to_fabric_) where.domain.clear();
+  if (!can_export_) {
+    // NVML takes long to start, and is not asked where no handle could be made.
+    can_export_ =
+        domain_ != kOwnHost && !bootstrap.mesh()->one_process() && exports_to_fabric(device);
+    if (*can_export_ && domain_.empty()) clique_ = clique_of(cuda::gpu_uuid(device));
+  }
+  const Whereabouts where{.host_name = host_name_, .domain = domain_.empty() ? clique_ : domain_};
+  exports_to_fabric_ = *can_export_ && !where.domain.empty();
   HostsFound found = hosts_by_name(bootstrap, where, "device 'cuda'", until, true);
+  hosts_are_machines_ = true;
   for (uint32_t rank = 0; rank < found.host_of.size(); ++rank)
     for (uint32_t other = 0; other < rank; ++other)
       if (found.host_of[rank] == found.host_of[other] &&

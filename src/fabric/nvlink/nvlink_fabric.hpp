@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,7 +37,9 @@ class NvlinkFabric final : public Fabric {
 
  private:
   const std::string host_name_, domain_;
-  bool exports_to_fabric_ = false;  ///< this rank is in a domain, and its GPU can
+  std::optional<bool> can_export_;  ///< whether its GPU exports memory to an NVLink network
+  std::string clique_;              ///< see clique_of
+  bool exports_to_fabric_ = false;  ///< it can, and this rank is in a domain
   bool hosts_are_machines_ = true;
   std::vector<uint32_t> machine_of_;  ///< [ranks] empty: all are on one
   const uint32_t hosts_ = 1;          ///< simulated; of use in one process only
