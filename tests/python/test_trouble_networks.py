@@ -9,6 +9,7 @@ import contextlib
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,20 @@ def work_until_a_thread_ends_in_low_latency(
     exchanges = Exchanges(job, world_of(job, PATIENT_S))
     exchanges.check()
     exchanges.world.barrier("all have exchanged")
-    ending = threading.Thread(target=end_the_networks_thread)
+
+    def end_amid_a_call() -> None:
+        time.sleep(0.5)  # By now the call has begun, and it does not end without the others.
+        end_the_networks_thread()
+        Path(done_of(store)).touch()
+
     if rank == failing:
-        ending.start()  # It ends the network's thread while calls are under way.
+        ending = threading.Thread(target=end_amid_a_call)
+        ending.start()
         with pytest.raises(tokenyard.NetworkFault, match="epoll_wait"):
             exchanges.serve_until_masked()
         ending.join()
     else:
+        await_file(done_of(store))
         exchanges.serve_until_masked()
     masked = [failed.rank for failed in exchanges.low_latency.failed_ranks()]
     exchanges.close()

@@ -173,7 +173,8 @@ void ProxyNetwork::start(TransportMaker& maker) {
       options, [this](const std::string& why) {
         // Nothing of other hosts arrives any more: waits for their ranks end as after their loss.
         const uint32_t rank = place_.bootstrap.rank();
-        NetworkFault::Facts facts{.rank = rank, .peer = rank, .check = "thread", .cause = why};
+        NetworkFault::Facts facts{
+            .rank = rank, .peer = rank, .check = "thread", .phase = {}, .cause = why};
         place_.abort_flag.network_failed(facts);
         for (facts.peer = 0; facts.peer < place_.far.size(); ++facts.peer)
           if (place_.far[facts.peer]) place_.abort_flag.network_failed(facts);
