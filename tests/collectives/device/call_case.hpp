@@ -38,6 +38,7 @@ struct CallCase {
   bool in_place = false;
   bool in_arena = false;  ///< the tensors lie in the arena
   uint32_t offset = 0;    ///< elements between aligned memory and the tensors
+  uint32_t shift = 0;     ///< by so many more for a result apart from its input
   uint64_t seed = 0;      ///< of the inputs
   Call call = {};
   std::vector<uint32_t> host_of = {};  ///< [ranks] on which numbers are first reduced; empty: one
@@ -67,9 +68,9 @@ struct CallCase {
   bool is_present(uint32_t rank) const { return std::ranges::find(absent, rank) == absent.end(); }
   std::string text() const {
     return fmt::format(
-        "operation {} of {} {}, op {} of {} times, root {}{}{}, offset {}, protocol {}",
+        "operation {} of {} {}, op {} of {} times, root {}{}{}, offset {} + {}, protocol {}",
         static_cast<uint32_t>(operation), elements, name_of(type), name_of(op), factor, root,
-        in_place ? ", in place" : "", in_arena ? ", in the arena" : "", offset,
+        in_place ? ", in place" : "", in_arena ? ", in the arena" : "", offset, shift,
         static_cast<uint32_t>(call.protocol));
   }
 
@@ -270,7 +271,9 @@ class StartedCall {
       result_ = shared_->view(out < in ? rank * part : 0, out);
     } else {
       given_ = std::make_unique<GuardedTensor>(world, of, in);
-      taken_ = std::make_unique<GuardedTensor>(world, of, out);
+      CallCase shifted = of;
+      shifted.offset += of.shift;
+      taken_ = std::make_unique<GuardedTensor>(world, shifted, out);
       input_ = given_->view();
       result_ = taken_->view();
     }

@@ -95,6 +95,7 @@ Drawn draw(SeedRun& run) {
     drawn.calls.push_back(draw_call(random, drawn.ranks, wide ? 3000 : 24));
     if (wide) {
       drawn.calls.back().offset = random.chance(256);
+      drawn.calls.back().shift = random.chance(512);
       if (drawn.calls.back().call.protocol < Protocol::rings)
         drawn.calls.back().call.protocol = random.chance(512) ? Protocol::packets : Protocol::rings;
     }

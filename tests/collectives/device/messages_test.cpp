@@ -112,6 +112,44 @@ TEST_P(DeviceMessagesTest, WrongMessagesAreNamedBeforeAnythingIsSent) {
   }));
 }
 
+// The part for an empty slot takes its place in the input, too.
+TEST_P(DeviceMessagesTest, SplitsForEmptySlotsCountInTheInput) {
+  const auto all = worlds(3, {1});
+  const Outcomes outcomes = run_ranks(all, [&](World& world) {
+    DeviceCollectives collectives(world);
+    const DeviceArray<float> input(accelerator_of(world), 6), result(accelerator_of(world), 6);
+    const std::vector<int64_t> parts{2, world.rank() == 2 ? 3 : 2, 2};
+    const DeviceArray<int64_t> splits(accelerator_of(world), parts);
+    const DeviceArray<int64_t> came(accelerator_of(world), 3);
+    collectives.all_to_all(input.view({6}), result.view({6}),
+                           {.sent = splits.data(), .received = came.data()});
+    collectives.wait();
+  });
+  for (const uint32_t rank : {0u, 2u}) {
+    const auto error = error_of<InvalidArgument>(outcomes[rank]);
+    EXPECT_EQ(error.argument, "splits");
+    EXPECT_EQ(error.rank, 2u);
+  }
+}
+
+TEST_P(DeviceMessagesTest, AnotherMessageIsRefusedByItsReceiver) {
+  if (GetParam() != "host") GTEST_SKIP() << "ranks that share a GPU have no messages";
+  const auto all = worlds(2);
+  const Outcomes outcomes = run_ranks(all, [&](World& world) {
+    DeviceCollectives collectives(world);
+    const DeviceArray<float> tensor(accelerator_of(world), 12);
+    if (world.rank() == 0)
+      collectives.exchange({{tensor.view({12}), 1, 3}}, {});
+    else
+      collectives.exchange({}, {{tensor.view({12}), 0, 4}});
+    collectives.wait();
+  });
+  EXPECT_FALSE(outcomes[0]) << message_of(outcomes[0]);
+  const auto error = error_of<InvalidArgument>(outcomes[1]);
+  EXPECT_EQ(error.expected, "48 bytes of float32 with tag 4");
+  EXPECT_EQ(error.seen, "48 bytes of float32 with tag 3");
+}
+
 // A message to oneself is a copy in stream order, beside messages with others.
 TEST_P(DeviceMessagesTest, ARankSendsToItselfWithinACall) {
   if (GetParam() != "host") GTEST_SKIP() << "ranks that share a GPU have no messages";
@@ -151,7 +189,8 @@ TEST(RetiredGraphs, AwaitNoOtherRanksWord) {
 
 TEST(RetiredGraphs, MessagesFailWithoutAWait) {
   LonelyRank rank;
-  std::vector<uint64_t> counters(kBlocksMax * 2 * kRoles, device_collectives::kRetiredCounter);
+  std::vector<uint64_t> counters(channel_words(2));
+  counters.back() = 1;
   auto params = std::make_unique<MessagesParams>();
   params->call = rank.params();
   params->channels = counters.data();

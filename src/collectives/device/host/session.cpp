@@ -45,7 +45,7 @@ std::exception_ptr error_in(const ErrorRecord& errors, const Members& members) {
 
 /// Bytes of the counters of all blocks and channels.
 size_t channels_bytes(uint32_t ranks) {
-  return size_t{kBlocksMax} * ranks * kRoles * sizeof(uint64_t);
+  return channel_words(ranks) * sizeof(uint64_t);
 }
 
 std::optional<FinishedCalls> legacy_of(Session* before) {
@@ -281,7 +281,6 @@ void Session::retire() {
   Workspace words{};
   std::ranges::fill(words.epochs, retired_epoch(settled_->launches, world->rank()));
   accelerator.copy(workspace.as<void>(), &words, sizeof(words), Stream{});
-  static_assert(kRetiredCounter == UINT64_MAX);
   accelerator.fill(channels.as<void>(), 0xff, channels_bytes(members.count()), Stream{});
   await(Stream{}, "the end of what was captured");
   world->cancel();

@@ -42,7 +42,7 @@ inline constexpr uint64_t kLinkChunkLeast = 16 << 10;
 /// Returns the bytes of the chunks of messages, the longest of which has so many bytes.
 TOKENYARD_HOST_DEVICE uint32_t link_chunk_bytes(uint64_t bytes, uint32_t channels, uint32_t most) {
   const uint64_t share = bytes / (uint64_t{channels} * kLinkRounds) / 64 * 64;
-  const uint64_t least = std::min<uint64_t>(kLinkChunkLeast, most);
+  const uint64_t least = most < kLinkChunkLeast ? most : kLinkChunkLeast;
   return static_cast<uint32_t>(std::min<uint64_t>(std::max(share, least), most));
 }
 

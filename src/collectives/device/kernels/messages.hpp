@@ -39,9 +39,11 @@ inline constexpr uint32_t kMessagesThreadsMax = 512;
 /// Messages of a launch, and of a warp.
 inline constexpr uint32_t kMessagesMax = 48, kMessagesOfWarp = 16;
 
-/// A counter of chunks that the host sets once ranks have gone on: messages of a graph that was
-/// captured before fail.
-inline constexpr uint64_t kRetiredCounter = UINT64_MAX;
+/// Returns how many words there are of MessagesParams::channels. The last one is not zero once
+/// ranks have gone on: messages of a graph that was captured before fail.
+TOKENYARD_HOST_DEVICE uint64_t channel_words(uint32_t ranks) {
+  return uint64_t{kBlocksMax} * ranks * kRoles + 1;
+}
 
 /// A message as one of its two ranks knows it.
 struct Message {
@@ -67,7 +69,7 @@ struct Message {
 struct MessagesParams {
   CallParams call;
   bool collective;
-  uint64_t* channels;  ///< [kBlocksMax][ranks][kRoles] chunks of earlier launches
+  uint64_t* channels;  ///< [kBlocksMax][ranks][kRoles] chunks of earlier launches, and one word
   uint64_t own_bytes;  ///< of a collective call: what this rank keeps for itself
   const std::byte* own_input;
   std::byte* own_result;

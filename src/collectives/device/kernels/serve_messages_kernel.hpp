@@ -76,7 +76,7 @@ TOKENYARD_DEVICE bool begin_messages(const MessagesParams& params, CallShared& s
                                      const BlockDeadline& deadline) {
   if (params.collective) return begin_call(params.call, shared, deadline);
   if (thread::index() == 0) {
-    const bool retired = *counter_of(params, block::index(), 0, false) == kRetiredCounter;
+    const bool retired = params.channels[channel_words(params.call.ranks) - 1] != 0;
     if (retired)
       deadline.fail(Failure::abort_flag,
                     {.phase = static_cast<uint32_t>(WaitPhase::message), .rank = params.call.rank});
