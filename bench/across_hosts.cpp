@@ -277,9 +277,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk-rows", settings.chunk_rows,
                  "rows per put and per credit, at least; 0: chosen")
       ->check(in_range(0, 65536));
-  app.add_flag(
-      "--tune", settings.tunes,
-      "search the SMs, ring and chunk rows with which a dispatch and a combine take least");
+  app.add_flag("--tune", settings.tunes, "search the fastest SMs, ring rows and chunk rows");
   app.add_option("--output", settings.output,
                  "JSON file to write, such as bench/results/across_hosts.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");

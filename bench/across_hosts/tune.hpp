@@ -18,12 +18,12 @@ struct RingOptions {
   bool operator==(const RingOptions&) const = default;
 };
 
-/// What the search tries for each option.
+/// Values that the search tries for each option.
 struct RingCandidates {
   std::vector<uint32_t> sms, ring_rows, chunk_rows;
 };
 
-/// What it found, and what it measured on the way.
+/// The outcome of a search, and the times that it measured on the way.
 struct Tuned {
   struct Tried {
     RingOptions options;

@@ -100,6 +100,45 @@ void run_throughput(SeedRun& run) {
       .require_clean({});
 }
 
+/// All ranks leave as soon as their last call has ended: others may still be in it.
+void run_between_hosts(SeedRun& run) {
+  const uint32_t hosts = run.option("hosts", run.random.between(2, 3));
+  std::vector<uint32_t> host_of;
+  for (uint32_t host = 0; host < hosts; ++host)
+    host_of.insert(host_of.end(), run.random.between(1, 2), host);
+  run.option("host_of", fmt::format("{}", host_of));
+  const uint32_t calls = run.option("calls", run.random.between(1, 2));
+  const auto ranks = static_cast<uint32_t>(host_of.size());
+  ExchangeCase of{.shape = {.ranks = ranks, .experts = 2 * ranks, .hidden = 16, .topk = 2},
+                  .tokens = std::vector<uint32_t>(ranks, 3),
+                  .sms = 2,
+                  .seed = static_cast<uint32_t>(run.random.next())};
+  simulated::run(run,
+                 {.ranks = ranks,
+                  .host_of = host_of,
+                  .arena_bytes = size_t{4} << 20,
+                  .timeout = kTimeout,
+                  .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000)},
+                  .queues_per_peer = 2},
+                 [&](World& world) {
+                   const std::vector<Tokens> all = of.draw();
+                   const Expected expected = expected_on(of.shape, all, world.rank());
+                   {
+                     ExpertParallel exchange(world, of.options());
+                     const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+                     for (uint32_t call = 0; call < calls; ++call) {
+                       const Received received = exchange.dispatch(tokens.input());
+                       require(difference_after_combine(exchange, received, of.shape,
+                                                        all[world.rank()], expected, {})
+                                   .empty(),
+                               "a combine brought something else");
+                     }
+                   }
+                   world.goodbye()();
+                 })
+      .require_clean({});
+}
+
 void batches_on(World& world, const Drawn& drawn) {
   LowLatencyCase of;
   of.shape = {.ranks = drawn.ranks, .experts = 2 * drawn.ranks, .hidden = 32, .topk = 2};
@@ -141,7 +180,14 @@ void run_low_latency(SeedRun& run) {
 }
 
 void run_suite(SeedRun& run) {
-  run.option("low_latency", run.random.chance(512)) ? run_low_latency(run) : run_throughput(run);
+  switch (run.option("kind", run.random.below(3))) {
+    case 0:
+      return run_low_latency(run);
+    case 1:
+      return run_throughput(run);
+    default:
+      return run_between_hosts(run);
+  }
 }
 
 const bool registered = simulation::add_suite(

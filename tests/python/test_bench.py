@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -100,3 +101,13 @@ def test_without_a_gpu_it_says_what_to_do(name: str) -> None:
     assert "no GPU is found here" in complaint
     assert "--device host" in complaint
     assert "--smoke" in complaint
+
+
+def test_a_search_prints_the_options_that_it_found() -> None:
+    done = bench("across_hosts", "--smoke", "--tune", "--tokens", "8")
+    assert done.returncode == 0, done.stderr
+    tried = [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit()]
+    assert ["2", "chosen", "chosen"] in [line[:3] for line in tried], "what is chosen"
+    best = re.search(r"best: tokenyard.ExpertParallel\(world, ..., sms=(\d+)", done.stdout)
+    assert best is not None, done.stdout
+    assert len(tried) >= 6, "a search tries each value of each option"

@@ -65,8 +65,11 @@ def calls_under_their_own_names(world: tokenyard.World) -> None:
     home, none, _ = buffer.internode_combine(rows, handle)
     assert none is None
     assert home[:, 0].tolist() == [2.0 * world.rank, world.rank, 0]
-    with pytest.raises(tokenyard.Unsupported, match="received_tokens_max"):
-        buffer.dispatch(x, topk_idx=ids, num_tokens_per_expert=per_expert, num_worst_tokens=11)
+    worst, *_ = buffer.dispatch(
+        x, topk_idx=ids, num_tokens_per_expert=per_expert, num_worst_tokens=11
+    )
+    assert len(worst) == 11
+    assert torch.equal(worst[:received], rows)
     world.barrier("the calls are over")
 
 
@@ -83,15 +86,16 @@ def rings(world: tokenyard.World) -> list[int]:
         x = torch.ones(1, 4096, dtype=torch.bfloat16)
         buffer.dispatch(x, topk_idx=ids, num_tokens_per_expert=per_expert, config=config)
         sizes.append(config.ring_rows(buffer.runtime.get_num_rdma_ranks(), 2 * 4096))
+        sizes.append(config.chunk_rows(buffer.runtime.get_num_rdma_ranks()))
         world.barrier("the calls are over")
         buffer.destroy()
     return sizes
 
 
 def test_a_config_sizes_the_rings_between_hosts() -> None:
-    assert run_on_hosts(rings, 2, 1) == [[0, 4 * 40]] * 2
+    assert run_on_hosts(rings, 2, 1) == [[0, 0, 4 * 40, 4]] * 2
     config = deep_ep.Config(24, 8, 512, 16, 128)
-    assert config.ring_rows(1, 14336) == 0
+    assert config.ring_rows(1, 14336) == config.chunk_rows(1) == 0
     assert [config.get_rdma_buffer_size_hint(14336, ranks) for ranks in (2, 8)] == [0, 0]
     for ranks, links in ((16, 1), (24, 2), (64, 7)):
         hint = config.get_rdma_buffer_size_hint(14336, ranks)

@@ -178,7 +178,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Group.choice": (group("choice", "all_reduce"), ("bytes_",)),
     "ExpertParallel.__init__": (
         made(tokenyard.ExpertParallel),
-        (*SIZES, "sms", "sms_max", "places_per_rank", "ring_rows"),
+        (*SIZES, "sms", "sms_max", "places_per_rank", "ring_rows", "chunk_rows"),
     ),
     "ExpertParallel.dispatch": (
         exchange("dispatch"),
@@ -205,6 +205,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
             "sms",
             "sms_max",
             "places_per_rank",
+            "hosts",
+            "ring_rows",
         ),
     ),
     "ExpertParallel.set_expert_map": (

@@ -263,7 +263,7 @@ def test_an_exchange_and_its_job_are_one_text() -> None:
 
 def test_every_key_has_a_meaning_and_a_line_in_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
-    (_, metrics), _ = tokenyard.launch(exchanged, ranks=2)
+    (_, metrics), _ = tokenyard.launch(exchanged, ranks=2, hosts=2)
     served_metrics = tokenyard.launch(partial(served, totals=True), ranks=2)[0]
     with tokenyard.connect(file_store(tmp_path), secret="s", rank=0, size=1) as job:
         counted = job.metrics()

@@ -1,6 +1,6 @@
 """2,000 random configurations over all options against the reference in NumPy, and 2,000 between
-hosts: dispatch bit for bit, combine bit for bit where its sums are exact, and within its roundings of
-the float64 sum elsewhere. Between hosts, the bits of sums that are not exact are compared, too."""
+hosts: dispatch bit for bit, combine bit for bit where its sums are exact, and within its roundings
+of the float64 sum elsewhere. Between hosts, the bits of all sums are compared."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ BETWEEN_HOSTS = {
     (2, 8): 60,
     (4, 8): 60,
 }
-"""Configurations per number of hosts and of ranks. Hosts of two sizes are processes over TCP, others
-are threads over a simulated network."""
+"""Configurations per number of hosts and of ranks. Hosts of two sizes are processes over TCP,
+others are threads over a simulated network."""
 BATCH = 20
 """Configurations that share a world, and so see the previous one's data in its arena."""
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}

@@ -28,7 +28,8 @@ class Config:
     Rows within a host go directly to their final place, so there are no chunks to tune. Between
     hosts, DeepEP's channels, one per two multiprocessors, have a ring of
     `num_max_rdma_chunked_recv_tokens` rows each, and ours share one as large as all of these
-    together, as far as 64 MiB per rank suffice. The first call of a shape decides. The other fields
+    together, as far as 64 MiB per rank suffice. A put has at least
+    `num_max_rdma_chunked_send_tokens` rows. The first call of a shape decides. The other fields
     are accepted and checked like DeepEP's, so that its tuned tables work.
     """
 
@@ -62,8 +63,15 @@ class Config:
 
     def ring_rows(self, hosts: int, hidden_bytes: int) -> int:
         """Returns the rows of a ring between hosts; 0: chosen by the exchange."""
+        return 0 if self._is_default(hosts) else self._ring_rows(hosts, hidden_bytes)
+
+    def chunk_rows(self, hosts: int) -> int:
+        """Returns the rows of a put between hosts, at least; 0: chosen by the exchange."""
+        return 0 if self._is_default(hosts) else self.num_max_rdma_chunked_send_tokens
+
+    def _is_default(self, hosts: int) -> bool:
         chunks = (self.num_max_rdma_chunked_send_tokens, self.num_max_rdma_chunked_recv_tokens)
-        return 0 if hosts < 2 or chunks == RDMA_CHUNKS else self._ring_rows(hosts, hidden_bytes)
+        return hosts < 2 or chunks == RDMA_CHUNKS
 
     def _ring_rows(self, hosts: int, hidden_bytes: int) -> int:
         rows = max(self.num_sms // 2, 1) * self.num_max_rdma_chunked_recv_tokens

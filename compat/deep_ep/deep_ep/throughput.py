@@ -140,6 +140,7 @@ class Throughput:
                 tokens_max=min(tokens, TOKENS_LIMIT),
                 sms_max=SMS_MAX,
                 ring_rows=config.ring_rows(self._hosts.count, 2 * hidden),
+                chunk_rows=config.chunk_rows(self._hosts.count),
             )
         return self._exchanges[shape]
 

@@ -268,8 +268,8 @@ class DispatchMemory(NamedTuple):
     kept_by_route_bytes: int
     """Those of `kept_bytes` that the route keeps once the rows have died."""
     network_bytes: int
-    """Bytes of the rings between hosts: in the arena, too, or on GPUs in memory that the network has
-    registered."""
+    """Bytes of the rings between hosts: in the arena, too, or on GPUs in memory that the network
+    has registered."""
 
 
 class Rings(NamedTuple):

@@ -12,6 +12,7 @@
 #include "expert_parallel/drawn_epoch.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
+#include "expert_parallel/throughput/watched.hpp"
 #include "fabric/world_access.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -176,6 +177,8 @@ class Program {
       }
       case Step::watched: {
         const std::vector<Tokens> all = fresh();
+        // A kernel that waits for rows of a rank that stops would name it in its own way.
+        if (!drawn_.stops) return take_rows_as_they_come(all);
         return require_none(difference_if_watched(exchange_, on_device(all), expected(all)),
                             "a watched dispatch");
       }
@@ -191,6 +194,23 @@ class Program {
             difference_by_expert(exchange_, received_, case_.shape, all_[world_.rank()], 4),
             "rows by expert");
     }
+  }
+
+  void take_rows_as_they_come(const std::vector<Tokens>& all) {
+    const SideStream beside(accelerator_of(world_));
+    const TokensOnDevice tokens = on_device(all);
+    DispatchInput input = tokens.input();
+    input.watcher = beside.stream();
+    const Sums wanted = expected_sums_of(case_.shape, expected(all));
+    std::optional<Received> received, again;
+    const auto take = [&](const DispatchInput& of, const Route* route,
+                          std::optional<Received>& there) {
+      if (watched(exchange_, case_.shape, of, route, beside.stream(), there) != wanted)
+        throw simulation::SuiteFailure("a kernel has read rows before they had come");
+    };
+    take(input, nullptr, received);
+    take({.x = input.x, .watcher = input.watcher}, &*received->route, again);
+    exchange_.wait();
   }
 
   void expect_refusal() {

@@ -718,10 +718,10 @@ TEST_F(BetweenHosts, LinksAndRolesAreCounted) {
 
 TEST(Slowest, HostAndRailHaveTheLongestWaits) {
   const HostMap map({0, 0, 1, 1, 2, 2, 2});
-  ExpertParallel::Metrics metrics{.wait_seconds_by_peer = {0, 9, 1, 2, 3, 1, 0},
-                                  .slowest_rank = {},
-                                  .link_credit_wait_seconds_by_peer = {0, 0, 1, 0, 0, 0, 0},
-                                  .link_row_wait_seconds_by_peer = {0, 0, 2, 0, 0, 0, 0}};
+  ExpertParallel::Metrics metrics;
+  metrics.wait_seconds_by_peer = {0, 9, 1, 2, 3, 1, 0};
+  metrics.link_credit_wait_seconds_by_peer = {0, 0, 1, 0, 0, 0, 0};
+  metrics.link_row_wait_seconds_by_peer = {0, 0, 2, 0, 0, 0, 0};
   internode::find_slowest(map, 0, metrics);
   EXPECT_EQ(metrics.slowest_host, 1u);  // 6 seconds; host 2: 4. Rank 1 is of this host.
   EXPECT_EQ(metrics.slowest_rail, 1u);  // 12 seconds; rail 0: 7.

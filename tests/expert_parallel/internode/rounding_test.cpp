@@ -74,7 +74,7 @@ TEST(RoundingBetweenHosts, ExactValues) {
       {{0, 0, 256, 1, 256, 1}, 512, 512},
       {{2, 0, 256, 1, 256, 1}, 512, 516},
       {{256, 1, 1, 0, 0, 0}, 258, 258},
-      // What is rounded to nothing there would have counted here.
+      // A sum that was rounded away there would have counted here.
       {{-256, 0, 256, 1, 0, 0}, 0, 1},
   };
   std::vector<Rows> values;

@@ -142,17 +142,30 @@ class RingFiller {
       const uint32_t slots = await_slots();
       if (slots == 0 || !put(slots)) return false;
     }
-    constexpr auto kCredits = static_cast<uint32_t>(Phase::credits);
-    if (!ring_.queue.flush(deadline, static_cast<uint32_t>(Phase::flush))) return false;
+    // Credits first: once they are all here, the peer may have left.
+    if (!ring_.reserve(deadline, static_cast<uint32_t>(Phase::credits), ring_.capacity) ||
+        !await_network())
+      return false;
     // Release: passes the network's reads on to those who write the stage next.
     store<Order::release, Scope::gpu>(&counts_.reusable, end_);
     count_link(call_, link_, RailStatistics::sent_bytes,
                (end_ - counts_.first_out) * ring_.slot_bytes);
     count_link(call_, link_, RailStatistics::credits_ns, waits_.ns());
-    return ring_.reserve(deadline, kCredits, ring_.capacity);
+    return true;
   }
 
  private:
+  /// Waits until this rank's own network has read all that was put. The peer's goodbye does not end
+  /// it, as it would a flush.
+  TOKENYARD_DEVICE bool await_network() {
+    const uint32_t posted = ring_.queue.posted();
+    Awaited what{.phase = static_cast<uint32_t>(Phase::flush),
+                 .rank = ring_.rank,
+                 .expected = posted,
+                 .from_rank = false};
+    return wait_until(call_.far_deadline, what, [&] { return ring_.queue.has_read(posted); });
+  }
+
   /// Waits until some slots can be put; returns their number, or 0 if the call has failed.
   TOKENYARD_DEVICE uint32_t await_slots() {
     Awaited what{.rank = ring_.rank};

@@ -12,7 +12,7 @@
 
 namespace tokenyard::internode {
 
-/// What a mover has stored and not told yet. All lanes call its functions, alike.
+/// Slots and tokens that a mover has stored and not published yet. All lanes call these, alike.
 class Deliveries {
  public:
   TOKENYARD_DEVICE Deliveries(const Dispatch& dispatch, const Destination& mine)
@@ -21,14 +21,14 @@ class Deliveries {
   TOKENYARD_DEVICE bool watched() const { return watching_ != 0; }
 
   /// Tells of the sources of which nothing comes. Called by one mover of the rank.
-  TOKENYARD_DEVICE void tell_of_empty() const {
+  TOKENYARD_DEVICE void publish_empty() const {
     if (!watched()) return;
     const RailCall& call = dispatch_.call;
     const uint32_t link = warp::lane();
     if (link < call.links() && call.rails.links[link].sends &&
         dispatch_.params.route.slots_in(link) == 0)
-      tell(call.rails.links[link].rank);
-    if (warp::lane() == 0 && dispatch_.input().tokens == 0) tell(call.params.rank);
+      publish(call.rails.links[link].rank);
+    if (warp::lane() == 0 && dispatch_.input().tokens == 0) publish(call.params.rank);
   }
   TOKENYARD_DEVICE void note_slot(uint32_t link) {
     if (warp::lane() == link) ++slots_;
@@ -39,11 +39,11 @@ class Deliveries {
     ++noted_;
   }
   /// Tells what was noted, if it is much.
-  TOKENYARD_DEVICE void tell_now_and_then(const Mover& mover) {
-    if (noted_ >= kNotedMax) tell_all(mover);
+  TOKENYARD_DEVICE void publish_now_and_then(const Mover& mover) {
+    if (noted_ >= kNotedMax) publish_all(mover);
   }
   /// Tells what was noted: waits until its copies are complete.
-  TOKENYARD_DEVICE void tell_all(const Mover& mover) {
+  TOKENYARD_DEVICE void publish_all(const Mover& mover) {
     if (!watched() || noted_ == 0) return;
     mover.complete();
     // Passes the copies and stores of all lanes on to those that count them.
@@ -55,11 +55,11 @@ class Deliveries {
         fetch_add<Order::acq_rel, Scope::gpu>(&call.rails.tables.counts(link).delivered, slots_) +
                 slots_ ==
             dispatch_.params.route.slots_in(link))
-      tell(call.rails.links[link].rank);
+      publish(call.rails.links[link].rank);
     if (warp::lane() == 0 && tokens_ != 0 &&
         fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().delivered, tokens_) + tokens_ ==
             dispatch_.input().tokens)
-      tell(call.params.rank);
+      publish(call.params.rank);
     slots_ = tokens_ = noted_ = 0;
   }
 
@@ -67,7 +67,7 @@ class Deliveries {
   static constexpr uint32_t kNotedMax = 8;
 
   /// Called by one lane. Release: orders the rows of the source before the word.
-  TOKENYARD_DEVICE void tell(uint32_t source) const {
+  TOKENYARD_DEVICE void publish(uint32_t source) const {
     const Rails& rails = dispatch_.call.rails;
     for (uint32_t left = watching_; left != 0; left &= left - 1)
       store<Order::release, Scope::sys>(
@@ -107,7 +107,7 @@ TOKENYARD_DEVICE bool publish_arrivals(const Dispatch& dispatch) {
                call.rails.word<Stamped>(call.params.rank, layout.expert(source, expert)))
                    .value != 0;
   };
-  const auto tell_experts = [&] {
+  const auto publish_experts = [&] {
     for (uint32_t expert = warp::lane(); expert < readiness.local_experts; expert += kWarpLanes) {
       // Relaxed: this warp alone writes these words, and has acquired what they stand for.
       if (load<Order::relaxed, Scope::gpu>(&readiness.expert(expert)) != 0) continue;
@@ -120,7 +120,7 @@ TOKENYARD_DEVICE bool publish_arrivals(const Dispatch& dispatch) {
     }
   };
   warp::sync();
-  tell_experts();
+  publish_experts();
   Awaited what{.phase = static_cast<uint32_t>(Phase::delivered), .expected = call.epoch()};
   uint32_t polls = 0;
   return wait_until(
@@ -149,7 +149,7 @@ TOKENYARD_DEVICE bool publish_arrivals(const Dispatch& dispatch) {
         if (warp::any(come)) {
           // Passes on what each lane has acquired.
           warp::sync();
-          tell_experts();
+          publish_experts();
         }
         return warp::all(awaited == 0);
       },

@@ -205,11 +205,11 @@ TOKENYARD_DEVICE void forward(const Dispatch& dispatch, Mover& mover, const Dest
 TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
   SlotClaims claims(dispatch);
   Deliveries deliveries(dispatch, mine);
-  if (block::index() == 0 && dispatch.call.mover() == 0) deliveries.tell_of_empty();
+  if (block::index() == 0 && dispatch.call.mover() == 0) deliveries.publish_empty();
   const auto store_near = [&](bool& left) {
     if (!send_near(dispatch, mover, mine, left)) return false;
     if (left) deliveries.note_token();
-    deliveries.tell_now_and_then(mover);
+    deliveries.publish_now_and_then(mover);
     return true;
   };
   RoleWaits waits(dispatch.call);
@@ -222,18 +222,18 @@ TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const D
     }
     // Watching kernels need not wait with this warp.
     if (!claims.have_arrived()) {
-      deliveries.tell_all(mover);
+      deliveries.publish_all(mover);
       if (!waits.time([&] { return claims.next(slot); })) return false;
     } else if (!claims.next(slot)) {
       return false;
     }
     forward(dispatch, mover, mine, slot);
     deliveries.note_slot(slot.link);
-    deliveries.tell_now_and_then(mover);
+    deliveries.publish_now_and_then(mover);
   }
   while (near)
     if (!store_near(near)) return false;
-  deliveries.tell_all(mover);
+  deliveries.publish_all(mover);
   waits.add_to(RailStatistics::forward_ns);
   return !warp::any(dispatch.call.far_deadline.failed());
 }

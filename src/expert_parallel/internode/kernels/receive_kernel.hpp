@@ -140,7 +140,7 @@ class Receiver {
   TOKENYARD_DEVICE bool judge_places(Verdict& verdict) {
     warp::sync();
     const Full here = full_here();
-    tell_verdict(here);
+    signal_verdict(here);
     const Full there = await_verdicts();
     verdict.full = here.rank < there.rank ? here : there;
     return !warp::any(failed_);
@@ -163,7 +163,7 @@ class Receiver {
 
   /// Signals the sources that this rank forwards for. Their queues are the coordinator's, which
   /// uses them once the counts are known.
-  TOKENYARD_DEVICE void tell_verdict(const Full& full) const {
+  TOKENYARD_DEVICE void signal_verdict(const Full& full) const {
     constexpr auto kJudged = static_cast<uint32_t>(Phase::judged);
     for (uint32_t number = warp::lane(); number < call_.links(); number += kWarpLanes) {
       const Link& link = call_.rails.links[number];
