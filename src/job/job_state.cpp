@@ -147,6 +147,10 @@ void Job::State::leave(std::chrono::nanoseconds timeout, const char* when) {
 }
 
 void Job::State::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
   try {
     if (progress_thread_ && !engine_->ended()) leave(farewell_max, "the end of the job");
   } catch (const std::exception&) {

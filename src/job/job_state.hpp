@@ -111,6 +111,7 @@ class Job::State final : public control::Participant {
   uint64_t refused_by_wire_ = 0;
 
   mutable std::mutex mutex_;
+  bool closed_ = false;
   std::vector<std::weak_ptr<std::function<void()>>> listeners_;
   control::Epoch epoch_published_ = 0;
   control::View view_;

@@ -219,11 +219,18 @@ class NcclCommunicator final : public GinCommunicator {
                         "NCCL " + built_for() +
                             " finds no way for device-side networking between all ranks here; "
                             "NCCL_DEBUG=INFO says why");
+    if (properties.ginMinStride > static_cast<int>(place_.stride))
+      throw Unsupported("network \"gin\"",
+                        "NCCL " + built_for() +
+                            " connects only ranks of one place on their hosts here; use "
+                            "\"gin:rail\"");
   }
   void create_device() {
     ncclDevCommRequirements_t requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
     requirements.ginContextCount = static_cast<int>(place_.queues_per_peer);
-    requirements.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+    requirements.ginConnectionType =
+        place_.stride == 1 ? NCCL_GIN_CONNECTION_FULL : NCCL_GIN_CONNECTION_CUSTOM_STRIDE;
+    requirements.ginCustomStride = static_cast<int>(place_.stride);
     if (place_.traffic_class >= 0) requirements.ginTrafficClass = place_.traffic_class;
     require(nccl_->device_create(communicator_, &requirements, &device_), "ncclDevCommCreate");
   }
@@ -260,6 +267,7 @@ class NcclDriver final : public GinDriver {
                             size);
     if (!nccl_) nccl_ = std::make_shared<NcclLibrary>();
   }
+  uint32_t version() const override { return NCCL_VERSION_CODE; }
   CommunicatorId make_id() override {
     ncclUniqueId id;
     if (const ncclResult_t result = nccl_->get_unique_id(&id); result != ncclSuccess)
