@@ -176,10 +176,18 @@ void run_suite(SeedRun& run) {
   result.require_clean_after(options.stop);
 }
 
+constexpr const char* kOwnKernels =
+    "is stored to this rank's own window, which kernels of this rank alone read";
+
 const bool registered = simulation::add_suite(
     {.name = "low_latency_put",
      .what = "batches of few tokens between hosts, exact whatever the network does",
      .run = run_suite,
+     .explained = {{simulation::Fault::sys_made_gpu, "messages_kernel.hpp:151", kOwnKernels},
+                   {simulation::Fault::sys_made_gpu, "messages_kernel.hpp:357", kOwnKernels},
+                   {simulation::Fault::sys_made_gpu, "messages_kernel.hpp:405", kOwnKernels},
+                   {simulation::Fault::sys_made_gpu, "messages_kernel.hpp:420", kOwnKernels},
+                   {simulation::Fault::sys_made_gpu, "messages_kernel.hpp:443", kOwnKernels}},
      .reaches = {{"epochs wrap", 150},
                  {"epochs pass a half", 80},
                  {"messages that come too late", 60}},
