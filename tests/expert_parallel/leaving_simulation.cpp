@@ -118,7 +118,8 @@ void run_between_hosts(SeedRun& run) {
                   .host_of = host_of,
                   .arena_bytes = size_t{4} << 20,
                   .timeout = kTimeout,
-                  .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000)},
+                  .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000),
+                           .stall_ns_max = run.option("stall", run.random.below(2) * 100'000'000)},
                   .queues_per_peer = 2},
                  [&](World& world) {
                    const std::vector<Tokens> all = of.draw();
