@@ -316,6 +316,36 @@ TEST(BetweenHosts, AnotherMessageIsRefusedByItsReceiver) {
   EXPECT_EQ(error.rank, 0u);
 }
 
+TEST(BetweenHosts, SeveralMessagesWithOneRankArriveInOrder) {
+  constexpr uint64_t kSizes[] = {1, 300, 5, 90};
+  constexpr uint64_t kAll = 396;
+  expect_none_failed(run({0, 0, 1}, [&](World& world) {
+    DeviceCollectives collectives(world, {.chunk_bytes = 64, .ring_bytes = 128});
+    const auto mine = static_cast<int32_t>(world.rank());
+    const DeviceArray<int32_t> sent(accelerator_of(world), std::vector<int32_t>(kAll, mine));
+    const DeviceArray<int32_t> came(accelerator_of(world), std::vector<int32_t>(2 * kAll, 9));
+    std::vector<device_collectives::Send> sends;
+    std::vector<device_collectives::Receive> receives;
+    std::vector<int32_t> expected;
+    uint64_t at = 0;
+    for (uint32_t tag = 0; tag < 4; at += kSizes[tag++])
+      for (uint32_t turn = 1; turn < 3; ++turn) {  // Messages with different ranks alternate.
+        const uint32_t peer = (world.rank() + turn) % 3;
+        const auto part = [&](const DeviceArray<int32_t>& array, uint64_t first) {
+          return TensorView{array.data() + first, DataType::int32, {kSizes[tag]}};
+        };
+        sends.push_back({part(sent, at), peer, tag});
+        receives.push_back({part(came, (turn - 1) * kAll + at), peer, tag});
+      }
+    for (uint32_t turn = 1; turn < 3; ++turn)
+      expected.insert(expected.end(), kAll, static_cast<int32_t>((world.rank() + turn) % 3));
+    collectives.exchange(sends, receives);
+    collectives.wait();
+    EXPECT_EQ(came.read(), expected);
+    collectives.close();
+  }));
+}
+
 TEST(BetweenHosts, AMessageThatNobodySendsNamesItsSender) {
   std::atomic<bool> ended = false;
   const Outcomes outcomes = run({0, 0, 1}, [&](World& world) {
