@@ -7,10 +7,15 @@
 //   ./run bench across_hosts --tokens 128,4096 --connections 2,4 --output
 //   bench/results/across_hosts.json
 //   ./run bench across_hosts --tune --tokens 4096   # finds the best rings, chunks and SMs
+//   ./run bench across_hosts --one-gpu              # one rank of many, on one GPU
 //   ./run bench across_hosts --smoke                # on the host, over the simulated network
 //
 // A time is that of a whole call between two events. Bytes count once: rows and what lies beside
 // them, of the tokens that cross the link.
+//
+// With --one-gpu, one rank of 2, 4 or 8 hosts of 8 runs its real kernels with its rings in GPU
+// memory, and a thread stands for a link of 50 GB/s each way and for the peers
+// (across_hosts/one_gpu.hpp). The floor is what crosses that link, at its rate.
 
 #include <fmt/format.h>
 
@@ -20,6 +25,7 @@
 #include <cstring>
 #include <string>
 
+#include "bench/across_hosts/one_gpu.hpp"
 #include "bench/across_hosts/tune.hpp"
 #include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
@@ -242,8 +248,13 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   using namespace tokenyard::bench;
   Settings settings;
+  OneGpuSettings one_gpu;
+  bool on_one_gpu = false;
   bool smoke = asks_for_smoke(argc, argv);
   if (smoke) {
+    one_gpu.hosts = {3};
+    one_gpu.locals = 2;
+    one_gpu.calls = 2;
     settings.shape.hidden = 256;
     settings.shape.topk = 2;
     settings.shape.experts = 8;
@@ -257,17 +268,29 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", settings.tokens, "tokens per rank; several to compare")
+  app.add_flag("--one-gpu", on_one_gpu, "one rank of many on one GPU, over a modelled link");
+  app.add_option("--hosts", one_gpu.hosts, "with --one-gpu: hosts of 8 ranks; several to compare")
       ->delimiter(',')
-      ->check(in_range(1, 1 << 20));
+      ->check(in_range(2, 32));
+  app.add_option("--rate", one_gpu.gb_s, "with --one-gpu: GB/s of the link; 0: unpaced");
+  app.add_option("--credit-us", one_gpu.credit_us,
+                 "with --one-gpu: from a slot's end on the link to its credit");
+  app.add_option("--movers", one_gpu.movers, "with --one-gpu: warps per block; 0: chosen");
+  auto* const tokens = app.add_option("--tokens", settings.tokens,
+                                      "tokens per rank; several to compare; 4096 with --one-gpu")
+                           ->delimiter(',')
+                           ->check(in_range(1, 1 << 20));
   app.add_option("--hidden", settings.shape.hidden, "elements per token")
       ->check(in_range(1, 1 << 20));
   app.add_option("--topk", settings.shape.topk, "experts per token")->check(in_range(1, 1 << 20));
-  app.add_option("--experts", settings.shape.experts, "experts of both ranks together")
+  app.add_option("--experts", settings.shape.experts, "experts of all ranks together")
       ->check(in_range(1, 1 << 20));
-  app.add_option("--sms", settings.sms, "multiprocessors per call; several to compare")
-      ->delimiter(',')
-      ->check(in_range(0, 1 << 20));
+  auto* const sms =
+      app.add_option("--sms", settings.sms,
+                     "multiprocessors per call; several to compare; those of the goals with "
+                     "--one-gpu")
+          ->delimiter(',')
+          ->check(in_range(0, 1 << 20));
   app.add_option("--connections", settings.connections, "sockets between them; several to compare")
       ->delimiter(',')
       ->check(in_range(1, 6));
@@ -282,5 +305,15 @@ int main(int argc, char** argv) {
                  "JSON file to write, such as bench/results/across_hosts.json");
   app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
-  return exit_of_run([&] { run(settings); });
+  if (!on_one_gpu) return exit_of_run([&] { run(settings); });
+  if (smoke || tokens->count() != 0) one_gpu.tokens = settings.tokens;
+  if (smoke || sms->count() != 0) one_gpu.sms = settings.sms;
+  one_gpu.ring_rows = settings.ring_rows;
+  one_gpu.hidden = settings.shape.hidden;
+  one_gpu.topk = settings.shape.topk;
+  one_gpu.experts = smoke ? 12 : settings.shape.experts;
+  if (!smoke) one_gpu.calls = settings.calls;
+  one_gpu.device = settings.device;
+  one_gpu.output = settings.output;
+  return exit_of_run([&] { run_one_gpu(one_gpu); });
 }

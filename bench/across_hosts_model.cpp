@@ -57,8 +57,8 @@ Sms sms_of(const Settings& settings, uint32_t hosts) {
   return sms;
 }
 
-/// Elements of a row in memory: a row of 16 lanes' vectors.
-constexpr uint32_t kShortHidden = 128;
+/// Elements of a row in memory. A row of 7168 is added up in 7 parts, one of these too.
+constexpr uint32_t kShortHidden = 224;
 constexpr uint32_t kScaleChannels = 128;
 
 /// The outcome of a call in virtual time.
@@ -78,7 +78,7 @@ class Model {
         ranks_(hosts * settings.locals),
         wire_(ranks_, 4, costs_),
         machine_(costs_, wire_),
-        calls_(ranks_, [this](const std::vector<Launched>& launches) { run(launches); }) {
+        calls_(ranks_, [this](std::vector<Launched>& launches) { run(launches); }) {
     for (uint32_t rank = 0; rank < ranks_; ++rank)
       accelerators_.push_back(std::make_shared<ModelAccelerator>(calls_, rank));
     std::vector<uint32_t> host_of;
@@ -203,12 +203,12 @@ class Model {
   }
 
   /// Runs a call of all ranks in virtual time.
-  void run(const std::vector<Launched>& launches) {
+  void run(std::vector<Launched>& launches) {
     const bool combines = launches[0].kernel == &internode::combine_kernel.entry;
     std::vector<RowMarks> marks;
     Lengths lengths;
     internode::SlotLayout slot{};
-    for (const Launched& launched : launches) {
+    for (Launched& launched : launches) {
       const internode::Rails& rails = rails_of(launched, combines);
       slot = rails.slot;
       last_.capacity = rails.capacity;
@@ -220,14 +220,19 @@ class Model {
                        .read = nullptr,
                        .end = base + size_t{rails.tables.links} * stride,
                        .stride = stride});
+      auto& params = *reinterpret_cast<internode::CombineParams*>(launched.params.data());
+      lengths.full_part = std::min(settings_.hidden * 2, internode::kPartBytesMax);
+      const uint32_t parts = (settings_.hidden * 2 + lengths.full_part - 1) / lengths.full_part;
+      lengths.part = (slot.row_bytes / parts + 15) / 16 * 16;
+      params.part_bytes = lengths.part;
+      // As many as full parts leave room for.
+      constexpr uint32_t kSharedBytes = 220 << 10;
+      params.parts = std::min(params.parts, kSharedBytes / (params.movers * lengths.full_part));
     }
     lengths.row = slot.row_bytes;
     lengths.slot = slot.bytes();
     lengths.full_row = slot.row_bytes / kShortHidden * settings_.hidden;
     lengths.full_slot = lengths.slot - lengths.row + lengths.full_row;
-    const uint32_t pieces = lengths.row / 16, full_pieces = lengths.full_row / 16;
-    lengths.vector_bytes = 16.0 * full_pieces / pieces;
-    lengths.vector_turns = static_cast<double>((full_pieces + 127) / 128) / ((pieces + 127) / 128);
     std::vector<double> rates;
     if (settings_.slow_rank < ranks_) {
       rates.assign(ranks_, 1);

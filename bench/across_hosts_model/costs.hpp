@@ -14,22 +14,18 @@ constexpr Time nanoseconds(double ns) {
 
 struct Costs {
   // A multiprocessor.
-  double store_gb_s = 48;        ///< bulk and ordinary stores, local and remote together
-  double load_gb_s = 60;         ///< bulk loads
-  double vector_load_gb_s = 44;  ///< loads into registers
+  double store_gb_s = 48;  ///< bulk and ordinary stores, local and remote together
+  double load_gb_s = 60;   ///< bulk loads
   Time instruction = nanoseconds(5);
   Time meeting = nanoseconds(15);  ///< of a warp
   Time barrier = nanoseconds(40);  ///< of a block
   Time issue = nanoseconds(140);   ///< of a bulk copy
   Time load = nanoseconds(650);    ///< of a word in its GPU's memory, and atomics there
-  /// A relaxed load of the word behind the one before, which is still under way.
+  /// A relaxed load behind another one, which is still under way.
   Time next_load = nanoseconds(20);
   Time cached_load = nanoseconds(200);
   Time far_load = nanoseconds(1500);  ///< over NVLink
-  Time vectors = nanoseconds(800);    ///< latency of an addend's loads, here
-  Time far_vectors = nanoseconds(1700);
-  double addends_at_once = 2;  ///< whose loads are in flight
-  Time bulk_load = nanoseconds(900);
+  Time bulk_load = nanoseconds(900), far_bulk_load = nanoseconds(1800);
   Time bulk_stored = nanoseconds(700);  ///< from the last byte read to the copy's completion
   Time far_bulk_stored = nanoseconds(1300);
   Time release_gpu = nanoseconds(400), release_sys = nanoseconds(800);
@@ -57,12 +53,12 @@ struct Costs {
 struct Lengths {
   uint32_t row = 0, full_row = 0;    ///< bytes
   uint32_t slot = 0, full_slot = 0;  ///< bytes, of a ring
-  /// A lane's loads of a full row, one after the other, per load of a short one; and their bytes.
-  double vector_turns = 1, vector_bytes = 16;
+  uint32_t part = 0, full_part = 0;  ///< bytes, of a row that a warp adds up
 
   /// Returns the bytes to charge for a copy, or a put of several slots.
   double full(uint64_t bytes) const {
     if (bytes == row) return full_row;
+    if (bytes == part) return full_part;
     if (slot != 0 && bytes >= slot && bytes % slot == 0)
       return static_cast<double>(bytes / slot) * full_slot;
     return static_cast<double>(bytes);

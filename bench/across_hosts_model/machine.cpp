@@ -284,58 +284,36 @@ void Machine::load(const void* from, void* value, uint32_t bytes, Order order, S
   }
   uint32_t rank = 0;
   const bool far = is_far(from, rank);
-  if (order == Order::weak && bytes == 16) {
-    Block& block = *lane_->block;
-    const Time took = Costs::at(costs_.vector_load_gb_s, lengths_.vector_bytes);
-    block.vectors_free = std::max(block.vectors_free, lane_->clock) + took;
-    block.loaded += took;
-    Time done = block.vectors_free;
-    if (far) {
-      const Time of_link = Costs::at(costs_.nvlink_gb_s, lengths_.vector_bytes);
-      Time& link = nvlink_in_[lane_->block->rank];
-      link = std::max(link, lane_->clock) + of_link;
-      done = std::max(done, link);
-    }
-    const Time latency = far ? costs_.far_vectors : costs_.vectors;
-    spend(static_cast<Time>(static_cast<double>(latency) * lengths_.vector_turns /
-                            costs_.addends_at_once));
-    lane_->clock = std::max(lane_->clock, done);
-  } else if (order == Order::weak) {
+  if (order == Order::weak) {
     spend(far ? costs_.far_load : costs_.cached_load);
   } else {
-    const auto* const at = static_cast<const std::byte*>(from);
-    const bool next = order == Order::relaxed && !far && lane_->loaded == at - bytes;
+    // Relaxed loads one behind the other are under way together.
+    const bool next = order == Order::relaxed && !far && lane_->loaded == lane_->clock;
     spend(next ? costs_.next_load : far ? costs_.far_load : costs_.load);
+    const Time loaded = lane_->clock;
     catch_up();
-    lane_->loaded = order == Order::relaxed ? at : nullptr;
+    lane_->loaded = order == Order::relaxed ? loaded : 0;
     watch(from, bytes);
   }
   std::memcpy(value, from, bytes);
 }
 
-/// Charges the row whose slot was written or read, as the marks tell.
+/// Charges the stores of a row: of the slot that a mark says was written, or of the token whose
+/// last slots were read, which the lanes of a warp mark at once.
 void Machine::note_marks(const void* to) {
   if (marks_.empty()) return;
   const RowMarks& marks = marks_[lane_->block->rank];
   const auto* const byte = static_cast<const std::byte*>(to);
   if (byte < marks.written || byte >= marks.end) return;
   Block& block = *lane_->block;
+  Warp& warp = block.warps[lane_->identity.thread / 32];
   const bool reads = static_cast<uint64_t>(byte - marks.written) % marks.stride >= marks.stride / 2;
-  if (reads) {
-    const Time took = Costs::at(costs_.vector_load_gb_s, lengths_.full_row);
-    Warp& warp = block.warps[lane_->identity.thread / 32];
-    const auto latency = static_cast<Time>(static_cast<double>(costs_.vectors) *
-                                           lengths_.vector_turns / costs_.addends_at_once);
-    block.vectors_free = std::max(block.vectors_free, lane_->clock) + took;
-    block.loaded += took;
-    warp.plain = std::max({warp.plain + latency, lane_->clock + latency, block.vectors_free});
-    lane_->clock = warp.plain;
-  } else {
-    const Time took = Costs::at(costs_.store_gb_s, lengths_.full_row);
-    block.store_free = std::max(block.store_free, lane_->clock) + took;
-    block.stored += took;
-    lane_->clock = block.store_free;
-  }
+  if (reads && warp.stored == lane_->clock) return;
+  if (reads) warp.stored = lane_->clock;
+  const Time took = Costs::at(costs_.store_gb_s, lengths_.full_row);
+  block.store_free = std::max(block.store_free, lane_->clock) + took;
+  block.stored += took;
+  lane_->clock = block.store_free;
 }
 
 void Machine::store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
@@ -343,6 +321,7 @@ void Machine::store(void* to, const void* value, uint32_t bytes, Order order, Sc
   spend(costs_.instruction);
   if (order != Order::weak) {
     if (order == Order::release) {
+      catch_up();
       note_marks(to);
       spend(scope == Scope::gpu   ? costs_.release_gpu
             : scope == Scope::sys ? costs_.release_sys
@@ -442,6 +421,15 @@ bool Machine::completion_done(void* at, uint32_t parity, CodeAddress) {
   return true;
 }
 
+/// Returns when bytes that set out now have gone from one GPU to another.
+Time Machine::over_nvlink(uint32_t from, uint32_t to, double bytes) {
+  const Time of_link = Costs::at(costs_.nvlink_gb_s, bytes);
+  Time &out = nvlink_out_[from], &in = nvlink_in_[to];
+  out = std::max(out, lane_->clock) + of_link;
+  in = std::max(in, lane_->clock) + of_link;
+  return std::max(out, in);
+}
+
 void Machine::bulk_load(void* to_shared, const void* from, uint32_t bytes, void* at, CodeAddress) {
   spend(costs_.issue);
   catch_up();
@@ -451,8 +439,12 @@ void Machine::bulk_load(void* to_shared, const void* from, uint32_t bytes, void*
   block.load_free = std::max(block.load_free, lane_->clock) + took;
   Completion& completion = completions_[at];
   completion.bytes -= bytes;
-  completion.due =
-      std::max({completion.due, block.load_free, lane_->clock + costs_.bulk_load + took});
+  uint32_t rank = 0;
+  const bool far = is_far(from, rank);
+  Time done = std::max(block.load_free,
+                       lane_->clock + (far ? costs_.far_bulk_load : costs_.bulk_load) + took);
+  if (far) done = std::max(done, over_nvlink(rank, block.rank, lengths_.full(bytes)));
+  completion.due = std::max(completion.due, done);
   end_phase(completion, at);
 }
 
@@ -468,14 +460,7 @@ void Machine::bulk_store(void* to, const void* from_shared, uint32_t bytes, Code
   uint32_t rank = 0;
   const bool far = is_far(to, rank);
   Time done = block.store_free;
-  if (far) {
-    const Time of_link = Costs::at(costs_.nvlink_gb_s, full);
-    Time& out = nvlink_out_[block.rank];
-    Time& in = nvlink_in_[rank];
-    out = std::max(out, lane_->clock) + of_link;
-    in = std::max(in, lane_->clock) + of_link;
-    done = std::max({done, out, in});
-  }
+  if (far) done = std::max(done, over_nvlink(block.rank, rank, full));
   lane_->copied_read = std::max(lane_->copied_read, done);
   lane_->copied =
       std::max(lane_->copied, done + (far ? costs_.far_bulk_stored : costs_.bulk_stored));

@@ -46,7 +46,7 @@ struct Lane {
   Time copied_read = 0, copied = 0;  ///< when its bulk stores have read and written all
   std::array<uint64_t, 32> met{};
   const char* waits = nullptr;
-  const std::byte* loaded = nullptr;  ///< the word that it loaded last
+  Time loaded = 0;  ///< when its last relaxed load ended; 0: its last load was none
   /// Words that its wait has read since it polled last, and their values.
   std::vector<Watched> watched;
   uint64_t sleep = 0;  ///< counts its sleeps; a wake-up is for one of them
@@ -72,7 +72,7 @@ struct Meeting {
 
 struct Warp {
   std::vector<Meeting> meetings;
-  Time plain = 0;  ///< when its plain accesses to rows have ended
+  Time stored = 0;  ///< when it last marked slots as read
 };
 
 struct BarrierOfBlock {
@@ -90,8 +90,8 @@ struct Block {
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<Warp> warps;
   std::array<BarrierOfBlock, 16> barriers;
-  Time store_free = 0, load_free = 0, vectors_free = 0;
-  Time stored = 0, loaded = 0;  ///< how long its pipes were busy
+  Time store_free = 0, load_free = 0;
+  Time stored = 0;  ///< how long its stores were busy
   std::vector<uint8_t> any;
 };
 
@@ -164,6 +164,7 @@ class Machine final : public host_body::Machine {
   bool is_far(const void* at, uint32_t& rank) const;
   void end_phase(Completion& completion, const void* at);
   void note_marks(const void* to);
+  Time over_nvlink(uint32_t from, uint32_t to, double bytes);
   void deadlock() const;
 
   const Costs& costs_;

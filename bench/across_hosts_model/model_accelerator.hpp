@@ -15,7 +15,7 @@ namespace tokenyard::bench {
 /// The meeting of all ranks' launches.
 class Calls {
  public:
-  using Run = std::function<void(const std::vector<Launched>&)>;
+  using Run = std::function<void(std::vector<Launched>&)>;
 
   Calls(uint32_t ranks, Run run) : launches_(ranks), run_(std::move(run)) {}
   /// Returns once the call of all ranks has ended; the last rank runs it.

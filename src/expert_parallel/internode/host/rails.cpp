@@ -23,6 +23,8 @@ constexpr uint32_t kLocalsMax = kWarpLanes;
 /// Warps of a block that move rows on a GPU, as the prototype found best (H200): 3 of 15 send.
 constexpr uint32_t kMoversGpu = 15;
 constexpr uint32_t kMoversHost = 3;
+/// The same of combine: few, so that each has more of its rows' loads under way.
+constexpr uint32_t kAddersGpu = 8;
 constexpr uint32_t senders_of(uint32_t movers) {
   return std::max(1u, movers / 5);
 }
@@ -389,18 +391,22 @@ void RailExchange::check_combine(const throughput::CombineParams& call) const {
 
 void RailExchange::launch_combine(const throughput::CombineParams& call, void* route_base,
                                   uint32_t blocks, Stream stream) const {
-  uint32_t movers = shape_.movers;
-  if (movers == 0) movers = accelerator_.kind() == AcceleratorKind::gpu ? kMoversMax : kMoversHost;
-  movers = std::clamp(movers, 2u, kMoversMax);
-  const CombineParams params{.combine = call,
-                             .rails = rails(partial_slot(call)),
-                             .route = route(route_base, call.tokens),
-                             .forwarders = movers / 2,
-                             .wide = is_wide(call)};
+  const bool on_gpu = accelerator_.kind() == AcceleratorKind::gpu;
+  CombineParams params{.combine = call,
+                       .rails = rails(partial_slot(call)),
+                       .route = route(route_base, call.tokens),
+                       .wide = is_wide(call),
+                       .movers = shape_.movers,
+                       .part_bytes = std::min(call.row_bytes, kPartBytesMax),
+                       .parts = kPartsMax};
+  if (params.movers == 0) params.movers = on_gpu ? kAddersGpu : kMoversHost;
+  params.movers = std::clamp(params.movers, 2u, kMoversMax);
+  const size_t available = accelerator_.capacity().shared_bytes - sizeof(RailShared) - 128;
+  while (params.parts > 1 && CombineTail::of(params).bytes() > available) --params.parts;
   launch(accelerator_, combine_kernel,
          {.blocks = blocks,
-          .warps = kFirstMover + movers,
-          .extra_shared_bytes = CombineTail{.ranks = map_.ranks()}.bytes(),
+          .warps = kFirstMover + params.movers,
+          .extra_shared_bytes = CombineTail::of(params).bytes(),
           .overlap_previous = true},
          stream, params);
 }

@@ -13,7 +13,7 @@
 /// Five roles, each a function with warps of its own in every block:
 ///
 ///     send                 dispatch: builds a slot per token and stores it to the stage of each
-///                          host; combine has add_results: adds a token's partials
+///                          host; combine has add_token: adds a token's partials
 ///     coordinate_sends     puts written slots into the peer's ring, within its credits
 ///     forward              dispatch: hands each arrived slot to the ranks of its host; combine:
 ///                          sums their results for a source, one partial per token
@@ -327,8 +327,8 @@ struct RailStatistics {
   /// Time that the rank's warps of a role waited, over all of them.
   enum RoleTotal : uint32_t {
     send_ns,     ///< for room in the stages of other hosts
-    forward_ns,  ///< dispatch: for slots to arrive; combine: for room in a stage
-    add_ns,      ///< combine: for partial sums
+    forward_ns,  ///< dispatch: for slots to arrive; combine: for room in a stage or partial sums
+    add_ns,      ///< combine: for partial sums, once none is left to be sent
   };
   static constexpr uint32_t kRoleTotals = 3;
 

@@ -2,15 +2,12 @@
 #pragma once
 
 #include "device/apart.hpp"
-#include "device/unroll.hpp"
-#include "expert_parallel/internode/kernels/combine.hpp"
+#include "expert_parallel/internode/kernels/add_rows_kernel.hpp"
 #include "expert_parallel/internode/kernels/greetings_kernel.hpp"
-#include "expert_parallel/throughput/kernels/piece_sums_kernel.hpp"
 
 namespace tokenyard::internode {
 
 using throughput::Weights;
-using Fp32Vector = throughput::Fp32Piece;
 
 /// A combine as one thread sees it.
 struct Combine {
@@ -70,18 +67,19 @@ struct NearRows {
   const Results& mine;
   int32_t row;
 
-  /// Calls `body(address)` for each row, in rank order. Called by all lanes.
-  template <class Body>
-  TOKENYARD_DEVICE void each(Body body) const {
+  /// Writes the rows' addresses, in rank order; returns their number. Called by all lanes.
+  TOKENYARD_DEVICE uint32_t list(Addend* to) const {
     const throughput::CombineParams& input = combine.input();
-    for (uint32_t place = 0; place < combine.hosts().locals; ++place) {
-      const int32_t of_rank = warp::shuffle(row, place);
-      const uint32_t rows = warp::shuffle(mine.rows, place);
-      if (of_rank < 0) continue;
-      const size_t at = size_t{rows} * throughput::kOffsetUnit + size_t(of_rank) * input.row_bytes;
-      body((input.call.arenas.of(combine.hosts().local(place)) + static_cast<std::ptrdiff_t>(at))
-               .template as<const Bytes16>());
+    const uint32_t have = warp::ballot(row >= 0), place = warp::lane();
+    if (row >= 0) {
+      const size_t at = size_t{mine.rows} * throughput::kOffsetUnit + size_t(row) * input.row_bytes;
+      to[population(have & lanes_below())] = {
+          .row =
+              (input.call.arenas.of(combine.hosts().local(place)) + static_cast<std::ptrdiff_t>(at))
+                  .template as<const std::byte>(),
+          .is_partial = false};
     }
+    return population(have);
   }
   /// Returns the sum of a choice's weights. Called by all lanes.
   TOKENYARD_DEVICE float weight(uint32_t choice) const {
@@ -102,105 +100,19 @@ struct NearRows {
   }
 };
 
-/// Pieces of a row that a lane sums at a time.
-inline constexpr uint32_t kPiecesAtOnce = 4;
-
-/// Pieces of a row that were summed, as fp32: two vectors for one of narrower elements.
-template <class Piece>
-struct WidePiece {
-  static constexpr uint32_t kVectors = Piece::kValues / Fp32Vector::kValues;
-
-  TOKENYARD_DEVICE static void store(Bytes16* row, uint32_t piece,
-                                     const throughput::PieceSums<Piece>& sums) {
-    for (uint32_t vector = 0; vector < kVectors; ++vector) {
-      Bytes16 values;
-      for (uint32_t i = 0; i < Fp32Vector::kValues; ++i)
-        values.word[i] = std::bit_cast<uint32_t>(sums.sums[vector * Fp32Vector::kValues + i]);
-      store_vector(row + size_t{piece} * kVectors + vector, values);
-    }
-  }
-  struct Loaded {
-    Bytes16 vectors[kVectors] = {};
-  };
-  TOKENYARD_DEVICE static Loaded load(const Bytes16* row, uint32_t piece) {
-    Loaded loaded;
-    for (uint32_t vector = 0; vector < kVectors; ++vector)
-      loaded.vectors[vector] = load_vector(row + size_t{piece} * kVectors + vector);
-    return loaded;
-  }
-  TOKENYARD_DEVICE static void add(throughput::PieceSums<Piece>& sums, const Loaded& loaded) {
-    for (uint32_t vector = 0; vector < kVectors; ++vector)
-      for (uint32_t i = 0; i < Fp32Vector::kValues; ++i)
-        sums.sums[vector * Fp32Vector::kValues + i] += Fp32Vector::value(loaded.vectors[vector], i);
-  }
-};
-
-/// Sums rows piece by piece. `each_addend(add, add_wide)` calls one of both for every addend in
-/// order: `add(load)`, where `load(piece)` loads one of its pieces, or `add_wide(row)` for a row of
-/// fp32 in this rank's memory. `store(piece, sums)` stores a piece. Called by all lanes.
-template <class Piece, class EachAddend, class Store>
-TOKENYARD_DEVICE void sum_pieces(uint32_t row_bytes, EachAddend each_addend, Store store) {
-  const uint32_t pieces = row_bytes / uint32_t{sizeof(Bytes16)};
-  for (uint32_t base = 0; base < pieces; base += kPiecesAtOnce * kWarpLanes) {
-    const uint32_t first = base + warp::lane();
-    throughput::PieceSums<Piece> sums[kPiecesAtOnce];
-    TOKENYARD_UNROLL
-    for (auto& sum : sums) sum.clear();
-    // An addend is added once the next one's loads are under way.
-    Bytes16 before[kPiecesAtOnce] = {};
-    bool there_is = false;
-    const auto add_before = [&] {
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) sums[i].add(before[i]);
-    };
-    const auto add_wide = [&](const Bytes16* row) {
-      if (there_is) add_before();
-      there_is = false;
-      typename WidePiece<Piece>::Loaded values[kPiecesAtOnce] = {};
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
-        if (first + i * kWarpLanes < pieces)
-          values[i] = WidePiece<Piece>::load(row, first + i * kWarpLanes);
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) WidePiece<Piece>::add(sums[i], values[i]);
-    };
-    const auto add = [&](auto load) {
-      Bytes16 values[kPiecesAtOnce] = {};
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
-        if (first + i * kWarpLanes < pieces) values[i] = load(first + i * kWarpLanes);
-      if (there_is) add_before();
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kPiecesAtOnce; ++i) before[i] = values[i];
-      there_is = true;
-    };
-    each_addend(add, add_wide);
-    if (there_is) add_before();
-    TOKENYARD_UNROLL
-    for (uint32_t i = 0; i < kPiecesAtOnce; ++i)
-      if (first + i * kWarpLanes < pieces) store(first + i * kWarpLanes, sums[i]);
-  }
-}
-
-/// Partial sums that travel as fp32, or rounded.
-template <bool is_wide>
-struct Partials {
-  static constexpr bool kWide = is_wide;
-};
-
-/// Runs `body` with the piece type of the rows, and the kind of partial sums.
+/// Runs `body` with the type of a partial sum's pieces, which names that of the rows'.
 template <class Body>
-TOKENYARD_DEVICE void with_piece(const Combine& combine, Body body) {
+TOKENYARD_DEVICE void with_partial(const Combine& combine, Body body) {
   const bool wide = combine.params.wide;
   switch (combine.input().call.format.type()) {
     case throughput::ElementType::fp16:
-      if (wide) return body(throughput::Fp16Piece{}, Partials<true>{});
-      return body(throughput::Fp16Piece{}, Partials<false>{});
+      if (wide) return body(WidePiece<throughput::Fp16Piece>{});
+      return body(RowPiece<throughput::Fp16Piece>{});
     case throughput::ElementType::fp32:
-      return body(throughput::Fp32Piece{}, Partials<false>{});
+      return body(RowPiece<throughput::Fp32Piece>{});
     default:
-      if (wide) return body(throughput::Bf16Piece{}, Partials<true>{});
-      return body(throughput::Bf16Piece{}, Partials<false>{});
+      if (wide) return body(WidePiece<throughput::Bf16Piece>{});
+      return body(RowPiece<throughput::Bf16Piece>{});
   }
 }
 
@@ -217,42 +129,52 @@ struct ClaimedSum {
   uint32_t link, number;
 };
 
-/// The claims of a warp: one per link, a lane each, on a partial sum whose stage may have no room
-/// yet. A warp takes whichever has room, so it never waits for one peer while another is idle.
+/// The claims of a warp on partial sums, a lane per link: on the next link in turn, and on all
+/// others only while that one's stage has no room. So the first sums for each peer are computed
+/// first, and a warp never waits for one peer while another is idle.
 class SumClaims {
  public:
   TOKENYARD_DEVICE explicit SumClaims(const Combine& combine) : call_(combine.call) {
     const uint32_t link = warp::lane();
-    last_ = (call_.mover() + block::index()) % kWarpLanes;
+    last_ = (call_.mover() + block::index()) % std::max(call_.links(), 1u);
     if (link < call_.links()) sums_ = sums_out(combine, link);
-    if (sums_ != 0) claim();
   }
 
-  /// Returns whether `next` would find room at once, or nothing more to do. Called by all lanes.
-  TOKENYARD_DEVICE bool would_not_wait() const {
-    return !warp::any(number_ < sums_) || warp::any(number_ < sums_ && has_room());
-  }
-  /// Waits for room on any link. Called by all lanes, alike. Returns false once there are no more,
-  /// or if the call has failed.
+  // All lanes call these, alike.
+
+  /// Returns whether sums may be left.
+  TOKENYARD_DEVICE bool any() const { return warp::any(number_ < sums_ || !is_claimed()); }
+  /// Finds a sum whose stage has room; returns false if there is none yet.
   TOKENYARD_DEVICE bool next(ClaimedSum& sum) {
-    if (!warp::any(number_ < sums_)) return false;
-    uint32_t have_room = 0;
-    const bool come = call_.await_own_by_warp(Phase::stage, [&] {
-      have_room = warp::ballot(number_ < sums_ && has_room());
-      return have_room != 0;
-    });
-    if (!come) return false;
-    // Peers in turn.
-    const uint32_t behind = have_room & ~((uint32_t{2} << last_) - 1);
-    last_ = first_bit(behind != 0 ? behind : have_room);
+    if (take(sum)) return true;
+    if (const uint32_t idle = warp::ballot(!is_claimed()); idle != 0) {
+      if (warp::lane() == behind_last(idle)) claim();
+      if (take(sum)) return true;
+      if (!is_claimed()) claim();
+    }
+    return take(sum);
+  }
+
+ private:
+  static constexpr uint32_t kUnclaimed = 0xffffffff;
+
+  /// Returns whether this lane's claim is to be waited for, or found no sum.
+  TOKENYARD_DEVICE bool is_claimed() const { return number_ != kUnclaimed || sums_ == 0; }
+  /// Returns the link of a set that follows the last one, peers in turn.
+  TOKENYARD_DEVICE uint32_t behind_last(uint32_t links) const {
+    const uint32_t behind = links & ~((uint32_t{2} << last_) - 1);
+    return first_bit(behind != 0 ? behind : links);
+  }
+  TOKENYARD_DEVICE bool take(ClaimedSum& sum) {
+    const uint32_t have_room = warp::ballot(number_ < sums_ && has_room());
+    if (have_room == 0) return false;
+    last_ = behind_last(have_room);
     sum = {last_, warp::shuffle(number_, last_)};
-    if (warp::lane() == last_) claim();
+    if (warp::lane() == last_) number_ = kUnclaimed;
     // Passes on what that lane has acquired.
     warp::sync();
     return true;
   }
-
- private:
   TOKENYARD_DEVICE bool has_room() const {
     const LinkCounts& counts = call_.rails.tables.counts(warp::lane());
     // Acquires the network's reads.
@@ -263,81 +185,90 @@ class SumClaims {
     // Relaxed: the word decides who computes a sum, and orders nothing.
     number_ =
         fetch_add<Order::relaxed, Scope::gpu>(&call_.rails.tables.counts(warp::lane()).next_sum, 1);
+    if (number_ >= sums_) sums_ = 0;
   }
 
   const RailCall& call_;
-  uint32_t sums_ = 0, number_ = 0;
+  uint32_t sums_ = 0, number_ = kUnclaimed;
   uint32_t last_;  // The link that came last.
 };
 
-/// Sums this host's results for tokens of other hosts. Called by each mover.
-TOKENYARD_DEVICE bool forward(const Combine& combine, const Results& mine) {
+/// The claim of a warp on a token of this rank, whose partial sums may be still to come.
+class TokenClaim {
+ public:
+  TOKENYARD_DEVICE explicit TokenClaim(const Combine& combine) : combine_(combine) {}
+
+  // All lanes call these, alike.
+
+  /// Returns whether tokens may be left.
+  TOKENYARD_DEVICE bool any() const { return !is_claimed_ || token_ < combine_.input().tokens; }
+  TOKENYARD_DEVICE uint32_t token() const { return token_; }
+  TOKENYARD_DEVICE const int32_t* places() const { return combine_.params.route.places(token_); }
+  /// Returns whether there is a token whose partial sums have come; claims one first.
+  TOKENYARD_DEVICE bool have_come() {
+    if (!is_claimed_) claim();
+    if (!any()) return false;
+    const bool come = warp::all(end_ == 0 || has_arrived(combine_.call, warp::lane()) >= end_);
+    // Passes on what each lane has acquired.
+    if (come) warp::sync();
+    return come;
+  }
+  /// Gives the token's slots back, which have been read.
+  TOKENYARD_DEVICE void pass() {
+    warp::sync();
+    if (end_ != 0) mark_read(combine_.call, warp::lane(), end_ - 1);
+    is_claimed_ = false;
+  }
+
+ private:
+  TOKENYARD_DEVICE void claim() {
+    const RailCall& call = combine_.call;
+    token_ = warp::once(
+        [&] { return fetch_add<Order::relaxed, Scope::gpu>(&call.workspace().next_token, 1); });
+    end_ = 0;
+    is_claimed_ = true;
+    const uint32_t link = warp::lane();
+    if (!any() || link >= call.links() || !call.rails.links[link].forwards) return;
+    const int32_t place = places()[call.rails.columns.host(call.rails.links[link].host)];
+    if (place >= 0)
+      end_ = call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
+  }
+
+  const Combine& combine_;
+  bool is_claimed_ = false;
+  uint32_t token_ = 0;
+  uint64_t end_ = 0;  // Position behind this lane's slot of the token; 0: it has none.
+};
+
+/// Sums this host's results for a token of another host. Called by all lanes of a mover.
+TOKENYARD_DEVICE void forward(const Combine& combine, const Results& mine, RowAdder& adder,
+                              const ClaimedSum& sum) {
   const RailCall& call = combine.call;
   const throughput::CombineParams& input = combine.input();
-  SumClaims claims(combine);
-  RoleWaits waits(call);
-  const auto next = [&](ClaimedSum& sum) {
-    if (claims.would_not_wait()) return claims.next(sum);
-    return waits.time([&] { return claims.next(sum); });
-  };
-  for (ClaimedSum sum; next(sum);) {
-    const int32_t row = warp::lane() < combine.hosts().locals
-                            ? combine.params.route.forwarded(sum.link, sum.number)[warp::lane()]
-                            : -1;
-    const NearRows rows{combine, mine, row};
-    const uint64_t position = call.rails.tables.counts(sum.link).first_out + sum.number;
-    std::byte* const slot = stage_slot(call, sum.link, position);
-    auto* const partial = reinterpret_cast<Bytes16*>(slot);
-    with_piece(combine, [&](auto piece, auto partials) {
-      using Piece = decltype(piece);
-      sum_pieces<Piece>(
-          input.row_bytes,
-          [&](auto add, auto) {
-            rows.each([&](Peer<const Bytes16> from) {
-              add([&](uint32_t at) { return load_vector(from + at); });
-            });
-          },
-          [&](uint32_t at, const throughput::PieceSums<Piece>& sums) {
-            if constexpr (decltype(partials)::kWide)
-              WidePiece<Piece>::store(partial, at, sums);
-            else
-              store_vector(partial + at, sums.rounded());
-          });
-    });
-    auto* const weights = reinterpret_cast<float*>(slot + call.rails.slot.weights_at());
-    for (uint32_t first = 0; first < input.topk; first += kWarpLanes) {
-      const uint32_t choice = first + warp::lane();
-      const float weight = rows.weight(choice);
-      if (choice < input.topk) weights[choice] = weight;
-    }
-    warp::sync();
-    if (warp::elect()) mark_written(call, sum.link, position);
+  const int32_t row = warp::lane() < combine.hosts().locals
+                          ? combine.params.route.forwarded(sum.link, sum.number)[warp::lane()]
+                          : -1;
+  const NearRows rows{combine, mine, row};
+  const uint64_t position = call.rails.tables.counts(sum.link).first_out + sum.number;
+  std::byte* const slot = stage_slot(call, sum.link, position);
+  const uint32_t addends = rows.list(adder.addends());
+  with_partial(combine, [&](auto partial) {
+    using Partial = decltype(partial);
+    adder.add<Partial, Partial>(addends, reinterpret_cast<Bytes16*>(slot));
+  });
+  auto* const weights = reinterpret_cast<float*>(slot + call.rails.slot.weights_at());
+  for (uint32_t first = 0; first < input.topk; first += kWarpLanes) {
+    const uint32_t choice = first + warp::lane();
+    const float weight = rows.weight(choice);
+    if (choice < input.topk) weights[choice] = weight;
   }
-  waits.add_to(RailStatistics::forward_ns);
-  return !warp::any(call.far_deadline.failed());
-}
-
-/// Waits until the partial sums of a token have come, a lane per link. Called by all lanes.
-TOKENYARD_DEVICE bool await_sums(const Combine& combine, RoleWaits& waits, const int32_t* places) {
-  const RailCall& call = combine.call;
-  const uint32_t link = warp::lane();
-  uint64_t needed = 0;
-  if (link < call.links() && call.rails.links[link].forwards) {
-    const int32_t place = places[call.rails.columns.host(call.rails.links[link].host)];
-    if (place >= 0)
-      needed = call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
-  }
-  const auto have_come = [&] { return needed == 0 || has_arrived(call, link) >= needed; };
-  const bool all = warp::all(have_come()) ||
-                   waits.time([&] { return warp::all(call.await_own(Phase::sums, have_come)); });
-  // Passes on what each lane has acquired.
   warp::sync();
-  return all;
+  if (warp::elect()) mark_written(call, sum.link, position);
 }
 
 /// Adds up a token's results. Called by all lanes once its partial sums have come.
-TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, uint32_t token,
-                                const int32_t* places) {
+TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, RowAdder& adder,
+                                uint32_t token, const int32_t* places) {
   const RailCall& call = combine.call;
   const throughput::CombineParams& input = combine.input();
   const Hosts& hosts = combine.hosts();
@@ -357,34 +288,33 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, uin
                      call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place));
   };
   const size_t at = size_t{token} * input.row_bytes;
-  auto* const out = reinterpret_cast<Bytes16*>(input.out + at);
-  with_piece(combine, [&](auto piece, auto partials) {
-    using Piece = decltype(piece);
-    sum_pieces<Piece>(
-        input.row_bytes,
-        [&](auto add, auto add_wide) {
-          const auto add_own = [&](const std::byte* from) {
-            const auto* const vectors = reinterpret_cast<const Bytes16*>(from);
-            add([&](uint32_t i) { return load_vector(vectors + i); });
-          };
-          for (const std::byte* const bias : input.biases)
-            if (bias != nullptr) add_own(bias + at);
-          for (uint32_t host = 0; host < hosts.hosts; ++host) {
-            if (host == hosts.host)
-              near.each([&](Peer<const Bytes16> from) {
-                add([&](uint32_t i) { return load_vector(from + i); });
-              });
-            else if (const std::byte* const slot = slot_of(host)) {
-              if constexpr (decltype(partials)::kWide)
-                add_wide(reinterpret_cast<const Bytes16*>(slot));
-              else
-                add_own(slot);
-            }
-          }
-        },
-        [&](uint32_t piece_at, const throughput::PieceSums<Piece>& sums) {
-          store_vector(out + piece_at, sums.rounded());
-        });
+  Addend* const addends = adder.addends();
+  uint32_t count = 0;
+  for (const std::byte* const bias : input.biases)
+    if (bias != nullptr) {
+      if (warp::elect())
+        addends[count] = {.row = Peer<const std::byte>(bias + at), .is_partial = false};
+      ++count;
+    }
+  for (uint32_t first = 0; first < hosts.hosts; first += kWarpLanes) {
+    const uint32_t host = first + warp::lane();
+    const bool is_other = host < hosts.hosts && host != hosts.host;
+    const std::byte* const slot = is_other ? slot_of(host) : nullptr;
+    const uint32_t have = warp::ballot(slot != nullptr);
+    uint32_t own = 0;
+    if (hosts.host >= first && hosts.host < first + kWarpLanes) {
+      const uint32_t lower = (uint32_t{1} << (hosts.host - first)) - 1;
+      own = near.list(addends + count + population(have & lower));
+    }
+    if (slot != nullptr)
+      addends[count + population(have & lanes_below()) + (host > hosts.host ? own : 0)] = {
+          .row = Peer<const std::byte>(slot), .is_partial = true};
+    count += population(have) + own;
+  }
+  with_partial(combine, [&](auto partial) {
+    using Partial = decltype(partial);
+    using Row = RowPiece<typename Partial::Piece>;
+    adder.add<Partial, Row>(count, reinterpret_cast<Bytes16*>(input.out + at));
   });
   if (call.params.weights != Weights::with) return;
   for (uint32_t first = 0; first < input.topk; first += kWarpLanes) {
@@ -402,41 +332,36 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, uin
   }
 }
 
-/// Adds up the results of this rank's tokens, in their order. Called by each mover.
-TOKENYARD_DEVICE bool add_results(const Combine& combine, const Results& mine) {
-  const RailCall& call = combine.call;
-  RoleWaits waits(call);
-  for (;;) {
-    const uint32_t token = warp::once(
-        [&] { return fetch_add<Order::relaxed, Scope::gpu>(&call.workspace().next_token, 1); });
-    if (token >= combine.input().tokens) break;
-    const int32_t* const places = combine.params.route.places(token);
-    if (!await_sums(combine, waits, places)) return false;
-    add_token(combine, mine, token, places);
-    warp::sync();
-    for (uint32_t link = warp::lane(); link < call.links(); link += kWarpLanes) {
-      const Link& from = call.rails.links[link];
-      const int32_t place = from.forwards ? places[call.rails.columns.host(from.host)] : -1;
-      if (place >= 0)
-        mark_read(call, link,
-                  call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place));
-    }
-  }
-  waits.add_to(RailStatistics::add_ns);
-  return true;
-}
-
+/// Sums rows as long as there are any: other hosts' tokens first, since those ranks wait for them,
+/// and this rank's while no stage has room. Called by each mover.
 TOKENYARD_DEVICE void move(const Combine& combine) {
   const RailCall& call = combine.call;
   // Acquires the words of this host, and the results that they announce.
   if (!warp::all(call.await_epoch(Phase::known, &call.workspace().near))) return;
   const Results mine = Results::mine(combine);
-  // Some begin with each, so that neither waits for the other; then all help with what is left.
-  if (call.mover() < combine.params.forwarders) {
-    if (forward(combine, mine)) add_results(combine, mine);
-  } else {
-    if (add_results(combine, mine)) forward(combine, mine);
+  RowAdder adder(combine.tail, call.mover(), combine.input().row_bytes, call.params.rank);
+  SumClaims sums(combine);
+  TokenClaim token(combine);
+  RoleWaits for_room(call), for_sums(call);
+  while (sums.any() || token.any()) {
+    ClaimedSum sum{};
+    bool forwards = false, adds = false;
+    const auto find = [&] {
+      forwards = sums.next(sum);
+      adds = !forwards && token.have_come();
+      return forwards || adds || !(sums.any() || token.any());
+    };
+    if (!find()) {
+      RoleWaits& waits = sums.any() ? for_room : for_sums;
+      if (!waits.time([&] { return call.await_own_by_warp(Phase::sums, find); })) return;
+    }
+    if (forwards) forward(combine, mine, adder, sum);
+    if (!adds) continue;
+    add_token(combine, mine, adder, token.token(), token.places());
+    token.pass();
   }
+  for_room.add_to(RailStatistics::forward_ns);
+  for_sums.add_to(RailStatistics::add_ns);
 }
 
 /// Greets all ranks, hears those of this host, then all. A warp of block 0.
@@ -497,8 +422,9 @@ TOKENYARD_DEVICE void run_role(const Combine& combine) {
 TOKENYARD_DEVICE void combine_between_hosts(const CombineParams& params) {
   grid::wait_for_previous();
   auto& shared = block::shared<RailShared>();
-  CombineTail tail{.ranks = params.combine.call.ranks};
+  CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<RailShared>();
+  ready_parts(tail);
   const RailDeadlines deadlines(params.combine.call.wait_context);
   const RailCall call{params.combine.call, params.rails,    shared,
                       deadlines.words,     deadlines.rings, deadlines.host};

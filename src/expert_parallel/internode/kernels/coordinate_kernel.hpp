@@ -287,9 +287,10 @@ class RingDrainer {
 
   TOKENYARD_DEVICE void pass_on_arrivals() {
     if (arrived_ == end_) return;
-    // Acquires the slots' bytes.
-    const uint64_t seen = load<Order::acquire, Scope::sys>(ring_.arrived);
+    // Relaxed: the marks' loads need not wait for it. The fence acquires the slots' bytes.
+    const uint64_t seen = load<Order::relaxed, Scope::sys>(ring_.arrived);
     if (seen == arrived_) return;
+    fence_acquire<Scope::sys>();
     arrived_ = seen;
     // Release: passes them on.
     store<Order::release, Scope::gpu>(&counts_.arrived, arrived_);

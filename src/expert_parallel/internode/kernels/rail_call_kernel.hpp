@@ -180,14 +180,16 @@ TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params,
 
 /// Counts a part of the rank's accesses to its host's memory as ended: those of a block's movers,
 /// or the receiver's of its own window. The last of them tells the ranks of this host. Called by
-/// one thread that has synchronized with the others. Release: orders their accesses before the
-/// word; acq_rel: passes on those of the other parts.
+/// one thread that has synchronized with the others. The fence orders their accesses before the
+/// words; acq_rel: passes on those of the other parts.
 TOKENYARD_DEVICE void end_part(const RailCall& call) {
   if (call.far_deadline.failed()) return;
   const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1);
   if (before != grid::blocks()) return;
+  // Releases for all of them: a release each would take as long once per rank.
+  fence<Scope::sys>();
   for (uint32_t place = 0; place < call.rails.hosts.locals; ++place)
-    store<Order::release, Scope::sys>(
+    store<Order::relaxed, Scope::sys>(
         call.rails.word<uint32_t>(call.rails.hosts.local(place),
                                   call.rails.layout.finished(call.rails.hosts.place)),
         call.epoch());

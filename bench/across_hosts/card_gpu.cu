@@ -1,0 +1,1 @@
+#include "bench/across_hosts/card_kernel.hpp"
