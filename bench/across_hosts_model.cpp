@@ -63,7 +63,7 @@ constexpr uint32_t kScaleChannels = 128;
 
 /// The outcome of a call in virtual time.
 struct Modelled {
-  double us = 0, floor_us = 0, first_put_us = 0, slot_over_row = 1, storing = 0;
+  double us = 0, floor_us = 0, first_put_us = 0, last_slots_us = 0, slot_over_row = 1, storing = 0;
   double bytes_mean = 0, seconds = 0;
   uint64_t messages = 0;
   uint32_t capacity = 0, chunk = 0;
@@ -255,6 +255,8 @@ class Model {
       last_.messages = std::max(last_.messages, wire_.messages(rank));
       last_.first_put_us =
           std::max(last_.first_put_us, static_cast<double>(wire_.first_put(rank)) * 1e-6);
+      last_.last_slots_us =
+          std::max(last_.last_slots_us, static_cast<double>(wire_.last_slots(rank)) * 1e-6);
       last_.storing = std::max(last_.storing, machine_.busy_storing(rank));
     }
     last_.waits = machine_.waits(0);
@@ -295,9 +297,9 @@ std::string name_of(const std::string& call) {
 
 void run(const Settings& settings) {
   std::vector<std::string> lines;
-  fmt::print("{:<22}{:>6}{:>8}{:>6}{:>10}{:>10}{:>8}{:>10}{:>8}{:>8}{:>7}{:>7}{:>8}\n", "case",
+  fmt::print("{:<22}{:>6}{:>8}{:>6}{:>10}{:>10}{:>8}{:>10}{:>8}{:>8}{:>7}{:>7}{:>8}{:>8}\n", "case",
              "ranks", "tokens", "sms", "us", "floor us", "link %", "fixed us", "GB/s", "slots",
-             "stores", "put us", "run s");
+             "stores", "put us", "last us", "run s");
   for (const uint32_t hosts : settings.hosts) {
     Model model(settings, hosts);
     const uint32_t ranks = hosts * settings.locals;
@@ -308,11 +310,11 @@ void run(const Settings& settings) {
       const uint32_t of_call = combines ? sms.combine : sms.dispatch;
       fmt::print(
           "{:<22}{:>6}{:>8}{:>6}{:>10.1f}{:>10.1f}{:>8.1f}{:>10.1f}{:>8.2f}{:>8}{:>7.2f}{:>7.1f}"
-          "{:>8.1f}\n",
+          "{:>8.1f}{:>8.1f}\n",
           name_of(call), ranks, settings.tokens, of_call, result.us, result.floor_us,
           100 * result.floor_us / result.us, result.us - result.floor_us,
           result.bytes_mean / result.us * 1e-3, result.capacity, result.storing,
-          result.first_put_us, result.seconds);
+          result.first_put_us, result.last_slots_us, result.seconds);
       for (const WaitOfRole& wait : settings.shows_waits ? result.waits : std::vector<WaitOfRole>{})
         fmt::print("    warp {:>2} {:<34} most {:>8.1f} mean {:>8.1f} until {:>8.1f} us\n",
                    wait.warp, internode::phase_names()[wait.phase], wait.most_us, wait.mean_us,

@@ -77,13 +77,14 @@ class Exchange {
         settings.sms.empty() ? 16 : *std::max_element(settings.sms.begin(), settings.sms.end());
     on_each_rank(world.worlds(), [&](World& of) {
       exchanges_[of.rank()] = std::make_unique<ExpertParallel>(
-          of, ExpertParallelOptions{
-                  .experts = scene.experts,
-                  .hidden = scene.hidden,
-                  .topk = scene.topk,
-                  .tokens_max = scene.tokens,
-                  .sms = most,
-                  .tuning = {.movers = settings.movers, .ring_rows = settings.ring_rows}});
+          of, ExpertParallelOptions{.experts = scene.experts,
+                                    .hidden = scene.hidden,
+                                    .topk = scene.topk,
+                                    .tokens_max = scene.tokens,
+                                    .sms = most,
+                                    .tuning = {.movers = settings.movers,
+                                               .ring_rows = settings.ring_rows,
+                                               .chunk_rows = settings.chunk_rows}});
     });
     world.rank().on_launch = [this](const RankLaunch& launch) { run(launch); };
     const size_t slot = scene.hidden * 2 + 4096;

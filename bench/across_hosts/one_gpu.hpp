@@ -18,7 +18,7 @@ struct OneGpuSettings {
   std::vector<uint32_t> tokens{4096};
   std::vector<uint32_t> sms;  ///< empty: those of the goals
   uint32_t locals = 8, hidden = 7168, topk = 8, experts = 256;
-  uint32_t calls = 20, movers = 0, ring_rows = 0;
+  uint32_t calls = 20, movers = 0, ring_rows = 0, chunk_rows = 0;
   double gb_s = 50, credit_us = 10;
   std::string device = "cuda", output;
 };

@@ -155,6 +155,7 @@ void Wire::serve(uint32_t rank, Time now) {
   card.out += burst;
   peer.in += burst;
   queue.landed = std::max(queue.landed, arrived);
+  if (is_put && whole > 8192) peer.last_slots = std::max(peer.last_slots, arrived);
   if (queue.left <= 0) {
     queue.under_way = false;
     std::vector<std::byte> bytes;

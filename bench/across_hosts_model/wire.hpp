@@ -43,6 +43,8 @@ class Wire {
   uint64_t messages(uint32_t rank) const { return cards_[rank].messages; }
   /// When the first put of slots began on the link, and the last ended.
   Time first_put(uint32_t rank) const { return cards_[rank].first_put; }
+  /// When the last slots have come.
+  Time last_slots(uint32_t rank) const { return cards_[rank].last_slots; }
 
  private:
   struct Queue {
@@ -60,7 +62,7 @@ class Wire {
     std::vector<bool> waits;
     double out = 0, in = 0, rate = 1;
     uint64_t messages = 0;
-    Time first_put = 0;
+    Time first_put = 0, last_slots = 0;
   };
 
   QueuePair& pair(uint32_t rank, uint32_t number) {
