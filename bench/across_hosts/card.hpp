@@ -1,9 +1,10 @@
-/// A network card and the peers' memory on one GPU, played by blocks that copy what a thread
-/// of the host tells them to, each time that bytes have had their turn on the modelled wire.
+/// A network card and the peers' memory on one GPU, played by blocks that copy as a thread of the
+/// host commands, each time that bytes have had their turn on the modelled wire.
 ///
-///     host: a command, then its number (release)   ->  every block of the group acquires it
-///     each block copies its part; the last of the group stores the command's word (release, sys)
-///     and tells the host that the command is done
+///     host: a command, then its number (release)   ->  a block of the group acquires it, blocks in
+///                                                      turn, and copies
+///     once the group's command before has ended: the block stores the command's word (release,
+///     sys), and shows the host that the command is done
 #pragma once
 
 #include "device/kernel.hpp"
@@ -29,7 +30,7 @@ inline constexpr uint32_t kCardWarps = 16;      ///< per block
 struct CardParams {
   CardCommand* commands;     ///< [groups][kCardCommands]
   uint32_t* done;            ///< [groups] commands, in memory that the host reads
-  uint32_t* parts;           ///< [groups] parts of commands that blocks have copied; zero at first
+  uint32_t* ended;           ///< [groups] the same, on the device; zero at first
   uint32_t blocks_of_group;  ///< neighbours
   uint64_t limit_ns;         ///< after which a block ends by itself
 };

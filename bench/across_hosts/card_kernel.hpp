@@ -26,14 +26,14 @@ TOKENYARD_DEVICE CardCommand await_command(const CardParams& params, uint32_t gr
   return from;
 }
 
-/// Copies a block's part of a command. Called by the whole block.
-TOKENYARD_DEVICE void copy_part(const CardCommand& command, uint32_t part, uint32_t parts) {
+/// Called by the whole block.
+TOKENYARD_DEVICE void copy(const CardCommand& command) {
   constexpr uint32_t kAtOnce = 8;
   const bool wide = (reinterpret_cast<uintptr_t>(command.from) |
                      reinterpret_cast<uintptr_t>(command.to) | command.bytes) %
                         sizeof(Bytes16) ==
                     0;
-  const auto first = part * block::threads() + thread::index(), stride = parts * block::threads();
+  const uint32_t first = thread::index(), stride = block::threads();
   if (!wide) {
     // Relaxed: words that others poll, each whole.
     for (uint64_t i = first; i < command.bytes / sizeof(uint64_t); i += stride)
@@ -59,26 +59,29 @@ TOKENYARD_DEVICE void play_card(const CardParams& params) {
   auto& shared = block::shared<CardShared>();
   const uint64_t begun_ns = now_ns();
   const uint32_t group = block::index() / params.blocks_of_group;
-  const uint32_t part = block::index() % params.blocks_of_group;
-  for (uint32_t number = 1;; ++number) {
+  for (uint32_t number = 1 + block::index() % params.blocks_of_group;;
+       number += params.blocks_of_group) {
     if (thread::index() == 0) shared.command = await_command(params, group, number, begun_ns);
     block::sync();
     const CardCommand command = shared.command;
     if (command.ends != 0) return;
-    copy_part(command, part, params.blocks_of_group);
+    copy(command);
     block::sync();
     if (thread::index() != 0) continue;
-    // acq_rel: the last block of the group passes the other blocks' copies on.
-    const uint32_t copied = fetch_add<Order::acq_rel, Scope::gpu>(params.parts + group, 1);
-    if (copied + 1 != number * params.blocks_of_group) continue;
-    // Release: behind the copies.
+    // Releases the copies, before this block's turn: a release in turn would hold up the group.
+    fence<Scope::sys>();
+    // Acquires the words before, whose copies this one stands for, too.
+    while (load<Order::acquire, Scope::gpu>(params.ended + group) != number - 1)
+      if (now_ns() - begun_ns > params.limit_ns) return;
     if (command.word != nullptr && command.word_bytes == 4)
-      store<Order::release, Scope::sys>(Peer<uint32_t>(static_cast<uint32_t*>(command.word)),
+      store<Order::relaxed, Scope::sys>(Peer<uint32_t>(static_cast<uint32_t*>(command.word)),
                                         static_cast<uint32_t>(command.value));
     else if (command.word != nullptr)
-      store<Order::release, Scope::sys>(Peer<uint64_t>(static_cast<uint64_t*>(command.word)),
+      store<Order::relaxed, Scope::sys>(Peer<uint64_t>(static_cast<uint64_t*>(command.word)),
                                         command.value);
-    store<Order::release, Scope::sys>(params.done + group, number);
+    store<Order::relaxed, Scope::sys>(params.done + group, number);
+    // Release: behind the words.
+    store<Order::release, Scope::gpu>(params.ended + group, number);
   }
 }
 

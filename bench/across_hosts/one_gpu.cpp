@@ -71,7 +71,7 @@ class Exchange {
         routing_(std::make_unique<StandIn>(scene)),
         exchanges_(scene.ranks()),
         memory_(world.device()),
-        card_(world, 2 * (scene.hosts - 1) + 1, std::clamp(56 / (2 * (scene.hosts - 1)), 4u, 16u)) {
+        card_(world, 2 * (scene.hosts - 1) + 1, std::clamp(16 / (scene.hosts - 1), 2u, 8u)) {
     std::vector<std::exception_ptr> thrown(scene.ranks());
     const uint32_t most =
         settings.sms.empty() ? 16 : *std::max_element(settings.sms.begin(), settings.sms.end());
@@ -644,7 +644,7 @@ void run_one_gpu(const OneGpuSettings& settings) {
     // Until its number is known, a call has room for every row.
     const size_t rows = size_t{scene.ranks()} * most;
     OneRankWorld world(scene, settings.device,
-                       rows * (scene.hidden * 2 + scene.topk * 24) * 3 / 2 + (size_t{512} << 20));
+                       rows * (scene.hidden * 2 + scene.topk * 24) * 2 + (size_t{1} << 30));
     if (!report) report = std::make_unique<Report>("across_hosts_1_gpu", *world.worlds()[0]);
     for (const uint32_t tokens : settings.tokens) {
       scene.tokens = tokens;

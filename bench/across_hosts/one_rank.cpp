@@ -150,7 +150,7 @@ Card::Card(OneRankWorld& world, uint32_t groups, uint32_t blocks)
   commands_ = static_cast<CardCommand*>(
       device.allocate_shared(size_t{groups} * kCardCommands * sizeof(CardCommand)));
   done_ = static_cast<uint32_t*>(device.allocate_shared(groups * sizeof(uint32_t)));
-  parts_ = static_cast<uint32_t*>(device.allocate(groups * sizeof(uint32_t)));
+  ended_ = static_cast<uint32_t*>(device.allocate(groups * sizeof(uint32_t)));
 }
 
 Card::~Card() {
@@ -159,7 +159,7 @@ Card::~Card() {
   device.free_stream(stream_);
   device.free_shared(commands_);
   device.free_shared(done_);
-  device.free(parts_);
+  device.free(ended_);
 }
 
 void Card::begin() {
@@ -169,32 +169,34 @@ void Card::begin() {
   std::memset(done_, 0, groups_ * sizeof(uint32_t));
   std::fill(issued_.begin(), issued_.end(), 0);
   Accelerator& device = world_.device();
-  device.fill(parts_, 0, groups_ * sizeof(uint32_t), stream_);
+  device.fill(ended_, 0, groups_ * sizeof(uint32_t), stream_);
   tokenyard::launch(
       device, card_kernel,
       {.blocks = groups_ * blocks_, .warps = kCardWarps, .cooperative = false, .local = true},
       stream_,
       CardParams{.commands = commands_,
                  .done = done_,
-                 .parts = parts_,
+                 .ended = ended_,
                  .blocks_of_group = blocks_,
                  .limit_ns = 25'000'000'000});
-  // A word by each group shows that its blocks run.
-  for (uint32_t group = 0; group < groups_; ++group) issue(group, {});
+  // A command for each block shows that it runs.
+  for (uint32_t group = 0; group < groups_; ++group)
+    for (uint32_t block = 0; block < blocks_; ++block) issue(group, {});
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (uint32_t group = 0; group < groups_; ++group)
-    while (done(group) == 0)
+    while (done(group) < blocks_)
       if (std::chrono::steady_clock::now() > until)
         throw InternalError("the card's blocks do not run");
 }
 
 void Card::end() {
   if (!world_.on_gpu()) return;
-  for (uint32_t group = 0; group < groups_; ++group) {
-    CardCommand& command = commands_[group * kCardCommands + ++issued_[group] % kCardCommands];
-    command.ends = 1;
-    __atomic_store_n(&command.number, issued_[group], __ATOMIC_RELEASE);
-  }
+  for (uint32_t group = 0; group < groups_; ++group)
+    for (uint32_t block = 0; block < blocks_; ++block) {
+      CardCommand& command = commands_[group * kCardCommands + ++issued_[group] % kCardCommands];
+      command.ends = 1;
+      __atomic_store_n(&command.number, issued_[group], __ATOMIC_RELEASE);
+    }
 }
 
 void Card::issue(uint32_t group, const Move& move) {

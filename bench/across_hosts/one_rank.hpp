@@ -128,7 +128,7 @@ class Card final : public Mover {
   Stream stream_{};
   CardCommand* commands_ = nullptr;  ///< [groups][kCardCommands]
   uint32_t* done_ = nullptr;         ///< [groups]
-  uint32_t* parts_ = nullptr;        ///< [groups] device
+  uint32_t* ended_ = nullptr;        ///< [groups] device
   std::vector<uint32_t> issued_;
 };
 

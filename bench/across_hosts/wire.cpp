@@ -164,10 +164,10 @@ void Wire::play() {
            state.arriving.pop_front())
         mover_.issue(2 * i + 1, state.arriving.front().move);
       left += link.slots_out - state.out + link.slots_in - state.in +
-              static_cast<uint32_t>(state.leaving.size() + state.credits.size() +
-                                    state.arriving.size()) +
+              static_cast<uint32_t>(state.leaving.size() + state.arriving.size()) +
               (state.greeted ? 0 : 1);
-      credits_left += link.slots_in - state.credits_coming;
+      credits_left +=
+          link.slots_in - state.credits_coming + static_cast<uint32_t>(state.credits.size());
     }
     const double now = now_us();
     if (greeted_us != 0 && !words_later && now >= greeted_us + traffic_.latency_us) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/apart.hpp"
+#include "device/unroll.hpp"
 #include "expert_parallel/internode/kernels/dispatch.hpp"
 #include "expert_parallel/internode/kernels/rail_call_kernel.hpp"
 #include "expert_parallel/throughput/kernels/counts_kernel.hpp"
@@ -176,16 +177,25 @@ TOKENYARD_DEVICE void gather_blocks(const Dispatch& dispatch) {
   }
 }
 
-/// Turns the numbers that count_warp_tokens left in the route into places. Called by each warp.
+/// Turns the numbers that count_warp_tokens left in the route into places. Loads those of several
+/// tokens at once: they are far away. Called by each warp.
 TOKENYARD_DEVICE void place_warp_tokens(const Dispatch& dispatch, TokenRange tokens) {
   const uint32_t columns = dispatch.params.rails.columns.per_token();
   const uint32_t* const of_blocks = dispatch.tail.earlier();
   const uint32_t* const of_warps = dispatch.tail.warp_counts(warp::index());
-  for (uint32_t token = tokens.begin; token < tokens.end; ++token) {
-    int32_t* const places = dispatch.params.route.places(token);
-    for (uint32_t column = warp::lane(); column < columns; column += kWarpLanes)
-      if (places[column] >= 0)
-        places[column] += static_cast<int32_t>(of_blocks[column] + of_warps[column]);
+  constexpr uint32_t kAtOnce = 8;
+  for (uint32_t column = warp::lane(); column < columns; column += kWarpLanes) {
+    const auto before = static_cast<int32_t>(of_blocks[column] + of_warps[column]);
+    for (uint32_t first = tokens.begin; first < tokens.end; first += kAtOnce) {
+      int32_t numbers[kAtOnce] = {};
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        if (first + i < tokens.end) numbers[i] = dispatch.params.route.places(first + i)[column];
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        if (first + i < tokens.end && numbers[i] >= 0)
+          dispatch.params.route.places(first + i)[column] = numbers[i] + before;
+    }
   }
 }
 
