@@ -187,7 +187,8 @@ void tune(const Settings& settings) {
   WorldOptions options{
       .arena_bytes = (size_t{256} << 20) + size_t{8} * kRanks * most * settings.shape.hidden * 2,
       .hosts = kRanks};
-  options.network.connections = settings.connections.front();
+  // On the host the network is simulated.
+  if (settings.device == "cuda") options.network.connections = settings.connections.front();
   const auto worlds = worlds_apart(kRanks, settings.device, options);
   const bool on_gpu = settings.device == "cuda";
   const RingCandidates candidates =
@@ -223,7 +224,7 @@ void run(const Settings& settings) {
   std::unique_ptr<Report> report;
   for (const uint32_t connections : settings.connections) {
     WorldOptions options{.arena_bytes = (size_t{64} << 20) + 8 * row_bytes, .hosts = kRanks};
-    options.network.connections = connections;
+    if (settings.device == "cuda") options.network.connections = connections;
     const auto worlds = worlds_apart(kRanks, settings.device, options);
     if (!report) report = std::make_unique<Report>("across_hosts", *worlds[0]);
     RawTcp raw(connections);
