@@ -134,7 +134,13 @@ def cpp_tests() -> set[tuple[str, str]]:
     return set(re.findall(r"\bTEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", text))
 
 
-THEIRS = {"test_internode", "test_intranode", "test_ep", "test_recovery_p2p"}
+THEIRS = {
+    "test_destroy_and_reinit",
+    "test_ep",
+    "test_internode",
+    "test_intranode",
+    "test_recovery_p2p",
+}
 """Of DeepEP and Mooncake."""
 THEIR_FILES = {
     "tests/elastic/test_ep.py",

@@ -344,9 +344,11 @@ def test_rows_travel_between_hosts_as_inside_one(processes: bool) -> None:
 def test_what_an_exchange_between_hosts_cannot_do_is_refused_by_the_call() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
-        with pytest.raises(tokenyard.Unsupported, match="received_tokens_max"):
-            exchange.dispatch(*inputs(world.rank), received_tokens_max=3)
-        assert sum(exchange.dispatch(*inputs(world.rank)).rows_from) > 0
+        received = exchange.dispatch(*inputs(world.rank))
+        order = np.zeros((len(inputs(world.rank)[0]), world.size), np.int32)
+        with pytest.raises(tokenyard.Unsupported, match="rank_order"):
+            exchange.combine(received.x, received.route, rank_order=order)
+        assert len(exchange.combine(received.x, received.route)) == len(order)
 
     tokenyard.launch(layer, ranks=2, hosts=2)
 

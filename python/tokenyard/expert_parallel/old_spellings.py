@@ -142,6 +142,8 @@ else:
                     **named,
                 )
                 keys = ("object", "peak", "kept", "kept_by_route")
-                return dict(zip(keys, of_call, strict=True))
+                return dict(
+                    zip(keys, of_call, strict=False)
+                )  # What came later has a new spelling only.
 
             return spelled
