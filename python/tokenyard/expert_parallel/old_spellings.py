@@ -144,6 +144,6 @@ else:
                 keys = ("object", "peak", "kept", "kept_by_route")
                 return dict(
                     zip(keys, of_call, strict=False)
-                )  # What came later has a new spelling only.
+                )  # Later values have a new spelling only.
 
             return spelled
