@@ -305,7 +305,7 @@ class ExpertParallel {
     std::vector<double> link_credit_wait_seconds_by_peer = {};
     /// [ranks] for which no rows of that rank were there to be read.
     std::vector<double> link_row_wait_seconds_by_peer = {};
-    /// For which warps of a role had nothing to do, over all of them: senders without room for
+    /// For which a role had nothing to do, over one warp of each block: senders without room for
     /// rows, forwarders without rows or room, and warps that add without partial sums.
     double send_wait_seconds = 0, forward_wait_seconds = 0, add_wait_seconds = 0;
     /// The other host, and the place on all hosts, whose ranks calls here have waited for the

@@ -54,7 +54,8 @@ class Exchanges:
         """Returns new rows, which name the epoch, the step, the rank and the token, with experts on
         two ranks each and the sums that they come to."""
         self.step += 1
-        members = self.job.active_ranks()
+        # A rank that is no member any more, which its next call tells it, knows of none.
+        members = self.job.active_ranks() or [self.world.rank]
         token = np.arange(TOKENS)
         owners = np.stack([np.take(members, token + at, mode="wrap") for at in range(TOPK)], axis=1)
         ids = owners * EXPERTS_PER_RANK + [0, 1]

@@ -132,27 +132,38 @@ TOKENYARD_DEVICE void count_link(const RailCall& call, uint32_t link,
   store<Order::relaxed, Scope::sys>(statistics.shown + which, statistics.totals[which]);
 }
 
-/// The time that a warp's waits have taken. All lanes call its functions, alike.
+/// Adds the time that a warp has waited to a total of the rank. Relaxed: people read it much later.
+/// Called by all lanes.
+TOKENYARD_DEVICE void add_role_wait(const RailCall& call, RailStatistics::RoleTotal total,
+                                    uint64_t waited_ns) {
+  if (warp::elect() && waited_ns != 0)
+    add<Order::relaxed, Scope::gpu>(call.rails.statistics.totals + total, waited_ns);
+}
+
+/// The time that a warp's waits have taken, of one warp per block. All lanes call its functions,
+/// alike.
 class RoleWaits {
  public:
-  TOKENYARD_DEVICE explicit RoleWaits(const RailCall& call) : call_(call) {}
+  TOKENYARD_DEVICE explicit RoleWaits(const RailCall& call)
+      : call_(call), counts_(call.mover() == 0) {}
   /// Runs `wait` and counts its time.
   template <class Wait>
   TOKENYARD_DEVICE auto time(Wait wait) {
+    if (!counts_) return wait();
     const uint64_t begun_ns = now_ns();
     const auto result = wait();
     waited_ns_ += now_ns() - begun_ns;
     return result;
   }
-  /// Adds what was counted to a total of the rank. Relaxed: people read it much later.
+  /// Adds what was counted to a total of the rank.
   TOKENYARD_DEVICE void add_to(RailStatistics::RoleTotal total) {
-    if (warp::elect() && waited_ns_ != 0)
-      add<Order::relaxed, Scope::gpu>(call_.rails.statistics.totals + total, waited_ns_);
+    add_role_wait(call_, total, waited_ns_);
     waited_ns_ = 0;
   }
 
  private:
   const RailCall& call_;
+  const bool counts_;
   uint64_t waited_ns_ = 0;
 };
 
