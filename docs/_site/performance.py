@@ -171,7 +171,8 @@ GROUPS: dict[str, list[Table]] = {
               "./run bench across_hosts --sms 8 24"),
         Table("across_hosts_1_gpu.json",
               "One rank of hosts of 8, its link modelled: 50 GB/s each way, one GPU",
-              "./run bench across_hosts --one-gpu --hosts 8 4 2; --hosts 8 --sms 8; --hosts 8 --tokens 128"),
+              "./run bench across_hosts --one-gpu --hosts 8 4 2; --hosts 8 --sms 8; "
+              "--hosts 8 --tokens 128"),
         Table("across_hosts.json", "Dispatch and combine over modelled links of 50 GB/s",
               "./run bench across_hosts_model --hosts 2 --tokens 512; --hosts 4 --tokens 128"),
         Table("cuda_collectives_across_hosts.json",

@@ -192,20 +192,19 @@ nb::object rows_combine_buffer(const ExchangeHandle& self, const HeldRoute& rout
 std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t> memory_of(
     uint32_t experts, uint32_t hidden, uint32_t topk, uint32_t tokens_max, uint32_t sms,
     uint32_t sms_max, uint32_t places_per_rank, uint32_t ranks, uint32_t tokens,
-    uint32_t rows_received, DataType type, uint32_t row_bytes, uint32_t scale_words,
-    uint32_t hosts, uint32_t ring_rows) {
-  const ExpertParallel::Memory memory =
-      ExpertParallel::memory({.experts = experts,
-                              .places_per_rank = places_per_rank,
-                              .hidden = hidden,
-                              .topk = topk,
-                              .tokens_max = tokens_max,
-                              .sms = sms,
-                              .sms_max = sms_max,
-                              .tuning = {.ring_rows = ring_rows}},
-                             ranks, tokens, rows_received,
-                             {.type = type, .row_bytes = row_bytes, .scale_words = scale_words},
-                             hosts);
+    uint32_t rows_received, DataType type, uint32_t row_bytes, uint32_t scale_words, uint32_t hosts,
+    uint32_t ring_rows) {
+  const ExpertParallel::Memory memory = ExpertParallel::memory(
+      {.experts = experts,
+       .places_per_rank = places_per_rank,
+       .hidden = hidden,
+       .topk = topk,
+       .tokens_max = tokens_max,
+       .sms = sms,
+       .sms_max = sms_max,
+       .tuning = {.ring_rows = ring_rows}},
+      ranks, tokens, rows_received,
+      {.type = type, .row_bytes = row_bytes, .scale_words = scale_words}, hosts);
   return {memory.arena_bytes, memory.peak_bytes, memory.kept_bytes, memory.kept_by_route_bytes,
           memory.network_bytes};
 }
