@@ -21,7 +21,7 @@ PAGES = {
     "expert_parallel": (
         "Dispatch and combine",
         [
-            "ExpertParallel", "Received", "Combined", "Route", "ExpertRows", "DispatchMemory",
+            "ExpertParallel", "Received", "Combined", "Route", "ExpertRows", "DispatchMemory", "Rings",
             "spread_lost_experts",
         ],
     ),
