@@ -21,8 +21,8 @@ PAGES = {
     "expert_parallel": (
         "Dispatch and combine",
         [
-            "ExpertParallel", "Received", "Combined", "Route", "ExpertRows", "DispatchMemory", "Rings",
-            "spread_lost_experts",
+            "ExpertParallel", "Received", "Combined", "Route", "ExpertRows", "DispatchMemory",
+            "Rings", "spread_lost_experts",
         ],
     ),
     "low_latency": (
