@@ -60,6 +60,15 @@ double raw_exchange(RawTcp& raw, uint32_t rank, std::barrier<>& aligned,
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
+ExpertParallelOptions options_of(const Shape& shape, const RingOptions& options) {
+  return {.experts = shape.experts,
+          .hidden = shape.hidden,
+          .topk = shape.topk,
+          .tokens_max = shape.tokens,
+          .sms = options.sms,
+          .tuning = {.ring_rows = options.ring_rows, .chunk_rows = options.chunk_rows}};
+}
+
 /// Measures a shape on a rank.
 class Measurement {
  public:
@@ -79,13 +88,9 @@ class Measurement {
 
   void run(uint32_t sms) {
     Tensors tensors(world_, shape_, 0);
-    ExpertParallel exchange(
-        world_, {.experts = shape_.experts,
-                 .hidden = shape_.hidden,
-                 .topk = shape_.topk,
-                 .tokens_max = shape_.tokens,
-                 .sms = sms,
-                 .tuning = {.ring_rows = settings_.ring_rows, .chunk_rows = settings_.chunk_rows}});
+    ExpertParallel exchange(world_, options_of(shape_, {.sms = sms,
+                                                        .ring_rows = settings_.ring_rows,
+                                                        .chunk_rows = settings_.chunk_rows}));
     sms_ = exchange.sms();
     check(world_, exchange, tensors, shape_, 0, 1, stream_);
     const auto rows = static_cast<double>(busiest_remote_rows(shape_, 0, 0));
@@ -154,13 +159,7 @@ double time_of(const std::vector<std::unique_ptr<World>>& worlds, const Settings
     const Stream stream = accelerator_of(world).make_stream();
     {
       Tensors tensors(world, shape, 0);
-      ExpertParallel exchange(
-          world, {.experts = shape.experts,
-                  .hidden = shape.hidden,
-                  .topk = shape.topk,
-                  .tokens_max = shape.tokens,
-                  .sms = options.sms,
-                  .tuning = {.ring_rows = options.ring_rows, .chunk_rows = options.chunk_rows}});
+      ExpertParallel exchange(world, options_of(shape, options));
       const Received received = exchange.dispatch(tensors.input(0), stream);
       const CombineBuffer y = exchange.combine_buffer(*received.route, DataType::bfloat16, stream);
       accelerator_of(world).copy(y.y.data, received.x.data, received.x.bytes(), stream);
@@ -187,8 +186,7 @@ void tune(const Settings& settings) {
   WorldOptions options{
       .arena_bytes = (size_t{256} << 20) + size_t{8} * kRanks * most * settings.shape.hidden * 2,
       .hosts = kRanks};
-  // On the host the network is simulated.
-  if (settings.device == "cuda") options.network.connections = settings.connections.front();
+  options.network.connections = settings.connections.front();
   const auto worlds = worlds_apart(kRanks, settings.device, options);
   const bool on_gpu = settings.device == "cuda";
   const RingCandidates candidates =
@@ -224,7 +222,7 @@ void run(const Settings& settings) {
   std::unique_ptr<Report> report;
   for (const uint32_t connections : settings.connections) {
     WorldOptions options{.arena_bytes = (size_t{64} << 20) + 8 * row_bytes, .hosts = kRanks};
-    if (settings.device == "cuda") options.network.connections = connections;
+    options.network.connections = connections;
     const auto worlds = worlds_apart(kRanks, settings.device, options);
     if (!report) report = std::make_unique<Report>("across_hosts", *worlds[0]);
     RawTcp raw(connections);

@@ -199,11 +199,8 @@ void run(const Settings& settings) {
   std::unique_ptr<Report> report;
   for (const uint32_t connections : settings.connections) {
     WorldOptions options{.arena_bytes = size_t{128} << 20, .hosts = kRanks};
-    // On the host the network is simulated.
-    if (settings.device == "cuda") {
-      options.network.connections = connections;
-      options.network.queues = settings.queues;
-    }
+    options.network.connections = connections;
+    options.network.queues = settings.queues;
     const auto worlds = worlds_apart(kRanks, settings.device, options);
     if (!report) report = std::make_unique<Report>("collectives_across_hosts", *worlds[0]);
     RawTcp raw(connections);

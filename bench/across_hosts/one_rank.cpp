@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "bench/harness/each_rank.hpp"
+#include "bench/harness/wire_network.hpp"
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/world_access.hpp"
 #include "simt/host_accelerator.hpp"
@@ -37,29 +38,6 @@ class OneRankFabric final : public Fabric {
 
  private:
   InProcessFabric inner_;
-};
-
-/// Queues that the wire works off.
-class WireNetwork final : public Network {
- public:
-  WireNetwork(NetworkQueues queues, std::vector<bool> far)
-      : queues_(queues), far_(std::move(far)) {}
-  NetworkQueues queues() const override { return queues_; }
-  uint32_t queues_per_peer() const override { return queues_.per_peer; }
-  bool reaches(uint32_t rank) const override { return far_[rank]; }
-  MemoryKey arena_key(uint32_t rank) const override { return rank + 1; }
-  MemoryKey register_memory(std::byte*, size_t) override { return 0; }
-  void deregister(MemoryKey) override {}
-  std::string way(uint32_t) const override { return "modelled wire"; }
-  void check(const std::string&) override {}
-  bool drain(TimePoint) override { return true; }
-
- private:
-  bool is_refused(uint32_t) override { return false; }
-  void forget_refusals(const std::vector<bool>&) override {}
-
-  const NetworkQueues queues_;
-  const std::vector<bool> far_;
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ void Calls::launch(uint32_t rank, Launched launched) {
 void ModelAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
                               const void* params) {
   if (&kernel != &internode::dispatch_kernel.entry && &kernel != &internode::combine_kernel.entry)
-    return host_.launch(kernel, shape, stream, params);
+    return HostAccelerator::launch(kernel, shape, stream, params);
   const auto* const bytes = static_cast<const std::byte*>(params);
   calls_.launch(
       rank_, {.kernel = &kernel, .shape = shape, .params = {bytes, bytes + kernel.params_bytes}});

@@ -30,9 +30,10 @@ class Calls {
   Run run_;
 };
 
-class ModelAccelerator final : public Accelerator {
+class ModelAccelerator final : public simt::HostAccelerator {
  public:
-  ModelAccelerator(Calls& calls, uint32_t rank) : calls_(calls), rank_(rank) {}
+  ModelAccelerator(Calls& calls, uint32_t rank)
+      : HostAccelerator([] {}), calls_(calls), rank_(rank) {}
 
   AcceleratorKind kind() const override { return AcceleratorKind::gpu; }
   std::string name() const override { return "model of a GPU"; }
@@ -40,33 +41,9 @@ class ModelAccelerator final : public Accelerator {
   void launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
               const void* params) override;
 
-  void* allocate(size_t bytes) override { return host_.allocate(bytes); }
-  void free(void* memory) override { host_.free(memory); }
-  void* allocate_shared(size_t bytes) override { return host_.allocate_shared(bytes); }
-  void free_shared(void* memory) override { host_.free_shared(memory); }
-  void copy(void* to, const void* from, size_t bytes, Stream stream) override {
-    host_.copy(to, from, bytes, stream);
-  }
-  void fill(void* to, int byte, size_t bytes, Stream stream) override {
-    host_.fill(to, byte, bytes, stream);
-  }
-  Stream make_stream() override { return host_.make_stream(); }
-  void free_stream(Stream stream) override { host_.free_stream(stream); }
-  Event record(Stream stream) override { return host_.record(stream); }
-  void wait(Stream stream, Event event) override { host_.wait(stream, event); }
-  bool done(Event event) override { return host_.done(event); }
-  void free_event(Event event) override { host_.free_event(event); }
-  float elapsed_ms(Event begin, Event end) override { return host_.elapsed_ms(begin, end); }
-  bool wait_until(TimePoint until, const std::function<bool()>& condition) override {
-    return host_.wait_until(until, condition);
-  }
-  uint32_t read_flag(const uint32_t* flag) override { return host_.read_flag(flag); }
-  void write_flag(uint32_t* flag, uint32_t value) override { host_.write_flag(flag, value); }
-
  private:
   Calls& calls_;
   const uint32_t rank_;
-  simt::HostAccelerator host_{[] {}};
 };
 
 }  // namespace tokenyard::bench

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bench/harness/wire_network.hpp"
 #include "fabric/bootstrap.hpp"
 
 namespace tokenyard::bench {
@@ -11,29 +12,6 @@ namespace {
 
 /// Bytes of a queue's turn on the link.
 constexpr double kBurst = 16384;
-
-class ModelNetwork final : public Network {
- public:
-  ModelNetwork(NetworkQueues queues, std::vector<bool> far)
-      : queues_(queues), far_(std::move(far)) {}
-
-  NetworkQueues queues() const override { return queues_; }
-  uint32_t queues_per_peer() const override { return queues_.per_peer; }
-  bool reaches(uint32_t rank) const override { return far_[rank]; }
-  MemoryKey arena_key(uint32_t rank) const override { return rank + 1; }
-  MemoryKey register_memory(std::byte*, size_t) override { return 0; }
-  void deregister(MemoryKey) override {}
-  std::string way(uint32_t) const override { return "model"; }
-  void check(const std::string&) override {}
-  bool drain(TimePoint) override { return true; }
-
- private:
-  bool is_refused(uint32_t) override { return false; }
-  void forget_refusals(const std::vector<bool>&) override {}
-
-  const NetworkQueues queues_;
-  const std::vector<bool> far_;
-};
 
 }  // namespace
 
@@ -72,11 +50,10 @@ std::shared_ptr<Network> Wire::network(const NetworkPlace& place) {
   const uint32_t rank = place.bootstrap.rank();
   arenas_[rank] = place.arena.base();
   arena_bytes_[rank] = place.arena.capacity();
-  return std::make_shared<ModelNetwork>(
-      NetworkQueues{.ends = &ends_[size_t{rank} * queues_of_rank_],
-                    .arena_keys = keys_.data(),
-                    .per_peer = queues_per_peer_},
-      place.far);
+  return std::make_shared<WireNetwork>(NetworkQueues{.ends = &ends_[size_t{rank} * queues_of_rank_],
+                                                     .arena_keys = keys_.data(),
+                                                     .per_peer = queues_per_peer_},
+                                       place.far);
 }
 
 void Wire::begin(Events& events, const Lengths& lengths, const std::vector<double>& rates,

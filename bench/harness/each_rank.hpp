@@ -41,7 +41,8 @@ inline std::vector<std::unique_ptr<World>> worlds_on(uint32_t ranks, const std::
 /// Makes worlds, on "cuda" with one GPU per rank: times of ranks that share a GPU say nothing about
 /// links or GPUs.
 inline std::vector<std::unique_ptr<World>> worlds_apart(uint32_t ranks, const std::string& device,
-                                                        const WorldOptions& options = {}) {
+                                                        WorldOptions options = {}) {
+  if (device == "host") options.network = {};  // It is simulated, and has no options.
   auto worlds = worlds_on(ranks, device, options);
   if (accelerator_of(*worlds[0]).capacity().one_grid)
     throw InvalidArgument("ranks", "a GPU for each", fmt::format("{} on fewer", ranks));

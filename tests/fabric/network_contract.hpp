@@ -192,17 +192,9 @@ inline void require_same(const NetworkFault& error, const NetworkFault::Facts& f
           fmt::format("told: {}, but expected: {}", error.what(), NetworkFault(facts).what()));
 }
 
-/// A bad request ends its queue, and its rank's waits, with an error that names it; the target is
-/// unchanged.
-inline void refuses(World& world, BadRequest what) {
-  NetworkFixture fixture(world, {.in_arena = false});
-  // A network that registers nothing has no key that grows stale within a world.
-  if (what == BadRequest::stale_key && !fixture.network.registers_memory()) return;
-  const uint32_t peer = fixture.far_peer();
-  if (what == BadRequest::stale_key) fixture.registered()->deregister();
-  world.barrier("keys are stale");
-
-  const BadCase bad = bad_case(what, fixture, peer);
+/// Makes a bad request: it is refused by an error that names it, at once or when the network is
+/// asked later.
+inline void require_refused(NetworkFixture& fixture, const BadCase& bad) {
   try {
     // A flush may end before the network has looked at the target. Some words refuse a size.
     fixture.run(network_request_kernel, {}, bad.params);
@@ -219,6 +211,20 @@ inline void refuses(World& world, BadRequest what) {
     require_same(error, bad.facts);
     promise(error.facts.phase == "later", error.what());
   }
+}
+
+/// A bad request ends its queue, and its rank's waits, with an error that names it; the target is
+/// unchanged.
+inline void refuses(World& world, BadRequest what) {
+  NetworkFixture fixture(world, {.in_arena = false});
+  // A network that registers nothing has no key that grows stale within a world.
+  if (what == BadRequest::stale_key && !fixture.network.registers_memory()) return;
+  const uint32_t peer = fixture.far_peer();
+  if (what == BadRequest::stale_key) fixture.registered()->deregister();
+  world.barrier("keys are stale");
+
+  const BadCase bad = bad_case(what, fixture, peer);
+  require_refused(fixture, bad);
   // Everybody's requests to this rank were refused by now.
   world.barrier("refused");
   if (what != BadRequest::stale_key) {
@@ -260,18 +266,7 @@ inline void a_fault_ends_with_its_exchange(World& world) {
     faulty = mine.number();
     BadCase bad = bad_case(BadRequest::wrong_tag, fixture, peer);
     bad.params.queue = bad.facts.queue = faulty;
-    try {
-      fixture.run(network_request_kernel, {}, bad.params);
-    } catch (const NetworkFault& error) {
-      require_same(error, bad.facts);
-    }
-    fixture.drain();
-    try {
-      network.check("while it exists");
-      throw BrokenContract("a bad request was not refused");
-    } catch (const NetworkFault& error) {
-      require_same(error, bad.facts);
-    }
+    require_refused(fixture, bad);
     world.barrier("refused");
   }
   network.check("after its end");
@@ -350,18 +345,7 @@ inline void refuses_old_key(World& world, uint32_t peer, MemoryKey old_key) {
   promise(old_key != fixture.network.arena_key(peer), "a new world must have other keys");
   BadCase bad = bad_case(BadRequest::wrong_tag, fixture, peer);
   bad.params.target.key = bad.facts.seen = old_key;
-  try {
-    fixture.run(network_request_kernel, {}, bad.params);
-  } catch (const NetworkFault& error) {
-    require_same(error, bad.facts);
-  }
-  fixture.drain();
-  try {
-    fixture.network.check("later");
-    throw BrokenContract("a key of the world before was not refused");
-  } catch (const NetworkFault& error) {
-    require_same(error, bad.facts);
-  }
+  require_refused(fixture, bad);
   world.barrier("refused");
 }
 

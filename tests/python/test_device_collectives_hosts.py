@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -169,22 +170,11 @@ def receiving_from_one_that_dies(world: tokenyard.World) -> int:
     return -1
 
 
-def test_a_killed_rank_ends_the_others_messages() -> None:
-    told = launch(
-        *(receiving_from_one_that_dies, 3),
-        processes=True,
-        hosts=2,
-        arena_bytes=64 << 20,
-        timeout=600,
-        on_death="continue",
-    )
-    assert [told[0], told[2]] == [1, 1]
-
-
-def test_a_killed_rank_ends_the_others_calls() -> None:
+@pytest.mark.parametrize("program", [receiving_from_one_that_dies, until_one_dies])
+def test_a_killed_rank_ends_the_others_calls(program: Callable[[tokenyard.World], int]) -> None:
     """The deadline is too far to be met."""
     told = launch(
-        *(until_one_dies, 3),
+        *(program, 3),
         processes=True,
         hosts=2,
         arena_bytes=64 << 20,

@@ -280,10 +280,9 @@ def test_a_killed_rank_with_a_slow_rail(phase: str, slow: int, tmp_path: Path) -
         blow_falls(tmp_path, hosts, [2], phase, kill)
 
 
-@pytest.mark.parametrize("phase", ["dispatch", "serve"])
-def test_late_puts_of_an_old_epoch(phase: str, tmp_path: Path) -> None:
-    """Packets of a host are dropped until the others have gone on; then its system sends them
-    again, to ranks that exchange in the new epoch."""
+def late_puts_come(tmp_path: Path, hosts: Hosts, phase: str) -> None:
+    """Drops packets of host 1 until the others have gone on; then its system sends them again, to
+    ranks that exchange in the new epoch."""
 
     def heals(ranks: list[Rank]) -> None:
         hosts.heal(1)
@@ -293,5 +292,10 @@ def test_late_puts_of_an_old_epoch(phase: str, tmp_path: Path) -> None:
         for host in (0, 2):
             hosts.cut(1, host)
 
+    blow_falls(tmp_path, hosts, [1], phase, cut, recovered=heals)
+
+
+@pytest.mark.parametrize("phase", ["dispatch", "serve"])
+def test_late_puts_of_an_old_epoch(phase: str, tmp_path: Path) -> None:
     with hosts_of_a_test(3, 1) as hosts:
-        blow_falls(tmp_path, hosts, [1], phase, cut, recovered=heals)
+        late_puts_come(tmp_path, hosts, phase)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hosts import Hosts, NamedHosts, hosts_of_a_test
 from ranks import Rank
-from test_trouble_hosts import blow_falls
+from test_trouble_hosts import blow_falls, late_puts_come
 
 import _tokenyard
 
@@ -73,16 +73,8 @@ def test_a_host_is_cut_off(phase: str, tmp_path: Path) -> None:
 
 
 def test_late_puts_of_an_old_epoch(tmp_path: Path) -> None:
-    def heals(ranks: list[Rank]) -> None:
-        hosts.heal(1)
-        assert ranks[1].result() == "out of touch"
-
-    def cut(ranks: list[Rank]) -> None:
-        for host in (0, 2):
-            hosts.cut(1, host)
-
     with hosts_over(TCP, 3, 1) as hosts:
-        blow_falls(tmp_path, hosts, [1], "serve", cut, recovered=heals)
+        late_puts_come(tmp_path, hosts, "serve")
 
 
 def test_a_killed_rank_with_a_slow_rail(tmp_path: Path) -> None:

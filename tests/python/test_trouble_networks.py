@@ -54,6 +54,14 @@ def fault_of(exchanges: Exchanges) -> tokenyard.NetworkFault:
         return fault
 
 
+def go_on_in_a_new_world(job: tokenyard.Job) -> None:
+    exchanges = Exchanges(job, world_of(job, PATIENT_S))
+    for _ in range(3):
+        exchanges.check()
+    exchanges.world.barrier("all have gone on")
+    exchanges.close()
+
+
 def work_until_a_thread_ends_in_low_latency(
     say: Callable[[Any], None], rank: int, size: int, hosts: Hosts, store: str, failing: int
 ) -> list[int]:
@@ -78,11 +86,7 @@ def work_until_a_thread_ends_in_low_latency(
         exchanges.serve_until_masked()
     masked = [failed.rank for failed in exchanges.low_latency.failed_ranks()]
     exchanges.close()
-    exchanges = Exchanges(job, world_of(job, PATIENT_S))
-    for _ in range(3):
-        exchanges.check()
-    exchanges.world.barrier("all have gone on")
-    exchanges.close()
+    go_on_in_a_new_world(job)
     job.close()
     return masked
 
@@ -124,11 +128,7 @@ def work_until_a_thread_ends(
         assert [failed.rank for failed in exchanges.low_latency.failed_ranks()] == [failing]
     exchanges.close()
     # So does everything in a new world.
-    exchanges = Exchanges(job, world_of(job, PATIENT_S))
-    for _ in range(3):
-        exchanges.check()
-    exchanges.world.barrier("all have gone on")
-    exchanges.close()
+    go_on_in_a_new_world(job)
     job.close()
     return fault.check, fault.peer, fault.cause
 

@@ -142,8 +142,7 @@ else:
                     **named,
                 )
                 keys = ("object", "peak", "kept", "kept_by_route")
-                return dict(
-                    zip(keys, of_call, strict=False)
-                )  # Later values have a new spelling only.
+                # Later values have a new spelling only.
+                return dict(zip(keys, of_call[: len(keys)], strict=True))
 
             return spelled

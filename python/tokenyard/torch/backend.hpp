@@ -155,7 +155,8 @@ class TokenyardBackend final : public c10d::Backend {
   /// Returns what a profile tells of this group, once it has its name.
   std::shared_ptr<const GroupFacts> facts();
   c10::intrusive_ptr<DeviceWork> device_work(c10d::OpType type, const char* title, Tensors inputs,
-                                             Tensors outputs);
+                                             Tensors outputs,
+                                             std::shared_ptr<const GroupFacts> group);
   DeviceStream stream_at(c10::Device where, Beside beside);
   template <class Body>
   WorkPtr run_on_device(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs,

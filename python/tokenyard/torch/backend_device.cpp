@@ -97,10 +97,11 @@ std::shared_ptr<const GroupFacts> TokenyardBackend::facts() {
   return facts_;
 }
 
-c10::intrusive_ptr<DeviceWork> TokenyardBackend::device_work(OpType type, const char* title,
-                                                             Tensors inputs, Tensors outputs) {
+c10::intrusive_ptr<DeviceWork> TokenyardBackend::device_work(
+    OpType type, const char* title, Tensors inputs, Tensors outputs,
+    std::shared_ptr<const GroupFacts> group) {
   return c10::make_intrusive<DeviceWork>(rank_, type, title, std::move(inputs), std::move(outputs),
-                                         type == OpType::BARRIER, facts(), calls_);
+                                         type == OpType::BARRIER, std::move(group), calls_);
 }
 
 void TokenyardBackend::eagerConnectSingleDevice(at::Device device) {
@@ -139,8 +140,9 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   const SharedDevice device = device_at(where);
   const bool told = timeout != c10d::kUnsetTimeout;
   const int64_t timeout_ns = nanoseconds_of(told ? timeout : options_->timeout).count();
-  const CallRecord record(*facts(), type, calls_, inputs, outputs);
-  auto work = device_work(type, title, std::move(inputs), outputs);
+  const std::shared_ptr<const GroupFacts> group = facts();
+  const CallRecord record(*group, type, calls_, inputs, outputs);
+  auto work = device_work(type, title, std::move(inputs), outputs, group);
   DeviceRun run(device, where, stream_at(where, beside ? Beside::calls : Beside::no), events_,
                 timeout_ns);
   try {
@@ -156,7 +158,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::run_on_device(OpType type, const cha
   const std::lock_guard lock(coalescing_mutex_);
   if (!coalescing_) return work;
   if (!device_coalescing_)
-    device_coalescing_ = device_work(OpType::COALESCED, "tokenyard:coalesced", {}, {});
+    device_coalescing_ = device_work(OpType::COALESCED, "tokenyard:coalesced", {}, {}, group);
   device_coalescing_->add_outputs(outputs);
   device_coalescing_->follow_call(run.last_call());
   if (const DeviceStream on = stream_at(where, beside ? Beside::calls : Beside::no); on.stream)
@@ -448,12 +450,13 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
   };
   Tensors inputs{tensor};  // A profile shows their shapes, of what is received, too.
   Tensors outputs = receives ? Tensors{tensor} : Tensors{};
-  const CallRecord record(*facts(), type, calls_, inputs, outputs);
+  const std::shared_ptr<const GroupFacts> group = facts();
+  const CallRecord record(*group, type, calls_, inputs, outputs);
   {
     const std::lock_guard lock(coalescing_mutex_);
     if (coalescing_) {
       if (!device_coalescing_)
-        device_coalescing_ = device_work(OpType::COALESCED, "tokenyard:coalesced", {}, {});
+        device_coalescing_ = device_work(OpType::COALESCED, "tokenyard:coalesced", {}, {}, group);
       if (!device_messages_)
         device_messages_ = std::make_unique<DeviceRun>(
             device, where, stream_at(where, Beside::messages), events_, timeout_ns);
@@ -464,7 +467,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::message_of_batch(const at::Tensor& t
       return device_coalescing_;
     }
   }
-  auto work = device_work(type, title, std::move(inputs), std::move(outputs));
+  auto work = device_work(type, title, std::move(inputs), std::move(outputs), group);
   DeviceRun run(device, where, stream_at(where, Beside::messages), events_, timeout_ns);
   add(run);
   run.finish(*work);

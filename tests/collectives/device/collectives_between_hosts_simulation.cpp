@@ -10,7 +10,6 @@
 
 #include "collectives/device/call_case.hpp"
 #include "collectives/device/drawn_run.hpp"
-#include "expert_parallel/drawn_epoch.hpp"
 #include "simulation/suite.hpp"
 
 namespace tokenyard::test {
@@ -118,37 +117,7 @@ void program(World& world, const Drawn& drawn) {
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  const bool may_stall = run.random.chance(256);
-  simulated::Options options{
-      .ranks = drawn.ranks(),
-      .host_of = drawn.host_of,
-      .arena_bytes = size_t{1} << 20,
-      // Waits of one call may follow those of another, each up to 5/4 of this; the suite's own wait
-      // for a stream lasts 60 s.
-      .timeout = std::chrono::seconds(15),
-      .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000),
-               .stall_ns_max = may_stall ? run.option("stall", uint32_t{100'000'000}) : 0,
-               .first = run.option("first", (run.random.below(2) << 16) - run.random.below(12))},
-      .queues_per_peer = run.option("queues", 2 * run.random.between(1, 2)),
-      .epoch_before = draw_epoch_before(run)};
-  if (drawn.stops) {
-    // The stores land: other fates also lose those that an applied signal has released.
-    options.stop = simulation::RankStop{
-        .rank = *drawn.stops,
-        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 14))),
-        .fate = simulation::InFlight::land};
-    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
-  }
-  simulated::run(run, options, [&](World& world) {
-    try {
-      program(world, drawn);
-    } catch (const NetworkFault& error) {
-      // A rank that misses another one takes its memory away, and cards refuse what is still put
-      // there.
-      const bool is_expected = drawn.stops || drawn.differs < drawn.ranks();
-      if (!is_expected || error.facts.check != "target key" || error.facts.expected != 0) throw;
-    }
-  }).require_clean_after(options.stop);
+  run_drawn_between_hosts(run, drawn, drawn.differs < drawn.ranks(), program);
 }
 
 constexpr const char* kOwnHost =

@@ -10,7 +10,6 @@
 
 #include "collectives/device/drawn_run.hpp"
 #include "collectives/device/message_case.hpp"
-#include "expert_parallel/drawn_epoch.hpp"
 #include "simulation/suite.hpp"
 
 namespace tokenyard::test {
@@ -124,16 +123,8 @@ void require_refusal(World& world, DeviceCollectives& collectives, const Drawn& 
   } else if (world.rank() == drawn.destination) {
     bytes += 1;
   }
-  StartedRound started(world, round);
-  try {
-    started.start(collectives, call);
-    collectives.wait();
-  } catch (const InvalidArgument& error) {
-    return require(error.rank == drawn.destination &&
-                       error.argument == (round.on_device ? "result" : "received"),
-                   fmt::format("another pair is accused: {}", error.what()));
-  }
-  throw simulation::SuiteFailure("a round in which a pair differs ended well");
+  require_refused_pair(collectives, StartedRound(world, round), call, drawn.destination,
+                       round.on_device ? "result" : "received");
 }
 
 void program(World& world, const Drawn& drawn) {
@@ -164,35 +155,7 @@ void program(World& world, const Drawn& drawn) {
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  const bool may_stall = run.random.chance(256);
-  simulated::Options options{
-      .ranks = drawn.ranks(),
-      .host_of = drawn.host_of,
-      .arena_bytes = size_t{1} << 20,
-      .timeout = std::chrono::seconds(15),
-      .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000),
-               .stall_ns_max = may_stall ? run.option("stall", uint32_t{100'000'000}) : 0,
-               .first = run.option("first", (run.random.below(2) << 16) - run.random.below(12))},
-      .queues_per_peer = run.option("queues", 2 * run.random.between(1, 2)),
-      .epoch_before = draw_epoch_before(run),
-      .absent = drawn.absent};
-  if (drawn.stops) {
-    options.stop = simulation::RankStop{
-        .rank = *drawn.stops,
-        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 14))),
-        .fate = simulation::InFlight::land};
-    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
-  }
-  simulated::run(run, options, [&](World& world) {
-    try {
-      program(world, drawn);
-    } catch (const NetworkFault& error) {
-      // A rank that misses another one takes its memory away, and cards refuse what is still put
-      // there.
-      const bool is_expected = drawn.stops || drawn.differs;
-      if (!is_expected || error.facts.check != "target key" || error.facts.expected != 0) throw;
-    }
-  }).require_clean_after(options.stop);
+  run_drawn_between_hosts(run, drawn, drawn.differs, program);
 }
 
 constexpr const char* kOwnHost =

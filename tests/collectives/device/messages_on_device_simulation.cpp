@@ -83,15 +83,8 @@ void require_refusal(World& world, DeviceCollectives& collectives, const Drawn& 
   MessageRound round = drawn.rounds.back();
   if (world.rank() == drawn.destination)
     round.bytes[drawn.source * drawn.ranks + drawn.destination] += 1;
-  StartedRound started(world, round);
-  try {
-    started.start(collectives, call);
-    collectives.wait();
-  } catch (const InvalidArgument& error) {
-    return require(error.rank == drawn.destination && error.argument == "received",
-                   fmt::format("another pair is accused: {}", error.what()));
-  }
-  throw simulation::SuiteFailure("a round in which a pair differs ended well");
+  require_refused_pair(collectives, StartedRound(world, round), call, drawn.destination,
+                       "received");
 }
 
 void program(World& world, const Drawn& drawn) {
