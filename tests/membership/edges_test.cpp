@@ -39,6 +39,22 @@ TEST(VerdictEdges, BothReportsOfARankCount) {
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(1, 2));
 }
 
+// Rank 2 does not know the group in which the others wait for it, only a later one.
+TEST(VerdictEdges, WhoDoesNotKnowAGroupIsLateForIt) {
+  Promised ranks({0, 0, 0});
+  for (const Slot slot : {Slot{0}, Slot{1}})
+    ranks.promises[slot].progress.push_back({7, {0, 1, 2}, 0, 1});
+  ranks.promises[2].progress.push_back({9, {0, 1, 2}, 0, 5});
+  ranks.promises[0].timeout_reports = {{.slot = 1, .group = 7, .sequence = 1}};
+  EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(2));
+}
+
+TEST(VerdictEdges, WhoIsReportedIsBlamedWhereNobodyIsLate) {
+  Promised ranks({1, 1, 1});
+  ranks.promises[0].timeout_reports = {{.slot = 1, .group = 0, .sequence = 1}};
+  EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(1));
+}
+
 TEST(VerdictEdges, AllNewcomersThatAreWishedForAreAdmitted) {
   Promised ranks({0, 0, 0, 0, 0});
   const Member one{3, 90}, other{4, 91};

@@ -114,6 +114,17 @@ TEST(MembershipCodec, RandomBytesAreReadToTheirEndAndNoFurther) {
   }
 }
 
+TEST(MembershipCodec, EveryPairOfAListAscends) {
+  for (const std::vector<Slot>& lost : {std::vector<Slot>{1, 1, 2}, {1, 2, 2}, {1, 3, 2}, {2, 1}}) {
+    Verdict changed = verdict();
+    changed.lost = lost;
+    EXPECT_FALSE(decode_verdict(encode(changed)));
+  }
+  Verdict right = verdict();
+  right.lost = {1, 2, 3};
+  EXPECT_EQ(decode_verdict(encode(right)), right);
+}
+
 TEST(MembershipCodec, AFalseCountReservesNothing) {
   Bytes bytes = encode(Message{7, Heartbeat{}});
   for (size_t i = 9; i < 13; ++i) bytes[i] = std::byte{0xff};
