@@ -250,6 +250,30 @@ def test_what_a_file_costs_is_counted_in_translation_units(
     assert [count[f"src/{name}"] for name in texts] == [3, 1, 1, 2]
 
 
+@needs_libclang
+def test_a_part_is_found_in_units_that_another_was_read_from(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "src/net/a.hpp": "inline int a(int value) { return value < 4 ? value : 4; }\n",
+        "src/membership/b.cpp": '#include "net/a.hpp"\nint b(int c) { return c < 3 ? a(c) : 2; }\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    for name, value in {"ROOT": tmp_path, "BUILD": tmp_path / "build"}.items():
+        monkeypatch.setattr(trees, name, value)
+    monkeypatch.setattr(trees, "sources", lambda: list(texts))
+    monkeypatch.setattr(trees, "configure", lambda source, binary: None)
+    scanned = tmp_path / "build" / "scan"
+    scanned.mkdir(parents=True)
+    source = tmp_path / "src/membership/b.cpp"
+    entry = {"file": str(source), "command": f"g++ -std=c++20 -I{tmp_path}/src -c {source}"}
+    (scanned / "compile_commands.json").write_text(json.dumps([entry]))
+    assert trees.scan(["membership"])["src/membership/b.cpp"]
+    assert trees.scan(["net"])["src/net/a.hpp"]
+
+
 def test_names_are_distinct() -> None:
     names = [m.name for m in schemata.named("f.py", PYTHON.encode(), python_scan.scan(PYTHON))]
     assert len(names) == len(set(names))

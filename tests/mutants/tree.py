@@ -118,11 +118,14 @@ def _scan_cpp(missing: set[str], units: dict[str, list[str]], keep) -> None:
         if known is not None and not left.intersection(known):
             continue
         before = set(reader.files)
-        reader.read(source, arguments)
+        held = {
+            os.path.normpath(path).removeprefix(prefix) for path in reader.read(source, arguments)
+        }
         fresh = [path.removeprefix(prefix) for path in set(reader.files) - before]
         for name in fresh:
             keep(name, reader.files[prefix + name].changes)
-        units[source] = sorted(set(known or []) | set(fresh))
+        # All of them: another part's scan must know where its files are.
+        units[source] = sorted(name for name in held if part_of(name))
         left -= set(fresh)
         note(f"read {short}: {len(fresh)} files")
     for complaint in reader.complaints[:20]:

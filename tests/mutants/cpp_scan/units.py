@@ -24,8 +24,11 @@ class Scanner:
         self.complaints: list[str] = []
         self._index = cindex.Index.create()
 
-    def read(self, source: str, arguments: list[str]) -> None:
-        """Parses one translation unit. Files that an earlier one had are not looked at again."""
+    def read(self, source: str, arguments: list[str]) -> set[str]:
+        """Parses one translation unit. Returns its files, wanted or not.
+
+        Files that an earlier one had are not looked at again.
+        """
         unit = self._index.parse(source, arguments, options=_OPTIONS)
         for note in unit.diagnostics:
             # Of clang's own headers, which may be another version's, nothing is asked.
@@ -47,6 +50,7 @@ class Scanner:
                 fresh.setdefault(name, []).append(cursor)
         for name, cursors in fresh.items():
             self.files[name] = _scan(pathlib.Path(name).read_bytes(), cursors)
+        return {source} | {include.include.name for include in unit.get_includes()}
 
 
 def scan_text(text: str, name: str = "snippet.cpp") -> list[Change]:
