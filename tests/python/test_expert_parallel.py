@@ -270,6 +270,8 @@ def test_a_route_and_choices_together_make_no_sense() -> None:
         route = exchange.dispatch(x, topk_idx, topk_weights).route
         with pytest.raises(tokenyard.InvalidArgument, match="route"):
             exchange.dispatch(x, topk_idx, topk_weights, route=route)  # type: ignore[call-overload]
+        with pytest.raises(tokenyard.InvalidArgument, match="received_tokens_max"):
+            exchange.dispatch(x, route=route, received_tokens_max=8)  # type: ignore[call-overload]
         with pytest.raises(tokenyard.InvalidArgument, match="route"):
             exchange.combine(x, "a route")  # type: ignore[call-overload]
 

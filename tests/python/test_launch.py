@@ -21,6 +21,7 @@ import pytest
 from programs import run_python
 
 import tokenyard
+from tokenyard.world.outcomes import Outcomes
 from tokenyard.world.processes import _pipe
 
 # Functions for processes must be found by name in an importable module: this one.
@@ -152,6 +153,20 @@ def test_the_first_failure_comes_home_and_names_its_rank(processes: bool) -> Non
         tokenyard.launch(fail_on_rank_1, ranks=3, processes=processes)
     assert "raised by rank 1 of 3" in caught.value.__notes__
     assert not multiprocessing.active_children()
+
+
+def test_a_failure_names_all_that_had_died_before() -> None:
+    outcomes = Outcomes(4)
+    for rank in (2, 1):
+        outcomes.died(rank, RuntimeError(f"signal {rank}"))
+    outcomes.raised(0, ValueError("no"))
+    assert isinstance(outcomes.failure, ValueError)
+    assert outcomes.failure.__notes__ == [
+        "raised by rank 0 of 4",
+        "rank 1 had died: signal 1",
+        "rank 2 had died: signal 2",
+    ]
+    assert outcomes.running == {3}
 
 
 @BOTH

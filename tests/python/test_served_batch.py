@@ -45,3 +45,11 @@ def test_rows_move_to_where_they_lie_without_a_rank() -> None:
     assert there[0, :3].tolist() == [0, 1, 5]
     assert there[1, :2].tolist() == [12, 13]
     assert torch.equal(moved(y, before, before)[0, :6], y[0, :6])
+
+
+def test_rows_of_each_rank_move_by_their_own_distance() -> None:
+    y = torch.arange(8.0).reshape(1, 8, 1)
+    before = torch.tensor([[[0, 1], [1, 2], [5, 3]]], dtype=torch.int32)
+    after = torch.tensor([[[0, 1], [3, 2], [5, 3]]], dtype=torch.int32)
+    there = moved(y, before, after)[0, :, 0].tolist()
+    assert [there[0], *there[3:]] == [0, 1, 2, 5, 6, 7]

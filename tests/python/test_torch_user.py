@@ -172,3 +172,35 @@ def test_ctrl_c_ends_an_all_reduce_that_hangs(tmp_path: Path) -> None:
         for rank in ranks:
             rank.kill()
             rank.wait()
+
+
+def test_the_compiler_is_told_the_interface_of_older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenyard.torch import build
+
+    names = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
+    for name in names:
+        monkeypatch.setattr(torch._C, f"_PYBIND11_{name}", f"_{name.lower()}", raising=False)
+    flags = build._flags()
+    for name in names:
+        assert f'-DPYBIND11_{name}="_{name.lower()}"' in flags
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["new", "held"])
+def test_a_group_of_a_job_that_exists_is_not_founded_alone(
+    held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenyard.torch import Options, backend_state
+
+    state = object.__new__(backend_state.BackendState)
+    state.rank, state.global_ranks, state._timeout = 0, [0, 1], 5.0
+    state._options, state._alone = Options(join=True, alone_first=True), False
+    seen = []
+    job = object() if held else None
+    monkeypatch.setattr(backend_state, "job_that_holds", lambda ranks: job)
+    monkeypatch.setattr(backend_state, "stay_alone", lambda *given: "alone")
+    monkeypatch.setattr(backend_state, "Job", lambda *given: given)
+    monkeypatch.setattr(state, "_attach", lambda job, founder: seen.append((job, founder)))
+    state.enter()
+    assert seen == [(job, False) if held else (("alone", [0, 1]), True)]
+    assert state._alone is not held
+    backend_state._backend_states.discard(state)
