@@ -191,7 +191,7 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
   log(is_member(peer) && !has_left ? LogLevel::warning : LogLevel::info,
       "the connection to rank {} ended: {}", peer.slot, why);
   unreachable(peer, why);
-  if (!working() || !membership_->view().contains(peer)) return;
+  if (!is_member(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
   pump();
 }
@@ -206,7 +206,7 @@ void ControlLoop::unreachable(const Member& peer, const std::string& why) {
 }
 
 void ControlLoop::refused(const Member& by, Epoch since) {
-  if (working()) on_message(by, {.epoch = since, .body = membership::FencedOff{since}});
+  on_message(by, {.epoch = since, .body = membership::FencedOff{since}});
 }
 
 void ControlLoop::turned_away(const std::string& who, const std::string& why) {

@@ -51,7 +51,7 @@ void Exchange::received(const Member& from, Topic topic, std::span<const std::by
 }
 
 void Exchange::ended(const Member& member) {
-  if (over_ || is_former(member)) return;
+  if (over_) return;
   const auto found = peers_.find(member);
   // One that asks to join may link again, and be admitted then.
   const bool said_nothing = found == peers_.end() || found->second.waiting.empty();
@@ -89,7 +89,7 @@ void Exchange::open(const Member& member) {
 }
 
 void Exchange::deliver(const Member& from, Peer& peer) {
-  if (!view_ || !is_heard(from)) return;
+  if (!is_heard(from)) return;  // Nobody is, before there is a view.
   peer.waiting_bytes = peer.parts.size();
   for (std::vector<std::byte>& message : std::exchange(peer.waiting, {})) {
     if (inbox_.received(from.slot, std::move(message))) continue;

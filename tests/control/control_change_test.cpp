@@ -180,7 +180,8 @@ TEST_F(ControlPlane, ReplacementFencesWhomItReplaces) {
   Rank newcomer(options(1, 3));
   ranks[0]->control->admit({1}, ranks[0]->control->view().epoch);
   newcomer.join();
-  EXPECT_TRUE(ranks[1]->recorder.wait_to_be_fenced());
+  ASSERT_TRUE(ranks[1]->recorder.wait_to_be_fenced());
+  EXPECT_EQ(ranks[1]->recorder.fenced_in(), 2u);
   EXPECT_TRUE(ranks[2]->recorder.wait_for_view(
       [&](const View& view) { return view.contains(newcomer.control->self()); }));
 }

@@ -41,8 +41,11 @@ class Recorder final : public Participant {
       contacts_ = contacts;
     });
   }
-  void fenced(Epoch, const std::string& why) override {
-    post([&] { fenced_ = why; });
+  void fenced(Epoch epoch, const std::string& why) override {
+    post([&] {
+      fenced_ = why;
+      fenced_in_ = epoch;
+    });
   }
   void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override {
     post([&] { missing_ = answering.size() < needed; });
@@ -77,6 +80,11 @@ class Recorder final : public Participant {
     const std::lock_guard lock(mutex_);
     return verdicts_.back();
   }
+  /// Returns the epoch since which it is no member.
+  Epoch fenced_in() const {
+    const std::lock_guard lock(mutex_);
+    return fenced_in_;
+  }
   Contacts contacts() const {
     const std::lock_guard lock(mutex_);
     return contacts_;
@@ -102,6 +110,7 @@ class Recorder final : public Participant {
   std::vector<Verdict> verdicts_;
   Contacts contacts_;
   std::optional<std::string> fenced_;
+  Epoch fenced_in_ = 0;
   bool missing_ = false, freezes_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -168,6 +169,14 @@ class OtherProgram {
 
 TEST_F(ControlPlane, PortThatAnotherProgramHoldsIsNamed) {
   const OtherProgram other;
+  // Meanwhile a founder that serves no store waits for one at a port that nobody holds.
+  ControlOptions waits = options(1, 2);
+  waits.store = fmt::format("tcp://127.0.0.1:{}", free_port());
+  waits.sole_host = true;
+  waits.host_store = false;
+  waits.timeout = 100s;
+  Rank guest(waits);
+  auto nobody = std::async(std::launch::async, [&] { guest.found(); });
   ControlOptions hosts = options(0, 2);
   hosts.store = fmt::format("tcp://127.0.0.1:{}", other.port());
   hosts.sole_host = true;
@@ -179,6 +188,12 @@ TEST_F(ControlPlane, PortThatAnotherProgramHoldsIsNamed) {
     EXPECT_EQ(error.code, EADDRINUSE);
     EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("port {}", other.port())));
     EXPECT_THAT(error.what(), ::testing::HasSubstr("ss -ltnp"));
+  }
+  try {
+    nobody.get();
+    FAIL() << "it began";
+  } catch (const OsError& error) {
+    EXPECT_EQ(error.code, ECONNREFUSED);
   }
 }
 

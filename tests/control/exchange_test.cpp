@@ -57,9 +57,13 @@ class End final : private LinkListener {
   Exchange exchange;
   std::vector<Topic> others;  ///< frames that are not of the ranks
   bool last_came_first = false;
+  mutable std::vector<Epoch> met_in;  ///< epochs that diallers have named
 
  private:
-  std::optional<Epoch> fenced_since(const net::Introduction&) const override { return {}; }
+  std::optional<Epoch> fenced_since(const net::Introduction& who) const override {
+    met_in.push_back(who.epoch);
+    return {};
+  }
   void linked(const Member& peer, net::Purpose) override {
     if (greets) links.send(peer, Topic::endpoint, {});
   }
@@ -120,6 +124,29 @@ TEST_F(TwoEnds, MessageBeforeTheBeginningIsKept) {
   theirs->send(0, "later");
   EXPECT_TRUE(run_until([&] { return messages().size() == 2; }));
   EXPECT_THAT(messages(), ElementsAre("early", "later"));
+}
+
+TEST_F(TwoEnds, DiallerNamesTheEpochThatItIsIn) {
+  EXPECT_THAT(mine.met_in, ElementsAre(0u));
+  End later(1, 2);
+  later.links.introduce_as(net::Purpose::member, 5);
+  later.dial(mine);
+  EXPECT_TRUE(run_both(mine, later, [&] { return mine.met_in.size() == 2; }));
+  EXPECT_THAT(mine.met_in, ElementsAre(0u, 5u));
+}
+
+// It may link again and be admitted: then its messages are whole.
+TEST_F(TwoEnds, PartOfAMessageOfAProcessThatIsNoMemberEndsWithItsLink) {
+  begin();
+  const Member newcomer{2, 7};
+  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+  const std::string first = "half of one, ", second = "another";
+  mine.exchange.received(newcomer, Topic::part, bytes(first));
+  mine.exchange.ended(newcomer);
+  mine.exchange.install(
+      {.epoch = 2, .slots = 3, .members = {founders.members[0], founders.members[1], newcomer}});
+  mine.exchange.received(newcomer, Topic::last, bytes(second));
+  EXPECT_THAT(mine.inbox.of(2).messages, ElementsAre("another"));
 }
 
 TEST_F(TwoEnds, LargeMessageLetsControlFramesPass) {
@@ -521,7 +548,12 @@ TEST_F(TalkingControlPlanes, NobodyIsAbandonedForAnEarlierEpoch) {
   const control::Epoch before = ranks[0]->control->view().epoch;
   ranks[0]->control->abandon(ranks[3]->control->self(), before);
   ASSERT_TRUE(ranks[0]->recorder.wait_for_members(3));
+  const control::Epoch now = ranks[0]->control->view().epoch;
   ranks[0]->control->abandon(ranks[2]->control->self(), before);
+  // The epoch ends for a reason that evicts nobody, and would take a wish along.
+  ranks[0]->control->report_timeout({.slot = 1, .group = 0, .sequence = 1}, now);
+  ASSERT_TRUE(ranks[0]->recorder.wait_for_view([&](const View& view) { return view.epoch > now; }));
+  EXPECT_EQ(ranks[0]->control->view().members.size(), 3u);
   ranks[0]->control->abandon(ranks[1]->control->self(), ranks[0]->control->view().epoch);
   ASSERT_TRUE(ranks[0]->recorder.wait_for_members(2));
   EXPECT_TRUE(ranks[0]->control->view().at(2));

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -86,6 +88,55 @@ TEST_F(HostSecret, IsNotTakenFromAFolderOrFileThatOthersMayRead) {
   EXPECT_THROW(host_secret(), InvalidArgument);
   chmod(folder().c_str(), 0700);
   EXPECT_NO_THROW(host_secret());
+}
+
+TEST_F(HostSecret, IsNotTakenFromAFileOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const std::string path = written("0123456789abcdef");
+  ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
+  EXPECT_THROW(secret_in_file("file", path), InvalidArgument);
+}
+
+// Root may write anywhere, so another user tries.
+TEST_F(HostSecret, NamesTheFileThatItCannotMake) {
+  constexpr uid_t kNobody = 65534;
+  const uid_t user = geteuid() == 0 ? kNobody : geteuid();
+  ASSERT_EQ(chown(runtime_.c_str(), user, -1), 0);
+  std::filesystem::create_directory(folder());
+  ASSERT_EQ(chown(folder().c_str(), user, -1), 0);
+  ASSERT_EQ(chmod(folder().c_str(), 0500), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() != user && setresuid(user, user, user) != 0) _exit(3);
+    try {
+      (void)host_secret();
+    } catch (const OsError& error) {
+      const std::string begin = "open of " + file().string() + ".";
+      _exit(std::string(error.what()).starts_with(begin) ? 0 : 2);
+    } catch (...) {
+    }
+    _exit(1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  chmod(folder().c_str(), 0700);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(HostSecret, InTheEnvironmentIsOneSecret) {
+  const SecretEnvironment before = SecretEnvironment::read();
+  const std::string path = written("0123456789abcdef\n");
+  setenv("TOKENYARD_SECRET_FILE", path.c_str(), 1);
+  setenv("TOKENYARD_SECRET", "0123456789abcdef", 1);
+  EXPECT_EQ(secret_in_environment(), "0123456789abcdef");
+  setenv("TOKENYARD_SECRET", "another0123456789", 1);
+  EXPECT_THROW(secret_in_environment(), InvalidArgument);
+  unsetenv("TOKENYARD_SECRET");
+  EXPECT_EQ(secret_in_environment(), "0123456789abcdef");
+  unsetenv("TOKENYARD_SECRET_FILE");
+  EXPECT_EQ(secret_in_environment(), std::nullopt);
+  if (before.secret) setenv("TOKENYARD_SECRET", before.secret->c_str(), 1);
+  if (before.file) setenv("TOKENYARD_SECRET_FILE", before.file->c_str(), 1);
 }
 
 TEST_F(HostSecret, FollowsNoLink) {

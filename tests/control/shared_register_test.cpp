@@ -70,6 +70,17 @@ TEST(SharedRegister, RefusesOtherMemoryAndLargeValues) {
   EXPECT_EQ(written.get("witness"), std::nullopt);
 }
 
+TEST(SharedRegister, HasRoomForSoManyProcesses) {
+  constexpr uint32_t kRanks = 2, kNewcomers = 1024;
+  const FileDescriptor memory = SharedRegister::make(kRanks);
+  for (uint32_t writer = 0; writer + 1 < kRanks + kNewcomers; ++writer)
+    ASSERT_NO_THROW(SharedRegister{memory}) << writer;
+  SharedRegister last(memory);
+  EXPECT_EQ(last.compare_and_set("witness", std::nullopt, value_of(1)), value_of(1));
+  EXPECT_EQ(last.compare_and_set("witness", value_of(1), value_of(2)), value_of(2));
+  EXPECT_THROW(SharedRegister{memory}, OsError);
+}
+
 /// Writers that are killed at any point leave a whole value, which counts every write that was
 /// acknowledged.
 TEST(SharedRegister, OutlivesItsWriters) {
@@ -103,7 +114,8 @@ TEST(SharedRegister, OutlivesItsWriters) {
       kill(writer, SIGKILL);
       int status = 0;
       waitpid(writer, &status, 0);
-      EXPECT_TRUE(WIFSIGNALED(status)) << "it saw a torn value";
+      ASSERT_TRUE(WIFSIGNALED(status)) << "it saw a torn value";
+      EXPECT_EQ(WTERMSIG(status), SIGKILL);
       ++killed;
     }
     const uint64_t number = counted(number_in(looked_at.get("witness")));

@@ -4,9 +4,15 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cstddef>
+#include <cstring>
 
+#include "net/abstract_address.hpp"
 #include "net/listener.hpp"
 
 namespace tokenyard::net {
@@ -71,6 +77,30 @@ TEST(Address, OfThisProcessIsANumber) {
     EXPECT_FALSE(error);
   }
   EXPECT_EQ(own_address(Address{"127.0.0.1", 9}), "127.0.0.1");
+}
+
+// In a network namespace of its own, where no route leads anywhere and no interface is up.
+TEST(Address, OfAHostWithoutANetworkIsLoopback) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNET) != 0) _exit(77);
+    _exit(own_address({}) == "127.0.0.1" ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no right to unshare";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(AbstractAddress, HasItsNameBehindAZeroByte) {
+  const AbstractAddress address("tokenyard-7");
+  const auto* const native = reinterpret_cast<const sockaddr_un*>(address.native());
+  EXPECT_EQ(native->sun_family, AF_UNIX);
+  const std::string expected("\0tokenyard-7", 12);
+  EXPECT_EQ(address.bytes(), offsetof(sockaddr_un, sun_path) + expected.size());
+  EXPECT_EQ(std::string(native->sun_path, expected.size()), expected);
+  const AbstractAddress longest(std::string(200, 'x'));
+  EXPECT_EQ(longest.bytes(), sizeof(sockaddr_un));
 }
 
 TEST(Address, IsListenedAtOnLoopbackOrOnEveryInterface) {
