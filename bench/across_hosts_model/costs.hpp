@@ -30,6 +30,8 @@ struct Costs {
   Time far_bulk_stored = nanoseconds(1300);
   Time release_gpu = nanoseconds(400), release_sys = nanoseconds(800);
   Time far_store = nanoseconds(700);  ///< until a store over NVLink is seen
+  /// From the end of a kernel to the start of the next one, which was launched to overlap it.
+  Time next_kernel = nanoseconds(1000);
   // A GPU.
   double nvlink_gb_s = 360;  ///< each way
   // A rank's network card.
@@ -54,9 +56,16 @@ struct Lengths {
   uint32_t row = 0, full_row = 0;    ///< bytes
   uint32_t slot = 0, full_slot = 0;  ///< bytes, of a ring
   uint32_t part = 0, full_part = 0;  ///< bytes, of a row that a warp adds up
+  uint32_t head = 0;                 ///< bytes of a message before its rows; 0: none has rows
+  // Low latency's rows travel in pieces of sixteen bytes.
+  double pieces = 1;  ///< pieces of a full row that one in memory stands for
+  double turns = 1;   ///< turns of a warp over a full row that one over a row in memory stands for
 
   /// Returns the bytes to charge for a copy, or a put of several slots.
   double full(uint64_t bytes) const {
+    if (head != 0)
+      return bytes <= head ? static_cast<double>(bytes)
+                           : head + static_cast<double>(bytes - head) / row * full_row;
     if (bytes == row) return full_row;
     if (bytes == part) return full_part;
     if (slot != 0 && bytes >= slot && bytes % slot == 0)

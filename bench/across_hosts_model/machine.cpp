@@ -13,50 +13,27 @@ namespace tokenyard::bench {
 
 using host_body::CodeAddress;
 
-std::vector<Time> Machine::run(const std::vector<Launched>& launches, const Lengths& lengths,
-                               const std::vector<RowMarks>& marks, const std::vector<double>& rates,
-                               const std::vector<std::pair<const void*, const void*>>& free_words) {
+std::vector<Time> Machine::run(const std::vector<std::vector<Launched>>& launches,
+                               const CallFacts& facts) {
   const auto ranks = static_cast<uint32_t>(launches.size());
-  lengths_ = lengths;
-  marks_ = marks;
+  facts_ = facts;
+  launches_ = &launches;
   events_ = {};
   completions_.clear();
   watchers_.clear();
-  free_words_ = free_words;
   blocks_.clear();
+  arenas_.clear();
+  for (uint32_t rank = 0; rank < ranks; ++rank) arenas_.emplace_back(wire_.arena(rank), rank);
+  std::ranges::sort(arenas_);
   nvlink_out_.assign(ranks, 0);
   nvlink_in_.assign(ranks, 0);
+  kernel_.assign(ranks, 0);
   left_.assign(ranks, 0);
   ended_.assign(ranks, 0);
   running_ = 0;
-  wire_.begin(events_, lengths, rates,
+  wire_.begin(events_, facts_.lengths, facts_.rates,
               [this](const void* word, Time at) { note_change(word, at); });
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    const Launched& launched = launches[rank];
-    const uint32_t threads = launched.shape.warps * 32;
-    for (uint32_t index = 0; index < launched.shape.blocks; ++index) {
-      Block& block = *blocks_.emplace_back(std::make_unique<Block>());
-      block.rank = rank;
-      block.tail = (launched.kernel->shared_bytes + 127) / 128 * 128;
-      block.memory.resize(block.tail + launched.shape.extra_shared_bytes + 256);
-      const auto at = reinterpret_cast<uintptr_t>(block.memory.data());
-      block.shared = block.memory.data() + (128 - at % 128) % 128;
-      block.warps.resize(launched.shape.warps);
-      block.any.resize(threads);
-      for (uint32_t thread = 0; thread < threads; ++thread) {
-        Lane& lane = *block.lanes.emplace_back(std::make_unique<Lane>());
-        lane.block = &block;
-        lane.identity = {
-            .thread = thread, .threads = threads, .block = index, .blocks = launched.shape.blocks};
-        lane.fiber = std::make_unique<simt::Fiber>(
-            stacks_,
-            [entry = launched.kernel->on_host, params = launched.params.data()] { entry(params); });
-        events_.resume(0, &lane);
-        ++left_[rank];
-        ++running_;
-      }
-    }
-  }
+  for (uint32_t rank = 0; rank < ranks; ++rank) start(rank, 0);
   host_body::set_machine(this);
   while (running_ != 0) {
     if (events_.empty()) deadlock();
@@ -74,7 +51,8 @@ std::vector<Time> Machine::run(const std::vector<Launched>& launches, const Leng
     --running_;
     const uint32_t rank = lane_->block->rank;
     ended_[rank] = std::max(ended_[rank], lane_->clock);
-    --left_[rank];
+    if (--left_[rank] == 0 && ++kernel_[rank] < launches[rank].size())
+      start(rank, ended_[rank] + costs_.next_kernel);
   }
   while (!events_.empty()) {
     const Events::Event event = events_.take();
@@ -83,6 +61,40 @@ std::vector<Time> Machine::run(const std::vector<Launched>& launches, const Leng
   }
   host_body::set_machine(nullptr);
   return ended_;
+}
+
+/// Starts a rank's next kernel. The blocks of the one before are given back.
+void Machine::start(uint32_t rank, Time at) {
+  const Launched& launched = (*launches_)[rank][kernel_[rank]];
+  if (kernel_[rank] != 0) {
+    const auto of_rank = [&](const Lane* lane) { return lane->block->rank == rank; };
+    for (auto& [word, lanes] : watchers_)
+      std::erase_if(lanes, [&](const auto& watcher) { return of_rank(watcher.first); });
+    std::erase_if(blocks_, [&](const auto& block) { return block->rank == rank; });
+  }
+  const uint32_t threads = launched.shape.warps * 32;
+  for (uint32_t index = 0; index < launched.shape.blocks; ++index) {
+    Block& block = *blocks_.emplace_back(std::make_unique<Block>());
+    block.rank = rank;
+    block.tail = (launched.kernel->shared_bytes + 127) / 128 * 128;
+    block.memory.resize(block.tail + launched.shape.extra_shared_bytes + 256);
+    const auto begin = reinterpret_cast<uintptr_t>(block.memory.data());
+    block.shared = block.memory.data() + (128 - begin % 128) % 128;
+    block.warps.resize(launched.shape.warps);
+    block.any.resize(threads);
+    for (uint32_t thread = 0; thread < threads; ++thread) {
+      Lane& lane = *block.lanes.emplace_back(std::make_unique<Lane>());
+      lane.block = &block;
+      lane.identity = {
+          .thread = thread, .threads = threads, .block = index, .blocks = launched.shape.blocks};
+      lane.fiber = std::make_unique<simt::Fiber>(
+          stacks_,
+          [entry = launched.kernel->on_host, params = launched.params.data()] { entry(params); });
+      events_.resume(at, &lane);
+      ++left_[rank];
+      ++running_;
+    }
+  }
 }
 
 double Machine::busy_storing(uint32_t rank) const {
@@ -176,13 +188,16 @@ void Machine::meet(host_body::WarpMeeting& meeting) {
   } else {
     const Time at = mine->latest + costs_.meeting;
     const uint32_t first = me.identity.thread - index;
+    std::vector<Lane*> others;
+    others.reserve(32);
     for (uint32_t other = 0; other < 32; ++other) {
       if ((mine->lanes >> other & 1) == 0) continue;
       Lane& met = *me.block->lanes[first + other];
       met.met = mine->values;
       met.clock = at;
-      if (&met != &me) events_.resume(at, &met);
+      if (&met != &me) others.push_back(&met);
     }
+    if (!others.empty()) events_.resume(at, std::move(others));
     warp.meetings.erase(warp.meetings.begin() + (mine - warp.meetings.data()));
   }
   meeting.values = me.met.data();
@@ -202,8 +217,8 @@ void Machine::barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress) {
   for (Lane* const other : barrier.waiting) {
     me.block->any[other->identity.thread] = barrier.any;
     other->clock = at;
-    events_.resume(at, other);
   }
+  if (!barrier.waiting.empty()) events_.resume(at, std::move(barrier.waiting));
   me.block->any[me.identity.thread] = barrier.any;
   if (wait) me.clock = at;
   barrier = {};
@@ -225,25 +240,30 @@ void Machine::misaligned(const void* at, uint32_t bytes, CodeAddress) {
 bool Machine::is_far(const void* at, uint32_t& rank) const {
   rank = lane_->block->rank;
   const auto* const byte = static_cast<const std::byte*>(at);
-  const auto lies_in = [&](uint32_t of) {
-    return byte >= wire_.arena(of) && byte < wire_.arena(of) + wire_.arena_bytes(of);
-  };
-  if (lies_in(rank)) return false;
-  for (uint32_t other = 0; other < wire_.ranks(); ++other)
-    if (lies_in(other)) {
-      rank = other;
-      return true;
-    }
-  return false;
+  const auto behind =
+      std::ranges::upper_bound(arenas_, byte, {}, [](const auto& arena) { return arena.first; });
+  if (behind == arenas_.begin()) return false;
+  const uint32_t other = std::prev(behind)->second;
+  if (other == rank || byte >= wire_.arena(other) + wire_.arena_bytes(other)) return false;
+  rank = other;
+  return true;
+}
+
+bool Machine::is_piece(const void* at) const {
+  if (facts_.pieces.empty()) return false;
+  const PieceRanges& ranges = facts_.pieces[lane_->block->rank];
+  const auto* const byte = static_cast<const std::byte*>(at);
+  const auto behind =
+      std::ranges::upper_bound(ranges, byte, {}, [](const auto& range) { return range.first; });
+  return behind != ranges.begin() && byte < std::prev(behind)->second;
 }
 
 void Machine::watch(const void* word, uint32_t bytes) {
-  if (bytes > 8) return;
   // Those of the last poll are the last ones.
   constexpr size_t kMost = 64;
   if (lane_->watched.size() == kMost) lane_->watched.erase(lane_->watched.begin());
-  uint64_t value = 0;
-  std::memcpy(&value, word, bytes);
+  std::array<uint64_t, 2> value{};
+  std::memcpy(value.data(), word, bytes);
   lane_->watched.push_back({static_cast<const std::byte*>(word), value, bytes});
 }
 
@@ -266,7 +286,7 @@ void Machine::note_change(const void* word, Time at) {
 void Machine::sleep() {
   Lane& me = *lane_;
   for (const Watched& watched : me.watched)
-    if (std::memcmp(watched.word, &watched.seen, watched.bytes) != 0) {
+    if (std::memcmp(watched.word, watched.seen.data(), watched.bytes) != 0) {
       me.watched.clear();
       return catch_up();
     }
@@ -277,15 +297,27 @@ void Machine::sleep() {
 }
 
 void Machine::load(const void* from, void* value, uint32_t bytes, Order order, Scope, CodeAddress) {
-  const auto& free_words = free_words_[lane_->block->rank];
-  if (from == free_words.first || from == free_words.second) {
-    std::memcpy(value, from, bytes);
-    return;
+  if (!facts_.free_words.empty()) {
+    const auto& free_words = facts_.free_words[lane_->block->rank];
+    if (from == free_words.first || from == free_words.second) {
+      std::memcpy(value, from, bytes);
+      return;
+    }
   }
   uint32_t rank = 0;
   const bool far = is_far(from, rank);
+  const bool piece = bytes == 16 && is_piece(from);
+  if (piece) {
+    catch_up();  // Lanes take turns at what they share.
+    Block& block = *lane_->block;
+    block.load_free = std::max(block.load_free, lane_->clock) +
+                      Costs::at(costs_.load_gb_s, 16 * facts_.lengths.pieces);
+    lane_->clock = std::max(lane_->clock, block.load_free);
+  }
   if (order == Order::weak) {
-    spend(far ? costs_.far_load : costs_.cached_load);
+    const Time once = far ? costs_.far_load : costs_.cached_load;
+    // A warp that copies piece by piece waits for each of them.
+    spend(piece ? static_cast<Time>(static_cast<double>(once) * facts_.lengths.turns) : once);
   } else {
     // Relaxed loads one behind the other are under way together.
     const bool next = order == Order::relaxed && !far && lane_->loaded == lane_->clock;
@@ -301,8 +333,8 @@ void Machine::load(const void* from, void* value, uint32_t bytes, Order order, S
 /// Charges the stores of a row: of the slot that a mark says was written, or of the token whose
 /// last slots were read, which the lanes of a warp mark at once.
 void Machine::note_marks(const void* to) {
-  if (marks_.empty()) return;
-  const RowMarks& marks = marks_[lane_->block->rank];
+  if (facts_.marks.empty()) return;
+  const RowMarks& marks = facts_.marks[lane_->block->rank];
   const auto* const byte = static_cast<const std::byte*>(to);
   if (byte < marks.written || byte >= marks.end) return;
   Block& block = *lane_->block;
@@ -310,7 +342,7 @@ void Machine::note_marks(const void* to) {
   const bool reads = static_cast<uint64_t>(byte - marks.written) % marks.stride >= marks.stride / 2;
   if (reads && warp.stored == lane_->clock) return;
   if (reads) warp.stored = lane_->clock;
-  const Time took = Costs::at(costs_.store_gb_s, lengths_.full_row);
+  const Time took = Costs::at(costs_.store_gb_s, facts_.lengths.full_row);
   block.store_free = std::max(block.store_free, lane_->clock) + took;
   block.stored += took;
   lane_->clock = block.store_free;
@@ -330,14 +362,25 @@ void Machine::store(void* to, const void* value, uint32_t bytes, Order order, Sc
     catch_up();
   }
   uint32_t rank = 0;
-  if (order != Order::weak && is_far(to, rank) && bytes <= 8) {
-    uint64_t kept = 0;
-    std::memcpy(&kept, value, bytes);
-    events_.run(lane_->clock + costs_.far_store,
-                [this, to, kept, bytes, at = lane_->clock + costs_.far_store] {
-                  std::memcpy(to, &kept, bytes);
-                  note_change(to, at);
-                });
+  const bool far = order != Order::weak && is_far(to, rank);
+  Time seen = lane_->clock;
+  if (bytes == 16 && is_piece(to)) {
+    Block& block = *lane_->block;
+    const double full = 16 * facts_.lengths.pieces;
+    const Time took = Costs::at(costs_.store_gb_s, full);
+    block.store_free = std::max(block.store_free, lane_->clock) + took;
+    block.stored += took;
+    lane_->clock = seen = block.store_free;
+    if (far) seen = std::max(seen, over_nvlink(block.rank, rank, full));
+  }
+  if (far) {
+    std::array<uint64_t, 2> kept{};
+    std::memcpy(kept.data(), value, bytes);
+    seen += costs_.far_store;
+    events_.run(seen, [this, to, kept, bytes, seen] {
+      std::memcpy(to, kept.data(), bytes);
+      note_change(to, seen);
+    });
     return;
   }
   std::memcpy(to, value, bytes);
@@ -435,7 +478,7 @@ void Machine::bulk_load(void* to_shared, const void* from, uint32_t bytes, void*
   catch_up();
   std::memcpy(to_shared, from, bytes);
   Block& block = *lane_->block;
-  const Time took = Costs::at(costs_.load_gb_s, lengths_.full(bytes));
+  const Time took = Costs::at(costs_.load_gb_s, facts_.lengths.full(bytes));
   block.load_free = std::max(block.load_free, lane_->clock) + took;
   Completion& completion = completions_[at];
   completion.bytes -= bytes;
@@ -443,7 +486,7 @@ void Machine::bulk_load(void* to_shared, const void* from, uint32_t bytes, void*
   const bool far = is_far(from, rank);
   Time done = std::max(block.load_free,
                        lane_->clock + (far ? costs_.far_bulk_load : costs_.bulk_load) + took);
-  if (far) done = std::max(done, over_nvlink(rank, block.rank, lengths_.full(bytes)));
+  if (far) done = std::max(done, over_nvlink(rank, block.rank, facts_.lengths.full(bytes)));
   completion.due = std::max(completion.due, done);
   end_phase(completion, at);
 }
@@ -453,7 +496,7 @@ void Machine::bulk_store(void* to, const void* from_shared, uint32_t bytes, Code
   catch_up();
   std::memcpy(to, from_shared, bytes);
   Block& block = *lane_->block;
-  const double full = lengths_.full(bytes);
+  const double full = facts_.lengths.full(bytes);
   const Time took = Costs::at(costs_.store_gb_s, full);
   block.store_free = std::max(block.store_free, lane_->clock) + took;
   block.stored += took;

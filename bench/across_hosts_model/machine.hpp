@@ -33,8 +33,22 @@ struct Block;
 
 struct Watched {
   const std::byte* word;
-  uint64_t seen;
+  std::array<uint64_t, 2> seen;
   uint32_t bytes;
+};
+
+/// Memory of rows that kernels access piece by piece, as one rank addresses it: disjoint ranges in
+/// ascending order.
+using PieceRanges = std::vector<std::pair<const std::byte*, const std::byte*>>;
+
+/// Facts of a call, beside its kernels.
+struct CallFacts {
+  Lengths lengths;
+  std::vector<RowMarks> marks;
+  std::vector<double> rates;  ///< [ranks] share of a link's rate; empty: all of it
+  /// [ranks] two words each that a GPU's waits read at few of their polls.
+  std::vector<std::pair<const void*, const void*>> free_words;
+  std::vector<PieceRanges> pieces;  ///< [ranks], or none
 };
 
 /// A thread of a kernel.
@@ -99,11 +113,8 @@ class Machine final : public host_body::Machine {
  public:
   Machine(const Costs& costs, Wire& wire) : costs_(costs), wire_(wire), stacks_(40 << 10) {}
 
-  /// Runs a call: one launch per rank. Returns when each rank's kernel ended. `free_words`: two per
-  /// rank that a GPU's waits read at few of their polls.
-  std::vector<Time> run(const std::vector<Launched>& launches, const Lengths& lengths,
-                        const std::vector<RowMarks>& marks, const std::vector<double>& rates,
-                        const std::vector<std::pair<const void*, const void*>>& free_words);
+  /// Runs a call: each rank's kernels one after the other. Returns when each rank's last one ended.
+  std::vector<Time> run(const std::vector<std::vector<Launched>>& launches, const CallFacts& facts);
   /// Wakes the threads that wait for a word to change.
   void note_change(const void* word, Time at);
   /// Share of the last call in which the stores of a rank's multiprocessors were busy.
@@ -161,7 +172,10 @@ class Machine final : public host_body::Machine {
   void sleep();
   void wake(Lane& lane, Time at);
   void block_lane(const char* why);
+  void start(uint32_t rank, Time at);
   bool is_far(const void* at, uint32_t& rank) const;
+  /// Returns whether a thread's address is a piece of a row.
+  bool is_piece(const void* at) const;
   void end_phase(Completion& completion, const void* at);
   void note_marks(const void* to);
   Time over_nvlink(uint32_t from, uint32_t to, double bytes);
@@ -171,13 +185,14 @@ class Machine final : public host_body::Machine {
   Wire& wire_;
   simt::StackPool stacks_;
   Events events_;
-  Lengths lengths_;
-  std::vector<RowMarks> marks_;
+  CallFacts facts_;
+  const std::vector<std::vector<Launched>>* launches_ = nullptr;
+  std::vector<uint32_t> kernel_;  ///< [ranks] which of its kernels runs
+  std::vector<std::pair<const std::byte*, uint32_t>> arenas_;  ///< by address, with their ranks
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Time> nvlink_out_, nvlink_in_;
   std::unordered_map<void*, Completion> completions_;
   std::unordered_map<const std::byte*, std::vector<std::pair<Lane*, uint64_t>>> watchers_;
-  std::vector<std::pair<const void*, const void*>> free_words_;  ///< [ranks]
   Lane* lane_ = nullptr;
   uint64_t running_ = 0;
   std::vector<uint32_t> left_;  ///< [ranks] threads

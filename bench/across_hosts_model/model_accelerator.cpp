@@ -2,32 +2,38 @@
 
 #include "expert_parallel/internode/kernels/combine.hpp"
 #include "expert_parallel/internode/kernels/dispatch.hpp"
+#include "expert_parallel/low_latency/kernels/combine.hpp"
+#include "expert_parallel/low_latency/kernels/dispatch.hpp"
+#include "expert_parallel/low_latency/kernels/messages.hpp"
 
 namespace tokenyard::bench {
 
-void Calls::launch(uint32_t rank, Launched launched) {
+void Calls::meet() {
   std::unique_lock lock(mutex_);
-  launches_[rank] = std::move(launched);
   const uint64_t call = calls_;
   if (++came_ < launches_.size()) {
     ended_.wait(lock, [&] { return calls_ != call; });
     return;
   }
-  std::vector<Launched> all;
-  for (auto& one : launches_) all.push_back(std::move(*one));
   came_ = 0;
-  run_(all);
+  run_(launches_);
+  for (auto& of_rank : launches_) of_rank.clear();
   ++calls_;
   ended_.notify_all();
 }
 
 void ModelAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
                               const void* params) {
-  if (&kernel != &internode::dispatch_kernel.entry && &kernel != &internode::combine_kernel.entry)
-    return HostAccelerator::launch(kernel, shape, stream, params);
+  const bool throughput =
+      &kernel == &internode::dispatch_kernel.entry || &kernel == &internode::combine_kernel.entry;
+  const bool low_latency = &kernel == &low_latency::dispatch_kernel.entry ||
+                           &kernel == &low_latency::combine_kernel.entry ||
+                           &kernel == &low_latency::messages_kernel.entry;
+  if (!throughput && !low_latency) return HostAccelerator::launch(kernel, shape, stream, params);
   const auto* const bytes = static_cast<const std::byte*>(params);
-  calls_.launch(
-      rank_, {.kernel = &kernel, .shape = shape, .params = {bytes, bytes + kernel.params_bytes}});
+  calls_.add(rank_,
+             {.kernel = &kernel, .shape = shape, .params = {bytes, bytes + kernel.params_bytes}});
+  if (throughput) calls_.meet();
 }
 
 }  // namespace tokenyard::bench

@@ -1,11 +1,12 @@
 /// The accelerators of all ranks of a model: the kernels of an exchange between hosts run together
-/// in virtual time, once every rank has launched; all else runs on the host at once.
+/// in virtual time, once every rank has launched; all else runs on the host at once. Throughput's
+/// kernels run when they are launched, since the host reads what they count; those of low latency
+/// when all ranks meet.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <optional>
 
 #include "bench/across_hosts_model/machine.hpp"
 #include "simt/host_accelerator.hpp"
@@ -15,16 +16,18 @@ namespace tokenyard::bench {
 /// The meeting of all ranks' launches.
 class Calls {
  public:
-  using Run = std::function<void(std::vector<Launched>&)>;
+  using Run = std::function<void(std::vector<std::vector<Launched>>&)>;
 
   Calls(uint32_t ranks, Run run) : launches_(ranks), run_(std::move(run)) {}
+  /// Adds a kernel to those of a rank's call.
+  void add(uint32_t rank, Launched launched) { launches_[rank].push_back(std::move(launched)); }
   /// Returns once the call of all ranks has ended; the last rank runs it.
-  void launch(uint32_t rank, Launched launched);
+  void meet();
 
  private:
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::vector<std::optional<Launched>> launches_;
+  std::vector<std::vector<Launched>> launches_;  ///< [ranks]
   uint32_t came_ = 0;
   uint64_t calls_ = 0;
   Run run_;

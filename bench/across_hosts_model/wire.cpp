@@ -48,8 +48,7 @@ Wire::Wire(uint32_t ranks, uint32_t queues_per_peer, const Costs& costs)
 
 std::shared_ptr<Network> Wire::network(const NetworkPlace& place) {
   const uint32_t rank = place.bootstrap.rank();
-  arenas_[rank] = place.arena.base();
-  arena_bytes_[rank] = place.arena.capacity();
+  set_arena(rank, place.arena.base(), place.arena.capacity());
   return std::make_shared<WireNetwork>(NetworkQueues{.ends = &ends_[size_t{rank} * queues_of_rank_],
                                                      .arena_keys = keys_.data(),
                                                      .per_peer = queues_per_peer_},
@@ -66,7 +65,10 @@ void Wire::begin(Events& events, const Lengths& lengths, const std::vector<doubl
     cards_[rank].waits.resize(queues_of_rank_);
     if (!rates.empty()) cards_[rank].rate = rates[rank];
   }
-  for (Queue& queue : queues_) queue.landed = queue.read = 0;
+  for (Queue& queue : queues_) {
+    queue.landed = queue.read = 0;
+    queue.begun.clear();
+  }
 }
 
 bool Wire::note_post(const void* word, Time at) {
@@ -77,6 +79,13 @@ bool Wire::note_post(const void* word, Time at) {
   const auto rank = static_cast<uint32_t>(number / queues_of_rank_);
   Card& card = cards_[rank];
   const auto of_rank = static_cast<uint32_t>(number % queues_of_rank_);
+  // The card begins messages at its rate, in the order of posts, while earlier ones are on the
+  // link.
+  Queue& queue = queues_[number];
+  for (; queue.seen != queue.pair->posted; ++queue.seen) {
+    card.begun = std::max(card.begun, at) + costs_.message;
+    queue.begun.push_back(card.begun);
+  }
   if (!card.waits[of_rank]) {
     card.waits[of_rank] = true;
     card.waiting.push_back(of_rank);
@@ -91,38 +100,41 @@ bool Wire::note_post(const void* word, Time at) {
 /// Sends the next burst of a rank.
 void Wire::serve(uint32_t rank, Time now) {
   Card& card = cards_[rank];
-  while (!card.waiting.empty()) {
+  Time soonest = UINT64_MAX;
+  size_t left = card.waiting.size();
+  for (; left != 0; --left) {
     const uint32_t number = card.waiting.front();
-    Queue& queue = queues_[size_t{rank} * queues_of_rank_ + number];
-    QueuePair& pair = *queue.pair;
-    if (queue.taken != pair.posted) break;
     card.waiting.pop_front();
-    card.waits[number] = false;
+    const Queue& queue = queues_[size_t{rank} * queues_of_rank_ + number];
+    if (queue.taken == queue.pair->posted) {
+      card.waits[number] = false;
+      continue;
+    }
+    card.waiting.push_back(number);
+    if (queue.under_way || queue.begun.front() <= now) break;
+    soonest = std::min(soonest, queue.begun.front());
   }
   if (card.waiting.empty()) {
     card.busy = false;
     return;
   }
-  const uint32_t number = card.waiting.front();
-  card.waiting.pop_front();
-  card.waiting.push_back(number);
+  if (left == 0) return events_->run(soonest, [this, rank, soonest] { serve(rank, soonest); });
+  const uint32_t number = card.waiting.back();
   Queue& queue = queues_[size_t{rank} * queues_of_rank_ + number];
   QueuePair& pair = *queue.pair;
   const NetworkRequest& request = pair.ring[queue.taken % QueuePair::kSlots];
   const bool is_put = request.kind == NetworkRequest::Kind::put;
   const double whole = is_put ? lengths_.full(request.sources[0].bytes) : 8;
-  Time least = 0;
   if (!queue.under_way) {
     queue.under_way = true;
+    queue.begun.pop_front();
     queue.left = whole;
-    least = costs_.message;
     ++card.messages;
     if (is_put && whole > 8192 && card.first_put == 0) card.first_put = now;
   }
   const double burst = std::min(queue.left, kBurst);
   queue.left -= burst;
-  const Time out = std::max(least, costs_.on_link(burst, card.rate));
-  const Time end = now + out;
+  const Time end = now + costs_.on_link(burst, card.rate);
   Card& peer = cards_[pair.peer];
   // The peer's link takes the bytes as they come, one sender after the other.
   const Time in = costs_.on_link(burst, peer.rate);

@@ -4,7 +4,8 @@
 ///     -> the outgoing link -> latency -> the peer's incoming link -> memory
 ///
 /// A source is read when its turn on the link comes, and told as read a completion later. A signal
-/// lands after the puts before it.
+/// lands after the puts before it. The card begins a message every 100 ns, and goes on doing so
+/// while earlier ones occupy the link.
 #pragma once
 
 #include <deque>
@@ -25,6 +26,16 @@ class Wire {
 
   /// Makes a rank's end, for a World.
   std::shared_ptr<Network> network(const NetworkPlace& place);
+
+  /// Tells where a rank's memory lies.
+  void set_arena(uint32_t rank, std::byte* base, size_t bytes) {
+    arenas_[rank] = base;
+    arena_bytes_[rank] = bytes;
+  }
+  /// Returns a rank's queue: those of peer 0 first.
+  QueuePair& pair(uint32_t rank, uint32_t number) {
+    return pairs_[rank * queues_of_rank_ + number];
+  }
 
   /// Prepares for a call. `rates`: [ranks] share of the full rate; empty: all of it.
   /// Calls `changed(word, at)` when a word has changed.
@@ -49,14 +60,17 @@ class Wire {
  private:
   struct Queue {
     QueuePair* pair;
-    uint32_t taken = 0;  ///< requests that the card has begun
-    double left = 0;     ///< bytes of the request under way that have not gone
+    uint32_t seen = 0;       ///< requests of whose post the card knows
+    uint32_t taken = 0;      ///< requests that are on the link, or have been
+    std::deque<Time> begun;  ///< when the card has begun those that it knows and has not taken
+    double left = 0;         ///< bytes of the request under way that have not gone
     bool under_way = false;
     Time landed = 0;  ///< when the puts so far have landed
     Time read = 0;
   };
   struct Card {
-    Time out_free = 0, in_free = 0;
+    Time begun = 0;  ///< when it has begun the last message that it knows
+    Time in_free = 0;
     bool busy = false;
     std::deque<uint32_t> waiting;  ///< queues with requests, in turn
     std::vector<bool> waits;
@@ -65,9 +79,6 @@ class Wire {
     Time first_put = 0, last_slots = 0;
   };
 
-  QueuePair& pair(uint32_t rank, uint32_t number) {
-    return pairs_[rank * queues_of_rank_ + number];
-  }
   void serve(uint32_t rank, Time now);
   void land(const NetworkRequest& request, uint32_t peer, std::vector<std::byte> bytes, Time at);
 
