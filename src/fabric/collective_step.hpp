@@ -1,5 +1,6 @@
 /// Runs a local setup step that every rank must complete: if it fails on one rank, it fails on all
-/// of them at once, with that rank's reason.
+/// of them at once, with that rank's reason. A rank that failed alone would leave the others
+/// waiting until their deadline.
 #pragma once
 
 #include <concepts>
@@ -9,13 +10,17 @@
 #include <type_traits>
 #include <vector>
 
+#include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
 
 namespace tokenyard {
 
+class World;
+
 /// Collective. Returns [ranks] the result of `step` on each, empty for an absent rank. If `step`
-/// threw on some ranks, throws on all ranks for the lowest of them: OsError, whose call names the
-/// rank, for an OsError; Unsupported{what} for another Error. Also throws what all_gather throws.
+/// threw on some ranks, throws on all ranks for the lowest of them: InvalidArgument with its fields
+/// and the rank, for an InvalidArgument; OsError, whose call names the rank, for an OsError or
+/// exhausted memory; Unsupported{what} for another Error. Also throws what all_gather throws.
 std::vector<std::vector<std::byte>> collective_step(
     Bootstrap& bootstrap, const std::string& what, TimePoint until,
     const std::function<std::vector<std::byte>()>& step);
@@ -29,5 +34,14 @@ void collective_step(Bootstrap& bootstrap, const std::string& what, TimePoint un
     return std::vector<std::byte>();
   });
 }
+
+/// The same for a step of the ranks of a world, within its timeout.
+void collective_step(World& world, const std::string& what, const std::function<void()>& step);
+
+/// Collective. Returns a block of this rank's arena, of a size of its own, once every rank has
+/// one. If some arena has no room, throws on all ranks InvalidArgument{arena_bytes} that names the
+/// rank, the bytes that it needs and those that it has.
+ArenaBlock allocate_on_all(World& world, size_t bytes, const std::string& what,
+                           ArenaEnd end = ArenaEnd::lower);
 
 }  // namespace tokenyard

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/byte_stream.hpp"
@@ -15,10 +16,15 @@ struct StepOutcome {
   bool failed = false;
   uint32_t code = 0;  ///< error code of the failed call; 0 if there is none
   std::vector<std::byte> bytes = {};
+  /// Fields of an InvalidArgument; an empty argument means another error.
+  std::string argument = {}, expected = {}, seen = {};
 
   friend void visit(auto& stream, MaybeConst<StepOutcome> auto& outcome) {
     stream(outcome.failed, outcome.code);
     stream.text(outcome.bytes);
+    stream.text(outcome.argument);
+    stream.text(outcome.expected);
+    stream.text(outcome.seen);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "device/await_stream.hpp"
+#include "fabric/collective_step.hpp"
 #include "fabric/exchange_window_addresses.hpp"
 #include "tokenyard/error.hpp"
 
@@ -97,7 +98,7 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
 DeviceTables::~DeviceTables() = default;
 
 void DeviceTables::open_windows() {
-  window_ = arena_of(world_).allocate(layout_.bytes(), {});
+  window_ = allocate_on_all(world_, layout_.bytes(), "megakernel: window");
   accelerator_of(world_).fill(window_.data(), 0, layout_.bytes(), {});
   await_stream(world_, {}, "zeroed events");
   exchange_window_addresses(

@@ -4,6 +4,7 @@
 #include "fabric/abort_flag.hpp"
 #include "fabric/agreement.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/network/network_memory.hpp"
@@ -159,7 +160,7 @@ std::vector<TensorView> TensorMemory::Impl::between_hosts(size_t bytes) {
 }
 
 std::vector<TensorView> TensorMemory::Impl::in_arenas(size_t bytes) {
-  ArenaBlock block = arena_of(world).allocate(bytes, {});
+  ArenaBlock block = allocate_on_all(world, bytes, "megakernel: memory of a shared tensor");
   accelerator_of(world).fill(block.data(), 0, bytes, {});
   await_stream(world, {}, "a zeroed tensor");
   struct Place {

@@ -1,11 +1,8 @@
 #include "fabric/network/network_memory.hpp"
 
-#include <fmt/format.h>
-
 #include <exception>
-#include <span>
-#include <string>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/world_access.hpp"
 #include "tokenyard/error.hpp"
 
@@ -13,22 +10,17 @@ namespace tokenyard {
 
 NetworkMemory::NetworkMemory(World& world, size_t bytes)
     : network_(*network_of(world)), bytes_(bytes) {
-  std::string why;
   try {
-    // Some ranks' arenas may be reached, and others' not.
-    if (!network_.reaches_arena()) pin(world);
-  } catch (const Error& error) {
-    why = error.what();
-  }
-  try {
-    require_on_all(world, why);
+    collective_step(world, "memory for a network", [&] {
+      // Some ranks' arenas may be reached, and others' not.
+      if (!network_.reaches_arena()) return pin(world);
+      block_ = arena_of(world).allocate(bytes, Stream{}, ArenaEnd::upper);
+      key_ = network_.arena_key(world.rank());
+    });
   } catch (const std::exception&) {
     unpin();
     throw;
   }
-  if (pinned_) return;
-  block_ = arena_of(world).allocate(bytes, Stream{}, ArenaEnd::upper);
-  key_ = network_.arena_key(world.rank());
 }
 
 NetworkMemory::~NetworkMemory() {
@@ -52,18 +44,6 @@ void NetworkMemory::unpin() {
     network_.deregister(key_);
   } catch (const std::exception&) {
     network_.keep(pinned_);  // A request that has not ended still reads it.
-  }
-}
-
-/// `why`: what has failed on this rank; empty if nothing has.
-void NetworkMemory::require_on_all(World& world, const std::string& why) {
-  const std::string what = "memory for a network";
-  const auto failures = world.all_gather(std::as_bytes(std::span(why)), what);
-  for (const uint32_t rank : present_ranks(world)) {
-    if (failures[rank].empty()) continue;
-    const auto* const text = reinterpret_cast<const char*>(failures[rank].data());
-    throw Unsupported(what,
-                      fmt::format("rank {}: {}", rank, std::string(text, failures[rank].size())));
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "device/device_memory.hpp"
 #include "fabric/arena.hpp"
@@ -15,8 +14,8 @@ class World;
 
 class NetworkMemory {
  public:
-  /// Collective. Throws Unsupported, on all ranks alike, if a rank cannot pin or register memory;
-  /// InvalidArgument if this rank's arena has no room.
+  /// Collective. Throws on all ranks alike, as collective_step does, if a rank cannot pin or
+  /// register memory, or its arena has no room.
   NetworkMemory(World& world, size_t bytes);
   /// Where peers may still write, the memory stays as it is while the network exists.
   ~NetworkMemory();
@@ -35,7 +34,6 @@ class NetworkMemory {
  private:
   void pin(World& world);
   void unpin();
-  static void require_on_all(World& world, const std::string& why);
 
   Network& network_;
   const size_t bytes_;

@@ -8,6 +8,7 @@
 #include "device/identity.hpp"
 #include "device/table_image.hpp"
 #include "fabric/agreement.hpp"
+#include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/claimed_queues.hpp"
 #include "fabric/world_access.hpp"
@@ -117,7 +118,8 @@ HostLinks::HostLinks(World& world, const Members& members, const Options& option
       channels_(agree_on_channels()),
       far_layout_(far_layout(options)),
       near_layout_(near_layout(options)),
-      near_(arena_of(world).allocate(near_layout_.bytes(), Stream{}, ArenaEnd::upper)),
+      near_(allocate_on_all(world, near_layout_.bytes(), "DeviceCollectives: window in a host",
+                            ArenaEnd::upper)),
       far_(world, far_layout_.bytes()),
       counts_(accelerator_, channels_ * peers_.size() * sizeof(LinkCounts),
               DeviceMemory::Kind::device),

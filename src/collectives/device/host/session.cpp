@@ -20,6 +20,7 @@
 #include "collectives/device/kernels/splits.hpp"
 #include "device/await_stream.hpp"
 #include "fabric/agreement.hpp"
+#include "fabric/collective_step.hpp"
 #include "fabric/exchange_window_addresses.hpp"
 #include "fabric/world_access.hpp"
 
@@ -87,7 +88,7 @@ Session::Session(std::shared_ptr<World> of, const Options& options, Session* bef
       key(agree_on_options(*world, options)),
       options(options),
       layout(layout_in(*world, options, members)),
-      window(arena_of(*world).allocate(layout.bytes(), Stream{}, ArenaEnd::upper)),
+      window(allocate_on_all(*world, layout.bytes(), "DeviceCollectives: window", ArenaEnd::upper)),
       workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device),
       channels(accelerator, channels_bytes(members.count()), DeviceMemory::Kind::device),
       errors(accelerator, abort_flag_of(*world)),

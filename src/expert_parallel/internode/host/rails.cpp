@@ -9,6 +9,7 @@
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/internode/kernels/rail_shared.hpp"
+#include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
@@ -127,7 +128,8 @@ RailExchange::RailExchange(World& world, const Shape& shape)
       peers_(map_.peers_of(world.rank())),
       columns_{.ranks = map_.ranks(), .hosts = map_.hosts(), .experts = shape.experts},
       layout_(layout_of(shape, map_, accelerator_.kind())),
-      near_(arena_of(world).allocate(layout_.near_bytes(), Stream{}, ArenaEnd::upper)),
+      near_(allocate_on_all(world, layout_.near_bytes(), "ExpertParallel: window in a host",
+                            ArenaEnd::upper)),
       far_(world, layout_.far_bytes()),
       queues_(std::in_place, *network_of(world), kQueues) {
   accelerator_.prepare(dispatch_kernel.entry);

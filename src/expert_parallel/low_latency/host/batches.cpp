@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "fabric/collective_step.hpp"
+
 namespace tokenyard::low_latency {
 
 using Stage = LowLatencyHandle::Stage;
@@ -29,9 +31,11 @@ const char* name_of(LowLatencyHandle::Stage stage) {
 }  // namespace
 
 Batches::Batches(const Setup& setup) : setup_(setup) {
-  for (uint32_t number = 0; number < batches_.size(); ++number)
-    batches_[number] =
-        std::make_shared<Batch>(setup.accelerator, setup.options, setup.world.size(), number);
+  collective_step(setup.world, "LowLatency: batches", [&] {
+    for (uint32_t number = 0; number < batches_.size(); ++number)
+      batches_[number] =
+          std::make_shared<Batch>(setup.accelerator, setup.options, setup.world.size(), number);
+  });
 }
 
 Batches::Handle Batches::take() {

@@ -14,6 +14,7 @@ class Batches {
  public:
   using Handle = std::shared_ptr<LowLatencyHandle>;
 
+  /// Collective: if the memory of a rank has no room, throws on all ranks alike.
   explicit Batches(const Setup& setup);
 
   /// Returns the handle of a new batch. Throws InvalidArgument if two are in progress.

@@ -3,12 +3,14 @@
 
 #include <vector>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/exchange_window_addresses.hpp"
 
 namespace tokenyard::low_latency {
 
 PeerWindows::PeerWindows(const Setup& setup)
-    : setup_(setup), mine_(arena_of(setup.world).allocate(setup.layout.bytes(), Stream{})) {}
+    : setup_(setup),
+      mine_(allocate_on_all(setup.world, setup.layout.bytes(), "LowLatency: window")) {}
 
 PeerWindows::~PeerWindows() {
   if (is_known_ && mine_) mine_.quarantine();

@@ -13,7 +13,7 @@ namespace tokenyard::low_latency {
 
 class PeerWindows {
  public:
-  /// Allocates this rank's window.
+  /// Allocates this rank's window. Collective, as allocate_on_all.
   explicit PeerWindows(const Setup& setup);
   /// Keeps the window unused while the arena exists, unless it was freed: once they know its
   /// address, peers may still store words there that no rank waits for.

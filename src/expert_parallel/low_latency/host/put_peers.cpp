@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/world_access.hpp"
@@ -40,8 +41,8 @@ PutPeers::PutPeers(const Setup& setup, const CallStreams& streams, uint32_t epoc
       most_(setup.paths.most_put_peers()),
       layout_(message_layout(setup.options, most_)),
       mirrors_(Mirrors::of(setup.layout, setup.world.rank(), static_cast<uint32_t>(ranks_.size()))),
-      mirror_memory_(arena_of(setup.world)
-                         .allocate(std::max<size_t>(mirrors_.bytes, 1), Stream{}, ArenaEnd::upper)),
+      mirror_memory_(allocate_on_all(setup.world, std::max<size_t>(mirrors_.bytes, 1),
+                                     "LowLatency: mirrors", ArenaEnd::upper)),
       shared_(zeroed_memory(streams)),
       queue_(std::in_place, *network_of(setup.world)),
       workspace_(setup.accelerator, PutWorkspace::bytes(setup.world.size()),

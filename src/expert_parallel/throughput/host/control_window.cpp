@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/exchange_window_addresses.hpp"
 #include "fabric/gather.hpp"
 
@@ -25,7 +26,7 @@ ControlLayout agreed_layout(const Setup& setup) {
 
 ControlWindow::ControlWindow(const Setup& setup)
     : layout_(agreed_layout(setup)),
-      window_(arena_of(setup.world).allocate(layout_.bytes(), Stream{})) {
+      window_(allocate_on_all(setup.world, layout_.bytes(), "ExpertParallel: window")) {
   try {
     open(setup);
     note_absent(setup);
