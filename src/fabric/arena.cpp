@@ -8,6 +8,7 @@
 
 #include "device/device_memory.hpp"
 #include "device/owned_event.hpp"
+#include "fabric/arena_full.hpp"
 #include "fabric/sub_allocator.hpp"
 #include "tokenyard/error.hpp"
 
@@ -49,10 +50,9 @@ class Arena::Pool {
     if (!try_once()) accelerator_->wait_until(accelerator_->now() + timeout_, try_once);
     const std::lock_guard lock(mutex_);
     if (!taken) {
-      throw InvalidArgument(
-          "arena_bytes", fmt::format("room for {} more bytes", bytes),
-          fmt::format("{} bytes, {} of them in use, at most {} free in one piece",
-                      pieces_.capacity(), pieces_.used(), pieces_.largest_free()));
+      throw ArenaFull(bytes, pieces_.largest_free(),
+                      fmt::format("{} bytes, {} of them in use, at most {} free in one piece",
+                                  pieces_.capacity(), pieces_.used(), pieces_.largest_free()));
     }
     return *taken;
   }

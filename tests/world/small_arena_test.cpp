@@ -8,6 +8,7 @@
 
 #include "collectives/device/host/device_collectives.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "expert_parallel/throughput/steps.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/host/in_process_fabric.hpp"
 #include "fabric/world_access.hpp"
@@ -119,6 +120,45 @@ TEST_P(SmallArena, OfOneRankRefusesAnObjectOnAllRanks) {
     }
     EXPECT_TRUE(fits);
     EXPECT_GE(refused, 1u);
+  }
+}
+
+/// Nobody waits for the rank that cannot take part. With results of a fixed size, for which no host
+/// waits, the refusal ends the object, as every other refusal does.
+TEST_P(SmallArena, OfOneRankRefusesADispatchOnAllRanks) {
+  const auto size = static_cast<uint32_t>(GetParam().size());
+  const ExchangeCase exchange_case{
+      .shape = {.ranks = size, .experts = 2 * size, .hidden = 64, .topk = 2},
+      .tokens = std::vector<uint32_t>(size, 9)};
+  for (const bool fixed_size : {false, true}) {
+    SCOPED_TRACE(fixed_size);
+    const auto outcomes = run_ranks(worlds(GetParam()), [&](World& world) {
+      ExpertParallel exchange(world, exchange_case.options());
+      const std::vector<Tokens> all = exchange_case.draw();
+      const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
+      DispatchInput input = tokens.input();
+      if (fixed_size) input.received_tokens_max = 9 * size;
+      std::optional<ArenaBlock> taken = leave_room(world, 0);
+      try {
+        exchange.dispatch(input);
+        exchange.wait();
+        ADD_FAILURE() << "rank " << world.rank() << " has dispatched";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(error.argument, "arena_bytes") << error.what();
+        // Without a host that waits, the rank itself says what its arena says.
+        if (!fixed_size || world.rank() != kSmall) {
+          EXPECT_EQ(error.rank, kSmall) << error.what();
+        }
+        EXPECT_THAT(error.expected, HasSubstr("room for "));
+      }
+      if (fixed_size) return;
+      taken.reset();
+      world.barrier("there is room again");
+      EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
+                           expected_on(exchange_case.shape, all, world.rank())),
+                "");
+    });
+    expect_none_failed(outcomes);
   }
 }
 

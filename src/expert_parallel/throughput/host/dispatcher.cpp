@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/device_memory.hpp"
 #include "expert_parallel/common/place_choices.hpp"
 #include "expert_parallel/throughput/host/dispatch_arguments.hpp"
+#include "expert_parallel/throughput/host/no_room.hpp"
+#include "fabric/arena_full.hpp"
 
 namespace tokenyard::throughput {
 
@@ -73,6 +76,61 @@ void Dispatcher::launch_dispatch(const DispatchParams& params, const Plan& plan,
 }
 
 PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& given, Stream stream) {
+  try {
+    return prepare_in_arena(kind, given, stream);
+  } catch (const ArenaFull& full) {
+    // The other ranks would wait for this one until their deadline.
+    if (kind == CallKind::dispatch && !setup_.accelerator.captures(stream))
+      refuse_for_room(given, full, stream);
+    throw;
+  }
+}
+
+void Dispatcher::refuse_for_room(const DispatchArguments& given, const ArenaFull& full,
+                                 Stream stream) {
+  PreparedDispatch call{};
+  call.route = std::make_shared<Route::State>();
+  Route::State& route = *call.route;
+  route.made_by = context_.health;
+  route.tokens = 1;
+  route.places = given.received_tokens_max;
+  DispatchArguments& input = call.input = given;
+  input.tokens = 1;
+  if (given.cast.scales != CastToFp8::Scales::none)
+    input.format = format_of_cast(given, setup_.options.hidden);
+  call.plan = setup_.plan_of(setup_.row_bytes(input.format), input.sms);
+  // The arena has no room, so this call's token, and what it leaves in the route, lie elsewhere.
+  std::vector<int64_t> ids(setup_.options.topk, -1);
+  ids.front() = NoRoom::of_bytes(full.needed, full.free).id();
+  const size_t choices = ids.size() * sizeof(int64_t), row = setup_.row_bytes(input.format),
+               scales = size_t{input.format.scale_words} * sizeof(uint32_t),
+               table = context_.table_bytes(route);
+  const auto whole = [](size_t bytes) {
+    return (bytes + kOffsetUnit - 1) / kOffsetUnit * kOffsetUnit;
+  };
+  const DeviceMemory memory(setup_.accelerator,
+                            2 * whole(choices) + whole(row) + whole(scales) + table,
+                            DeviceMemory::Kind::device);
+  auto* const base = memory.as<std::byte>();
+  setup_.accelerator.fill(base, 0, whole(choices), stream);
+  setup_.accelerator.copy(base + whole(choices), ids.data(), choices, stream);
+  std::byte* const rows = base + 2 * whole(choices);
+  input.topk_idx = base + whole(choices);
+  input.idx_is_int64 = true;
+  if (given.topk_weights != nullptr) input.topk_weights = reinterpret_cast<const float*>(base);
+  input.x = rows;
+  if (scales != 0) input.scales = rows + whole(row);
+  context_.last_stream.begin_call(stream);
+  call.params = make_params(CallKind::dispatch, input, route, call.plan);
+  call.params.table.base = rows + whole(row) + whole(scales);
+  call.params.route = call.params.table.rows();
+  run(call, [&] { launch_dispatch(call.params, call.plan, stream); });
+  setup_.await_stream(stream, "a dispatch without room");
+  failures_.check();
+}
+
+PreparedDispatch Dispatcher::prepare_in_arena(CallKind kind, const DispatchArguments& given,
+                                              Stream stream) {
   PreparedDispatch call{};
   call.route = std::make_shared<Route::State>();
   Route::State& route = *call.route;

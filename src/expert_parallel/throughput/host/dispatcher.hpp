@@ -11,6 +11,10 @@
 #include "expert_parallel/throughput/host/row_caster.hpp"
 #include "expert_parallel/throughput/host/watched_rows.hpp"
 
+namespace tokenyard {
+class ArenaFull;
+}
+
 namespace tokenyard::throughput {
 
 /// A dispatch before its launch.
@@ -42,7 +46,9 @@ class Dispatcher {
 
   // Steps shared by all dispatches that exchange counts.
 
-  /// Does everything but the launch, with memory for as many rows as may arrive.
+  /// Does everything but the launch, with memory for as many rows as may arrive. If the arena has
+  /// no room, all ranks refuse a dispatch (without a bound of its rows, this one, too, by the same
+  /// error, and the object works on).
   PreparedDispatch prepare(CallKind kind, const DispatchArguments& given, Stream stream);
   /// Launches by `launch_it`, and reads the counts if the host waits for them.
   template <class Launch>
@@ -63,6 +69,10 @@ class Dispatcher {
                     const WatchedRows& watched) const;
 
  private:
+  PreparedDispatch prepare_in_arena(CallKind kind, const DispatchArguments& given, Stream stream);
+  /// Takes part in a dispatch that all ranks refuse since this rank has no room. Throws what they
+  /// throw, but returns if no host waits for the call.
+  void refuse_for_room(const DispatchArguments& given, const ArenaFull& full, Stream stream);
   /// Returns the input with its choices replaced by places, in memory that the call keeps; the
   /// input itself if experts are at the places of their numbers.
   DispatchArguments place(const DispatchArguments& input, const Plan& plan, Stream stream,

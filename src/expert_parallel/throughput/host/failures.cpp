@@ -6,6 +6,7 @@
 
 #include "expert_parallel/by_expert/expand_rows.hpp"
 #include "expert_parallel/internode/kernels/phase.hpp"
+#include "expert_parallel/throughput/host/no_room.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
 
 namespace tokenyard::throughput {
@@ -205,6 +206,10 @@ void Failures::throw_refusal() const {
         said(counts_.id_low()), rank);
   }
   const auto id = static_cast<int64_t>(uint64_t{counts_.id_high()} << 32 | counts_.id_low());
+  if (const auto no_room = NoRoom::of(id); no_room && kind == RefusalKind::out_of_range)
+    throw InvalidArgument("arena_bytes",
+                          fmt::format("room for {} more KiB for a dispatch", no_room->needed_kib),
+                          fmt::format("at most {} KiB free in one piece", no_room->free_kib), rank);
   if (kind == RefusalKind::twice)
     throw InvalidArgument("topk_idx", "each expert at most once per token",
                           fmt::format("expert {} twice in token {}", experts_.given_id(id), token),
