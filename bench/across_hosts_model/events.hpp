@@ -18,22 +18,17 @@ class Events {
  public:
   struct Event {
     Time at;
-    uint64_t number;
     Lane* lane;
     std::function<void()>* what;  ///< of an event without a lane
-    std::vector<Lane*>* lanes;    ///< null: one lane, or none
-    bool operator<(const Event& other) const {
-      return at != other.at ? at > other.at : number > other.number;
-    }
   };
 
-  void resume(Time at, Lane* lane) { queue_.push({at, ++count_, lane, nullptr, nullptr}); }
+  void resume(Time at, Lane* lane) { push(at, Kind::lane, lane); }
   /// Resumes lanes one after the other: one event, since a warp's lanes meet again and again.
   void resume(Time at, std::vector<Lane*> lanes) {
-    queue_.push({at, ++count_, nullptr, nullptr, new std::vector<Lane*>(std::move(lanes))});
+    push(at, Kind::lanes, new std::vector<Lane*>(std::move(lanes)));
   }
   void run(Time at, std::function<void()> what) {
-    queue_.push({at, ++count_, nullptr, new std::function<void()>(std::move(what)), nullptr});
+    push(at, Kind::what, new std::function<void()>(std::move(what)));
   }
   bool empty() const { return next_lane_ == lanes_.size() && queue_.empty(); }
   /// Returns the time of the next event; there must be one.
@@ -43,11 +38,18 @@ class Events {
   }
   Event take() {
     if (next_lane_ != lanes_.size() && (queue_.empty() || lanes_at_ <= queue_.top().at))
-      return {lanes_at_, 0, lanes_[next_lane_++], nullptr, nullptr};
-    const Event event = queue_.top();
+      return {lanes_at_, lanes_[next_lane_++], nullptr};
+    const Queued event = queue_.top();
     queue_.pop();
-    if (event.lanes == nullptr) return event;
-    const std::unique_ptr<std::vector<Lane*>> lanes(event.lanes);
+    switch (static_cast<Kind>(event.number % kKinds)) {
+      case Kind::lane:
+        return {event.at, static_cast<Lane*>(event.what), nullptr};
+      case Kind::what:
+        return {event.at, nullptr, static_cast<std::function<void()>*>(event.what)};
+      case Kind::lanes:
+        break;
+    }
+    const std::unique_ptr<std::vector<Lane*>> lanes(static_cast<std::vector<Lane*>*>(event.what));
     if (next_lane_ != lanes_.size()) {  // Others are under way, which are later.
       for (Lane* const lane : *lanes) resume(event.at, lane);
       return take();
@@ -55,11 +57,25 @@ class Events {
     lanes_ = std::move(*lanes);
     lanes_at_ = event.at;
     next_lane_ = 1;
-    return {event.at, 0, lanes_[0], nullptr, nullptr};
+    return {event.at, lanes_[0], nullptr};
   }
 
  private:
-  std::priority_queue<Event> queue_;
+  enum class Kind : uint8_t { lane, lanes, what };
+  static constexpr uint64_t kKinds = 4;
+  struct Queued {
+    Time at;
+    uint64_t number;  ///< kKinds times its place in the order of events, plus its kind
+    void* what;
+    bool operator<(const Queued& other) const {
+      return at != other.at ? at > other.at : number > other.number;
+    }
+  };
+  void push(Time at, Kind kind, void* what) {
+    queue_.push({at, ++count_ * kKinds + static_cast<uint64_t>(kind), what});
+  }
+
+  std::priority_queue<Queued> queue_;
   uint64_t count_ = 0;
   std::vector<Lane*> lanes_;  ///< of the event under way
   size_t next_lane_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "device/memory.hpp"
@@ -177,10 +178,14 @@ void Machine::meet(host_body::WarpMeeting& meeting) {
   }
   mine->arrived |= 1u << index;
   // Lanes that sleep in a wait poll with this one.
-  for (uint32_t other = 0; other < 32; ++other)
-    if (((mine->lanes & ~mine->arrived) >> other & 1) != 0)
-      if (Lane& of = *me.block->lanes[me.identity.thread - index + other]; of.sleeps)
-        wake(of, me.clock);
+  std::vector<Lane*> sleepers;
+  for (uint32_t left = mine->lanes & ~mine->arrived; left != 0; left &= left - 1) {
+    Lane& of =
+        *me.block
+             ->lanes[me.identity.thread - index + static_cast<uint32_t>(std::countr_zero(left))];
+    if (of.sleeps) sleepers.push_back(&of);
+  }
+  wake(std::move(sleepers), me.clock);
   mine->values[index] = meeting.value;
   mine->latest = std::max(mine->latest, me.clock);
   if (mine->arrived != mine->lanes) {
@@ -267,10 +272,19 @@ void Machine::watch(const void* word, uint32_t bytes) {
   lane_->watched.push_back({static_cast<const std::byte*>(word), value, bytes});
 }
 
-void Machine::wake(Lane& lane, Time at) {
-  lane.sleeps = false;
-  ++lane.sleep;
-  events_.resume(std::max(at, lane.clock), &lane);
+/// Wakes threads; those that may go on at once become one event.
+void Machine::wake(std::vector<Lane*> lanes, Time at) {
+  std::erase_if(lanes, [&](Lane* const lane) {
+    lane->sleeps = false;
+    ++lane->sleep;
+    if (lane->clock <= at) return false;
+    events_.resume(lane->clock, lane);
+    return true;
+  });
+  if (lanes.size() == 1)
+    events_.resume(at, lanes[0]);
+  else if (!lanes.empty())
+    events_.resume(at, std::move(lanes));
 }
 
 void Machine::note_change(const void* word, Time at) {
@@ -278,8 +292,13 @@ void Machine::note_change(const void* word, Time at) {
   if (found == watchers_.end()) return;
   const auto lanes = std::move(found->second);
   watchers_.erase(found);
+  std::vector<Lane*> sleepers;
   for (const auto& [lane, sleep] : lanes)
-    if (lane->sleeps && lane->sleep == sleep) wake(*lane, at);
+    if (lane->sleeps && lane->sleep == sleep) {
+      lane->sleeps = false;  // It may watch a word twice.
+      sleepers.push_back(lane);
+    }
+  wake(std::move(sleepers), at);
 }
 
 /// Lets the thread sleep until a word that it has read changes.
