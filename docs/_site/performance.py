@@ -1,4 +1,4 @@
-"""Writes docs/performance.md from bench/results.
+"""Writes docs/performance.md from bench/results, and with across_hosts.py docs/across_hosts.md.
 
     python docs/_site/performance.py          # writes the page
     python docs/_site/performance.py --check  # says whether it is what the results say
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import across_hosts  # In this folder.
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = ROOT / "bench/results", ROOT / "docs/performance.md"
@@ -174,7 +176,8 @@ GROUPS: dict[str, list[Table]] = {
               "./run bench across_hosts --one-gpu --hosts 8 4 2; --hosts 8 --sms 8; "
               "--hosts 8 --tokens 128"),
         Table("across_hosts.json", "Dispatch and combine over modelled links of 50 GB/s",
-              "./run bench across_hosts_model --hosts 2 --tokens 512; --hosts 4 --tokens 128"),
+              "./run bench across_hosts_model --output bench/results/across_hosts.json "
+              "--hosts HOSTS --tokens TOKENS --calls CALLS", more="across_hosts.md"),
         Table("cuda_collectives_across_hosts.json",
               "Collectives of two GPUs as two hosts, over TCP",
               "./run bench collectives_across_hosts"),
@@ -183,8 +186,8 @@ GROUPS: dict[str, list[Table]] = {
         Table("networks_2_gpus.json", "The same, 2 GPUs", "./run bench networks --device cuda"),
     ],
 }  # fmt: skip
-ELSEWHERE = {"mutants.json", "install.json"}
-"""Results of other pages: docs/mutants.md and docs/install.md."""
+ELSEWHERE = {"mutants.json", "install.json", "across_hosts_deep_ep_v1.json"}
+"""Results of other pages: docs/mutants.md, docs/install.md and docs/across_hosts.md."""
 MACHINE = ("gpu", "cpu", "driver", "cuda", "torch", "commit", "date")
 
 
@@ -218,6 +221,8 @@ def parts_of(table: Table) -> list[str]:
         raise ValueError(f"{table.file}: no row is shown")
     facts = measured["environment"]
     columns = [name for name in ("scene", "gpus", "tokens", "hidden", "sms") if varies(name, rows)]
+    if facts.get("gpu") == "modelled":
+        columns.insert(0, "ranks")
     peers = any(row.get("peer") for row in rows)
     floors = any(row.get("floor") for row in rows)
     heads = [NAMES[name] for name in columns] + ["Tokenyard"]
@@ -248,7 +253,8 @@ def parts_of(table: Table) -> list[str]:
     ]
 
 
-NAMES = {"scene": "Scene", "gpus": "GPUs", "tokens": "Tokens", "hidden": "Hidden", "sms": "SMs"}
+NAMES = {"scene": "Scene", "gpus": "GPUs", "ranks": "Ranks", "tokens": "Tokens",
+         "hidden": "Hidden", "sms": "SMs"}  # fmt: skip
 
 
 def title_of(link: str) -> str:
@@ -305,8 +311,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
     if not parser.parse_args().check:
         PAGE.write_text(page(), encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page():
-        print("docs/performance.md is stale: run python docs/_site/performance.py", file=sys.stderr)
+        across_hosts.write()
+    elif PAGE.read_text(encoding="utf-8") != page() or not across_hosts.is_current():
+        print(
+            "docs/performance.md or docs/across_hosts.md is stale: "
+            "run python docs/_site/performance.py",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(SITE))
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
 
+import across_hosts  # noqa: E402
 import check  # noqa: E402
 import cpp_reference  # noqa: E402
 import docstrings  # noqa: E402
@@ -139,6 +140,29 @@ def test_every_public_header_has_a_page() -> None:
 
 def test_the_page_of_results_is_what_the_results_say() -> None:
     assert performance.PAGE.read_text(encoding="utf-8") == performance.page()
+
+
+def test_the_page_of_models_is_what_the_results_say() -> None:
+    assert across_hosts.is_current()
+
+
+def test_goals_between_hosts_follow_from_case_and_shape() -> None:
+    """Of 200 us of bytes: shares of the link for many tokens, microseconds over it for few."""
+
+    def goal(case: str, ranks: int, tokens: int) -> float | None:
+        return across_hosts.goal_us(
+            {"case": case, "ranks": ranks, "tokens": tokens, "floor": 200.0}
+        )
+
+    assert goal("dispatch bf16 model", 32, 128) == 235
+    assert goal("dispatch bf16 model", 16, 128) is None
+    assert goal("combine bf16 model", 64, 1024) == 250
+    assert goal("combine bf16 model", 16, 1024) == 255
+    assert goal("dispatch fp8 model", 16, 4096) == pytest.approx(227.27, abs=0.01)
+    assert goal("dispatch bf16 model", 24, 4096) is None
+    assert goal("dispatch bf16 model", 96, 4096) == pytest.approx(206.19, abs=0.01)
+    assert goal("dispatch bf16 model, zipf", 32, 128) is None
+    assert goal("low latency combine bf16 model", 32, 128) == pytest.approx(233.45)
 
 
 def test_the_table_of_install_is_what_the_results_say() -> None:
