@@ -100,13 +100,42 @@ void run_throughput(SeedRun& run) {
       .require_clean({});
 }
 
-/// All ranks leave as soon as their last call has ended: others may still be in it.
-void run_between_hosts(SeedRun& run) {
+std::vector<uint32_t> draw_hosts(SeedRun& run) {
   const uint32_t hosts = run.option("hosts", run.random.between(2, 3));
   std::vector<uint32_t> host_of;
   for (uint32_t host = 0; host < hosts; ++host)
     host_of.insert(host_of.end(), run.random.between(1, 2), host);
   run.option("host_of", fmt::format("{}", host_of));
+  return host_of;
+}
+
+/// Only a leaver's host and its rail peers see that it says nothing more: the other ranks learn it
+/// from these, at once and by name. Ranks that have learned it leave, too, without being named.
+void run_leaver_between_hosts(SeedRun& run) {
+  const std::vector<uint32_t> host_of = draw_hosts(run);
+  Drawn drawn;
+  drawn.ranks = static_cast<uint32_t>(host_of.size());
+  drawn.leaver = run.option("leaver", run.random.below(drawn.ranks));
+  drawn.calls = run.option("calls", run.random.below(3));
+  drawn.dispatches = run.option("dispatches", run.random.chance(512));
+  drawn.seed = static_cast<uint32_t>(run.random.next());
+  simulated::run(run,
+                 {.ranks = drawn.ranks,
+                  .host_of = host_of,
+                  .arena_bytes = size_t{4} << 20,
+                  .timeout = kTimeout,
+                  .card = {.nap_ns_max = run.option("nap", run.random.below(3) * 10'000)},
+                  .queues_per_peer = 2},
+                 [&](World& world) {
+                   exchange_on(world, drawn);
+                   world.goodbye()();
+                 })
+      .require_clean({});
+}
+
+/// All ranks leave as soon as their last call has ended: others may still be in it.
+void run_between_hosts(SeedRun& run) {
+  const std::vector<uint32_t> host_of = draw_hosts(run);
   const uint32_t calls = run.option("calls", run.random.between(1, 2));
   const auto ranks = static_cast<uint32_t>(host_of.size());
   ExchangeCase of{.shape = {.ranks = ranks, .experts = 2 * ranks, .hidden = 16, .topk = 2},
@@ -181,11 +210,13 @@ void run_low_latency(SeedRun& run) {
 }
 
 void run_suite(SeedRun& run) {
-  switch (run.option("kind", run.random.below(3))) {
+  switch (run.option("kind", run.random.below(4))) {
     case 0:
       return run_low_latency(run);
     case 1:
       return run_throughput(run);
+    case 2:
+      return run_leaver_between_hosts(run);
     default:
       return run_between_hosts(run);
   }

@@ -65,6 +65,8 @@ struct Hosts {
 inline constexpr uint32_t kSourceWords = throughput::kReadyWords + 1;
 inline constexpr uint32_t kSlotsComing = throughput::kReadyWords;
 inline constexpr uint32_t kWatches = throughput::kReadyWords;
+/// The value of every word about a source that has left before it greeted its rail peer here.
+inline constexpr uint32_t kSourceLeft = 0xffffffff;
 /// A refusal: token << 2 | RefusalKind, or 0, and the id.
 inline constexpr uint32_t kRefusalWords = 3;
 

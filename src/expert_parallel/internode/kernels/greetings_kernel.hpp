@@ -150,6 +150,27 @@ TOKENYARD_DEVICE uint32_t await_greeting(const RailCall& call, uint32_t links) {
   return found;
 }
 
+/// Tells the ranks of this host of sources that have said goodbye rather than greeted: no word of
+/// theirs will come, and only their rail peer can know it. Called by one warp, of a failed call.
+TOKENYARD_DEVICE void pass_on_goodbyes(const RailCall& call, uint32_t links) {
+  const Rails& rails = call.rails;
+  for (uint32_t left = links; left != 0; left &= left - 1) {
+    const uint32_t link = first_bit(left), source = rails.links[link].rank;
+    const Awaited what{.phase = static_cast<uint32_t>(Phase::greeting), .rank = source};
+    if (host_asks(call.params.wait_context, what) != Failure::left) continue;
+    const uint64_t greeted =
+        load<Order::relaxed, Scope::sys>(rails.mine<uint64_t>(rails.layout.greeted(link)));
+    if (greeted > call.workspace().calls) continue;
+    // A lane per word and rank. Relaxed: the words release no data.
+    const uint32_t words = rails.hosts.locals * kSourceWords;
+    for (uint32_t word = warp::lane(); word < words; word += kWarpLanes)
+      store<Order::relaxed, Scope::sys>(
+          rails.word<Stamped>(rails.hosts.local(word / kSourceWords),
+                              rails.layout.ready_word(source, word % kSourceWords)),
+          Stamped{call.epoch(), kSourceLeft});
+  }
+}
+
 /// Passes on the greetings of the links that this block coordinates, as they come. Called by one
 /// warp.
 TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartition& partition,
@@ -161,7 +182,10 @@ TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartit
     const uint32_t link = warp::once([&] { return await_greeting(call, links); });
     // Passes on what one lane has acquired.
     warp::sync();
-    if (link == kNone) return false;
+    if (link == kNone) {
+      pass_on_goodbyes(call, links);
+      return false;
+    }
     pass_on(call, partition, counts, link);
     links &= ~(1u << link);
   }
@@ -184,6 +208,12 @@ TOKENYARD_DEVICE bool await_words(const RailCall& call, const throughput::ReadyW
       all = call.await_words(Phase::ready, source, call.rails.layout.ready_word(source, 0),
                              kSourceWords, values) &&
             all;
+      if (values[kSlotsComing] == kSourceLeft) {
+        call.deadline.fail(Failure::left, Awaited{.phase = static_cast<uint32_t>(Phase::ready),
+                                                  .rank = source,
+                                                  .expected = call.epoch()});
+        all = false;
+      }
       throughput::count_up(statistics, statistics.waited_for(source), now_ns() - begun_ns);
     }
     TOKENYARD_UNROLL
