@@ -232,7 +232,7 @@ bool ErrorRecord::failed() const {
   return accelerator_.read_flag(&report().failure) != static_cast<uint32_t>(Failure::none);
 }
 
-void ErrorRecord::check(std::span<const std::string> phases) const {
+void ErrorRecord::check(std::span<const std::string> phases, const Culprit& culprit) const {
   if (!failed()) return;
   WaitFacts facts{.rank = report().rank,
                   .phase = report().phase < phases.size() ? phases[report().phase]
@@ -246,13 +246,21 @@ void ErrorRecord::check(std::span<const std::string> phases) const {
       return;
     case Failure::deadline:
       abort_flag_.check_refused(facts.phase);
-      abort_flag_.check_absence(facts);
-      if (!abort_flag_.has_left(facts.rank)) throw PeerTimeout(facts);
       [[fallthrough]];
-    case Failure::left:
+    case Failure::left: {
+      const uint32_t awaited = facts.rank;
+      if (culprit) culprit(facts);
       abort_flag_.check_absence(facts);
-      facts.phase = after_goodbye(facts.phase);
-      throw PeerLost(facts);
+      const bool is_awaited = facts.rank == awaited;
+      const bool left = is_awaited && static_cast<Failure>(report().failure) == Failure::left;
+      if (left || abort_flag_.has_left(facts.rank)) {
+        facts.phase = after_goodbye(facts.phase);
+        throw PeerLost(facts);
+      }
+      const std::vector<uint32_t> lost = abort_flag_.lost_ranks();
+      if (!is_awaited && std::ranges::binary_search(lost, facts.rank)) throw PeerLost(facts);
+      throw PeerTimeout(facts);
+    }
     case Failure::network: {
       const auto fault = NetworkFaultDetail::of(report().detail);
       // A wait that the network's abort word has ended knows no more than that. Of a connection the

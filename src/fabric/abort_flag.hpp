@@ -141,11 +141,14 @@ class ErrorRecord {
   /// Forgets a failure, while no kernel runs.
   void clear();
   bool failed() const;  ///< whether the host sees a failure yet
+  /// Replaces the rank of a failed wait, and its phase, by those that an error should name.
+  using Culprit = std::function<void(WaitFacts& facts)>;
   /// Throws PeerTimeout, PeerLost, OutOfTouch, NetworkFault or Cancelled if a wait has failed.
   /// `phases` names the values of the kernel's Phase enum as errors show them ("dispatch: counts").
+  /// `culprit`: called where the awaited rank may itself have waited for another one.
   /// Returns, with failed() true, if the kernel refused (Failure::refused): only its launcher knows
   /// the reason.
-  void check(std::span<const std::string> phases) const;
+  void check(std::span<const std::string> phases, const Culprit& culprit = {}) const;
   /// Returns what the failed wait saw; valid once failed().
   const WaitReport& report() const { return *report_.as<WaitReport>(); }
 

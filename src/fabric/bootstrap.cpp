@@ -77,6 +77,12 @@ void Bootstrap::said(uint32_t slot, const Message& message) {
           {.rank = rank(), .peer = *by, .check = "thread", .phase = {}, .cause = message.what});
     return;
   }
+  if (message.kind == MessageKind::timeout_report) {
+    if (!by || message.generation != generation() || message.slots.size() != 1) return;
+    if (const auto of = rank_at(message.slots.front()))
+      timeout_reports_.note(message.sequence, *by, *of);
+    return;
+  }
   const bool stays = std::ranges::count(message.slots, membership_.slots[rank()]) != 0;
   if (!by || message.generation <= generation()) return;
   if (!stays) abort_flag_.left_out(*by);
@@ -198,6 +204,14 @@ void Bootstrap::say_network_failed(const std::string& why) {
   send_to_others({.kind = MessageKind::network_failed,
                   .generation = generation(),
                   .what = why.substr(0, kMost)});
+}
+
+void Bootstrap::report_timeout(uint64_t object, uint32_t rank) {
+  timeout_reports_.note(object, this->rank(), rank);
+  send_to_others({.kind = MessageKind::timeout_report,
+                  .generation = generation(),
+                  .sequence = object,
+                  .slots = {membership_.slots[rank]}});
 }
 
 void Bootstrap::send_to_others(const Message& message) {

@@ -28,6 +28,7 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/abort_flag.hpp"
+#include "fabric/timeout_reports.hpp"
 #include "fabric/mesh.hpp"
 
 namespace tokenyard {
@@ -105,6 +106,10 @@ class Bootstrap final : private Mailbox::Watcher {
   /// Tells the others that this rank's network has failed: their waits end, with a NetworkFault
   /// that says why. Any thread may call it.
   void say_network_failed(const std::string& why);
+  /// The failed waits of this world's ranks, as far as this rank has heard of them.
+  TimeoutReports& timeout_reports() { return timeout_reports_; }
+  /// Tells all ranks that a call of `object` has failed here, in a wait for `rank`.
+  void report_timeout(uint64_t object, uint32_t rank);
   /// Calls `check` in every wait from now on; it may throw. Empty: no longer.
   void check_while_waiting(Check check) { check_ = std::move(check); }
 
@@ -140,6 +145,7 @@ class Bootstrap final : private Mailbox::Watcher {
   /// Slots of the last world after this one that each rank has asked for; under the mailbox's lock.
   std::map<uint32_t, std::vector<uint32_t>> asked_by_;
   Check check_;
+  TimeoutReports timeout_reports_;
 };
 
 inline bool is_present(const Bootstrap& ranks, uint32_t rank) {

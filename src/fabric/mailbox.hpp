@@ -20,6 +20,8 @@ enum class MessageKind : uint8_t {
   rebuild,
   gone_on,         ///< the sender has gone on to another world, and sends nothing more in this one
   network_failed,  ///< the sender's network has failed, and `what` says why
+  timeout_report,  ///< a call of object `sequence` has failed on the sender, which waited for the
+                   ///< rank in the only slot of `slots`
 };
 
 struct Message {

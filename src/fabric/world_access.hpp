@@ -15,6 +15,7 @@ namespace tokenyard {
 class Accelerator;
 class Arena;
 class AbortFlag;
+class Bootstrap;
 class Network;
 
 struct WorldAccess {
@@ -62,6 +63,8 @@ Accelerator& accelerator_of(const World& world);
 Arena& arena_of(const World& world);
 /// Returns the flag that ends this rank's kernel waits; it raises the error of a failed one.
 AbortFlag& abort_flag_of(const World& world);
+/// Returns the messages of this rank's host thread with those of the others.
+Bootstrap& bootstrap_of(const World& world);
 /// Returns the network to ranks with put/signal reach; null if there are none.
 Network* network_of(const World& world);
 /// Returns the epoch after which the exchanges of this world count their calls: 0, unless a test

@@ -10,7 +10,7 @@
 namespace tokenyard {
 
 void visit(auto& stream, MaybeConst<Message> auto& message) {
-  stream.wide(message.kind, static_cast<uint64_t>(MessageKind::network_failed));
+  stream.wide(message.kind, static_cast<uint64_t>(MessageKind::timeout_report));
   stream.wide(message.generation);
   stream.wide(message.sequence);
   stream.text(message.what);

@@ -432,6 +432,9 @@ Arena& arena_of(const World& world) {
 AbortFlag& abort_flag_of(const World& world) {
   return *WorldAccess::impl(world).abort_flag;
 }
+Bootstrap& bootstrap_of(const World& world) {
+  return *WorldAccess::impl(world).bootstrap;
+}
 Network* network_of(const World& world) {
   return WorldAccess::impl(world).network.get();
 }

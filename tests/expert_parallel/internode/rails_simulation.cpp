@@ -262,6 +262,36 @@ class Program {
   Received received_;
 };
 
+/// Watches from outside: of ranks that wait in chains, each names the rank at the end.
+class NamesChecker {
+ public:
+  explicit NamesChecker(const std::optional<uint32_t>& stopped) : stopped_(stopped) {}
+
+  void check(const std::vector<std::exception_ptr>& thrown) const {
+    for (uint32_t rank = 0; rank < thrown.size(); ++rank) {
+      if (!thrown[rank] || rank == stopped_) continue;
+      try {
+        std::rethrow_exception(thrown[rank]);
+      } catch (const PeerTimeout& error) {
+        check(rank, error.facts);
+      } catch (const PeerLost& error) {
+        check(rank, error.facts);
+      } catch (const std::exception&) {
+        // Of no rank.
+      }
+    }
+  }
+
+ private:
+  void check(uint32_t rank, const WaitFacts& facts) const {
+    if (facts.rank == stopped_) return;
+    throw simulation::SuiteFailure(fmt::format("rank {} names rank {} in {}, and rank {} stopped",
+                                               rank, facts.rank, facts.phase,
+                                               stopped_ ? fmt::format("{}", *stopped_) : "no"));
+  }
+  const std::optional<uint32_t> stopped_;
+};
+
 void run_suite(SeedRun& run) {
   Drawn drawn = draw(run);
   const bool may_stall = run.random.chance(256);
@@ -293,6 +323,7 @@ void run_suite(SeedRun& run) {
     }
   });
   result.require_clean_after(options.stop);
+  NamesChecker(drawn.stops).check(result.thrown);
 }
 
 const bool registered = simulation::add_suite(

@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <set>
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/internode/kernels/rail_shared.hpp"
+#include "fabric/abort_flag.hpp"
+#include "fabric/bootstrap.hpp"
 #include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
@@ -123,6 +127,7 @@ void find_slowest(const HostMap& map, uint32_t self, ExpertParallel::Metrics& me
 RailExchange::RailExchange(World& world, const Shape& shape)
     : world_(supported(world)),
       accelerator_(accelerator_of(world)),
+      object_(bootstrap_of(world).timeout_reports().new_object()),
       shape_(shape),
       map_(host_map_of(world)),
       peers_(map_.peers_of(world.rank())),
@@ -233,6 +238,36 @@ void RailExchange::fill_tables() {
             .place = map_.place_of[rank],
             .locals = map_.size_of(map_.host_of[rank])};
   windows_ = Peers::of(addresses, rank, reinterpret_cast<std::byte* const*>(base + addresses_at));
+}
+
+uint32_t RailExchange::culprit_of(const WaitFacts& facts) {
+  const std::lock_guard lock(naming_);
+  if (culprit_) return *culprit_;
+  Bootstrap& bootstrap = bootstrap_of(world_);
+  const AbortFlag& flag = abort_flag_of(world_);
+  bootstrap.report_timeout(object_, facts.rank);
+  const auto is_settled = [&] {
+    if (flag.has_ended()) return true;
+    const std::vector<uint32_t> gone = flag.gone_ranks();
+    const auto is_gone = [&](uint32_t rank) { return std::ranges::binary_search(gone, rank); };
+    if (is_gone(bootstrap.timeout_reports().end_of_chain(object_, facts.rank))) return true;
+    std::set<uint32_t> answering;
+    for (const uint32_t rank : present_ranks(world_))
+      if (!is_gone(rank)) answering.insert(rank);
+    return bootstrap.timeout_reports().are_complete(object_, answering);
+  };
+  // Ranks that began the call with this one have all failed by the deadline of the longest wait;
+  // their reports then take a moment.
+  const std::chrono::duration<double> most = world_.timeout() * (1.0 + 1.0 / 4 + 1.0 / 8);
+  const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      most - std::chrono::duration<double>(facts.waited_s));
+  if (!is_settled() && rest.count() > 0)
+    (void)accelerator_.wait_until(accelerator_.now() + rest, is_settled);
+  culprit_ = bootstrap.timeout_reports().end_of_chain(object_, facts.rank);
+  // The rank may be alive, and wait for one that the job has told to be lost.
+  const std::vector<uint32_t> lost = flag.lost_ranks();
+  if (!lost.empty() && !std::ranges::binary_search(lost, *culprit_)) culprit_ = lost.front();
+  return *culprit_;
 }
 
 RailRoute RailExchange::route(void* base, uint32_t tokens) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -11,9 +12,11 @@
 #include "expert_parallel/internode/kernels/combine.hpp"
 #include "expert_parallel/internode/kernels/dispatch.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/bootstrap.hpp"
 #include "fabric/host_map.hpp"
 #include "fabric/network/claimed_queues.hpp"
 #include "fabric/network/network_memory.hpp"
+#include "fabric/world_access.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/world.hpp"
 
@@ -70,6 +73,13 @@ class RailExchange {
   static Bytes bytes_of(const Shape& shape, uint32_t ranks, uint32_t hosts, uint32_t tokens);
 
   const HostMap& map() const { return map_; }
+  /// Returns the rank that all ranks name for a call that has failed here in the wait of `facts`,
+  /// which lasted for a timeout or ended with a goodbye. The first call tells the other ranks of
+  /// the wait, and hears of theirs, until a little after the longest wait of a call. Any thread may
+  /// call it.
+  uint32_t culprit_of(const WaitFacts& facts);
+  /// Tells the other ranks that a call has failed here because of `rank`.
+  void report(uint32_t rank) { bootstrap_of(world_).report_timeout(object_, rank); }
   /// Returns the bytes of this rank's window. Its second part may lie outside of the arena.
   size_t bytes() const { return layout_.near_bytes() + layout_.far_bytes(); }
   /// Lets the kernels that a CUDA graph has captured fail as soon as they begin. Returns when it is
@@ -91,6 +101,7 @@ class RailExchange {
 
   World& world_;
   Accelerator& accelerator_;
+  const uint64_t object_;  ///< its number among the world's
   const Shape shape_;
   const HostMap map_;
   const std::vector<uint32_t> peers_;  ///< [links] ranks
@@ -108,6 +119,8 @@ class RailExchange {
   Peers windows_{};
   const Link* links_ = nullptr;
   const uint32_t* link_to_ = nullptr;
+  std::mutex naming_;
+  std::optional<uint32_t> culprit_;
 };
 
 }  // namespace tokenyard::internode

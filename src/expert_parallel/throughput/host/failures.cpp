@@ -118,12 +118,12 @@ DifferingValues refused_values(const Counts& counts) {
 
 }  // namespace
 
-std::vector<std::string> Failures::names_of_phases() const {
+std::vector<std::string> Failures::names_of_phases(uint32_t reported) const {
   std::vector<std::string> names(phase_names().begin(), phase_names().end());
   if (!context_.rails) return names;
   // The other end's host and rail say where to look, and whether its neighbours are silent, too.
   const HostMap& map = context_.rails->map();
-  const uint32_t rank = std::min(context_.health->cell.report().rank, map.ranks() - 1);
+  const uint32_t rank = std::min(reported, map.ranks() - 1);
   names.resize(static_cast<size_t>(internode::Phase::counts));
   for (const std::string& name : internode::phase_names())
     names.push_back(
@@ -131,10 +131,29 @@ std::vector<std::string> Failures::names_of_phases() const {
   return names;
 }
 
+void Failures::check_waits() const {
+  const Health& health = *context_.health;
+  const uint32_t awaited = health.cell.report().rank;
+  try {
+    health.cell.check(names_of_phases(awaited), [&](WaitFacts& facts) {
+      if (!context_.rails) return;
+      facts.rank = context_.rails->culprit_of(facts);
+      const uint32_t phase = health.cell.report().phase;
+      const std::vector<std::string> names = names_of_phases(facts.rank);
+      if (facts.rank == awaited || phase >= names.size()) return;
+      facts.phase = fmt::format("{}, for which rank {} waited", names[phase], awaited);
+    });
+  } catch (const NetworkFault& error) {
+    // Those that wait for this rank need not name it.
+    if (context_.rails) context_.rails->report(error.facts.peer);
+    throw;
+  }
+}
+
 void Failures::check() const {
   Health& health = *context_.health;
   if (health.cell.failed()) {
-    health.cell.check(names_of_phases());
+    check_waits();
     if (health.cell.report().phase == static_cast<uint32_t>(Phase::dispatch_refusal))
       throw_refusal();
     const WaitReport& report = health.cell.report();
@@ -170,7 +189,7 @@ std::vector<FailedRank> Failures::failed_ranks() const {
                                        ? refused_values(counts_)
                                        : differing_values(report);
     return awaited({.rank = *error.rank,
-                    .phase = names_of_phases()[report.phase],
+                    .phase = names_of_phases(report.rank)[report.phase],
                     .expected = values.expected,
                     .seen = values.seen},
                    FailedRank::Why::differs, error.what());

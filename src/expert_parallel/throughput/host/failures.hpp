@@ -32,8 +32,10 @@ class Failures {
   }
 
  private:
-  /// Returns the phases' names, with the place of the rank that the report names.
-  std::vector<std::string> names_of_phases() const;
+  /// Returns the phases' names, with the place of the rank that an error names.
+  std::vector<std::string> names_of_phases(uint32_t rank) const;
+  /// Throws the error of a wait that has failed, if one has.
+  void check_waits() const;
   /// Throws that the ranks made different calls.
   [[noreturn]] void throw_mismatch() const;
 
