@@ -146,7 +146,7 @@ struct CombineInput {
   /// [tokens, hidden] of y's type, 16-byte aligned: sums begin with them.
   ConstTensorView biases[2] = {};
   /// [tokens, ranks] uint32 or int32: the order in which a token's rows are added, each rank once.
-  /// None: the order of the ranks.
+  /// None: the order of the ranks. The sum of another host counts for the first of its ranks.
   ConstTensorView rank_order = {};
   uint32_t sms = 0;  ///< multiprocessors of this call; 0: as the object has. Ranks may differ
   /// Multiprocessors that sum the rows of `by_expert` on this rank before anything travels; 0: some

@@ -91,12 +91,11 @@ def draw(seed: int, ranks: int) -> Configuration:
 
 
 def draw_between_hosts(seed: int, hosts: int, ranks: int) -> Configuration:
-    """Draws a configuration over several hosts, which have no order of ranks."""
+    """Draws a configuration over several hosts."""
     rng = np.random.default_rng((seed, hosts, ranks, 6))
     return replace(
         draw(seed, ranks),
         hosts=hosts,
-        ordered=False,
         ring_rows=int(rng.choice([0, 3, 5, 9, 40])),
         chunk_rows=int(rng.choice([0, 0, 1, 3, 9])),
         fp32_partials=bool(rng.random() < 0.3),

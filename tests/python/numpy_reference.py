@@ -104,35 +104,50 @@ def combined_between_hosts(
     tokens: list[int],
     host_of: list[int],
     round_partials: bool,
+    orders: list[np.ndarray | None],
 ) -> list[np.ndarray]:
     """Returns, per owning rank, the very bits of its results: float32 sums in the documented order.
 
-    Another host's results are summed first, and rounded if `round_partials`. The biases come first,
-    then the hosts in order, the own host's results one by one.
+    Another host's results are summed first, in rank order, and rounded if `round_partials`. The
+    biases come first, then the ranks in the owner's order: the own host's results one by one, and
+    another host's sum for the first of its ranks.
     """
     dtype, hidden = ys[0].dtype, ys[0].shape[1]
     home = []
     for owner, count in enumerate(tokens):
+        results = np.zeros((len(received), count, hidden), np.float32)
+        has_result = np.zeros((len(received), count), bool)
+        for rank, want in enumerate(received):
+            begin = sum(want.rows_from[:owner])
+            rows = slice(begin, begin + want.rows_from[owner])
+            at = want.source_token[rows]
+            results[rank, at] = ys[rank][rows].astype(np.float32)
+            has_result[rank, at] = True
+        # Each rank of another host stands for that host's sum.
+        for rank, host in enumerate(host_of):
+            if host == host_of[owner] or rank != host_of.index(host):
+                continue
+            others = [other for other, of in enumerate(host_of) if of == host]
+            partial = np.zeros((count, hidden), np.float32)
+            for other in others:
+                partial[has_result[other]] += results[other, has_result[other]]
+            if round_partials:
+                partial = partial.astype(dtype).astype(np.float32)
+            has_result[others] = has_result[others].any(axis=0)
+            results[others] = partial
         total = np.zeros((count, hidden), np.float32)
         for bias in biases[owner]:
             total += bias.astype(np.float32)
-        for host in range(max(host_of) + 1):
-            partial = np.zeros((count, hidden), np.float32)
-            came = np.zeros(count, bool)
-            for rank, want in enumerate(received):
-                if host_of[rank] != host:
+        order = orders[owner]
+        if order is None:
+            order = np.tile(np.arange(len(received)), (count, 1))
+        for token in range(count):
+            hosts = {host_of[owner]: False}
+            for rank in order[token]:
+                if hosts.get(host_of[rank]) or not has_result[rank, token]:
                     continue
-                begin = sum(want.rows_from[:owner])
-                rows = slice(begin, begin + want.rows_from[owner])
-                at = want.source_token[rows]
-                into = total if host == host_of[owner] else partial
-                into[at] += ys[rank][rows].astype(np.float32)
-                came[at] = True
-            if host == host_of[owner]:
-                continue
-            if round_partials:
-                partial = partial.astype(dtype).astype(np.float32)
-            total[came] += partial[came]
+                hosts.setdefault(host_of[rank], True)
+                total[token] += results[rank, token]
         home.append(total.astype(dtype))
     return home
 

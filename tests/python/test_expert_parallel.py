@@ -343,16 +343,20 @@ def test_rows_travel_between_hosts_as_inside_one(processes: bool) -> None:
     tokenyard.launch(exchange_between_hosts, ranks=4, processes=processes, hosts=2)
 
 
-def test_what_an_exchange_between_hosts_cannot_do_is_refused_by_the_call() -> None:
-    def layer(world: tokenyard.World) -> None:
-        exchange = make(world)
-        received = exchange.dispatch(*inputs(world.rank))
-        order = np.zeros((len(inputs(world.rank)[0]), world.size), np.int32)
-        with pytest.raises(tokenyard.Unsupported, match="rank_order"):
-            exchange.combine(received.x, received.route, rank_order=order)
-        assert len(exchange.combine(received.x, received.route)) == len(order)
+def test_an_order_of_ranks_counts_between_hosts() -> None:
+    """Of large results that cancel out, a small one between them remains only in one order."""
 
-    tokenyard.launch(layer, ranks=2, hosts=2)
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.ExpertParallel(world, experts=3, hidden=16, topk=3, tokens_max=2)
+        x = np.zeros((2, 16), np.float32)
+        received = exchange.dispatch(x, np.tile(np.arange(3), (2, 1)))
+        y = np.full_like(received.x, [1e30, 1.0, -1e30][world.rank])
+        order = np.array([[0, 2, 1], [0, 1, 2]], np.int32)
+        home = exchange.combine(y, received.route, rank_order=order)
+        exchange.wait()
+        assert (home == np.array([[1.0], [0.0]], np.float32)).all()
+
+    tokenyard.launch(layer, ranks=3, hosts=3)
 
 
 @pytest.mark.parametrize("by_expert", [False, True])

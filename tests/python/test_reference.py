@@ -263,6 +263,7 @@ def judge_between_hosts(
         list(given.tokens),
         host_of(given),
         not given.fp32_partials,
+        [order_of(given, rank) for rank in range(given.ranks)],
     )
     for rank, outcome in enumerate(outcomes):
         assert_same(f"out on rank {rank}", outcome.out, right[rank])

@@ -449,7 +449,8 @@ class ExpertParallel(Closing):
             out: [tokens, hidden] of y's dtype to write to, not overlapping y; None for a new array.
             bias: [tokens, hidden] of y's dtype, or a pair of them, with which the sums begin.
             rank_order: [tokens, ranks] int32: the order in which a token's ranks are added, each
-                once; None: ascending.
+                once; None: ascending. The sum of another host, which that host adds in rank order,
+                counts for the first of its ranks.
             by_expert: y is laid out like these rows, [rows, hidden]. Each rank then first adds a
                 token's results in float32, in the order of its choices, and rounds to y's dtype;
                 these sums are sent and added as above.

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "expert_parallel/drawn_epoch.hpp"
+#include "expert_parallel/internode/ordered_sums.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
 #include "expert_parallel/throughput/watched.hpp"
@@ -35,10 +36,11 @@ enum class Step : uint32_t {
   watched,
   places,
   by_expert,
+  in_order,
 };
-constexpr const char* kStepNames[] = {"dispatch", "again",    "combine",    "combine_with_weights",
-                                      "refused",  "format",   "other_rows", "watched",
-                                      "places",   "by_expert"};
+constexpr const char* kStepNames[] = {"dispatch", "again",     "combine",    "combine_with_weights",
+                                      "refused",  "format",    "other_rows", "watched",
+                                      "places",   "by_expert", "in_order"};
 
 struct Drawn {
   ExchangeCase exchange;
@@ -193,6 +195,18 @@ class Program {
         return require_none(
             difference_by_expert(exchange_, received_, case_.shape, all_[world_.rank()], 4),
             "rows by expert");
+      case Step::in_order: {
+        const Tokens& mine = all_[world_.rank()];
+        // A token's own order: ranks may be named twice, or not at all.
+        Random random(++case_.seed + world_.rank());
+        std::vector<uint32_t> order;
+        for (uint32_t left = mine.count * world_.size(); left > 0; --left)
+          order.push_back(random.below(world_.size() + 1));
+        return require_none(
+            difference_after_ordered_combine(exchange_, received_, case_.shape, drawn_.host_of,
+                                             mine, first, order, random.below(3)),
+            "a combine in the caller's order");
+      }
     }
   }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "expert_parallel/internode/host/rails.hpp"
+#include "expert_parallel/internode/ordered_sums.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
@@ -748,24 +749,41 @@ TEST_F(BetweenHosts, PartialsThatDifferAreNamedOnAllRanks) {
     EXPECT_EQ(error_of<InvalidArgument>(outcome).argument, "fp32_partials");
 }
 
-TEST_F(BetweenHosts, AnOrderOfRanksIsRefusedWhenTheCallIsMade) {
-  const ExchangeCase exchange_case = some_tokens(2);
-  expect_none_failed(run(2, 2, [&](World& world) {
-    ExpertParallel exchange(world, exchange_case.options());
-    const std::vector<Tokens> all = exchange_case.draw();
-    const TokensOnDevice tokens(accelerator_of(world), all[world.rank()], true);
-    const Received received = exchange.dispatch(tokens.input());
-    const DeviceArray<uint16_t> out(accelerator_of(world), all[world.rank()].x.size());
-    const DeviceArray<uint32_t> order(accelerator_of(world), size_t{2} * tokens.count());
-    EXPECT_THROW(
-        exchange.combine(
-            {.y = received.x, .rank_order = {order.data(), DataType::uint32, {tokens.count(), 2}}},
-            *received.route, {.x = out.bf16_rows(64)}),
-        Unsupported);
-    EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
-                         expected_on(exchange_case.shape, all, world.rank())),
-              "");
-  }));
+/// Each token has an order of its own. An invalid one, which names ranks twice or no rank at all,
+/// reads nothing else.
+TEST_F(BetweenHosts, SumsFollowAnOrderOfRanks) {
+  for (const std::vector<uint32_t>& host_of :
+       {std::vector<uint32_t>{0, 1, 2}, {0, 0, 1, 1, 2}, {0, 1, 1}}) {
+    const auto ranks = static_cast<uint32_t>(host_of.size());
+    ExchangeCase exchange_case = some_tokens(ranks);
+    exchange_case.shape.topk = 2 * ranks;
+    const Shape& shape = exchange_case.shape;
+    std::atomic<uint32_t> other_bits = 0;
+    expect_none_failed(run(host_of, [&](World& world) {
+      ExpertParallel exchange(world, exchange_case.options());
+      const std::vector<Tokens> all = exchange_case.draw();
+      const Tokens& mine = all[world.rank()];
+      const TokensOnDevice tokens(accelerator_of(world), mine, true);
+      const Expected expected = expected_on(shape, all, world.rank());
+      const Received received = exchange.dispatch(tokens.input());
+      std::vector<uint32_t> ascending, turned, invalid;
+      for (uint32_t token = 0; token < mine.count; ++token)
+        for (uint32_t turn = 0; turn < ranks; ++turn) {
+          ascending.push_back(turn);
+          turned.push_back((token + ranks - turn) % ranks);
+          invalid.push_back(turn % 2 == 0 ? world.rank() : ranks + turn);
+        }
+      for (const std::vector<uint32_t>& order : {ascending, turned, invalid})
+        for (const uint32_t biases : {0, 2})
+          EXPECT_EQ(difference_after_ordered_combine(exchange, received, shape, host_of, mine,
+                                                     expected, order, biases),
+                    "");
+      if (sums_in_order(shape, host_of, mine, world.rank(), turned, 0) !=
+          sums_in_order(shape, host_of, mine, world.rank(), ascending, 0))
+        ++other_bits;
+    }));
+    EXPECT_GE(other_bits, 1u) << "the order must matter";
+  }
 }
 
 TEST_F(BetweenHosts, MemoryIsToldBeforeItIsTaken) {

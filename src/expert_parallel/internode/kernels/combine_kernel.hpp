@@ -69,17 +69,50 @@ struct NearRows {
 
   /// Writes the rows' addresses, in rank order; returns their number. Called by all lanes.
   TOKENYARD_DEVICE uint32_t list(Addend* to) const {
-    const throughput::CombineParams& input = combine.input();
     const uint32_t have = warp::ballot(row >= 0), place = warp::lane();
-    if (row >= 0) {
-      const size_t at = size_t{mine.rows} * throughput::kOffsetUnit + size_t(row) * input.row_bytes;
-      to[population(have & lanes_below())] = {
-          .row =
-              (input.call.arenas.of(combine.hosts().local(place)) + static_cast<std::ptrdiff_t>(at))
-                  .template as<const std::byte>(),
-          .is_partial = false};
-    }
+    if (row >= 0) to[population(have & lanes_below())] = addend(place, mine.rows, row);
     return population(have);
+  }
+  /// Returns a row of the rank at a place of this host, whose rows begin at `rows`.
+  TOKENYARD_DEVICE Addend addend(uint32_t place, uint32_t rows, int32_t of_rank) const {
+    const throughput::CombineParams& input = combine.input();
+    const size_t at = size_t{rows} * throughput::kOffsetUnit + size_t(of_rank) * input.row_bytes;
+    return {.row = (input.call.arenas.of(combine.hosts().local(place)) +
+                    static_cast<std::ptrdiff_t>(at))
+                       .template as<const std::byte>(),
+            .is_partial = false};
+  }
+  /// Writes the addends of a token in the caller's order of ranks; returns their number. The
+  /// partial sum of another host, which `slot_of(host)` returns, counts for the first of its ranks.
+  /// A rank that the order names twice is added once. Called by all lanes.
+  template <class SlotOf>
+  TOKENYARD_DEVICE uint32_t list_in_order(uint32_t token, SlotOf slot_of, Addend* to) const {
+    const throughput::CombineParams& input = combine.input();
+    const Hosts& hosts = combine.hosts();
+    uint64_t hosts_seen = 0;
+    uint32_t places_seen = 0, count = 0;
+    for (uint32_t turn = 0; turn < hosts.ranks; ++turn) {
+      const uint32_t rank = load_cached(input.order + size_t{token} * hosts.ranks + turn);
+      if (rank >= hosts.ranks) continue;  // The caller's order may be invalid.
+      const uint32_t host = hosts.host_of[rank], place = hosts.place_of[rank];
+      if (host != hosts.host) {
+        if ((hosts_seen >> host & 1) != 0) continue;
+        hosts_seen |= uint64_t{1} << host;
+        const std::byte* const slot = slot_of(host);
+        if (slot == nullptr) continue;
+        if (warp::elect()) to[count] = {.row = Peer<const std::byte>(slot), .is_partial = true};
+        ++count;
+        continue;
+      }
+      if ((places_seen >> place & 1) != 0) continue;
+      places_seen |= uint32_t{1} << place;
+      const int32_t there = warp::shuffle(row, place);
+      const uint32_t rows = warp::shuffle(mine.rows, place);
+      if (there < 0) continue;
+      if (warp::elect()) to[count] = addend(place, rows, there);
+      ++count;
+    }
+    return count;
   }
   /// Returns the sum of a choice's weights. Called by all lanes.
   TOKENYARD_DEVICE float weight(uint32_t choice) const {
@@ -296,7 +329,8 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, Row
         addends[count] = {.row = Peer<const std::byte>(bias + at), .is_partial = false};
       ++count;
     }
-  for (uint32_t first = 0; first < hosts.hosts; first += kWarpLanes) {
+  if (input.order != nullptr) count += near.list_in_order(token, slot_of, addends + count);
+  for (uint32_t first = 0; input.order == nullptr && first < hosts.hosts; first += kWarpLanes) {
     const uint32_t host = first + warp::lane();
     const bool is_other = host < hosts.hosts && host != hosts.host;
     const std::byte* const slot = is_other ? slot_of(host) : nullptr;

@@ -156,8 +156,6 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
   context_.check_route(route);
   Route::State& state = *RouteAccess::state_of(route);
   const CombineArguments input = checked(given, state, output);
-  if (context_.rails && input.rank_order != nullptr)
-    throw Unsupported("rank_order", "between hosts results are added in rank order only");
   const Weights with_weights = check_weights(state, input.topk_weights, input.out_topk_weights);
   const uint32_t bytes = setup_.row_bytes({.type = input.type});
   const Plan plan = setup_.plan_of(bytes, input.sms);
