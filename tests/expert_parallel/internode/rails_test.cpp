@@ -9,6 +9,8 @@
 #include "expert_parallel/internode/host/rails.hpp"
 #include "expert_parallel/internode/ordered_sums.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "expert_parallel/recording_accelerator.hpp"
+#include "expert_parallel/throughput/replay.hpp"
 #include "expert_parallel/throughput/row_bytes.hpp"
 #include "expert_parallel/throughput/steps.hpp"
 #include "fabric/arena.hpp"
@@ -747,6 +749,27 @@ TEST_F(BetweenHosts, PartialsThatDifferAreNamedOnAllRanks) {
   });
   for (const auto& outcome : outcomes)
     EXPECT_EQ(error_of<InvalidArgument>(outcome).argument, "fp32_partials");
+}
+
+/// The calls that graphs replay, recorded on the host. Sums of a host's two rows are not rounded.
+TEST_F(BetweenHosts, TheSameMemoryServesReplayAfterReplay) {
+  for (const std::vector<uint32_t>& host_of :
+       {std::vector<uint32_t>{0, 1}, {0, 0, 1, 1}, {0, 1, 2}}) {
+    std::vector<std::shared_ptr<Accelerator>> accelerators;
+    for (size_t rank = 0; rank < host_of.size(); ++rank)
+      accelerators.push_back(std::make_shared<RecordingAccelerator>());
+    const auto ranks = static_cast<uint32_t>(host_of.size());
+    expect_none_failed(
+        run_ranks(join_all(accelerators, std::make_shared<InProcessFabric>(host_of), options(1),
+                           {.run = cards_on_threads()}),
+                  [&](World& world) {
+                    check_throughput_replays(
+                        world, replayed_throughput(ranks),
+                        [&](Stream, const std::function<void()>& body) -> std::function<void()> {
+                          return recording_accelerator(world).record(body);
+                        });
+                  }));
+  }
 }
 
 /// Each token has an order of its own. An invalid one, which names ranks twice or no rank at all,
