@@ -125,6 +125,25 @@ TEST(MembershipCodec, EveryPairOfAListAscends) {
   EXPECT_EQ(decode_verdict(encode(right)), right);
 }
 
+TEST(MembershipCodec, TheLongestMessageIsOf4MiB) {
+  // 13 bytes of message, 37 of each group and 4 of each slot.
+  constexpr size_t kMost = 4u << 20, kGroups = 259, kSlots = (kMost - 13 - 37 * kGroups) / 4;
+  static_assert(13 + 37 * kGroups + 4 * kSlots == kMost);
+  Goodbye farewell{std::vector<GroupProgress>(kGroups)};
+  for (size_t group = 0, left = kSlots; group < kGroups; ++group) {
+    farewell.progress[group].group = group;
+    const size_t own = left / (kGroups - group);
+    for (size_t slot = 0; slot < own; ++slot)
+      farewell.progress[group].slots.push_back(static_cast<Slot>(slot));
+    left -= own;
+  }
+  Bytes bytes = encode(Message{7, farewell});
+  EXPECT_EQ(bytes.size(), kMost);
+  EXPECT_TRUE(decode_message(bytes));
+  farewell.progress[0].slots.push_back(static_cast<Slot>(farewell.progress[0].slots.size()));
+  EXPECT_THROW((void)encode(Message{7, farewell}), InvalidArgument);
+}
+
 TEST(MembershipCodec, AFalseCountReservesNothing) {
   Bytes bytes = encode(Message{7, Heartbeat{}});
   for (size_t i = 9; i < 13; ++i) bytes[i] = std::byte{0xff};
