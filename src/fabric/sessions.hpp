@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "fabric/world_access.hpp"
+#include "tokenyard/stream.hpp"
 
 namespace tokenyard {
 

@@ -319,6 +319,19 @@ TEST_F(TwoEnds, PeerWhoseMessageNeverEndsIsLost) {
   EXPECT_EQ(end(), "lost");
 }
 
+TEST_F(TwoEnds, LongestMessageIsTakenAndNoLongerOne) {
+  begin();
+  const std::vector<std::byte> most(Exchange::kMessageMax);
+  mine.exchange.received(theirs->self, Topic::last, most);
+  ASSERT_THAT(messages(), SizeIs(1));
+  EXPECT_EQ(messages().front().size(), most.size());
+  EXPECT_EQ(end(), std::nullopt);
+  mine.exchange.received(theirs->self, Topic::part, most);
+  mine.exchange.received(theirs->self, Topic::last, std::span(most).first(1));
+  EXPECT_EQ(end(), "lost");
+  EXPECT_THAT(messages(), SizeIs(1));
+}
+
 TEST_F(TwoEnds, ProcessOfAnotherFoundingDoesNotCount) {
   End older(1, 9);
   older.dial(mine);

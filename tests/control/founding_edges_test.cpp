@@ -223,7 +223,7 @@ TEST_F(ControlPlane, WhoCannotFollowTheProtocolTakesNoPartInIt) {
   const auto options_of = [&](Slot slot) {
     ControlOptions own = options(slot, 3);
     own.membership.silence = 100s;
-    own.farewell = 1s;
+    own.farewell = slot == 2 ? 30s : 1s;
     return own;
   };
   TooTalkative talkative;
@@ -240,6 +240,10 @@ TEST_F(ControlPlane, WhoCannotFollowTheProtocolTakesNoPartInIt) {
   EXPECT_THAT(told.get(), HasSubstr("its control thread failed: "));
   EXPECT_EQ(talkative.fenced_in, 1u);
   for (const auto& rank : ranks) EXPECT_TRUE(rank->recorder.wait_for_members(2));
+  // Its thread goes on until it is stopped: nobody waits for a farewell.
+  const auto start = steady_clock::now();
+  failing.stop();
+  EXPECT_LT(steady_clock::now() - start, 15s);
 }
 
 // ---- what others are told -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <thread>
+#include <vector>
 
 #include "control/control_planes.hpp"
 #include "fabric/worlds.hpp"
@@ -102,6 +104,49 @@ TEST(ForkGuard, WhatHasASocketsOldDescriptorIsNotTouched) {
   EXPECT_EQ(status_of_child([&] { return write(before, "x", 1) == 1; }), 0);
   char byte = 0;
   EXPECT_EQ(read(ends[0].native(), &byte, 1), 1);
+}
+
+// As in a daemon that has closed its standard input.
+TEST(ForkGuard, ASocketInPlaceOfStandardInputIsOneToo) {
+  const auto in_a_child = [] {
+    alarm(kLifeOfAForkS);
+    ::close(STDIN_FILENO);
+    const FileDescriptor first = net::open_socket(AF_UNIX, SOCK_DGRAM);
+    return first.native() == STDIN_FILENO &&
+           status_of_child([] {
+             const bool is_open = fcntl(STDIN_FILENO, F_GETFD) >= 0;
+             struct stat about {};
+             return is_open && fstat(STDIN_FILENO, &about) == 0 && !S_ISSOCK(about.st_mode);
+           }) == 0;
+  };
+  EXPECT_EQ(status_of_child(in_a_child), 0);
+}
+
+// Descriptors beyond the guard's table are left alone: a process with so many forks without it.
+TEST(ForkGuard, SocketsBeyondItsTableDoNoHarm) {
+  constexpr int kTable = 1 << 16, kNoRight = 77;
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(kLifeOfAForkS);
+    rlimit most{};
+    getrlimit(RLIMIT_NOFILE, &most);
+    most.rlim_cur = kTable + 64;
+    if (most.rlim_max < most.rlim_cur || setrlimit(RLIMIT_NOFILE, &most) != 0) _exit(kNoRight);
+    const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+    while (dup(nowhere) < kTable - 4) {
+    }
+    std::vector<FileDescriptor> sockets;
+    while (sockets.empty() || sockets.back().native() < kTable + 8)
+      sockets.push_back(net::open_socket(AF_UNIX, SOCK_DGRAM));
+    const bool lives = status_of_child([] {
+                         return static_cast<bool>(net::open_socket(AF_UNIX, SOCK_DGRAM));
+                       }) == 0;
+    _exit(lives && net::open_socket(AF_UNIX, SOCK_DGRAM) ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoRight) GTEST_SKIP() << "too few descriptors";
+  EXPECT_EQ(status, 0);
 }
 
 // A fork between the creation of a socket and its registration would keep it.

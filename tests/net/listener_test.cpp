@@ -93,5 +93,23 @@ TEST(PolledListener, HandsOverWhoHasSaidItsFirstWords) {
   EXPECT_EQ(listener.dropped(), 1u);
 }
 
+// A crowd must not keep the caller from its other work, and loses nobody.
+TEST(PolledListener, TakesSoManyAtOnceAndTheOthersNext) {
+  constexpr size_t kAtOnce = 64, kMore = 6;
+  Poller poller;
+  PolledListener listener({.address = "127.0.0.1", .first_bytes = 1}, poller);
+  std::vector<FileDescriptor> clients;
+  for (size_t count = 0; count < kAtOnce + kMore; ++count) {
+    clients.push_back(connect_to(listener.address(), listener.port()));
+    const std::byte word{9};
+    while (send_now(clients.back(), {&word, 1}).bytes == 0) {
+    }
+  }
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_EQ(listener.poll(now).size(), kAtOnce);
+  EXPECT_EQ(listener.poll(now).size(), kMore);
+  EXPECT_EQ(listener.dropped(), 0u);
+}
+
 }  // namespace
 }  // namespace tokenyard::net
