@@ -22,7 +22,8 @@ class Ledger {
       : path_(std::move(path)), environment_(std::move(environment)) {
     std::ifstream file(path_);
     if (path_.empty() || !file) return;
-    for (const Json& row : Json::parse(file).at("rows")) rows_.push_back(row);
+    const Json before = Json::parse(file);
+    for (const Json& row : before.at("rows")) rows_.push_back(row);
   }
 
   void add(const Json& row) {

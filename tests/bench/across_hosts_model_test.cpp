@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -119,6 +121,28 @@ TEST_F(ModelWire, ASignalLandsBehindItsPut) {
   EXPECT_EQ(wire_.pair(0, 1).completed, 2u);
   EXPECT_EQ(wire_.bytes_out(0), (1 << 20) + 8);
   EXPECT_EQ(wire_.bytes_in(1), (1 << 20) + 8);
+}
+
+TEST(ModelLedger, ARowReplacesTheOneOfItsCaseAndShape) {
+  const std::string path = testing::TempDir() + "across_hosts_model_ledger.json";
+  std::remove(path.c_str());
+  const auto row = [](const std::string& name, uint32_t ranks, double us) {
+    return Ledger::Json{{"case", name}, {"ranks", ranks}, {"floor", us}};
+  };
+  {
+    Ledger ledger(path, {{"gpu", "modelled"}});
+    ledger.add(row("a", 16, 1));
+    ledger.add(row("a", 32, 2));
+  }
+  Ledger(path, {{"gpu", "modelled"}}).add(row("a", 16, 3));
+  Ledger(path, {{"gpu", "modelled"}}).add(row("b", 16, 4));
+  std::ifstream file(path);
+  const Ledger::Json read = Ledger::Json::parse(file);
+  EXPECT_EQ(read.at("environment").at("gpu"), "modelled");
+  ASSERT_EQ(read.at("rows").size(), 3u);
+  EXPECT_EQ(read.at("rows")[0], row("a", 16, 3));
+  EXPECT_EQ(read.at("rows")[1], row("a", 32, 2));
+  EXPECT_EQ(read.at("rows")[2], row("b", 16, 4));
 }
 
 constexpr RoutedShape kEp64{.hosts = 8,
