@@ -53,9 +53,10 @@ def table(rows: list[Row]) -> list[str]:
         us, floor = row["ours"]["median"], row["floor"]
         goal = goal_us(row)
         words = f"{goal:.0f}: {'met' if us <= goal else 'missed'}" if goal is not None else "-"
+        commit = f", commit {row['commit']}" if row.get("commit") else ""
         lines.append(
             f"| {row['case'].replace(' model', '')} | {row['ranks']} | {row['tokens']} "
-            f"| {row['sms']} | {us:.1f} | {floor:.1f} | {100 * floor / us:.1f} % "
+            f"| {row['sms']} | {us:.1f}{commit} | {floor:.1f} | {100 * floor / us:.1f} % "
             f"| {us - floor:.1f} | {words} |"
         )
     return lines
