@@ -262,6 +262,25 @@ def test_an_arena_is_released_and_restored(hosts: int) -> None:
     tokenyard.launch(layer, ranks=2, hosts=hosts, arena_bytes=8 << 20)
 
 
+def test_an_arena_that_one_rank_still_needs_is_kept_on_all() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        received = exchange.dispatch(values(world.rank), *choices(world.rank))
+        exchange.combine(received.x, received.route)
+        exchange.wait()
+        exchange.close()
+        if world.rank != 1:
+            received = None
+        with pytest.raises(tokenyard.InvalidArgument, match="arena on rank 1") as refused:
+            world.release_arena()
+        assert refused.value.rank == 1
+        received = None
+        world.release_arena()
+        world.restore_arena()
+
+    tokenyard.launch(layer, ranks=2, arena_bytes=8 << 20, timeout=20)
+
+
 def test_nan_and_infinities_pass() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)

@@ -506,17 +506,21 @@ class World(Closing):
         For example while a trainer is idle.
 
         Raises:
-            InvalidArgument: an exchange is open, an array in the arena is alive, or the arena was
-                already released.
+            InvalidArgument: an exchange is open or an array in the arena is alive, on some rank,
+                which all ranks name; or the arena was already released.
         """
         if self._kept_bytes is not None:
             raise invalid("arena", "memory to give back", "none: it has been released")
-        if self._native.users:
-            raise invalid(
-                "arena",
-                "no open exchange and no array in its memory",
-                f"{self._native.users} that need it",
-            )
+        # A rank that refused alone would leave the others waiting.
+        counts = self.all_gather(b"%d" % self._native.users, "release_arena")
+        for rank, count in enumerate(int(digits or b"0") for digits in counts):
+            if count:
+                raise invalid(
+                    "arena",
+                    "no open exchange and no array in its memory",
+                    f"{count} that need it",
+                    rank,
+                )
         kept = self._native.arena_bytes
         self._native = self._native.rebuild([], arena_bytes=RELEASED_ARENA_BYTES)
         self._kept_bytes = kept
