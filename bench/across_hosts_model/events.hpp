@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -14,6 +15,9 @@ namespace tokenyard::bench {
 
 struct Lane;
 
+/// A queue of lanes that go on and of functions that run, by time, then in the order in which they
+/// were added. Lanes that are added one after the other for the same time, as a warp's are, share
+/// an entry.
 class Events {
  public:
   struct Event {
@@ -22,64 +26,79 @@ class Events {
     std::function<void()>* what;  ///< of an event without a lane
   };
 
-  void resume(Time at, Lane* lane) { push(at, Kind::lane, lane); }
-  /// Resumes lanes one after the other: one event, since a warp's lanes meet again and again.
-  void resume(Time at, std::vector<Lane*> lanes) {
-    push(at, Kind::lanes, new std::vector<Lane*>(std::move(lanes)));
+  void resume(Time at, Lane* lane) {
+    if (open_ == nullptr || open_at_ != at || open_->count == open_->lanes.size()) {
+      open_ = taken_from_pool();
+      open_at_ = at;
+      queue_.push({at, ++count_, open_, nullptr});
+    }
+    open_->lanes[open_->count++] = lane;
   }
   void run(Time at, std::function<void()> what) {
-    push(at, Kind::what, new std::function<void()>(std::move(what)));
+    open_ = nullptr;
+    queue_.push({at, ++count_, nullptr, new std::function<void()>(std::move(what))});
   }
-  bool empty() const { return next_lane_ == lanes_.size() && queue_.empty(); }
+  bool empty() const { return batch_ == nullptr && queue_.empty(); }
   /// Returns the time of the next event; there must be one.
   Time next() const {
-    if (next_lane_ == lanes_.size()) return queue_.top().at;
-    return queue_.empty() ? lanes_at_ : std::min(lanes_at_, queue_.top().at);
+    if (batch_ == nullptr) return queue_.top().at;
+    return queue_.empty() ? batch_at_ : std::min(batch_at_, queue_.top().at);
   }
   Event take() {
-    if (next_lane_ != lanes_.size() && (queue_.empty() || lanes_at_ <= queue_.top().at))
-      return {lanes_at_, lanes_[next_lane_++], nullptr};
-    const Queued event = queue_.top();
-    queue_.pop();
-    switch (static_cast<Kind>(event.number % kKinds)) {
-      case Kind::lane:
-        return {event.at, static_cast<Lane*>(event.what), nullptr};
-      case Kind::what:
-        return {event.at, nullptr, static_cast<std::function<void()>*>(event.what)};
-      case Kind::lanes:
-        break;
+    if (batch_ == nullptr || (!queue_.empty() && queue_.top().at < batch_at_)) {
+      const Entry entry = queue_.top();
+      queue_.pop();
+      if (entry.batch == nullptr) return {entry.at, nullptr, entry.what};
+      if (batch_ != nullptr) put_off();
+      if (open_ == entry.batch) open_ = nullptr;
+      batch_ = entry.batch;
+      batch_at_ = entry.at;
+      next_lane_ = 0;
     }
-    const std::unique_ptr<std::vector<Lane*>> lanes(static_cast<std::vector<Lane*>*>(event.what));
-    if (next_lane_ != lanes_.size()) {  // Others are under way, which are later.
-      for (Lane* const lane : *lanes) resume(event.at, lane);
-      return take();
-    }
-    lanes_ = std::move(*lanes);
-    lanes_at_ = event.at;
-    next_lane_ = 1;
-    return {event.at, lanes_[0], nullptr};
+    const Event event{batch_at_, batch_->lanes[next_lane_++], nullptr};
+    if (next_lane_ == batch_->count) pool_.push_back(std::exchange(batch_, nullptr));
+    return event;
   }
 
  private:
-  enum class Kind : uint8_t { lane, lanes, what };
-  static constexpr uint64_t kKinds = 4;
-  struct Queued {
+  struct Batch {
+    uint32_t count = 0;
+    std::array<Lane*, 32> lanes{};
+  };
+  struct Entry {
     Time at;
-    uint64_t number;  ///< kKinds times its place in the order of events, plus its kind
-    void* what;
-    bool operator<(const Queued& other) const {
+    uint64_t number;
+    Batch* batch;
+    std::function<void()>* what;
+    bool operator<(const Entry& other) const {
       return at != other.at ? at > other.at : number > other.number;
     }
   };
-  void push(Time at, Kind kind, void* what) {
-    queue_.push({at, ++count_ * kKinds + static_cast<uint64_t>(kind), what});
+
+  Batch* taken_from_pool() {
+    if (pool_.empty()) return &batches_.emplace_back();
+    Batch* const batch = pool_.back();
+    pool_.pop_back();
+    batch->count = 0;
+    return batch;
+  }
+  /// Puts the lanes of the batch under way back: something earlier has come.
+  void put_off() {
+    std::copy(batch_->lanes.begin() + next_lane_, batch_->lanes.begin() + batch_->count,
+              batch_->lanes.begin());
+    batch_->count -= next_lane_;
+    queue_.push({batch_at_, ++count_, batch_, nullptr});
   }
 
-  std::priority_queue<Queued> queue_;
+  std::priority_queue<Entry> queue_;
   uint64_t count_ = 0;
-  std::vector<Lane*> lanes_;  ///< of the event under way
-  size_t next_lane_ = 0;
-  Time lanes_at_ = 0;
+  std::deque<Batch> batches_;
+  std::vector<Batch*> pool_;
+  Batch* open_ = nullptr;  ///< the entry that was added last, if lanes
+  Time open_at_ = 0;
+  Batch* batch_ = nullptr;  ///< under way
+  Time batch_at_ = 0;
+  uint32_t next_lane_ = 0;
 };
 
 }  // namespace tokenyard::bench

@@ -19,7 +19,6 @@ std::vector<Time> Machine::run(const std::vector<std::vector<Launched>>& launche
   const auto ranks = static_cast<uint32_t>(launches.size());
   facts_ = facts;
   launches_ = &launches;
-  events_ = {};
   completions_.clear();
   watchers_.clear();
   blocks_.clear();
@@ -178,31 +177,24 @@ void Machine::meet(host_body::WarpMeeting& meeting) {
   }
   mine->arrived |= 1u << index;
   // Lanes that sleep in a wait poll with this one.
-  std::vector<Lane*> sleepers;
+  const uint32_t first_lane = me.identity.thread - index;
   for (uint32_t left = mine->lanes & ~mine->arrived; left != 0; left &= left - 1) {
-    Lane& of =
-        *me.block
-             ->lanes[me.identity.thread - index + static_cast<uint32_t>(std::countr_zero(left))];
-    if (of.sleeps) sleepers.push_back(&of);
+    Lane& of = *me.block->lanes[first_lane + static_cast<uint32_t>(std::countr_zero(left))];
+    if (of.sleeps) wake(of, me.clock);
   }
-  wake(std::move(sleepers), me.clock);
   mine->values[index] = meeting.value;
   mine->latest = std::max(mine->latest, me.clock);
   if (mine->arrived != mine->lanes) {
     block_lane("a meeting of a warp");
   } else {
     const Time at = mine->latest + costs_.meeting;
-    const uint32_t first = me.identity.thread - index;
-    std::vector<Lane*> others;
-    others.reserve(32);
     for (uint32_t other = 0; other < 32; ++other) {
       if ((mine->lanes >> other & 1) == 0) continue;
-      Lane& met = *me.block->lanes[first + other];
+      Lane& met = *me.block->lanes[first_lane + other];
       met.met = mine->values;
       met.clock = at;
-      if (&met != &me) others.push_back(&met);
+      if (&met != &me) events_.resume(at, &met);
     }
-    if (!others.empty()) events_.resume(at, std::move(others));
     warp.meetings.erase(warp.meetings.begin() + (mine - warp.meetings.data()));
   }
   meeting.values = me.met.data();
@@ -222,8 +214,8 @@ void Machine::barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress) {
   for (Lane* const other : barrier.waiting) {
     me.block->any[other->identity.thread] = barrier.any;
     other->clock = at;
+    events_.resume(at, other);
   }
-  if (!barrier.waiting.empty()) events_.resume(at, std::move(barrier.waiting));
   me.block->any[me.identity.thread] = barrier.any;
   if (wait) me.clock = at;
   barrier = {};
@@ -272,33 +264,18 @@ void Machine::watch(const void* word, uint32_t bytes) {
   lane_->watched.push_back({static_cast<const std::byte*>(word), value, bytes});
 }
 
-/// Wakes threads; those that may go on at once become one event.
-void Machine::wake(std::vector<Lane*> lanes, Time at) {
-  std::erase_if(lanes, [&](Lane* const lane) {
-    lane->sleeps = false;
-    ++lane->sleep;
-    if (lane->clock <= at) return false;
-    events_.resume(lane->clock, lane);
-    return true;
-  });
-  if (lanes.size() == 1)
-    events_.resume(at, lanes[0]);
-  else if (!lanes.empty())
-    events_.resume(at, std::move(lanes));
+void Machine::wake(Lane& lane, Time at) {
+  lane.sleeps = false;
+  ++lane.sleep;
+  events_.resume(std::max(at, lane.clock), &lane);
 }
 
 void Machine::note_change(const void* word, Time at) {
   const auto found = watchers_.find(static_cast<const std::byte*>(word));
   if (found == watchers_.end()) return;
-  const auto lanes = std::move(found->second);
-  watchers_.erase(found);
-  std::vector<Lane*> sleepers;
-  for (const auto& [lane, sleep] : lanes)
-    if (lane->sleeps && lane->sleep == sleep) {
-      lane->sleeps = false;  // It may watch a word twice.
-      sleepers.push_back(lane);
-    }
-  wake(std::move(sleepers), at);
+  for (const auto& [lane, sleep] : found->second)
+    if (lane->sleeps && lane->sleep == sleep) wake(*lane, at);
+  found->second.clear();  // Its memory stays, since the word will be watched again.
 }
 
 /// Lets the thread sleep until a word that it has read changes.

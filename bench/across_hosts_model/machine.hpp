@@ -170,7 +170,7 @@ class Machine final : public host_body::Machine {
   void catch_up();
   void watch(const void* word, uint32_t bytes);
   void sleep();
-  void wake(std::vector<Lane*> lanes, Time at);
+  void wake(Lane& lane, Time at);
   void block_lane(const char* why);
   void start(uint32_t rank, Time at);
   bool is_far(const void* at, uint32_t& rank) const;

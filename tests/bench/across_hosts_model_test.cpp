@@ -48,12 +48,11 @@ TEST(ModelLengths, ShortRowsAreChargedInFull) {
 
 TEST(ModelEvents, LanesThatResumeTogetherComeBeforeLaterEvents) {
   Events events;
-  auto* const lanes = reinterpret_cast<Lane*>(0x1000);
   const auto lane = [&](uintptr_t i) { return reinterpret_cast<Lane*>(0x1000 + 64 * i); };
   events.resume(30, lane(3));
-  events.resume(20, std::vector<Lane*>{lanes, lane(1), lane(2)});
+  for (const uintptr_t i : {0, 1, 2}) events.resume(20, lane(i));
   EXPECT_EQ(events.next(), 20u);
-  EXPECT_EQ(events.take().lane, lanes);
+  EXPECT_EQ(events.take().lane, lane(0));
   events.resume(10, lane(4));  // Earlier than the two that are left.
   EXPECT_EQ(events.next(), 10u);
   EXPECT_EQ(events.take().lane, lane(4));
