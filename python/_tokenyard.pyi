@@ -21,7 +21,7 @@ def warn_of_leaks(warn: bool) -> None:
 class NetworkOptions:
     """See tokenyard.NetworkOptions; 0, '' or None: not set."""
 
-    def __init__(self, *, transport: str = ..., interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ..., gid_index: int | None = ..., traffic_class: int | None = ..., service_level: int | None = ..., pkey: str = ..., mtu: int = ..., retry_count: int | None = ..., retry_timeout: int = ...) -> None: ...
+    def __init__(self, *, transport: str = ..., interfaces: str = ..., ports: str = ..., connections: int = ..., queues: int = ..., queue_depth: int = ..., timeout_s: float = ..., gpu_memory: bool | None = ..., gid_index: int | None = ..., traffic_class: int | None = ..., service_level: int | None = ..., pkey: str = ..., mtu: int = ..., retry_count: int | None = ..., retry_timeout: int = ...) -> None: ...
 
 class NetworkPath:
     """A connection to a rank of another host."""

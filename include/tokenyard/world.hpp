@@ -69,6 +69,9 @@ struct NetworkOptions {
   /// How long requests wait for a connection that has broken, or on which nothing moves, at most
   /// half of the world's timeout; by default 5 s. TOKENYARD_NETWORK_TIMEOUT, in seconds
   std::chrono::nanoseconds timeout{0};
+  /// Whether receive rings of exchanges lie in memory of the GPU, over libfabric; by default where
+  /// the provider registers it. TOKENYARD_NETWORK_GPU_MEMORY, 1 or 0
+  std::optional<bool> gpu_memory = {};
   // Of cards (ibgda), but for `traffic_class`, which TCP has, too.
   /// Index of the card's address in its port's table; by default the best one.
   /// TOKENYARD_NETWORK_GID_INDEX

@@ -37,7 +37,7 @@ void register_topology(nb::module_& m) {
           "__init__",
           [](NetworkOptions* self, const std::string& transport, const std::string& interfaces,
              const std::string& ports, uint32_t connections, uint32_t queues, uint32_t queue_depth,
-             double timeout_s, std::optional<uint32_t> gid_index,
+             double timeout_s, std::optional<bool> gpu_memory, std::optional<uint32_t> gid_index,
              std::optional<uint32_t> traffic_class, std::optional<uint32_t> service_level,
              const std::string& pkey, uint32_t mtu, std::optional<uint32_t> retry_count,
              uint32_t retry_timeout) {
@@ -48,6 +48,7 @@ void register_topology(nb::module_& m) {
                                       .queues = queues,
                                       .queue_depth = queue_depth,
                                       .timeout = nanoseconds_of(timeout_s),
+                                      .gpu_memory = gpu_memory,
                                       .gid_index = gid_index,
                                       .traffic_class = traffic_class,
                                       .service_level = service_level,
@@ -58,7 +59,7 @@ void register_topology(nb::module_& m) {
           },
           nb::kw_only(), "transport"_a = "", "interfaces"_a = "", "ports"_a = "",
           "connections"_a = 0, "queues"_a = 0, "queue_depth"_a = 0, "timeout_s"_a = 0.0,
-          "gid_index"_a = nb::none(), "traffic_class"_a = nb::none(),
+          "gpu_memory"_a = nb::none(), "gid_index"_a = nb::none(), "traffic_class"_a = nb::none(),
           "service_level"_a = nb::none(), "pkey"_a = "", "mtu"_a = 0, "retry_count"_a = nb::none(),
           "retry_timeout"_a = 0);
   nb::class_<NetworkPath>(m, "NetworkPath", "A connection to a rank of another host.")

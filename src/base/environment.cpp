@@ -40,6 +40,13 @@ std::optional<Number> number(const char* name) {
   return parsed;
 }
 
+std::optional<bool> yes_or_no(const char* name) {
+  const auto value = text(name);
+  if (!value) return std::nullopt;
+  if (*value != "0" && *value != "1") throw InvalidArgument(name, "1 or 0", "'" + *value + "'");
+  return *value == "1";
+}
+
 std::optional<double> seconds(const char* name) {
   const auto value = text(name);
   if (!value) return std::nullopt;
@@ -51,10 +58,10 @@ std::optional<double> seconds(const char* name) {
 }
 
 constexpr std::string_view kNetworkPrefix = "TOKENYARD_NETWORK_";
-constexpr std::array<std::string_view, 13> kNetworkVariables = {
-    "INTERFACES", "PORTS",       "CONNECTIONS",   "QUEUES",        "QUEUE_DEPTH",
-    "TIMEOUT",    "GID_INDEX",   "TRAFFIC_CLASS", "SERVICE_LEVEL", "PKEY",
-    "MTU",        "RETRY_COUNT", "RETRY_TIMEOUT"};
+constexpr std::array<std::string_view, 14> kNetworkVariables = {
+    "INTERFACES", "PORTS",      "CONNECTIONS", "QUEUES",        "QUEUE_DEPTH",
+    "TIMEOUT",    "GPU_MEMORY", "GID_INDEX",   "TRAFFIC_CLASS", "SERVICE_LEVEL",
+    "PKEY",       "MTU",        "RETRY_COUNT", "RETRY_TIMEOUT"};
 
 void refuse_unknown_network_variables() {
   for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
@@ -97,6 +104,7 @@ NetworkEnvironment NetworkEnvironment::read() {
           .queues = number<uint32_t>("TOKENYARD_NETWORK_QUEUES"),
           .queue_depth = number<uint32_t>("TOKENYARD_NETWORK_QUEUE_DEPTH"),
           .timeout_s = seconds("TOKENYARD_NETWORK_TIMEOUT"),
+          .gpu_memory = yes_or_no("TOKENYARD_NETWORK_GPU_MEMORY"),
           .gid_index = number<uint32_t>("TOKENYARD_NETWORK_GID_INDEX"),
           .traffic_class = number<uint32_t>("TOKENYARD_NETWORK_TRAFFIC_CLASS"),
           .service_level = number<uint32_t>("TOKENYARD_NETWORK_SERVICE_LEVEL"),

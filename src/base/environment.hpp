@@ -38,6 +38,7 @@ struct NetworkEnvironment {
   std::optional<uint32_t> queues;         ///< TOKENYARD_NETWORK_QUEUES
   std::optional<uint32_t> queue_depth;    ///< TOKENYARD_NETWORK_QUEUE_DEPTH
   std::optional<double> timeout_s;        ///< TOKENYARD_NETWORK_TIMEOUT
+  std::optional<bool> gpu_memory;         ///< TOKENYARD_NETWORK_GPU_MEMORY
   // Of cards alone.
   std::optional<uint32_t> gid_index;      ///< TOKENYARD_NETWORK_GID_INDEX
   std::optional<uint32_t> traffic_class;  ///< TOKENYARD_NETWORK_TRAFFIC_CLASS

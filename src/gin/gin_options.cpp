@@ -47,6 +47,7 @@ GinOptions gin_options_of(const NetworkOptions& options) {
   refuse(options.ports, site.ports, "ports", by_nccl);
   refuse(options.connections, site.connections, "connections", "GIN has one per queue and peer");
   refuse(options.queue_depth, site.queue_depth, "queue_depth", "GIN's queues have their own");
+  refuse(options.gpu_memory, site.gpu_memory, "gpu_memory", "all memory is the GPU's over GIN");
   refuse(options.gid_index, site.gid_index, "gid_index", by_variables);
   refuse(options.service_level, site.service_level, "service_level", by_variables);
   refuse(options.pkey, site.pkey, "pkey", by_variables);

@@ -89,6 +89,8 @@ IbgdaOptions ibgda_options_of(const NetworkOptions& options, uint32_t local_rank
                "a card's port is part of its name, as mlx5_0:1");
   refuse_given(given_option(options.connections, site.connections, "connections"),
                "a card has a queue pair per queue");
+  refuse_given(given_option(options.gpu_memory, site.gpu_memory, "gpu_memory"),
+               "a card takes the GPU's memory wherever it can");
   const auto gid_index = given_option(options.gid_index, site.gid_index, "gid_index");
   if (gid_index.value) chosen.request.gid_index = up_to(gid_index, 0, 255);
   const auto small = [](const std::optional<uint32_t>& option,

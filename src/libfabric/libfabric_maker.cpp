@@ -40,6 +40,7 @@ LibfabricMaker::LibfabricMaker(std::unique_ptr<Provider> provider, const Transpo
   options_.own = {.address = provider_->address(),
                   .token = net::random_number(),
                   .credits = static_cast<uint32_t>(std::min<size_t>(each, kCreditsMax))};
+  why_no_gpu_memory_ = facts.why_no_gpu_memory;
   way_ = fmt::format("proxy/libfabric, {} on {}, {}", facts.name, facts.interface,
                      text_of(order_of(facts)));
 }

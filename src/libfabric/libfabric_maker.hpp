@@ -21,6 +21,7 @@ class LibfabricMaker final : public TransportMaker {
   bool step(TimePoint now) override;
   std::optional<std::string> missing() const override;
   std::string way(uint32_t rank) const override;
+  std::string why_no_gpu_memory() const override { return why_no_gpu_memory_; }
   std::unique_ptr<Transport> make() override { return std::move(transport_); }
 
  private:
@@ -28,7 +29,7 @@ class LibfabricMaker final : public TransportMaker {
   const std::string name_;
   std::unique_ptr<Provider> provider_;  ///< until the transport has it
   LibfabricTransport::Options options_;
-  std::string way_;
+  std::string way_, why_no_gpu_memory_;
   std::unique_ptr<LibfabricTransport> transport_;
 };
 

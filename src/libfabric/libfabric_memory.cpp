@@ -39,12 +39,21 @@ uint32_t LibfabricTransport::region_with(std::span<const std::byte> bytes) const
 }
 
 void LibfabricTransport::register_memory(MemoryKey key, std::span<std::byte> memory) {
+  open(key, memory, provider_->register_memory(memory, true), true);
+}
+
+void LibfabricTransport::register_gpu_memory(MemoryKey key, std::span<std::byte> memory) {
+  open(key, memory, provider_->register_gpu_memory(memory), false);
+}
+
+void LibfabricTransport::open(MemoryKey key, std::span<std::byte> memory,
+                              std::unique_ptr<Region> registered, bool by_host) {
   const uint32_t region = region_of_key(key);
-  registered_[region] = provider_->register_memory(memory, true);
+  registered_[region] = std::move(registered);
   memory_[region] = memory;
   keys_[region] = key;
   holders_[region].clear();
-  regions_.open(key, memory);
+  regions_.open(key, memory, by_host);
 }
 
 void LibfabricTransport::withdraw(uint32_t region) {

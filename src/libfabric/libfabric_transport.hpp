@@ -58,6 +58,7 @@ class LibfabricTransport final : public Transport, private InboxListener {
   bool poll() override;
   void sleep(std::chrono::nanoseconds at_most, int waker) override;
   void register_memory(MemoryKey key, std::span<std::byte> memory) override;
+  void register_gpu_memory(MemoryKey key, std::span<std::byte> memory) override;
   void withdraw(uint32_t region) override;
   std::optional<uint32_t> holder_of(uint32_t region) const override;
   void drop(uint32_t peer, bool left) override;
@@ -159,6 +160,8 @@ class LibfabricTransport final : public Transport, private InboxListener {
     std::set<uint32_t> peers;
   };
 
+  void open(MemoryKey key, std::span<std::byte> memory, std::unique_ptr<Region> region,
+            bool by_host);
   Remote* resolve(Peer& peer, uint32_t queue, MemoryKey key);
   bool post_put(Peer& peer, const PostedRequest& request);
   void enqueue(Peer& peer, const Message& message, uint32_t after = 0,

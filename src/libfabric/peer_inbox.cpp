@@ -110,6 +110,16 @@ std::byte* PeerInbox::target_of(const Message& message, uint64_t bytes) {
            {.region = region, .expected = 0, .seen = message.key});
     return nullptr;
   }
+  if (!regions_.is_by_host(message.key)) {
+    // Long puts alone go to memory of a GPU.
+    refuse(message.queue, NetworkCheck::request,
+           {.region = region,
+            .expected = static_cast<uint64_t>(NetworkRequest::Kind::put),
+            .seen = static_cast<uint64_t>(message.kind == MessageKind::signal
+                                              ? NetworkRequest::Kind::signal
+                                              : NetworkRequest::Kind::put_inline)});
+    return nullptr;
+  }
   if (lies_within(message.offset, bytes, memory->size())) return memory->data() + message.offset;
   refuse(message.queue, NetworkCheck::target_range,
          {.region = region, .expected = memory->size(), .seen = message.offset + bytes});

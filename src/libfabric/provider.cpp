@@ -112,21 +112,53 @@ Info choose(const ProviderOptions& options) {
       names.empty() ? "libfabric finds no provider here" : "libfabric finds here " + names);
 }
 
+/// A rank's provider, and why that takes no memory of a GPU; empty: it may.
+struct Choice {
+  Info info;
+  std::string why_no_gpu_memory;
+};
+
+/// Returns the same provider and domain as one that also takes memory of GPUs, if it offers that.
+/// It is no reason to choose another one.
+Choice with_gpu_memory(Info chosen, const ProviderOptions& options) {
+  if (!options.gpu) return {std::move(chosen), "there is no GPU"};
+  Info hints = duplicate(*chosen);
+  hints->caps |= FI_HMEM;
+  hints->domain_attr->mr_mode = Info(hints_of(options))->domain_attr->mr_mode | FI_MR_HMEM;
+  fi_info* found = nullptr;
+  const int result = fi_getinfo(kVersion, nullptr, nullptr, 0, hints.get(), &found);
+  const Info all(found);
+  for (const fi_info* each = all.get(); result == 0 && each != nullptr; each = each->next) {
+    if ((each->caps & FI_HMEM) != 0 &&
+        std::strcmp(each->domain_attr->name, chosen->domain_attr->name) == 0)
+      return {duplicate(*each), {}};
+  }
+  std::string why = fmt::format("{} on {} offers no FI_HMEM", chosen->fabric_attr->prov_name,
+                                chosen->domain_attr->name);
+  return {std::move(chosen), std::move(why)};
+}
+
 class LibfabricRegion final : public Region {
  public:
-  LibfabricRegion(Owned<fid_mr> handle, uint64_t begin) : handle_(std::move(handle)) {
+  LibfabricRegion(Owned<fid_mr> handle, uint64_t begin, std::optional<DmaBuf> of = {})
+      : dma_buf_(std::move(of)), handle_(std::move(handle)) {
     key = fi_mr_key(handle_.get());
     base = begin;
     descriptor = fi_mr_desc(handle_.get());
   }
 
  private:
+  const std::optional<DmaBuf> dma_buf_;  ///< of its memory, if it was registered by that
   Owned<fid_mr> handle_;
 };
 
 class LibfabricProvider final : public Provider {
  public:
-  explicit LibfabricProvider(const ProviderOptions& options) : info_(choose(options)) {
+  explicit LibfabricProvider(const ProviderOptions& options)
+      : LibfabricProvider(options, with_gpu_memory(choose(options), options)) {}
+
+  LibfabricProvider(const ProviderOptions& options, Choice choice)
+      : info_(std::move(choice.info)), gpu_(options.gpu) {
     fid_fabric* fabric = nullptr;
     check(fi_fabric(info_->fabric_attr, &fabric, nullptr), "fi_fabric");
     fabric_.reset(fabric);
@@ -156,7 +188,8 @@ class LibfabricProvider final : public Provider {
               .tells_data = of.cq_data_size >= sizeof(uint32_t),
               .message_max = info_->ep_attr->max_msg_size,
               .pieces_max = std::min<size_t>(sends.iov_limit, 2),
-              .receives_max = info_->rx_attr->size};
+              .receives_max = info_->rx_attr->size,
+              .why_no_gpu_memory = std::move(choice.why_no_gpu_memory)};
   }
 
   const Facts& facts() const override { return facts_; }
@@ -178,27 +211,52 @@ class LibfabricProvider final : public Provider {
   }
 
   std::unique_ptr<Region> register_memory(std::span<std::byte> memory, bool from_peers) override {
-    const fi_domain_attr& of = *info_->domain_attr;
     const uint64_t access =
         from_peers ? FI_WRITE | FI_REMOTE_WRITE : uint64_t{FI_SEND} | uint64_t{FI_RECV};
-    const uint64_t mask =
-        of.mr_key_size >= sizeof(uint64_t) ? ~uint64_t{0} : (uint64_t{1} << 8 * of.mr_key_size) - 1;
-    fid_mr* region = nullptr;
-    // A key may be taken: then another one will do.
-    for (int tries = 0; region == nullptr; ++tries) {
-      const int result = fi_mr_reg(domain_.get(), memory.data(), memory.size(), access, 0,
-                                   net::random_number() & mask, 0, &region, nullptr);
+    auto region = region_of([&](uint64_t key, fid_mr** made) {
+      const int result =
+          fi_mr_reg(domain_.get(), memory.data(), memory.size(), access, 0, key, 0, made, nullptr);
       if (result == -FI_ENOMEM) refuse_to_lock("fi_mr_reg", memory.size());
-      if (result != -FI_ENOKEY || tries == 8) check(result, "fi_mr_reg");
+      return result;
+    });
+    if (region.result < 0) check(region.result, region.call);
+    return std::make_unique<LibfabricRegion>(std::move(region.handle), base_of(memory));
+  }
+
+  std::unique_ptr<Region> register_gpu_memory(std::span<std::byte> memory) override {
+    // Most providers find what they need by the GPU's number; some take dma-bufs alone.
+    const iovec whole{memory.data(), memory.size()};
+    fi_mr_attr attributes{};
+    attributes.mr_iov = &whole;
+    attributes.iov_count = 1;
+    attributes.access = FI_REMOTE_WRITE;
+    attributes.iface = FI_HMEM_CUDA;
+    attributes.device.cuda = gpu_->device();
+    auto region = region_of(attributes, 0);
+    if (region.result == 0)
+      return std::make_unique<LibfabricRegion>(std::move(region.handle), base_of(memory));
+    const std::string why = fmt::format("{} failed: {}", region.call, fi_strerror(-region.result));
+#ifdef FI_MR_DMABUF
+    std::string why_no_dma_buf = gpu_->why_no_dma_buf();
+    auto dma_buf = why_no_dma_buf.empty() ? gpu_->dma_buf(memory.data(), memory.size())
+                                          : std::optional<DmaBuf>();
+    if (dma_buf) {
+      const fi_mr_dmabuf buffer{.fd = dma_buf->descriptor.native(),
+                                .offset = dma_buf->offset,
+                                .len = memory.size(),
+                                .base_addr = memory.data() - dma_buf->offset};
+      attributes.dmabuf = &buffer;
+      auto by_buffer = region_of(attributes, FI_MR_DMABUF);
+      if (by_buffer.result == 0)
+        return std::make_unique<LibfabricRegion>(std::move(by_buffer.handle), base_of(memory),
+                                                 std::move(dma_buf));
+      why_no_dma_buf = fmt::format("{} failed: {}", by_buffer.call, fi_strerror(-by_buffer.result));
     }
-    Owned<fid_mr> owned(region);
-    if ((of.mr_mode & FI_MR_ENDPOINT) != 0) {
-      check(fi_mr_bind(region, &endpoint_->fid, 0), "fi_mr_bind");
-      check(fi_mr_enable(region), "fi_mr_enable");
-    }
-    const bool virtual_addresses = (of.mr_mode & FI_MR_VIRT_ADDR) != 0;
-    return std::make_unique<LibfabricRegion>(
-        std::move(owned), virtual_addresses ? reinterpret_cast<uintptr_t>(memory.data()) : 0);
+#else
+    const std::string why_no_dma_buf = "libfabric 1.20 has it, and the plug-in was built for older";
+#endif
+    throw OsError("fi_mr_regattr", -region.result,
+                  fmt::format("memory of a GPU: {}; by a dma-buf: {}", why, why_no_dma_buf));
   }
 
   Posted send(uint64_t peer, std::span<const std::byte> message, const Region& region,
@@ -283,6 +341,47 @@ class LibfabricProvider final : public Provider {
   }
 
  private:
+  /// A region that was made, or the call that failed.
+  struct Registration {
+    Owned<fid_mr> handle;
+    int result = 0;
+    const char* call = "fi_mr_reg";
+  };
+  /// `make` is asked for a region with a key that it may take or not.
+  Registration region_of(const auto& make) {
+    const fi_domain_attr& of = *info_->domain_attr;
+    const uint64_t mask =
+        of.mr_key_size >= sizeof(uint64_t) ? ~uint64_t{0} : (uint64_t{1} << 8 * of.mr_key_size) - 1;
+    Registration made;
+    fid_mr* region = nullptr;
+    // A key may be taken: then another one will do.
+    for (int tries = 0; region == nullptr; ++tries) {
+      made.result = make(net::random_number() & mask, &region);
+      if (made.result < 0 && (made.result != -FI_ENOKEY || tries == 8)) return made;
+    }
+    made.handle.reset(region);
+    if ((of.mr_mode & FI_MR_ENDPOINT) == 0) return made;
+    made.call = "fi_mr_bind";
+    made.result = fi_mr_bind(region, &endpoint_->fid, 0);
+    if (made.result < 0) return made;
+    made.call = "fi_mr_enable";
+    made.result = fi_mr_enable(region);
+    return made;
+  }
+  Registration region_of(fi_mr_attr& attributes, uint64_t flags) {
+    Registration made = region_of([&](uint64_t key, fid_mr** region) {
+      attributes.requested_key = key;
+      return fi_mr_regattr(domain_.get(), &attributes, flags, region);
+    });
+    if (made.handle == nullptr) made.call = "fi_mr_regattr";
+    return made;
+  }
+  /// Returns where memory begins for peers.
+  uint64_t base_of(std::span<const std::byte> memory) const {
+    const bool virtual_addresses = (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+    return virtual_addresses ? reinterpret_cast<uintptr_t>(memory.data()) : 0;
+  }
+
   void open_completions() {
     fi_cq_attr attributes{};
     attributes.format = FI_CQ_FORMAT_DATA;
@@ -325,6 +424,7 @@ class LibfabricProvider final : public Provider {
   }
 
   const Info info_;
+  const std::shared_ptr<const GpuExport> gpu_;
   Facts facts_;
   Owned<fid_fabric> fabric_;
   Owned<fid_domain> domain_;

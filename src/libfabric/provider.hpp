@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "fabric/network/gpu_export.hpp"
+
 namespace tokenyard::libfabric {
 
 /// Something under way. Its memory stays until it has completed.
@@ -55,6 +57,7 @@ class Provider {
     size_t message_max = 0;   ///< bytes of a write
     size_t pieces_max = 1;    ///< sources of a write
     size_t receives_max = 0;  ///< that may be posted at once
+    std::string why_no_gpu_memory = "there is no GPU";  ///< empty: it may take memory of the GPU
   };
 
   virtual ~Provider() = default;
@@ -64,6 +67,8 @@ class Provider {
   virtual uint64_t insert(std::span<const std::byte> address) = 0;
   /// `from_peers`: whether peers may write to it; else it is for messages. Throws OsError.
   virtual std::unique_ptr<Region> register_memory(std::span<std::byte> memory, bool from_peers) = 0;
+  /// Registers memory of `ProviderOptions::gpu`, to which peers may write. Throws OsError.
+  virtual std::unique_ptr<Region> register_gpu_memory(std::span<std::byte> memory) = 0;
 
   virtual Posted send(uint64_t peer, std::span<const std::byte> message, const Region& region,
                       Operation& operation) = 0;
@@ -91,6 +96,7 @@ struct ProviderOptions {
   std::string interface;  ///< name or address; empty: that of `address`
   std::string address;    ///< of this rank; empty: unknown
   bool offsets = false;   ///< demands regions whose addresses for peers begin with 0
+  std::shared_ptr<const GpuExport> gpu = {};  ///< whose memory is registered, too; null: none
 };
 
 /// Opens an endpoint. Throws Unsupported, which names what there is, or OsError.

@@ -78,6 +78,8 @@ MakeNetwork network_of(const NetworkOptions& options) {
   refuse(options.queues, "queues");
   refuse(options.queue_depth, "queue_depth");
   refuse(options.timeout.count(), "timeout");
+  refuse_given(given_option(options.gpu_memory, std::optional<bool>(), "gpu_memory"),
+               "simulated cards have no options; set network.transport, too");
   refuse_optional(options.gid_index, "gid_index");
   refuse_optional(options.traffic_class, "traffic_class");
   refuse_optional(options.service_level, "service_level");

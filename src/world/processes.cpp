@@ -45,7 +45,11 @@ void check(const MeetingPlace& where) {
 /// host.
 MakeNetwork network_of(const NetworkOptions& options, const Accelerator* gpu, uint32_t local_rank) {
   if (gin::asks_for_gin(options)) return gin::gin_networks(gin::gin_options_of(options));
-  if (!ibgda::asks_for_ibgda(options)) return proxy_networks(proxy_options_of(options, local_rank));
+  if (!ibgda::asks_for_ibgda(options)) {
+    ProxyNetworkOptions chosen = proxy_options_of(options, local_rank);
+    if (gpu != nullptr) chosen.gpu = card_registers(*gpu);
+    return proxy_networks(chosen);
+  }
   ibgda::IbgdaOptions chosen = ibgda::ibgda_options_of(options, local_rank);
   if (gpu != nullptr) chosen.gpu = card_registers(*gpu);
   return ibgda::ibgda_networks(chosen);

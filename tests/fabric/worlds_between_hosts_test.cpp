@@ -277,7 +277,8 @@ TEST_F(NetworkOptionsOfASite, UnusableValuesAreNamed) {
   EXPECT_TRUE(holds(refusal_of({.interfaces = "nosuchcard0"}).expected, "lo (127.0.0.1)"));
   for (const auto& [name, value] :
        {std::pair("TOKENYARD_NETWORK_QUEUES", "many"), std::pair("TOKENYARD_NETWORK_TIMEOUT", "-1"),
-        std::pair("TOKENYARD_NETWORK_CONNECTIONS", "0")}) {
+        std::pair("TOKENYARD_NETWORK_CONNECTIONS", "0"),
+        std::pair("TOKENYARD_NETWORK_GPU_MEMORY", "yes")}) {
     setenv(name, value, 1);
     EXPECT_EQ(refusal_of({}).argument, name);
     unsetenv(name);
@@ -296,6 +297,8 @@ TEST_F(NetworkOptionsOfASite, WhatATransportCannotObeyIsNamed) {
     unsetenv(variable.c_str());
   }
   EXPECT_EQ(refusal_of({.gid_index = 0}).argument, "network.gid_index");
+  EXPECT_EQ(refusal_of({.gpu_memory = false}).argument, "network.gpu_memory");
+  EXPECT_EQ(proxy_options_of({.transport = "libfabric", .gpu_memory = true}).gpu_memory, true);
   EXPECT_EQ(refusal_of({.mtu = 4096}).argument, "network.mtu");
   EXPECT_TRUE(holds(refusal_of({.mtu = 4096}).expected, "only cards"));
   EXPECT_EQ(refusal_of({.traffic_class = 256}).argument, "network.traffic_class");

@@ -1,4 +1,5 @@
-// Messages and landings from a peer over libfabric. Only memory that its key opens may change.
+// Messages and landings from a peer over libfabric. Only memory that its key opens may change, and
+// none of a GPU's, which the host does not reach.
 #include <cstring>
 
 #include "fuzz/fuzz.hpp"
@@ -10,7 +11,7 @@ namespace {
 
 constexpr uint32_t kQueues = 2, kCredits = 8;
 constexpr size_t kBytes = 256;  ///< of the registered memory, and of each side of it
-constexpr MemoryKey kKey = 0x501;
+constexpr MemoryKey kKey = 0x501, kGpuKey = 0x502;
 
 struct Quiet final : InboxListener {
   void refuse(uint32_t, uint32_t queue, NetworkCheck check, const NetworkRefusal&) override {
@@ -35,7 +36,8 @@ Message message_of(fuzz::Input& input, uint32_t sequence) {
   message.kind = static_cast<MessageKind>(1 + input.up_to(15));
   message.queue = static_cast<uint16_t>(input.up_to(kQueues));
   message.sequence = sequence + (input.up_to(3) == 0 ? input.up_to(10) : 0);
-  message.key = input.up_to(7) == 0 ? input.number<uint32_t>() : kKey;
+  const uint32_t key = input.up_to(7);
+  message.key = key == 0 ? input.number<uint32_t>() : key == 1 ? kGpuKey : kKey;
   message.offset = input.flag() ? input.up_to(255) : input.number<uint64_t>();
   message.puts = input.up_to(3);
   message.group = input.up_to(3);
@@ -50,6 +52,7 @@ void run(fuzz::Input input) {
   alignas(8) std::byte memory[3 * kBytes] = {};
   RegisteredRegions regions;
   regions.open(kKey, std::span(memory).subspan(kBytes, kBytes));
+  regions.open(kGpuKey, std::span(memory).subspan(2 * kBytes, kBytes), false);
   Quiet listener;
   PeerInbox inbox({.peer = 1, .queues = kQueues, .credits = kCredits}, regions, listener);
   try {

@@ -25,10 +25,10 @@ using ibgda::testing::SoftwareCards;
 class PinnedRegisters final : public ibgda::GpuMemory {
  public:
   std::string pci() const override { return "/sys/devices/pci0/gpu"; }
-  std::string why_not_exported() const override { return "a software card is on the host"; }
-  std::optional<ibgda::DmaBuf> dma_buf(const std::byte*, size_t) const override {
-    return std::nullopt;
-  }
+  int device() const override { return 0; }
+  std::string why_unordered() const override { return {}; }
+  std::string why_no_dma_buf() const override { return "a software card is on the host"; }
+  std::optional<DmaBuf> dma_buf(const std::byte*, size_t) const override { return std::nullopt; }
   std::byte* map_registers(std::byte* registers, size_t) override {
     cuda::check(cudaHostRegister(registers, SoftwareCards::kPage, cudaHostRegisterMapped),
                 "cudaHostRegister");

@@ -110,11 +110,13 @@ class TestGpu final : public ibgda::GpuMemory {
  public:
   explicit TestGpu(bool exports, bool refuses = false) : exports_(exports), refuses_(refuses) {}
   std::string pci() const override { return "/sys/devices/pci0/gpu"; }
-  std::string why_not_exported() const override { return exports_ ? "" : "it exports nothing"; }
-  std::optional<ibgda::DmaBuf> dma_buf(const std::byte*, size_t bytes) const override {
+  int device() const override { return 0; }
+  std::string why_unordered() const override { return {}; }
+  std::string why_no_dma_buf() const override { return exports_ ? "" : "it exports nothing"; }
+  std::optional<DmaBuf> dma_buf(const std::byte*, size_t bytes) const override {
     if (!exports_ || bytes != 4 << 20) return std::nullopt;
     if (refuses_) throw OsError("cuMemGetHandleForAddressRange", 1, "no dma-buf");
-    return ibgda::DmaBuf{};
+    return DmaBuf{};
   }
   std::byte* map_registers(std::byte* registers, size_t) override {
     mapped = registers;

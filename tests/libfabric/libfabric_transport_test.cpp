@@ -47,6 +47,9 @@ class FakeProvider final : public Provider {
     region->base = reinterpret_cast<uintptr_t>(memory.data());
     return region;
   }
+  std::unique_ptr<Region> register_gpu_memory(std::span<std::byte> memory) override {
+    return register_memory(memory, true);
+  }
   Posted send(uint64_t peer, std::span<const std::byte> message, const Region&,
               Operation& operation) override {
     FakeProvider& to = *network_.nodes[peer];

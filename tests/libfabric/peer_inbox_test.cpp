@@ -51,6 +51,17 @@ class Inbox : public ::testing::Test {
   PeerInbox inbox_{{.peer = 1, .queues = kQueues, .credits = kCredits}, regions_, told_};
 };
 
+/// The host does not reach it.
+TEST_F(Inbox, MemoryOfAGpuTakesLongPutsAlone) {
+  regions_.open(kKey, std::as_writable_bytes(std::span(memory_)), false);
+  receive({.kind = MessageKind::put_inline, .inline_bytes = 8, .key = kKey}, 0);
+  EXPECT_EQ(told_.refused, NetworkCheck::request);
+  told_.refused.reset();
+  receive(signal(0, 0, 1), 1);
+  EXPECT_EQ(told_.refused, NetworkCheck::request);
+  EXPECT_EQ(memory_, decltype(memory_){});
+}
+
 TEST_F(Inbox, ASignalWaitsForThePutsOfItsOwnGroup) {
   receive(signal(1, 0), 0);
   receive(signal(1, 1), 1);

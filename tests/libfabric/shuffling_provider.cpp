@@ -31,6 +31,9 @@ class ShufflingProvider final : public Provider {
   std::unique_ptr<Region> register_memory(std::span<std::byte> memory, bool from_peers) override {
     return beneath_->register_memory(memory, from_peers);
   }
+  std::unique_ptr<Region> register_gpu_memory(std::span<std::byte> memory) override {
+    return beneath_->register_gpu_memory(memory);
+  }
   Posted send(uint64_t peer, std::span<const std::byte> message, const Region& region,
               Operation& operation) override {
     return hold([=, this, &region, &operation] {
@@ -102,7 +105,8 @@ std::unique_ptr<Provider> provider_for(const PluginOptions& options, const Trans
   auto beneath = open_provider({.provider = name.substr(second + 1),
                                 .interface = options.interface,
                                 .address = place.address,
-                                .offsets = order == "offsets"});
+                                .offsets = order == "offsets",
+                                .gpu = place.gpu});
   if (order == "offsets") return beneath;
   const auto seed = static_cast<uint32_t>(std::stoul(name.substr(first + 1, second - first - 1)));
   return std::make_unique<ShufflingProvider>(std::move(beneath), order == "counted",

@@ -185,6 +185,8 @@ def test_put_needs_a_network_within_a_host() -> None:
         (NetworkOptions(queues=1.5), "network.queues"),
         (NetworkOptions(queue_depth=-1), "network.queue_depth"),
         (NetworkOptions(timeout=-1.0), "network.timeout"),
+        (NetworkOptions(gpu_memory=1), "network.gpu_memory"),
+        (NetworkOptions(gpu_memory=True), "network.gpu_memory"),
     ],
 )
 def test_unusable_options_are_named(options: NetworkOptions, argument: str) -> None:

@@ -23,8 +23,8 @@ class NetworkOptions:
 
     >>> NetworkOptions(connections=4)
     NetworkOptions(transport=None, interfaces=None, ports=None, connections=4, queues=None, \
-queue_depth=None, timeout=None, gid_index=None, traffic_class=None, service_level=None, pkey=None, \
-mtu=None, retry_count=None, retry_timeout=None)
+queue_depth=None, timeout=None, gpu_memory=None, gid_index=None, traffic_class=None, \
+service_level=None, pkey=None, mtu=None, retry_count=None, retry_timeout=None)
     """
 
     transport: str | None = None
@@ -49,6 +49,9 @@ mtu=None, retry_count=None, retry_timeout=None)
     timeout: float | None = None
     """Seconds that requests wait for a connection that has broken, or on which nothing moves, at
     most half of the world's timeout; by default 5. TOKENYARD_NETWORK_TIMEOUT"""
+    gpu_memory: bool | None = None
+    """Whether receive rings of exchanges lie in memory of the GPU, over "libfabric"; by default
+    where the provider registers it. TOKENYARD_NETWORK_GPU_MEMORY, 1 or 0"""
     gid_index: int | None = None
     """Of cards ("ibgda"), as those below: index of the address in its port's table; by default the
     best one. TOKENYARD_NETWORK_GID_INDEX"""
@@ -92,6 +95,7 @@ def native_network(options: NetworkOptions | None) -> Any:
         queues=_number("queues", options.queues),
         queue_depth=_number("queue_depth", options.queue_depth),
         timeout_s=_seconds(options.timeout),
+        gpu_memory=_choice("gpu_memory", options.gpu_memory),
         gid_index=_setting("gid_index", options.gid_index, 255),
         traffic_class=_setting("traffic_class", options.traffic_class, 255),
         service_level=_setting("service_level", options.service_level, 15),
@@ -110,6 +114,12 @@ def _setting(name: str, value: int | None, largest: int) -> int | None:
     if value is None:
         return None
     return size_of(f"network.{name}", value, smallest=0, largest=largest)
+
+
+def _choice(name: str, value: bool | None) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise invalid(f"network.{name}", "True or False", repr(value))
+    return value
 
 
 def _partition(value: int | str | None) -> str:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tokenyard/error.hpp"
+
 namespace tokenyard {
 
 std::vector<uint32_t> Network::claim_queues(uint32_t count) {
@@ -55,6 +57,11 @@ std::vector<QueuePair*> Network::in_use(std::vector<QueuePair*> pairs) const {
 bool Network::drain_at_end(TimePoint until) {
   has_drained_ = true;  // Also if an interrupt ends the wait.
   return drain(until);
+}
+
+MemoryKey Network::register_gpu_memory(std::byte*, size_t bytes) {
+  throw InvalidArgument("register_gpu_memory", "a network that takes memory of a GPU",
+                        std::to_string(bytes) + " bytes");
 }
 
 void Network::keep(std::shared_ptr<void> memory) {

@@ -46,6 +46,12 @@ class Network {
   virtual bool reaches_arena() const { return true; }
   /// Returns whether `register_memory` is of use: some networks reach arenas alone.
   virtual bool registers_memory() const { return true; }
+  /// Returns whether `register_gpu_memory` is of use: peers put straight into memory of this GPU,
+  /// although the network does not reach the arena.
+  virtual bool takes_gpu_memory() const { return false; }
+  /// Registers memory of the GPU as a target of peers' puts, not of inline puts and of signals.
+  /// Throws OsError if the network refuses it.
+  virtual MemoryKey register_gpu_memory(std::byte* base, size_t bytes);
   /// Registers memory of this rank's kernels as a source, and as a target for ranks that hold the
   /// key. Throws InvalidArgument if this rank has no region left.
   virtual MemoryKey register_memory(std::byte* base, size_t bytes) = 0;

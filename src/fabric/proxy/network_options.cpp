@@ -83,6 +83,12 @@ void require_no_tcp_options(const NetworkOptions& options, const NetworkEnvironm
                "only TCP and ibgda have it");
 }
 
+/// Refuses an option that TCP would not obey.
+void require_no_plugin_options(const NetworkOptions& options, const NetworkEnvironment& site) {
+  refuse_given(given_option(options.gpu_memory, site.gpu_memory, "gpu_memory"),
+               "over TCP the processor receives, in pinned memory");
+}
+
 /// Refuses options that only cards obey.
 void require_no_card_options(const NetworkOptions& options, const NetworkEnvironment& site) {
   const std::string why = "only cards (ibgda) have it";
@@ -110,9 +116,11 @@ ProxyNetworkOptions proxy_options_of(const NetworkOptions& options, uint32_t loc
   const auto interfaces = given_option(options.interfaces, site.interfaces, "interfaces");
   if (chosen.plugin.library.empty()) {
     chosen.tcp.interfaces = interfaces_of(interfaces, local_rank);
+    require_no_plugin_options(options, site);
   } else {
     chosen.plugin.interface = interface_of(interfaces, local_rank);
     require_no_tcp_options(options, site);
+    chosen.gpu_memory = given_option(options.gpu_memory, site.gpu_memory, "gpu_memory").value;
   }
   require_no_card_options(options, site);
   const auto traffic_class =

@@ -413,19 +413,36 @@ bool Proxy::run_task(const std::function<bool()>& step, const Wait& wait) {
   return task->done.load();
 }
 
-void Proxy::register_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait) {
+void Proxy::open_region(const std::function<void()>& open, const Wait& wait) {
   const auto failure = std::make_shared<std::exception_ptr>();
-  const auto open = [=, this] {
+  const auto attempt = [=] {
     try {
-      transport_->register_memory(key, memory);
-      sources_.open(key, memory);
+      open();
     } catch (...) {
       *failure = std::current_exception();
     }
     return true;
   };
-  if (!run_task(open, wait)) throw InternalError("the network's proxy does not answer");
+  if (!run_task(attempt, wait)) throw InternalError("the network's proxy does not answer");
   if (*failure) std::rethrow_exception(*failure);
+}
+
+void Proxy::register_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait) {
+  open_region(
+      [=, this] {
+        transport_->register_memory(key, memory);
+        sources_.open(key, memory);
+      },
+      wait);
+}
+
+void Proxy::register_gpu_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait) {
+  open_region(
+      [=, this] {
+        transport_->register_gpu_memory(key, memory);
+        of_gpu_[region_of_key(key)] = key;
+      },
+      wait);
 }
 
 bool Proxy::uses(const Queue& queue, uint32_t region) const {
@@ -445,6 +462,9 @@ std::optional<uint32_t> Proxy::deregister(MemoryKey key, const Wait& wait) {
   const auto close = [=, this] {
     if (sources_.key_of(region) == key) {
       sources_.close(region);
+      transport_->withdraw(region);
+    } else if (of_gpu_[region] == key) {
+      of_gpu_[region] = 0;
       transport_->withdraw(region);
     }
     const auto busy = std::ranges::find_if(queues_, [&](const Queue& queue) {

@@ -12,6 +12,7 @@
 /// intervals for kernels that cannot ring, those on GPUs.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -68,6 +69,8 @@ class Proxy final : private TransportListener {
   using Wait = std::function<bool(const std::function<bool()>& condition)>;
 
   void register_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait);
+  /// Memory of a GPU, which is a target of peers' long puts and no source.
+  void register_gpu_memory(MemoryKey key, std::span<std::byte> memory, const Wait& wait);
   /// Returns the rank whose requests still read the region, or which had not let go of it, when the
   /// time had passed.
   std::optional<uint32_t> deregister(MemoryKey key, const Wait& wait);
@@ -122,6 +125,7 @@ class Proxy final : private TransportListener {
   void work();
   bool run_tasks();
   bool run_task(const std::function<bool()>& step, const Wait& wait);
+  void open_region(const std::function<void()>& open, const Wait& wait);
   bool take(Queue& queue);
   /// Returns false after a refusal.
   bool admit(Queue& queue, const NetworkRequest& request, PostedRequest& posted);
@@ -157,6 +161,7 @@ class Proxy final : private TransportListener {
   std::vector<size_t> by_number_;  ///< [ranks][per_peer] index in queues_
   std::vector<Queue*> changed_;
   RegisteredRegions sources_;
+  std::array<MemoryKey, kNetworkRegions> of_gpu_{};  ///< keys of regions that are no sources
   FileDescriptor waker_;
   NetworkDoorbell doorbell_;
   std::chrono::nanoseconds nap_{0};

@@ -71,7 +71,8 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
                             .secret = secret,
                             .address = place_.address,
                             .queues = options_.queues_per_peer,
-                            .stall = std::min<std::chrono::nanoseconds>(kStall, grace() / 4)};
+                            .stall = std::min<std::chrono::nanoseconds>(kStall, grace() / 4),
+                            .gpu = options_.gpu_memory.value_or(true) ? options_.gpu : nullptr};
     if (options_.plugin.library.empty()) {
       maker = std::make_unique<TcpMaker>(options_.tcp, at);
     } else {
@@ -98,6 +99,7 @@ ProxyNetwork::ProxyNetwork(const NetworkPlace& place, const ProxyNetworkOptions&
   try {
     connect(*maker, until);
     collective_step(bootstrap, "network: memory", until, [&] { start(*maker); });
+    agree_on_gpu_memory(until);
   } catch (...) {
     place_.abort_flag.on_refusal({});
     place_.abort_flag.unwatch({gone_, ranks});
@@ -147,9 +149,6 @@ void ProxyNetwork::connect(TransportMaker& maker, TimePoint until) {
 
 void ProxyNetwork::start(TransportMaker& maker) {
   const uint32_t rank = place_.bootstrap.rank();
-  ways_.resize(place_.bootstrap.size());
-  for (uint32_t peer = 0; peer < ways_.size(); ++peer)
-    if (reaches(peer)) ways_[peer] = maker.way(peer) + (reaches_arena() ? "" : ", pinned rings");
   std::unique_ptr<Transport> transport = maker.make();
   for (uint32_t peer = 0; peer < place_.bootstrap.size(); ++peer) {
     for (uint32_t number = 0; number < options_.queues_per_peer; ++number) {
@@ -196,6 +195,63 @@ void ProxyNetwork::start(TransportMaker& maker) {
   key_table_ = stream_.device_copy(arena_keys_);
   if (reaches_arena())
     proxy_->register_memory(keys_[0], {place_.arena.base(), place_.arena.capacity()}, wait());
+  ways_.resize(place_.bootstrap.size());
+  for (uint32_t peer = 0; peer < ways_.size(); ++peer)
+    if (reaches(peer)) ways_[peer] = maker.way(peer);
+  try_gpu_memory(maker);
+}
+
+/// Registers a little of the GPU's memory, since the provider, its card and the driver must agree
+/// to that, and none of them tells before.
+void ProxyNetwork::try_gpu_memory(const TransportMaker& maker) {
+  std::string& why = why_no_gpu_memory_;
+  if (!options_.gpu) {
+    why = "no GPU runs the kernels";
+  } else if (!options_.gpu_memory.value_or(true)) {
+    why = "as asked for";
+  } else {
+    why = maker.why_no_gpu_memory();
+    if (why.empty()) why = options_.gpu->why_unordered();
+  }
+  if (why.empty()) {
+    constexpr size_t kLittle = size_t{2} << 20;
+    const DeviceMemory memory(accelerator_, kLittle, DeviceMemory::Kind::device);
+    const MemoryKey key = draw_key(free_region());
+    try {
+      proxy_->register_gpu_memory(key, {memory.as<std::byte>(), kLittle}, wait());
+      (void)proxy_->deregister(key, wait());
+    } catch (const OsError& error) {
+      why = error.what();
+    }
+  }
+  if (!why.empty() && options_.gpu_memory.value_or(false)) {
+    throw Unsupported("network.gpu_memory",
+                      fmt::format("rank {}: receive rings cannot lie in memory of a GPU: {}",
+                                  place_.bootstrap.rank(), why));
+  }
+}
+
+/// Exchanges lay their memory out alike on all ranks. Says in the topology where rings lie.
+void ProxyNetwork::agree_on_gpu_memory(TimePoint until) {
+  Bootstrap& bootstrap = place_.bootstrap;
+  const uint32_t mine = why_no_gpu_memory_.empty() ? 1 : 0;
+  const auto everybodys = gather(bootstrap, mine, "network: memory of GPUs", until);
+  std::string why = why_no_gpu_memory_;
+  takes_gpu_memory_ = true;
+  for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
+    if (!bootstrap.present(rank) || everybodys[rank] == 1) continue;
+    takes_gpu_memory_ = false;
+    if (why.empty()) why = fmt::format("rank {} takes no other", rank);
+  }
+  const bool tells_why = options_.gpu && !options_.plugin.library.empty();
+  for (std::string& way : ways_) {
+    if (way.empty()) continue;
+    if (takes_gpu_memory_) {
+      way += ", receive rings in GPU memory";
+    } else if (!reaches_arena()) {
+      way += tells_why ? ", pinned rings (" + why + ")" : ", pinned rings";
+    }
+  }
 }
 
 ProxyNetwork::~ProxyNetwork() {
@@ -274,16 +330,28 @@ MemoryKey ProxyNetwork::register_memory(std::byte* base, size_t bytes) {
   if (!is_readable(base, bytes))
     throw InvalidArgument("base", "memory that the host can read, such as pinned memory",
                           fmt::format("{}", static_cast<const void*>(base)));
+  const uint32_t region = free_region();
+  const MemoryKey key = draw_key(region);
+  proxy_->register_memory(key, {base, bytes}, wait());
+  return keys_[region] = key;
+}
+
+MemoryKey ProxyNetwork::register_gpu_memory(std::byte* base, size_t bytes) {
+  if (!takes_gpu_memory_) return Network::register_gpu_memory(base, bytes);
+  const uint32_t region = free_region();
+  const MemoryKey key = draw_key(region);
+  proxy_->register_gpu_memory(key, {base, bytes}, wait());
+  return keys_[region] = key;
+}
+
+uint32_t ProxyNetwork::free_region() const {
   // The first region is the arena's, also where that is not registered.
   const auto* const free = std::find(keys_.begin() + 1, keys_.end(), MemoryKey{0});
   if (free == keys_.end())
     throw InvalidArgument("register_memory",
                           fmt::format("at most {} regions; deregister one", kNetworkRegions),
                           fmt::format("{}", kNetworkRegions + 1));
-  const auto region = static_cast<uint32_t>(free - keys_.begin());
-  const MemoryKey key = draw_key(region);
-  proxy_->register_memory(key, {base, bytes}, wait());
-  return keys_[region] = key;
+  return static_cast<uint32_t>(free - keys_.begin());
 }
 
 void ProxyNetwork::deregister(MemoryKey key) {

@@ -4,12 +4,14 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/bootstrap.hpp"
+#include "fabric/network/gpu_export.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/network/network_stream.hpp"
 #include "fabric/proxy/proxy.hpp"
@@ -26,6 +28,10 @@ struct ProxyNetworkOptions {
   PluginOptions plugin = {};     ///< with a library: takes the place of TCP
   uint32_t queues_per_peer = 4;  ///< alike on all ranks
   ProxyOptions proxy = {};
+  /// The GPU that runs the kernels; null: the host does.
+  std::shared_ptr<const GpuExport> gpu = {};
+  /// Whether peers put into its memory; by default where the transport takes it.
+  std::optional<bool> gpu_memory = {};
 };
 
 class ProxyNetwork final : public Network {
@@ -44,6 +50,8 @@ class ProxyNetwork final : public Network {
   std::vector<NetworkPath> paths() const override;
   MemoryKey arena_key(uint32_t rank) const override { return arena_keys_[rank]; }
   bool reaches_arena() const override;
+  bool takes_gpu_memory() const override { return takes_gpu_memory_; }
+  MemoryKey register_gpu_memory(std::byte* base, size_t bytes) override;
   /// Throws InvalidArgument, too, for memory that this process cannot read: that of a GPU.
   MemoryKey register_memory(std::byte* base, size_t bytes) override;
   void deregister(MemoryKey key) override;
@@ -62,6 +70,9 @@ class ProxyNetwork final : public Network {
   std::vector<ProxyCard> exchange(const ProxyCard& mine, TimePoint until);
   void connect(TransportMaker& maker, TimePoint until);
   void start(TransportMaker& maker);
+  void try_gpu_memory(const TransportMaker& maker);
+  void agree_on_gpu_memory(TimePoint until);
+  uint32_t free_region() const;
   std::chrono::nanoseconds grace() const;
   MemoryKey draw_key(uint32_t region) const;
   Proxy::Wait wait() const;
@@ -78,6 +89,8 @@ class ProxyNetwork final : public Network {
   std::unique_ptr<DeviceMemory> ends_, key_table_;
   std::vector<MemoryKey> arena_keys_;
   std::vector<std::string> ways_;                  ///< [ranks]
+  bool takes_gpu_memory_ = false;                  ///< on all ranks
+  std::string why_no_gpu_memory_;                  ///< on this rank
   std::array<MemoryKey, kNetworkRegions> keys_{};  ///< of this rank's regions; 0: not in use
   std::unique_ptr<Proxy> proxy_;
 };

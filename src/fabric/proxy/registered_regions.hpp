@@ -11,8 +11,9 @@ namespace tokenyard {
 
 class RegisteredRegions {
  public:
-  void open(MemoryKey key, std::span<std::byte> memory) {
-    entries_[region_of_key(key)] = {key, memory};
+  /// `by_host`: whether this process may access it; else it is a GPU's.
+  void open(MemoryKey key, std::span<std::byte> memory, bool by_host = true) {
+    entries_[region_of_key(key)] = {key, memory, by_host};
   }
   void close(uint32_t region) { entries_[region] = {}; }
   /// Returns the memory that the key opens; null if it opens none.
@@ -21,6 +22,8 @@ class RegisteredRegions {
     if (key == 0 || region >= kNetworkRegions || entries_[region].key != key) return nullptr;
     return &entries_[region].memory;
   }
+  /// Returns whether the memory of a key that opens it is for this process to access.
+  bool is_by_host(MemoryKey key) const { return entries_[region_of_key(key)].by_host; }
   /// Returns the key of a region; 0 if it is closed or does not exist.
   MemoryKey key_of(uint32_t region) const {
     return region < kNetworkRegions ? entries_[region].key : 0;
@@ -30,6 +33,7 @@ class RegisteredRegions {
   struct Entry {
     MemoryKey key = 0;
     std::span<std::byte> memory;
+    bool by_host = true;
   };
   std::array<Entry, kNetworkRegions> entries_;
 };

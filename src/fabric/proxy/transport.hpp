@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "device/network_request.hpp"
+#include "tokenyard/error.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -68,6 +69,9 @@ class Transport {
 
   /// Opens memory to peers that hold the key. Throws OsError if a network card cannot use it.
   virtual void register_memory(MemoryKey key, std::span<std::byte> memory) = 0;
+  /// The same for memory of the GPU, which peers' long puts alone may write: no inline puts and
+  /// signals, which the host stores. Only where the transport's maker says that it can be.
+  virtual void register_gpu_memory(MemoryKey key, std::span<std::byte> memory);
   /// Closes a region again: puts touch it no more once it has no holder.
   virtual void withdraw(uint32_t region) = 0;
   /// Returns a rank whose puts, or puts to which, may still touch a region that was withdrawn.
@@ -86,5 +90,9 @@ class Transport {
   /// Returns the connections, if it has any. Any thread may call it.
   virtual std::vector<NetworkPath> paths() const { return {}; }
 };
+
+inline void Transport::register_gpu_memory(MemoryKey, std::span<std::byte>) {
+  throw InternalError(name() + " takes no memory of a GPU");
+}
 
 }  // namespace tokenyard

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
+#include "fabric/network/gpu_export.hpp"
 #include "fabric/proxy/transport.hpp"
 
 namespace tokenyard {
@@ -22,6 +23,8 @@ struct TransportPlace {
   uint32_t queues;      ///< per peer
   /// How long a path may have bytes to send and move none before others take over.
   std::chrono::nanoseconds stall = std::chrono::seconds(1);
+  /// The GPU whose memory it should take; null: there is none, or none is wanted.
+  std::shared_ptr<const GpuExport> gpu = {};
 };
 
 /// A rank's bytes for its peers; empty for an absent one.
@@ -43,6 +46,8 @@ class TransportMaker {
   virtual bool step(TimePoint now) = 0;
   /// Returns what is missing of a peer, and why, as the end of a sentence about this rank.
   virtual std::optional<std::string> missing() const = 0;
+  /// Returns why it takes no memory of `TransportPlace::gpu`; empty: it does.
+  virtual std::string why_no_gpu_memory() const { return "the processor receives over " + name(); }
   /// Returns how a peer is reached, for people.
   virtual std::string way(uint32_t rank) const = 0;
   /// Called once, when all peers are connected.

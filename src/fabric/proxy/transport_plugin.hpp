@@ -20,7 +20,7 @@ struct PluginOptions {
 
 /// The shared object exports `tokenyard_transport_version`, the version of these files for which it
 /// was built, and `tokenyard_make_transport`, a MakeTransport.
-inline constexpr uint32_t kTransportVersion = 2;
+inline constexpr uint32_t kTransportVersion = 3;
 using MakeTransport = TransportMaker*(const TransportPlace& place, const PluginOptions& options);
 
 /// Loads the shared object, which stays loaded. Throws Unsupported if it is missing or has another

@@ -33,23 +33,20 @@ class CardRegisters final : public ibgda::GpuMemory {
     const std::filesystem::path real = std::filesystem::canonical(path, error);
     return error ? std::string() : real.string();
   }
-  std::string why_not_exported() const override {
-    const auto attribute = entry<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute");
-    if (attribute == nullptr || handle_of_range() == nullptr)
-      return "the CUDA driver exports no dma-buf";
-    const auto value_of = [&](CUdevice_attribute which) {
-      int value = 0;
-      return attribute(&value, which, device_) == CUDA_SUCCESS ? value : 0;
-    };
+  int device() const override { return device_; }
+  std::string why_no_dma_buf() const override {
+    if (handle_of_range() == nullptr) return "the CUDA driver exports no dma-buf";
     if (value_of(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0)
       return "the GPU or its driver exports no dma-buf (it needs NVIDIA's open kernel modules)";
-    // A kernel that sees a signal must see the puts before it.
+    return {};
+  }
+  std::string why_unordered() const override {
     if (value_of(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) <
         CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
       return "the GPU does not see a card's writes in order";
     return {};
   }
-  std::optional<ibgda::DmaBuf> dma_buf(const std::byte* memory, size_t bytes) const override {
+  std::optional<DmaBuf> dma_buf(const std::byte* memory, size_t bytes) const override {
     const cuda::OnDevice on(device_);
     cudaPointerAttributes facts{};
     cuda::check(cudaPointerGetAttributes(&facts, memory), "cudaPointerGetAttributes");
@@ -64,8 +61,8 @@ class CardRegisters final : public ibgda::GpuMemory {
       throw OsError("cuMemGetHandleForAddressRange", static_cast<int>(result),
                     "the driver exports no dma-buf of this memory");
     }
-    return ibgda::DmaBuf{.descriptor = FileDescriptor(descriptor),
-                         .offset = reinterpret_cast<uintptr_t>(memory) - begin};
+    return DmaBuf{.descriptor = FileDescriptor(descriptor),
+                  .offset = reinterpret_cast<uintptr_t>(memory) - begin};
   }
 
   std::byte* map_registers(std::byte* registers, size_t) override {
@@ -95,6 +92,12 @@ class CardRegisters final : public ibgda::GpuMemory {
       return reinterpret_cast<Call>(address);
     cudaGetLastError();
     return nullptr;
+  }
+  /// Returns the value of an attribute; 0 where the driver does not know it.
+  int value_of(CUdevice_attribute which) const {
+    const auto attribute = entry<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute");
+    int value = 0;
+    return attribute != nullptr && attribute(&value, which, device_) == CUDA_SUCCESS ? value : 0;
   }
   static decltype(&cuMemGetHandleForAddressRange) handle_of_range() {
     return entry<decltype(&cuMemGetHandleForAddressRange)>("cuMemGetHandleForAddressRange");

@@ -135,12 +135,16 @@ RailExchange::RailExchange(World& world, const Shape& shape)
       layout_(layout_of(shape, map_, accelerator_.kind())),
       near_(allocate_on_all(world, layout_.near_bytes(), "ExpertParallel: window in a host",
                             ArenaEnd::upper)),
-      far_(world, layout_.far_bytes()),
+      far_(world, layout_.far_bytes() +
+                      (network_of(world)->takes_gpu_memory() ? 0 : layout_.rings_bytes())),
       queues_(std::in_place, *network_of(world), kQueues) {
+  if (network_of(world)->takes_gpu_memory())
+    rings_.emplace(world, layout_.rings_bytes(), NetworkMemory::Use::puts_alone);
   accelerator_.prepare(dispatch_kernel.entry);
   accelerator_.prepare(combine_kernel.entry);
   accelerator_.fill(near_.data(), 0, layout_.near_bytes(), Stream{});
   accelerator_.fill(far_.data(), 0, layout_.far_bytes(), Stream{});
+  accelerator_.fill(rings_data(), 0, layout_.rings_bytes(), Stream{});
   workspace_.emplace(accelerator_,
                      RailTables{.base = nullptr,
                                 .links = static_cast<uint32_t>(peers_.size()),
@@ -175,16 +179,20 @@ void RailExchange::await_copies(const char* what) const {
 /// Tells all ranks where this rank's window lies, and writes the tables of kernels.
 void RailExchange::fill_tables() {
   struct Mine {
-    uint64_t near_offset, far_offset;
-    uint32_t far_key, has_queues;
+    uint64_t near_offset, far_offset, rings_offset;
+    uint32_t far_key, rings_key, has_queues, zero;
   };
   is_known_ = true;
   far_.make_known();
+  if (rings_) rings_->make_known();
   const std::vector<Mine> everybodys = gather(world_,
                                               Mine{.near_offset = near_.offset(),
                                                    .far_offset = far_.target().offset,
+                                                   .rings_offset = rings_target().offset,
                                                    .far_key = far_.target().key,
-                                                   .has_queues = queues_->exist() ? 1u : 0u},
+                                                   .rings_key = rings_target().key,
+                                                   .has_queues = queues_->exist() ? 1u : 0u,
+                                                   .zero = 0},
                                               "ExpertParallel: windows between hosts");
   const uint32_t ranks = map_.ranks(), hosts = map_.hosts(), rank = world_.rank();
   for (uint32_t peer = 0; peer < ranks; ++peer)
@@ -204,7 +212,8 @@ void RailExchange::fill_tables() {
          .forwards = map_.forwards(peer, rank),
          .sends = map_.forwards(rank, peer),
          .there = static_cast<uint32_t>(std::ranges::find(theirs, rank) - theirs.begin()),
-         .window = {.key = everybodys[peer].far_key, .offset = everybodys[peer].far_offset}});
+         .window = {.key = everybodys[peer].far_key, .offset = everybodys[peer].far_offset},
+         .rings = {.key = everybodys[peer].rings_key, .offset = everybodys[peer].rings_offset}});
   }
   std::vector<uint32_t> first{0}, members;
   for (const std::vector<uint32_t>& of_host : map_.members) {
@@ -270,6 +279,14 @@ uint32_t RailExchange::culprit_of(const WaitFacts& facts) {
   return *culprit_;
 }
 
+NetworkTarget RailExchange::rings_target() const {
+  return rings_ ? rings_->target() : far_.target() + layout_.far_bytes();
+}
+
+std::byte* RailExchange::rings_data() const {
+  return rings_ ? rings_->data() : far_.data() + layout_.far_bytes();
+}
+
 RailRoute RailExchange::route(void* base, uint32_t tokens) const {
   return {.base = static_cast<std::byte*>(base),
           .ranks = map_.ranks(),
@@ -292,6 +309,7 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
           .windows = windows_,
           .far = far_.data(),
           .key = far_.target().key,
+          .rings = rings_data(),
           .links = links_,
           .link_to = link_to_,
           .tables = {.base = workspace_->as<std::byte>(),
@@ -361,7 +379,9 @@ RailExchange::Bytes RailExchange::bytes_of(const Shape& shape, uint32_t ranks, u
                         .locals = map.locals_max(),
                         .tokens = tokens,
                         .tokens_max = shape.tokens_max};
-  return {.near = layout.near_bytes(), .far = layout.far_bytes(), .route = route.bytes()};
+  return {.near = layout.near_bytes(),
+          .far = layout.far_bytes() + layout.rings_bytes(),
+          .route = route.bytes()};
 }
 
 void RailExchange::retire() {

@@ -80,8 +80,10 @@ class RailExchange {
   uint32_t culprit_of(const WaitFacts& facts);
   /// Tells the other ranks that a call has failed here because of `rank`.
   void report(uint32_t rank) { bootstrap_of(world_).report_timeout(object_, rank); }
-  /// Returns the bytes of this rank's window. Its second part may lie outside of the arena.
-  size_t bytes() const { return layout_.near_bytes() + layout_.far_bytes(); }
+  /// Returns the bytes of this rank's window. Only its first part surely lies in the arena.
+  size_t bytes() const {
+    return layout_.near_bytes() + layout_.far_bytes() + layout_.rings_bytes();
+  }
   /// Lets the kernels that a CUDA graph has captured fail as soon as they begin. Returns when it is
   /// so.
   void retire();
@@ -89,10 +91,13 @@ class RailExchange {
   void give_back() {
     is_known_ = false;
     far_.give_back();
+    if (rings_) rings_->give_back();
   }
 
  private:
   Rails rails(const SlotLayout& slot) const;
+  NetworkTarget rings_target() const;
+  std::byte* rings_data() const;
   DispatchParams dispatch_params(const throughput::DispatchParams& call, uint32_t blocks) const;
   bool is_wide(const throughput::CombineParams& call) const;
   SlotLayout partial_slot(const throughput::CombineParams& call) const;
@@ -108,7 +113,8 @@ class RailExchange {
   const TokenColumns columns_;
   const WindowLayout layout_;
   ArenaBlock near_;                             ///< first part of the window
-  NetworkMemory far_;                           ///< second part
+  NetworkMemory far_;                           ///< second part, and behind it the third
+  std::optional<NetworkMemory> rings_;          ///< the third, where it lies in GPU memory
   std::optional<ClaimedQueues> queues_;         ///< unless retired
   bool is_known_ = false;                       ///< whether peers may have the window's address
   std::optional<DeviceMemory> tables_;          ///< Hosts, Links and addresses

@@ -86,9 +86,9 @@ struct GreetingLayout {
   TOKENYARD_HOST_DEVICE uint32_t words() const { return (expert(experts_max) + 3) / 4 * 4; }
 };
 
-/// A rank's window, in two parts with an address each. The ranks of its host store into the first,
-/// which lies in the arena; the network puts and signals into the second, and reads from its
-/// stages. One layout for all ranks.
+/// A rank's window, in three parts with an address each. The ranks of its host store into the
+/// first, which lies in the arena; the network puts and signals into the second, and reads from its
+/// stages; the third holds the rings, into which it only puts. One layout for all ranks.
 struct WindowLayout {
   uint32_t ranks, local_experts_max, links_max;
   GreetingLayout greeting;
@@ -132,11 +132,14 @@ struct WindowLayout {
     return greetings_at() + (size_t{link} * 3 + parity) * greeting.words() * sizeof(uint32_t);
   }
   TOKENYARD_HOST_DEVICE size_t greeting_out(uint32_t link) const { return greeting_in(link, 2); }
-  TOKENYARD_HOST_DEVICE size_t ring(uint32_t link) const {
-    return rings_at() + size_t{link} * 2 * ring_bytes;
+  TOKENYARD_HOST_DEVICE size_t stage(uint32_t link) const {
+    return stages_at() + size_t{link} * ring_bytes;
   }
-  TOKENYARD_HOST_DEVICE size_t stage(uint32_t link) const { return ring(link) + ring_bytes; }
-  TOKENYARD_HOST_DEVICE size_t far_bytes() const { return ring(links_max); }
+  TOKENYARD_HOST_DEVICE size_t far_bytes() const { return stage(links_max); }
+
+  // The third part.
+  TOKENYARD_HOST_DEVICE size_t ring(uint32_t link) const { return size_t{link} * ring_bytes; }
+  TOKENYARD_HOST_DEVICE size_t rings_bytes() const { return ring(links_max); }
 
  private:
   TOKENYARD_HOST_DEVICE uint32_t words_per_source() const {
@@ -149,7 +152,7 @@ struct WindowLayout {
   TOKENYARD_HOST_DEVICE size_t greetings_at() const {
     return (signal(links_max, 0) + 127) / 128 * 128;
   }
-  TOKENYARD_HOST_DEVICE size_t rings_at() const {
+  TOKENYARD_HOST_DEVICE size_t stages_at() const {
     return (greeting_in(links_max, 0) + 127) / 128 * 128;
   }
 };
@@ -182,6 +185,7 @@ struct Link {
   bool sends;            ///< this rank forwards the peer's rows on this host
   uint32_t there;        ///< the same link's number on the peer
   NetworkTarget window;  ///< the peer's second part
+  NetworkTarget rings;   ///< and its third
 };
 
 /// The counts that an end of a link keeps between calls, in device memory. Positions count a ring's
@@ -351,6 +355,7 @@ struct Rails {
   Peers windows;      ///< first parts of all ranks; only those of this host have an address
   std::byte* far;     ///< second part of this rank
   MemoryKey key;      ///< of that
+  std::byte* rings;   ///< third part of this rank
   const Link* links;  ///< [tables.links]
   const uint32_t*
       link_to;  ///< [hosts] link of the peer that forwards there; of no use for this host

@@ -21,7 +21,7 @@ TOKENYARD_DEVICE SendRing send_ring(const RailCall& call, uint32_t link) {
   const Link& to = call.rails.links[link];
   const WindowLayout& layout = call.rails.layout;
   return {.queue = call.rails.queues.of(to.rank, call.rails.fill_queue),
-          .slots = to.window + layout.ring(to.there),
+          .slots = to.rings + layout.ring(to.there),
           .arrived = to.window + layout.arrived(to.there),
           .credited = call.rails.mine<uint64_t>(layout.credited(link)),
           .sent = &call.rails.tables.counts(link).sent,
@@ -35,7 +35,7 @@ TOKENYARD_DEVICE ReceiveRing receive_ring(const RailCall& call, uint32_t link) {
   const WindowLayout& layout = call.rails.layout;
   return {.queue = call.rails.queues.of(from.rank, call.rails.drain_queue),
           .credited = from.window + layout.credited(from.there),
-          .slots = call.rails.mine<std::byte>(layout.ring(link)),
+          .slots = call.rails.rings + layout.ring(link),
           .arrived = call.rails.mine<uint64_t>(layout.arrived(link)),
           .taken = &call.rails.tables.counts(link).taken,
           .rank = from.rank,
@@ -50,7 +50,7 @@ TOKENYARD_DEVICE std::byte* stage_slot(const RailCall& call, uint32_t link, uint
 }
 TOKENYARD_DEVICE const std::byte* ring_slot(const RailCall& call, uint32_t link,
                                             uint64_t position) {
-  return call.rails.mine<std::byte>(call.rails.layout.ring(link)) +
+  return call.rails.rings + call.rails.layout.ring(link) +
          position % call.rails.capacity * call.rails.slot.bytes();
 }
 
