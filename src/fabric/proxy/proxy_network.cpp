@@ -132,9 +132,10 @@ std::vector<ProxyCard> ProxyNetwork::exchange(const ProxyCard& mine, TimePoint u
 
 void ProxyNetwork::connect(TransportMaker& maker, TimePoint until) {
   Bootstrap& bootstrap = place_.bootstrap;
-  // All ranks wait for equally long, and have time left to tell one another of a failure.
+  // All ranks wait for equally long, and have as much time left to tell one another of a failure:
+  // one that does not hear of the others' in time tells its own.
   const TimePoint now = accelerator_.now();
-  const TimePoint connected_until = now + (until - now) / 4 * 3;
+  const TimePoint connected_until = now + (until - now) / 2;
   collective_step(bootstrap, "network: connections", until, [&] {
     const bool all = accelerator_.wait_until(connected_until, [&] {
       place_.abort_flag.check("network: connect");

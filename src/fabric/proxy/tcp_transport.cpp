@@ -26,6 +26,15 @@ using Pieces = std::array<std::span<const std::byte>, 2>;
 constexpr uint64_t kNewConnection = ~uint64_t{0};
 constexpr std::chrono::milliseconds kLookAtSystems{100};
 
+/// Returns why a connection has broken. The system may notice before this thread does that nothing
+/// moves, where the thread has not run for a while.
+std::string cause_of(int error) {
+  const char* const text = std::strerror(error);
+  if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
+    return fmt::format("it has taken nothing for so long that the system gave up: {}", text);
+  return fmt::format("its connection has broken: {}", text);
+}
+
 /// Returns bytes `begin` to `end` of two pieces, one behind the other.
 Pieces part_of(const Pieces& pieces, uint64_t begin, uint64_t end) {
   Pieces part;
@@ -312,7 +321,7 @@ bool TcpTransport::send(Peer& peer, uint32_t number) {
       path.has_room = false;
       return false;
     }
-    fail(peer, number, fmt::format("its connection has broken: {}", std::strerror(errno)));
+    fail(peer, number, cause_of(errno));
     return true;
   }
   if (static_cast<size_t>(sent) < wanted) path.has_room = false;
@@ -375,7 +384,7 @@ bool TcpTransport::receive(Peer& peer, uint32_t number) {
       path.has_bytes = false;
       return false;
     }
-    fail(peer, number, fmt::format("its connection has broken: {}", std::strerror(errno)));
+    fail(peer, number, cause_of(errno));
     return true;
   }
   if (got == 0) {

@@ -52,7 +52,7 @@ TEST_F(ProxyHosts, AHostBehindAFirewallIsNamed) {
 /// The job goes on, so nobody tells that the host is gone, and its connections do not break.
 TEST_F(ProxyHosts, AHostWhoseNetworkCardIsSilentIsNamed) {
   card_ = 1;
-  timeout_ = 20s;  // So long ranks wait for the job to tell that the host is gone.
+  timeout_ = 8s;  // So long ranks wait for the job to tell that the host is gone.
   expect_rank_2_to_be_named([&] { hosts_->cut(2, 1); });
   EXPECT_TRUE(page().unreachable[0] && page().unreachable[1]);
 }
