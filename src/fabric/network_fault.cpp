@@ -1,5 +1,8 @@
 #include "fabric/network_fault.hpp"
 
+#include "fabric/abort_flag.hpp"
+#include "fabric/bootstrap.hpp"
+
 namespace tokenyard {
 
 namespace {
@@ -60,6 +63,18 @@ void check_refusals(Accelerator& accelerator, const std::vector<QueuePair*>& pai
                          .region = pair->refusal.region},
                         pair->peer, phase, pair->refusal.expected, pair->refusal.seen);
   }
+}
+
+void end_network(Bootstrap& bootstrap, AbortFlag& abort_flag, const std::vector<bool>& far,
+                 const std::string& why) {
+  const uint32_t rank = bootstrap.rank();
+  NetworkFault::Facts facts{
+      .rank = rank, .peer = rank, .check = "thread", .phase = {}, .cause = why};
+  abort_flag.network_failed(facts);
+  // Low latency waits for each rank by a word of its own: they end as after a loss of the ranks.
+  for (facts.peer = 0; facts.peer < far.size(); ++facts.peer)
+    if (far[facts.peer]) abort_flag.network_failed(facts);
+  bootstrap.say_network_failed(why);
 }
 
 }  // namespace tokenyard

@@ -274,8 +274,7 @@ void GinNetwork::keep_running() {
     keeper_failed_.store(true);
     if (stops_.load()) return;
     // Nobody must wait for a card that is no more.
-    place_.abort_flag.network_failed(failed_card({}).facts);
-    place_.bootstrap.say_network_failed(keeper_error_);
+    end_network(place_.bootstrap, place_.abort_flag, place_.far, keeper_error_);
   }
 }
 

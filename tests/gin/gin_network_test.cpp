@@ -1,6 +1,7 @@
 /// The contract of networks, over NCCL's GIN and a stand-in for NCCL.
 #include "gin/gin_network.hpp"
 
+#include "expert_parallel/low_latency/survivors.hpp"
 #include "expert_parallel/throughput/steps.hpp"
 #include "fabric/network_kernel_definitions.hpp"
 #include "fabric/network_suite.hpp"
@@ -180,6 +181,47 @@ TEST(Gin, ACardThatFailsIsNamed) {
               error.what());
     }
   });
+}
+
+// Long before any deadline: its rank raises the fault, and the others mask that rank alone.
+TEST(Gin, ACardThatFailsAmidLowLatencyHoldsUpNobody) {
+  constexpr uint32_t kFailing = 1, kHidden = 64, kTokens = 4;
+  GinOptions options;
+  options.idle = std::chrono::nanoseconds(1);  // Each request takes a run.
+  const auto start = std::chrono::steady_clock::now();
+  run_as_ranks(worlds_between_hosts(
+                   3, 3, 32 << 20,
+                   over_stand_in({.run = cards_on_threads()},
+                                 {.keeps = false, .runs = 1, .fails_on = kFailing}, options),
+                   {}, std::chrono::seconds(60)),
+               [&](World& world) {
+                 LowLatency exchange(
+                     world, {.experts = 3, .hidden = kHidden, .topk = 1, .tokens_max = kTokens});
+                 test::LowLatencyCase of{
+                     .shape = {.ranks = 3, .experts = 3, .hidden = kHidden, .topk = 1},
+                     .tokens = std::vector<uint32_t>(3, kTokens)};
+                 test::Survivor survivor(exchange, kFailing);
+                 try {
+                   for (uint32_t batches = 0; exchange.failed_ranks().empty(); ++batches) {
+                     promise(batches < 400, "the card does not fail");
+                     of.seed += 1;
+                     test::SurvivorBatch batch(survivor, of, false);
+                     batch.dispatch(false);
+                     batch.combine(false);
+                     exchange.check();
+                     // The card becomes idle, so that the next batch takes another run.
+                     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                   }
+                   exchange.check();
+                   promise(world.rank() != kFailing, "its own rank was not told");
+                 } catch (const NetworkFault& error) {
+                   promise(world.rank() == kFailing && error.facts.check == "thread", error.what());
+                   return;
+                 }
+                 const std::vector<FailedRank> masked = exchange.failed_ranks();
+                 promise(masked.size() == 1 && masked[0].rank == kFailing, "another is masked");
+               });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(110));
 }
 
 }  // namespace

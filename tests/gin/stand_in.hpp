@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,8 +41,9 @@ class Cuts {
 };
 
 struct StandInOptions {
-  bool keeps = true;           ///< the card runs until it is stopped, beside the wire
-  uint32_t runs = UINT32_MAX;  ///< after which a card that is not kept fails
+  bool keeps = true;                      ///< the card runs until it is stopped, beside the wire
+  uint32_t runs = UINT32_MAX;             ///< after which a card that is not kept fails
+  std::optional<uint32_t> fails_on = {};  ///< the only rank whose card fails; unset: all
   std::shared_ptr<Cuts> cuts = {};
   std::function<uint32_t(uint32_t rank)> version = [](uint32_t) { return 0; };
   /// Told which strides ranks were connected with.
@@ -54,7 +56,9 @@ class StandInCommunicator final : public GinCommunicator {
                       uint32_t queues_per_peer, TimePoint until)
       : run_(card.run),
         keeps_(options.keeps),
-        runs_(options.runs),
+        runs_(options.fails_on.value_or(place.bootstrap.rank()) == place.bootstrap.rank()
+                  ? options.runs
+                  : UINT32_MAX),
         cuts_(options.cuts),
         rank_(place.bootstrap.rank()) {
     Bootstrap& bootstrap = place.bootstrap;

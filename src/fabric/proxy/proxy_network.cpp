@@ -164,22 +164,15 @@ void ProxyNetwork::start(TransportMaker& maker) {
   ProxyOptions options = options_.proxy;
   options.kernels_ring = accelerator_.kind() == AcceleratorKind::host;
   options.grace = grace();
-  proxy_ = std::make_unique<Proxy>(
-      std::move(transport),
-      Proxy::Queues{.per_peer = options_.queues_per_peer,
-                    .pairs = pairs_,
-                    .gone = gone_,
-                    .refused = place_.abort_flag.word_to_refuse()},
-      options, [this](const std::string& why) {
-        // Nothing of other hosts arrives any more: waits for their ranks end as after their loss.
-        const uint32_t rank = place_.bootstrap.rank();
-        NetworkFault::Facts facts{
-            .rank = rank, .peer = rank, .check = "thread", .phase = {}, .cause = why};
-        place_.abort_flag.network_failed(facts);
-        for (facts.peer = 0; facts.peer < place_.far.size(); ++facts.peer)
-          if (place_.far[facts.peer]) place_.abort_flag.network_failed(facts);
-        place_.bootstrap.say_network_failed(why);
-      });
+  proxy_ =
+      std::make_unique<Proxy>(std::move(transport),
+                              Proxy::Queues{.per_peer = options_.queues_per_peer,
+                                            .pairs = pairs_,
+                                            .gone = gone_,
+                                            .refused = place_.abort_flag.word_to_refuse()},
+                              options, [this](const std::string& why) {
+                                end_network(place_.bootstrap, place_.abort_flag, place_.far, why);
+                              });
   std::vector<QueueEnd> ends(pairs_.size());
   for (size_t index = 0; index < pairs_.size(); ++index) {
     if (pairs_[index] == nullptr) continue;
