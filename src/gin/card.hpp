@@ -52,12 +52,12 @@ struct CardPeer {
 
 /// The part of a queue's state that outlives a run of the kernel.
 struct CardQueueState {
-  uint32_t issued;          ///< requests that GIN has
-  uint32_t operations;      ///< of theirs whose sources may still be read
-  uint32_t ended;           ///< whether a request was refused
-  uint64_t flush_began_ns;  ///< that of the flush under way; 0: there is none
-  uint32_t fetching;        ///< whether a get is among the operations
-  uint64_t asks;            ///< signals to the peer's word of this queue
+  uint32_t issued;           ///< requests that GIN has
+  uint32_t operations;       ///< of theirs whose sources may still be read
+  uint32_t ended;            ///< whether a request was refused
+  uint64_t flush_waited_ns;  ///< for the flush under way, in runs before
+  uint32_t fetching;         ///< whether a get is among the operations
+  uint64_t asks;             ///< signals to the peer's word of this queue
 };
 
 /// The card of one rank. A run of the kernel ends when the card has been idle for `idle_ns`, since

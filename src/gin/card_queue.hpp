@@ -47,6 +47,8 @@ class CardQueue {
         return publish_refusal(pair_, params_.refused, refusal_check_, refusal_);
       }
     } while (await_event(forever) && !leaves_);
+    // Until the next run, which may be long, nobody looks whether the flush has ended.
+    if (flushing_) state_.flush_waited_ns += now_ns() - flush_began_ns_;
   }
 
  private:
@@ -70,7 +72,8 @@ class CardQueue {
       if (posted_ != issued_ && !ends_ && (gone || has_room())) return true;
       if (operations_ != 0) {
         if (gone || gin_.flushed()) return flush_ended_ = true;
-        if (now_ns() - state_.flush_began_ns > params_.timeout_ns) return timed_out_ = true;
+        if (now_ns() - flush_began_ns_ + state_.flush_waited_ns > params_.timeout_ns)
+          return timed_out_ = true;
       } else if (may_ask()) {
         return gone || begin_ask();
       }
@@ -110,8 +113,7 @@ class CardQueue {
     flushing_ = true;
     flushed_until_ = issued_;
     flushed_operations_ = operations_;
-    // A flush that is begun again in another run has begun before.
-    if (state_.flush_began_ns == 0) state_.flush_began_ns = now_ns();
+    flush_began_ns_ = now_ns();
     gin_.begin_flush(peer_, state_.fetching != 0);
   }
 
@@ -120,7 +122,7 @@ class CardQueue {
       flush_ended_ = flushing_ = false;
       operations_ -= flushed_operations_;
       state_.operations = operations_;
-      state_.flush_began_ns = 0;
+      state_.flush_waited_ns = 0;
       state_.fetching = 0;
       note_active();
       complete(flushed_until_);
@@ -149,7 +151,7 @@ class CardQueue {
     posted_ = load<Order::acquire, Scope::sys>(&pair_.posted);
     state_.issued = issued_ = posted_;
     state_.operations = operations_ = 0;
-    state_.flush_began_ns = 0;
+    state_.flush_waited_ns = 0;
     state_.fetching = 0;
     flushing_ = flush_ended_ = timed_out_ = asking_ = false;
     complete(issued_);
@@ -316,6 +318,7 @@ class CardQueue {
   uint32_t operations_;
   uint32_t flushed_until_ = 0, flushed_operations_ = 0;  ///< that the flush under way covers
   uint32_t asked_until_ = 0;
+  uint64_t flush_began_ns_ = 0;  ///< in this run
   bool flushing_ = false, flush_ended_ = false, timed_out_ = false;
   bool asking_ = false;
   bool ends_ = false;  ///< with request `issued_`, for this reason

@@ -169,6 +169,16 @@ TEST(Gin, ASilentWayIsNamed) {
   }
 }
 
+// While the card does not run, nobody looks whether a flush has ended.
+TEST(Gin, TimeInWhichTheCardDoesNotRunCountsForNoTimeout) {
+  GinOptions options;
+  options.idle = std::chrono::nanoseconds(1);  // Runs end with requests under way.
+  options.timeout = std::chrono::milliseconds(100);
+  const StandInOptions stand_in{.keeps = false, .pause = 2 * options.timeout, .slow_flush = true};
+  run_as_ranks(worlds_over(2, 2, stand_in, options),
+               [](World& world) { signals_follow_puts(world, 2); });
+}
+
 // Its waits end at once, and those of the other rank. A kept card is not run again.
 TEST(Gin, ACardThatFailsIsNamed) {
   GinOptions options;

@@ -4,11 +4,13 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,8 @@ struct StandInOptions {
   bool keeps = true;                      ///< the card runs until it is stopped, beside the wire
   uint32_t runs = UINT32_MAX;             ///< after which a card that is not kept fails
   std::optional<uint32_t> fails_on = {};  ///< the only rank whose card fails; unset: all
+  std::chrono::nanoseconds pause{0};      ///< before a run of a card that is not kept
+  bool slow_flush = false;  ///< a flush takes longer than a look, the first ones longer than a run
   std::shared_ptr<Cuts> cuts = {};
   std::function<uint32_t(uint32_t rank)> version = [](uint32_t) { return 0; };
   /// Told which strides ranks were connected with.
@@ -59,6 +63,8 @@ class StandInCommunicator final : public GinCommunicator {
         runs_(options.fails_on.value_or(place.bootstrap.rank()) == place.bootstrap.rank()
                   ? options.runs
                   : UINT32_MAX),
+        pause_(options.pause),
+        slow_flush_(options.slow_flush),
         cuts_(options.cuts),
         rank_(place.bootstrap.rank()) {
     Bootstrap& bootstrap = place.bootstrap;
@@ -86,6 +92,7 @@ class StandInCommunicator final : public GinCommunicator {
   std::string way() const override { return "a stand-in for NCCL"; }
   void run(const LaunchShape& shape, const CardParams& params) override {
     if (runs_-- == 0) throw InternalError("the card is worn out");
+    std::this_thread::sleep_for(pause_);
     simt::HostAccelerator card([] {});
     launch(card, stand_in_card_kernel, shape, Stream{}, with_wire(params));
   }
@@ -101,12 +108,15 @@ class StandInCommunicator final : public GinCommunicator {
     return {.card = params,
             .wire = wire_->queues(),
             .arenas = arenas_->as<std::byte*>(),
+            .slow_flush = slow_flush_,
             .cut = cuts_ ? cuts_->of(rank_) : nullptr};
   }
 
   const RunAside run_;
   const bool keeps_;
   uint32_t runs_;
+  const std::chrono::nanoseconds pause_;
+  const bool slow_flush_;
   const std::shared_ptr<Cuts> cuts_;
   const uint32_t rank_;
   std::unique_ptr<DeviceMemory> arenas_;

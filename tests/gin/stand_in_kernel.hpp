@@ -14,6 +14,7 @@ struct StandInParams {
   CardParams card;
   NetworkQueues wire;        ///< twice as many queues per peer: the later ones are for weak signals
   std::byte* const* arenas;  ///< [ranks]
+  bool slow_flush;           ///< none ends in the card's first run, or at its first look later
   const uint32_t* cut;       ///< [ranks] nothing reaches these any more, if not 0; null: all do
 };
 
@@ -54,11 +55,15 @@ class StandInGin {
   }
   TOKENYARD_DEVICE void begin_flush(const CardPeer&, bool after_get) {
     looks_too_briefly_ = has_fetched_ && !after_get;
+    is_first_look_ = true;
     posted_ = wire().posted();
     weak_posted_ = weak_wire().posted();
   }
   TOKENYARD_DEVICE bool flushed() {
-    if (is_cut() || looks_too_briefly_ || !wire().has_read(posted_) ||
+    const bool first = is_first_look_;
+    is_first_look_ = false;
+    const bool too_slow = params_.slow_flush && (first || params_.card.run <= 1);
+    if (is_cut() || too_slow || looks_too_briefly_ || !wire().has_read(posted_) ||
         !weak_wire().has_read(weak_posted_))
       return false;
     has_fetched_ = false;
@@ -84,7 +89,7 @@ class StandInGin {
   const Deadline deadline_;
   const uint32_t rank_, number_;
   uint32_t posted_ = 0, weak_posted_ = 0;
-  bool has_fetched_ = false, looks_too_briefly_ = false;
+  bool has_fetched_ = false, looks_too_briefly_ = false, is_first_look_ = false;
 };
 
 TOKENYARD_DEVICE void stand_in_card(const StandInParams& params) {
