@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -283,6 +285,20 @@ TEST(PollerTest, NeedsDescriptors) {
   }
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_NE(why.find("epoll_create1"), std::string::npos) << why;
+}
+
+TEST(TrafficClass, IsThatOfAllPacketsOfASocket) {
+  constexpr uint8_t kClass = 0x68;
+  const FileDescriptor four = open_socket(AF_INET, SOCK_STREAM);
+  set_traffic_class(four, kClass);
+  EXPECT_EQ(option(four.native(), IPPROTO_IP, IP_TOS), kClass);
+  if (const FileDescriptor six = open_socket(AF_INET6, SOCK_STREAM)) {
+    set_traffic_class(six, kClass);
+    EXPECT_EQ(option(six.native(), IPPROTO_IPV6, IPV6_TCLASS), kClass);
+    EXPECT_EQ(option(six.native(), IPPROTO_IP, IP_TOS), kClass);
+  }
+  const FileDescriptor other = open_socket(AF_UNIX, SOCK_STREAM);
+  EXPECT_THROW(set_traffic_class(other, kClass), OsError);
 }
 
 }  // namespace
