@@ -114,6 +114,9 @@ struct DispatchInput {
   /// begin on.
   std::optional<Stream> watcher = {};
   uint32_t sms = 0;  ///< multiprocessors of this call; 0: as the object has. Ranks may differ
+  /// Whether this rank frees memory and makes the call again if its arena has no room: the others
+  /// wait for it. If not, they are told, and all ranks raise the InvalidArgument.
+  bool comes_again = false;
 };
 
 class ExpertRows;

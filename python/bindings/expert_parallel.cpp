@@ -105,8 +105,10 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids&
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
-  return {exchange,
-          with_room([&] { return exchange->expert_parallel.dispatch(input, Stream(stream)); })};
+  return {exchange, with_room([&](bool comes_again) {
+            input.comes_again = comes_again;
+            return exchange->expert_parallel.dispatch(input, Stream(stream));
+          })};
 }
 
 std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
@@ -122,8 +124,10 @@ std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
                                      .rows_max = rows_max,
                                      .scale_order = scale_order,
                                      .clear_padding = clear_padding};
-  RowsByExpert by_expert = with_room(
-      [&] { return exchange->expert_parallel.dispatch_by_expert(input, grouped, Stream(stream)); });
+  RowsByExpert by_expert = with_room([&](bool comes_again) {
+    input.comes_again = comes_again;
+    return exchange->expert_parallel.dispatch_by_expert(input, grouped, Stream(stream));
+  });
   return {HeldReceived{exchange, std::move(by_expert.received)},
           HeldExpertRows{exchange, std::move(by_expert.rows)}};
 }

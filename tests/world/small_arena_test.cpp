@@ -24,7 +24,7 @@ using HostOf = std::vector<uint32_t>;
 using testing::HasSubstr;
 
 constexpr uint32_t kSmall = 1;  ///< rank whose arena has no room
-constexpr size_t kArena = size_t{64} << 20;
+constexpr size_t kArena = size_t{128} << 20;
 
 /// An object that takes memory of every rank's arena.
 struct Object {
@@ -98,7 +98,7 @@ TEST_P(SmallArena, OfOneRankRefusesAnObjectOnAllRanks) {
     uint32_t refused = 0;
     bool fits = false;
     const auto ranks = worlds(GetParam());
-    for (size_t room = 0; !fits && room < kArena / 2; room = room * 3 / 2 + 8192) {
+    for (size_t room = 0; !fits && room < kArena / 8 * 7; room = room * 3 / 2 + 8192) {
       SCOPED_TRACE(room);
       std::vector<std::optional<ArenaBlock>> taken;
       for (const auto& world : ranks) taken.push_back(leave_room(*world, room));

@@ -55,7 +55,8 @@ DispatchArguments checked_rows(const Setup& setup, const DispatchInput& input, u
       .cast = input.cast,
       .received_tokens_max = input.received_tokens_max,
       .watcher = input.watcher,
-      .sms = input.sms};
+      .sms = input.sms,
+      .comes_again = input.comes_again};
   if (input.cast.scales != CastToFp8::Scales::none) format_of_cast(arguments, setup.options.hidden);
   setup.check_sms(input.sms);
   return arguments;

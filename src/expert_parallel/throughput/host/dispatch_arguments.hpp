@@ -21,6 +21,7 @@ struct DispatchArguments {
   uint32_t received_tokens_max = 0;
   std::optional<Stream> watcher = {};
   uint32_t sms = 0;
+  bool comes_again = false;
 };
 
 /// Throws InvalidArgument naming the first invalid argument of a dispatch.

@@ -80,7 +80,7 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& giv
     return prepare_in_arena(kind, given, stream);
   } catch (const ArenaFull& full) {
     // The other ranks would wait for this one until their deadline.
-    if (kind == CallKind::dispatch && !setup_.accelerator.captures(stream))
+    if (kind == CallKind::dispatch && !given.comes_again && !setup_.accelerator.captures(stream))
       refuse_for_room(given, full, stream);
     throw;
   }

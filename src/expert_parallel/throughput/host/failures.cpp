@@ -226,9 +226,9 @@ void Failures::throw_refusal() const {
   }
   const auto id = static_cast<int64_t>(uint64_t{counts_.id_high()} << 32 | counts_.id_low());
   if (const auto no_room = NoRoom::of(id); no_room && kind == RefusalKind::out_of_range)
-    throw InvalidArgument("arena_bytes",
-                          fmt::format("room for {} more KiB for a dispatch", no_room->needed_kib),
-                          fmt::format("at most {} KiB free in one piece", no_room->free_kib), rank);
+    throw InvalidArgument(
+        "arena_bytes", fmt::format("room for {} more bytes", uint64_t{no_room->needed_kib} << 10),
+        fmt::format("at most {} free in one piece", uint64_t{no_room->free_kib} << 10), rank);
   if (kind == RefusalKind::twice)
     throw InvalidArgument("topk_idx", "each expert at most once per token",
                           fmt::format("expert {} twice in token {}", experts_.given_id(id), token),
