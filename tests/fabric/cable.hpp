@@ -101,6 +101,8 @@ class Cable {
     set_up("lo", true);
     set_address();
     set_up(name(end_), true);
+    // A connection to an end that is not there yet would be tried again after seconds.
+    await("the other end of the cable", [&] { return (flags_of(name(end_)) & IFF_RUNNING) != 0; });
   }
 
   /// Returns whether the kernel and this process's rights allow network namespaces.
@@ -164,6 +166,12 @@ class Cable {
     request.add(IFA_LOCAL, &number, sizeof number);
     request.add(IFA_ADDRESS, &number, sizeof number);
     request.send("the address of a host");
+  }
+  static int flags_of(const std::string& card) {
+    const FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    card.copy(request.ifr_name, IFNAMSIZ - 1);
+    return socket && ioctl(socket.native(), SIOCGIFFLAGS, &request) == 0 ? request.ifr_flags : 0;
   }
   static void set_up(const std::string& card, bool up) {
     const FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));

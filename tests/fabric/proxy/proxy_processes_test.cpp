@@ -5,9 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
-#include <thread>
-
-#include "fabric/cable.hpp"
 
 namespace tokenyard::testing {
 namespace {
@@ -35,25 +32,6 @@ TEST_F(ProxyProcesses, ARankThatIsKilledWithRequestsUnderWayIsNamed) {
   });
   ASSERT_TRUE(await_rounds({0, 1, 2}, 3));
   ranks.signal(2, SIGKILL);
-  for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
-}
-
-/// Hosts without the `ip` program, as on machines with GPUs: see gin_contract.cpp.
-TEST_F(ProxyProcesses, HostsWhoseCableIsCutNameEachOther) {
-  if (!Cable::is_allowed()) GTEST_SKIP() << "no network namespaces here";
-  RankProcesses ranks(2, [&](uint32_t rank) {
-    const Cable cable(rank, folder_.string() + "/cable");
-    const auto world = join(rank, 2, Cable::address(rank));
-    std::thread cutter;
-    if (rank == 0) {
-      cutter = std::thread([&] {
-        if (await_rounds({0, 1}, 3)) cable.cut();
-      });
-    }
-    exchange_until_lost(*world, 1 - rank);
-    if (cutter.joinable()) cutter.join();
-    promise(await_rounds({0, 1}, kDone), "the other host has not noticed");
-  });
   for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
 }
 
