@@ -38,6 +38,12 @@ constexpr uint32_t senders_of(uint32_t movers) {
 /// 50 GB/s. A call's first put waits for so many, and a link takes a message per 0.1 us.
 constexpr uint32_t kChunkMax = 8;
 
+/// Tokens that a lane each counts, and whose places are kept together. Few on the host, where calls
+/// of a few tokens show the sums over groups, warps and blocks.
+constexpr uint32_t group_bits_of(AcceleratorKind kind) {
+  return kind == AcceleratorKind::gpu ? 5 : 1;
+}
+
 constexpr size_t kMebibyte = size_t{1} << 20;
 
 /// Queues of an exchange at every peer.
@@ -294,7 +300,8 @@ RailRoute RailExchange::route(void* base, uint32_t tokens) const {
           .links = static_cast<uint32_t>(peers_.size()),
           .locals = map_.size_of(map_.host_of[world_.rank()]),
           .tokens = tokens,
-          .tokens_max = shape_.tokens_max};
+          .tokens_max = shape_.tokens_max,
+          .group_bits = group_bits_of(accelerator_.kind())};
 }
 
 Rails RailExchange::rails(const SlotLayout& slot) const {
@@ -378,7 +385,8 @@ RailExchange::Bytes RailExchange::bytes_of(const Shape& shape, uint32_t ranks, u
                         .links = map.links_max(),
                         .locals = map.locals_max(),
                         .tokens = tokens,
-                        .tokens_max = shape.tokens_max};
+                        .tokens_max = shape.tokens_max,
+                        .group_bits = group_bits_of(AcceleratorKind::gpu)};
   return {.near = layout.near_bytes(),
           .far = layout.far_bytes() + layout.rings_bytes(),
           .route = route.bytes()};
@@ -400,9 +408,10 @@ DispatchParams RailExchange::dispatch_params(const throughput::DispatchParams& c
                                         .choices = counts ? call.topk : 0,
                                         .weights = counts ? call.topk : 0}),
                         .route = route(call.route, call.tokens),
-                        .tokens_per_block = std::max(1u, (call.tokens + blocks - 1) / blocks),
+                        .groups_per_block = 1,
                         .senders = 1,
                         .movers = shape_.movers};
+  params.groups_per_block = std::max(1u, (params.route.groups() + blocks - 1) / blocks);
   if (params.movers == 0)
     params.movers = accelerator_.kind() == AcceleratorKind::gpu ? kMoversGpu : kMoversHost;
   params.movers = std::clamp(params.movers, 2u, kMoversMax);

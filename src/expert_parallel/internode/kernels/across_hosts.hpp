@@ -35,6 +35,7 @@
 
 #include "device/network_ring.hpp"
 #include "device/peers.hpp"
+#include "device/warp.hpp"
 #include "expert_parallel/throughput/kernels/control.hpp"
 
 namespace tokenyard::internode {
@@ -258,7 +259,7 @@ struct RailTables {
   }
 };
 
-/// The columns of a token's places, and of sums over tokens: rows for each rank, slots for each
+/// The columns of tokens' places, and of sums over tokens: rows for each rank, slots for each
 /// other host, choices of each expert, and a refusal.
 struct TokenColumns {
   uint32_t ranks, hosts, experts;
@@ -270,11 +271,20 @@ struct TokenColumns {
   TOKENYARD_HOST_DEVICE uint32_t count() const { return refusal(kRefusalWords); }
 };
 
+/// The places in a column of a group of neighbouring tokens: which of them have one, a bit each,
+/// and the number of the first. (A number for each token took 32 times the stores, and those of
+/// 4096 tokens most of 100 us: H200, EP64 on 4 multiprocessors.)
+struct alignas(8) GroupPlaces {
+  uint32_t first;
+  uint32_t going;
+};
+
 /// The tables of a route between hosts, in memory of the rank: where its own tokens went, and where
 /// it forwards those of its sources.
 struct RailRoute {
   std::byte* base;
   uint32_t ranks, hosts, links, locals, tokens, tokens_max;
+  uint32_t group_bits;  ///< a group has 2 to the power of these tokens, at most 32
 
   /// Slots on each link: those that this rank sent, and those that it forwarded.
   TOKENYARD_HOST_DEVICE uint32_t& slots_out(uint32_t link) const { return words()[link]; }
@@ -283,23 +293,40 @@ struct RailRoute {
   TOKENYARD_HOST_DEVICE uint32_t& first_row(uint32_t source, uint32_t place) const {
     return words()[2 * links + source * locals + place];
   }
-  /// [ranks + hosts]: a token's number among this rank's rows for each rank, and slots for each
-  /// host; -1: it does not go there.
-  TOKENYARD_HOST_DEVICE int32_t* places(uint32_t token) const {
-    return reinterpret_cast<int32_t*>(words() + header_words()) + size_t{token} * (ranks + hosts);
+  TOKENYARD_HOST_DEVICE uint32_t group_of(uint32_t token) const { return token >> group_bits; }
+  TOKENYARD_HOST_DEVICE uint32_t groups() const {
+    return static_cast<uint32_t>((uint64_t{tokens} + (1u << group_bits) - 1) >> group_bits);
+  }
+  /// [ranks + hosts]: the places of a group of this rank's tokens, by TokenColumns.
+  TOKENYARD_HOST_DEVICE GroupPlaces* places(uint32_t group) const {
+    return reinterpret_cast<GroupPlaces*>(words() + header_words()) +
+           size_t{group} * (ranks + hosts);
+  }
+  /// Returns a token's number among this rank's rows for a rank, or slots for a host; -1: it does
+  /// not go there.
+  TOKENYARD_DEVICE int32_t place(uint32_t token, uint32_t column) const {
+    const GroupPlaces of_group = places(group_of(token))[column];
+    const uint32_t bit = uint32_t{1} << (token & ((1u << group_bits) - 1));
+    if ((of_group.going & bit) == 0) return -1;
+    return static_cast<int32_t>(of_group.first + population(of_group.going & (bit - 1)));
   }
   /// [locals]: the row on each rank of this host of a slot that came on a link, or -1.
   TOKENYARD_HOST_DEVICE int32_t* forwarded(uint32_t link, uint32_t slot) const {
-    return places(tokens) + (size_t{link} * tokens_max + slot) * locals;
+    return reinterpret_cast<int32_t*>(places(groups())) +
+           (size_t{link} * tokens_max + slot) * locals;
   }
   TOKENYARD_HOST_DEVICE size_t bytes() const {
-    return sizeof(uint32_t) * (header_words() + size_t{tokens} * (ranks + hosts) +
-                               size_t{links} * tokens_max * locals);
+    return sizeof(uint32_t) * header_words() +
+           sizeof(GroupPlaces) * size_t{groups()} * (ranks + hosts) +
+           sizeof(int32_t) * size_t{links} * tokens_max * locals;
   }
 
  private:
   TOKENYARD_HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base); }
-  TOKENYARD_HOST_DEVICE size_t header_words() const { return 2 * links + size_t{ranks} * locals; }
+  /// Even: places lie behind them.
+  TOKENYARD_HOST_DEVICE size_t header_words() const {
+    return (2 * links + size_t{ranks} * locals + 1) / 2 * 2;
+  }
 };
 
 /// The bytes of a slot: a row, then what travels with it.

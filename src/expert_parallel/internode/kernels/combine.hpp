@@ -76,10 +76,14 @@ struct CombineTail {
   TOKENYARD_HOST_DEVICE throughput::ReadyWords ready_words() const {
     return {reinterpret_cast<uint32_t*>(addends(movers)), ranks};
   }
+  /// [kSourceWords]: of one source, on their way.
+  TOKENYARD_HOST_DEVICE uint32_t* greeting() const {
+    return reinterpret_cast<uint32_t*>(addends(movers)) + throughput::kReadyWords * ranks;
+  }
   TOKENYARD_HOST_DEVICE uint32_t bytes() const {
     return movers * (parts * (place_bytes + uint32_t{sizeof(Completion)}) +
                      addends_max * uint32_t{sizeof(Addend)}) +
-           throughput::kReadyWords * ranks * uint32_t{sizeof(uint32_t)};
+           (throughput::kReadyWords * ranks + kSourceWords) * uint32_t{sizeof(uint32_t)};
   }
 };
 

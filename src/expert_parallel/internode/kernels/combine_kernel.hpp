@@ -236,7 +236,6 @@ class TokenClaim {
   /// Returns whether tokens may be left.
   TOKENYARD_DEVICE bool any() const { return !is_claimed_ || token_ < combine_.input().tokens; }
   TOKENYARD_DEVICE uint32_t token() const { return token_; }
-  TOKENYARD_DEVICE const int32_t* places() const { return combine_.params.route.places(token_); }
   /// Returns whether there is a token whose partial sums have come; claims one first.
   TOKENYARD_DEVICE bool have_come() {
     if (!is_claimed_) claim();
@@ -262,7 +261,8 @@ class TokenClaim {
     is_claimed_ = true;
     const uint32_t link = warp::lane();
     if (!any() || link >= call.links() || !call.rails.links[link].forwards) return;
-    const int32_t place = places()[call.rails.columns.host(call.rails.links[link].host)];
+    const int32_t place = combine_.params.route.place(
+        token_, call.rails.columns.host(call.rails.links[link].host));
     if (place >= 0)
       end_ = call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
   }
@@ -301,20 +301,20 @@ TOKENYARD_DEVICE void forward(const Combine& combine, const Results& mine, RowAd
 
 /// Adds up a token's results. Called by all lanes once its partial sums have come.
 TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, RowAdder& adder,
-                                uint32_t token, const int32_t* places) {
+                                uint32_t token) {
   const RailCall& call = combine.call;
   const throughput::CombineParams& input = combine.input();
   const Hosts& hosts = combine.hosts();
   int32_t row = -1;
   if (warp::lane() < hosts.locals) {
-    row = places[hosts.local(warp::lane())];
+    row = combine.params.route.place(token, hosts.local(warp::lane()));
     if (row >= 0)
       row += static_cast<int32_t>(combine.params.route.first_row(call.params.rank, warp::lane()));
   }
   const NearRows near{combine, mine, row};
   /// Returns the slot of a host's partial sum, or null.
   const auto slot_of = [&](uint32_t host) -> const std::byte* {
-    const int32_t place = places[call.rails.columns.host(host)];
+    const int32_t place = combine.params.route.place(token, call.rails.columns.host(host));
     if (place < 0) return nullptr;
     const uint32_t link = call.rails.link_to[host];
     return ring_slot(call, link,
@@ -398,7 +398,7 @@ TOKENYARD_DEVICE void move(const Combine& combine) {
     }
     if (forwards) forward(combine, mine, adder, sum);
     if (!adds) continue;
-    add_token(combine, mine, adder, token.token(), token.places());
+    add_token(combine, mine, adder, token.token());
     token.pass();
   }
   add_role_wait(call, RailStatistics::forward_ns, for_room_ns);
@@ -439,7 +439,7 @@ TOKENYARD_DEVICE void coordinate_sends(const Combine& combine) {
 }
 
 TOKENYARD_DEVICE void coordinate_forwards(const Combine& combine) {
-  if (!pass_on_greetings(combine.call, {}, false)) return;
+  if (!pass_on_greetings(combine.call, {}, false, combine.tail.greeting())) return;
   each_own_link(combine.call, [&](uint32_t link) {
     RingDrainer(combine.call, link, sums_in(combine, link)).drain(Phase::sums);
   });

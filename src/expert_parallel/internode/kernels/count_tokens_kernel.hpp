@@ -3,13 +3,17 @@
 #pragma once
 
 #include "device/apart.hpp"
+#include "device/bulk.hpp"
 #include "device/unroll.hpp"
 #include "expert_parallel/internode/kernels/dispatch.hpp"
 #include "expert_parallel/internode/kernels/rail_call_kernel.hpp"
 #include "expert_parallel/throughput/kernels/counts_kernel.hpp"
+#include "expert_parallel/throughput/kernels/token_choices_kernel.hpp"
 
 namespace tokenyard::internode {
 
+using throughput::Choice;
+using throughput::ChoicesHeld;
 using throughput::load_id;
 using throughput::RefusalKind;
 using throughput::TokenRange;
@@ -38,75 +42,88 @@ struct Dispatch {
   }
 };
 
-/// Returns the tokens that this warp counts.
-TOKENYARD_DEVICE TokenRange tokens_of_warp(const DispatchParams& params) {
-  const uint32_t begin = std::min(block::index() * params.tokens_per_block, params.dispatch.tokens);
-  const uint32_t end = std::min(begin + params.tokens_per_block, params.dispatch.tokens);
+/// Returns the groups of tokens that this warp counts.
+TOKENYARD_DEVICE TokenRange groups_of_warp(const DispatchParams& params) {
+  const uint32_t groups = params.route.groups();
+  const uint32_t begin = std::min(block::index() * params.groups_per_block, groups);
+  const uint32_t end = std::min(begin + params.groups_per_block, groups);
   return throughput::part_of({begin, end}, warp::index(), warp::count());
 }
 
-/// Checks a token's choices, and counts its experts.
-TOKENYARD_DEVICE void count_choices(const Dispatch& dispatch, uint32_t token) {
+/// Counts some choices of this lane's token, and notes where they bring it: `going`, a column each.
+/// A token that no rank may accept is noted, too; the first one of the block wins.
+TOKENYARD_DEVICE void count_choices(const Dispatch& dispatch, uint32_t token,
+                                    const ChoicesHeld& choices, uint32_t first, uint32_t* going) {
   const throughput::DispatchParams& input = dispatch.input();
+  const TokenColumns& columns = dispatch.params.rails.columns;
+  // All tables' loads first: a load after an atomic would wait for it.
+  uint32_t ranks[ChoicesHeld::kChoices], hosts[ChoicesHeld::kChoices];
+  TOKENYARD_UNROLL
+  for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i) {
+    ranks[i] = hosts[i] = kNone;
+    if (!choices.valid(input, i)) continue;
+    const uint32_t rank = input.partition.rank_of(static_cast<uint32_t>(choices.ids[i]));
+    if (input.call.absent.contains(rank)) continue;
+    ranks[i] = rank;
+    hosts[i] = load_cached(dispatch.hosts().host_of + rank);
+  }
+  bool twice = false, impossible = false;
+  TOKENYARD_UNROLL
+  for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i) {
+    const uint32_t expert = choices.expert(input, i);
+    impossible = impossible || (!choices.valid(input, i) && choices.ids[i] != Choice::kNone);
+    TOKENYARD_UNROLL
+    for (uint32_t before = 0; before < i; ++before)
+      twice = twice || choices.expert(input, before) == expert;
+    if (choices.valid(input, i))
+      add<Order::relaxed, Scope::block>(dispatch.tail.block_counts() + columns.expert(expert), 1);
+    if (ranks[i] == kNone) continue;
+    const uint32_t bit = uint32_t{1} << warp::lane();
+    // Relaxed: the warp synchronizes before it reads the bits.
+    fetch_or<Order::relaxed, Scope::block>(going + ranks[i], bit);
+    if (hosts[i] != dispatch.hosts().host)
+      fetch_or<Order::relaxed, Scope::block>(going + columns.host(hosts[i]), bit);
+  }
+  for (uint32_t before = 0; before < first; ++before) {
+    const int64_t id = load_id(input, token, before);
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i)
+      twice = twice || (choices.valid(input, i) && choices.ids[i] == id);
+  }
   const auto refuse = [&](RefusalKind kind) {
     fetch_min<Order::relaxed, Scope::block>(&dispatch.call.shared.refused_token,
                                             token << 2 | static_cast<uint32_t>(kind));
   };
-  for (uint32_t choice = 0; choice < input.topk; ++choice) {
-    const int64_t id = load_id(input, token, choice);
-    if (id == throughput::Choice::kNone) continue;
-    if (!dispatch.is_expert(id)) {
-      refuse(RefusalKind::out_of_range);
-      continue;
-    }
-    for (uint32_t before = 0; before < choice; ++before)
-      if (load_id(input, token, before) == id) refuse(RefusalKind::twice);
-    const uint32_t column = dispatch.params.rails.columns.expert(static_cast<uint32_t>(id));
-    add<Order::relaxed, Scope::block>(dispatch.tail.block_counts() + column, 1);
-  }
+  if (twice) [[unlikely]]
+    refuse(RefusalKind::twice);
+  if (impossible) [[unlikely]]
+    refuse(RefusalKind::out_of_range);
 }
 
-/// Returns, of 32 columns from `first` on, those of a token.
-TOKENYARD_DEVICE uint32_t columns_of(const Dispatch& dispatch, uint32_t token, uint32_t first) {
-  const throughput::DispatchParams& input = dispatch.input();
-  uint32_t columns = 0;
-  for (uint32_t choice = 0; choice < input.topk; ++choice) {
-    const int64_t id = load_id(input, token, choice);
-    if (!dispatch.goes(id)) continue;
-    const uint32_t rank = input.partition.rank_of(static_cast<uint32_t>(id));
-    const uint32_t host = dispatch.hosts().host_of[rank];
-    const uint32_t of_rank = rank - first;
-    const uint32_t of_host = dispatch.params.rails.columns.host(host) - first;
-    if (of_rank < kWarpLanes) columns |= 1u << of_rank;
-    if (of_host < kWarpLanes && host != dispatch.hosts().host) columns |= 1u << of_host;
-  }
-  return columns;
-}
-
-/// Counts the warp's tokens, a lane per token. Leaves in the route each token's number among those
-/// of this warp.
-TOKENYARD_DEVICE void count_warp_tokens(const Dispatch& dispatch, TokenRange tokens) {
+/// Counts a group of tokens, a lane per token. Leaves in the route the group's places among those
+/// of this warp's tokens.
+TOKENYARD_DEVICE void count_group(const Dispatch& dispatch, uint32_t group) {
   const uint32_t columns = dispatch.params.rails.columns.per_token();
+  const RailRoute& route = dispatch.params.route;
   uint32_t* const counts = dispatch.tail.warp_counts(warp::index());
-  for (uint32_t from = tokens.begin; from < tokens.end; from += kWarpLanes) {
-    const uint32_t token = from + warp::lane();
-    const bool present = token < tokens.end;
-    if (present) count_choices(dispatch, token);
-    for (uint32_t first = 0; first < columns; first += kWarpLanes) {
-      const uint32_t goes_to = present ? columns_of(dispatch, token, first) : 0;
-      const uint32_t mine = first + warp::lane();
-      // Each lane keeps the count of one column.
-      uint32_t count = mine < columns ? counts[mine] : 0;
-      for (uint32_t i = 0; i < std::min(columns - first, uint32_t{kWarpLanes}); ++i) {
-        const bool goes = (goes_to >> i & 1) != 0;
-        const uint32_t going = warp::ballot(goes), earlier = warp::shuffle(count, i);
-        if (present)
-          dispatch.params.route.places(token)[first + i] =
-              goes ? static_cast<int32_t>(earlier + population(going & lanes_below())) : -1;
-        if (warp::lane() == i) count += population(going);
-      }
-      if (mine < columns) counts[mine] = count;
-    }
+  uint32_t* const going = dispatch.tail.warp_going(warp::index());
+  // Its first loads are under way from here on.
+  throughput::TokenChoices tokens(
+      dispatch.input(),
+      {group << route.group_bits, std::min((group + 1) << route.group_bits, route.tokens)});
+  for (uint32_t column = warp::lane(); column < columns; column += kWarpLanes) going[column] = 0;
+  warp::sync();
+  tokens.each([&](uint32_t token, bool present, auto each_choices) {
+    each_choices([&](const ChoicesHeld& choices, uint32_t first) {
+      if (present) count_choices(dispatch, token, choices, first, going);
+    });
+  });
+  warp::sync();
+  GroupPlaces* const places = route.places(group);
+  for (uint32_t column = warp::lane(); column < columns; column += kWarpLanes) {
+    const uint32_t count = counts[column];
+    places[column] = {.first = count, .going = going[column]};
+    counts[column] = count + population(going[column]);
   }
 }
 
@@ -142,16 +159,29 @@ TOKENYARD_DEVICE void publish_block(const Dispatch& dispatch) {
   }
 }
 
-/// Returns a column of a block of this rank, once it has counted.
-TOKENYARD_DEVICE uint32_t counted_in(const RailCall& call, uint32_t of_block, uint32_t column) {
-  const Stamped* const word = call.rails.tables.counted(of_block) + column;
-  Stamped seen{};
-  call.await_own(Phase::counts, [&] {
-    seen = load<Order::relaxed, Scope::gpu>(word);
-    return seen.epoch == call.epoch();
-  });
-  return seen.value;
-}
+/// Waits for a column of some blocks of this rank, whose loads are under way at once: they are far
+/// away.
+struct CountedBlocks {
+  static constexpr uint32_t kAtOnce = 8;
+  uint32_t values[kAtOnce];  ///< 0 for blocks that do not exist
+
+  TOKENYARD_DEVICE CountedBlocks(const RailCall& call, uint32_t first_block, uint32_t column) {
+    call.await_own(Phase::counts, [&] {
+      bool all = true;
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        values[i] = 0;
+        if (first_block + i >= grid::blocks()) continue;
+        // Relaxed: the word carries its epoch, and releases no other data.
+        const Stamped seen = load<Order::relaxed, Scope::gpu>(
+            call.rails.tables.counted(first_block + i) + column);
+        values[i] = seen.value;
+        all = all && seen.epoch == call.epoch();
+      }
+      return all;
+    });
+  }
+};
 
 /// Sums the counts of the rank's blocks: those of experts, too, since a warp that sums them for its
 /// greetings reads one word after the other. Called by the whole block, which then synchronizes.
@@ -159,58 +189,61 @@ TOKENYARD_DEVICE void gather_blocks(const Dispatch& dispatch) {
   const TokenColumns& columns = dispatch.params.rails.columns;
   for (uint32_t column = thread::index(); column <= columns.refusal(0);
        column += block::threads()) {
-    if (column == columns.refusal(0)) {
-      for (uint32_t of_block = 0; of_block < grid::blocks(); ++of_block)
-        if (counted_in(dispatch.call, of_block, columns.refusal(0)) != 0) {
-          dispatch.call.shared.refusing_block = of_block;
-          break;
-        }
-      continue;
+    uint32_t earlier = 0, total = 0, refusing = kNone;
+    for (uint32_t first = 0; first < grid::blocks(); first += CountedBlocks::kAtOnce) {
+      const CountedBlocks counted(dispatch.call, first, column);
+      TOKENYARD_UNROLL
+      for (uint32_t i = 0; i < CountedBlocks::kAtOnce; ++i) {
+        if (first + i == block::index()) earlier = total;
+        if (counted.values[i] != 0 && refusing == kNone) refusing = first + i;
+        total += counted.values[i];
+      }
     }
-    uint32_t earlier = 0, total = 0;
-    for (uint32_t of_block = 0; of_block < grid::blocks(); ++of_block) {
-      if (of_block == block::index()) earlier = total;
-      total += counted_in(dispatch.call, of_block, column);
+    if (column == columns.refusal(0)) {
+      dispatch.call.shared.refusing_block = refusing;
+      continue;
     }
     if (column < columns.per_token()) dispatch.tail.earlier()[column] = earlier;
     dispatch.tail.totals()[column] = total;
   }
 }
 
-/// Turns the numbers that count_warp_tokens left in the route into places. Loads those of several
-/// tokens at once: they are far away. Called by each warp.
-TOKENYARD_DEVICE void place_warp_tokens(const Dispatch& dispatch, TokenRange tokens) {
+/// Turns the numbers that count_group left in the route into places. Loads several at once: they
+/// are far away. Called by each warp.
+TOKENYARD_DEVICE void place_groups(const Dispatch& dispatch, TokenRange groups) {
   const uint32_t columns = dispatch.params.rails.columns.per_token();
   const uint32_t* const of_blocks = dispatch.tail.earlier();
   const uint32_t* const of_warps = dispatch.tail.warp_counts(warp::index());
+  GroupPlaces* const places = dispatch.params.route.places(groups.begin);
+  const uint32_t all = (groups.end - groups.begin) * columns;
   constexpr uint32_t kAtOnce = 8;
-  for (uint32_t column = warp::lane(); column < columns; column += kWarpLanes) {
-    const auto before = static_cast<int32_t>(of_blocks[column] + of_warps[column]);
-    for (uint32_t first = tokens.begin; first < tokens.end; first += kAtOnce) {
-      int32_t numbers[kAtOnce] = {};
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i)
-        if (first + i < tokens.end) numbers[i] = dispatch.params.route.places(first + i)[column];
-      TOKENYARD_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i)
-        if (first + i < tokens.end && numbers[i] >= 0)
-          dispatch.params.route.places(first + i)[column] = numbers[i] + before;
+  for (uint32_t from = warp::lane(); from < all; from += kAtOnce * kWarpLanes) {
+    uint32_t numbers[kAtOnce] = {};
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i)
+      if (from + i * kWarpLanes < all) numbers[i] = places[from + i * kWarpLanes].first;
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      const uint32_t at = from + i * kWarpLanes;
+      if (at < all) places[at].first = numbers[i] + of_blocks[at % columns] + of_warps[at % columns];
     }
   }
 }
 
 /// Counts and places the block's tokens, and knows the rank's totals. Called by the whole block.
 TOKENYARD_DEVICE void count_tokens(const Dispatch& dispatch) {
-  const TokenRange tokens = tokens_of_warp(dispatch.params);
-  for (uint32_t i = thread::index(); i < dispatch.tail.word_count(); i += block::threads())
-    dispatch.tail.words()[i] = 0;
+  const TokenRange groups = groups_of_warp(dispatch.params);
+  for (uint32_t i = thread::index(); i < dispatch.tail.zeroed_words(); i += block::threads())
+    dispatch.tail.warp_counts(0)[i] = 0;
   block::sync();
-  count_warp_tokens(dispatch, tokens);
+  for (uint32_t group = groups.begin; group < groups.end; ++group) count_group(dispatch, group);
   block::sync();
   publish_block(dispatch);
   gather_blocks(dispatch);
   block::sync();
-  place_warp_tokens(dispatch, tokens);
+  place_groups(dispatch, groups);
+  // Before copies into memory that was counted in.
+  fence_async_shared();
   block::sync();
   // Release: orders the places, for other blocks that claim these tokens.
   if (thread::index() == 0)

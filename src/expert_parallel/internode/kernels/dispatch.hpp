@@ -18,6 +18,8 @@
 /// that found nothing wrong, and forwarders drop them: the rings stay in step.
 #pragma once
 
+#include <algorithm>
+
 #include "device/kernel.hpp"
 #include "expert_parallel/internode/kernels/across_hosts.hpp"
 #include "expert_parallel/throughput/kernels/dispatch.hpp"
@@ -29,7 +31,7 @@ struct DispatchParams {
   throughput::DispatchParams dispatch;
   Rails rails;
   RailRoute route;
-  uint32_t tokens_per_block;  ///< that a block counts
+  uint32_t groups_per_block;  ///< of tokens, that a block counts
   uint32_t senders;           ///< warps of a block that send; the other movers forward
   uint32_t movers;
 
@@ -38,9 +40,10 @@ struct DispatchParams {
   }
 };
 
-/// The block's shared memory behind RailShared.
+/// The block's shared memory behind RailShared. Counting needs the memory of the movers' stages,
+/// which are used later.
 struct DispatchTail {
-  uint32_t warps, movers, stage_bytes, ranks;
+  uint32_t warps, movers, stage_bytes, ranks, greeting_words;
   TokenColumns columns;
   std::byte* base = nullptr;
 
@@ -49,33 +52,55 @@ struct DispatchTail {
             .movers = params.movers,
             .stage_bytes = params.rails.slot_stages_bytes,
             .ranks = params.dispatch.call.ranks,
+            .greeting_words = params.rails.layout.greeting.words(),
             .columns = params.rails.columns};
   }
   TOKENYARD_HOST_DEVICE std::byte* stage(uint32_t mover) const {
     return base + size_t{mover} * stage_bytes;
   }
+
+  // While tokens are counted.
   /// [columns per token]: of a warp's tokens; later, of all tokens before them.
   TOKENYARD_HOST_DEVICE uint32_t* warp_counts(uint32_t warp) const {
-    return words() + warp * columns.per_token();
+    return reinterpret_cast<uint32_t*>(base) + warp * columns.per_token();
   }
   /// [columns]: of the block's tokens.
   TOKENYARD_HOST_DEVICE uint32_t* block_counts() const { return warp_counts(warps); }
+  /// [columns per token]: tokens of a warp's group that go there, a bit each.
+  TOKENYARD_HOST_DEVICE uint32_t* warp_going(uint32_t warp) const {
+    return block_counts() + columns.count() + warp * columns.per_token();
+  }
   /// [columns per token]: of the tokens of earlier blocks.
-  TOKENYARD_HOST_DEVICE uint32_t* earlier() const { return block_counts() + columns.count(); }
+  TOKENYARD_HOST_DEVICE uint32_t* earlier() const { return warp_going(warps); }
+  /// Of warp_counts and block_counts, which begin as 0.
+  TOKENYARD_HOST_DEVICE uint32_t zeroed_words() const {
+    return warps * columns.per_token() + columns.count();
+  }
+  TOKENYARD_HOST_DEVICE uint32_t counting_words() const {
+    return zeroed_words() + (warps + 1) * columns.per_token();
+  }
+
+  // Later.
   /// [columns before the refusal]: of all tokens of the rank.
-  TOKENYARD_HOST_DEVICE uint32_t* totals() const { return earlier() + columns.per_token(); }
+  TOKENYARD_HOST_DEVICE uint32_t* totals() const {
+    return reinterpret_cast<uint32_t*>(base + first_bytes());
+  }
   TOKENYARD_HOST_DEVICE throughput::ReadyWords ready_words() const {
     return {totals() + columns.refusal(0), ranks};
   }
-  TOKENYARD_HOST_DEVICE uint32_t word_count() const {
-    return (warps + 1) * columns.per_token() + columns.count() + columns.refusal(0) +
-           throughput::kReadyWords * ranks;
-  }
-  TOKENYARD_HOST_DEVICE uint32_t* words() const {
-    return reinterpret_cast<uint32_t*>(stage(movers));
+  /// [greeting_words]: of one source, on their way.
+  TOKENYARD_HOST_DEVICE uint32_t* greeting() const {
+    return totals() + columns.refusal(0) + throughput::kReadyWords * ranks;
   }
   TOKENYARD_HOST_DEVICE uint32_t bytes() const {
-    return movers * stage_bytes + word_count() * uint32_t{sizeof(uint32_t)};
+    return first_bytes() +
+           (columns.refusal(0) + throughput::kReadyWords * ranks + greeting_words) *
+               uint32_t{sizeof(uint32_t)};
+  }
+
+ private:
+  TOKENYARD_HOST_DEVICE uint32_t first_bytes() const {
+    return std::max(movers * stage_bytes, counting_words() * uint32_t{sizeof(uint32_t)});
   }
 };
 

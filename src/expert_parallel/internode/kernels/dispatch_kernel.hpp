@@ -29,7 +29,8 @@ TOKENYARD_DEVICE uint32_t slots_out(const Dispatch& dispatch, uint32_t number) {
 /// Waits until a token has its places. Called by all lanes.
 TOKENYARD_DEVICE bool await_places(const Dispatch& dispatch, uint32_t token) {
   if (!dispatch.params.counts()) return true;
-  const uint32_t of_block = token / dispatch.params.tokens_per_block;
+  const uint32_t of_block =
+      dispatch.params.route.group_of(token) / dispatch.params.groups_per_block;
   return warp::all(
       dispatch.call.await_epoch(Phase::routes, dispatch.call.rails.tables.routed(of_block)));
 }
@@ -39,10 +40,10 @@ TOKENYARD_DEVICE bool await_places(const Dispatch& dispatch, uint32_t token) {
 TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, RoleWaits& waits,
                                  uint32_t token) {
   const RailCall& call = dispatch.call;
-  const int32_t* const places = dispatch.params.route.places(token);
   const auto position_on = [&](uint32_t link, uint64_t& position) {
     if (link >= call.links() || !call.rails.links[link].forwards) return false;
-    const int32_t place = places[dispatch.params.rails.columns.host(call.rails.links[link].host)];
+    const int32_t place = dispatch.params.route.place(
+        token, dispatch.params.rails.columns.host(call.rails.links[link].host));
     position = call.rails.tables.counts(link).first_out + static_cast<uint64_t>(place);
     return place >= 0;
   };
@@ -99,7 +100,7 @@ TOKENYARD_DEVICE bool send_near(const Dispatch& dispatch, Mover& mover, const De
   if (!await_places(dispatch, token)) return false;
   int32_t row = -1;
   if (warp::lane() < hosts.locals) {
-    row = route.places(token)[hosts.local(warp::lane())];
+    row = route.place(token, hosts.local(warp::lane()));
     if (row >= 0)
       row += static_cast<int32_t>(route.first_row(dispatch.call.params.rank, warp::lane()));
   }
@@ -287,7 +288,9 @@ TOKENYARD_DEVICE void coordinate_sends(const Dispatch& dispatch) {
 /// Passes greetings on, then gives read slots back to their sources. Called by one warp per block.
 TOKENYARD_DEVICE void coordinate_forwards(const Dispatch& dispatch) {
   const RailCall& call = dispatch.call;
-  if (!pass_on_greetings(call, dispatch.input().partition, dispatch.params.counts())) return;
+  if (!pass_on_greetings(call, dispatch.input().partition, dispatch.params.counts(),
+                         dispatch.tail.greeting()))
+    return;
   const Outcome outcome = await_known(call);
   if (outcome == Outcome::failed) return;
   each_own_link(call, [&](uint32_t link) {

@@ -15,13 +15,29 @@ TOKENYARD_DEVICE uint32_t refusal_words(bool refuses) {
   return refuses ? kRefusalWords : 1;
 }
 
-/// This rank's words for one other rank. `Words` computes the values that a call's kernel knows:
+/// The ranks of a host, a lane each, loaded at once: the tables are far away, and the warps that
+/// poll leave nothing of them in the cache. All lanes call these, alike.
+class Members {
+ public:
+  TOKENYARD_DEVICE Members(const Hosts& hosts, uint32_t host) : size_(hosts.size_of(host)) {
+    if (warp::lane() < size_) rank_ = hosts.member(host, warp::lane());
+  }
+  TOKENYARD_DEVICE uint32_t size() const { return size_; }
+  TOKENYARD_DEVICE uint32_t at(uint32_t place) const { return warp::shuffle(rank_, place); }
+
+ private:
+  const uint32_t size_;
+  uint32_t rank_ = 0;
+};
+
+/// This rank's words for one other rank of its host. `Words` computes the values that a call's kernel knows:
 /// `ready_word(word, host)`, `refuses()`, `refusal(word)`, `count(rank)` and `expert(expert)`.
 template <class Words>
-TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint32_t place) {
+TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, const Members& locals,
+                                 uint32_t rank) {
   const Rails& rails = call.rails;
   const WindowLayout& layout = rails.layout;
-  const uint32_t rank = rails.hosts.local(place), self = call.params.rank;
+  const uint32_t self = call.params.rank;
   const auto say = [&](size_t offset, uint32_t value) {
     store<Order::relaxed, Scope::sys>(rails.word<Stamped>(rank, offset),
                                       Stamped{call.epoch(), value});
@@ -31,8 +47,9 @@ TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint3
   if (!words.counts()) return;
   for (uint32_t word = warp::lane(); word < refusal_words(words.refuses()); word += kWarpLanes)
     say(layout.refusal(self, word), words.refusal(word));
-  for (uint32_t of = warp::lane(); of < rails.hosts.locals; of += kWarpLanes)
-    say(layout.count(self, of), words.count(rails.hosts.local(of)));
+  // A host has at most as many ranks as a warp has lanes.
+  const uint32_t of = warp::lane(), local = locals.at(of);
+  if (of < locals.size()) say(layout.count(self, of), words.count(local));
   const ExpertPartition& partition = words.partition();
   for (uint32_t expert = warp::lane(); expert < partition.held_by(rank); expert += kWarpLanes)
     say(layout.expert(self, expert), words.expert(partition.first_of(rank) + expert));
@@ -43,7 +60,9 @@ TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, uint3
 template <class Words>
 TOKENYARD_DEVICE void greet_host(const RailCall& call, const Words& words) {
   fence<Scope::sys>();
-  for (uint32_t place = 0; place < call.rails.hosts.locals; ++place) greet_rank(call, words, place);
+  const Members locals(call.rails.hosts, call.rails.hosts.host);
+  for (uint32_t place = 0; place < locals.size(); ++place)
+    greet_rank(call, words, locals, locals.at(place));
 }
 
 /// Writes the greeting for a rail peer. Called by one warp, which then synchronizes.
@@ -60,8 +79,9 @@ TOKENYARD_DEVICE void write_greeting(const RailCall& call, const Words& words, u
     to[GreetingLayout::refusal(word)] = words.refusal(word);
   uint32_t number = 0;
   const ExpertPartition& partition = words.partition();
-  for (uint32_t place = 0; place < rails.hosts.size_of(host); ++place) {
-    const uint32_t rank = rails.hosts.member(host, place), held = partition.held_by(rank);
+  const Members members(rails.hosts, host);
+  for (uint32_t place = 0; place < members.size(); ++place) {
+    const uint32_t rank = members.at(place), held = partition.held_by(rank);
     if (warp::lane() == 0) to[GreetingLayout::count(place)] = words.count(rank);
     for (uint32_t expert = warp::lane(); expert < held; expert += kWarpLanes)
       to[layout.expert(number + expert)] = words.expert(partition.first_of(rank) + expert);
@@ -95,9 +115,27 @@ TOKENYARD_DEVICE void greet_rails(const RailCall& call, const Words& words) {
   });
 }
 
-/// Passes a source's greeting, which has arrived, on to the ranks of this host. Called by one warp.
+/// Copies words into shared memory, several loads at once. Called by one warp, which synchronizes.
+TOKENYARD_DEVICE void fetch_words(uint32_t* to, const uint32_t* from, uint32_t count) {
+  constexpr uint32_t kAtOnce = 8;
+  // Those that read what was there before have done so.
+  warp::sync();
+  for (uint32_t first = warp::lane(); first < count; first += kAtOnce * kWarpLanes) {
+    uint32_t words[kAtOnce] = {};
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i)
+      if (first + i * kWarpLanes < count) words[i] = from[first + i * kWarpLanes];
+    TOKENYARD_UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i)
+      if (first + i * kWarpLanes < count) to[first + i * kWarpLanes] = words[i];
+  }
+  warp::sync();
+}
+
+/// Passes a source's greeting, which has arrived, on to the ranks of this host. `here`: shared
+/// memory for its words. Called by one warp.
 TOKENYARD_DEVICE void pass_on(const RailCall& call, const ExpertPartition& partition, bool counts,
-                              uint32_t link) {
+                              uint32_t link, uint32_t* here) {
   const Rails& rails = call.rails;
   const WindowLayout& layout = rails.layout;
   const uint64_t calls = call.workspace().calls;
@@ -105,22 +143,23 @@ TOKENYARD_DEVICE void pass_on(const RailCall& call, const ExpertPartition& parti
   // Passes on what the signal has acquired: the source has ended its call before, so whoever hears
   // it may overwrite what that one read.
   fence<Scope::sys>();
-  const uint32_t* const from =
-      rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1)));
-  const bool refuses = counts && from[GreetingLayout::refusal(0)] != 0;
+  fetch_words(here, rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1))),
+              counts ? layout.greeting.words() : kSourceWords);
+  const bool refuses = counts && here[GreetingLayout::refusal(0)] != 0;
+  const Members locals(rails.hosts, rails.hosts.host);
   uint32_t number = 0;
-  for (uint32_t place = 0; place < rails.hosts.locals; ++place) {
-    const uint32_t rank = rails.hosts.local(place), held = partition.held_by(rank);
+  for (uint32_t place = 0; place < locals.size(); ++place) {
+    const uint32_t rank = locals.at(place), held = partition.held_by(rank);
     const auto say = [&](size_t offset, uint32_t word) {
       store<Order::relaxed, Scope::sys>(rails.word<Stamped>(rank, offset),
-                                        Stamped{call.epoch(), from[word]});
+                                        Stamped{call.epoch(), here[word]});
     };
     for (uint32_t word = warp::lane(); word < kSourceWords; word += kWarpLanes)
       say(layout.ready_word(source, word), GreetingLayout::ready_word(word));
     if (!counts) continue;
     for (uint32_t word = warp::lane(); word < refusal_words(refuses); word += kWarpLanes)
       say(layout.refusal(source, word), GreetingLayout::refusal(word));
-    for (uint32_t of = warp::lane(); of < rails.hosts.locals; of += kWarpLanes)
+    for (uint32_t of = warp::lane(); of < locals.size(); of += kWarpLanes)
       say(layout.count(source, of), GreetingLayout::count(of));
     for (uint32_t expert = warp::lane(); expert < held; expert += kWarpLanes)
       say(layout.expert(source, expert), layout.greeting.expert(number + expert));
@@ -171,10 +210,10 @@ TOKENYARD_DEVICE void pass_on_goodbyes(const RailCall& call, uint32_t links) {
   }
 }
 
-/// Passes on the greetings of the links that this block coordinates, as they come. Called by one
-/// warp.
+/// Passes on the greetings of the links that this block coordinates, as they come. `here`: shared
+/// memory for the words of one. Called by one warp.
 TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartition& partition,
-                                        bool counts) {
+                                        bool counts, uint32_t* here) {
   uint32_t links = 0;
   for (uint32_t link = block::index(); link < call.links(); link += grid::blocks())
     if (call.rails.links[link].sends) links |= 1u << link;
@@ -186,7 +225,7 @@ TOKENYARD_DEVICE bool pass_on_greetings(const RailCall& call, const ExpertPartit
       pass_on_goodbyes(call, links);
       return false;
     }
-    pass_on(call, partition, counts, link);
+    pass_on(call, partition, counts, link, here);
     links &= ~(1u << link);
   }
   return true;
@@ -249,8 +288,7 @@ TOKENYARD_DEVICE bool await_all_words(const RailCall& call,
 
 /// Ends the receiver's part: it reads its window no more, but for the words that this awaits.
 TOKENYARD_DEVICE void end_receive(const RailCall& call) {
-  warp::sync();
-  if (warp::elect()) end_part(call);
+  end_part(call);
   await_finished(call);
 }
 

@@ -137,14 +137,14 @@ class Mover {
   }
 
   TOKENYARD_DEVICE void write_choices(uint32_t token) {
-    const int32_t* const places = dispatch_.params.route.places(token);
+    const RailRoute& route = dispatch_.params.route;
     if (warp::lane() == 0) *at<uint32_t>(slot_.token_at()) = token;
     for (uint32_t choice = warp::lane(); choice < slot_.choices; choice += kWarpLanes) {
       const int64_t id = load_id(input_, token, choice);
       const bool valid = dispatch_.goes(id);
       at<int32_t>(slot_.ids_at())[choice] = valid ? static_cast<int32_t>(id) : -1;
       at<int32_t>(slot_.numbers_at())[choice] =
-          valid ? places[input_.partition.rank_of(static_cast<uint32_t>(id))] : -1;
+          valid ? route.place(token, input_.partition.rank_of(static_cast<uint32_t>(id))) : -1;
       at<float>(slot_.weights_at())[choice] =
           input_.topk_weights == nullptr
               ? 1.0f

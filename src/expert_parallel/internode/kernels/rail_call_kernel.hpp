@@ -190,16 +190,17 @@ TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params,
 }
 
 /// Counts a part of the rank's accesses to its host's memory as ended: those of a block's movers,
-/// or the receiver's of its own window. The last of them tells the ranks of this host. Called by
-/// one thread that has synchronized with the others. The fence orders their accesses before the
-/// words; acq_rel: passes on those of the other parts.
+/// or the receiver's of its own window. The last of them tells the ranks of this host, a lane each.
+/// Called by one warp, which has synchronized with the others of its part.
 TOKENYARD_DEVICE void end_part(const RailCall& call) {
-  if (call.far_deadline.failed()) return;
-  const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1);
+  if (warp::any(call.far_deadline.failed())) return;
+  // acq_rel: passes on the accesses of the other parts.
+  const uint32_t before = warp::once(
+      [&] { return fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1); });
   if (before != grid::blocks()) return;
-  // Releases for all of them: a release each would take as long once per rank.
+  // Orders the accesses of all parts before the words.
   fence<Scope::sys>();
-  for (uint32_t place = 0; place < call.rails.hosts.locals; ++place)
+  for (uint32_t place = warp::lane(); place < call.rails.hosts.locals; place += kWarpLanes)
     store<Order::relaxed, Scope::sys>(
         call.rails.word<uint32_t>(call.rails.hosts.local(place),
                                   call.rails.layout.finished(call.rails.hosts.place)),
@@ -209,7 +210,7 @@ TOKENYARD_DEVICE void end_part(const RailCall& call) {
 /// Called by all movers of a block, whose copies are complete.
 TOKENYARD_DEVICE void end_moves(const RailCall& call) {
   NamedBarrier(RailBarrier::moved).sync(call.movers() * kWarpLanes);
-  if (call.mover() == 0 && warp::elect()) end_part(call);
+  if (call.mover() == 0) end_part(call);
 }
 
 /// Waits until every rank of this host has ended its accesses. Called by the receiver of block 0.
@@ -239,11 +240,13 @@ TOKENYARD_DEVICE void await_finished(const RailCall& call) {
 template <class SlotsOut, class SlotsIn>
 TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, SlotsIn slots_in) {
   block::sync();
-  if (thread::index() != 0) return;
+  if (warp::index() != 0) return;
   RailWorkspace& workspace = call.workspace();
-  if (fetch_add<Order::acq_rel, Scope::gpu>(&workspace.done, 1) + 1 != grid::blocks()) return;
+  const uint32_t before =
+      warp::once([&] { return fetch_add<Order::acq_rel, Scope::gpu>(&workspace.done, 1); });
+  if (before + 1 != grid::blocks()) return;
   if (!call.far_deadline.failed()) {
-    for (uint32_t link = 0; link < call.links(); ++link) {
+    for (uint32_t link = warp::lane(); link < call.links(); link += kWarpLanes) {
       LinkCounts& counts = call.rails.tables.counts(link);
       counts.first_out += slots_out(link);
       counts.first_in += slots_in(link);
@@ -252,9 +255,10 @@ TOKENYARD_DEVICE void end_rail_call(const RailCall& call, SlotsOut slots_out, Sl
     }
   }
   const RailStatistics& statistics = call.rails.statistics;
-  for (uint32_t total = 0; total < RailStatistics::kRoleTotals; ++total)
+  for (uint32_t total = warp::lane(); total < RailStatistics::kRoleTotals; total += kWarpLanes)
     store<Order::relaxed, Scope::sys>(statistics.shown + total,
                                       load<Order::relaxed, Scope::gpu>(statistics.totals + total));
+  if (!warp::elect()) return;
   ++workspace.calls;
   workspace.next_token = workspace.next_near = workspace.ended = workspace.done = 0;
   workspace.delivered = 0;

@@ -25,8 +25,9 @@ struct DispatchWords {
   TOKENYARD_DEVICE bool refuses() const { return dispatch.refuses(); }
   TOKENYARD_DEVICE uint32_t refusal(uint32_t word) const {
     if (!refuses()) return 0;
-    return counted_in(dispatch.call, dispatch.call.shared.refusing_block,
-                      dispatch.params.rails.columns.refusal(word));
+    const CountedBlocks counted(dispatch.call, dispatch.call.shared.refusing_block,
+                                dispatch.params.rails.columns.refusal(word));
+    return counted.values[0];
   }
   TOKENYARD_DEVICE uint32_t count(uint32_t rank) const { return dispatch.tail.totals()[rank]; }
   TOKENYARD_DEVICE uint32_t expert(uint32_t expert) const {
