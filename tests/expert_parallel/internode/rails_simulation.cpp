@@ -92,7 +92,8 @@ Drawn draw(SeedRun& run) {
     drawn.steps.push_back(static_cast<Step>(random.below(std::size(kStepNames))));
     run.option("step", kStepNames[static_cast<uint32_t>(drawn.steps.back())]);
   }
-  drawn.tuning.movers = 2;
+  // An odd number holds one slot each, an even one two.
+  drawn.tuning.movers = run.option("movers", 2 + drawn.exchange.seed % 2);
   drawn.tuning.ring_rows = run.option("ring_rows", random.between(1, 9));
   drawn.tuning.chunk_rows = run.option("chunk_rows", random.below(6));
   drawn.fp32_partials = run.option("fp32_partials", random.chance(256));

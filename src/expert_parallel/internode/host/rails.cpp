@@ -25,23 +25,32 @@ namespace {
 /// A lane stands for each rank of a host.
 constexpr uint32_t kLocalsMax = kWarpLanes;
 
-/// Warps of a block that move rows on a GPU, as the prototype found best (H200): 3 of 15 send.
+/// Warps of a block that move rows on a GPU, as the prototype found best (H200).
 constexpr uint32_t kMoversGpu = 15;
 constexpr uint32_t kMoversHost = 3;
-/// The same of combine: few, so that each has more of its rows' loads under way.
-constexpr uint32_t kAddersGpu = 8;
-constexpr uint32_t senders_of(uint32_t movers) {
-  return std::max(1u, movers / 5);
+/// Slots that each holds, as far as a block's memory goes. On the host it depends on the movers, so
+/// that tests run both.
+constexpr uint32_t held_by(uint32_t movers, AcceleratorKind kind) {
+  return kind == AcceleratorKind::gpu || movers % 2 == 0 ? kHeldMax : 1;
+}
+/// The same of combine (H200: with 8 and 4 hosts, 8 to 13 differ by 1 %; with 2, 10 are best).
+constexpr uint32_t kAddersGpu = 10;
+/// Returns how many of them send. A token is built once, however many hosts want it, and a slot
+/// that arrives is one host's: the fewer hosts, the more of the work is sending. 3 of 15 for 8
+/// hosts, as in the prototype, and 6 for 2. A token's few choices reach no more of more hosts.
+constexpr uint32_t senders_of(uint32_t movers, uint32_t hosts) {
+  const uint32_t per_sender = std::min(hosts, 8u) + 3;
+  return std::clamp((2 * movers + per_sender - 1) / per_sender, 1u, movers - 1);
 }
 
 /// Slots of a put at least, while more are to come: BF16 rows of 7168 take 2.3 us of a link of
 /// 50 GB/s. A call's first put waits for so many, and a link takes a message per 0.1 us.
 constexpr uint32_t kChunkMax = 8;
 
-/// Tokens that a lane each counts, and whose places are kept together. Few on the host, where calls
-/// of a few tokens show the sums over groups, warps and blocks.
+/// Tokens that a lane each counts, and whose places are kept together. Few in the simulator, where
+/// calls of a few tokens show the sums over groups, warps and blocks.
 constexpr uint32_t group_bits_of(AcceleratorKind kind) {
-  return kind == AcceleratorKind::gpu ? 5 : 1;
+  return kind == AcceleratorKind::simulated ? 1 : 5;
 }
 
 constexpr size_t kMebibyte = size_t{1} << 20;
@@ -72,6 +81,15 @@ uint32_t ring_bytes_of(const RailExchange::Shape& shape, uint32_t links, Acceler
 uint32_t chunk_of(const RailExchange::Shape& shape, uint32_t capacity) {
   if (shape.chunk_rows == 0) return std::clamp(capacity / 8, 1u, kChunkMax);
   return std::clamp(shape.chunk_rows, 1u, std::max(1u, capacity / 2));
+}
+
+/// Returns the slots per put at most. A put's places in the stage can be written again once the
+/// network has read all of it: where one peer has the link to itself, the next rows wait for that
+/// (H200, 2 hosts, of the link with puts of a quarter and an eighth of a ring: BF16 87 and 94 %,
+/// FP8 77 and 88, combine 73 and 86). Among several peers, another one's put is on the link
+/// meanwhile.
+constexpr uint32_t put_slots_of(uint32_t links, uint32_t capacity) {
+  return std::max(1u, capacity / (links == 1 ? 8 : 4));
 }
 
 /// Returns the most experts of any host.
@@ -330,7 +348,7 @@ Rails RailExchange::rails(const SlotLayout& slot) const {
           .slot = slot,
           .capacity = capacity,
           .chunk = chunk_of(shape_, capacity),
-          .put_slots = std::max(1u, capacity / 4),
+          .put_slots = put_slots_of(static_cast<uint32_t>(peers_.size()), capacity),
           .slot_stages_bytes = (slot.bytes() + 127) / 128 * 128,
           .statistics = statistics_};
 }
@@ -410,7 +428,8 @@ DispatchParams RailExchange::dispatch_params(const throughput::DispatchParams& c
                         .route = route(call.route, call.tokens),
                         .groups_per_block = 1,
                         .senders = 1,
-                        .movers = shape_.movers};
+                        .movers = shape_.movers,
+                        .held = 1};
   params.groups_per_block = std::max(1u, (params.route.groups() + blocks - 1) / blocks);
   if (params.movers == 0)
     params.movers = accelerator_.kind() == AcceleratorKind::gpu ? kMoversGpu : kMoversHost;
@@ -419,11 +438,13 @@ DispatchParams RailExchange::dispatch_params(const throughput::DispatchParams& c
     return DispatchTail::of(params, kFirstMover + params.movers).bytes();
   };
   const size_t available = accelerator_.capacity().shared_bytes - sizeof(RailShared) - 128;
+  params.held = held_by(params.movers, accelerator_.kind());
+  if (tail_bytes() > available) params.held = 1;
   while (params.movers > 2 && tail_bytes() > available) --params.movers;
   if (tail_bytes() > available)
     throw InvalidArgument("x", "rows of which two fit into a block's shared memory",
                           fmt::format("rows of {} bytes", call.row_bytes));
-  params.senders = std::min(senders_of(params.movers), params.movers - 1);
+  params.senders = senders_of(params.movers, map_.hosts());
   return params;
 }
 
@@ -466,7 +487,7 @@ void RailExchange::launch_combine(const throughput::CombineParams& call, void* r
                        .part_bytes = std::min(call.row_bytes, kPartBytesMax),
                        .parts = kPartsMax};
   if (params.movers == 0) params.movers = on_gpu ? kAddersGpu : kMoversHost;
-  params.movers = std::clamp(params.movers, 2u, kMoversMax);
+  params.movers = std::clamp(params.movers, 2u, kAddersMax);
   const size_t available = accelerator_.capacity().shared_bytes - sizeof(RailShared) - 128;
   while (params.parts > 1 && CombineTail::of(params).bytes() > available) --params.parts;
   launch(accelerator_, combine_kernel,

@@ -203,7 +203,7 @@ struct LinkCounts {
   uint32_t delivered;  ///< watched dispatch: slots whose rows are in place
 };
 
-inline constexpr uint32_t kSlotsMax = 256;  ///< per ring
+inline constexpr uint32_t kSlotsMax = 512;  ///< per ring
 
 /// Words of a rank's own memory. Zero at first.
 struct RailWorkspace {

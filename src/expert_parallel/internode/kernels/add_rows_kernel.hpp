@@ -83,15 +83,15 @@ class RowAdder {
     // Orders what the addends' writers stored, which the warp has acquired, before the copies.
     fence_async();
     const uint32_t parts = (row_bytes_ + part_bytes_ - 1) / part_bytes_, loads = parts * count;
-    uint32_t next = std::min(loads, uint32_t{at_once_}), number = 0, read = 0;
-    if (warp::lane() < next) load<Partial>(warp::lane(), count);
+    uint32_t next = 0, read = 0;
+    begin_loads<Partial>(place_, next, std::min(loads, uint32_t{at_once_}), count);
     for (uint32_t part = 0; part < parts; ++part) {
       throughput::PieceSums<typename To::Piece> sums[kPiecesOfPart];
       TOKENYARD_UNROLL
       for (auto& sum : sums) sum.clear();
       const uint32_t pieces = bytes_of(part) / uint32_t{sizeof(Bytes16)};
-      for (uint32_t addend = 0; addend < count; ++addend, ++number) {
-        const auto* const values = reinterpret_cast<const Bytes16*>(await(number));
+      for (uint32_t addend = 0; addend < count; ++addend) {
+        const auto* const values = reinterpret_cast<const Bytes16*>(await());
         const auto add_as = [&](auto from) {
           using From = decltype(from);
           TOKENYARD_UNROLL
@@ -107,9 +107,8 @@ class RowAdder {
         // Before copies into what the lanes have read.
         fence_async_shared();
         warp::sync();
-        const uint32_t more = std::min(read, loads - next);
-        if (warp::lane() < more) load<Partial>(next + warp::lane(), count);
-        next += more;
+        // Into the places that were read last.
+        begin_loads<Partial>(place_ + at_once_ - read, next, std::min(read, loads - next), count);
         read = 0;
       }
       Bytes16* const to = out + part * (part_bytes_ / uint32_t{sizeof(Bytes16)}) * To::kVectors;
@@ -118,7 +117,6 @@ class RowAdder {
         if (const uint32_t piece = i * kWarpLanes + warp::lane(); piece < pieces)
           To::store(to + piece * To::kVectors, sums[i]);
     }
-    loads_ += loads;
     // Before the next sum's copies.
     fence_async_shared();
   }
@@ -128,28 +126,42 @@ class RowAdder {
   TOKENYARD_DEVICE uint32_t bytes_of(uint32_t part) const {
     return std::min(uint32_t{part_bytes_}, row_bytes_ - part * part_bytes_);
   }
-  TOKENYARD_DEVICE uint32_t place_of(uint32_t number) const { return (loads_ + number) % at_once_; }
-  /// Begins the load of a number: part by part, addend after addend.
+  /// Begins the next loads of a sum, of which there are `more`: part by part, addend after addend,
+  /// a lane each.
   template <class Partial>
-  TOKENYARD_DEVICE void load(uint32_t number, uint32_t addends) {
+  TOKENYARD_DEVICE void begin_loads(uint32_t first_place, uint32_t& next, uint32_t more,
+                                    uint32_t addends) {
+    uint32_t place = first_place < at_once_ ? first_place : first_place - at_once_;
+    place += warp::lane();
+    if (warp::lane() < more)
+      load<Partial>(next + warp::lane(), place < at_once_ ? place : place - at_once_, addends);
+    next += more;
+  }
+  template <class Partial>
+  TOKENYARD_DEVICE void load(uint32_t number, uint32_t place, uint32_t addends) {
     const uint32_t part = number / addends;
     const Addend& addend = addends_[number - part * addends];
     const uint32_t vectors = addend.is_partial ? Partial::kVectors : 1;
-    const uint32_t place = place_of(number), bytes = vectors * bytes_of(part);
+    const uint32_t bytes = vectors * bytes_of(part);
     full_[place].arrive_expect(bytes);
     bulk::load(memory_ + place * place_bytes_,
                addend.row + static_cast<std::ptrdiff_t>(size_t{part} * part_bytes_ * vectors),
                bytes, full_[place]);
   }
-  /// Waits for a load: it ends in any case. Returns its bytes.
-  TOKENYARD_DEVICE const std::byte* await(uint32_t number) {
-    const uint32_t place = place_of(number), round = (loads_ + number) / at_once_;
+  /// Waits for the next load: it ends in any case. Returns its bytes.
+  TOKENYARD_DEVICE const std::byte* await() {
+    const uint32_t place = place_;
     Awaited what{.phase = static_cast<uint32_t>(Phase::load),
                  .rank = rank_,
-                 .expected = round + 1,
-                 .seen = round};
+                 .expected = round_ + 1,
+                 .seen = round_};
     wait_until(
-        what, [&] { return full_[place].done(round & 1); }, [] { return true; });
+        what, [&] { return full_[place].done(round_ & 1); }, [] { return true; });
+    // Counted, and not divided: this happens once per part.
+    if (++place_ == at_once_) {
+      place_ = 0;
+      ++round_;
+    }
     return memory_ + place * place_bytes_;
   }
 
@@ -158,7 +170,7 @@ class RowAdder {
   Completion* const full_;
   Addend* const addends_;
   const uint32_t row_bytes_, rank_;
-  uint32_t loads_ = 0;  // That earlier sums have made.
+  uint32_t place_ = 0, round_ = 0;  // Of the load that is awaited next.
 };
 
 }  // namespace tokenyard::internode

@@ -16,7 +16,7 @@
 #include "device/bulk.hpp"
 #include "device/kernel.hpp"
 #include "device/peer.hpp"
-#include "expert_parallel/internode/kernels/across_hosts.hpp"
+#include "expert_parallel/internode/kernels/rail_shared.hpp"
 #include "expert_parallel/throughput/kernels/combine.hpp"
 
 namespace tokenyard::internode {
@@ -33,6 +33,9 @@ struct CombineParams {
   uint32_t parts;       ///< in shared memory, per mover: loads that are under way at once
 };
 
+/// Warps of a block that add: with the others 16, so that each thread has 128 registers.
+inline constexpr uint32_t kAddersMax = 13;
+inline constexpr uint32_t kCombineThreadsMax = (kFirstMover + kAddersMax) * kWarpLanes;
 /// A part of a row that a warp adds at once: pieces of 16 bytes per lane.
 inline constexpr uint32_t kPiecesOfPart = 4;
 inline constexpr uint32_t kPartBytesMax = kPiecesOfPart * kWarpLanes * uint32_t{sizeof(Bytes16)};

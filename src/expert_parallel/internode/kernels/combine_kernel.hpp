@@ -36,10 +36,11 @@ struct CombineWords {
   TOKENYARD_DEVICE uint32_t expert(uint32_t) const { return 0; }
 };
 
-/// Where a rank of this host has its results. A lane per rank holds one.
+/// Where a rank of this host has its results. A lane per rank holds one, so that no sum's way leads
+/// through tables: while warps poll, nothing of those stays in the cache.
 struct Results {
-  uint32_t rows = 0, weights = 0;  ///< in kOffsetUnit
-  uint32_t has_weights = 0;
+  uint32_t rank = 0;
+  Peer<std::byte> rows, weights;  ///< null: there are no weights
 
   /// Called by all lanes once this host's ready words are known.
   TOKENYARD_DEVICE static Results mine(const Combine& combine) {
@@ -55,9 +56,13 @@ struct Results {
           .value;
     };
     const throughput::CallWord word{read(ReadyWord::call)};
-    return {.rows = read(ReadyWord::rows),
-            .weights = read(ReadyWord::beside),
-            .has_weights = word.weights() == Weights::with ? uint32_t{1} : uint32_t{0}};
+    const Peer<std::byte> arena = combine.input().call.arenas.of(rank);
+    const auto at = [&](ReadyWord offset) {
+      return arena + static_cast<std::ptrdiff_t>(size_t{read(offset)} * throughput::kOffsetUnit);
+    };
+    return {.rank = rank,
+            .rows = at(ReadyWord::rows),
+            .weights = word.weights() == Weights::with ? at(ReadyWord::beside) : Peer<std::byte>{}};
   }
 };
 
@@ -69,16 +74,13 @@ struct NearRows {
 
   /// Writes the rows' addresses, in rank order; returns their number. Called by all lanes.
   TOKENYARD_DEVICE uint32_t list(Addend* to) const {
-    const uint32_t have = warp::ballot(row >= 0), place = warp::lane();
-    if (row >= 0) to[population(have & lanes_below())] = addend(place, mine.rows, row);
+    const uint32_t have = warp::ballot(row >= 0);
+    if (row >= 0) to[population(have & lanes_below())] = addend(mine.rows, row);
     return population(have);
   }
-  /// Returns a row of the rank at a place of this host, whose rows begin at `rows`.
-  TOKENYARD_DEVICE Addend addend(uint32_t place, uint32_t rows, int32_t of_rank) const {
-    const throughput::CombineParams& input = combine.input();
-    const size_t at = size_t{rows} * throughput::kOffsetUnit + size_t(of_rank) * input.row_bytes;
-    return {.row = (input.call.arenas.of(combine.hosts().local(place)) +
-                    static_cast<std::ptrdiff_t>(at))
+  /// Returns a row of a rank of this host, whose rows begin at `rows`.
+  TOKENYARD_DEVICE Addend addend(Peer<std::byte> rows, int32_t of_rank) const {
+    return {.row = (rows + static_cast<std::ptrdiff_t>(size_t(of_rank) * combine.input().row_bytes))
                        .template as<const std::byte>(),
             .is_partial = false};
   }
@@ -107,9 +109,9 @@ struct NearRows {
       if ((places_seen >> place & 1) != 0) continue;
       places_seen |= uint32_t{1} << place;
       const int32_t there = warp::shuffle(row, place);
-      const uint32_t rows = warp::shuffle(mine.rows, place);
+      const Peer<std::byte> rows = address_of_lane(mine.rows, place);
       if (there < 0) continue;
-      if (warp::elect()) to[count] = addend(place, rows, there);
+      if (warp::elect()) to[count] = addend(rows, there);
       ++count;
     }
     return count;
@@ -120,14 +122,11 @@ struct NearRows {
     float sum = 0;
     for (uint32_t place = 0; place < combine.hosts().locals; ++place) {
       const int32_t of_rank = warp::shuffle(row, place);
-      const uint32_t weights = warp::shuffle(mine.weights, place);
-      const bool there_are = warp::shuffle(mine.has_weights, place) != 0;
-      if (of_rank < 0 || !there_are || choice >= input.topk) continue;
-      const auto from = (input.call.arenas.of(combine.hosts().local(place)) +
-                         static_cast<std::ptrdiff_t>(size_t{weights} * throughput::kOffsetUnit))
-                            .template as<const float>();
+      const Peer<std::byte> weights = address_of_lane(mine.weights, place);
+      if (of_rank < 0 || !weights || choice >= input.topk) continue;
       sum += load<Order::weak, Scope::sys>(
-          from + static_cast<std::ptrdiff_t>(size_t(of_rank) * input.topk + choice));
+          weights.template as<const float>() +
+          static_cast<std::ptrdiff_t>(size_t(of_rank) * input.topk + choice));
     }
     return sum;
   }
@@ -170,7 +169,9 @@ class SumClaims {
   TOKENYARD_DEVICE explicit SumClaims(const Combine& combine) : call_(combine.call) {
     const uint32_t link = warp::lane();
     last_ = (call_.mover() + block::index()) % std::max(call_.links(), 1u);
-    if (link < call_.links()) sums_ = sums_out(combine, link);
+    if (link >= call_.links()) return;
+    sums_ = sums_out(combine, link);
+    room_ = call_.rails.capacity;
   }
 
   // All lanes call these, alike.
@@ -208,11 +209,15 @@ class SumClaims {
     warp::sync();
     return true;
   }
-  TOKENYARD_DEVICE bool has_room() const {
+  TOKENYARD_DEVICE bool has_room() {
+    // Looks again only where the last look did not show it: each costs a load from far away.
+    if (number_ < room_) return true;
     const LinkCounts& counts = call_.rails.tables.counts(warp::lane());
     // Acquires the network's reads.
-    return counts.first_out + number_ <
-           load<Order::acquire, Scope::gpu>(&counts.reusable) + call_.rails.capacity;
+    room_ = static_cast<uint32_t>(load<Order::acquire, Scope::gpu>(&counts.reusable) -
+                                  counts.first_out) +
+            call_.rails.capacity;
+    return number_ < room_;
   }
   TOKENYARD_DEVICE void claim() {
     // Relaxed: the word decides who computes a sum, and orders nothing.
@@ -223,13 +228,19 @@ class SumClaims {
 
   const RailCall& call_;
   uint32_t sums_ = 0, number_ = kUnclaimed;
-  uint32_t last_;  // The link that came last.
+  uint32_t last_;      // The link that came last.
+  uint32_t room_ = 0;  // The stage has room for the sums before this one.
 };
 
 /// The claim of a warp on a token of this rank, whose partial sums may be still to come.
 class TokenClaim {
  public:
-  TOKENYARD_DEVICE explicit TokenClaim(const Combine& combine) : combine_(combine) {}
+  TOKENYARD_DEVICE explicit TokenClaim(const Combine& combine) : combine_(combine) {
+    const RailCall& call = combine.call;
+    const uint32_t link = warp::lane();
+    if (link >= call.links() || !call.rails.links[link].forwards) return;
+    column_ = call.rails.columns.host(call.rails.links[link].host);
+  }
 
   // All lanes call these, alike.
 
@@ -240,7 +251,12 @@ class TokenClaim {
   TOKENYARD_DEVICE bool have_come() {
     if (!is_claimed_) claim();
     if (!any()) return false;
-    const bool come = warp::all(end_ == 0 || has_arrived(combine_.call, warp::lane()) >= end_);
+    // Looks again only where the last look did not show it: each costs a load from far away.
+    // Behind a refused dispatch, the count of what has come is an older one.
+    if (end_ > seen_)
+      seen_ = static_cast<uint32_t>(std::max(has_arrived(combine_.call, warp::lane()), first_in()) -
+                                    first_in());
+    const bool come = warp::all(end_ <= seen_);
     // Passes on what each lane has acquired.
     if (come) warp::sync();
     return come;
@@ -248,7 +264,7 @@ class TokenClaim {
   /// Gives the token's slots back, which have been read.
   TOKENYARD_DEVICE void pass() {
     warp::sync();
-    if (end_ != 0) mark_read(combine_.call, warp::lane(), end_ - 1);
+    if (end_ != 0) mark_read(combine_.call, warp::lane(), first_in() + end_ - 1);
     is_claimed_ = false;
   }
 
@@ -259,18 +275,21 @@ class TokenClaim {
         [&] { return fetch_add<Order::relaxed, Scope::gpu>(&call.workspace().next_token, 1); });
     end_ = 0;
     is_claimed_ = true;
-    const uint32_t link = warp::lane();
-    if (!any() || link >= call.links() || !call.rails.links[link].forwards) return;
-    const int32_t place = combine_.params.route.place(
-        token_, call.rails.columns.host(call.rails.links[link].host));
-    if (place >= 0)
-      end_ = call.rails.tables.counts(link).first_in + static_cast<uint64_t>(place) + 1;
+    if (!any() || column_ == kNone) return;
+    const int32_t place = combine_.params.route.place(token_, column_);
+    if (place >= 0) end_ = static_cast<uint32_t>(place) + 1;
+  }
+  /// Returns the position of the call's first slot of this lane's link.
+  TOKENYARD_DEVICE uint64_t first_in() const {
+    return combine_.call.rails.tables.counts(warp::lane()).first_in;
   }
 
   const Combine& combine_;
   bool is_claimed_ = false;
   uint32_t token_ = 0;
-  uint64_t end_ = 0;  // Position behind this lane's slot of the token; 0: it has none.
+  uint32_t column_ = kNone;  // Of this lane's link, if its peer forwards.
+  uint32_t end_ = 0;         // Slots there up to the token's, which is the last; 0: it has none.
+  uint32_t seen_ = 0;        // Slots there that have come.
 };
 
 /// Sums this host's results for a token of another host. Called by all lanes of a mover.
@@ -307,9 +326,10 @@ TOKENYARD_DEVICE void add_token(const Combine& combine, const Results& mine, Row
   const Hosts& hosts = combine.hosts();
   int32_t row = -1;
   if (warp::lane() < hosts.locals) {
-    row = combine.params.route.place(token, hosts.local(warp::lane()));
-    if (row >= 0)
-      row += static_cast<int32_t>(combine.params.route.first_row(call.params.rank, warp::lane()));
+    const RailRoute& route = combine.params.route;
+    const uint32_t first_row = route.first_row(call.params.rank, warp::lane());
+    row = route.place(token, mine.rank);
+    if (row >= 0) row += static_cast<int32_t>(first_row);
   }
   const NearRows near{combine, mine, row};
   /// Returns the slot of a host's partial sum, or null.
@@ -478,6 +498,6 @@ TOKENYARD_DEVICE void combine_between_hosts(const CombineParams& params) {
 }
 
 TOKENYARD_DEFINE_KERNEL(combine_kernel, combine_between_hosts, CombineParams, RailShared,
-                        kThreadsMax)
+                        kCombineThreadsMax)
 
 }  // namespace tokenyard::internode

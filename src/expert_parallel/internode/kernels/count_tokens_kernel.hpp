@@ -173,8 +173,8 @@ struct CountedBlocks {
         values[i] = 0;
         if (first_block + i >= grid::blocks()) continue;
         // Relaxed: the word carries its epoch, and releases no other data.
-        const Stamped seen = load<Order::relaxed, Scope::gpu>(
-            call.rails.tables.counted(first_block + i) + column);
+        const Stamped seen =
+            load<Order::relaxed, Scope::gpu>(call.rails.tables.counted(first_block + i) + column);
         values[i] = seen.value;
         all = all && seen.epoch == call.epoch();
       }
@@ -225,7 +225,8 @@ TOKENYARD_DEVICE void place_groups(const Dispatch& dispatch, TokenRange groups) 
     TOKENYARD_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       const uint32_t at = from + i * kWarpLanes;
-      if (at < all) places[at].first = numbers[i] + of_blocks[at % columns] + of_warps[at % columns];
+      if (at < all)
+        places[at].first = numbers[i] + of_blocks[at % columns] + of_warps[at % columns];
     }
   }
 }

@@ -34,6 +34,7 @@ struct DispatchParams {
   uint32_t groups_per_block;  ///< of tokens, that a block counts
   uint32_t senders;           ///< warps of a block that send; the other movers forward
   uint32_t movers;
+  uint32_t held;  ///< slots that a mover holds at once, at most kHeldMax
 
   TOKENYARD_HOST_DEVICE bool counts() const {
     return dispatch.call.kind != throughput::CallKind::dispatch_again;
@@ -43,20 +44,22 @@ struct DispatchParams {
 /// The block's shared memory behind RailShared. Counting needs the memory of the movers' stages,
 /// which are used later.
 struct DispatchTail {
-  uint32_t warps, movers, stage_bytes, ranks, greeting_words;
+  uint32_t warps, movers, held, stage_bytes, ranks, greeting_words;
   TokenColumns columns;
   std::byte* base = nullptr;
 
   TOKENYARD_HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t warps) {
     return {.warps = warps,
             .movers = params.movers,
+            .held = params.held,
             .stage_bytes = params.rails.slot_stages_bytes,
             .ranks = params.dispatch.call.ranks,
             .greeting_words = params.rails.layout.greeting.words(),
             .columns = params.rails.columns};
   }
-  TOKENYARD_HOST_DEVICE std::byte* stage(uint32_t mover) const {
-    return base + size_t{mover} * stage_bytes;
+  /// [held] of a mover, each for one slot.
+  TOKENYARD_HOST_DEVICE std::byte* stages(uint32_t mover) const {
+    return base + size_t{mover} * held * stage_bytes;
   }
 
   // While tokens are counted.
@@ -93,14 +96,13 @@ struct DispatchTail {
     return totals() + columns.refusal(0) + throughput::kReadyWords * ranks;
   }
   TOKENYARD_HOST_DEVICE uint32_t bytes() const {
-    return first_bytes() +
-           (columns.refusal(0) + throughput::kReadyWords * ranks + greeting_words) *
-               uint32_t{sizeof(uint32_t)};
+    return first_bytes() + (columns.refusal(0) + throughput::kReadyWords * ranks + greeting_words) *
+                               uint32_t{sizeof(uint32_t)};
   }
 
  private:
   TOKENYARD_HOST_DEVICE uint32_t first_bytes() const {
-    return std::max(movers * stage_bytes, counting_words() * uint32_t{sizeof(uint32_t)});
+    return std::max(movers * held * stage_bytes, counting_words() * uint32_t{sizeof(uint32_t)});
   }
 };
 

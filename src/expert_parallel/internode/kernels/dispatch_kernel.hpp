@@ -35,87 +35,119 @@ TOKENYARD_DEVICE bool await_places(const Dispatch& dispatch, uint32_t token) {
       dispatch.call.await_epoch(Phase::routes, dispatch.call.rails.tables.routed(of_block)));
 }
 
-/// Stores a token's slot to the stage of each host that wants it, a lane per link. Called by all
-/// lanes. Returns false if the call has failed.
-TOKENYARD_DEVICE bool send_token(const Dispatch& dispatch, Mover& mover, RoleWaits& waits,
-                                 uint32_t token) {
-  const RailCall& call = dispatch.call;
-  const auto position_on = [&](uint32_t link, uint64_t& position) {
-    if (link >= call.links() || !call.rails.links[link].forwards) return false;
-    const int32_t place = dispatch.params.route.place(
-        token, dispatch.params.rails.columns.host(call.rails.links[link].host));
-    position = call.rails.tables.counts(link).first_out + static_cast<uint64_t>(place);
-    return place >= 0;
-  };
-  bool built = false, stored = true;
-  for (uint32_t first = 0; first < call.links(); first += kWarpLanes) {
-    const uint32_t link = first + warp::lane();
-    uint64_t position = 0;
-    const bool goes = position_on(link, position);
-    if (!warp::any(goes)) continue;
-    if (!built) mover.build(token);
-    built = true;
-    if (!warp::all(!goes || has_stage(call, link, position)))
-      waits.time([&] {
-        if (goes) stored = await_stage(call, link, position);
-        return warp::all(stored);
-      });
-    if (goes) {
-      if (stored) mover.store_to(stage_slot(call, link, position));
-      mover.complete();
-      if (stored) mark_written(call, link, position);
-    }
-    if (!warp::all(stored)) break;
-  }
-  if (built) mover.let_go();
-  return warp::all(stored);
-}
+/// A token of this rank that goes to other hosts, a lane per link.
+struct Outgoing {
+  uint32_t token;
+  bool goes;          ///< over this lane's link
+  uint64_t position;  ///< there
+};
 
-/// Sends this rank's tokens to other hosts, in their order. Called by each sending warp.
+/// Sends this rank's tokens to other hosts, in their order: claims tokens in turn, and stores each
+/// one's slot to the stage of every host that wants it. Each sending warp has one of these; all
+/// lanes call its functions, alike.
+class Sender {
+ public:
+  TOKENYARD_DEVICE Sender(const Dispatch& dispatch, Mover& mover)
+      : dispatch_(dispatch), call_(dispatch.call), mover_(mover), waits_(dispatch.call) {
+    const uint32_t link = warp::lane();
+    if (link >= call_.links() || !call_.rails.links[link].forwards) return;
+    column_ = call_.rails.columns.host(call_.rails.links[link].host);
+    first_out_ = call_.rails.tables.counts(link).first_out;
+  }
+
+  /// Returns false if the call has failed.
+  TOKENYARD_DEVICE bool send() {
+    Outgoing now{}, next{};
+    bool is_one = begin_next(now);
+    while (is_one) {
+      bool is_another = mover_.holds_two() && find(next);
+      mover_.take_token(now.token);
+      // The copies of the token before end meanwhile; the next row needs its stage.
+      finish_stored();
+      if (is_another) begin(next);
+      if (!store(now)) return false;
+      if (!mover_.holds_two()) {
+        finish_stored();
+        is_another = begin_next(next);
+      }
+      now = next;
+      is_one = is_another;
+    }
+    finish_stored();
+    waits_.add_to(RailStatistics::send_ns);
+    return !failed_;
+  }
+
+ private:
+  TOKENYARD_DEVICE void begin(const Outgoing& out) { mover_.begin_token(out.token); }
+  TOKENYARD_DEVICE bool begin_next(Outgoing& out) {
+    if (!find(out)) return false;
+    begin(out);
+    return true;
+  }
+
+  /// Claims the next token that goes to any other host; returns false if there is none, or the call
+  /// has failed.
+  TOKENYARD_DEVICE bool find(Outgoing& out) {
+    while (!failed_) {
+      out.token = warp::once(
+          [&] { return fetch_add<Order::relaxed, Scope::gpu>(&call_.workspace().next_token, 1); });
+      if (out.token >= dispatch_.input().tokens) return false;
+      failed_ = !await_places(dispatch_, out.token);
+      if (failed_) return false;
+      const int32_t place =
+          column_ == kNone ? -1 : dispatch_.params.route.place(out.token, column_);
+      out.goes = place >= 0;
+      if (out.goes) out.position = first_out_ + static_cast<uint64_t>(place);
+      if (warp::any(out.goes)) return true;
+    }
+    return false;
+  }
+
+  /// Stores the slot that was taken last, once there is room. Returns false if the call has failed.
+  TOKENYARD_DEVICE bool store(const Outgoing& out) {
+    const uint32_t link = warp::lane();
+    bool has_room = true;
+    if (!warp::all(!out.goes || has_stage(call_, link, out.position)))
+      waits_.time([&] {
+        if (out.goes) has_room = await_stage(call_, link, out.position);
+        return warp::all(has_room);
+      });
+    if (!warp::all(has_room)) return false;
+    if (out.goes) mover_.store_to(stage_slot(call_, link, out.position));
+    stored_ = out;
+    return true;
+  }
+
+  /// Hands the slots that were stored last to the coordinators, once they are written.
+  TOKENYARD_DEVICE void finish_stored() {
+    if (stored_.goes) {
+      mover_.complete();
+      mark_written(call_, warp::lane(), stored_.position);
+    }
+    stored_.goes = false;
+    mover_.let_go();
+  }
+
+  const Dispatch& dispatch_;
+  const RailCall& call_;
+  Mover& mover_;
+  RoleWaits waits_;
+  uint32_t column_ = kNone;  // Of this lane's link, if its peer forwards.
+  uint64_t first_out_ = 0;
+  Outgoing stored_{};
+  bool failed_ = false;
+};
+
 TOKENYARD_DEVICE bool send(const Dispatch& dispatch, Mover& mover) {
   if (dispatch.params.counts() && dispatch.refuses()) return true;
-  RoleWaits waits(dispatch.call);
-  for (;;) {
-    const uint32_t token = warp::once([&] {
-      return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_token, 1);
-    });
-    if (token >= dispatch.input().tokens) break;
-    if (!await_places(dispatch, token) || !send_token(dispatch, mover, waits, token)) return false;
-  }
-  waits.add_to(RailStatistics::send_ns);
-  return true;
-}
-
-/// Stores the next token of this rank that is for its own host. Called by all lanes of a mover.
-/// `left`: whether there may be more. Returns false if the call has failed.
-TOKENYARD_DEVICE bool send_near(const Dispatch& dispatch, Mover& mover, const Destination& mine,
-                                bool& left) {
-  const Hosts& hosts = dispatch.hosts();
-  const RailRoute& route = dispatch.params.route;
-  const uint32_t token = warp::once([&] {
-    return fetch_add<Order::relaxed, Scope::gpu>(&dispatch.call.workspace().next_near, 1);
-  });
-  left = token < dispatch.input().tokens;
-  if (!left) return true;
-  if (!await_places(dispatch, token)) return false;
-  int32_t row = -1;
-  if (warp::lane() < hosts.locals) {
-    row = route.place(token, hosts.local(warp::lane()));
-    if (row >= 0)
-      row += static_cast<int32_t>(route.first_row(dispatch.call.params.rank, warp::lane()));
-  }
-  if (!warp::any(row >= 0)) return true;
-  mover.build(token);
-  mover.deliver(row, mine);
-  mover.let_go();
-  return true;
+  return Sender(dispatch, mover).send();
 }
 
 /// A slot that has arrived, and that this warp alone reads.
 struct ClaimedSlot {
   uint32_t link;
   uint32_t number;  ///< in this call
-  uint64_t position;
 };
 
 /// The claims of a warp: one per link, a lane each, on a slot that may be still to come. A warp
@@ -128,6 +160,7 @@ class SlotClaims {
     const uint32_t link = warp::lane();
     last_ = (call_.mover() + block::index()) % kWarpLanes;
     if (link >= call_.links()) return;
+    source_ = call_.rails.links[link].rank;
     first_ = call_.rails.tables.counts(link).first_in;
     end_ = first_ + dispatch.params.route.slots_in(link);
     position_ = end_;
@@ -136,27 +169,26 @@ class SlotClaims {
 
   // All lanes call these, alike.
 
+  TOKENYARD_DEVICE uint64_t position(const ClaimedSlot& slot) const {
+    return warp::shuffle(first_, slot.link) + slot.number;
+  }
+  /// Returns the rank at the other end of a link.
+  TOKENYARD_DEVICE uint32_t source(uint32_t link) const { return warp::shuffle(source_, link); }
   /// Returns whether slots are still to be read.
   TOKENYARD_DEVICE bool any() const { return warp::any(position_ < end_); }
-  /// Returns whether `next` would find a slot at once.
-  TOKENYARD_DEVICE bool have_arrived() const {
-    return warp::any(position_ < end_ && has_arrived(call_, warp::lane()) > position_);
+  /// Waits until there is a slot of any source; there must be one to come. Returns false if the
+  /// call has failed.
+  TOKENYARD_DEVICE bool await() {
+    return call_.await_own_by_warp(Phase::slots, [&] { return arrived() != 0; });
   }
-  /// Waits for a slot of any source; there must be one to come. Returns false if the call has
-  /// failed.
-  TOKENYARD_DEVICE bool next(ClaimedSlot& slot) {
-    uint32_t arrived = 0;
-    const bool come = call_.await_own_by_warp(Phase::slots, [&] {
-      arrived = warp::ballot(position_ < end_ && has_arrived(call_, warp::lane()) > position_);
-      return arrived != 0;
-    });
-    if (!come) return false;
+  /// Takes a slot that has arrived, if there is one.
+  TOKENYARD_DEVICE bool take(ClaimedSlot& slot) {
+    const uint32_t links = arrived();
+    if (links == 0) return false;
     // Sources in turn.
-    const uint32_t behind = arrived & ~((uint32_t{2} << last_) - 1);
-    last_ = first_bit(behind != 0 ? behind : arrived);
-    slot.link = last_;
-    slot.position = warp::shuffle(position_, last_);
-    slot.number = static_cast<uint32_t>(slot.position - warp::shuffle(first_, last_));
+    const uint32_t behind = links & ~((uint32_t{2} << last_) - 1);
+    last_ = first_bit(behind != 0 ? behind : links);
+    slot = {last_, static_cast<uint32_t>(warp::shuffle(position_ - first_, last_))};
     if (warp::lane() == last_) claim();
     // Passes on what that lane has acquired.
     warp::sync();
@@ -169,75 +201,154 @@ class SlotClaims {
     position_ =
         fetch_add<Order::relaxed, Scope::gpu>(&call_.rails.tables.counts(warp::lane()).claimed, 1);
   }
+  /// Returns the links whose claimed slot has arrived. Looks again only where the last look did not
+  /// show it: each costs a load from far away.
+  TOKENYARD_DEVICE uint32_t arrived() {
+    if (position_ < end_ && position_ >= seen_) seen_ = has_arrived(call_, warp::lane());
+    return warp::ballot(position_ < end_ && position_ < seen_);
+  }
 
   const RailCall& call_;
+  uint32_t source_ = 0;
   uint64_t first_ = 0, end_ = 0, position_ = 0;
-  uint32_t last_;  // The link that came last.
+  uint64_t seen_ = 0;  // Slots before this one have come.
+  uint32_t last_;      // The link that came last.
 };
 
-/// Returns the row on this lane's rank of a slot that a source has sent, and keeps it for later
-/// calls on the route. Called by all lanes.
-TOKENYARD_DEVICE int32_t forwarded_row(const Dispatch& dispatch, const Mover& mover,
-                                       const ClaimedSlot& slot) {
-  if (warp::lane() >= dispatch.hosts().locals) return -1;
-  int32_t& kept = dispatch.params.route.forwarded(slot.link, slot.number)[warp::lane()];
-  if (!dispatch.params.counts()) return kept;
-  const int32_t number = mover.number_on(dispatch.hosts().local(warp::lane()));
-  const uint32_t source = dispatch.call.rails.links[slot.link].rank;
-  kept = number < 0
-             ? -1
-             : number + static_cast<int32_t>(dispatch.params.route.first_row(source, warp::lane()));
-  return kept;
-}
+/// A slot, or a token of this rank, that a mover has begun to load.
+struct Held {
+  ClaimedSlot slot;  ///< a token's link is kNone, and its number the token
+  /// Its row on this lane's rank, or -1; of a slot whose numbers travel with it, its source's first
+  /// row there.
+  int32_t row;
 
-/// Hands a slot of another host to the ranks of this one. Called by all lanes of a mover.
-TOKENYARD_DEVICE void forward(const Dispatch& dispatch, Mover& mover, const Destination& mine,
-                              const ClaimedSlot& slot) {
-  // Orders the network's stores, which the claim has acquired, before the copy.
-  fence_async();
-  mover.load(ring_slot(dispatch.call, slot.link, slot.position));
-  if (warp::elect()) mark_read(dispatch.call, slot.link, slot.position);
-  mover.deliver(forwarded_row(dispatch, mover, slot), mine);
-  mover.let_go();
-}
+  TOKENYARD_DEVICE bool is_near() const { return slot.link == kNone; }
+};
 
 /// Stores rows to the ranks of this host: those of slots as they arrive, and this rank's own
-/// whenever no slot has. Called by each mover. Returns false if the call has failed.
-TOKENYARD_DEVICE bool store_here(const Dispatch& dispatch, Mover& mover, const Destination& mine) {
-  SlotClaims claims(dispatch);
-  Deliveries deliveries(dispatch, mine);
-  if (block::index() == 0 && dispatch.call.mover() == 0) deliveries.publish_empty();
-  const auto store_near = [&](bool& left) {
-    if (!send_near(dispatch, mover, mine, left)) return false;
-    if (left) deliveries.note_token();
-    deliveries.publish_now_and_then(mover);
-    return true;
-  };
-  RoleWaits waits(dispatch.call);
-  ClaimedSlot slot;
-  bool near = true;
-  while (claims.any()) {
-    if (near && !claims.have_arrived()) {
-      if (!store_near(near)) return false;
-      continue;
+/// whenever no slot has. Each mover has one of these; all lanes call its functions, alike.
+class StoreHere {
+ public:
+  TOKENYARD_DEVICE StoreHere(const Dispatch& dispatch, Mover& mover, const Destination& mine)
+      : dispatch_(dispatch),
+        mover_(mover),
+        mine_(mine),
+        first_own_row_(is_rank() ? static_cast<int32_t>(dispatch.params.route.first_row(
+                                       dispatch.call.params.rank, warp::lane()))
+                                 : 0),
+        claims_(dispatch),
+        deliveries_(dispatch, mine) {}
+
+  /// Returns false if the call has failed.
+  TOKENYARD_DEVICE bool run() {
+    if (block::index() == 0 && dispatch_.call.mover() == 0) deliveries_.publish_empty();
+    RoleWaits waits(dispatch_.call);
+    // The slots that are held, the oldest first.
+    Held first{}, second{};
+    uint32_t held = 0;
+    for (;;) {
+      Held next{};
+      if (mover_.may_begin() && find(next)) {
+        // Behind the search: the stores of what was taken last are reading its stage.
+        mover_.let_go();
+        begin(next);
+        (held == 0 ? first : second) = next;
+        ++held;
+        if (mover_.may_begin() && held == 1) continue;
+      }
+      if (failed_) return false;
+      if (held != 0) {
+        finish(first);
+        first = second;
+        --held;
+        continue;
+      }
+      if (near_left_) continue;
+      if (!claims_.any()) break;
+      // Watching kernels need not wait with this warp.
+      deliveries_.publish_all(mover_);
+      if (!waits.time([&] { return claims_.await(); })) return false;
     }
-    // Watching kernels need not wait with this warp.
-    if (!claims.have_arrived()) {
-      deliveries.publish_all(mover);
-      if (!waits.time([&] { return claims.next(slot); })) return false;
-    } else if (!claims.next(slot)) {
-      return false;
-    }
-    forward(dispatch, mover, mine, slot);
-    deliveries.note_slot(slot.link);
-    deliveries.publish_now_and_then(mover);
+    deliveries_.publish_all(mover_);
+    waits.add_to(RailStatistics::forward_ns);
+    return !warp::any(dispatch_.call.far_deadline.failed());
   }
-  while (near)
-    if (!store_near(near)) return false;
-  deliveries.publish_all(mover);
-  waits.add_to(RailStatistics::forward_ns);
-  return !warp::any(dispatch.call.far_deadline.failed());
-}
+
+ private:
+  /// Finds a slot that has arrived, or else a token of this rank for its host. Returns false if
+  /// there is none now.
+  TOKENYARD_DEVICE bool find(Held& next) {
+    if (!claims_.take(next.slot)) return near_left_ && find_near(next);
+    const uint32_t source = claims_.source(next.slot.link);
+    if (!is_rank()) return true;
+    const RailRoute& route = dispatch_.params.route;
+    // Under way while the slot is loaded.
+    next.row = dispatch_.params.counts()
+                   ? static_cast<int32_t>(route.first_row(source, warp::lane()))
+                   : route.forwarded(next.slot.link, next.slot.number)[warp::lane()];
+    return true;
+  }
+  /// Returns whether a rank of this host is this lane's.
+  TOKENYARD_DEVICE bool is_rank() const { return warp::lane() < dispatch_.hosts().locals; }
+  TOKENYARD_DEVICE bool find_near(Held& next) {
+    const RailRoute& route = dispatch_.params.route;
+    const uint32_t token = warp::once([&] {
+      return fetch_add<Order::relaxed, Scope::gpu>(&dispatch_.call.workspace().next_near, 1);
+    });
+    near_left_ = token < dispatch_.input().tokens;
+    if (!near_left_) return false;
+    failed_ = !await_places(dispatch_, token);
+    if (failed_) return false;
+    next.slot = {kNone, token};
+    next.row = is_rank() ? route.place(token, mine_.rank) : -1;
+    if (next.row >= 0) next.row += first_own_row_;
+    if (warp::any(next.row >= 0)) return true;
+    deliveries_.note_token();
+    return false;
+  }
+
+  TOKENYARD_DEVICE void begin(const Held& next) {
+    if (next.is_near()) return mover_.begin_token(next.slot.number);
+    // Orders the network's stores, which the claim has acquired, before the copy.
+    fence_async();
+    mover_.begin_slot(ring_slot(dispatch_.call, next.slot.link, claims_.position(next.slot)));
+  }
+
+  TOKENYARD_DEVICE void finish(const Held& oldest) {
+    if (oldest.is_near()) {
+      mover_.take_token(oldest.slot.number);
+      mover_.deliver(oldest.row, mine_);
+      deliveries_.note_token();
+    } else {
+      mover_.take();
+      const uint64_t position = claims_.position(oldest.slot);
+      if (warp::elect()) mark_read(dispatch_.call, oldest.slot.link, position);
+      mover_.deliver(row_of(oldest), mine_);
+      deliveries_.note_slot(oldest.slot.link);
+    }
+    deliveries_.publish_now_and_then(mover_);
+  }
+
+  /// Returns the row on this lane's rank of the slot that was taken last, and keeps it for later
+  /// calls on the route.
+  TOKENYARD_DEVICE int32_t row_of(const Held& oldest) const {
+    if (!is_rank()) return -1;
+    if (!dispatch_.params.counts()) return oldest.row;
+    const int32_t number = mover_.number_on(mine_.rank);
+    const int32_t row = number < 0 ? -1 : number + oldest.row;
+    dispatch_.params.route.forwarded(oldest.slot.link, oldest.slot.number)[warp::lane()] = row;
+    return row;
+  }
+
+  const Dispatch& dispatch_;
+  Mover& mover_;
+  const Destination& mine_;
+  const int32_t first_own_row_;  // On this lane's rank.
+  SlotClaims claims_;
+  Deliveries deliveries_;
+  bool near_left_ = true;  // Tokens of this rank may be left.
+  bool failed_ = false;
+};
 
 /// Marks this rank's places that receive no row. Called by each mover.
 TOKENYARD_DEVICE void mark_padding(const Dispatch& dispatch) {
@@ -267,13 +378,14 @@ TOKENYARD_DEVICE void move_rows(const Dispatch& dispatch, Mover& mover) {
   // The coordinator drops the slots of a call that is refused.
   if (await_known(dispatch.call) != Outcome::moves) return;
   const Destination mine = Destination::mine(dispatch);
-  if (store_here(dispatch, mover, mine) && dispatch.params.counts()) mark_padding(dispatch);
+  if (StoreHere(dispatch, mover, mine).run() && dispatch.params.counts()) mark_padding(dispatch);
 }
 
 /// The work of a warp that moves rows.
 TOKENYARD_DEVICE void move(const Dispatch& dispatch) {
   Mover mover(dispatch);
   move_rows(dispatch, mover);
+  mover.take_all();
   mover.complete();
 }
 

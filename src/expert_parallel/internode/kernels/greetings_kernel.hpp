@@ -30,8 +30,9 @@ class Members {
   uint32_t rank_ = 0;
 };
 
-/// This rank's words for one other rank of its host. `Words` computes the values that a call's kernel knows:
-/// `ready_word(word, host)`, `refuses()`, `refusal(word)`, `count(rank)` and `expert(expert)`.
+/// This rank's words for one other rank of its host. `Words` computes the values that a call's
+/// kernel knows: `ready_word(word, host)`, `refuses()`, `refusal(word)`, `count(rank)` and
+/// `expert(expert)`.
 template <class Words>
 TOKENYARD_DEVICE void greet_rank(const RailCall& call, const Words& words, const Members& locals,
                                  uint32_t rank) {
@@ -143,7 +144,8 @@ TOKENYARD_DEVICE void pass_on(const RailCall& call, const ExpertPartition& parti
   // Passes on what the signal has acquired: the source has ended its call before, so whoever hears
   // it may overwrite what that one read.
   fence<Scope::sys>();
-  fetch_words(here, rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1))),
+  fetch_words(here,
+              rails.mine<uint32_t>(layout.greeting_in(link, static_cast<uint32_t>(calls & 1))),
               counts ? layout.greeting.words() : kSourceWords);
   const bool refuses = counts && here[GreetingLayout::refusal(0)] != 0;
   const Members locals(rails.hosts, rails.hosts.host);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "device/device.hpp"
 #include "device/guarded_wait.hpp"
@@ -123,6 +124,11 @@ struct RailCall {
   }
 };
 
+/// Returns the address that a lane has. Called by all lanes.
+TOKENYARD_DEVICE Peer<std::byte> address_of_lane(Peer<std::byte> mine, uint32_t lane) {
+  return std::bit_cast<Peer<std::byte>>(warp::shuffle(std::bit_cast<uint64_t>(mine), lane));
+}
+
 /// Adds to a total of a link. Called by the only thread that coordinates the link in its direction.
 TOKENYARD_DEVICE void count_link(const RailCall& call, uint32_t link,
                                  RailStatistics::LinkTotal total, uint64_t value) {
@@ -172,8 +178,8 @@ class RoleWaits {
 TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params,
                                       const RailWorkspace& workspace, RailShared& shared,
                                       const CallDeadline& deadline) {
-  for (uint32_t mover = thread::index(); mover < kMoversMax; mover += block::threads())
-    shared.full[mover].init(1);
+  for (uint32_t i = thread::index(); i < kMoversMax * kHeldMax; i += block::threads())
+    shared.full[i].init(1);
   fence_async_shared();
   if (thread::index() == 0) {
     throughput::look_at_call(params, shared.call, deadline);
@@ -195,8 +201,8 @@ TOKENYARD_DEVICE bool begin_rail_call(const throughput::CallParams& params,
 TOKENYARD_DEVICE void end_part(const RailCall& call) {
   if (warp::any(call.far_deadline.failed())) return;
   // acq_rel: passes on the accesses of the other parts.
-  const uint32_t before = warp::once(
-      [&] { return fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1); });
+  const uint32_t before =
+      warp::once([&] { return fetch_add<Order::acq_rel, Scope::gpu>(&call.workspace().ended, 1); });
   if (before != grid::blocks()) return;
   // Orders the accesses of all parts before the words.
   fence<Scope::sys>();

@@ -13,6 +13,7 @@ namespace tokenyard::internode {
 inline constexpr uint32_t kSendCoordinator = 0, kForwardCoordinator = 1, kReceiver = 2;
 inline constexpr uint32_t kFirstMover = 3;
 inline constexpr uint32_t kMoversMax = 16;
+inline constexpr uint32_t kHeldMax = 2;  ///< slots that a mover of a dispatch holds at most
 inline constexpr uint32_t kThreadsMax = (kFirstMover + kMoversMax) * kWarpLanes;
 
 /// Barriers of these kernels; 0 is block::sync()'s.
@@ -24,7 +25,7 @@ inline constexpr uint32_t kNone = 0xffffffff;
 
 struct RailShared {
   throughput::CallShared call;
-  Completion full[kMoversMax];
+  Completion full[kMoversMax * kHeldMax];  ///< dispatch: loads of slots
   uint32_t refused_token;   ///< token << 2 | RefusalKind of the block's first bad token
   uint32_t refusing_block;  ///< first block of this rank that refuses a token
   uint32_t differing_rank;  ///< first rank whose rows differ from those of rank 0
