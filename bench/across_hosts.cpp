@@ -274,6 +274,7 @@ int main(int argc, char** argv) {
   app.add_option("--rate", one_gpu.gb_s, "with --one-gpu: GB/s of the link; 0: unpaced");
   app.add_option("--credit-us", one_gpu.credit_us,
                  "with --one-gpu: from a slot's end on the link to its credit");
+  app.add_flag("--pinned", one_gpu.pinned, "with --one-gpu: rings in pinned memory of the host");
   app.add_option("--movers", one_gpu.movers, "with --one-gpu: warps per block; 0: chosen");
   auto* const tokens = app.add_option("--tokens", settings.tokens,
                                       "tokens per rank; several to compare; 4096 with --one-gpu")

@@ -20,6 +20,7 @@ struct OneGpuSettings {
   uint32_t locals = 8, hidden = 7168, topk = 8, experts = 256;
   uint32_t calls = 20, movers = 0, ring_rows = 0, chunk_rows = 0;
   double gb_s = 50, credit_us = 10;
+  bool pinned = false;  ///< rings lie in pinned memory of the host
   std::string device = "cuda", output;
 };
 

@@ -50,7 +50,8 @@ void RankAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape
   inner_.launch(kernel, shape, stream, params);
 }
 
-OneRankWorld::OneRankWorld(const Scene& scene, const std::string& device, size_t arena_bytes)
+OneRankWorld::OneRankWorld(const Scene& scene, const std::string& device, bool pinned,
+                           size_t arena_bytes)
     : device_world_(worlds_on(1, device, {.arena_bytes = size_t{64} << 20})),
       accelerator_(accelerator_of(*device_world_[0])),
       memory_(accelerator_) {
@@ -97,9 +98,9 @@ OneRankWorld::OneRankWorld(const Scene& scene, const std::string& device, size_t
   worlds_ = join_all(
       accelerators, std::make_shared<OneRankFabric>(host_of, arena),
       {.timeout = std::chrono::seconds(on_gpu() ? 10 : 60), .arena_bytes = arena_bytes}, {},
-      [queues = NetworkQueues{.ends = ends_there, .arena_keys = keys_there, .per_peer = kQueues}](
-          const NetworkPlace& place, TimePoint) {
-        return std::make_shared<WireNetwork>(queues, place.far);
+      [queues = NetworkQueues{.ends = ends_there, .arena_keys = keys_there, .per_peer = kQueues},
+       pinned](const NetworkPlace& place, TimePoint) {
+        return std::make_shared<WireNetwork>(queues, place.far, !pinned);
       });
 }
 

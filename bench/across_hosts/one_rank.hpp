@@ -79,8 +79,8 @@ class RankAccelerator final : public Accelerator {
 /// The accelerators, arenas and queues of all ranks. `ranks()[0]` is the real one.
 class OneRankWorld {
  public:
-  /// `device`: "cuda" or "host".
-  OneRankWorld(const Scene& scene, const std::string& device, size_t arena_bytes);
+  /// `device`: "cuda" or "host". `pinned`: the network reaches memory of the host, and no arena.
+  OneRankWorld(const Scene& scene, const std::string& device, bool pinned, size_t arena_bytes);
   ~OneRankWorld();
 
   const std::vector<std::unique_ptr<World>>& worlds() const { return worlds_; }

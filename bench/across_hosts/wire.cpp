@@ -8,12 +8,6 @@ namespace tokenyard::bench {
 
 namespace {
 
-double now_us() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 uint32_t acquire(const uint32_t& word) {
   return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
 }
@@ -53,6 +47,12 @@ struct LinkState {
 };
 
 }  // namespace
+
+double Wire::now_us() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 void Wire::play() {
   const std::vector<LinkTraffic>& links = traffic_.links;
@@ -101,7 +101,7 @@ void Wire::play() {
         if (is_greeting) {
           state.greeted = true;
           if (greeted_us == 0) {
-            greeted_us = now;
+            greeted_us = outcome_.greeted_at_us = now;
             for (const Move& word : traffic_.words) mover_.issue(of_words, word);
           }
           const double come =
@@ -138,6 +138,7 @@ void Wire::play() {
         const NetworkRequest& request = link.drain->ring[state.drained % QueuePair::kSlots];
         if (request.kind != NetworkRequest::Kind::signal) ++outcome_.wrong;
         state.credits_coming += static_cast<uint32_t>(request.addend);
+        outcome_.last_credit_at_us = now;
         state.credits_in.emplace_back(now + traffic_.latency_us, state.credits_coming);
         release(link.drain->completed, ++state.drained);
       }
@@ -161,8 +162,10 @@ void Wire::play() {
                                    .value = link.first_in + state.in}});
       }
       for (; !state.arriving.empty() && now >= state.arriving.front().at_us;
-           state.arriving.pop_front())
+           state.arriving.pop_front()) {
         mover_.issue(2 * i + 1, state.arriving.front().move);
+        if (state.arriving.front().move.word == link.arrived) outcome_.last_slot_at_us = now;
+      }
       left += link.slots_out - state.out + link.slots_in - state.in +
               static_cast<uint32_t>(state.leaving.size() + state.arriving.size()) +
               (state.greeted ? 0 : 1);

@@ -71,6 +71,10 @@ struct WireOutcome {
   double bytes_out = 0, bytes_in = 0;
   double idle_out_us = 0, idle_in_us = 0;  ///< after the first slot, until the last
   double out_us = 0, in_us = 0;            ///< from the first slot to the last, each way
+  // By Wire::now_us, 0 if there was none.
+  double greeted_at_us = 0;      ///< rank 0's first greeting left
+  double last_slot_at_us = 0;    ///< the last slot came to rank 0
+  double last_credit_at_us = 0;  ///< rank 0's last credit left
   bool complete = false;
 };
 
@@ -87,6 +91,8 @@ class Wire {
   Wire& operator=(const Wire&) = delete;
   /// Stops the thread.
   WireOutcome end();
+  /// Returns the time of the clock that the outcome's times are of.
+  static double now_us();
 
  private:
   void play();

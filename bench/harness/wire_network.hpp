@@ -11,12 +11,13 @@ namespace tokenyard::bench {
 
 class WireNetwork final : public Network {
  public:
-  WireNetwork(NetworkQueues queues, std::vector<bool> far)
-      : queues_(queues), far_(std::move(far)) {}
+  WireNetwork(NetworkQueues queues, std::vector<bool> far, bool reaches_arena = true)
+      : queues_(queues), far_(std::move(far)), reaches_arena_(reaches_arena) {}
 
   NetworkQueues queues() const override { return queues_; }
   uint32_t queues_per_peer() const override { return queues_.per_peer; }
   bool reaches(uint32_t rank) const override { return far_[rank]; }
+  bool reaches_arena() const override { return reaches_arena_; }
   MemoryKey arena_key(uint32_t rank) const override { return rank + 1; }
   MemoryKey register_memory(std::byte*, size_t) override { return 0; }
   void deregister(MemoryKey) override {}
@@ -30,6 +31,7 @@ class WireNetwork final : public Network {
 
   const NetworkQueues queues_;
   const std::vector<bool> far_;
+  const bool reaches_arena_;
 };
 
 }  // namespace tokenyard::bench
