@@ -28,8 +28,8 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/abort_flag.hpp"
-#include "fabric/timeout_reports.hpp"
 #include "fabric/mesh.hpp"
+#include "fabric/timeout_reports.hpp"
 
 namespace tokenyard {
 
