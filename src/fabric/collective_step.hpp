@@ -38,6 +38,11 @@ void collective_step(Bootstrap& bootstrap, const std::string& what, TimePoint un
 /// The same for a step of the ranks of a world, within its timeout.
 void collective_step(World& world, const std::string& what, const std::function<void()>& step);
 
+/// Takes part, as a rank that has nothing to do, in a step of others. Throws as they do.
+inline void accompany_step(World& world, const std::string& what) {
+  collective_step(world, what, [] {});
+}
+
 /// Collective. Returns a block of this rank's arena, of a size of its own, once every rank has
 /// one. If some arena has no room, throws on all ranks InvalidArgument{arena_bytes} that names the
 /// rank, the bytes that it needs and those that it has.

@@ -28,14 +28,20 @@ const char* name_of(LowLatencyHandle::Stage stage) {
   return "a batch that ended when ranks were unmasked or calls restarted";
 }
 
+constexpr const char* kMemory = "LowLatency: batches";
+
 }  // namespace
 
 Batches::Batches(const Setup& setup) : setup_(setup) {
-  collective_step(setup.world, "LowLatency: batches", [&] {
+  collective_step(setup.world, kMemory, [&] {
     for (uint32_t number = 0; number < batches_.size(); ++number)
       batches_[number] =
           std::make_shared<Batch>(setup.accelerator, setup.options, setup.world.size(), number);
   });
+}
+
+void Batches::accompany(World& world) {
+  accompany_step(world, kMemory);
 }
 
 Batches::Handle Batches::take() {

@@ -16,6 +16,8 @@ class Batches {
 
   /// Collective: if the memory of a rank has no room, throws on all ranks alike.
   explicit Batches(const Setup& setup);
+  /// Takes part in the constructor of ranks that join, beside an object that this rank has.
+  static void accompany(World& world);
 
   /// Returns the handle of a new batch. Throws InvalidArgument if two are in progress.
   Handle take();

@@ -132,7 +132,10 @@ std::vector<uint32_t> MaskCalls::admit() {
   // Nothing of this rank is under way when another one learns that it is here.
   const uint32_t last = epoch();
   context_.drain_messages(false);
+  // The steps of CallContext's constructor, in which the ranks that join are.
   agree_on_options(setup_.world, setup_.options);
+  PeerWindows::accompany(setup_.world);
+  Batches::accompany(setup_.world);
   const Members members =
       Members::gather(setup_.world, last, {context_.experts.given(), context_.experts.version()});
   const Workspace begun = Epochs::counting_from(members.epoch);

@@ -8,9 +8,18 @@
 
 namespace tokenyard::low_latency {
 
+namespace {
+
+constexpr const char* kAllocation = "LowLatency: window";
+
+}  // namespace
+
 PeerWindows::PeerWindows(const Setup& setup)
-    : setup_(setup),
-      mine_(allocate_on_all(setup.world, setup.layout.bytes(), "LowLatency: window")) {}
+    : setup_(setup), mine_(allocate_on_all(setup.world, setup.layout.bytes(), kAllocation)) {}
+
+void PeerWindows::accompany(World& world) {
+  accompany_step(world, kAllocation);
+}
 
 PeerWindows::~PeerWindows() {
   if (is_known_ && mine_) mine_.quarantine();

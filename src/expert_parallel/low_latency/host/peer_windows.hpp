@@ -15,6 +15,8 @@ class PeerWindows {
  public:
   /// Allocates this rank's window. Collective, as allocate_on_all.
   explicit PeerWindows(const Setup& setup);
+  /// Takes part in the constructor of ranks that join, beside an object that this rank has.
+  static void accompany(World& world);
   /// Keeps the window unused while the arena exists, unless it was freed: once they know its
   /// address, peers may still store words there that no rank waits for.
   ~PeerWindows();

@@ -12,6 +12,7 @@ namespace tokenyard::low_latency {
 
 namespace {
 
+constexpr const char* kMirrors = "LowLatency: mirrors";
 constexpr uint32_t kWarpsGpu = 16, kWarpsHost = 2;
 /// Deadline of a wait for a message, in timeouts of its call. A rank that waits for one of its own
 /// host sends no heartbeats to others meanwhile: those must outwait it, and what it began later.
@@ -41,8 +42,8 @@ PutPeers::PutPeers(const Setup& setup, const CallStreams& streams, uint32_t epoc
       most_(setup.paths.most_put_peers()),
       layout_(message_layout(setup.options, most_)),
       mirrors_(Mirrors::of(setup.layout, setup.world.rank(), static_cast<uint32_t>(ranks_.size()))),
-      mirror_memory_(allocate_on_all(setup.world, std::max<size_t>(mirrors_.bytes, 1),
-                                     "LowLatency: mirrors", ArenaEnd::upper)),
+      mirror_memory_(allocate_on_all(setup.world, std::max<size_t>(mirrors_.bytes, 1), kMirrors,
+                                     ArenaEnd::upper)),
       shared_(zeroed_memory(streams)),
       queue_(std::in_place, *network_of(setup.world)),
       workspace_(setup.accelerator, PutWorkspace::bytes(setup.world.size()),
@@ -58,6 +59,7 @@ PutPeers::PutPeers(const Setup& setup, const CallStreams& streams, uint32_t epoc
 PutPeers::~PutPeers() = default;
 
 void PutPeers::begin_anew(const CallStreams& streams, uint32_t epoch) {
+  accompany_step(setup_.world, kMirrors);
   const std::unique_ptr<NetworkMemory> before = std::exchange(shared_, zeroed_memory(streams));
   introduce(streams, epoch);
   before->give_back();
