@@ -30,7 +30,7 @@ std::string device = "cuda";
 std::string transport = "tcp";
 
 WorldOptions options(uint32_t hosts) {
-  return {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{64} << 20, .hosts = hosts};
+  return {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{128} << 20, .hosts = hosts};
 }
 
 void run(uint32_t hosts, uint32_t ranks, const Body& body) {
