@@ -83,9 +83,12 @@ def test_a_rank_that_was_stopped_says_so_when_it_wakes(how: str) -> None:
         stopped_at = time.time()
         victim.send_signal(signal.SIGSTOP)
         survivors = [rank for number, rank in enumerate(started) if number != VICTIM]
-        for rank in survivors:
-            told = hear(rank)
-            assert (told["error"], told["rank"]) == ("PeerTimeout", VICTIM), told
+        # The first to notice it evicts the rank, which may end another one's wait early.
+        told_by_all = [hear(rank) for rank in survivors]
+        assert {told["rank"] for told in told_by_all} == {VICTIM}, told_by_all
+        errors = {told["error"] for told in told_by_all}
+        assert "PeerTimeout" in errors, told_by_all
+        assert errors <= {"PeerTimeout", "PeerLost"}, told_by_all
         for rank in survivors:
             assert hear(rank) == {"rebuilt": SIZE - 1}
         stopped_s = time.time() - stopped_at
