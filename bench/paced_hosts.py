@@ -72,7 +72,7 @@ class Shape:
     def experts_of_tokens(self, rank: int) -> np.ndarray:
         """Returns the experts of a rank's tokens: [tokens, topk], distinct, all as likely."""
         draw = np.random.default_rng(rank).random((self.tokens, self.experts))
-        return np.argsort(draw, axis=1)[:, : self.topk]
+        return np.ascontiguousarray(np.argsort(draw, axis=1)[:, : self.topk])
 
     def ranks_of_tokens(self, rank: int) -> np.ndarray:
         """Returns which ranks each of a rank's tokens goes to: [tokens, ranks]."""

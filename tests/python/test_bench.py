@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from hosts import hosts_of_a_test
 
 import _tokenyard
 
@@ -111,3 +114,23 @@ def test_a_search_prints_the_options_that_it_found() -> None:
     best = re.search(r"best: tokenyard.ExpertParallel\(world, ..., sms=(\d+)", done.stdout)
     assert best is not None, done.stdout
     assert len(tried) >= 6, "a search tries each value of each option"
+
+
+def test_hosts_whose_cards_are_paced_are_measured_beside_sockets(tmp_path: Path) -> None:
+    with hosts_of_a_test(2, 1) as hosts:  # Skips the test where there are none.
+        hosts.slow_down(0, 80.0)
+    bench_folder = Path(__file__).parents[2] / "bench"
+    out = tmp_path / "paced_hosts.json"
+    subprocess.run(
+        [sys.executable, bench_folder / "paced_hosts.py", "--smoke", "--out", out],
+        check=True,
+        timeout=120,
+    )
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["case"] for row in rows] == [
+        "dispatch bf16 2 hosts 10 MB/s",
+        "combine bf16 2 hosts 10 MB/s",
+    ]
+    # Of 2 ranks with 16 tokens each for one other host, of 512 bytes: at most those cross.
+    assert all(0 < row["floor"] <= 2 * 16 * 512 / 10 for row in rows)
+    assert all(row["ours"]["median"] > 0 and row["peer"]["median"] > 0 for row in rows)
