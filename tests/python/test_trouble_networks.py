@@ -243,7 +243,7 @@ def connect_with_few_descriptors(
             open_now = sum(1 for _ in Path("/proc/self/fd").iterdir())
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 8, hard))
-        with pytest.raises(tokenyard.Unsupported) as raised:
+        with pytest.raises(tokenyard.InvalidArgument) as raised:
             job.world(arena_bytes=1 << 20, network=NetworkOptions(connections=6))
         await_others(store, rank, size)
         return str(raised.value)
@@ -253,7 +253,7 @@ def test_too_few_descriptors_are_named_by_all(tmp_path: Path) -> None:
     poor = 1
     told = results_of(connect_with_few_descriptors, 3, file_store(tmp_path), poor)
     assert len(set(told)) == 1
-    assert f"rank {poor}: ulimit -n: expected at least" in told[0]
+    assert f"ulimit -n on rank {poor}: expected at least" in told[0]
     assert "connections with 2 ranks of other hosts" in told[0]
 
 

@@ -343,7 +343,8 @@ class World(Closing):
         of the network is used, and about 2 MiB of the arena.
 
         Raises:
-            Unsupported: a rank has no queue or memory left.
+            Unsupported: a rank has no queue left.
+            InvalidArgument: a rank has no memory left.
         """
         return self._native.time_peers(timeout_s=check_timeout(timeout))
 
