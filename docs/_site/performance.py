@@ -171,6 +171,9 @@ GROUPS: dict[str, list[Table]] = {
     "Between hosts": [
         Table("across_hosts_2_gpus.json", "Dispatch and combine of two GPUs as two hosts, over TCP",
               "./run bench across_hosts --sms 8 24"),
+        Table("paced_hosts.json",
+              "Network namespaces of two ranks on two cores, their cards paced",
+              "python bench/paced_hosts.py --rate 10 0 --calls 3"),
         Table("across_hosts_1_gpu.json",
               "One rank of hosts of 8, its link modelled: 50 GB/s each way, one GPU",
               "./run bench across_hosts --one-gpu --hosts 8 4 2; --hosts 8 --sms 8; "
