@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
 import secrets
 import select
 import socket
@@ -32,7 +30,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from peers.results_file import write_results  # In this folder.
+from peers.environment import environment  # In this folder, as below.
+from peers.results_file import write_results
 
 import tokenyard
 
@@ -290,24 +289,6 @@ def rows_of(shape: Shape, times: dict[str, list[float]]) -> list[dict[str, Any]]
     ]
 
 
-def environment() -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return dict(
-        gpu="none",
-        gpus=0,
-        cpu=platform.machine(),
-        cores=os.cpu_count(),
-        commit=commit.stdout.strip(),
-        date=datetime.date.today().isoformat(),
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -352,7 +333,7 @@ def main() -> None:
                 )
                 rows.append(row)
     if options.out:
-        write_results(options.out, environment(), rows)
+        write_results(options.out, environment(gpus=0), rows)
 
 
 if __name__ == "__main__":

@@ -192,24 +192,23 @@ int regattr(fid* domain, const fi_mr_attr* attributes, uint64_t flags, fid_mr** 
 }
 fi_ops_mr mr_calls = {.size = sizeof(fi_ops_mr), .reg = reg, .regv = nullptr, .regattr = regattr};
 
+/// Returns the provider's own calls, and its descriptor in place of ours; null if there is none.
+fi_ops_msg* calls_for(fid_ep* endpoint, const void* buffer, size_t bytes, void*& descriptor) {
+  const std::lock_guard lock(state.mutex);
+  if (!real_descriptor(buffer, bytes, descriptor)) return nullptr;
+  return state.message_calls.at(&endpoint->fid);
+}
+
 ssize_t send(fid_ep* endpoint, const void* buffer, size_t bytes, void* descriptor, fi_addr_t to,
              void* context) {
-  fi_ops_msg* calls = nullptr;
-  {
-    const std::lock_guard lock(state.mutex);
-    if (!real_descriptor(buffer, bytes, descriptor)) return -FI_EINVAL;
-    calls = state.message_calls.at(&endpoint->fid);
-  }
+  fi_ops_msg* const calls = calls_for(endpoint, buffer, bytes, descriptor);
+  if (calls == nullptr) return -FI_EINVAL;
   return calls->send(endpoint, buffer, bytes, descriptor, to, context);
 }
 ssize_t receive(fid_ep* endpoint, void* buffer, size_t bytes, void* descriptor, fi_addr_t from,
                 void* context) {
-  fi_ops_msg* calls = nullptr;
-  {
-    const std::lock_guard lock(state.mutex);
-    if (!real_descriptor(buffer, bytes, descriptor)) return -FI_EINVAL;
-    calls = state.message_calls.at(&endpoint->fid);
-  }
+  fi_ops_msg* const calls = calls_for(endpoint, buffer, bytes, descriptor);
+  if (calls == nullptr) return -FI_EINVAL;
   return calls->recv(endpoint, buffer, bytes, descriptor, from, context);
 }
 ssize_t write(fid_ep* endpoint, const fi_msg_rma* asked, uint64_t flags) {
